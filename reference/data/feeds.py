@@ -1,0 +1,108 @@
+"""One epoch of minibatches for one rank: from tensors that lie on the device, or through the book's loader."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from reference.data.dataset import Dataset
+from reference.data.index import index_batches
+from reference.scatter import shard_bounds
+
+Shards = Callable[[torch.device], Iterator[Tensor]]
+Feed = Iterator[tuple[Tensor, Tensor]]
+
+
+def feed(
+    dataset: Dataset,
+    loader: str,
+    batch_size: int,
+    *,
+    world_size: int = 1,
+    rank: int = 0,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+    epoch: int = 0,
+    drop_last: bool = False,
+    num_workers: int = 4,
+    cpus: set[int] | None = None,
+) -> Feed:
+    """Yield this rank's part of every minibatch of one epoch of the training samples.
+
+    The minibatches are those of `index_batches`, whatever the world size and the loader; a rank's part of each is
+    decided by torch's chunk rule and may be empty.
+
+    Args:
+        dataset: on ``device`` for the resident loader; anywhere for the book's.
+        loader: a name in `LOADERS`.
+        batch_size: samples in a minibatch over all ranks.
+        world_size: number of ranks; 1 yields whole minibatches.
+        rank: which of them.
+        device: where the samples go.
+        seed: decides the order of the samples.
+        epoch: from 0.
+        drop_last: leave out a last minibatch that is smaller than the others.
+        num_workers: worker processes of the book's loader; 0 reads in this process.
+        cpus: cores that those processes may use, because otherwise they share the one core that a rank is bound to.
+
+    Yields:
+        Samples (b, ...) and labels (b,), on ``device``.
+
+    Raises:
+        ValueError: unknown loader, a rank outside the world, a batch size below 1, or (resident) a data set elsewhere.
+    """
+    if loader not in LOADERS:
+        raise ValueError(f"unknown loader {loader!r}: choose one of {', '.join(LOADERS)}")
+    shard_bounds(0, world_size, rank)  # a wrong rank is reported here, not at the first batch
+    n = len(dataset.train_X)
+
+    def shards(indices_on: torch.device) -> Iterator[Tensor]:
+        batches = index_batches(n, batch_size, seed=seed, epoch=epoch, drop_last=drop_last, device=indices_on)
+        return (batch[shard_bounds(len(batch), world_size, rank)] for batch in batches)
+
+    return LOADERS[loader](dataset, shards, torch.device(device), num_workers, cpus)
+
+
+def resident_feed(
+    dataset: Dataset, shards: Shards, device: torch.device, num_workers: int, cpus: set[int] | None
+) -> Feed:
+    """Select the samples from tensors that lie on the device; there are no worker processes."""
+    there = torch.empty(0, device=device).device  # "cuda" is "cuda:0" once a tensor is there
+    if dataset.train_X.device != there:
+        raise ValueError(
+            f"the data set lies on {dataset.train_X.device}, the feed on {there}: use dataset.to(device) once"
+        )
+    return ((dataset.train_X.index_select(0, i), dataset.train_y.index_select(0, i)) for i in shards(there))
+
+
+def book_feed(dataset: Dataset, shards: Shards, device: torch.device, num_workers: int, cpus: set[int] | None) -> Feed:
+    """Read sample by sample through torch's DataLoader and ToTensor, then move each batch, as the documents do."""
+    indices = [shard.tolist() for shard in shards(torch.device("cpu"))]
+    batches = iter(
+        DataLoader(
+            dataset.train_samples,
+            batch_sampler=[shard for shard in indices if shard],
+            num_workers=num_workers,
+            worker_init_fn=partial(_use_cores, cpus),
+        )
+    )
+    # An empty shard never reaches the loader, which cannot stack no samples.
+    nothing = (dataset.train_X[:0], dataset.train_y[:0])
+    parts = (next(batches) if shard else nothing for shard in indices)
+    return ((X.to(device), y.to(device)) for X, y in parts)
+
+
+LOADERS: dict[str, Callable[[Dataset, Shards, torch.device, int, set[int] | None], Feed]] = {
+    "resident": resident_feed,
+    "book": book_feed,
+}
+
+
+def _use_cores(cpus: set[int] | None, worker: int) -> None:
+    if cpus is not None and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cpus)

@@ -1,0 +1,63 @@
+"""Where data sets come from: table name -> function of the data root, and `load`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from torch import Tensor
+
+from reference.data.dataset import Dataset
+from reference.data.digits import digits
+from reference.data.fashion_mnist import fashion_mnist
+from reference.data.idx import has_idx_files
+from reference.data.synthetic import synthetic
+from reference.load import load_object
+
+
+def auto(data_root: Path) -> Dataset:
+    """Return Fashion-MNIST where its files are there, the synthetic set otherwise; its name says which."""
+    return fashion_mnist(data_root) if has_idx_files(data_root) else synthetic(data_root)
+
+
+DATASETS: dict[str, Callable[[Path], Dataset]] = {
+    "fashion-mnist": fashion_mnist,
+    "synthetic": synthetic,
+    "digits": digits,
+    "auto": auto,
+}
+
+
+def load(name: str, data_root: Path) -> Dataset:
+    """Return a data set, on the CPU.
+
+    Args:
+        name: a name in `DATASETS`, or ``module:function`` or ``path.py:function`` of a function without arguments
+            that returns ``(train_X, train_y), (test_X, test_y)``.
+        data_root: folder of the data files; read by "fashion-mnist" and "auto", written once by "synthetic".
+
+    Raises:
+        ValueError: unknown name, files that are not IDX, or tensors that make no data set.
+        TypeError: the user's function returns something else than two pairs of tensors.
+        FileNotFoundError: "fashion-mnist" without its files.
+        OSError: "synthetic" cannot write its files.
+        ImportError: "digits" without scikit-learn.
+        FileNotFoundError, ImportError, AttributeError: the user's function cannot be loaded.
+    """
+    if name in DATASETS:
+        return DATASETS[name](data_root)
+    if ":" not in name:
+        raise ValueError(
+            f"unknown data set {name!r}: choose one of {', '.join(DATASETS)}, or name your own as module:name"
+        )
+    function = load_object(name)
+    if not callable(function):
+        raise TypeError(f"data set {name!r} is a {type(function).__name__}: it must be a function without arguments")
+    match function():
+        case ((Tensor() as train_X, Tensor() as train_y), (Tensor() as test_X, Tensor() as test_y)):
+            return Dataset(name, train_X, train_y, test_X, test_y)
+        case other:
+            raise TypeError(
+                f"data set {name!r} returned a {type(other).__name__}: "
+                "it must return (train_X, train_y), (test_X, test_y), four tensors"
+            )

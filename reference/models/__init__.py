@@ -1,0 +1,10 @@
+"""The networks of the documents, one a file: table name -> factory without arguments, loaded when it is asked for."""
+
+from __future__ import annotations
+
+MODELS: dict[str, str] = {
+    "lenet": "reference.models.lenet:LeNet",
+    "resnet18": "reference.models.resnet:resnet18",
+    "gluon-resnet18": "reference.models.resnet:gluon_resnet18",
+    "toy": "reference.models.toy:Toy",
+}

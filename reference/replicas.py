@@ -1,0 +1,162 @@
+"""Parameters on every device, and one function run on every device at once.
+
+CUDA works behind the caller's back, so a plain loop keeps all GPUs busy. A CPU does not: there every device is a thread
+of its own, bound to a core of its own, with one intra-op thread.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, wait
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+_Jobs = SimpleQueue[Callable[[], None] | None]
+_Modes = list[AbstractContextManager[Any]]
+
+
+def get_params(params: Iterable[Tensor], device: torch.device) -> list[Tensor]:
+    """Return leaf copies of ``params`` on ``device`` that require a gradient; ``.grad`` is None.
+
+    They are clones: ``to`` alone would hand back the original itself when it lies on ``device`` already.
+    """
+    return [param.detach().clone().to(device).requires_grad_() for param in params]
+
+
+class PerDevice:
+    """Runs a function once per device: in parallel on CPU devices, in turn on CUDA or on a single device.
+
+    The caller's grad mode, inference mode and CPU autocast hold inside the function too. The i-th thread is bound to
+    the i-th core, modulo their number, that the caller may use when the object is made. Threads end with `close`, with
+    the object, or with the interpreter. Not covered: calling `map` from inside a mapped function.
+
+    Args:
+        devices: one entry a replica; the same CPU device may stand there several times.
+
+    Raises:
+        ValueError: there are no devices.
+    """
+
+    def __init__(self, devices: Sequence[torch.device]) -> None:
+        if not devices:
+            raise ValueError("devices is empty: name at least one device")
+        self.devices = list(devices)
+        threaded = len(devices) > 1 and all(device.type == "cpu" for device in devices)
+        self._queues: list[_Jobs] = [SimpleQueue() for _ in devices] if threaded else []
+        self._end = weakref.finalize(self, _end_all, self._queues)
+        for rank, queue in enumerate(self._queues):
+            # The thread holds its queue and not this object, which can so be collected; a daemon never delays an exit.
+            threading.Thread(target=_serve, args=(queue,), name=f"replica-{rank}", daemon=True).start()
+        if threaded:
+            caller_threads = torch.get_num_threads()
+            self.map(_settle, _cores(len(devices)))
+            # A thread that sets its own number also sets the default of threads to come: put the caller's back.
+            torch.set_num_threads(caller_threads)
+
+    def map(self, fn: Callable[..., T], *per_device_args: Sequence[Any]) -> list[T]:
+        """Call ``fn`` for every device with that device's argument of each sequence, and return the results in order.
+
+        Args:
+            fn: called as ``fn(args_0[i], args_1[i], ...)`` for device i.
+            per_device_args: at least one; equally long sequences. A device beyond their length stays idle.
+
+        Raises:
+            ValueError: the sequences differ in length, or are longer than the devices.
+            RuntimeError: the object is closed.
+            Exception: what ``fn`` raised on the first device where it did, once all have come to an end.
+        """
+        if not self._end.alive:
+            raise RuntimeError("this PerDevice is closed: make a new one")
+        if not per_device_args or len({len(args) for args in per_device_args}) > 1:
+            lengths = [len(args) for args in per_device_args]
+            raise ValueError(f"arguments for {lengths} devices: give at least one sequence, all of one length")
+        if len(per_device_args[0]) > len(self.devices):
+            raise ValueError(f"arguments for {len(per_device_args[0])} devices, but there are {len(self.devices)}")
+        calls = list(zip(*per_device_args, strict=True))
+        if not self._queues:
+            results = []
+            for device, args in zip(self.devices, calls, strict=False):
+                with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+                    results.append(fn(*args))
+            return results
+        modes = _caller_modes()
+        futures: list[Future[T]] = [Future() for _ in calls]
+        for queue, future, args in zip(self._queues, futures, calls, strict=False):
+            queue.put(_job(future, modes, fn, args))
+        wait(futures)
+        return [future.result() for future in futures]
+
+    def close(self) -> None:
+        """End the threads; what they are doing is finished first. Closing twice does nothing."""
+        self._end()
+
+
+def _serve(queue: _Jobs) -> None:
+    while (job := queue.get()) is not None:
+        job()
+        # An idle thread must not keep the last job's tensors alive.
+        del job
+
+
+def _end_all(queues: list[_Jobs]) -> None:
+    for queue in queues:
+        queue.put(None)
+
+
+def _job(
+    future: Future[T], modes: Callable[[], _Modes], fn: Callable[..., T], args: tuple[Any, ...]
+) -> Callable[[], None]:
+    def job() -> None:
+        try:
+            with ExitStack() as stack:
+                for mode in modes():
+                    stack.enter_context(mode)
+                result = fn(*args)
+        # BaseException: whatever ends the job must reach the caller, who would wait for it forever.
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    return job
+
+
+def _caller_modes() -> Callable[[], _Modes]:
+    """Read the modes that torch keeps per thread; the result makes the contexts that set them in another thread."""
+    inference, grad = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+    autocast, dtype = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+    cache = torch.is_autocast_cache_enabled()
+
+    def contexts() -> _Modes:
+        return [
+            torch.inference_mode(inference),
+            torch.set_grad_enabled(grad),
+            torch.autocast("cpu", dtype, autocast, cache),
+        ]
+
+    return contexts
+
+
+def _cores(count: int) -> list[int | None]:
+    """Return a core for each of ``count`` threads, or None where the system cannot bind them (macOS, Windows)."""
+    if not hasattr(os, "sched_setaffinity"):
+        return [None] * count
+    allowed = sorted(os.sched_getaffinity(0))
+    return [allowed[rank % len(allowed)] for rank in range(count)]
+
+
+def _settle(core: int | None) -> None:
+    """Bind the calling thread, and no other, to its core."""
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+    # torch sets a thread's number at its first use of it, from the common default: that must not come after ours.
+    torch.get_num_threads()
+    torch.set_num_threads(1)

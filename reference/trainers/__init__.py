@@ -1,0 +1,10 @@
+"""The trainers, one a file: table name -> class, loaded when it is asked for. `protocol` says what a trainer is."""
+
+from __future__ import annotations
+
+TRAINERS: dict[str, str] = {
+    "single": "reference.trainers.single:Single",
+    "scratch": "reference.trainers.scratch:Scratch",
+    "data_parallel": "reference.trainers.data_parallel:DataParallelTrainer",
+    "ddp": "reference.trainers.ddp:DDPTrainer",
+}

@@ -1,0 +1,67 @@
+"""torch's nn.DataParallel around a module, or its stand-in on CPU devices: replicas are made anew at every step."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from reference.cpu_data_parallel import CPUDataParallel
+
+
+def data_parallel(module: nn.Module, devices: Sequence[torch.device]) -> nn.Module:
+    """Wrap a module when there are several devices, then move it to the first (PyTorch's data parallelism tutorial).
+
+    Args:
+        module: any module; it is moved, not copied.
+        devices: all CUDA or all CPU.
+
+    Returns:
+        A module from the whole batch to the whole output, on ``devices[0]``.
+
+    Raises:
+        ValueError: the devices are of different kinds.
+    """
+    kinds = {device.type for device in devices}
+    if len(kinds) != 1:
+        raise ValueError(f"devices are of {len(kinds)} kinds, {sorted(kinds)}: data parallelism needs exactly one kind")
+    if len(devices) > 1:
+        module = nn.DataParallel(module, list(devices)) if kinds == {"cuda"} else CPUDataParallel(module, devices)
+    return module.to(devices[0])
+
+
+class DataParallelTrainer:
+    """SGD on the mean cross-entropy of a data-parallel module.
+
+    Each replica normalises by its own shard; only the first one's running statistics survive the step. There is no
+    ``step_unsynced``: exchanging is part of the wrapper's forward and backward.
+    """
+
+    processes: ClassVar[Literal["one", "per-device"]] = "one"
+
+    def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
+        self.module = copy.deepcopy(model)
+        self.net = data_parallel(self.module, devices)
+        self.optimizer = torch.optim.SGD(self.module.parameters(), lr)
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        """Update the module with the gradient of the whole batch; see `Trainer.step`."""
+        loss = F.cross_entropy(self.net(X), y, reduction="sum") / global_batch_size
+        self.optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        self.optimizer.step()
+        return loss.detach()
+
+    @property
+    def replicas(self) -> list[nn.Module]:
+        """The module that all replicas are made from."""
+        return [self.module]
+
+    def close(self) -> None:
+        """End the threads of CPU replicas."""
+        if isinstance(self.net, CPUDataParallel):
+            self.net.close()

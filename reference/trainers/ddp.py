@@ -1,0 +1,56 @@
+"""torch's DistributedDataParallel: one process a device, gradients averaged while the backward still runs."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+class DDPTrainer:
+    """SGD on the mean cross-entropy over the global batch, in the default process group.
+
+    Rank 0's parameters are broadcast at the start and its buffers before every forward: normalisation is by shard, and
+    the running statistics are rank 0's. A parameter without a gradient makes torch raise at the following step.
+
+    Raises:
+        RuntimeError: torch.distributed is not initialised.
+    """
+
+    processes: ClassVar[Literal["one", "per-device"]] = "per-device"
+
+    def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
+        if not dist.is_initialized():
+            raise RuntimeError(
+                "there is no process group: call torch.distributed.init_process_group on every rank first"
+            )
+        device = devices[0]
+        module = copy.deepcopy(model).to(device)
+        self.net = DistributedDataParallel(module, device_ids=[device] if device.type == "cuda" else None)
+        self.optimizer = torch.optim.SGD(module.parameters(), lr)
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        """Take part in one update with this rank's shard, even an empty one; see `Trainer.step`."""
+        loss = F.cross_entropy(self.net(X), y, reduction="sum") / global_batch_size
+        self.optimizer.zero_grad()
+        # DDP divides the sum over ranks by their number, which is the mean over samples only when shards are equal.
+        torch.autograd.backward(loss * dist.get_world_size())
+        self.optimizer.step()
+        return loss.detach()
+
+    def step_unsynced(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        """Update this rank with its own shard's gradient only: the ranks drift apart."""
+        with self.net.no_sync():
+            return self.step(X, y, global_batch_size)
+
+    @property
+    def replicas(self) -> list[nn.Module]:
+        """The module of this process, unwrapped."""
+        module: nn.Module = self.net.module
+        return [module]

@@ -1,0 +1,51 @@
+"""What the suite asks of a trainer. Nothing inherits from this; a class that has these members is a trainer.
+
+Optional members, looked up by name:
+
+- ``oracle``: "sgd" (the default) when a step is plain SGD on the mean cross-entropy over the global batch, comparable
+  with the `single` trainer; "self" for any other optimiser or loss, compared with the same class on one device.
+- ``loss(output, y) -> Tensor``: the trainer's own loss, where it is not cross-entropy.
+- ``step_unsynced(X, y, global_batch_size)``: the same computation without the exchange. Replicas drift apart; it serves
+  to measure what the exchange costs.
+- ``close()``: end threads, release what the trainer holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+
+class Trainer(Protocol):
+    """Keeps the replicas of one model and updates them together.
+
+    The built-in trainers work on copies: the model they are given stays as it is.
+    """
+
+    processes: ClassVar[Literal["one", "per-device"]]
+    """"one": one process drives all devices. "per-device": a process each, with torch.distributed initialised."""
+
+    def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
+        """Take an initialised model on the CPU, the devices of this process, and the learning rate."""
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor | None:
+        """Do one synchronous update.
+
+        Args:
+            X: samples (n, ...) on ``devices[0]``: the whole minibatch for "one", this rank's shard, by torch's chunk
+                rule and possibly empty, for "per-device".
+            y: labels (n,), int64, on ``devices[0]``.
+            global_batch_size: samples in the minibatch over all ranks.
+
+        Returns:
+            Optionally this process's summed loss / global_batch_size: a detached tensor (), still on its device,
+            because reading it would wait for the device.
+        """
+
+    @property
+    def replicas(self) -> Sequence[nn.Module]:
+        """1 to k modules, the i-th on ``devices[i]``, with readable parameters."""

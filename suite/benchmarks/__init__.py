@@ -1,0 +1,1 @@
+"""What `-m scaling` and `-m gpu` run."""

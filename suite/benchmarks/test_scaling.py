@@ -1,0 +1,64 @@
+"""The benchmark matrix: one item a cell, each reading its part of the run that all of them share."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+
+from suite import results
+from suite.cells import Cell, arm
+from suite.plugin import CONFIG, Run, ScalingWarning
+from suite.replay import Clock, replay
+from suite.verdict import Outcome
+
+CLOCK = Clock()
+
+
+@pytest.mark.scaling
+@pytest.mark.filterwarnings("ignore:Benchmark fixture was not used")  # an ERROR has no samples to hand over
+@pytest.mark.benchmark(timer=CLOCK, group="scaling: seconds a step")
+def test_scaling(
+    cell: Cell,
+    scaling_run: Run,
+    benchmark: Any,
+    request: pytest.FixtureRequest,
+    record_property: Any,
+) -> None:
+    """The cell's verdict: FAIL and ERROR fail, INCONCLUSIVE skips (or fails, as the user wishes), the rest passes."""
+    settings = request.config.stash[CONFIG]
+    found = scaling_run.cell(cell)
+    record_property("verdict", found.outcome.value)
+    record_property("reason", found.reason)
+    for name in ("sec_per_epoch", "samples_per_s", "efficiency", "speedup", "slowdown"):
+        if (interval := getattr(found, name)) is not None:
+            record_property(name, f"{interval.estimate:.6g}")
+    if found.accuracy is not None:
+        record_property("accuracy", f"{found.accuracy:.4f}")
+    if scaling_run.baseline_error or scaling_run.write_error:
+        pytest.fail(f"ERROR: {scaling_run.baseline_error or scaling_run.write_error}", pytrace=False)
+    if found.outcome is Outcome.ERROR:
+        pytest.fail(f"ERROR: {found.reason}\n{found.details}", pytrace=False)
+    own = arm("candidate", cell.trainer, cell)
+    replay(
+        benchmark,
+        CLOCK,
+        results.step_samples_s(scaling_run.measurement, own),
+        {"cell": cell.id, "verdict": found.outcome.value, "run_id": scaling_run.record.run_id},
+    )
+    if found.outcome is Outcome.FAIL:
+        pytest.fail(f"FAIL: {found.reason}", pytrace=False)
+    if found.outcome is Outcome.INCONCLUSIVE:
+        message = f"INCONCLUSIVE: {found.reason}"
+        pytest.fail(message, pytrace=False) if settings.inconclusive == "fail" else pytest.skip(message)
+    if found.outcome is Outcome.NO_BASELINE:
+        message = "NO BASELINE: accept this run (--scaling-accept), or measure a base in it (--scaling-against)"
+        if settings.require_baseline:
+            pytest.fail(message, pytrace=False)
+        warnings.warn(ScalingWarning(message), stacklevel=1)
+
+
+@pytest.mark.gpu
+def test_cuda_devices_are_there() -> None:
+    """Keeps `-m gpu` from selecting nothing where CUDA shows no device; the plugin turns it into a failure there."""

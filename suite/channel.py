@@ -1,0 +1,126 @@
+"""JSON lines over a local socket: how the controller, the launcher and the workers talk.
+
+Covers framing, time limits and the two ways a peer ends (closed, or talking nonsense). Knows nothing of what is said, and needs
+only the standard library, because the launcher and the workers import it in any interpreter.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from typing import Any
+
+Message = dict[str, Any]
+
+MAX_LINE_BYTES = 16 * 1024 * 1024
+
+
+class ChannelClosed(ConnectionError):
+    """The peer has gone: it closed the connection, or its process ended."""
+
+
+class ChannelGarbled(ConnectionError):
+    """The peer sent something that is not one JSON object a line, or a line above `MAX_LINE_BYTES`."""
+
+
+class Channel:
+    """One end of a connection that carries one JSON object a line, in both directions."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._buffer = bytearray()
+
+    @classmethod
+    def connect(cls, path: str) -> Channel:
+        """Connect to the Unix socket at `path`.
+
+        Raises:
+            OSError: nobody listens there.
+        """
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.connect(path)
+        return cls(sock)
+
+    def fileno(self) -> int:
+        """The descriptor, so that a selector can wait on many channels at once."""
+        return self._sock.fileno()
+
+    def send(self, message: Message) -> None:
+        """Send one message.
+
+        Raises:
+            ChannelClosed: the peer has gone.
+        """
+        try:
+            self._sock.sendall(json.dumps(message, allow_nan=True).encode() + b"\n")
+        except OSError as error:
+            raise ChannelClosed(str(error)) from error
+
+    def receive(self, timeout_s: float | None = None) -> Message:
+        """Wait for one message.
+
+        Args:
+            timeout_s: seconds to wait; None waits for ever.
+
+        Raises:
+            TimeoutError: nothing whole arrived in time.
+            ChannelClosed: the peer has gone.
+            ChannelGarbled: what arrived is not a message.
+        """
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        while (message := self.pop()) is None:
+            self._sock.settimeout(None if end is None else max(0.0, end - time.monotonic()) or 1e-6)
+            try:
+                self._fill()
+            finally:
+                self._sock.settimeout(None)
+        return message
+
+    def pump(self) -> list[Message]:
+        """Read once what lies ready and return the whole messages in it; call it when a selector says so.
+
+        Raises:
+            ChannelClosed, ChannelGarbled: as `receive`.
+        """
+        self._fill()
+        messages = []
+        while (message := self.pop()) is not None:
+            messages.append(message)
+        return messages
+
+    def pop(self) -> Message | None:
+        """One message that has already arrived whole, or None.
+
+        Raises:
+            ChannelGarbled: what arrived is not a message.
+        """
+        end = self._buffer.find(b"\n")
+        if end < 0:
+            if len(self._buffer) > MAX_LINE_BYTES:
+                raise ChannelGarbled(f"a line longer than {MAX_LINE_BYTES} bytes")
+            return None
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
+        try:
+            message = json.loads(line)
+        except ValueError as error:
+            raise ChannelGarbled(f"not JSON: {line[:80]!r}") from error
+        if not isinstance(message, dict):
+            raise ChannelGarbled(f"not a JSON object: {line[:80]!r}")
+        return message
+
+    def close(self) -> None:
+        """Close this end; the peer's next `receive` raises ChannelClosed."""
+        self._sock.close()
+
+    def _fill(self) -> None:
+        try:
+            chunk = self._sock.recv(1 << 20)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise ChannelClosed(str(error)) from error
+        if not chunk:
+            raise ChannelClosed("the other end closed the connection")
+        self._buffer += chunk

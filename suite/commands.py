@@ -1,0 +1,129 @@
+"""What the controller can ask of a worker: one function a command, one table (worker's side).
+
+Every function takes the worker's `State` and the command's arguments, and returns a JSON object.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from typing import Any
+
+import torch
+from torch import distributed as dist
+
+from suite import arm as arms
+from suite import contract, properties, training
+from suite.timing import LossNotFinite
+
+Answer = dict[str, Any]
+
+
+@dataclass
+class State:
+    """What a worker keeps between commands."""
+
+    rank: int
+    timed: arms.TimedArm | None = None
+
+    def devices(self, arm: dict[str, Any]) -> list[torch.device]:
+        """The devices this process drives; the first CUDA one becomes current. Joins the process group where there is one."""
+        names = arm["devices"] if arm["processes"] == "one" else [arm["devices"][self.rank]]
+        devices = [torch.device(name) for name in names]
+        if devices[0].type == "cuda":
+            torch.cuda.set_device(devices[0])
+        else:
+            torch.set_num_threads(1)
+        if arm["processes"] == "per-device":
+            arms.join(arm["backend"])
+        return devices
+
+    def close(self) -> None:
+        """Leave the trainer and the process group."""
+        if self.timed is not None:
+            self.timed.close()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def describe(state: State, trainers: list[str]) -> Answer:
+    """Versions of this interpreter, and of each trainer what the controller must know or why it cannot be used."""
+    about: dict[str, Answer] = {}
+    for spec in trainers:
+        try:
+            about[spec] = contract.describe(contract.load_trainer(spec))
+        except Exception as error:  # a stranger's module may raise anything when imported
+            about[spec] = {"error": f"{type(error).__name__}: {error}"}
+    return {"trainers": about, "versions": versions()}
+
+
+def versions() -> dict[str, str]:
+    """Versions that decide how fast a step is; those that are not there are left out."""
+    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    for package in ("torchvision", "numpy"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    if torch.version.cuda:
+        found["cuda"] = torch.version.cuda
+    if torch.cuda.is_available():
+        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        found["cudnn"] = str(torch.backends.cudnn.version())
+    return found
+
+
+def prepare(state: State, dataset: str, data_root: str, folder: str) -> Answer:
+    """Load a dataset once for all workers to come."""
+    return arms.prepare_dataset(dataset, data_root, folder)
+
+
+def setup(state: State, arm: dict[str, Any]) -> Answer:
+    """Make ready to time `arm`."""
+    state.timed = arms.TimedArm(state.rank, state.devices(arm), arm)
+    return {}
+
+
+def window(state: State, steps: int) -> Answer:
+    """Time one window of the arm that was set up."""
+    if state.timed is None:
+        raise RuntimeError("window before setup")
+    try:
+        return {"duration_ns": state.timed.window(steps)}
+    except LossNotFinite as error:
+        return {"error": str(error)}  # one line says it all; a traceback of our own frames would not help
+
+
+def train(state: State, arm: dict[str, Any], recipe: dict[str, Any]) -> Answer:
+    """Train by a recipe to an accuracy."""
+    return training.train(state.rank, state.devices(arm), arm, recipe)
+
+
+def check(state: State, arm: dict[str, Any], case: dict[str, Any], folder: str) -> Answer:
+    """Train the steps of a case and hold them against the oracle (see `suite.properties`).
+
+    With oracle "self" the same case is asked of one device first, which leaves its trajectory in `folder` for the others.
+    """
+    taken = properties.trajectory(state.rank, state.devices(arm), arm, case)
+    if state.rank > 0:
+        return {}
+    if taken.oracle == "sgd":
+        deviations = properties.against_sgd(taken, case)
+    elif arm["world_size"] == 1:
+        taken.save(folder)
+        deviations = []
+    else:
+        deviations = properties.against_self(taken, properties.Trajectory.load(folder), case)
+    return {"replicas_equal": taken.replicas_equal, "deviations": [asdict(deviation) for deviation in deviations]}
+
+
+COMMANDS: dict[str, Callable[..., Answer]] = {
+    "describe": describe,
+    "prepare": prepare,
+    "setup": setup,
+    "window": window,
+    "train": train,
+    "check": check,
+}

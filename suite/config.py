@@ -1,0 +1,43 @@
+"""What the user decided, as one frozen record; `options` fills it, everything else only reads it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from suite.devices import Devices
+from suite.workloads import Workload
+
+BUDGET_S = {"quick": 120.0, "full": 1800.0}
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything the user decided, checked; the effective values, whichever of command line, ini and default they came from."""
+
+    devices: Devices
+    world_sizes: tuple[int, ...]
+    trainers: tuple[str, ...]
+    workloads: tuple[Workload, ...]
+    modes: tuple[str, ...]
+    data_root: Path
+    tolerance: float
+    budget_s: float
+    against: str | None
+    accept: str | None  # None, "yes" or "slower"
+    require_devices: int
+    profile: str
+    inconclusive: str
+    require_baseline: bool
+    report_dir: Path
+
+    def header(self) -> list[str]:
+        """The effective settings, for pytest's header and the record."""
+        names = ", ".join(workload.name for workload in self.workloads)
+        compared = f"against {self.against}" if self.against else "against the accepted baseline"
+        return [
+            f"scaling: devices {self.devices}, world sizes {', '.join(map(str, self.world_sizes)) or 'none'}, "
+            f"trainers {', '.join(self.trainers)}, workloads {names}, modes {', '.join(self.modes)}",
+            f"scaling: {compared}, tolerance {self.tolerance:.1%}, profile {self.profile}, budget {self.budget_s:.0f} s, "
+            f"inconclusive {self.inconclusive}, data {self.data_root}, reports {self.report_dir}",
+        ]

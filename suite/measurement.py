@@ -1,0 +1,83 @@
+"""What one run knows while it measures: filled by `campaign`, read by `results`. Data, and the questions asked of it most."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any
+
+from suite import cells, record
+from suite.cells import Arm, Cell
+from suite.config import Config
+from suite.failure import WorkerFailure
+from suite.session import Session
+from suite.workloads import Workload
+
+
+@dataclass
+class Measurement:
+    """One run.
+
+    Attributes:
+        cells: those that pytest selected.
+        order_seed: draws the order in which arms are timed.
+        versions, trainers: a worker's answer to "describe".
+        datasets: by the name a workload gives: what was loaded, and where it lies.
+        orders: for every arm what its workers are told.
+        steps: training steps a window, by arm.
+        lost: arms that failed, and why; they stay lost for the run.
+        training_s: how much of the first session was training to accuracy.
+        planned: sessions that the budget allows; 0 until the first has shown what one costs.
+    """
+
+    config: Config
+    cells: Sequence[Cell]
+    machine: record.Machine
+    started: datetime = field(default_factory=lambda: datetime.now(UTC))
+    order_seed: int = field(default_factory=lambda: random.SystemRandom().randrange(2**31))
+    versions: dict[str, str] = field(default_factory=dict)
+    trainers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    datasets: dict[str, dict[str, Any]] = field(default_factory=dict)
+    orders: dict[Arm, dict[str, Any]] = field(default_factory=dict)
+    steps: dict[Arm, int] = field(default_factory=dict)
+    sessions: list[Session] = field(default_factory=list)
+    lost: dict[Arm, WorkerFailure] = field(default_factory=dict)
+    accuracies: list[record.Accuracy] = field(default_factory=list)
+    training_s: float = 0.0
+    planned: int = 0
+    interrupted: bool = False
+    _begun: float = field(default_factory=time.monotonic)
+
+    @cached_property
+    def arms(self) -> list[Arm]:
+        """Everything that is timed for the cells."""
+        return list(dict.fromkeys(arm for unit in cells.units(self.cells, self.config.against) for arm in unit))
+
+    @property
+    def elapsed_s(self) -> float:
+        """Wall seconds since the run began, starts included."""
+        return time.monotonic() - self._begun
+
+    @property
+    def session_s(self) -> float:
+        """Wall seconds of the last session, without the training in it; 0 before the first."""
+        if not self.sessions:
+            return 0.0
+        return self.sessions[-1].wall_s - (self.training_s if len(self.sessions) == 1 else 0.0)
+
+    def workload(self, name: str) -> Workload:
+        """A workload of this run by its name."""
+        return next(workload for workload in self.config.workloads if workload.name == name)
+
+    def judged_arms(self, cell: Cell) -> list[Arm]:
+        """The arms a cell cannot do without: its own, and its base where that is in the run."""
+        own = cells.arm("candidate", cell.trainer, cell)
+        return [own] if self.config.against is None else [own, cells.arm("base", self.config.against, cell)]
+
+    def failure(self, cell: Cell) -> WorkerFailure | None:
+        """Why a cell has no answer, if an arm that it cannot do without was lost."""
+        return next((self.lost[arm] for arm in self.judged_arms(cell) if arm in self.lost), None)

@@ -1,0 +1,65 @@
+"""The figures of a report, each defined once (docs/metrics.md says the same in words). Pure: no torch, no pytest.
+
+All inference is over sessions. Blocks of one session share processes, placement and memory layout, so they are averaged first, and a
+session counts as one observation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scipy.special import stdtrit
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate and its two-sided 95 % confidence interval; without one (a single session) low and high are None."""
+
+    estimate: float
+    low: float | None = None
+    high: float | None = None
+
+
+def t_quantile(df: int, probability: float) -> float:
+    """The quantile of Student's t distribution."""
+    return float(stdtrit(df, probability))
+
+
+def mean_and_standard_error(values: Sequence[float]) -> tuple[float, float]:
+    """Mean of at least two values, and its standard error."""
+    mean = math.fsum(values) / len(values)
+    variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
+    return mean, math.sqrt(variance / len(values))
+
+
+def from_logs(logs: Sequence[float]) -> Interval | None:
+    """A t-interval over sessions for a positive quantity, from its logarithm in each session; None without any."""
+    if not logs:
+        return None
+    if len(logs) == 1:
+        return Interval(math.exp(logs[0]))
+    mean, error = mean_and_standard_error(logs)
+    half = t_quantile(len(logs) - 1, 0.975) * error
+    return Interval(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+
+
+def log_step_s(durations_ns: Sequence[int], steps: int) -> float:
+    """ln of the seconds of one step, from the windows of one arm in one block (their mean: A B B A cancels drift in it)."""
+    return math.log(math.fsum(durations_ns) / len(durations_ns) / steps / 1e9)
+
+
+def log_efficiency(log_t1: float, log_tk: float, mode: str, world_size: int) -> float:
+    """ln E_k = ln(R_k / (k R_1)): t_1 / (k t_k) in strong scaling, where all k share one batch; t_1 / t_k in weak."""
+    return log_t1 - log_tk - (math.log(world_size) if mode == "strong" else 0.0)
+
+
+def log_speedup(log_t_single: float, log_tk: float, mode: str, world_size: int) -> float:
+    """ln of R_k over the R of the plain single-device trainer."""
+    return log_t_single - log_tk + (math.log(world_size) if mode == "weak" else 0.0)
+
+
+def sec_per_epoch(step_s: float, samples: int, global_batch: int) -> float:
+    """Seconds for one pass over `samples`, the short last batch counted by its samples."""
+    return samples / global_batch * step_s

@@ -1,0 +1,192 @@
+"""The `--scaling-*` options: one table, read once into one frozen `Config`; nothing else asks pytest for an option."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reference.schedule import MODES
+from reference.trainers import TRAINERS
+from suite import devices, workloads
+from suite.config import BUDGET_S, Config
+
+DEFAULT_TRAINERS = ("scratch", "data_parallel", "ddp")
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option and its ini twin (`scaling_<name>`)."""
+
+    name: str
+    metavar: str
+    help: str
+    repeatable: bool = False
+    flag: bool = False
+
+    @property
+    def dest(self) -> str:
+        """The attribute on pytest's namespace, and the ini key."""
+        return "scaling_" + self.name.replace("-", "_")
+
+
+OPTIONS = (
+    Option("devices", "SPEC", "auto, cpu[:N], cuda[:N], or a list such as cuda:0,cuda:1 (default: auto)"),
+    Option("world-sizes", "K,...", "world sizes (default: powers of two up to the number of devices, and all of them)"),
+    Option("trainer", "NAME", f"{', '.join(TRAINERS)}, module:Class or path.py:Class", repeatable=True),
+    Option("workload", "NAME", "a built-in workload or one of [tool.scaling.workloads] (default: lenet)", repeatable=True),
+    Option("mode", "MODE", "strong, weak (default: both)", repeatable=True),
+    Option("data-root", "DIR", "where datasets lie (default: data)"),
+    Option("tolerance", "SHARE", "the slowdown that must be found (default: 0.05)"),
+    Option("budget", "SECONDS", "wall seconds of the whole run, starts included (default: the profile's)"),
+    Option("against", "BASE", "a trainer to compare with in the same run (default: the accepted baseline)"),
+    Option("accept", "slower", "write this run as the accepted baseline; after a FAIL only as accept=slower", flag=True),
+    Option("require-devices", "N", "fail unless there are at least N devices"),
+    Option("profile", "NAME", "quick (two minutes) or full (default: quick)"),
+    Option("inconclusive", "WHAT", "warn (a skip) or fail (default: warn)"),
+    Option("require-baseline", "", "fail cells that have nothing to be compared with", flag=True),
+    Option("report-dir", "DIR", "where records and baselines are kept (default: reports)"),
+)
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Declare every option and its ini twin."""
+    group = parser.getgroup("scaling", "scaling regression suite")
+    for option in OPTIONS:
+        keywords: dict[str, Any] = {"help": option.help, "dest": option.dest, "default": None}
+        if option.name == "accept":
+            keywords |= {"nargs": "?", "const": "yes", "metavar": "slower"}
+        elif option.flag:
+            keywords |= {"action": "store_const", "const": "yes"}
+        else:
+            keywords |= {"action": "append" if option.repeatable else "store", "metavar": option.metavar}
+        group.addoption(f"--scaling-{option.name}", **keywords)
+        kind = "linelist" if option.repeatable else "string"
+        parser.addini(option.dest, f"{option.help} (ini twin of --scaling-{option.name})", type=kind, default=None)
+
+
+def read(config: pytest.Config) -> Config:
+    """The effective settings: command line over ini over default.
+
+    Raises:
+        pytest.UsageError: a value is unknown or impossible; the message lists the valid ones.
+    """
+    get = _Reader(config)
+    try:
+        found = devices.parse(get.text("devices", "auto"))
+        known = workloads.available(config.rootpath / "pyproject.toml")
+    except ValueError as error:
+        raise pytest.UsageError(f"--scaling: {error}") from error
+    names = get.texts("workload", ("lenet",))
+    for name in names:
+        get.one_of("workload", name, known)
+    modes = get.texts("mode", MODES)
+    for mode in modes:
+        get.one_of("mode", mode, MODES)
+    trainers = get.texts("trainer", DEFAULT_TRAINERS)
+    for trainer in trainers:
+        _check_trainer("trainer", trainer)
+    profile = get.one_of("profile", get.text("profile", "quick"), BUDGET_S)
+    return Config(
+        devices=found,
+        world_sizes=_world_sizes(get, found),
+        trainers=trainers,
+        workloads=tuple(known[name] for name in names),
+        modes=modes,
+        data_root=config.rootpath / get.text("data-root", "data"),
+        tolerance=get.number("tolerance", 0.05, above=0),
+        budget_s=get.number("budget", BUDGET_S[profile], above=0),
+        against=_against(get.text("against", "")),
+        accept=get.one_of("accept", get.text("accept", ""), ("", "yes", "slower")) or None,
+        require_devices=int(get.number("require-devices", 0, above=-1)),
+        profile=profile,
+        inconclusive=get.one_of("inconclusive", get.text("inconclusive", "warn"), ("warn", "fail")),
+        require_baseline=get.one_of("require-baseline", get.text("require-baseline", ""), ("", "yes", "true")) != "",
+        report_dir=config.rootpath / get.text("report-dir", "reports"),
+    )
+
+
+class _Reader:
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def text(self, name: str, default: str) -> str:
+        dest = _dest(name)
+        value = self._config.getoption(dest)
+        return str(value if value is not None else self._config.getini(dest) or default)
+
+    def texts(self, name: str, default: tuple[str, ...]) -> tuple[str, ...]:
+        """A repeatable option; a comma separates too. Each value counts once."""
+        dest = _dest(name)
+        given = self._config.getoption(dest) or self._config.getini(dest) or default
+        return tuple(dict.fromkeys(part.strip() for value in given for part in value.split(",") if part.strip()))
+
+    def number(self, name: str, default: float, *, above: float) -> float:
+        value = self.text(name, str(default))
+        try:
+            number = float(value)
+        except ValueError:
+            number = above
+        if not above < number < float("inf"):
+            raise pytest.UsageError(f"--scaling-{name} {value!r}: expected a number above {above:g}")
+        return number
+
+    def one_of(self, name: str, value: str, valid: Any) -> str:
+        if value not in valid:
+            raise pytest.UsageError(f"--scaling-{name} {value!r}: valid values are {', '.join(filter(None, valid))}")
+        return value
+
+
+def _dest(name: str) -> str:
+    return next(option.dest for option in OPTIONS if option.name == name)
+
+
+def _check_trainer(option: str, spec: str) -> None:
+    """Refuse what needs no import to be seen as wrong; the rest is seen in a worker, where a stranger's code belongs."""
+    if ":" not in spec:
+        if spec not in TRAINERS:
+            raise pytest.UsageError(
+                f"--scaling-{option} {spec!r}: valid values are {', '.join(TRAINERS)}, module:Class or path.py:Class"
+            )
+        return
+    source, _, name = spec.rpartition(":")
+    if not source or not name.isidentifier():
+        raise pytest.UsageError(f"--scaling-{option} {spec!r}: expected module:Class or path.py:Class")
+    if source.endswith(".py") and not Path(source).is_file():
+        raise pytest.UsageError(f"--scaling-{option} {spec!r}: there is no file {source}")
+
+
+def _against(setting: str) -> str | None:
+    if not setting:
+        return None
+    for prefix in ("python:", "ref:"):
+        if setting.startswith(prefix):
+            raise pytest.UsageError(f"--scaling-against {setting!r}: only a trainer can be compared with so far")
+    trainer = setting.removeprefix("trainer:")
+    if ":" not in trainer and trainer not in TRAINERS:
+        raise pytest.UsageError(
+            f"--scaling-against {setting!r}: no trainer of that name ({', '.join(TRAINERS)}, module:Class or path.py:Class); "
+            "interpreters and git refs cannot be compared with so far"
+        )
+    _check_trainer("against", trainer)
+    return trainer
+
+
+def _world_sizes(get: _Reader, found: devices.Devices) -> tuple[int, ...]:
+    count = len(found.names)
+    given = get.text("world-sizes", "")
+    if not given:
+        return tuple(sorted({2**power for power in range(count.bit_length()) if 2**power <= count} | {count} - {0}))
+    sizes = []
+    for part in given.split(","):
+        if not part.strip().isdigit() or int(part) < 1:
+            raise pytest.UsageError(f"--scaling-world-sizes {given!r}: expected whole numbers from 1, such as 1,2,4")
+        sizes.append(int(part))
+    if count and max(sizes) > count:
+        raise pytest.UsageError(
+            f"--scaling-world-sizes {given!r}: world size {max(sizes)} is above the {count} device(s) of {found}; "
+            f"--scaling-devices {found.kind}:{max(sizes)} asks for as many"
+        )
+    return tuple(sorted(set(sizes)))

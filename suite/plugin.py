@@ -1,0 +1,199 @@
+"""The pytest face: options, markers, one item a cell, one run behind all of them, a summary, the exit status.
+
+Imports neither torch nor anything that does, so `--help` and `--collect-only` stay fast. Devices are counted through NVML.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from suite import baselines, campaign, machine, options, results
+from suite.cells import Cell
+from suite.config import Config
+from suite.devices import cuda_count
+from suite.measurement import Measurement
+from suite.progress import Progress
+from suite.record import CellRecord, Record, RecordError, write_atomically
+from suite.render import markdown, terminal
+
+MARKERS = (
+    "gpu: needs CUDA devices",
+    "scaling: a cell of the benchmark matrix",
+    "correctness: a correctness check of the trainers under test",
+)
+
+CONFIG = pytest.StashKey[Config]()
+RUN = pytest.StashKey["Run"]()
+
+
+class ScalingWarning(UserWarning):
+    """Something about a run that is not a failure but that a reader should know."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the options."""
+    options.add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the markers and read the options, so that a bad one ends pytest before anything runs."""
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+    config.stash[CONFIG] = options.read(config)
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """The effective settings."""
+    return config.stash[CONFIG].header()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One item a cell."""
+    if "cell" not in metafunc.fixturenames:
+        return
+    config = metafunc.config.stash[CONFIG]
+    marks = [pytest.mark.gpu] if config.devices.kind == "cuda" else []
+    found = [
+        Cell(trainer, workload.name, mode, world_size)
+        for workload in config.workloads
+        for trainer in config.trainers
+        for mode in config.modes
+        for world_size in config.world_sizes
+    ]
+    metafunc.parametrize("cell", [pytest.param(cell, id=cell.id, marks=marks) for cell in found])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where devices are missing, put one failing item in the place of all that need them: never a green run of skips."""
+    settings = config.stash[CONFIG]
+    needing = [item for item in items if item.get_closest_marker("gpu")]
+    message = ""
+    if needing and cuda_count() < max(1, settings.require_devices):
+        message = _missing("CUDA", cuda_count(), max(1, settings.require_devices))
+    elif len(settings.devices.names) < settings.require_devices:
+        needing = [item for item in items if item.get_closest_marker("scaling")]
+        message = _missing(settings.devices.kind.upper(), len(settings.devices.names), settings.require_devices)
+    if message and needing:
+        others = [item for item in items if item not in needing]
+        config.hook.pytest_deselected(items=needing[1:])
+        missing = MissingDevices.from_parent(needing[0].parent, name="devices", message=message)
+        for mark in needing[0].iter_markers():
+            missing.add_marker(mark.name)
+        items[:] = [missing, *others]
+    if any(item.get_closest_marker("scaling") for item in items) and _under_xdist(config):
+        raise pytest.UsageError("scaling cells are not timed under xdist: their workers would disturb one another; drop -n")
+
+
+class MissingDevices(pytest.Item):
+    """The one item that stands for all that cannot run here."""
+
+    def __init__(self, *, message: str, **keywords: Any) -> None:
+        super().__init__(**keywords)
+        self.message = message
+
+    def runtest(self) -> None:
+        """Fail."""
+        pytest.fail(self.message, pytrace=False)
+
+    def reportinfo(self) -> tuple[Path, None, str]:
+        """Where pytest says this item comes from."""
+        return self.path, None, self.name
+
+
+def _missing(kind: str, found: int, needed: int) -> str:
+    remedy = "check the driver (nvidia-smi) and CUDA_VISIBLE_DEVICES, or use `-m scaling` for CPU workers"
+    return f"{kind}: {found} device(s) found, {needed} needed; {remedy if kind == 'CUDA' else 'lower --scaling-require-devices'}"
+
+
+def _under_xdist(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput") or bool(getattr(config.option, "numprocesses", None))
+
+
+class Run:
+    """The run behind all selected cells: measured when the first of them asks, kept, and shown at the end."""
+
+    def __init__(self, config: pytest.Config, cells: list[Cell]) -> None:
+        settings = config.stash[CONFIG]
+        about = machine.describe(settings.devices)
+        self.folder: Path | None = None
+        self.accepted = ""
+        baseline_error = ""
+        try:
+            baseline = baselines.read(settings.report_dir, about.key)
+        except RecordError as error:
+            baseline, baseline_error = baselines.Baseline(machine_key=about.key), str(error)
+        self.baseline_error = baseline_error
+        run = Measurement(settings, cells, about)
+        try:
+            campaign.measure(run, config.rootpath, Progress(config))
+        except KeyboardInterrupt:
+            run.interrupted = True
+            raise
+        finally:
+            self.measurement = run
+            self.record = results.to_record(run, baseline, config.rootpath)
+            self._keep(settings)
+        self._accept(settings, baseline)
+
+    def cell(self, cell: Cell) -> CellRecord:
+        """What the run found for a cell."""
+        wanted = (cell.trainer, cell.workload, cell.mode, cell.world_size)
+        return next(c for c in self.record.cells if (c.trainer, c.workload, c.mode, c.world_size) == wanted)
+
+    def _keep(self, settings: Config) -> None:
+        folder = settings.report_dir / self.record.machine.key / "runs" / self.record.run_id
+        try:
+            write_atomically(folder / "record.json", self.record.model_dump_json(indent=1) + "\n")
+            write_atomically(folder / "summary.md", markdown.render(self.record))
+            self.folder = folder
+        except OSError as error:
+            self.write_error = f"the record could not be written to {folder}: {error.strerror}; choose another --scaling-report-dir"
+
+    write_error = ""
+
+    def _accept(self, settings: Config, baseline: baselines.Baseline) -> None:
+        if settings.accept is None:
+            return
+        if self.baseline_error:
+            self.accepted = f"not accepted: {self.baseline_error}"
+            return
+        try:
+            grown = baselines.accept(baseline, self.record, slower=settings.accept == "slower")
+            self.accepted = f"accepted as baseline ({len(grown.runs)} run(s)): {baselines.write(grown, settings.report_dir)}"
+        except (ValueError, OSError) as error:
+            self.accepted = str(error)
+
+
+@pytest.fixture(scope="session")
+def scaling_run(request: pytest.FixtureRequest) -> Run:
+    """The run over all selected cells."""
+    stash = request.config.stash
+    if RUN not in stash:
+        cells = [item.callspec.params["cell"] for item in request.session.items if "cell" in _parameters(item)]
+        stash[RUN] = Run(request.config, cells)
+    return stash[RUN]
+
+
+def _parameters(item: pytest.Item) -> dict[str, Any]:
+    callspec = getattr(item, "callspec", None)
+    return callspec.params if callspec is not None else {}
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """The table, and where the record lies."""
+    run = config.stash.get(RUN, None)
+    if run is None:
+        return
+    terminalreporter.section("scaling")
+    with contextlib.suppress(UnicodeEncodeError):
+        terminalreporter.write_line(
+            terminal.render(run.record, terminalreporter._tw.fullwidth, color=terminalreporter._tw.hasmarkup)
+        )
+    for line in filter(None, (run.accepted, run.write_error, f"report: {run.folder}" if run.folder else "")):
+        terminalreporter.write_line(line)
+

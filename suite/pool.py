@@ -1,0 +1,334 @@
+"""Worker processes as the controller sees them: start a group, ask all its ranks one thing, end it.
+
+The controller only ever sleeps on sockets here, so it costs nothing while a window is measured. Three things can go wrong with a
+group, and each becomes a `WorkerFailure`: a rank's process ends (the launcher says with which code or signal), a rank's command
+raises (the worker sends its traceback), or a rank is silent past its deadline (every live rank is asked for its stack). In all
+three the group is ended and no process of it is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import reference
+import suite
+from suite import failure, quiet
+from suite.channel import Channel, ChannelClosed, ChannelGarbled, Message
+
+START_TIMEOUT_S = 120.0  # the first answer of a worker includes the import of torch, on a machine that may be busy
+END_TIMEOUT_S = 10.0
+TAIL_CHARACTERS = 2000
+
+
+class Group:
+    """The ranks of one world, each with its channel; made by `Pool.launch`."""
+
+    def __init__(self, pool: Pool, name: str, size: int) -> None:
+        self.name = name
+        self.size = size
+        self.channels: dict[int, Channel] = {}
+        self.pids: dict[int, int] = {}
+        self.lost: list[int] = []
+        self.answers: dict[int, Message] = {}
+        self.ended: Message | None = None
+        self._pool = pool
+
+    def request(self, command: str, timeout_s: float = START_TIMEOUT_S, **arguments: object) -> list[Message]:
+        """Ask every rank the same and wait for all answers.
+
+        Returns:
+            The answers, by rank.
+
+        Raises:
+            WorkerFailure: a rank died, raised or stayed silent; the group is gone then.
+        """
+        self.post(command, **arguments)
+        return self.collect(command, timeout_s)
+
+    def post(self, command: str, **arguments: object) -> None:
+        """Ask without waiting; `collect` waits. So many groups can work on something at the same time."""
+        self.answers.clear()
+        for channel in self.channels.values():
+            with contextlib.suppress(ChannelClosed):  # noticed as a lost rank when the answers are collected
+                channel.send({"command": command, **arguments})
+
+    def collect(self, command: str, timeout_s: float = START_TIMEOUT_S) -> list[Message]:
+        """Wait for every rank's answer to what was posted; as `request`."""
+        deadline = time.monotonic() + timeout_s
+        while len(self.answers) < self.size:
+            self._raise_if_broken()
+            if not self._pool.wait(deadline):
+                missing = sorted(set(range(self.size)) - set(self.answers))
+                stacks = self._stacks()
+                self.kill()
+                raise failure.silent(self.name, missing, command, timeout_s, stacks)
+        self._raise_if_broken()
+        return [self.answers[rank] for rank in range(self.size)]
+
+    def wait_connected(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Wait until every rank's process is up.
+
+        Raises:
+            WorkerFailure: as `request`.
+        """
+        deadline = time.monotonic() + timeout_s
+        while len(self.channels) < self.size:
+            self._raise_if_broken()
+            if not self._pool.wait(deadline):
+                missing = sorted(set(range(self.size)) - set(self.channels))
+                self.kill()
+                raise failure.silent(self.name, missing, "start", timeout_s, {})
+
+    def close(self) -> None:
+        """Ask the ranks to leave, and end those that do not."""
+        self.post("exit")
+        deadline = time.monotonic() + END_TIMEOUT_S
+        while self.ended is None and self._pool.wait(deadline):
+            pass
+        self.kill()
+
+    def kill(self) -> None:
+        """End every process of the group now, whatever state it is in."""
+        for pid in self.pids.values():
+            # Each worker leads a process group of its own, so this takes its data-loading children along.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+        deadline = time.monotonic() + END_TIMEOUT_S
+        while self.ended is None and self._pool.wait(deadline):
+            pass
+        for channel in self.channels.values():
+            self._pool.forget(channel)
+        self.channels.clear()
+        self._pool.groups.pop(self.name, None)
+
+    def _raise_if_broken(self) -> None:
+        for rank, answer in self.answers.items():
+            if "error" in answer:
+                self.kill()
+                raise failure.raised(self.name, rank, str(answer["error"]), str(answer.get("traceback", "")))
+        if not self.lost and self.ended is None:
+            return
+        # The launcher notices a little later than the socket does, and only it knows the exit code.
+        deadline = time.monotonic() + END_TIMEOUT_S
+        while self.ended is None and self._pool.wait(deadline):
+            pass
+        # The rank whose connection broke first; where none had one yet, the first that the launcher saw fail.
+        exits = {int(end["rank"]): int(end["exitcode"]) for end in (self.ended or {}).get("failures", [])}
+        rank = (self.lost or list(exits) or [0])[0]
+        tail = self._pool.stderr_tail(self.name, rank)
+        cause = (self.ended or {}).get("cause", "")
+        self.kill()
+        if cause and not exits:
+            raise failure.WorkerFailure(self.name, f"could not be started: {cause}")
+        raise failure.died(self.name, rank, exits.get(rank), tail)
+
+    def _stacks(self) -> dict[int, str]:
+        before = {rank: self._pool.stderr_tail(self.name, rank, None) for rank in self.pids}
+        for pid in self.pids.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGUSR1)  # the worker has faulthandler registered on it
+        time.sleep(0.5)
+        after = {rank: self._pool.stderr_tail(self.name, rank, None) for rank in self.pids}
+        return {rank: after[rank][len(before[rank]) :][-TAIL_CHARACTERS:] for rank in self.pids}
+
+
+class Pool:
+    """All worker processes of one run and one interpreter, and the folder with their sockets and logs.
+
+    Use it as a context manager: leaving it, however that comes about, leaves no process and no folder behind.
+    """
+
+    def __init__(self, *, kind: str, python: str = sys.executable, import_paths: Sequence[Path] = ()) -> None:
+        """Start the launcher.
+
+        Args:
+            kind: "cpu" or "cuda".
+            python: the interpreter of the launcher and its workers; it needs torch.
+            import_paths: folders the workers may import a user's trainer or model from.
+        """
+        self.folder = Path(tempfile.mkdtemp(prefix="scaling-"))
+        self.groups: dict[str, Group] = {}
+        self._selector = selectors.DefaultSelector()
+        self._launcher: Channel | None = None
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(self.folder / "controller"))
+        self._listener.listen(256)
+        self._selector.register(self._listener, selectors.EVENT_READ, None)
+        self._launcher_log = self.folder / "launcher.stderr"
+        with self._launcher_log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [python, "-m", "suite.launch", "--socket", str(self.folder / "controller")],
+                env=self._environment(kind, import_paths),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C reaches the controller, and the controller ends the rest in order
+            )
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def launch(self, name: str, cores: Sequence[Sequence[int]]) -> Group:
+        """Start one group, without waiting for it.
+
+        Args:
+            name: unique within the pool while the group lives.
+            cores: for each rank the cores it is pinned to; an empty list leaves the rank free.
+
+        Raises:
+            WorkerFailure: the launcher itself has ended, for instance because its interpreter has no torch.
+        """
+        group = Group(self, name, len(cores))
+        self.groups[name] = group
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while self._launcher is None and self._process.poll() is None and self.wait(deadline, 0.2):
+            pass
+        if self._launcher is None:
+            tail = self._launcher_log.read_text(errors="replace")[-TAIL_CHARACTERS:]
+            last = (tail.strip().splitlines() or ["no output"])[-1]
+            raise failure.WorkerFailure(name, f"the launcher did not start: {last}", [tail])
+        self._launcher.send(
+            {
+                "group": name,
+                "nproc": group.size,
+                "log_dir": str(self._log_dir(name)),
+                "args": [
+                    *("--socket", str(self.folder / "controller"), "--group", name),
+                    *("--cores", ";".join(",".join(map(str, rank)) for rank in cores)),
+                ],
+            }
+        )
+        return group
+
+    def wait(self, deadline: float, slice_s: float | None = None) -> bool:
+        """Sleep until something arrives, and hand it to whom it belongs.
+
+        Args:
+            deadline: of `time.monotonic()`.
+            slice_s: return after this long in any case.
+
+        Returns:
+            False when the deadline has passed.
+        """
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return False
+        for key, _ in self._selector.select(left if slice_s is None else min(left, slice_s)):
+            if key.fileobj is self._listener:
+                connection, _ = self._listener.accept()
+                self._selector.register(Channel(connection), selectors.EVENT_READ, None)
+            else:
+                assert isinstance(key.fileobj, Channel)
+                self._read(key.fileobj, key.data)
+        return True
+
+    def forget(self, channel: Channel) -> None:
+        """Close a channel and stop waiting on it."""
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(channel)
+        channel.close()
+
+    def stderr_tail(self, name: str, rank: int, characters: int | None = TAIL_CHARACTERS) -> str:
+        """The end of what a rank wrote to stderr; all of it when `characters` is None."""
+        for path in self._log_dir(name).glob(f"**/{rank}/stderr.log"):
+            text = path.read_text(errors="replace")
+            return text if characters is None else text[-characters:]
+        return ""
+
+    def close(self) -> None:
+        """End every process and remove the folder."""
+        for group in list(self.groups.values()):
+            group.kill()
+        self._process.terminate()
+        try:
+            self._process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.fileobj, Channel):
+                self.forget(key.fileobj)
+        self._selector.close()
+        self._listener.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _read(self, channel: Channel, owner: tuple[Group, int] | None) -> None:
+        try:
+            messages = channel.pump()
+        except (ChannelClosed, ChannelGarbled):
+            self.forget(channel)
+            if owner is not None:
+                owner[0].lost.append(owner[1])
+            elif channel is self._launcher:
+                self._launcher = None
+                for group in self.groups.values():
+                    group.ended = {"failures": [], "cause": "the launcher has ended"}
+            return
+        for message in messages:
+            if owner is not None:
+                owner[0].answers[owner[1]] = message
+            elif message.get("event") == "hello":
+                owner = self._greet(channel, message)
+            elif message.get("event") == "launcher":
+                self._launcher = channel
+            elif message.get("event") == "ended" and (group := self.groups.get(message["group"])):
+                group.ended = message
+
+    def _greet(self, channel: Channel, hello: Message) -> tuple[Group, int] | None:
+        group, rank = self.groups.get(hello["group"]), int(hello["rank"])
+        if group is None:  # it came up after its group was given up; the closed channel ends it
+            self.forget(channel)
+            return None
+        group.channels[rank] = channel
+        group.pids[rank] = int(hello["pid"])
+        self._selector.modify(channel, selectors.EVENT_READ, (group, rank))
+        return group, rank
+
+    def _log_dir(self, name: str) -> Path:
+        return self.folder / "logs" / name
+
+    def _environment(self, kind: str, import_paths: Sequence[Path]) -> dict[str, str]:
+        # Links to the two packages alone: their own parent may be a site-packages with a torch of another interpreter.
+        code = self.folder / "code"
+        code.mkdir()
+        for package in (suite, reference):
+            (code / package.__name__).symlink_to(Path(package.__path__[0]).resolve())
+        inherited: Mapping[str, str] = os.environ
+        paths = [str(code), *map(str, import_paths), *filter(None, [inherited.get("PYTHONPATH")])]
+        return {
+            **quiet.environment(inherited, kind),
+            "PYTHONPATH": os.pathsep.join(paths),
+            "PYTHONSAFEPATH": "1",
+        }
+
+
+def one_worker(pool: Pool, name: str) -> contextlib.AbstractContextManager[Group]:
+    """A group of one free-running worker for questions that measure nothing; ended on leaving."""
+
+    @contextlib.contextmanager
+    def started() -> Iterator[Group]:
+        group = pool.launch(name, [[]])
+        try:
+            group.wait_connected()
+            yield group
+        finally:
+            group.close()
+
+    return started()

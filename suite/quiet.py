@@ -1,0 +1,62 @@
+"""The quiet room: what is done to a process before it is measured, so that two equal groups measure equal.
+
+On a CPU: each rank on its own core, one thread a rank, and an allocator that keeps the memory it got instead of giving it back
+after every step and faulting it in again. Nothing here needs torch, because all of it has to happen before torch is loaded.
+docs/log.md has the figures with and without each measure.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Iterable, Mapping
+
+_KEEP_BYTES = str(1 << 30)
+
+# glibc reads these once, when the process starts. A value above any tensor of ours sends every allocation to the heap, and the heap
+# is neither trimmed nor grown in small steps.
+ALLOCATOR = {
+    "MALLOC_MMAP_THRESHOLD_": _KEEP_BYTES,
+    "MALLOC_TRIM_THRESHOLD_": _KEEP_BYTES,
+    "MALLOC_TOP_PAD_": str(64 << 20),
+}
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+_PR_SET_PDEATHSIG = 1
+
+
+def environment(inherited: Mapping[str, str], kind: str) -> dict[str, str]:
+    """The environment of a launcher and its workers.
+
+    Args:
+        inherited: the controller's own.
+        kind: "cpu" or "cuda"; the thread limits are for CPU ranks, which share the machine's cores among them.
+    """
+    quiet = {**inherited, **ALLOCATOR}
+    # One node, loopback only; another interface would also put the machine's network into the measurement.
+    quiet.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
+    if kind == "cpu":
+        quiet |= ONE_THREAD
+    return quiet
+
+
+def pin(cores: Iterable[int]) -> None:
+    """Keep this process, and the threads it will start, on `cores`; an empty list leaves it free."""
+    chosen = set(cores)
+    if chosen and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, chosen)
+
+
+def available_cores() -> list[int]:
+    """The cores this process may use, ascending."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to end this process when its parent ends (Linux; elsewhere a no-op), so that nothing is left behind."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,201 @@
+"""The record of one run: everything that was measured and under which circumstances, as one validated JSON file.
+
+The raw samples are in it; every figure of a summary can be computed again from them. Records from elsewhere are taken for hostile:
+they are size-limited, parsed as JSON only, and validated field by field, unknown fields refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from suite.verdict import Outcome
+from suite.workloads import Workload
+
+SCHEMA_VERSION = 1
+MAX_RECORD_BYTES = 64 * 1024 * 1024
+
+Model = TypeVar("Model", bound=BaseModel)
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class RecordError(ValueError):
+    """A file is not a record that this version can read."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Machine(_Part):
+    """Where a run took place. `key` is hardware and topology alone; `host` tells machines of one key apart."""
+
+    key: str
+    host: str
+    cpu_model: str
+    cpu_cores: int
+    memory_bytes: int
+    gpus: tuple[str, ...] = ()
+    gpu_topology: str = ""
+    driver: str = ""
+    system: str
+
+
+class Environment(_Part):
+    """What may change on a machine between runs."""
+
+    versions: dict[str, str]
+    commit: str
+    dirty: bool
+
+
+class ArmRecord(_Part):
+    """One thing that was timed."""
+
+    id: str
+    side: Literal["candidate", "base"]
+    trainer: str
+    workload: str
+    mode: str
+    world_size: int
+    global_batch: int
+    lr: Finite
+    processes: Literal["one", "per-device"]
+    steps_per_window: int
+
+
+class Window(_Part):
+    """One timed window: `duration_ns` of every rank (the slowest counts) for the arm's `steps_per_window` steps."""
+
+    arm: str
+    block: int
+    duration_ns: tuple[int, ...]
+
+
+class Session(_Part):
+    """One set of fresh processes; windows in the order they were timed."""
+
+    number: int
+    started_utc: str
+    wall_s: Finite
+    load_before: Finite
+    windows: tuple[Window, ...]
+
+
+class IntervalRecord(_Part):
+    """An estimate with its 95 % interval over sessions; none from a single session."""
+
+    estimate: Finite
+    low: Finite | None = None
+    high: Finite | None = None
+
+
+class Accuracy(_Part):
+    """Really trained epochs, by the workload's own recipe."""
+
+    trainer: str
+    workload: str
+    world_size: int
+    dataset: str
+    train_samples: int
+    test_samples: int
+    per_epoch: tuple[Finite, ...]
+    train_s: tuple[Finite, ...]
+    shortened: str = ""
+
+
+class CellRecord(_Part):
+    """A cell's outcome and figures. A cell that ended in ERROR has no figures."""
+
+    id: str
+    trainer: str
+    workload: str
+    mode: str
+    world_size: int
+    oversubscribed: bool
+    outcome: Outcome
+    reason: str
+    details: str = ""
+    sec_per_epoch: IntervalRecord | None = None
+    samples_per_s: IntervalRecord | None = None
+    efficiency: IntervalRecord | None = None
+    efficiency_note: str = ""
+    speedup: IntervalRecord | None = None
+    slowdown: IntervalRecord | None = None
+    accuracy: Finite | None = None
+    devices: tuple[str, ...] = ()
+
+
+class Record(_Part):
+    """One run."""
+
+    schema_version: Literal[1] = 1
+    run_id: str
+    started_utc: str
+    wall_s: Finite
+    interrupted: bool = False
+    settings: tuple[str, ...]
+    tolerance: Finite
+    against: str | None
+    seed: int
+    machine: Machine
+    environment: Environment
+    workloads: dict[str, Workload]
+    workload_hashes: dict[str, str]
+    datasets: dict[str, str]
+    epoch_samples: dict[str, int]
+    arms: tuple[ArmRecord, ...]
+    sessions: tuple[Session, ...]
+    accuracies: tuple[Accuracy, ...]
+    cells: tuple[CellRecord, ...]
+
+
+def read_model(path: Path, model: type[Model]) -> Model:
+    """Read a JSON file of ours as `model`.
+
+    Raises:
+        RecordError: missing, too large, truncated, foreign, or of a newer schema; the message says which, and the path.
+    """
+    try:
+        if path.stat().st_size > MAX_RECORD_BYTES:
+            raise RecordError(f"{path}: larger than {MAX_RECORD_BYTES} bytes; not a record of ours")
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, RecordError):
+            raise
+        raise RecordError(f"{path}: not a whole JSON file (truncated?)") from error
+    version = content.get("schema_version") if isinstance(content, dict) else None
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise RecordError(f"{path}: schema version {version} is newer than {SCHEMA_VERSION}; update torch-scaling-suite")
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise RecordError(f"{path}: {'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']}") from error
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write `text` to `path`, so that a reader sees the old file or the new one and never half of it.
+
+    Raises:
+        OSError: the folder cannot be made or written; what was at `path` is untouched then.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

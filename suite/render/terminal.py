@@ -1,0 +1,49 @@
+"""A record as a table in the terminal."""
+
+from __future__ import annotations
+
+import io
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from suite.record import Record
+from suite.render import figures
+
+# A narrower terminal, or a log, wraps or scrolls: a table folded into its columns could not be read at all.
+MIN_WIDTH = 150
+
+_STYLE = {"PASS": "green", "FAIL": "bold red", "INCONCLUSIVE": "yellow", "NO BASELINE": "cyan", "ERROR": "bold red"}
+
+
+def render(record: Record, width: int, *, color: bool) -> str:
+    """The table, the reasons of everything that is not a PASS, and the closing lines of trained runs.
+
+    Args:
+        width: columns of the terminal.
+        color: whether to add colours; the words say the same without them.
+    """
+    console = Console(
+        file=io.StringIO(),
+        width=max(width, MIN_WIDTH),
+        force_terminal=color,
+        color_system="standard" if color else None,
+    )
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    for column in figures.COLUMNS:
+        table.add_column(column, justify="left" if column in ("cell", "verdict") else "right", overflow="fold")
+    for cell in record.cells:
+        *texts, outcome = figures.row(record, cell)
+        table.add_row(*map(Text, texts), Text(outcome, style=_STYLE[outcome]))
+    console.print(table)
+    notes = [f"compared with {figures.compared_with(record)}; {len(record.sessions)} session(s) in {record.wall_s:.0f} s"]
+    if any(figures.shortened(record, cell) for cell in record.cells):
+        notes.append("* trained for less than the recipe says, because this is a CPU")
+    reasons = dict.fromkeys((cell.outcome.value, cell.reason) for cell in record.cells if cell.outcome != "PASS")
+    notes += [f"{outcome}: {reason}" for outcome, reason in reasons]
+    for line in [*notes, *figures.closing_lines(record)]:
+        console.print(Text(line), soft_wrap=True)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()

@@ -1,0 +1,213 @@
+"""From what was measured to what is reported: every cell's figures and verdict, and the record of the run.
+
+The reduction is the same everywhere: windows of a block to one time a step, blocks to their median (a disturbed block then costs
+nothing), sessions to a t-interval.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable
+from datetime import UTC
+from pathlib import Path
+
+from suite import cells, machine, metrics, record, verdict
+from suite.baselines import Baseline
+from suite.cells import YARDSTICK, Arm, Cell
+from suite.measurement import Measurement
+from suite.record import CellRecord, IntervalRecord
+from suite.session import Session
+from suite.verdict import Outcome, Verdict
+
+
+def log_step_s(session: Session, arm: Arm, steps: int) -> dict[int, float]:
+    """ln(seconds a step) of an arm in each block of a session; the slowest rank of each window counts."""
+    by_block: dict[int, list[int]] = {}
+    for window in session.windows:
+        if window.arm == arm.id:
+            by_block.setdefault(window.block, []).append(max(window.duration_ns))
+    return {block: metrics.log_step_s(durations, steps) for block, durations in by_block.items()}
+
+
+def over_sessions(run: Measurement, arm: Arm) -> list[float]:
+    """ln(seconds a step) of an arm, one value a session."""
+    per_session = [log_step_s(session, arm, run.steps[arm]) for session in run.sessions if arm in run.steps]
+    return [statistics.median(blocks.values()) for blocks in per_session if blocks]
+
+
+def step_samples_s(run: Measurement, arm: Arm) -> list[float]:
+    """Seconds a step of every window of an arm, in the order they were timed."""
+    return [
+        max(window.duration_ns) / run.steps[arm] / 1e9
+        for session in run.sessions
+        for window in session.windows
+        if window.arm == arm.id
+    ]
+
+
+def contrast(run: Measurement, minuend: Arm, subtrahend: Arm) -> list[float]:
+    """ln(t_minuend / t_subtrahend), paired within blocks, one value a session."""
+    if minuend not in run.steps or subtrahend not in run.steps:
+        return []
+    found = []
+    for session in run.sessions:
+        a = log_step_s(session, minuend, run.steps[minuend])
+        b = log_step_s(session, subtrahend, run.steps[subtrahend])
+        if pairs := [a[block] - b[block] for block in a if block in b]:
+            found.append(statistics.median(pairs))
+    return found
+
+
+def interleaved_verdict(run: Measurement, cell: Cell) -> Verdict:
+    """A cell's verdict against the base in the run; NO BASELINE where there is none."""
+    if run.config.against is None:
+        return Verdict(Outcome.NO_BASELINE, "there is nothing to compare with")
+    deltas = contrast(run, *run.judged_arms(cell))
+    if oversubscribed := _oversubscribed(run, cell):
+        return Verdict(Outcome.INCONCLUSIVE, oversubscribed, metrics.from_logs(deltas))
+    return verdict.paired(deltas, run.config.tolerance, len(run.cells), run.planned, run.session_s)
+
+
+def to_record(run: Measurement, baseline: Baseline, root: Path) -> record.Record:
+    """The record of the run.
+
+    Args:
+        run: what was measured.
+        baseline: the accepted one of this machine; cells are judged by it where the run has no base of its own.
+        root: the project whose commit is recorded.
+    """
+    commit, dirty = machine.git_state(root)
+    run_id = f"{run.started.astimezone(UTC):%Y%m%dT%H%M%SZ}-{commit[:7]}"
+    used = {cell.workload: run.workload(cell.workload) for cell in run.cells}
+    datasets = {
+        name: run.datasets[workload.dataset] for name, workload in used.items() if workload.dataset in run.datasets
+    }
+    draft = record.Record(
+        run_id=run_id,
+        started_utc=run.started.isoformat(timespec="seconds"),
+        wall_s=round(run.elapsed_s, 3),
+        interrupted=run.interrupted,
+        settings=tuple(run.config.header()),
+        tolerance=run.config.tolerance,
+        against=run.config.against,
+        seed=run.order_seed,
+        machine=run.machine,
+        environment=record.Environment(versions=run.versions, commit=commit, dirty=dirty),
+        workloads=used,
+        workload_hashes={name: workload.hash for name, workload in used.items()},
+        datasets={name: dataset["name"] for name, dataset in datasets.items()},
+        epoch_samples={name: dataset["train_samples"] for name, dataset in datasets.items()},
+        arms=tuple(_arm(run, arm) for arm in run.steps),
+        sessions=tuple(session.to_record() for session in run.sessions),
+        accuracies=tuple(run.accuracies),
+        cells=tuple(_cell(run, cell) for cell in run.cells),
+    )
+    if run.config.against is not None:
+        return draft
+    compared = tuple(_against_stored(run, cell, draft, baseline) for cell in draft.cells)
+    return draft.model_copy(update={"cells": compared})
+
+
+def _cell(run: Measurement, cell: Cell) -> CellRecord:
+    oversubscribed = run.config.devices.oversubscribed(cell.world_size)
+    about = {"id": cell.id, "trainer": cell.trainer, "workload": cell.workload, "mode": cell.mode}
+    fixed = {**about, "world_size": cell.world_size, "oversubscribed": oversubscribed}
+    if failure := run.failure(cell):
+        reason = f"{failure.group}: {failure.cause}"
+        details = "\n".join(failure.details)
+        return CellRecord.model_validate({**fixed, "outcome": Outcome.ERROR, "reason": reason, "details": details})
+    own = cells.arm("candidate", cell.trainer, cell)
+    logs = over_sessions(run, own)
+    if not logs:
+        reason = "it was not measured before the run was cut short"
+        return CellRecord.model_validate({**fixed, "outcome": Outcome.ERROR, "reason": reason})
+    order = run.orders[own]
+    batch, samples = order["global_batch"], order["dataset"]["train_samples"]
+    step_s = metrics.from_logs(logs)
+    judged = interleaved_verdict(run, cell)
+    efficiency, note = _efficiency(run, cell, own)
+    figures = {
+        "sec_per_epoch": _scaled(step_s, lambda step: metrics.sec_per_epoch(step, samples, batch)),
+        "samples_per_s": _scaled(step_s, lambda step: batch / step),
+        "efficiency": efficiency,
+        "efficiency_note": note,
+        "speedup": _speedup(run, cell, own),
+        "slowdown": _interval(judged.ratio),
+        "accuracy": _final_accuracy(run, cell),
+        "devices": tuple(order["devices"]),
+    }
+    return CellRecord.model_validate({**fixed, "outcome": judged.outcome, "reason": judged.reason, **figures})
+
+
+def _efficiency(run: Measurement, cell: Cell, own: Arm) -> tuple[IntervalRecord | None, str]:
+    if cell.world_size == 1:
+        return None, "needs 2 devices" if len(run.config.devices.names) < 2 else ""
+    if oversubscribed := _oversubscribed(run, cell):
+        return None, oversubscribed
+    one = cells.arm("candidate", cell.trainer, cell, 1)
+    if one in run.lost:
+        return None, f"its one-device arm failed: {run.lost[one].cause}"
+    logs = [metrics.log_efficiency(ratio, 0.0, cell.mode, cell.world_size) for ratio in contrast(run, one, own)]
+    return _interval(metrics.from_logs(logs)), ""
+
+
+def _speedup(run: Measurement, cell: Cell, own: Arm) -> IntervalRecord | None:
+    plain = cells.arm("candidate", YARDSTICK, cell, 1)
+    logs = [metrics.log_speedup(ratio, 0.0, cell.mode, cell.world_size) for ratio in contrast(run, plain, own)]
+    return _interval(metrics.from_logs(logs))
+
+
+def _against_stored(run: Measurement, cell: CellRecord, draft: record.Record, baseline: Baseline) -> CellRecord:
+    accepted = baseline.sec_per_epoch(cell, draft)
+    if cell.outcome is not Outcome.NO_BASELINE or cell.sec_per_epoch is None or not accepted:
+        return cell
+    if cell.oversubscribed:
+        return cell.model_copy(update={"outcome": Outcome.INCONCLUSIVE, "reason": _OVERSUBSCRIBED})
+    judged = verdict.stored(
+        math.log(cell.sec_per_epoch.estimate), [math.log(seconds) for seconds in accepted], run.config.tolerance, len(run.cells)
+    )
+    return cell.model_copy(
+        update={"outcome": judged.outcome, "reason": judged.reason, "slowdown": _interval(judged.ratio)}
+    )
+
+
+_OVERSUBSCRIBED = "oversubscribed: ranks share a device, so nothing is said about scaling"
+
+
+def _oversubscribed(run: Measurement, cell: Cell) -> str:
+    return _OVERSUBSCRIBED if run.config.devices.oversubscribed(cell.world_size) else ""
+
+
+def _arm(run: Measurement, arm: Arm) -> record.ArmRecord:
+    order = run.orders[arm]
+    return record.ArmRecord(
+        id=arm.id,
+        side=arm.side,
+        trainer=arm.trainer,
+        workload=arm.workload,
+        mode=arm.mode,
+        world_size=arm.world_size,
+        global_batch=order["global_batch"],
+        lr=order["lr"],
+        processes=order["processes"],
+        steps_per_window=run.steps[arm],
+    )
+
+
+def _final_accuracy(run: Measurement, cell: Cell) -> float | None:
+    wanted = (cell.trainer, cell.workload, cell.world_size)
+    found = (a.per_epoch[-1] for a in run.accuracies if (a.trainer, a.workload, a.world_size) == wanted)
+    return next(found, None)
+
+
+def _scaled(interval: metrics.Interval | None, function: Callable[[float], float]) -> IntervalRecord | None:
+    """The interval of a monotone function of a quantity; a falling one swaps its ends."""
+    if interval is None:
+        return None
+    ends = sorted(function(end) for end in (interval.low, interval.high) if end is not None) or [None, None]
+    return IntervalRecord(estimate=function(interval.estimate), low=ends[0], high=ends[1])
+
+
+def _interval(interval: metrics.Interval | None) -> IntervalRecord | None:
+    return _scaled(interval, lambda value: value)

@@ -1,0 +1,180 @@
+"""One session: fresh worker processes for every arm, a warm-up, interleaved blocks, and the end of those processes.
+
+An arm that fails is taken out and the others go on; only the cells that need it are lost.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from suite import blocks, record
+from suite.cells import Arm
+from suite.failure import WorkerFailure
+from suite.pool import Group, Pool
+
+WINDOW_S = 0.25  # long against the clock's and the barrier's own microseconds, short against a machine's moods
+MEASURE_S = 10.0  # of one session; about what starting its processes costs
+MIN_BLOCKS, MAX_BLOCKS = 3, 12
+MAX_STEPS = 200
+FIRST_STEP_TIMEOUT_S = 120.0  # lazily built kernels, compilation, the first collective
+PATIENCE = 20  # times what a command took before
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Session:
+    """What one session brought: windows in the order they were timed, and the arms that were lost with their reasons."""
+
+    number: int
+    started_utc: str = ""
+    wall_s: float = 0.0
+    load_before: float = 0.0
+    windows: list[record.Window] = field(default_factory=list)
+    failures: dict[Arm, WorkerFailure] = field(default_factory=dict)
+
+    def to_record(self) -> record.Session:
+        """The part of the record that keeps it."""
+        return record.Session(
+            number=self.number,
+            started_utc=self.started_utc,
+            wall_s=round(self.wall_s, 3),
+            load_before=self.load_before,
+            windows=tuple(self.windows),
+        )
+
+
+@dataclass
+class Crew:
+    """The living groups of a session, by arm; what fails leaves it."""
+
+    session: Session
+    groups: dict[Arm, Group] = field(default_factory=dict)
+
+    def attempt(self, arm: Arm, act: Callable[[Group], Any]) -> Any:
+        """Do something with an arm's group; None when the group is not there any more, or breaks over it."""
+        if arm not in self.groups:
+            return None
+        try:
+            return act(self.groups[arm])
+        except WorkerFailure as failure:
+            self.session.failures[arm] = failure
+            del self.groups[arm]
+            return None
+
+    def close(self) -> None:
+        """End what is left."""
+        for arm in list(self.groups):
+            self.attempt(arm, lambda group: group.close())
+        self.groups.clear()
+
+
+class Sessions:
+    """Runs sessions one after the other, with what has to stay the same from one to the next: steps a window, blocks a session."""
+
+    def __init__(self, pool: Pool, orders: Mapping[Arm, dict[str, Any]], rng: random.Random, say: Say) -> None:
+        """Prepare.
+
+        Args:
+            pool: where the processes come from.
+            orders: for each arm what its workers are told (see `suite.cells.describe`).
+            rng: draws the order of arms.
+            say: is told what is going on.
+        """
+        self.steps: dict[Arm, int] = {}
+        self.step_s: dict[Arm, float] = {}
+        self._pool, self._orders, self._rng, self._say = pool, orders, rng, say
+        self._count = 0
+
+    def run(self, units: Sequence[tuple[Arm, ...]], afterwards: Callable[[Crew], None] | None = None) -> Session:
+        """One session over the arms of `units`.
+
+        Args:
+            afterwards: called with the living groups when all blocks are timed; what it does disturbs no timing.
+        """
+        session = Session(self._count, datetime.now(UTC).isoformat(timespec="seconds"), load_before=_load())
+        self._count += 1
+        start = time.monotonic()
+        crew = Crew(session)
+        try:
+            self._start(crew, list(dict.fromkeys(arm for unit in units for arm in unit)))
+            self._warm_up(crew)
+            self._time(crew, units)
+            if afterwards is not None:
+                afterwards(crew)
+        finally:
+            crew.close()
+        session.wall_s = time.monotonic() - start
+        return session
+
+    def timeout_s(self, arm: Arm, steps: int) -> float:
+        """How long an arm may take for so many steps before it counts as hung."""
+        return max(20.0, PATIENCE * steps * self.step_s[arm])
+
+    def _start(self, crew: Crew, arms: list[Arm]) -> None:
+        self._say(f"session {crew.session.number + 1}: starting {len(arms)} groups of workers")
+        for number, arm in enumerate(arms):
+            name = f"s{crew.session.number}-{number}-{arm.side}-{arm.world_size}"
+            try:
+                crew.groups[arm] = self._pool.launch(name, cores(self._orders[arm]))
+            except WorkerFailure as failure:
+                crew.session.failures[arm] = failure
+        # All start at the same time, because importing torch is most of it, and nothing is timed yet.
+        for arm in arms:
+            crew.attempt(arm, lambda group: group.wait_connected())
+        for arm in arms:
+            crew.attempt(arm, lambda group, arm=arm: group.post("setup", arm=self._orders[arm]))  # type: ignore[misc]
+        for arm in arms:
+            crew.attempt(arm, lambda group: group.collect("setup"))
+
+    def _warm_up(self, crew: Crew) -> None:
+        for arm in list(crew.groups):
+            crew.attempt(arm, lambda group: group.request("window", FIRST_STEP_TIMEOUT_S, steps=1))
+            answers = crew.attempt(arm, lambda group: group.request("window", FIRST_STEP_TIMEOUT_S, steps=2))
+            if answers is not None and arm not in self.steps:
+                self.step_s[arm] = max(answer["duration_ns"] for answer in answers) / 2e9
+                self.steps[arm] = min(MAX_STEPS, math.ceil(WINDOW_S / self.step_s[arm]))
+        # Arms that are compared run windows of equal work.
+        for arm in self.steps:
+            if arm.side == "base":
+                twins = [a for a in self.steps if a.side == "candidate" and _same_cell(a, arm)]
+                self.steps[arm] = max([self.steps[twin] for twin in twins], default=self.steps[arm])
+
+    def _time(self, crew: Crew, units: Sequence[tuple[Arm, ...]]) -> None:
+        block_s = sum(2 * self.steps[arm] * self.step_s[arm] for arm in crew.groups)
+        count = min(MAX_BLOCKS, max(MIN_BLOCKS, round(MEASURE_S / block_s))) if block_s else 0
+        for number in range(count):
+            self._say(f"session {crew.session.number + 1}: block {number + 1} of {count}")
+            for arm in blocks.block(units, self._rng):
+                answers = crew.attempt(
+                    arm,
+                    lambda group, arm=arm: group.request(  # type: ignore[misc]
+                        "window", self.timeout_s(arm, self.steps[arm]), steps=self.steps[arm]
+                    ),
+                )
+                if answers is not None:
+                    durations = tuple(int(answer["duration_ns"]) for answer in answers)
+                    crew.session.windows.append(record.Window(arm=arm.id, block=number, duration_ns=durations))
+
+
+def cores(order: Mapping[str, Any]) -> list[list[int]]:
+    """The cores of each process of an arm: one a rank, or all of them for the one process that drives all devices."""
+    pinned = order["pinned"]
+    if order["processes"] == "one":
+        return [list(pinned)]
+    return [[core] for core in pinned] or [[] for _ in order["devices"]]
+
+
+def _same_cell(a: Arm, b: Arm) -> bool:
+    return (a.workload, a.mode, a.world_size) == (b.workload, b.mode, b.world_size)
+
+
+def _load() -> float:
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else 0.0

@@ -1,0 +1,64 @@
+"""One worker process: one rank. Obeys the controller's commands, one at a time, and answers in JSON.
+
+It is started by torch's launcher with RANK, WORLD_SIZE and the store's address in its environment, pins itself before torch is
+loaded, and never imports the plugin. A stranger's trainer, model and dataset run here and nowhere else. Whatever a command raises
+goes back to the controller with its traceback; SIGUSR1 prints every thread's stack to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import os
+import signal
+import sys
+import traceback
+
+from suite import quiet
+from suite.channel import Channel, ChannelClosed, Message
+
+
+def main() -> None:
+    """Connect, then serve commands until told to exit or until the controller has gone."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--socket", required=True)
+    parser.add_argument("--group", required=True)
+    parser.add_argument("--cores", required=True, help="for each local rank its cores: '0;1' or '0,1'")
+    arguments = parser.parse_args()
+    quiet.die_with_parent()
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to act on
+    rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    cores = arguments.cores.split(";")[local_rank]
+    quiet.pin(int(core) for core in cores.split(",") if core)
+    channel = Channel.connect(arguments.socket)
+    channel.send({"event": "hello", "group": arguments.group, "rank": rank, "pid": os.getpid()})
+    serve(channel, rank)
+
+
+def serve(channel: Channel, rank: int) -> None:
+    """The loop over commands."""
+    from suite.commands import COMMANDS, State  # loads torch: after the pinning, and after the controller knows our pid
+
+    state = State(rank)
+    while True:
+        try:
+            message: Message = channel.receive()
+        except ChannelClosed:
+            break
+        if message["command"] == "exit":
+            break
+        try:
+            answer = COMMANDS[message.pop("command")](state, **message)
+        except BaseException as error:  # noqa: BLE001 - a stranger's code may raise anything, sys.exit included
+            answer = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+        channel.send(answer)
+    state.close()
+    sys.stdout.flush()
+    # No interpreter shutdown: a stranger's threads, or torch's, must not keep a measured machine busy or hang here.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""What is trained: frozen, named workloads, the documents' own runs among them, and the user's from pyproject.toml.
+
+A workload's hash covers everything that decides how long a step takes or where training ends up; its name and the published
+figures beside it are not part of it. Torch is not needed: models and datasets are named here and built in workers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Recipe(_Frozen):
+    """How a net is really trained for its accuracy; the same at every world size (strong scaling).
+
+    `cpu_epochs` and `cpu_samples` are what is left of it where there is no GPU; a report that used them says so.
+    """
+
+    dataset: str = "digits"
+    batch: PositiveInt = 32
+    lr: PositiveFloat = 0.1
+    epochs: PositiveInt = 20
+    init: str = "xavier"
+    cpu_epochs: PositiveInt | None = None
+    cpu_samples: PositiveInt | None = None
+
+
+class Published(_Frozen):
+    """A figure that a document printed for this workload at one world size."""
+
+    sec_per_epoch: float
+    accuracy: float | None = None
+    source: str
+
+
+class Workload(_Frozen):
+    """One named thing to train.
+
+    Attributes:
+        model: a name from `reference.models.MODELS`, or a factory (`module:function`) returning an nn.Module.
+        dataset: "auto" (Fashion-MNIST where its files are under the data root, else "synthetic"), "fashion-mnist", "synthetic",
+            "digits", or a factory returning ((train_X, train_y), (test_X, test_y)).
+        batch: samples a step at world size 1.
+        lr: learning rate at world size 1; weak scaling changes it by `lr_rule`.
+        epochs: of the full training run this workload stands for.
+        init: a name from `reference.models.init.INITS`.
+        loader: "resident" (whole set on the device, batches by index) or "book" (per-sample transforms, worker processes).
+        precision: of parameters and matrix products.
+        accuracy: how the net is trained for its accuracy; None measures none.
+        published: what the documents print, by world size.
+    """
+
+    name: str
+    model: str
+    dataset: str = "auto"
+    batch: PositiveInt = 256
+    lr: PositiveFloat = 0.1
+    lr_rule: Literal["constant", "linear", "book"] = "linear"
+    epochs: PositiveInt = 10
+    init: str = "default"
+    loader: Literal["resident", "book"] = "resident"
+    precision: Literal["float32", "tf32", "float64"] = "float32"
+    memory_format: Literal["contiguous", "channels_last"] = "contiguous"
+    compile: bool = False
+    accuracy: Recipe | None = None
+    published: dict[int, Published] = Field(default_factory=dict)
+
+    @property
+    def hash(self) -> str:
+        """Twelve hex digits over all that changes what is measured."""
+        content = self.model_dump(mode="json", exclude={"name", "published"})
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _book(name: str, model: str, batch: int, lr: float, epochs: int = 10, **more: object) -> Workload:
+    """A run as a document has it: trained on its own dataset, for the book's closing line; cut short on a CPU."""
+    deep = model != "lenet"
+    recipe = Recipe(
+        dataset="auto",
+        batch=batch,
+        lr=lr,
+        epochs=epochs,
+        init=str(more.get("init", "normal")),
+        cpu_epochs=1,
+        cpu_samples=2 * batch if deep else None,  # a ResNet epoch is 153 TFLOP: most of an hour on a core
+    )
+    fields = {"name": name, "model": model, "batch": batch, "lr": lr, "lr_rule": "book", "epochs": epochs, "init": "normal"}
+    return Workload.model_validate({**fields, "accuracy": recipe, **more})
+
+
+_NOTEBOOK = "lecture notebook, scratch"
+_CONCISE = "d2l, concise"
+_GLUON = "Gluon chapter"
+
+_BUILT_IN = (
+    Workload(
+        name="lenet",
+        model="lenet",
+        lr=0.2,
+        lr_rule="book",
+        init="normal",
+        accuracy=Recipe(),
+        published={
+            1: Published(sec_per_epoch=2.6, source=_NOTEBOOK),
+            2: Published(sec_per_epoch=2.6, source=_NOTEBOOK),
+        },
+    ),
+    Workload(
+        name="resnet18",
+        model="resnet18",
+        lr=0.1,
+        init="normal",
+        accuracy=Recipe(lr=0.05, epochs=6, init="default"),
+        published={1: Published(sec_per_epoch=12.2, accuracy=0.91, source=_CONCISE)},
+    ),
+    _book(
+        "book-lenet-256",
+        "lenet",
+        256,
+        0.2,
+        published={
+            1: Published(sec_per_epoch=2.6, source=_NOTEBOOK),
+            2: Published(sec_per_epoch=2.6, source=_NOTEBOOK),
+        },
+    ),
+    _book("book-lenet-512", "lenet", 512, 0.3, published={2: Published(sec_per_epoch=2.4, source=_NOTEBOOK)}),
+    _book("book-lenet-256-loader", "lenet", 256, 0.2, loader="book"),
+    _book(
+        "book-resnet18-256",
+        "resnet18",
+        256,
+        0.1,
+        published={1: Published(sec_per_epoch=12.2, accuracy=0.91, source=_CONCISE)},
+    ),
+    _book(
+        "book-resnet18-512",
+        "resnet18",
+        512,
+        0.2,
+        published={2: Published(sec_per_epoch=7.5, accuracy=0.73, source=_CONCISE)},
+    ),
+    _book(
+        "book-gluon-256",
+        "gluon-resnet18",
+        256,
+        0.1,
+        5,
+        init="xavier",
+        published={
+            1: Published(sec_per_epoch=14.2, accuracy=0.905, source=_GLUON),
+            2: Published(sec_per_epoch=10.2, accuracy=0.8897, source=_GLUON),
+        },
+    ),
+    _book(
+        "book-gluon-512",
+        "gluon-resnet18",
+        512,
+        0.2,
+        5,
+        init="xavier",
+        published={2: Published(sec_per_epoch=8.1, accuracy=0.9074, source=_GLUON)},
+    ),
+)
+
+BUILT_IN: dict[str, Workload] = {workload.name: workload for workload in _BUILT_IN}
+
+
+def available(pyproject: Path) -> dict[str, Workload]:
+    """The built-in workloads and those of `[tool.scaling.workloads.NAME]` in a pyproject.toml, which may not exist.
+
+    Raises:
+        ValueError: a workload of the user's own has a wrong field, or the name of a built-in one.
+    """
+    if not pyproject.is_file():
+        return dict(BUILT_IN)
+    own = tomllib.loads(pyproject.read_text(encoding="utf-8")).get("tool", {}).get("scaling", {}).get("workloads", {})
+    found = dict(BUILT_IN)
+    for name, fields in own.items():
+        if name in BUILT_IN:
+            raise ValueError(f"workload {name!r} in {pyproject.name} has the name of a built-in one; choose another name")
+        try:
+            found[name] = Workload.model_validate({**fields, "name": name})
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise ValueError(f"workload {name!r} in {pyproject.name}: {where}: {first['msg']}") from error
+    return found
