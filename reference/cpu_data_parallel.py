@@ -124,10 +124,12 @@ class _Parallel(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *wholes: Tensor) -> tuple[Tensor | None, ...]:
         def replica_backward(outputs: list[Tensor], upstream: Sequence[Tensor], leaves: list[Tensor]) -> list[Any]:
-            pairs = [(out, grad) for out, grad in zip(outputs, upstream, strict=True) if out.requires_grad]
             wanted = [leaf for leaf in leaves if leaf.requires_grad]
-            roots, grads = [out for out, _ in pairs], [grad.to(out.device) for out, grad in pairs]
-            found = iter(torch.autograd.grad(roots, wanted, grads, allow_unused=True))
+            # Scalars of the same gradient: to check a gradient that it is given, torch first imports its symbolic
+            # shapes, which costs a fresh process two seconds.
+            with torch.enable_grad():
+                roots = [(out * g).sum() for out, g in zip(outputs, upstream, strict=True) if out.requires_grad]
+            found = iter(torch.autograd.grad(roots, wanted, allow_unused=True))
             return [next(found) if leaf.requires_grad else None for leaf in leaves]
 
         shards = [_split_like(whole, row) for whole, row in zip(wholes, zip(*ctx.outputs, strict=True), strict=True)]

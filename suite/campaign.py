@@ -95,13 +95,14 @@ def _order(run: Measurement, arm: Arm) -> dict[str, Any]:
 def _sessions(run: Measurement, pool: Pool, say: Say) -> None:
     run.orders = {arm: _order(run, arm) for arm in run.arms if arm not in run.lost}
 
-    def say_left(what: str) -> None:
-        left_s = run.config.budget_s - run.elapsed_s
-        if run.planned:
-            left_s = min(left_s, (run.planned - len(run.sessions)) * run.session_s)
-        say(f"{what}; at most {max(left_s, 0.0) / 60:.1f} min left")
+    def left_s() -> float:
+        return run.config.budget_s - run.elapsed_s
 
-    sessions = Sessions(pool, run.orders, random.Random(run.order_seed), say_left)
+    def say_left(what: str) -> None:
+        left = min(left_s(), (run.planned - len(run.sessions)) * run.session_s) if run.planned else left_s()
+        say(f"{what}; at most {max(left, 0.0) / 60:.1f} min left")
+
+    sessions = Sessions(pool, run.orders, random.Random(run.order_seed), left_s, say_left)
     while units := _undecided(run):
         first = not run.sessions
         session = sessions.run(units, _training(run, sessions, say_left) if first else None)
@@ -110,7 +111,7 @@ def _sessions(run: Measurement, pool: Pool, say: Say) -> None:
         run.steps = sessions.steps
         if first:
             # The plan is made once, from what the first session cost and not from what it showed.
-            run.planned = 1 + max(0, int((run.config.budget_s - run.elapsed_s) / run.session_s))
+            run.planned = 1 + max(0, int(left_s() / run.session_s))
             if run.config.against is None:
                 run.planned = min(run.planned, MAX_SESSIONS[run.config.profile])
         if len(run.sessions) >= run.planned:
@@ -130,9 +131,12 @@ def _undecided(run: Measurement) -> list[tuple[Arm, ...]]:
 
 
 def _training(run: Measurement, sessions: Sessions, say: Say) -> Callable[[Crew], None]:
-    """What is done with the first session's workers once they are timed: training, once a trainer and world size."""
+    """What is done with the first session's workers once they are timed: training, once a trainer and world size.
+
+    With a base in the run nothing is trained: the whole budget goes to the comparison.
+    """
     wanted: dict[tuple[str, str, int], Arm] = {}
-    for cell in run.cells:
+    for cell in run.cells if run.config.against is None else ():
         wanted.setdefault((cell.trainer, cell.workload, cell.world_size), cells.arm("candidate", cell.trainer, cell))
 
     def train(crew: Crew) -> None:

@@ -114,6 +114,8 @@ class Group:
         self._pool.groups.pop(self.name, None)
 
     def _raise_if_broken(self) -> None:
+        if self._pool.groups.get(self.name) is not self:
+            raise failure.WorkerFailure(self.name, "it was ended before it was asked")
         for rank, answer in self.answers.items():
             if "error" in answer:
                 self.kill()
@@ -195,8 +197,6 @@ class Pool:
         Raises:
             WorkerFailure: the launcher itself has ended, for instance because its interpreter has no torch.
         """
-        group = Group(self, name, len(cores))
-        self.groups[name] = group
         deadline = time.monotonic() + START_TIMEOUT_S
         while self._launcher is None and self._process.poll() is None and self.wait(deadline, 0.2):
             pass
@@ -204,6 +204,7 @@ class Pool:
             tail = self._launcher_log.read_text(errors="replace")[-TAIL_CHARACTERS:]
             last = (tail.strip().splitlines() or ["no output"])[-1]
             raise failure.WorkerFailure(name, f"the launcher did not start: {last}", [tail])
+        group = self.groups[name] = Group(self, name, len(cores))
         self._launcher.send(
             {
                 "group": name,

@@ -71,9 +71,9 @@ class Deviation:
 
 
 def whole(parameter: Tensor) -> Tensor:
-    """A parameter's full value in float64 on the CPU, gathered when it is sharded (every rank must call it)."""
+    """A copy of a parameter's full value in float64 on the CPU, gathered when it is sharded (every rank must call it)."""
     full = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
-    return full.detach().to("cpu", torch.float64)
+    return full.detach().to("cpu", torch.float64, copy=True)
 
 
 def minibatch(case: dict[str, Any], step: int) -> tuple[Tensor, Tensor]:

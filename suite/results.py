@@ -114,9 +114,8 @@ def _cell(run: Measurement, cell: Cell) -> CellRecord:
     about = {"id": cell.id, "trainer": cell.trainer, "workload": cell.workload, "mode": cell.mode}
     fixed = {**about, "world_size": cell.world_size, "oversubscribed": oversubscribed}
     if failure := run.failure(cell):
-        reason = f"{failure.group}: {failure.cause}"
         details = "\n".join(failure.details)
-        return CellRecord.model_validate({**fixed, "outcome": Outcome.ERROR, "reason": reason, "details": details})
+        return CellRecord.model_validate({**fixed, "outcome": Outcome.ERROR, "reason": failure.cause, "details": details})
     own = cells.arm("candidate", cell.trainer, cell)
     logs = over_sessions(run, own)
     if not logs:

@@ -20,8 +20,9 @@ from suite.failure import WorkerFailure
 from suite.pool import Group, Pool
 
 WINDOW_S = 0.25  # long against the clock's and the barrier's own microseconds, short against a machine's moods
-MEASURE_S = 10.0  # of one session; about what starting its processes costs
-MIN_BLOCKS, MAX_BLOCKS = 3, 12
+MEASURE_S = 10.0  # of one session, where the budget allows; about what starting its processes costs
+MIN_BLOCKS, MAX_BLOCKS = 2, 12
+WANTED_SESSIONS = 6  # sessions are what inference rests on: rather more of them than longer ones
 MAX_STEPS = 200
 FIRST_STEP_TIMEOUT_S = 120.0  # lazily built kernels, compilation, the first collective
 PATIENCE = 20  # times what a command took before
@@ -79,19 +80,22 @@ class Crew:
 class Sessions:
     """Runs sessions one after the other, with what has to stay the same from one to the next: steps a window, blocks a session."""
 
-    def __init__(self, pool: Pool, orders: Mapping[Arm, dict[str, Any]], rng: random.Random, say: Say) -> None:
+    def __init__(
+        self, pool: Pool, orders: Mapping[Arm, dict[str, Any]], rng: random.Random, left_s: Callable[[], float], say: Say
+    ) -> None:
         """Prepare.
 
         Args:
             pool: where the processes come from.
             orders: for each arm what its workers are told (see `suite.cells.describe`).
             rng: draws the order of arms.
+            left_s: how much of the run's budget is left.
             say: is told what is going on.
         """
         self.steps: dict[Arm, int] = {}
         self.step_s: dict[Arm, float] = {}
-        self._pool, self._orders, self._rng, self._say = pool, orders, rng, say
-        self._count = 0
+        self._pool, self._orders, self._rng, self._left_s, self._say = pool, orders, rng, left_s, say
+        self._count = self._blocks = 0
 
     def run(self, units: Sequence[tuple[Arm, ...]], afterwards: Callable[[Crew], None] | None = None) -> Session:
         """One session over the arms of `units`.
@@ -106,6 +110,8 @@ class Sessions:
         try:
             self._start(crew, list(dict.fromkeys(arm for unit in units for arm in unit)))
             self._warm_up(crew)
+            if not self._blocks:
+                self._blocks = self._plan_blocks(crew, time.monotonic() - start)
             self._time(crew, units)
             if afterwards is not None:
                 afterwards(crew)
@@ -121,7 +127,7 @@ class Sessions:
     def _start(self, crew: Crew, arms: list[Arm]) -> None:
         self._say(f"session {crew.session.number + 1}: starting {len(arms)} groups of workers")
         for number, arm in enumerate(arms):
-            name = f"s{crew.session.number}-{number}-{arm.side}-{arm.world_size}"
+            name = f"{crew.session.number}-{number}-{arm.side}-{arm.trainer.rpartition(':')[2]}-{arm.world_size}"
             try:
                 crew.groups[arm] = self._pool.launch(name, cores(self._orders[arm]))
             except WorkerFailure as failure:
@@ -147,11 +153,15 @@ class Sessions:
                 twins = [a for a in self.steps if a.side == "candidate" and _same_cell(a, arm)]
                 self.steps[arm] = max([self.steps[twin] for twin in twins], default=self.steps[arm])
 
+    def _plan_blocks(self, crew: Crew, start_s: float) -> int:
+        """Blocks of every session of the run, so that enough sessions fit into the budget."""
+        block_s = sum(2 * self.steps[arm] * self.step_s[arm] for arm in crew.groups) or WINDOW_S
+        measure_s = (self._left_s() + start_s) / WANTED_SESSIONS - start_s
+        return min(MAX_BLOCKS, max(MIN_BLOCKS, round(min(MEASURE_S, measure_s) / block_s)))
+
     def _time(self, crew: Crew, units: Sequence[tuple[Arm, ...]]) -> None:
-        block_s = sum(2 * self.steps[arm] * self.step_s[arm] for arm in crew.groups)
-        count = min(MAX_BLOCKS, max(MIN_BLOCKS, round(MEASURE_S / block_s))) if block_s else 0
-        for number in range(count):
-            self._say(f"session {crew.session.number + 1}: block {number + 1} of {count}")
+        for number in range(self._blocks if crew.groups else 0):
+            self._say(f"session {crew.session.number + 1}: block {number + 1} of {self._blocks}")
             for arm in blocks.block(units, self._rng):
                 answers = crew.attempt(
                     arm,

@@ -39,7 +39,7 @@ def main() -> None:
 
 def serve(channel: Channel, rank: int) -> None:
     """The loop over commands."""
-    from suite.commands import COMMANDS, State  # loads torch: after the pinning, and after the controller knows our pid
+    from suite.commands import COMMANDS, SELF_EXPLAINING, State  # loads torch: once pinned, and once the controller knows our pid
 
     state = State(rank)
     while True:
@@ -52,7 +52,8 @@ def serve(channel: Channel, rank: int) -> None:
         try:
             answer = COMMANDS[message.pop("command")](state, **message)
         except BaseException as error:  # noqa: BLE001 - a stranger's code may raise anything, sys.exit included
-            answer = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+            trace = "" if isinstance(error, SELF_EXPLAINING) else traceback.format_exc()
+            answer = {"error": f"{type(error).__name__}: {error}", "traceback": trace}
         channel.send(answer)
     state.close()
     sys.stdout.flush()

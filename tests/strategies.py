@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -36,6 +37,38 @@ def conv_net() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(16, CLASSES)
     )
+
+
+class Gated(nn.Module):
+    """Uses a layer only for samples whose first feature is positive, and another one never."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base, self.extra, self.never = nn.Linear(6, 4), nn.Linear(6, 4), nn.Linear(6, 4)
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Map X (n, 6) to scores (n, 4)."""
+        chosen = X[:, :1] > 0
+        output: Tensor = self.base(X)
+        return output + chosen * self.extra(X) if chosen.any() else output
+
+
+class Nested(nn.Module):
+    """Takes and returns nested tensors, and counts its calls in a buffer."""
+
+    calls: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(3.0))
+        self.register_parameter("bias", None)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, pair: tuple[Tensor, float], *, rows: dict[str, Tensor]) -> dict[str, Any]:
+        """Scale X (n,) and pass the rows on."""
+        X, factor = pair
+        self.calls += 1
+        return {"scaled": X * self.weight * factor, "rows": [rows["a"] + 1], "total": X.sum()}
 
 
 @dataclass(frozen=True)
@@ -86,3 +119,8 @@ def update_bound(net: nn.Module, X: Tensor, y: Tensor, lr: float) -> list[Tensor
 def values(net: nn.Module) -> list[Tensor]:
     """Return copies of a module's parameters."""
     return [param.detach().clone() for param in net.parameters()]
+
+
+def bit_equal(a: nn.Module, b: nn.Module) -> bool:
+    """Say whether two modules have the same parameters to the last bit."""
+    return all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))

@@ -99,7 +99,7 @@ def test_parameters_can_be_reduced_outside_no_grad(all_reduce_: AllReduce) -> No
 def test_unequal_tensors_are_reported_and_left_alone(all_reduce_: AllReduce, other: Tensor) -> None:
     """Broadcasting or casting would be silently wrong."""
     first = torch.ones(2)
-    with pytest.raises(ValueError, match="tensor 1 is .* needs equal shapes and dtypes on every device"):
+    with pytest.raises(ValueError, match=r"tensor 1 is .* needs equal shapes and dtypes on every device"):
         all_reduce_([first, other])
     assert first.tolist() == [1.0, 1.0]
 
@@ -109,7 +109,8 @@ def test_sgd_divides_the_summed_gradient_by_the_batch_and_clears_it() -> None:
     param = nn.Parameter(torch.ones(2))
     param.grad = torch.full((2,), 8.0)
     sgd_([param], lr=0.5, batch_size=4)
-    assert param.tolist() == [0.0, 0.0] and param.grad is None
+    assert param.tolist() == [0.0, 0.0]
+    assert param.grad is None
 
 
 def test_sgd_leaves_a_parameter_without_gradient_alone() -> None:

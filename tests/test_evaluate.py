@@ -45,7 +45,8 @@ def test_evaluation_is_in_eval_mode_without_gradients_and_leaves_each_module_as_
     net.dropout.eval()
     count_correct([net], [CPU], torch.zeros(3, 1), torch.zeros(3, dtype=torch.int64))
     assert net.modes == {(False, False)}
-    assert net.training and not net.dropout.training
+    assert net.training
+    assert not net.dropout.training
 
 
 def test_modes_are_restored_when_the_forward_raises() -> None:
@@ -53,7 +54,8 @@ def test_modes_are_restored_when_the_forward_raises() -> None:
     net = Recorder()
     with pytest.raises(IndexError):
         count_correct([net], [CPU], torch.zeros(3), torch.zeros(3, dtype=torch.int64))
-    assert net.training and net.dropout.training
+    assert net.training
+    assert net.dropout.training
 
 
 def test_one_replica_on_many_devices_sees_everything() -> None:

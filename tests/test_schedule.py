@@ -20,17 +20,17 @@ def test_strong_scaling_keeps_batch_and_learning_rate(world_size: int) -> None:
 )
 def test_weak_scaling_multiplies_the_batch_and_applies_the_rule(rule: str, lr: float) -> None:
     """Four devices: four times the batch, and each rule its own rate."""
-    assert scale("weak", 4, 256, 0.1, rule) == (1024, pytest.approx(lr))
+    assert scale("weak", 4, 256, 0.1, rule) == pytest.approx((1024, lr))
 
 
 def test_book_rule_is_the_notebooks_second_run() -> None:
     """(256, .2) on one device becomes (512, .3) on two."""
-    assert scale("weak", 2, 256, 0.2, "book") == (512, pytest.approx(0.3))
+    assert scale("weak", 2, 256, 0.2, "book") == pytest.approx((512, 0.3))
 
 
 def test_one_device_is_left_alone_by_every_rule() -> None:
     """World size 1 is the identity in every mode."""
-    assert all(scale(mode, 1, 256, 0.1, rule) == (256, pytest.approx(0.1)) for mode in MODES for rule in LR_RULES)
+    assert all(scale(mode, 1, 256, 0.1, rule) == pytest.approx((256, 0.1)) for mode in MODES for rule in LR_RULES)
 
 
 def test_warmup_climbs_in_equal_steps_and_stays() -> None:

@@ -24,20 +24,24 @@ from reference.trainers.ddp import DDPTrainer
 from reference.trainers.protocol import Trainer
 from reference.trainers.scratch import Scratch, train_batch
 from reference.trainers.single import Single
-from tests.strategies import CPU, Case, cases, conv_net, smooth_net, update_bound, values
+from tests.strategies import CPU, Case, Gated, Nested, bit_equal, cases, conv_net, smooth_net, update_bound, values
 
 LR = 0.5
 in_parallel = pytest.mark.parametrize("name", ["scratch", "data_parallel"])
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_intra_op_thread() -> Iterator[None]:
+    """Keep torch to one thread: on a busy machine a second one is waited for at every small operation."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def make(name: str, net: nn.Module, devices: Sequence[torch.device]) -> Any:
     """Return a trainer from the table, by its name."""
     return cast(type[Trainer], load_named(name, TRAINERS, "trainer"))(net, devices, lr=LR)
-
-
-def bit_equal(a: nn.Module, b: nn.Module) -> bool:
-    """Say whether two modules have the same parameters to the last bit."""
-    return all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
 
 
 def check_against_single(name: str, case: Case) -> None:
@@ -121,22 +125,9 @@ def test_a_step_returns_the_mean_loss_detached(name: str) -> None:
     """A tensor without a graph: reading it is the caller's decision."""
     net, X, y = smooth_net(), torch.randn(5, 6), torch.randint(4, (5,))
     loss = make(name, net, [CPU] * 3).step(X, y, 5)
-    assert loss.shape == () and not loss.requires_grad
+    assert loss.shape == ()
+    assert not loss.requires_grad
     torch.testing.assert_close(loss, F.cross_entropy(net(X), y).detach())
-
-
-class Gated(nn.Module):
-    """Uses a layer only for samples whose first feature is positive, and another one never."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.base, self.extra, self.never = nn.Linear(6, 4), nn.Linear(6, 4), nn.Linear(6, 4)
-
-    def forward(self, X: Tensor) -> Tensor:
-        """Map X (n, 6) to scores (n, 4)."""
-        chosen = X[:, :1] > 0
-        output: Tensor = self.base(X)
-        return output + chosen * self.extra(X) if chosen.any() else output
 
 
 @in_parallel
@@ -204,7 +195,7 @@ def test_scratch_keeps_the_running_statistics_of_each_shard() -> None:
     """Parameters are bit-equal, buffers are not: mean of shard means is not the batch's mean either."""
     X = torch.arange(20.0).reshape(10, 2)
     means = means_after_a_step("scratch", X)
-    torch.testing.assert_close(means, [0.1 * shard.mean(0) for shard in X.split(4)])
+    torch.testing.assert_close(means, [0.1 * shard.mean(0) for shard in (X[:4], X[4:8], X[8:])])
     assert not torch.allclose(torch.stack(means).mean(0), 0.1 * X.mean(0))
 
 
@@ -218,32 +209,16 @@ def test_dropout_masks_differ_between_replicas() -> None:
 # The stand-in for nn.DataParallel on CPU devices.
 
 
-class Nested(nn.Module):
-    """Takes and returns nested tensors, and counts its calls in a buffer."""
-
-    calls: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.tensor(3.0))
-        self.register_parameter("bias", None)
-        self.register_buffer("calls", torch.zeros(()))
-
-    def forward(self, pair: tuple[Tensor, float], *, rows: dict[str, Tensor]) -> dict[str, Any]:
-        """Scale X (n,) and pass the rows on."""
-        X, factor = pair
-        self.calls += 1
-        return {"scaled": X * self.weight * factor, "rows": [rows["a"] + 1], "total": X.sum()}
-
-
 @pytest.mark.parametrize(("n", "k", "shards"), [(10, 3, 3), (10, 8, 5), (1, 4, 1), (5, 1, 1)])
 def test_nested_inputs_are_split_and_nested_outputs_gathered(n: int, k: int, shards: int) -> None:
     """Tensors in tuples, dicts and keywords; a number goes to every replica; scalars become a vector, one a shard."""
     net = Nested()
     X = torch.arange(float(n))
     out = CPUDataParallel(net, [CPU] * k)((X, 2.0), rows={"a": torch.arange(n)})
-    assert torch.equal(out["scaled"], 6 * X) and torch.equal(out["rows"][0], torch.arange(n) + 1)
-    assert out["total"].shape == ((shards,) if k > 1 else ()) and out["total"].sum() == X.sum()
+    assert torch.equal(out["scaled"], 6 * X)
+    assert torch.equal(out["rows"][0], torch.arange(n) + 1)
+    assert out["total"].shape == ((shards,) if k > 1 else ())
+    assert out["total"].sum() == X.sum()
     assert net.calls == 1, "only the first replica's buffer updates survive"
 
 
@@ -253,8 +228,10 @@ def test_gradients_reach_inputs_and_are_summed_into_the_original() -> None:
     out = CPUDataParallel(net, [CPU] * 3)((X, 2.0), rows={"a": torch.arange(5)})
     assert not out["rows"][0].requires_grad
     (out["scaled"].sum() + out["total"] @ torch.tensor([1.0, 10.0, 100.0])).backward()
-    assert X.grad is not None and X.grad.tolist() == [7.0, 7.0, 16.0, 16.0, 106.0]
-    assert net.weight.grad is not None and net.weight.grad.item() == 20.0
+    assert X.grad is not None
+    assert X.grad.tolist() == [7.0, 7.0, 16.0, 16.0, 106.0]
+    assert net.weight.grad is not None
+    assert net.weight.grad.item() == 20.0
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
@@ -330,7 +307,7 @@ def test_only_several_devices_are_wrapped() -> None:
 
 def test_devices_of_two_kinds_are_reported() -> None:
     """Neither wrapper can drive both."""
-    with pytest.raises(ValueError, match="devices are of 2 kinds, .*needs exactly one kind"):
+    with pytest.raises(ValueError, match=r"devices are of 2 kinds, .*needs exactly one kind"):
         data_parallel(smooth_net(), [CPU, torch.device("cuda:0")])
 
 
@@ -366,5 +343,5 @@ def test_ddp_takes_part_with_an_empty_shard() -> None:
 
 def test_ddp_without_a_process_group_is_reported() -> None:
     """With the call that is missing."""
-    with pytest.raises(RuntimeError, match="there is no process group: call torch.distributed.init_process_group"):
+    with pytest.raises(RuntimeError, match=r"there is no process group: call torch.distributed.init_process_group"):
         DDPTrainer(smooth_net(), [CPU], lr=LR)

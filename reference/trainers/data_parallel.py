@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reference.cpu_data_parallel import CPUDataParallel
+from reference.sgd import sgd_
 
 
 def data_parallel(module: nn.Module, devices: Sequence[torch.device]) -> nn.Module:
@@ -46,15 +47,14 @@ class DataParallelTrainer:
     def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
         self.module = copy.deepcopy(model)
         self.net = data_parallel(self.module, devices)
-        self.optimizer = torch.optim.SGD(self.module.parameters(), lr)
+        self.lr = lr
 
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
         """Update the module with the gradient of the whole batch; see `Trainer.step`."""
-        loss = F.cross_entropy(self.net(X), y, reduction="sum") / global_batch_size
-        self.optimizer.zero_grad()
+        loss = F.cross_entropy(self.net(X), y, reduction="sum")
         torch.autograd.backward(loss)
-        self.optimizer.step()
-        return loss.detach()
+        sgd_(self.module.parameters(), self.lr, global_batch_size)
+        return loss.detach() / global_batch_size
 
     @property
     def replicas(self) -> list[nn.Module]:

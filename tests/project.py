@@ -1,0 +1,69 @@
+"""A user's project in a temporary folder, for tests that run pytest with the plugin as a user would."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from suite.record import Record, read_model
+
+REPOSITORY = Path(__file__).parents[1]
+
+PYPROJECT = """\
+[tool.scaling.workloads.tiny]
+model = "toy"
+dataset = "data.py:blobs"
+batch = 32
+lr = 0.1
+
+[tool.scaling.workloads.tiny.accuracy]
+dataset = "data.py:blobs"
+init = "default"
+epochs = 2
+
+[tool.pytest.ini_options]
+"""
+
+DATA = """\
+import torch
+
+def blobs():
+    y = torch.arange(256) % 2
+    X = torch.randn(256, 5, generator=torch.Generator().manual_seed(0)) + 3 * (2 * y[:, None] - 1)
+    return (X[:192], y[:192]), (X[192:], y[192:])
+"""
+
+
+class Project:
+    """Runs pytest on the suite's own benchmarks from inside the temporary project, in a process of its own."""
+
+    def __init__(self, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.path = pytester.path
+        self._pytester = pytester
+        monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+        (self.path / "data.py").write_text(DATA)
+        self.ini()
+
+    def ini(self, **settings: str) -> None:
+        """Write pyproject.toml with these pytest settings."""
+        lines = "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
+        (self.path / "pyproject.toml").write_text(PYPROJECT + lines)
+
+    def pytest(self, *arguments: str) -> pytest.RunResult:
+        """`pytest --pyargs suite.benchmarks` with the plugin loaded as an installed one is."""
+        return self._pytester.runpytest_subprocess("-p", "suite.plugin", "--pyargs", "suite.benchmarks", *arguments)
+
+    def scaling(self, *arguments: str) -> pytest.RunResult:
+        """The same for the cells of the tiny workload on two CPU workers."""
+        return self.pytest("-m", "scaling", "--scaling-workload", "tiny", "--scaling-devices", "cpu:2", *arguments)
+
+    def records(self) -> list[Record]:
+        """The records of all runs so far, oldest first."""
+        return [read_model(path, Record) for path in sorted(self.path.glob("reports/*/runs/*/record.json"))]
+
+    def outcomes(self) -> dict[str, Any]:
+        """Outcome by cell id of the newest run."""
+        return {cell.id: cell.outcome.value for cell in self.records()[-1].cells}

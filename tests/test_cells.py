@@ -1,0 +1,38 @@
+"""Which arms are timed for which cells."""
+
+from __future__ import annotations
+
+from suite import cells
+from suite.cells import Arm, Cell
+from suite.workloads import BUILT_IN
+
+STRONG1, STRONG2 = Cell("ddp", "lenet", "strong", 1), Cell("ddp", "lenet", "strong", 2)
+WEAK1, WEAK2 = Cell("ddp", "lenet", "weak", 1), Cell("ddp", "lenet", "weak", 2)
+
+
+def test_one_device_is_measured_once_for_both_modes() -> None:
+    assert cells.arm("candidate", "ddp", WEAK1) == cells.arm("candidate", "ddp", STRONG1)
+
+
+def test_without_a_base_there_are_the_cells_one_device_and_the_yardstick() -> None:
+    found = {(arm.trainer, arm.mode, arm.world_size) for unit in cells.units([STRONG2, WEAK2], None) for arm in unit}
+    assert found == {("ddp", "strong", 2), ("ddp", "weak", 2), ("ddp", "strong", 1), ("single", "strong", 1)}
+
+
+def test_with_a_base_every_candidate_has_its_base_beside_it() -> None:
+    units = cells.units([STRONG1, STRONG2], "scratch")
+    assert (Arm("candidate", "ddp", "lenet", "strong", 2), Arm("base", "scratch", "lenet", "strong", 2)) in units
+    assert all([arm.side for arm in unit] == ["candidate", "base"] for unit in units)
+    assert len(units) == 2
+
+
+def test_an_arm_is_described_by_its_mode() -> None:
+    lenet = BUILT_IN["lenet"]
+    strong = cells.describe(cells.arm("candidate", "ddp", STRONG2), lenet)
+    weak = cells.describe(cells.arm("candidate", "ddp", WEAK2), lenet)
+    assert (strong["global_batch"], strong["lr"]) == (256, 0.2)
+    assert (weak["global_batch"], round(weak["lr"], 3)) == (512, 0.3)
+
+
+def test_ids_are_short_for_trainers_of_the_users_own() -> None:
+    assert Cell("some/path.py:Mine", "lenet", "weak", 4).id == "Mine-lenet-weak-4"

@@ -1,0 +1,195 @@
+"""Whole runs from the outside: items, outcomes, exit status, what is written, and what is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from xml.etree import ElementTree
+
+import psutil
+import pytest
+
+from suite import devices
+from suite.quiet import available_cores
+from tests import trainers_under_test
+from tests.project import REPOSITORY, Project
+
+HERE = f"{trainers_under_test.__file__}:"
+needs_two_cores = pytest.mark.skipif(len(available_cores()) < 2, reason="two CPU workers need two cores")
+
+
+def workers() -> list[int]:
+    """Launchers and workers that live on this machine."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        line = " ".join(process.info["cmdline"] or ())
+        if "suite.launch" in line or "suite.worker" in line:
+            found.append(process.pid)
+    return found
+
+
+@needs_two_cores
+def test_a_first_run_and_an_accepted_one(project: Project) -> None:
+    """NO BASELINE passes with a warning and leaves record, summary, JUnit and pytest-benchmark's file; accepted, it is compared with."""
+    files = ["--junitxml", "junit.xml", "--benchmark-json", "bench.json"]
+    result = project.scaling("--scaling-trainer", "ddp,scratch", "--scaling-accept", *files)
+    result.assert_outcomes(passed=8, deselected=1, warnings=8)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["*ddp tiny strong*2*NO BASELINE*", "accepted as baseline (1 run(s))*", "report: *"])
+    [record] = project.records()
+    assert {cell.outcome for cell in record.cells} == {"NO BASELINE"}
+    assert all(cell.sec_per_epoch is not None for cell in record.cells)
+    assert all(cell.efficiency is not None for cell in record.cells if cell.world_size == 2)
+    assert all(accuracy.per_epoch[-1] > 0.95 for accuracy in record.accuracies)
+    assert {(a.trainer, a.world_size) for a in record.accuracies} == {(t, k) for t in ("ddp", "scratch") for k in (1, 2)}
+    assert len(record.sessions[0].windows) == 2 * 7 * (1 + max(window.block for window in record.sessions[0].windows))
+    summary = next(project.path.glob("reports/*/runs/*/summary.md")).read_text()
+    assert summary.startswith("# Scaling: 8 NO BASELINE")
+    case = ElementTree.parse(project.path / "junit.xml").getroot().find(".//testcase[@name='test_scaling[ddp-tiny-strong-2]']")
+    assert case is not None
+    properties = {p.get("name"): p.get("value") for p in case.iter("property")}
+    assert properties["verdict"] == "NO BASELINE"
+    assert float(str(properties["efficiency"])) > 0
+    benchmarks = {b["param"]: b for b in json.loads((project.path / "bench.json").read_text())["benchmarks"]}
+    ours = [
+        max(w.duration_ns) / next(a.steps_per_window for a in record.arms if a.id == w.arm) / 1e9
+        for session in record.sessions
+        for w in session.windows
+        if w.arm == "candidate:ddp:tiny:strong:2"
+    ]
+    assert benchmarks["ddp-tiny-strong-2"]["stats"]["data"] == pytest.approx(ours, rel=1e-6)
+    again = project.scaling("--scaling-trainer", "ddp", "--scaling-world-sizes", "1", "--scaling-mode", "strong")
+    assert again.ret == 0
+    assert project.outcomes() == {"ddp-tiny-strong-1": "INCONCLUSIVE"}
+    again.stdout.fnmatch_lines(["INCONCLUSIVE: *than the 1 accepted run(s)*"])
+    assert not workers()
+
+
+@needs_two_cores
+def test_a_slower_trainer_fails_and_an_equal_one_does_not(project: Project) -> None:
+    one_cell = ["--scaling-world-sizes", "2", "--scaling-mode", "strong", "--scaling-against", HERE + "Same"]
+    result = project.scaling("--scaling-trainer", HERE + "Sleeps", *one_cell)
+    result.assert_outcomes(failed=1, deselected=1)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["FAIL: *slower than the base, surely not equal*"])
+    result = project.scaling("--scaling-trainer", HERE + "Same", *one_cell, "--scaling-budget", "45")
+    assert result.ret == 0
+    assert project.outcomes()["Same-tiny-strong-2"] in ("PASS", "INCONCLUSIVE")
+
+
+@needs_two_cores
+def test_what_breaks_is_an_error_and_the_rest_goes_on(project: Project) -> None:
+    """One rank killed, one class without a part, one that raises: each its own ERROR; the others are measured."""
+    trainers = [HERE + "KillsRankOne", HERE + "NoProcesses", HERE + "Raises", "no.such.module:Mine", "ddp"]
+    accepted = project.path / "earlier.txt"
+    accepted.write_text("untouched")
+    arguments = [argument for trainer in trainers for argument in ("--scaling-trainer", trainer)]
+    result = project.scaling(
+        *arguments, "--scaling-world-sizes", "2", "--scaling-mode", "strong", "--scaling-accept", "--scaling-budget", "20"
+    )
+    assert result.ret == 1
+    result.assert_outcomes(passed=1, failed=4, deselected=1, warnings=1)
+    result.stdout.fnmatch_lines_random(
+        [
+            "*ERROR: rank 1: its process ended with signal 9 (SIGKILL)*",
+            "*ERROR: ContractError: *`processes` is missing: processes = \"one\" or \"per-device\"*",
+            "*ERROR: rank 0: RuntimeError: the third step is too much*",
+            "*ERROR: ImportError: 'no.such.module:Mine': importing no.such.module raised ModuleNotFoundError*",
+            "not accepted: a run with an ERROR*",
+        ]
+    )
+    assert project.outcomes()["ddp-tiny-strong-2"] == "NO BASELINE"
+    assert not list(project.path.glob("reports/*/baseline.json"))
+    assert not workers()
+
+
+@needs_two_cores
+def test_an_interrupt_keeps_what_was_measured_and_leaves_nothing(project: Project) -> None:
+    arguments = ["-p", "suite.plugin", "--pyargs", "suite.benchmarks", "-m", "scaling", "--scaling-workload", "tiny"]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"}
+    run = subprocess.Popen(
+        [sys.executable, "-m", "pytest", *arguments, "--scaling-devices", "cpu:1", "--scaling-trainer", "scratch"],
+        cwd=project.path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert run.stdout is not None
+    for line in run.stdout:
+        if "session 2" in line:
+            break
+    run.send_signal(signal.SIGINT)
+    output, _ = run.communicate(timeout=60)
+    assert run.returncode == pytest.ExitCode.INTERRUPTED
+    [record] = project.records()
+    assert record.interrupted
+    assert record.sessions
+    deadline = time.monotonic() + 10
+    while workers() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not workers()
+
+
+def test_gpu_cells_without_a_gpu_are_one_failing_item(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    for arguments in ([], ["--scaling-devices", "cuda:2", "--scaling-workload", "tiny"]):
+        result = project.pytest("-m", "gpu", *arguments)
+        result.assert_outcomes(failed=1, deselected=result.parseoutcomes().get("deselected", 0))
+        assert result.ret == 1
+        result.stdout.fnmatch_lines(["*CUDA: 0 device(s) found, 1 needed; check the driver*"])
+
+
+def test_too_few_devices_are_one_failing_item(project: Project) -> None:
+    result = project.scaling("--scaling-require-devices", "3")
+    result.assert_outcomes(failed=1, deselected=12)
+    result.stdout.fnmatch_lines(["*CPU: 2 device(s) found, 3 needed*"])
+
+
+def test_nothing_is_timed_under_xdist(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project.path / "fake_xdist.py").write_text("def pytest_configure(config):\n    config.workerinput = {}\n")
+    monkeypatch.setenv("PYTHONPATH", f"{REPOSITORY}:{project.path}")
+    result = project.scaling("-p", "fake_xdist")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*not timed under xdist*"])
+
+
+def test_a_broken_baseline_is_an_error_and_stays_as_it_is(project: Project) -> None:
+    from suite import machine
+
+    key = machine.describe(devices.parse("cpu:1")).key
+    path = project.path / "reports" / key / "baseline.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    result = project.scaling(
+        *("--scaling-trainer", "single", "--scaling-world-sizes", "1", "--scaling-mode", "strong", "--scaling-accept"),
+        *("--scaling-budget", "5"),
+    )
+    result.assert_outcomes(failed=1, deselected=1)
+    result.stdout.fnmatch_lines(["*baseline.json: not a whole JSON file*"])
+    assert path.read_text() == "{"
+
+
+def test_one_pytest_item_a_cell(project: Project) -> None:
+    result = project.scaling("--collect-only", "-q", "-k", "ddp and weak")
+    result.stdout.fnmatch_lines(["*test_scaling[[]ddp-tiny-weak-1[]]", "*test_scaling[[]ddp-tiny-weak-2[]]"])
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--collect-only", "-m", "scaling"]], ids=" ".join)
+def test_help_and_collecting_load_no_torch(project: Project, arguments: list[str]) -> None:
+    (project.path / "spy.py").write_text(
+        "import sys\ndef pytest_unconfigure(config):\n    print('torch loaded:', 'torch' in sys.modules)\n"
+    )
+    result = project.pytest(*arguments, "-p", "spy")
+    result.stdout.fnmatch_lines(["torch loaded: False"])
+
+
+def test_the_entry_point_has_the_name_the_conftest_asks_for() -> None:
+    """So that pytest sees one plugin where the distribution is installed in a clone."""
+    pyproject = (REPOSITORY / "pyproject.toml").read_text()
+    assert '"suite.plugin" = "suite.plugin"' in pyproject
+    assert 'pytest_plugins = ["suite.plugin"' in Path(REPOSITORY / "conftest.py").read_text()

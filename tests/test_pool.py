@@ -1,0 +1,177 @@
+"""Real worker processes: what they answer, how they fail, and that nothing of them is left."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from suite import failure
+from suite.failure import WorkerFailure
+from suite.pool import Pool, one_worker
+from suite.quiet import available_cores
+from tests import trainers_under_test
+
+BOTH = [[core] for core in (*available_cores(), *available_cores())[:2]]  # a core each, where there are two
+HERE = f"{trainers_under_test.__file__}:"
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with Pool(kind="cpu") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def dataset(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    with one_worker(pool, "prepare") as group:
+        folder = tmp_path_factory.mktemp("digits") / "kept"
+        [kept] = group.request("prepare", dataset="digits", data_root="/nowhere", folder=str(folder))
+    return kept
+
+
+def arm(trainer: str, world_size: int, dataset: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    workload = {
+        "model": "lenet",
+        "init": "xavier",
+        "loader": "resident",
+        "precision": "float32",
+        "memory_format": "contiguous",
+        "compile": False,
+    }
+    return {
+        "trainer": trainer,
+        "world_size": world_size,
+        "processes": "per-device",
+        "backend": "gloo",
+        "devices": ["cpu"] * world_size,
+        "global_batch": 32,
+        "lr": 0.01,
+        "seed": 1,
+        "pinned": [0] * world_size,
+        "free_cores": [0],
+        "workload": workload | changes,
+        "dataset": dataset,
+    }
+
+
+def children_left(pool: Pool) -> list[psutil.Process]:
+    """Worker processes of this pool that still live, the launcher left out."""
+    launcher = psutil.Process(pool._process.pid)
+    return [child for child in launcher.children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_two_ranks_time_windows_and_leave(pool: Pool, dataset: dict[str, Any]) -> None:
+    group = pool.launch("fine", BOTH)
+    group.wait_connected()
+    group.request("setup", arm=arm("ddp", 2, dataset))
+    answers = group.request("window", steps=2)
+    assert len(answers) == 2
+    assert all(answer["duration_ns"] > 0 for answer in answers)
+    group.close()
+    assert group.ended == {"event": "ended", "group": "fine", "failures": [], "cause": ""}
+    assert not children_left(pool)
+
+
+@pytest.mark.parametrize("precision", ["float64", "tf32"])
+def test_other_precisions_and_layouts_run(pool: Pool, dataset: dict[str, Any], precision: str) -> None:
+    order = arm("single", 1, dataset, precision=precision, memory_format="channels_last") | {"processes": "one"}
+    with one_worker(pool, f"precision-{precision}") as group:
+        group.request("setup", arm=order)
+        assert group.request("window", steps=1)[0]["duration_ns"] > 0
+
+
+def test_a_killed_rank_is_named_with_its_signal(pool: Pool, dataset: dict[str, Any]) -> None:
+    group = pool.launch("killed", BOTH)
+    group.wait_connected()
+    group.request("setup", arm=arm(HERE + "KillsRankOne", 2, dataset))
+    with pytest.raises(WorkerFailure, match=r"rank 1: its process ended with signal 9 \(SIGKILL\)"):
+        group.request("window", steps=1)
+    assert not children_left(pool)
+
+
+def test_an_exception_comes_with_its_traceback(pool: Pool, dataset: dict[str, Any]) -> None:
+    order = arm(HERE + "Raises", 1, dataset) | {"processes": "one"}
+    with one_worker(pool, "raises") as group:
+        group.request("setup", arm=order)
+        with pytest.raises(WorkerFailure, match="rank 0: RuntimeError: the third step is too much") as caught:
+            group.request("window", steps=5)
+    assert "trainers_under_test.py" in str(caught.value)
+
+
+def test_a_hang_ends_at_its_deadline_with_every_ranks_stack(pool: Pool, dataset: dict[str, Any]) -> None:
+    group = pool.launch("hangs", BOTH)
+    group.wait_connected()
+    group.request("setup", arm=arm(HERE + "Hangs", 2, dataset))
+    with pytest.raises(WorkerFailure, match="ranks 0, 1: no answer to 'window' within 3 s") as caught:
+        group.request("window", timeout_s=3.0, steps=1)
+    assert "rank 1, stack" in str(caught.value)
+    assert "in step" in str(caught.value)
+    assert not children_left(pool)
+
+
+def test_a_loss_that_is_no_number_is_one_line(pool: Pool, dataset: dict[str, Any]) -> None:
+    with one_worker(pool, "nan") as group:
+        group.request("setup", arm=arm(HERE + "Diverges", 1, dataset) | {"processes": "one"})
+        with pytest.raises(WorkerFailure, match="the loss is nan after 1 more steps; lower lr") as caught:
+            group.request("window", steps=1)
+    assert "Traceback" not in str(caught.value)
+
+
+def test_a_dataset_smaller_than_the_batch_is_refused(pool: Pool, dataset: dict[str, Any]) -> None:
+    with one_worker(pool, "small") as group, pytest.raises(WorkerFailure, match="global batch 2000 is above the 1437"):
+        group.request("setup", arm=arm("single", 1, dataset) | {"processes": "one", "global_batch": 2000})
+
+
+def test_the_store_listens_on_loopback_only(pool: Pool) -> None:
+    with one_worker(pool, "listening") as group:
+        listening = [c for c in psutil.Process(pool._process.pid).net_connections("tcp") if c.status == psutil.CONN_LISTEN]
+        assert listening, group.name
+        assert {connection.laddr.ip for connection in listening} == {"127.0.0.1"}
+
+
+def test_an_interpreter_without_torch_is_a_clear_error(tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
+    with Pool(kind="cpu", python=str(bare / "bin" / "python")) as pool, pytest.raises(
+        WorkerFailure, match="the launcher did not start: ModuleNotFoundError: No module named 'torch'"
+    ):
+        pool.launch("torchless", [[]])
+
+
+def test_nothing_is_left_when_the_controller_is_killed() -> None:
+    """SIGKILL leaves the controller no time to clean up: the kernel ends launcher and workers."""
+    code = (
+        "from suite.pool import Pool\n"
+        "pool = Pool(kind='cpu'); group = pool.launch('g', [[], []]); group.wait_connected()\n"
+        "print(pool._process.pid, *group.pids.values(), flush=True)\n"
+        "import time; time.sleep(600)\n"
+    )
+    controller = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert controller.stdout is not None
+    pids = [int(pid) for pid in controller.stdout.readline().split()]
+    assert len(pids) == 3
+    assert all(psutil.pid_exists(pid) for pid in pids)
+    controller.kill()
+    controller.wait()
+    deadline = time.monotonic() + 10
+    while any(_alive(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(_alive(pid) for pid in pids)
+
+
+def _alive(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def test_exits_are_put_in_words() -> None:
+    assert failure.describe_exit(3) == "exit code 3"
+    assert failure.describe_exit(-signal.SIGSEGV) == "signal 11 (SIGSEGV)"
+    assert failure.describe_exit(-99) == "signal 99 (unknown)"

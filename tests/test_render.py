@@ -1,0 +1,60 @@
+"""The table and the summary say what the record says, and nothing in a record becomes markup."""
+
+from __future__ import annotations
+
+from suite.render import figures, markdown, terminal
+from tests import records
+
+
+def test_the_table_shows_figures_with_their_intervals() -> None:
+    text = terminal.render(records.make(), 160, color=False)
+    assert "13 [12.5, 13.5]" in text
+    assert "0.80 [0.75, 0.85]" in text
+    assert "0.970" in text
+    assert "2.6 s" in text, "the documents' own figure stands beside ours"
+    assert "NO BASELINE: there is nothing to compare with" in text
+    assert "\x1b" not in text
+
+
+def test_colours_add_nothing_to_the_words() -> None:
+    assert "\x1b[" in terminal.render(records.make(), 160, color=True)
+
+
+def test_a_narrow_terminal_keeps_the_words_whole() -> None:
+    assert "NO BASELINE" in terminal.render(records.make(), 60, color=False)
+
+
+def test_oversubscription_is_marked_in_every_output() -> None:
+    record = records.make(cells=[records.cell(oversubscribed=True)])
+    assert "(oversubscribed)" in terminal.render(record, 160, color=False)
+    assert "(oversubscribed)" in markdown.render(record)
+
+
+def test_the_summary_begins_with_the_verdicts() -> None:
+    text = markdown.render(records.make())
+    assert text.startswith("# Scaling: 2 NO BASELINE\n")
+    assert "| 0.80 [0.75, 0.85] |" in text
+    assert "torch 2.15.0" in text
+
+
+def test_an_interrupted_run_says_so_first() -> None:
+    assert "Cut short" in markdown.render(records.make(interrupted=True)).splitlines()[2]
+
+
+def test_markup_in_a_record_stays_text() -> None:
+    hostile = "<script>alert(1)</script>|`x`"
+    record = records.make(cells=[records.cell(trainer=hostile, reason=hostile, outcome="ERROR", details="```\n<b>")])
+    text = markdown.render(record)
+    assert "<script>" not in text
+    assert "&lt;script&gt;" in text
+    assert "[bold" not in terminal.render(record, 160, color=False)
+    assert text.count("```") == 2, "details cannot close their own fence"
+
+
+def test_the_books_closing_line_stands_for_runs_on_their_own_dataset() -> None:
+    lenet = records.make().workloads["lenet"]
+    own = lenet.model_copy(update={"accuracy": lenet.accuracy.model_copy(update={"dataset": "auto"})})  # type: ignore[union-attr]
+    record = records.make(workloads={"lenet": own.model_dump()}, epoch_samples={"lenet": 2874})
+    assert figures.closing_lines(records.make()) == []
+    # Two epochs of 1 s each over 1,437 samples are 2 s for an epoch of 2,874.
+    assert figures.closing_lines(record) == ["ddp lenet: test acc 0.97, 2.0 sec/epoch on [cpu]"]

@@ -1,0 +1,105 @@
+"""The decision's outcomes, and its error rates by seeded simulation."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy
+import pytest
+from scipy import stats
+
+from suite import verdict
+from suite.verdict import ALPHA_FAIL, ALPHA_PASS, FIRST_LOOK, Outcome
+
+MARGIN = math.log1p(0.05)
+
+
+def one_run(rng: numpy.random.Generator, delta: float, sd: float, cells: int, planned: int) -> list[Outcome]:
+    """The outcomes of all cells of one simulated run that looks after every session and stops when it is decided."""
+    outcomes = []
+    for _ in range(cells):
+        deltas: list[float] = []
+        outcome = Outcome.INCONCLUSIVE
+        while len(deltas) < planned and outcome is Outcome.INCONCLUSIVE:
+            deltas.append(rng.normal(delta, sd))
+            outcome = verdict.paired(deltas, 0.05, cells, planned, 10.0).outcome
+        outcomes.append(outcome)
+    return outcomes
+
+
+@pytest.mark.parametrize("planned", [3, 5, 12])
+def test_the_error_is_spent_once_over_all_looks(planned: int) -> None:
+    assert sum(verdict.spending(n, planned) for n in range(planned + 1)) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("sd", "cells", "planned"), [(0.005, 1, 5), (0.02, 1, 12), (0.02, 12, 6), (0.08, 4, 5)])
+def test_runs_without_a_slowdown_rarely_fail(sd: float, cells: int, planned: int) -> None:
+    """At most ALPHA_FAIL of whole runs have any FAIL, at any noise: the count over 1,000 runs is consistent with that bound."""
+    rng = numpy.random.default_rng(7)
+    alarms = sum(Outcome.FAIL in one_run(rng, 0.0, sd, cells, planned) for _ in range(1000))
+    assert stats.binomtest(alarms, 1000, ALPHA_FAIL, alternative="greater").pvalue > 0.001
+
+
+@pytest.mark.parametrize(("sd", "planned"), [(0.005, 5), (0.02, 5), (0.03, 12), (0.08, 5)])
+def test_a_slowdown_of_the_tolerance_rarely_passes(sd: float, planned: int) -> None:
+    rng = numpy.random.default_rng(8)
+    passes = sum(one_run(rng, MARGIN, sd, 1, planned) == [Outcome.PASS] for _ in range(1000))
+    assert stats.binomtest(passes, 1000, ALPHA_PASS, alternative="greater").pvalue > 0.001
+
+
+def test_a_clear_slowdown_is_found_early() -> None:
+    rng = numpy.random.default_rng(9)
+    found = Counter(one_run(rng, math.log(1.2), 0.02, 1, 6)[0] for _ in range(200))
+    assert found[Outcome.FAIL] >= 195
+
+
+def test_a_quiet_machine_passes_unchanged_code() -> None:
+    rng = numpy.random.default_rng(10)
+    found = Counter(one_run(rng, 0.0, 0.01, 1, 6)[0] for _ in range(200))
+    assert found[Outcome.PASS] >= 195
+
+
+def test_a_faster_candidate_never_fails() -> None:
+    assert verdict.paired([-0.2, -0.21, -0.19], 0.05, 1, 3, 10.0).outcome is Outcome.PASS
+
+
+def test_a_small_but_certain_slowdown_does_not_fail() -> None:
+    """FAIL also needs an estimate of half the margin: 1 % slower, however surely, is no alarm at 5 %."""
+    assert verdict.paired([0.0100, 0.0101, 0.0099, 0.01], 0.05, 1, 4, 10.0).outcome is Outcome.PASS
+
+
+def test_too_few_sessions_decide_nothing_and_say_what_it_takes() -> None:
+    found = verdict.paired([0.5, 0.5], 0.05, 1, 2, 20.0)
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert found.reason == f"2 session(s) measured, {FIRST_LOOK} are needed for a decision: raise the budget to about 60 s"
+
+
+def test_noise_is_inconclusive_and_says_what_would_help() -> None:
+    found = verdict.paired([0.1, -0.1, 0.12, -0.08], 0.05, 1, 4, 30.0)
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert "more minutes, a quieter machine, or a tolerance of" in found.reason
+
+
+def test_one_accepted_run_decides_nothing() -> None:
+    found = verdict.stored(math.log(2.0), [math.log(1.0)], 0.05, 1)
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert "100.0% slower than the 1 accepted run(s)" in found.reason
+    assert "--scaling-against" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("seconds", "outcome"), [(1.001, Outcome.PASS), (1.6, Outcome.FAIL), (0.5, Outcome.PASS), (1.1, Outcome.INCONCLUSIVE)]
+)
+def test_several_accepted_runs_decide_by_how_they_differ(seconds: float, outcome: Outcome) -> None:
+    accepted = [math.log(value) for value in (1.0, 1.01, 0.99, 1.0)]
+    if outcome is Outcome.INCONCLUSIVE:
+        accepted = [math.log(value) for value in (1.0, 1.1, 0.9, 1.0)]
+    assert verdict.stored(math.log(seconds), accepted, 0.05, 1).outcome is outcome
+
+
+def test_stored_runs_keep_the_false_alarm_rate() -> None:
+    rng = numpy.random.default_rng(11)
+    logs = rng.normal(0, 0.08, size=(4000, 5))
+    alarms = sum(verdict.stored(row[0], list(row[1:]), 0.05, 1).outcome is Outcome.FAIL for row in logs)
+    assert stats.binomtest(alarms, 4000, ALPHA_FAIL, alternative="greater").pvalue > 0.001
