@@ -1,4 +1,4 @@
-"""Loads the plugin from a clone. Where the distribution is installed, its entry point has the same name and has loaded it already."""
+"""Loads the plugin from a clone; where the distribution is installed, its entry point of the same name already has."""
 
 from __future__ import annotations
 

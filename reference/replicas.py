@@ -121,7 +121,7 @@ def _job(
                     stack.enter_context(mode)
                 result = fn(*args)
         # BaseException: whatever ends the job must reach the caller, who would wait for it forever.
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:
             future.set_exception(error)
         else:
             future.set_result(result)

@@ -23,11 +23,12 @@ PARTS = ("train_X", "train_y", "test_X", "test_y")
 def prepare_dataset(name: str, data_root: str, folder: str) -> dict[str, Any]:
     """Load a dataset once, with the loader it belongs to, and keep its tensors in `folder` as .npy files.
 
-    Workers of every session map these files (see `open_dataset`), so the loader and what it imports is paid for once a run and all
-    arms read the same bytes.
+    Workers of every session map these files (see `open_dataset`), so the loader and what it imports is paid for once a
+    run and all arms read the same bytes.
 
     Returns:
-        {"name", "folder", "idx_root": where the book's own loader finds the same samples, or None, "train_samples", "test_samples"}.
+        {"name", "folder", "idx_root": where the book's own loader finds the same samples, or None, "train_samples",
+        "test_samples"}.
     """
     dataset = load_dataset(name, Path(data_root))
     Path(folder).mkdir(parents=True)
@@ -43,7 +44,7 @@ def prepare_dataset(name: str, data_root: str, folder: str) -> dict[str, Any]:
 
 
 def open_dataset(kept: dict[str, Any], device: torch.device, precision: str) -> Dataset:
-    """What `prepare_dataset` kept, whole, on `device` (a CPU maps it copy-on-write), samples in the workload's precision."""
+    """What `prepare_dataset` kept, whole, on `device` (a CPU maps it), samples in the workload's precision."""
     tensors = {}
     for part in PARTS:
         array = numpy.load(Path(kept["folder"]) / f"{part}.npy", mmap_mode="c", allow_pickle=False)
@@ -69,7 +70,7 @@ def make_trainer(
     """
     model = model.to(set_precision(workload["precision"]))
     if workload["memory_format"] == "channels_last":
-        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        model = model.to(memory_format=torch.channels_last)
     if workload["compile"]:
         model.compile()
     made = trainer(model, devices, lr=lr)
@@ -80,8 +81,8 @@ def make_trainer(
 class TimedArm:
     """One arm, ready to run windows.
 
-    Every rank draws the same minibatches and keeps its shard; rank 0's weights count, and the other ranks start from others, so
-    that a missing broadcast would show.
+    Every rank draws the same minibatches and keeps its shard; rank 0's weights count, and the other ranks start from
+    others, so that a missing broadcast would show.
     """
 
     def __init__(self, rank: int, devices: list[torch.device], arm: dict[str, Any]) -> None:

@@ -1,8 +1,8 @@
 """The accepted baseline of a machine: a small file, reviewed in a pull request like code.
 
-It holds accepted runs, each with its commit, environment and host, because the run is the unit: how runs of one build differ from
-one another is what a stored figure has to be judged by. Accepting adds a run; accepting a slowdown starts the affected cells anew, because
-the runs before it describe another level.
+It holds accepted runs, each with its commit, environment and host, because the run is the unit: how runs of one build
+differ from one another is what a stored figure has to be judged by. Accepting adds a run; accepting a slowdown starts
+the affected cells anew, because the runs before it describe another level.
 """
 
 from __future__ import annotations
@@ -95,7 +95,9 @@ def accept(baseline: Baseline, record: Record, *, slower: bool) -> Baseline:
     """
     outcomes = {cell.outcome for cell in record.cells}
     if Outcome.ERROR in outcomes or record.interrupted:
-        raise ValueError("not accepted: a run with an ERROR, or one cut short, is never a baseline; mend it and run again")
+        raise ValueError(
+            "not accepted: a run with an ERROR, or one cut short, is never a baseline; mend it and run again"
+        )
     if Outcome.FAIL in outcomes and not slower:
         raise ValueError("not accepted: the run has a FAIL; --scaling-accept=slower takes a slowdown as the new level")
     failed = [cell for cell in record.cells if cell.outcome is Outcome.FAIL]

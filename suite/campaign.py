@@ -1,7 +1,7 @@
 """One run: sessions over all undecided cells, until everything is decided or the budget is spent.
 
-The controller's side alone: it imports neither torch nor any trainer. What can be told of a trainer without running it is asked of
-a worker first, and every dataset is loaded once, by a worker, for all the others.
+The controller's side alone: it imports neither torch nor any trainer. What can be told of a trainer without running it
+is asked of a worker first, and every dataset is loaded once, by a worker, for all the others.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from suite.verdict import Outcome
 from suite.workloads import Recipe
 
 SEED = 1  # of weights and of the order of samples: equal in every arm and every run
-MAX_SESSIONS = {"quick": 5, "full": 20}  # where nothing can be decided, more sessions only narrow the intervals
+MAX_SESSIONS = {"quick": 6, "full": 20}  # where nothing can be decided, more sessions only narrow the intervals
 PREPARE_TIMEOUT_S = 900.0
 
 
 def measure(run: Measurement, root: Path, say: Say) -> None:
     """Measure until every cell is decided or the budget is spent.
 
-    What fails is kept in `run.lost`; what was measured before a Ctrl-C is in `run` when the KeyboardInterrupt goes on, and every
-    process has ended by then.
+    What fails is kept in `run.lost`; what was measured before a Ctrl-C is in `run` when the KeyboardInterrupt goes on,
+    and every process has ended by then.
 
     Args:
         run: what is to be measured; filled here.
@@ -62,8 +62,9 @@ def _describe(run: Measurement, group: Group, say: Say) -> None:
 def _prepare(run: Measurement, group: Group, folder: Path, say: Say) -> None:
     """Have every dataset loaded once and kept where the workers of all sessions map it."""
     workloads = [run.workload(cell.workload) for cell in run.cells]
-    recipes = [workload.accuracy for workload in workloads if workload.accuracy is not None]
-    for number, name in enumerate(dict.fromkeys(part.dataset for part in (*workloads, *recipes))):
+    recipes = [workload.accuracy for workload in workloads if workload.accuracy and run.config.against is None]
+    names = [workload.dataset for workload in workloads] + [recipe.dataset for recipe in recipes]
+    for number, name in enumerate(dict.fromkeys(names)):
         say(f"loading the dataset {name}")
         [run.datasets[name]] = group.request(
             "prepare",
@@ -99,7 +100,7 @@ def _sessions(run: Measurement, pool: Pool, say: Say) -> None:
         return run.config.budget_s - run.elapsed_s
 
     def say_left(what: str) -> None:
-        left = min(left_s(), (run.planned - len(run.sessions)) * run.session_s) if run.planned else left_s()
+        left = (run.planned - len(run.sessions)) * run.session_s if run.planned else left_s()
         say(f"{what}; at most {max(left, 0.0) / 60:.1f} min left")
 
     sessions = Sessions(pool, run.orders, random.Random(run.order_seed), left_s, say_left)
@@ -111,22 +112,28 @@ def _sessions(run: Measurement, pool: Pool, say: Say) -> None:
         run.steps = sessions.steps
         if first:
             # The plan is made once, from what the first session cost and not from what it showed.
-            run.planned = 1 + max(0, int(left_s() / run.session_s))
+            run.planned = max(run.config.min_sessions, 1 + int(left_s() / run.session_s))
             if run.config.against is None:
                 run.planned = min(run.planned, MAX_SESSIONS[run.config.profile])
-        if len(run.sessions) >= run.planned:
+        if len(run.sessions) >= run.planned and not _never_timed(run, units):
             break
+
+
+def _never_timed(run: Measurement, units: list[tuple[Arm, ...]]) -> bool:
+    """Whether an arm has no sample because another that shared its processes broke them: it is owed another session."""
+    timed = {window.arm for session in run.sessions for window in session.windows}
+    return any(arm.id not in timed and arm not in run.lost for unit in units for arm in unit)
 
 
 def _undecided(run: Measurement) -> list[tuple[Arm, ...]]:
     """What still has to be timed: the arms of cells without an answer, less those that were lost."""
     decided = (Outcome.PASS, Outcome.FAIL)
     open_cells = [
-        cell for cell in run.cells if not run.failure(cell) and results.interleaved_verdict(run, cell).outcome not in decided
+        cell
+        for cell in run.cells
+        if not run.failure(cell) and results.interleaved_verdict(run, cell).outcome not in decided
     ]
-    alive = [
-        tuple(arm for arm in unit if arm not in run.lost) for unit in cells.units(open_cells, run.config.against)
-    ]
+    alive = [tuple(arm for arm in unit if arm not in run.lost) for unit in cells.units(open_cells, run.config.against)]
     return [unit for unit in alive if unit]
 
 
@@ -150,16 +157,12 @@ def _training(run: Measurement, sessions: Sessions, say: Say) -> Callable[[Crew]
             say(f"training {arm.trainer} on {arm.world_size} device(s) with {order['dataset']['name']}, {steps} steps")
             # A small batch does not cost less in proportion; the clock is for hangs, not for slowness.
             timeout_s = 60 + sessions.timeout_s(arm, steps)
-            answers = crew.attempt(arm, _request_training(timeout_s, run.orders[arm], order))
+            answers = crew.request(arm, "train", timeout_s, arm=run.orders[arm], recipe=order)
             if answers is not None:
                 run.accuracies.append(_accuracy(arm, order, answers[0], shortened))
         run.training_s = time.monotonic() - start
 
     return train
-
-
-def _request_training(timeout_s: float, arm: dict[str, Any], recipe: dict[str, Any]) -> Callable[[Any], Any]:
-    return lambda group: group.request("train", timeout_s, arm=arm, recipe=recipe)
 
 
 def _recipe(run: Measurement, recipe: Recipe) -> tuple[dict[str, Any], str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -52,6 +52,11 @@ class Arm:
         """Unique within a run."""
         return f"{self.side}:{self.trainer}:{self.workload}:{self.mode}:{self.world_size}"
 
+    @property
+    def short_trainer(self) -> str:
+        """As a cell's."""
+        return self.trainer.rpartition(":")[2]
+
 
 def arm(side: Side, trainer: str, cell: Cell, world_size: int | None = None) -> Arm:
     """The arm of a cell's workload and mode, for a side, a trainer and a world size (the cell's own by default)."""
@@ -59,24 +64,23 @@ def arm(side: Side, trainer: str, cell: Cell, world_size: int | None = None) -> 
     return Arm(side, trainer, cell.workload, cell.mode if size > 1 else "strong", size)
 
 
-def units(cells: Iterable[Cell], against: str | None) -> list[tuple[Arm, ...]]:
+def units(cells: Sequence[Cell], against: str | None) -> list[tuple[Arm, ...]]:
     """The arms that a session times, in groups whose members are compared most closely and so stay next to each other.
 
-    With a base in the run: candidate and base of each cell. Without: each cell's arm, the same trainer on one device (for the
-    efficiency), and the yardstick (for the speed-up).
+    With a base in the run: candidate and base of each cell. Without: each cell's arm, the same trainer on one device
+    (for the efficiency), and the yardstick (for the speed-up).
     """
     found: dict[tuple[Arm, ...], None] = {}
     for cell in cells:
         own = arm("candidate", cell.trainer, cell)
         if against is not None:
             found[own, arm("base", against, cell)] = None
-            if cell.world_size > 1:
-                found[arm("candidate", cell.trainer, cell, 1), arm("base", against, cell, 1)] = None
         else:
             found[(own,)] = None
-            found[(arm("candidate", cell.trainer, cell, 1),)] = None
             found[(arm("candidate", YARDSTICK, cell, 1),)] = None
-    return list(found)
+    timed = {arm for unit in found for arm in unit}
+    one_device = [arm("candidate", cell.trainer, cell, 1) for cell in cells]
+    return list(found) + [(alone,) for alone in dict.fromkeys(one_device) if alone not in timed]
 
 
 def describe(arm: Arm, workload: Workload, **where: Any) -> dict[str, Any]:

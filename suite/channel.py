@@ -1,7 +1,7 @@
 """JSON lines over a local socket: how the controller, the launcher and the workers talk.
 
-Covers framing, time limits and the two ways a peer ends (closed, or talking nonsense). Knows nothing of what is said, and needs
-only the standard library, because the launcher and the workers import it in any interpreter.
+Covers framing, time limits and the two ways a peer ends (closed, or talking nonsense). Knows nothing of what is said,
+and needs only the standard library, because the launcher and the workers import it in any interpreter.
 """
 
 from __future__ import annotations

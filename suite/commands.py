@@ -5,9 +5,10 @@ Every function takes the worker's `State` and the command's arguments, and retur
 
 from __future__ import annotations
 
+import importlib
 import platform
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from torch import distributed as dist
 
 from suite import arm as arms
-from suite import contract, properties, training
+from suite import contract, properties, quiet, training
 from suite.timing import LossNotFinite
 
 Answer = dict[str, Any]
@@ -30,24 +31,33 @@ class State:
     """What a worker keeps between commands."""
 
     rank: int
-    timed: arms.TimedArm | None = None
+    timed: dict[str, arms.TimedArm] = field(default_factory=dict)
 
     def devices(self, arm: dict[str, Any]) -> list[torch.device]:
-        """The devices this process drives; the first CUDA one becomes current. Joins the process group where there is one."""
-        names = arm["devices"] if arm["processes"] == "one" else [arm["devices"][self.rank]]
-        devices = [torch.device(name) for name in names]
+        """The devices this process drives; binds the process to them, and joins the process group where there is one.
+
+        Pinned here and not before torch is loaded, because loading it is most of a session's start and every core can
+        help with it. Nothing is allocated and no thread of a trainer, of gloo or of autograd is started before this.
+        """
+        one = arm["processes"] == "one"
+        devices = [torch.device(name) for name in (arm["devices"] if one else [arm["devices"][self.rank]])]
+        if not one:
+            # DistributedDataParallel and torch.optim load it at their first use, which takes as long as torch itself.
+            importlib.import_module("torch._dynamo")
+        if arm["pinned"]:
+            quiet.pin(arm["pinned"] if one else [arm["pinned"][self.rank]])
         if devices[0].type == "cuda":
             torch.cuda.set_device(devices[0])
         else:
             torch.set_num_threads(1)
-        if arm["processes"] == "per-device":
+        if not one:
             arms.join(arm["backend"])
         return devices
 
     def close(self) -> None:
         """Leave the trainer and the process group."""
-        if self.timed is not None:
-            self.timed.close()
+        for arm in self.timed.values():
+            arm.close()
         if dist.is_initialized():
             dist.destroy_process_group()
 
@@ -74,8 +84,8 @@ def versions() -> dict[str, str]:
     if torch.version.cuda:
         found["cuda"] = torch.version.cuda
     if torch.cuda.is_available():
-        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-        found["cudnn"] = str(torch.backends.cudnn.version())
+        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+        found["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
     return found
 
 
@@ -84,17 +94,15 @@ def prepare(state: State, dataset: str, data_root: str, folder: str) -> Answer:
     return arms.prepare_dataset(dataset, data_root, folder)
 
 
-def setup(state: State, arm: dict[str, Any]) -> Answer:
-    """Make ready to time `arm`."""
-    state.timed = arms.TimedArm(state.rank, state.devices(arm), arm)
+def setup(state: State, name: str, arm: dict[str, Any]) -> Answer:
+    """Make ready to time an arm, under a name."""
+    state.timed[name] = arms.TimedArm(state.rank, state.devices(arm), arm)
     return {}
 
 
-def window(state: State, steps: int) -> Answer:
-    """Time one window of the arm that was set up."""
-    if state.timed is None:
-        raise RuntimeError("window before setup")
-    return {"duration_ns": state.timed.window(steps)}
+def window(state: State, name: str, steps: int) -> Answer:
+    """Time one window of an arm that was set up under that name."""
+    return {"duration_ns": state.timed[name].window(steps)}
 
 
 def train(state: State, arm: dict[str, Any], recipe: dict[str, Any]) -> Answer:
@@ -105,7 +113,8 @@ def train(state: State, arm: dict[str, Any], recipe: dict[str, Any]) -> Answer:
 def check(state: State, arm: dict[str, Any], case: dict[str, Any], folder: str) -> Answer:
     """Train the steps of a case and hold them against the oracle (see `suite.properties`).
 
-    With oracle "self" the same case is asked of one device first, which leaves its trajectory in `folder` for the others.
+    With oracle "self" the same case is asked of one device first, which leaves its trajectory in `folder` for the
+    others.
     """
     taken = properties.trajectory(state.rank, state.devices(arm), arm, case)
     if state.rank > 0:

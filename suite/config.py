@@ -9,11 +9,13 @@ from suite.devices import Devices
 from suite.workloads import Workload
 
 BUDGET_S = {"quick": 120.0, "full": 1800.0}
+# A profile's budget is stretched to this many sessions on a slow machine, because fewer decide next to nothing.
+MIN_SESSIONS = 4
 
 
 @dataclass(frozen=True)
 class Config:
-    """Everything the user decided, checked; the effective values, whichever of command line, ini and default they came from."""
+    """Everything the user decided, checked: the effective values, wherever they came from."""
 
     devices: Devices
     world_sizes: tuple[int, ...]
@@ -23,6 +25,7 @@ class Config:
     data_root: Path
     tolerance: float
     budget_s: float
+    min_sessions: int  # as many are measured even when they take longer; 1 where the user set the budget
     against: str | None
     accept: str | None  # None, "yes" or "slower"
     require_devices: int
@@ -38,6 +41,7 @@ class Config:
         return [
             f"scaling: devices {self.devices}, world sizes {', '.join(map(str, self.world_sizes)) or 'none'}, "
             f"trainers {', '.join(self.trainers)}, workloads {names}, modes {', '.join(self.modes)}",
-            f"scaling: {compared}, tolerance {self.tolerance:.1%}, profile {self.profile}, budget {self.budget_s:.0f} s, "
-            f"inconclusive {self.inconclusive}, data {self.data_root}, reports {self.report_dir}",
+            f"scaling: {compared}, tolerance {self.tolerance:.1%}, profile {self.profile}, "
+            f"budget {self.budget_s:.0f} s, inconclusive {self.inconclusive}, "
+            f"data {self.data_root}, reports {self.report_dir}",
         ]

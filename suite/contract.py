@@ -1,7 +1,7 @@
 """A stranger's trainer class, held against the trainer protocol before it is used (runs in workers only).
 
-The protocol is `reference.trainers.protocol.Trainer`. Every finding names the missing part and shows what it should look like, so
-that the author need not read our source.
+The protocol is `reference.trainers.protocol.Trainer`. Every finding names the missing part and shows what it should
+look like, so that the author need not read our source.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ def check_instance(trainer: Any, devices: list[torch.device]) -> None:
     """
     name = type(trainer).__name__
     if not hasattr(trainer, "replicas"):
-        raise ContractError(f"trainer {name} breaks the trainer protocol: `replicas` is missing: {EXPECTED['replicas']}")
+        raise ContractError(
+            f"trainer {name} breaks the trainer protocol: `replicas` is missing: {EXPECTED['replicas']}"
+        )
     replicas = list(trainer.replicas)
     if not 1 <= len(replicas) <= len(devices) or not all(isinstance(replica, nn.Module) for replica in replicas):
         kinds = [type(replica).__name__ for replica in replicas]

@@ -37,7 +37,7 @@ class Devices:
 
 
 def cuda_count() -> int:
-    """GPUs that CUDA would show to this process, counted through NVML, so that torch is not loaded and no context made."""
+    """GPUs that CUDA would show to this process, counted through NVML: torch is not loaded and no context made."""
     try:
         with visible_handles() as handles:
             return len(handles)
@@ -68,8 +68,8 @@ def visible(uuids: list[str], setting: str | None) -> list[str]:
 
     Args:
         uuids: of every GPU, in NVML's order.
-        setting: the variable's value; None shows all. An entry is an index or the beginning of a UUID; the first entry that names
-            no device ends the list, and an entry that stands twice empties it, as the CUDA driver has it.
+        setting: the variable's value; None shows all. An entry is an index or the beginning of a UUID; the first entry
+            that names no device ends the list, and an entry that stands twice empties it, as the CUDA driver has it.
     """
     if setting is None:
         return uuids
@@ -88,8 +88,8 @@ def visible(uuids: list[str], setting: str | None) -> list[str]:
 def parse(setting: str) -> Devices:
     """Read `auto`, `cpu[:N]`, `cuda[:N]` or a list such as `cuda:0,cuda:0`.
 
-    `cuda:2` is two GPUs; only in a list does the number name one. Asking for CUDA where there is none gives CUDA with no devices, which is for
-    the plugin to refuse in its own words.
+    `cuda:2` is two GPUs; only in a list does the number name one. Asking for CUDA where there is none gives CUDA with
+    no devices, which is for the plugin to refuse in its own words.
 
     Raises:
         ValueError: it is none of these.
@@ -107,7 +107,9 @@ def parse(setting: str) -> Devices:
         return _cpu(len(entries))
     if len(entries) > 1 and all(re.fullmatch(r"cuda:\d+", entry) for entry in entries):
         return _cuda(int(entry.removeprefix("cuda:")) for entry in entries)
-    raise ValueError(f"devices {setting!r}: expected auto, cpu[:N], cuda[:N] with N >= 1, or a list such as cuda:0,cuda:1")
+    raise ValueError(
+        f"devices {setting!r}: expected auto, cpu[:N], cuda[:N] with N >= 1, or a list such as cuda:0,cuda:1"
+    )
 
 
 def _cpu(count: int) -> Devices:

@@ -1,12 +1,13 @@
 """The launcher: starts groups of worker processes with torch's own elastic agent, one agent a group.
 
-One launcher lives as long as a run and belongs to one interpreter; importing torch is paid for once. Every group it starts is
-made of freshly executed processes (nothing is forked from here with torch warm). The controller tells it what to start in JSON
-and hears from it how each group ended: exit code or signal of every rank that failed, in the order they failed.
+One launcher lives as long as a run and belongs to one interpreter; importing torch is paid for once. Every group it
+starts is made of freshly executed processes (nothing is forked from here with torch warm). The controller tells it what
+to start in JSON and hears from it how each group ended: exit code or signal of every rank that failed, in the order
+they failed.
 
-The agent is torchrun's (`torch.distributed.launcher`), `max_restarts=0`, with a static rendezvous whose store listens on
-loopback only: torch's own static store listens on every interface. The port is taken by binding it, so it cannot be taken by
-somebody else in between.
+The agent is torchrun's (`torch.distributed.launcher`), `max_restarts=0`, with a static rendezvous whose store listens
+on loopback only: torch's own static store listens on every interface. The port is taken by binding it, so it cannot be
+taken by somebody else in between.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import threading
 from datetime import timedelta
 from typing import Any
 
-from torch.distributed import PrefixStore, TCPStore
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # public, and documented
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import (
@@ -67,9 +68,7 @@ class LoopbackRendezvous(RendezvousHandler):
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Complete at once: one node, rank 0."""
-        return RendezvousInfo(
-            PrefixStore(self._run_id, self._store), 0, 1, RendezvousStoreInfo(LOOPBACK, self._port)
-        )
+        return RendezvousInfo(PrefixStore(self._run_id, self._store), 0, 1, RendezvousStoreInfo(LOOPBACK, self._port))
 
     def is_closed(self) -> bool:
         """Never: the run ends it."""
@@ -99,7 +98,8 @@ def run_group(channel: Channel, order: dict[str, Any], lock: threading.Lock) -> 
     """Run one group to its end and report how it ended.
 
     Args:
-        order: {"group": name, "nproc": processes, "log_dir": folder for their stdout and stderr, "args": worker's arguments}.
+        order: {"group": name, "nproc": processes, "log_dir": folder for their stdout and stderr, "args": worker's
+            arguments}.
     """
     config = LaunchConfig(
         min_nodes=1,

@@ -1,7 +1,8 @@
 """The machine a run takes place on: what goes into its key, and what is recorded beside it.
 
-The key is hardware and topology only. Versions of driver, torch or NCCL are recorded and not keyed, because an upgrade is exactly what
-must be comparable with the runs before it. Reads /proc, psutil and NVML; changes nothing, and does not load torch.
+The key is hardware and topology only. Versions of driver, torch or NCCL are recorded and not keyed, because an upgrade
+is exactly what must be comparable with the runs before it. Reads /proc, psutil and NVML; changes nothing, and does not
+load torch.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def describe(devices: Devices) -> Machine:
 
 
 def git_state(folder: Path) -> tuple[str, bool]:
-    """The commit checked out in `folder`, and whether tracked files differ from it; ("unknown", False) outside a repository."""
+    """The commit checked out in `folder`, and whether tracked files differ; ("unknown", False) outside a repository."""
     commit = _git(folder, "rev-parse", "--short=12", "HEAD")
     if commit is None:
         return "unknown", False
@@ -77,7 +78,7 @@ def _host_id() -> str:
 
 
 def _gpus() -> tuple[tuple[str, ...], str, str]:
-    """Names of the visible GPUs, how each pair is connected (NVML's common-ancestor levels), and the driver's version."""
+    """Names of the visible GPUs, how each pair is connected (NVML's common-ancestor level), the driver's version."""
     import pynvml
 
     with visible_handles() as handles:

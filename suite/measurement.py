@@ -1,4 +1,4 @@
-"""What one run knows while it measures: filled by `campaign`, read by `results`. Data, and the questions asked of it most."""
+"""What one run knows while it measures: filled by `campaign`, read by `results`."""
 
 from __future__ import annotations
 

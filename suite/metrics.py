@@ -1,7 +1,7 @@
 """The figures of a report, each defined once (docs/metrics.md says the same in words). Pure: no torch, no pytest.
 
-All inference is over sessions. Blocks of one session share processes, placement and memory layout, so they are averaged first, and a
-session counts as one observation.
+All inference is over sessions. Blocks of one session share processes, placement and memory layout, so they are averaged
+first, and a session counts as one observation.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ def from_logs(logs: Sequence[float]) -> Interval | None:
 
 
 def log_step_s(durations_ns: Sequence[int], steps: int) -> float:
-    """ln of the seconds of one step, from the windows of one arm in one block (their mean: A B B A cancels drift in it)."""
+    """Logarithm of the seconds of one step, from one arm's windows in a block (their mean: A B B A cancels drift)."""
     return math.log(math.fsum(durations_ns) / len(durations_ns) / steps / 1e9)
 
 
 def log_efficiency(log_t1: float, log_tk: float, mode: str, world_size: int) -> float:
-    """ln E_k = ln(R_k / (k R_1)): t_1 / (k t_k) in strong scaling, where all k share one batch; t_1 / t_k in weak."""
+    """Logarithm of E_k = R_k / (k R_1): t_1 / (k t_k) in strong scaling, all sharing one batch; t_1 / t_k in weak."""
     return log_t1 - log_tk - (math.log(world_size) if mode == "strong" else 0.0)
 
 
 def log_speedup(log_t_single: float, log_tk: float, mode: str, world_size: int) -> float:
-    """ln of R_k over the R of the plain single-device trainer."""
+    """Logarithm of R_k over the R of the plain single-device trainer."""
     return log_t_single - log_tk + (math.log(world_size) if mode == "weak" else 0.0)
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from reference.schedule import MODES
 from reference.trainers import TRAINERS
 from suite import devices, workloads
-from suite.config import BUDGET_S, Config
+from suite.config import BUDGET_S, MIN_SESSIONS, Config
 
 DEFAULT_TRAINERS = ("scratch", "data_parallel", "ddp")
 
@@ -36,13 +36,17 @@ OPTIONS = (
     Option("devices", "SPEC", "auto, cpu[:N], cuda[:N], or a list such as cuda:0,cuda:1 (default: auto)"),
     Option("world-sizes", "K,...", "world sizes (default: powers of two up to the number of devices, and all of them)"),
     Option("trainer", "NAME", f"{', '.join(TRAINERS)}, module:Class or path.py:Class", repeatable=True),
-    Option("workload", "NAME", "a built-in workload or one of [tool.scaling.workloads] (default: lenet)", repeatable=True),
+    Option(
+        "workload", "NAME", "a built-in workload or one of [tool.scaling.workloads] (default: lenet)", repeatable=True
+    ),
     Option("mode", "MODE", "strong, weak (default: both)", repeatable=True),
     Option("data-root", "DIR", "where datasets lie (default: data)"),
     Option("tolerance", "SHARE", "the slowdown that must be found (default: 0.05)"),
     Option("budget", "SECONDS", "wall seconds of the whole run, starts included (default: the profile's)"),
     Option("against", "BASE", "a trainer to compare with in the same run (default: the accepted baseline)"),
-    Option("accept", "slower", "write this run as the accepted baseline; after a FAIL only as accept=slower", flag=True),
+    Option(
+        "accept", "slower", "write this run as the accepted baseline; after a FAIL only as accept=slower", flag=True
+    ),
     Option("require-devices", "N", "fail unless there are at least N devices"),
     Option("profile", "NAME", "quick (two minutes) or full (default: quick)"),
     Option("inconclusive", "WHAT", "warn (a skip) or fail (default: warn)"),
@@ -63,7 +67,7 @@ def add_options(parser: pytest.Parser) -> None:
         else:
             keywords |= {"action": "append" if option.repeatable else "store", "metavar": option.metavar}
         group.addoption(f"--scaling-{option.name}", **keywords)
-        kind = "linelist" if option.repeatable else "string"
+        kind: Literal["linelist", "string"] = "linelist" if option.repeatable else "string"
         parser.addini(option.dest, f"{option.help} (ini twin of --scaling-{option.name})", type=kind, default=None)
 
 
@@ -98,6 +102,7 @@ def read(config: pytest.Config) -> Config:
         data_root=config.rootpath / get.text("data-root", "data"),
         tolerance=get.number("tolerance", 0.05, above=0),
         budget_s=get.number("budget", BUDGET_S[profile], above=0),
+        min_sessions=1 if get.text("budget", "") else MIN_SESSIONS,
         against=_against(get.text("against", "")),
         accept=get.one_of("accept", get.text("accept", ""), ("", "yes", "slower")) or None,
         require_devices=int(get.number("require-devices", 0, above=-1)),
@@ -144,7 +149,7 @@ def _dest(name: str) -> str:
 
 
 def _check_trainer(option: str, spec: str) -> None:
-    """Refuse what needs no import to be seen as wrong; the rest is seen in a worker, where a stranger's code belongs."""
+    """Refuse what needs no import to be seen as wrong; the rest a worker sees, where a stranger's code belongs."""
     if ":" not in spec:
         if spec not in TRAINERS:
             raise pytest.UsageError(
@@ -167,8 +172,8 @@ def _against(setting: str) -> str | None:
     trainer = setting.removeprefix("trainer:")
     if ":" not in trainer and trainer not in TRAINERS:
         raise pytest.UsageError(
-            f"--scaling-against {setting!r}: no trainer of that name ({', '.join(TRAINERS)}, module:Class or path.py:Class); "
-            "interpreters and git refs cannot be compared with so far"
+            f"--scaling-against {setting!r}: no trainer of that name ({', '.join(TRAINERS)}, module:Class or "
+            "path.py:Class); interpreters and git refs cannot be compared with so far"
         )
     _check_trainer("against", trainer)
     return trainer

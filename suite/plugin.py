@@ -1,6 +1,7 @@
 """The pytest face: options, markers, one item a cell, one run behind all of them, a summary, the exit status.
 
-Imports neither torch nor anything that does, so `--help` and `--collect-only` stay fast. Devices are counted through NVML.
+Imports neither torch nor anything that does, so `--help` and `--collect-only` stay fast. Devices are counted through
+NVML.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from suite.config import Config
 from suite.devices import cuda_count
 from suite.measurement import Measurement
 from suite.progress import Progress
-from suite.record import CellRecord, Record, RecordError, write_atomically
+from suite.record import CellRecord, RecordError, write_atomically
 from suite.render import markdown, terminal
 
 MARKERS = (
@@ -69,7 +70,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where devices are missing, put one failing item in the place of all that need them: never a green run of skips."""
+    """Where devices are missing, put one failing item in the place of all that need them: never a green run."""
     settings = config.stash[CONFIG]
     needing = [item for item in items if item.get_closest_marker("gpu")]
     message = ""
@@ -81,12 +82,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if message and needing:
         others = [item for item in items if item not in needing]
         config.hook.pytest_deselected(items=needing[1:])
-        missing = MissingDevices.from_parent(needing[0].parent, name="devices", message=message)
+        missing = MissingDevices.from_parent(needing[0].session, name="devices", message=message)
         for mark in needing[0].iter_markers():
             missing.add_marker(mark.name)
         items[:] = [missing, *others]
     if any(item.get_closest_marker("scaling") for item in items) and _under_xdist(config):
-        raise pytest.UsageError("scaling cells are not timed under xdist: their workers would disturb one another; drop -n")
+        raise pytest.UsageError(
+            "scaling cells are not timed under xdist: their workers would disturb one another; drop -n"
+        )
 
 
 class MissingDevices(pytest.Item):
@@ -107,7 +110,9 @@ class MissingDevices(pytest.Item):
 
 def _missing(kind: str, found: int, needed: int) -> str:
     remedy = "check the driver (nvidia-smi) and CUDA_VISIBLE_DEVICES, or use `-m scaling` for CPU workers"
-    return f"{kind}: {found} device(s) found, {needed} needed; {remedy if kind == 'CUDA' else 'lower --scaling-require-devices'}"
+    if kind != "CUDA":
+        remedy = "lower --scaling-require-devices"
+    return f"{kind}: {found} device(s) found, {needed} needed; {remedy}"
 
 
 def _under_xdist(config: pytest.Config) -> bool:
@@ -118,70 +123,63 @@ class Run:
     """The run behind all selected cells: measured when the first of them asks, kept, and shown at the end."""
 
     def __init__(self, config: pytest.Config, cells: list[Cell]) -> None:
-        settings = config.stash[CONFIG]
-        about = machine.describe(settings.devices)
-        self.folder: Path | None = None
-        self.accepted = ""
-        baseline_error = ""
+        self.settings = config.stash[CONFIG]
+        about = machine.describe(self.settings.devices)
+        # Read first: what is wrong with it is better said before minutes of measuring than after.
+        baseline = baselines.read(self.settings.report_dir, about.key)
+        self.measurement = Measurement(self.settings, cells, about)
         try:
-            baseline = baselines.read(settings.report_dir, about.key)
-        except RecordError as error:
-            baseline, baseline_error = baselines.Baseline(machine_key=about.key), str(error)
-        self.baseline_error = baseline_error
-        run = Measurement(settings, cells, about)
-        try:
-            campaign.measure(run, config.rootpath, Progress(config))
+            campaign.measure(self.measurement, config.rootpath, Progress(config))
         except KeyboardInterrupt:
-            run.interrupted = True
+            self.measurement.interrupted = True
             raise
         finally:
-            self.measurement = run
-            self.record = results.to_record(run, baseline, config.rootpath)
-            self._keep(settings)
-        self._accept(settings, baseline)
+            self.record = results.to_record(self.measurement, baseline, config.rootpath)
+            self.where = self._keep()
+            config.stash[RUN] = self
+        self.where += self._accept(baseline)
 
     def cell(self, cell: Cell) -> CellRecord:
         """What the run found for a cell."""
         wanted = (cell.trainer, cell.workload, cell.mode, cell.world_size)
         return next(c for c in self.record.cells if (c.trainer, c.workload, c.mode, c.world_size) == wanted)
 
-    def _keep(self, settings: Config) -> None:
-        folder = settings.report_dir / self.record.machine.key / "runs" / self.record.run_id
+    def _keep(self) -> list[str]:
+        """Write record and summary; the lines that say where, or why not."""
+        folder = self.settings.report_dir / self.record.machine.key / "runs" / self.record.run_id
         try:
             write_atomically(folder / "record.json", self.record.model_dump_json(indent=1) + "\n")
             write_atomically(folder / "summary.md", markdown.render(self.record))
-            self.folder = folder
         except OSError as error:
-            self.write_error = f"the record could not be written to {folder}: {error.strerror}; choose another --scaling-report-dir"
+            self.unwritable = f"the record could not be written to {folder}: {error.strerror}"
+            return [f"{self.unwritable}; choose another --scaling-report-dir"]
+        return [f"report: {folder}"]
 
-    write_error = ""
+    unwritable = ""
 
-    def _accept(self, settings: Config, baseline: baselines.Baseline) -> None:
-        if settings.accept is None:
-            return
-        if self.baseline_error:
-            self.accepted = f"not accepted: {self.baseline_error}"
-            return
+    def _accept(self, baseline: baselines.Baseline) -> list[str]:
+        if self.settings.accept is None:
+            return []
         try:
-            grown = baselines.accept(baseline, self.record, slower=settings.accept == "slower")
-            self.accepted = f"accepted as baseline ({len(grown.runs)} run(s)): {baselines.write(grown, settings.report_dir)}"
+            grown = baselines.accept(baseline, self.record, slower=self.settings.accept == "slower")
+            path = baselines.write(grown, self.settings.report_dir)
         except (ValueError, OSError) as error:
-            self.accepted = str(error)
+            return [str(error)]
+        return [f"accepted as baseline ({len(grown.runs)} run(s)): {path}"]
 
 
 @pytest.fixture(scope="session")
 def scaling_run(request: pytest.FixtureRequest) -> Run:
     """The run over all selected cells."""
-    stash = request.config.stash
-    if RUN not in stash:
-        cells = [item.callspec.params["cell"] for item in request.session.items if "cell" in _parameters(item)]
-        stash[RUN] = Run(request.config, cells)
-    return stash[RUN]
+    cells = [_parameters(item)["cell"] for item in request.session.items if "cell" in _parameters(item)]
+    try:
+        return Run(request.config, cells)
+    except RecordError as error:
+        pytest.fail(f"ERROR: {error}", pytrace=False)
 
 
 def _parameters(item: pytest.Item) -> dict[str, Any]:
-    callspec = getattr(item, "callspec", None)
-    return callspec.params if callspec is not None else {}
+    return item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
@@ -194,6 +192,5 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line(
             terminal.render(run.record, terminalreporter._tw.fullwidth, color=terminalreporter._tw.hasmarkup)
         )
-    for line in filter(None, (run.accepted, run.write_error, f"report: {run.folder}" if run.folder else "")):
+    for line in run.where:
         terminalreporter.write_line(line)
-

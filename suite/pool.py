@@ -1,9 +1,9 @@
 """Worker processes as the controller sees them: start a group, ask all its ranks one thing, end it.
 
-The controller only ever sleeps on sockets here, so it costs nothing while a window is measured. Three things can go wrong with a
-group, and each becomes a `WorkerFailure`: a rank's process ends (the launcher says with which code or signal), a rank's command
-raises (the worker sends its traceback), or a rank is silent past its deadline (every live rank is asked for its stack). In all
-three the group is ended and no process of it is left.
+The controller only ever sleeps on sockets here, so it costs nothing while a window is measured. Three things can go
+wrong with a group, and each becomes a `WorkerFailure`: a rank's process ends (the launcher says with which code or
+signal), a rank's command raises (the worker sends its traceback), or a rank is silent past its deadline (every live
+rank is asked for its stack). In all three the group is ended and no process of it is left.
 """
 
 from __future__ import annotations
@@ -187,12 +187,12 @@ class Pool:
     ) -> None:
         self.close()
 
-    def launch(self, name: str, cores: Sequence[Sequence[int]]) -> Group:
+    def launch(self, name: str, size: int) -> Group:
         """Start one group, without waiting for it.
 
         Args:
             name: unique within the pool while the group lives.
-            cores: for each rank the cores it is pinned to; an empty list leaves the rank free.
+            size: how many processes, one a rank.
 
         Raises:
             WorkerFailure: the launcher itself has ended, for instance because its interpreter has no torch.
@@ -204,16 +204,13 @@ class Pool:
             tail = self._launcher_log.read_text(errors="replace")[-TAIL_CHARACTERS:]
             last = (tail.strip().splitlines() or ["no output"])[-1]
             raise failure.WorkerFailure(name, f"the launcher did not start: {last}", [tail])
-        group = self.groups[name] = Group(self, name, len(cores))
+        group = self.groups[name] = Group(self, name, size)
         self._launcher.send(
             {
                 "group": name,
                 "nproc": group.size,
                 "log_dir": str(self._log_dir(name)),
-                "args": [
-                    *("--socket", str(self.folder / "controller"), "--group", name),
-                    *("--cores", ";".join(",".join(map(str, rank)) for rank in cores)),
-                ],
+                "args": ["--socket", str(self.folder / "controller"), "--group", name],
             }
         )
         return group
@@ -289,8 +286,8 @@ class Pool:
                 owner = self._greet(channel, message)
             elif message.get("event") == "launcher":
                 self._launcher = channel
-            elif message.get("event") == "ended" and (group := self.groups.get(message["group"])):
-                group.ended = message
+            elif message.get("event") == "ended" and message["group"] in self.groups:
+                self.groups[message["group"]].ended = message
 
     def _greet(self, channel: Channel, hello: Message) -> tuple[Group, int] | None:
         group, rank = self.groups.get(hello["group"]), int(hello["rank"])
@@ -321,11 +318,11 @@ class Pool:
 
 
 def one_worker(pool: Pool, name: str) -> contextlib.AbstractContextManager[Group]:
-    """A group of one free-running worker for questions that measure nothing; ended on leaving."""
+    """A group of one worker for questions that measure nothing; ended on leaving."""
 
     @contextlib.contextmanager
     def started() -> Iterator[Group]:
-        group = pool.launch(name, [[]])
+        group = pool.launch(name, 1)
         try:
             group.wait_connected()
             yield group

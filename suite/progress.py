@@ -18,7 +18,7 @@ class Progress:
 
     def __call__(self, line: str) -> None:
         """Show what is going on."""
-        if self._reporter is None:
+        if self._reporter is None or self._capture is None:
             return
         with self._capture.global_and_fixture_disabled():
             if self._reporter.isatty:

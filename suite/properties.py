@@ -1,18 +1,20 @@
 """Correctness checks that are callable on any trainer (worker's side; also used in-process by the tests).
 
-Covers the gradient of every step of a short run with changing batch sizes, and bit-equality of the replicas. Not yet covered: what
-the project's correctness issue adds (low precisions, BatchNorm, dropout, hangs).
+Covers the gradient of every step of a short run with changing batch sizes, and bit-equality of the replicas. Not yet
+covered: what the project's correctness issue adds (low precisions, BatchNorm, dropout, hangs).
 
-Tolerance, oracle "sgd". A trainer's gradient on k devices and the oracle's on one are two floating-point evaluations of the same sum over the
-samples of a minibatch. Evaluating a sum of n terms in any order errs by at most (n - 1) u sum|term| to first order (Higham,
-Accuracy and Stability of Numerical Algorithms, 2nd ed., section 4.2), u being the unit roundoff. The terms here are per-sample
-gradients, each itself made of inner products, so n is the minibatch size plus the longest inner product in the net, and both
-evaluations err, so 2 n u. The gradient is read back from the parameters as (before - after) / lr, and the rounding of that
-subtraction adds 2 u |p| / lr. `bound` is that sum, and nothing is tuned. It is first order through a smooth net: float32 nets with
-ReLU can flip a unit that is within rounding of zero, which is why float32 cases use smooth nets.
+Tolerance, oracle "sgd". A trainer's gradient on k devices and the oracle's on one are two floating-point evaluations of
+the same sum over the samples of a minibatch. Evaluating a sum of n terms in any order errs by at most (n - 1) u
+sum|term| to first order (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 4.2), u being the
+unit roundoff. The terms here are per-sample gradients, each itself made of inner products, so n is the minibatch size
+plus the longest inner product in the net, and both evaluations err, so 2 n u. The gradient is read back from the
+parameters as (before - after) / lr, and the rounding of that subtraction adds 2 u |p| / lr. `bound` is that sum, and
+nothing is tuned. It is first order through a smooth net: float32 nets with ReLU can flip a unit that is within rounding
+of zero, which is why float32 cases use smooth nets.
 
-Tolerance, oracle "self". An optimiser we do not know may amplify rounding (Adam divides by the gradient's own size), so half of the
-digits are asked for: sqrt(2 u) of the largest parameter change. Wrong data parallelism errs in the first digit.
+Tolerance, oracle "self". An optimiser we do not know may amplify rounding (Adam divides by the gradient's own size), so
+half of the digits are asked for: sqrt(2 u) of the largest parameter change. Wrong data parallelism errs in the first
+digit.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Trajectory:
-    """What a trainer did: parameters (float64, CPU) before the first and after every step, and whether its replicas agree."""
+    """What a trainer did: parameters (float64, CPU) before the first and after every step; whether replicas agree."""
 
     parameters: list[list[Tensor]]
     replicas_equal: bool
@@ -56,7 +58,9 @@ class Trajectory:
         """What `save` kept."""
         kept: dict[int, list[Tensor]] = {}
         for path in sorted(Path(folder).glob("*.npy"), key=lambda path: tuple(map(int, path.stem.split(".")))):
-            kept.setdefault(int(path.stem.split(".")[0]), []).append(torch.from_numpy(numpy.load(path, allow_pickle=False)))
+            kept.setdefault(int(path.stem.split(".")[0]), []).append(
+                torch.from_numpy(numpy.load(path, allow_pickle=False))
+            )
         return cls(list(kept.values()), replicas_equal=True, oracle="self", loss=None)
 
 
@@ -71,7 +75,7 @@ class Deviation:
 
 
 def whole(parameter: Tensor) -> Tensor:
-    """A copy of a parameter's full value in float64 on the CPU, gathered when it is sharded (every rank must call it)."""
+    """A float64 copy of a parameter's full value on the CPU, gathered when it is sharded (every rank must call it)."""
     full = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
     return full.detach().to("cpu", torch.float64, copy=True)
 
@@ -96,7 +100,9 @@ def bound(model: nn.Module, X: Tensor, y: Tensor, loss: Loss, lr: float) -> list
     n = len(y) + longest_inner_product(model, X)
     sums = [torch.zeros_like(parameter, dtype=torch.float64) for parameter in model.parameters()]
     for sample in range(len(y)):
-        for total, gradient in zip(sums, _gradient(model, X[sample : sample + 1], y[sample : sample + 1], loss), strict=True):
+        for total, gradient in zip(
+            sums, _gradient(model, X[sample : sample + 1], y[sample : sample + 1], loss), strict=True
+        ):
             total += gradient.abs()
     return [
         2 * n * u * total / len(y) + 2 * u * whole(parameter).abs() / lr
@@ -111,7 +117,8 @@ def trajectory(rank: int, devices: list[torch.device], arm: dict[str, Any], case
         rank: of this process; rank r starts from weights of its own (seed + r), and rank 0's are the ones that count.
         devices: those that this process drives.
         arm: {"trainer", "processes", "world_size"}.
-        case: {"model", "init", "seed", "dtype", "input_shape", "classes", "batches": minibatch size of each step, "lr"}.
+        case: {"model", "init", "seed", "dtype", "input_shape", "classes", "batches": minibatch size of each step,
+            "lr"}.
     """
     trainer_class = contract.load_trainer(arm["trainer"])
     model = build(case["model"], case["init"], case["seed"] + rank).to(getattr(torch, case["dtype"]))

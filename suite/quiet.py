@@ -1,8 +1,8 @@
 """The quiet room: what is done to a process before it is measured, so that two equal groups measure equal.
 
-On a CPU: each rank on its own core, one thread a rank, and an allocator that keeps the memory it got instead of giving it back
-after every step and faulting it in again. Nothing here needs torch, because all of it has to happen before torch is loaded.
-docs/log.md has the figures with and without each measure.
+On a CPU: each rank on its own core, one thread a rank, and an allocator that keeps the memory it got instead of giving
+it back after every step and faulting it in again. Nothing here needs torch: the allocator is told before a process
+starts. docs/log.md has the figures with and without each measure.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping
 
 _KEEP_BYTES = str(1 << 30)
 
-# glibc reads these once, when the process starts. A value above any tensor of ours sends every allocation to the heap, and the heap
-# is neither trimmed nor grown in small steps.
+# glibc reads these once, when the process starts. A value above any tensor of ours sends every allocation to the heap,
+# and the heap is neither trimmed nor grown in small steps.
 ALLOCATOR = {
     "MALLOC_MMAP_THRESHOLD_": _KEEP_BYTES,
     "MALLOC_TRIM_THRESHOLD_": _KEEP_BYTES,
@@ -57,6 +57,6 @@ def available_cores() -> list[int]:
 
 
 def die_with_parent() -> None:
-    """Ask the kernel to end this process when its parent ends (Linux; elsewhere a no-op), so that nothing is left behind."""
+    """Ask the kernel to end this process when its parent ends, so that nothing is left behind (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,7 +1,7 @@
 """The record of one run: everything that was measured and under which circumstances, as one validated JSON file.
 
-The raw samples are in it; every figure of a summary can be computed again from them. Records from elsewhere are taken for hostile:
-they are size-limited, parsed as JSON only, and validated field by field, unknown fields refused.
+The raw samples are in it; every figure of a summary can be computed again from them. Records from elsewhere are taken
+for hostile: they are size-limited, parsed as JSON only, and validated field by field, unknown fields refused.
 """
 
 from __future__ import annotations
@@ -173,7 +173,9 @@ def read_model(path: Path, model: type[Model]) -> Model:
         raise RecordError(f"{path}: not a whole JSON file (truncated?)") from error
     version = content.get("schema_version") if isinstance(content, dict) else None
     if isinstance(version, int) and version > SCHEMA_VERSION:
-        raise RecordError(f"{path}: schema version {version} is newer than {SCHEMA_VERSION}; update torch-scaling-suite")
+        raise RecordError(
+            f"{path}: schema version {version} is newer than {SCHEMA_VERSION}; update torch-scaling-suite"
+        )
     try:
         return model.model_validate(content)
     except ValidationError as error:

@@ -1,7 +1,7 @@
 """Hands recorded samples to pytest-benchmark, by its public means only: a marker with a timer of ours, and `pedantic`.
 
-The samples were taken in workers long before the item runs. The timer is a clock that the benchmarked function moves forward by one
-recorded sample a call, so what pytest-benchmark stores, compares and draws is what was measured.
+The samples were taken in workers long before the item runs. The timer is a clock that the benchmarked function moves
+forward by one recorded sample a call, so what pytest-benchmark stores, compares and draws is what was measured.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Clock:
 
 
 def replay(benchmark: Any, clock: Clock, samples_s: Sequence[float], extra_info: dict[str, Any]) -> None:
-    """Let `benchmark` (pytest-benchmark's fixture, made with `timer=clock`) time a function that takes `samples_s` in turn."""
+    """Let pytest-benchmark's fixture, made with `timer=clock`, time a function that takes `samples_s` in turn."""
     remaining = iter(samples_s)
 
     def one_step() -> None:

@@ -1,7 +1,7 @@
 """From what was measured to what is reported: every cell's figures and verdict, and the record of the run.
 
-The reduction is the same everywhere: windows of a block to one time a step, blocks to their median (a disturbed block then costs
-nothing), sessions to a t-interval.
+The reduction is the same everywhere: windows of a block to one time a step, blocks to their median (a disturbed block
+then costs nothing), sessions to a t-interval.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ def interleaved_verdict(run: Measurement, cell: Cell) -> Verdict:
     deltas = contrast(run, *run.judged_arms(cell))
     if oversubscribed := _oversubscribed(run, cell):
         return Verdict(Outcome.INCONCLUSIVE, oversubscribed, metrics.from_logs(deltas))
-    return verdict.paired(deltas, run.config.tolerance, len(run.cells), run.planned, run.session_s)
+    # Strong and weak at one device are one arm, and so one comparison.
+    comparisons = len({tuple(run.judged_arms(cell)) for cell in run.cells})
+    return verdict.paired(deltas, run.config.tolerance, comparisons, run.planned, run.session_s)
 
 
 def to_record(run: Measurement, baseline: Baseline, root: Path) -> record.Record:
@@ -115,7 +117,9 @@ def _cell(run: Measurement, cell: Cell) -> CellRecord:
     fixed = {**about, "world_size": cell.world_size, "oversubscribed": oversubscribed}
     if failure := run.failure(cell):
         details = "\n".join(failure.details)
-        return CellRecord.model_validate({**fixed, "outcome": Outcome.ERROR, "reason": failure.cause, "details": details})
+        return CellRecord.model_validate(
+            {**fixed, "outcome": Outcome.ERROR, "reason": failure.cause, "details": details}
+        )
     own = cells.arm("candidate", cell.trainer, cell)
     logs = over_sessions(run, own)
     if not logs:
@@ -164,7 +168,10 @@ def _against_stored(run: Measurement, cell: CellRecord, draft: record.Record, ba
     if cell.oversubscribed:
         return cell.model_copy(update={"outcome": Outcome.INCONCLUSIVE, "reason": _OVERSUBSCRIBED})
     judged = verdict.stored(
-        math.log(cell.sec_per_epoch.estimate), [math.log(seconds) for seconds in accepted], run.config.tolerance, len(run.cells)
+        math.log(cell.sec_per_epoch.estimate),
+        [math.log(seconds) for seconds in accepted],
+        run.config.tolerance,
+        len(run.cells),
     )
     return cell.model_copy(
         update={"outcome": judged.outcome, "reason": judged.reason, "slowdown": _interval(judged.ratio)}
@@ -204,8 +211,10 @@ def _scaled(interval: metrics.Interval | None, function: Callable[[float], float
     """The interval of a monotone function of a quantity; a falling one swaps its ends."""
     if interval is None:
         return None
-    ends = sorted(function(end) for end in (interval.low, interval.high) if end is not None) or [None, None]
-    return IntervalRecord(estimate=function(interval.estimate), low=ends[0], high=ends[1])
+    if interval.low is None or interval.high is None:
+        return IntervalRecord(estimate=function(interval.estimate))
+    low, high = sorted((function(interval.low), function(interval.high)))
+    return IntervalRecord(estimate=function(interval.estimate), low=low, high=high)
 
 
 def _interval(interval: metrics.Interval | None) -> IntervalRecord | None:

@@ -16,13 +16,17 @@ from typing import Any
 
 from suite import blocks, record
 from suite.cells import Arm
+from suite.channel import Message
 from suite.failure import WorkerFailure
 from suite.pool import Group, Pool
+from suite.verdict import FIRST_LOOK
 
-WINDOW_S = 0.25  # long against the clock's and the barrier's own microseconds, short against a machine's moods
-MEASURE_S = 10.0  # of one session, where the budget allows; about what starting its processes costs
-MIN_BLOCKS, MAX_BLOCKS = 2, 12
-WANTED_SESSIONS = 6  # sessions are what inference rests on: rather more of them than longer ones
+WINDOW_S = 0.12  # long against the clock's and the barrier's own microseconds, short against a machine's moods
+MIN_STEPS = 2
+# A session's spread is mostly that of its windows (7 % a pair at two ranks on a shared machine, against 1-2 % between
+# sessions), so timing gets this share of what starting the processes takes; docs/log.md has the reckoning.
+MEASURE_SHARE = 0.75
+MIN_BLOCKS, MAX_BLOCKS = 4, 24
 MAX_STEPS = 200
 FIRST_STEP_TIMEOUT_S = 120.0  # lazily built kernels, compilation, the first collective
 PATIENCE = 20  # times what a command took before
@@ -32,7 +36,7 @@ Say = Callable[[str], None]
 
 @dataclass
 class Session:
-    """What one session brought: windows in the order they were timed, and the arms that were lost with their reasons."""
+    """What one session brought: windows in the order they were timed, and the arms that were lost, with reasons."""
 
     number: int
     started_utc: str = ""
@@ -54,34 +58,49 @@ class Session:
 
 @dataclass
 class Crew:
-    """The living groups of a session, by arm; what fails leaves it."""
+    """The living groups of a session, by arm. A trainer's modes at one world size share their processes."""
 
     session: Session
     groups: dict[Arm, Group] = field(default_factory=dict)
 
     def attempt(self, arm: Arm, act: Callable[[Group], Any]) -> Any:
-        """Do something with an arm's group; None when the group is not there any more, or breaks over it."""
+        """Do something with an arm's group; None when the group is not there any more, or breaks over it.
+
+        A group that breaks takes the arms it shares along for this session, but only the one that broke it is lost for
+        the run.
+        """
         if arm not in self.groups:
             return None
         try:
             return act(self.groups[arm])
         except WorkerFailure as failure:
             self.session.failures[arm] = failure
-            del self.groups[arm]
+            broken = self.groups[arm]
+            self.groups = {other: group for other, group in self.groups.items() if group is not broken}
             return None
+
+    def request(self, arm: Arm, command: str, timeout_s: float, /, **arguments: object) -> list[Message] | None:
+        """Ask an arm's ranks; their answers, or None as `attempt`."""
+        answers: list[Message] | None = self.attempt(arm, lambda group: group.request(command, timeout_s, **arguments))
+        return answers
 
     def close(self) -> None:
         """End what is left."""
-        for arm in list(self.groups):
-            self.attempt(arm, lambda group: group.close())
+        for group in set(self.groups.values()):
+            group.close()
         self.groups.clear()
 
 
 class Sessions:
-    """Runs sessions one after the other, with what has to stay the same from one to the next: steps a window, blocks a session."""
+    """Runs sessions one after the other, with what stays the same in all of them: steps a window, blocks a session."""
 
     def __init__(
-        self, pool: Pool, orders: Mapping[Arm, dict[str, Any]], rng: random.Random, left_s: Callable[[], float], say: Say
+        self,
+        pool: Pool,
+        orders: Mapping[Arm, dict[str, Any]],
+        rng: random.Random,
+        left_s: Callable[[], float],
+        say: Say,
     ) -> None:
         """Prepare.
 
@@ -125,28 +144,34 @@ class Sessions:
         return max(20.0, PATIENCE * steps * self.step_s[arm])
 
     def _start(self, crew: Crew, arms: list[Arm]) -> None:
-        self._say(f"session {crew.session.number + 1}: starting {len(arms)} groups of workers")
-        for number, arm in enumerate(arms):
-            name = f"{crew.session.number}-{number}-{arm.side}-{arm.trainer.rpartition(':')[2]}-{arm.world_size}"
+        shared: dict[tuple[str, str, str, int], list[Arm]] = {}
+        for arm in arms:
+            shared.setdefault((arm.side, arm.trainer, arm.workload, arm.world_size), []).append(arm)
+        self._say(f"session {crew.session.number + 1}: starting {len(shared)} groups of workers")
+        for number, (key, sharing) in enumerate(shared.items()):
+            name = f"{crew.session.number}-{number}-{key[0]}-{sharing[0].short_trainer}-{key[3]}"
             try:
-                crew.groups[arm] = self._pool.launch(name, cores(self._orders[arm]))
+                group = self._pool.launch(name, processes(self._orders[sharing[0]]))
+                crew.groups |= dict.fromkeys(sharing, group)
             except WorkerFailure as failure:
-                crew.session.failures[arm] = failure
+                crew.session.failures[sharing[0]] = failure
         # All start at the same time, because importing torch is most of it, and nothing is timed yet.
         for arm in arms:
             crew.attempt(arm, lambda group: group.wait_connected())
-        for arm in arms:
-            crew.attempt(arm, lambda group, arm=arm: group.post("setup", arm=self._orders[arm]))  # type: ignore[misc]
-        for arm in arms:
-            crew.attempt(arm, lambda group: group.collect("setup"))
+        for turn in range(max(map(len, shared.values()))):
+            now = [sharing[turn] for sharing in shared.values() if turn < len(sharing)]
+            for arm in now:
+                crew.attempt(arm, _post_setup(arm, self._orders[arm]))
+            for arm in now:
+                crew.attempt(arm, lambda group: group.collect("setup"))
 
     def _warm_up(self, crew: Crew) -> None:
         for arm in list(crew.groups):
-            crew.attempt(arm, lambda group: group.request("window", FIRST_STEP_TIMEOUT_S, steps=1))
-            answers = crew.attempt(arm, lambda group: group.request("window", FIRST_STEP_TIMEOUT_S, steps=2))
+            crew.request(arm, "window", FIRST_STEP_TIMEOUT_S, name=arm.id, steps=1)
+            answers = crew.request(arm, "window", FIRST_STEP_TIMEOUT_S, name=arm.id, steps=2)
             if answers is not None and arm not in self.steps:
                 self.step_s[arm] = max(answer["duration_ns"] for answer in answers) / 2e9
-                self.steps[arm] = min(MAX_STEPS, math.ceil(WINDOW_S / self.step_s[arm]))
+                self.steps[arm] = min(MAX_STEPS, max(MIN_STEPS, math.ceil(WINDOW_S / self.step_s[arm])))
         # Arms that are compared run windows of equal work.
         for arm in self.steps:
             if arm.side == "base":
@@ -154,32 +179,31 @@ class Sessions:
                 self.steps[arm] = max([self.steps[twin] for twin in twins], default=self.steps[arm])
 
     def _plan_blocks(self, crew: Crew, start_s: float) -> int:
-        """Blocks of every session of the run, so that enough sessions fit into the budget."""
+        """Blocks of every session of the run: timing balanced with starting, or fewer where the budget is short."""
         block_s = sum(2 * self.steps[arm] * self.step_s[arm] for arm in crew.groups) or WINDOW_S
-        measure_s = (self._left_s() + start_s) / WANTED_SESSIONS - start_s
-        return min(MAX_BLOCKS, max(MIN_BLOCKS, round(min(MEASURE_S, measure_s) / block_s)))
+        affordable_s = (self._left_s() + start_s) / FIRST_LOOK - start_s
+        return min(MAX_BLOCKS, max(MIN_BLOCKS, round(min(MEASURE_SHARE * start_s, affordable_s) / block_s)))
 
     def _time(self, crew: Crew, units: Sequence[tuple[Arm, ...]]) -> None:
         for number in range(self._blocks if crew.groups else 0):
             self._say(f"session {crew.session.number + 1}: block {number + 1} of {self._blocks}")
             for arm in blocks.block(units, self._rng):
-                answers = crew.attempt(
-                    arm,
-                    lambda group, arm=arm: group.request(  # type: ignore[misc]
-                        "window", self.timeout_s(arm, self.steps[arm]), steps=self.steps[arm]
-                    ),
-                )
+                if arm not in crew.groups:
+                    continue
+                steps = self.steps[arm]
+                answers = crew.request(arm, "window", self.timeout_s(arm, steps), name=arm.id, steps=steps)
                 if answers is not None:
                     durations = tuple(int(answer["duration_ns"]) for answer in answers)
                     crew.session.windows.append(record.Window(arm=arm.id, block=number, duration_ns=durations))
 
 
-def cores(order: Mapping[str, Any]) -> list[list[int]]:
-    """The cores of each process of an arm: one a rank, or all of them for the one process that drives all devices."""
-    pinned = order["pinned"]
-    if order["processes"] == "one":
-        return [list(pinned)]
-    return [[core] for core in pinned] or [[] for _ in order["devices"]]
+def _post_setup(arm: Arm, order: dict[str, Any]) -> Callable[[Group], None]:
+    return lambda group: group.post("setup", name=arm.id, arm=order)
+
+
+def processes(order: Mapping[str, Any]) -> int:
+    """How many processes an arm has: one a device, or the one that drives all of them."""
+    return 1 if order["processes"] == "one" else len(order["devices"])
 
 
 def _same_cell(a: Arm, b: Arm) -> bool:

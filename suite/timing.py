@@ -1,8 +1,9 @@
 """Clocks on the worker's side: what one timed window is.
 
-A window is a fixed number of training steps together with their data feed. Every device this process drives is synchronised before
-the clock is read (`torch.cuda.synchronize()` alone waits for the current device only), and with several processes all of them
-leave a barrier first, so that a rank's window does not begin while another is still busy with something else.
+A window is a fixed number of training steps together with their data feed. Every device this process drives is
+synchronised before the clock is read (`torch.cuda.synchronize()` alone waits for the current device only), and with
+several processes all of them leave a barrier first, so that a rank's window does not begin while another is still busy
+with something else.
 """
 
 from __future__ import annotations

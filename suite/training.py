@@ -26,10 +26,12 @@ def train(rank: int, devices: list[torch.device], arm: dict[str, Any], recipe: d
         rank: of this process.
         devices: those that this process drives.
         arm: as in `suite.arm.TimedArm`; trainer, model, world size and seed are taken from it.
-        recipe: {"dataset": as `suite.arm.prepare_dataset` returned it, "batch", "lr", "epochs", "init", "samples": at most so many, or None}.
+        recipe: {"dataset": as `suite.arm.prepare_dataset` returned it, "batch", "lr", "epochs", "init", "samples": at
+            most so many, or None}.
 
     Returns:
-        {"epochs": [{"accuracy": share of the test set, "train_s": seconds of training}], "train_samples", "test_samples"}.
+        {"epochs": [{"accuracy": share of the test set, "train_s": seconds of training}], "train_samples",
+        "test_samples"}.
     """
     per_device = arm["processes"] == "per-device"
     shard = {"world_size": arm["world_size"], "rank": rank} if per_device else {"world_size": 1, "rank": 0}

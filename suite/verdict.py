@@ -1,11 +1,13 @@
 """Numbers in, verdict out. Pure: no torch, no pytest, no clock.
 
-A cell's session gives one number, delta = ln(t_candidate / t_base), the mean over its blocks; slower is positive. Sessions are
-fresh processes and are taken as independent draws around the true delta, whose spread is estimated from them alone, so the t
-distribution holds at any noise. A run looks at its cells after every session from the third on, and stops early in either direction. The
-error probability is split over the looks (`spending`) and, for FAIL, over the cells of the run, so that by the union bound
+A cell's session gives one number, delta = ln(t_candidate / t_base), the mean over its blocks; slower is positive.
+Sessions are fresh processes and are taken as independent draws around the true delta, whose spread is estimated from
+them alone, so the t distribution holds at any noise. A run looks at its cells after every session from the third on,
+and stops early in either direction. The error probability is split over the looks (`spending`) and, for FAIL, over the
+cells of the run, so that by the union bound
 
-    P(any FAIL | no cell is slower) <= ALPHA_FAIL   and   P(PASS | delta >= ln(1 + tolerance)) <= ALPHA_PASS for each cell.
+    P(any FAIL | no cell is slower) <= ALPHA_FAIL   and   P(PASS | delta >= ln(1 + tolerance)) <= ALPHA_PASS for each
+    cell.
 
 Not here yet: spread learned by calibration, confirmation, floors, drift, accuracy.
 """
@@ -28,7 +30,7 @@ MIN_BASELINE_RUNS = 3  # how runs differ from one another is estimated from them
 class Outcome(StrEnum):
     """What a cell comes to."""
 
-    PASS = "PASS"
+    PASS = "PASS"  # noqa: S105 - not a password
     FAIL = "FAIL"
     INCONCLUSIVE = "INCONCLUSIVE"
     NO_BASELINE = "NO BASELINE"
@@ -47,13 +49,13 @@ class Verdict:
 def spending(sessions: int, planned: int) -> float:
     """The share of the error probability that the look after `sessions` may use; over all looks it adds up to 1.
 
-    The cumulative share grows with the square of the sessions: early looks are nearly free and decide only what is obvious,
-    and the last one keeps most of the power.
+    The cumulative share grows with the cube of the sessions: early looks are nearly free and decide only what is
+    obvious, and the last one keeps most of the power.
     """
-    if sessions < FIRST_LOOK:
+    if not FIRST_LOOK <= sessions <= max(planned, FIRST_LOOK):
         return 0.0
-    before = 0.0 if sessions == FIRST_LOOK else (sessions - 1) ** 2
-    return (min(sessions, planned) ** 2 - min(before, planned**2)) / max(planned, FIRST_LOOK) ** 2
+    before = 0 if sessions == FIRST_LOOK else sessions - 1
+    return (sessions**3 - before**3) / max(planned, FIRST_LOOK) ** 3
 
 
 def paired(deltas: Sequence[float], tolerance: float, cells: int, planned: int, session_s: float) -> Verdict:
@@ -87,7 +89,7 @@ def paired(deltas: Sequence[float], tolerance: float, cells: int, planned: int, 
 
 
 def stored(log_t: float, baseline_log_t: Sequence[float], tolerance: float, cells: int) -> Verdict:
-    """Judge a cell against accepted runs of other times. The unit is the run, and one new run is compared with what they predict.
+    """Judge a cell against accepted runs of other times: the unit is the run, and they predict a new one.
 
     Args:
         log_t: ln of the candidate run's seconds a step.
@@ -99,8 +101,9 @@ def stored(log_t: float, baseline_log_t: Sequence[float], tolerance: float, cell
     if runs < MIN_BASELINE_RUNS:
         return Verdict(
             Outcome.INCONCLUSIVE,
-            f"{_percent(delta)} than the {runs} accepted run(s), but how runs differ on this machine is not known from fewer than "
-            f"{MIN_BASELINE_RUNS}: accept more runs, or measure a base in the same run (--scaling-against)",
+            f"{_percent(delta)} than the {runs} accepted run(s), but how runs differ on this machine is not known "
+            f"from fewer than {MIN_BASELINE_RUNS}: accept more runs, or measure a base in the same run "
+            "(--scaling-against)",
             Interval(math.exp(delta)),
         )
     _, error = mean_and_standard_error(baseline_log_t)
@@ -119,7 +122,9 @@ def stored(log_t: float, baseline_log_t: Sequence[float], tolerance: float, cell
 def _decide(mean: float, low: float, high: float, tolerance: float, ratio: Interval | None, advice: str) -> Verdict:
     margin = math.log1p(tolerance)
     if low > 0 and mean >= margin / 2:
-        return Verdict(Outcome.FAIL, f"{_percent(mean)} than the base, surely not equal (at least {_percent(low)})", ratio)
+        return Verdict(
+            Outcome.FAIL, f"{_percent(mean)} than the base, surely not equal (at least {_percent(low)})", ratio
+        )
     if high < margin:
         return Verdict(Outcome.PASS, f"{_percent(mean)} than the base, at most {_percent(high)}", ratio)
     return Verdict(
@@ -137,10 +142,15 @@ def _advice(deltas: Sequence[float], tolerance: float, cells: int, planned: int,
     alpha = ALPHA_FAIL / cells if towards_fail else ALPHA_PASS
     # The last look's share of a long plan is about its whole in a short one; half is a fair stand-in for the forecast.
     needed = next(
-        (n for n in range(len(deltas) + 1, 1000) if _quantile(n - 1, 1 - alpha / 2) * sd / math.sqrt(n) < distance), None
+        (n for n in range(len(deltas) + 1, 1000) if _quantile(n - 1, 1 - alpha / 2) * sd / math.sqrt(n) < distance),
+        None,
     )
-    reachable = math.expm1(max(mean, 0) + _quantile(len(deltas) - 1, 1 - ALPHA_PASS * spending(planned, planned)) * error)
-    minutes = f"about {(needed - len(deltas)) * session_s / 60:.1f} more minutes" if needed else "more time than is sensible"
+    reachable = math.expm1(
+        max(mean, 0) + _quantile(len(deltas) - 1, 1 - ALPHA_PASS * spending(planned, planned)) * error
+    )
+    minutes = (
+        f"about {(needed - len(deltas)) * session_s / 60:.1f} more minutes" if needed else "more time than is sensible"
+    )
     return f"it needs {minutes}, a quieter machine, or a tolerance of {max(reachable, tolerance):.0%}"
 
 

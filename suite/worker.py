@@ -1,8 +1,8 @@
 """One worker process: one rank. Obeys the controller's commands, one at a time, and answers in JSON.
 
-It is started by torch's launcher with RANK, WORLD_SIZE and the store's address in its environment, pins itself before torch is
-loaded, and never imports the plugin. A stranger's trainer, model and dataset run here and nowhere else. Whatever a command raises
-goes back to the controller with its traceback; SIGUSR1 prints every thread's stack to stderr.
+It is started by torch's launcher with RANK, WORLD_SIZE and the store's address in its environment, and never imports
+the plugin. A stranger's trainer, model and dataset run here and nowhere else. Whatever a command raises goes back to
+the controller with its traceback; SIGUSR1 prints every thread's stack to stderr.
 """
 
 from __future__ import annotations
@@ -23,15 +23,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", required=True)
     parser.add_argument("--group", required=True)
-    parser.add_argument("--cores", required=True, help="for each local rank its cores: '0;1' or '0,1'")
     arguments = parser.parse_args()
     quiet.die_with_parent()
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to act on
-    rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
-    cores = arguments.cores.split(";")[local_rank]
-    quiet.pin(int(core) for core in cores.split(",") if core)
+    rank = int(os.environ["RANK"])
     channel = Channel.connect(arguments.socket)
     channel.send({"event": "hello", "group": arguments.group, "rank": rank, "pid": os.getpid()})
     serve(channel, rank)
@@ -39,7 +36,7 @@ def main() -> None:
 
 def serve(channel: Channel, rank: int) -> None:
     """The loop over commands."""
-    from suite.commands import COMMANDS, SELF_EXPLAINING, State  # loads torch: once pinned, and once the controller knows our pid
+    from suite.commands import COMMANDS, SELF_EXPLAINING, State  # loads torch: only once the controller knows our pid
 
     state = State(rank)
     while True:
@@ -51,7 +48,7 @@ def serve(channel: Channel, rank: int) -> None:
             break
         try:
             answer = COMMANDS[message.pop("command")](state, **message)
-        except BaseException as error:  # noqa: BLE001 - a stranger's code may raise anything, sys.exit included
+        except BaseException as error:
             trace = "" if isinstance(error, SELF_EXPLAINING) else traceback.format_exc()
             answer = {"error": f"{type(error).__name__}: {error}", "traceback": trace}
         channel.send(answer)

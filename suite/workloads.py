@@ -1,7 +1,8 @@
 """What is trained: frozen, named workloads, the documents' own runs among them, and the user's from pyproject.toml.
 
-A workload's hash covers everything that decides how long a step takes or where training ends up; its name and the published
-figures beside it are not part of it. Torch is not needed: models and datasets are named here and built in workers.
+A workload's hash covers everything that decides how long a step takes or where training ends up; its name and the
+published figures beside it are not part of it. Torch is not needed: models and datasets are named here and built in
+workers.
 """
 
 from __future__ import annotations
@@ -47,13 +48,14 @@ class Workload(_Frozen):
 
     Attributes:
         model: a name from `reference.models.MODELS`, or a factory (`module:function`) returning an nn.Module.
-        dataset: "auto" (Fashion-MNIST where its files are under the data root, else "synthetic"), "fashion-mnist", "synthetic",
-            "digits", or a factory returning ((train_X, train_y), (test_X, test_y)).
+        dataset: "auto" (Fashion-MNIST where its files are under the data root, else "synthetic"), "fashion-mnist",
+            "synthetic", "digits", or a factory returning ((train_X, train_y), (test_X, test_y)).
         batch: samples a step at world size 1.
         lr: learning rate at world size 1; weak scaling changes it by `lr_rule`.
         epochs: of the full training run this workload stands for.
         init: a name from `reference.models.init.INITS`.
-        loader: "resident" (whole set on the device, batches by index) or "book" (per-sample transforms, worker processes).
+        loader: "resident" (whole set on the device, batches by index) or "book" (per-sample transforms, worker
+            processes).
         precision: of parameters and matrix products.
         accuracy: how the net is trained for its accuracy; None measures none.
         published: what the documents print, by world size.
@@ -93,7 +95,15 @@ def _book(name: str, model: str, batch: int, lr: float, epochs: int = 10, **more
         cpu_epochs=1,
         cpu_samples=2 * batch if deep else None,  # a ResNet epoch is 153 TFLOP: most of an hour on a core
     )
-    fields = {"name": name, "model": model, "batch": batch, "lr": lr, "lr_rule": "book", "epochs": epochs, "init": "normal"}
+    fields = {
+        "name": name,
+        "model": model,
+        "batch": batch,
+        "lr": lr,
+        "lr_rule": "book",
+        "epochs": epochs,
+        "init": "normal",
+    }
     return Workload.model_validate({**fields, "accuracy": recipe, **more})
 
 
@@ -186,7 +196,9 @@ def available(pyproject: Path) -> dict[str, Workload]:
     found = dict(BUILT_IN)
     for name, fields in own.items():
         if name in BUILT_IN:
-            raise ValueError(f"workload {name!r} in {pyproject.name} has the name of a built-in one; choose another name")
+            raise ValueError(
+                f"workload {name!r} in {pyproject.name} has the name of a built-in one; choose another name"
+            )
         try:
             found[name] = Workload.model_validate({**fields, "name": name})
         except ValidationError as error:

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
+from suite.pool import Pool
 from tests.project import Project
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[Pool]:
+    """One launcher of worker processes for all tests that use real ones."""
+    with Pool(kind="cpu") as made:
+        yield made
 
 
 @pytest.fixture

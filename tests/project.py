@@ -56,6 +56,10 @@ class Project:
         """`pytest --pyargs suite.benchmarks` with the plugin loaded as an installed one is."""
         return self._pytester.runpytest_subprocess("-p", "suite.plugin", "--pyargs", "suite.benchmarks", *arguments)
 
+    def config(self, *arguments: str) -> pytest.Config:
+        """The configuration pytest would have with these arguments, in this process and not yet acted on."""
+        return self._pytester.parseconfig("-p", "suite.plugin", *arguments)
+
     def scaling(self, *arguments: str) -> pytest.RunResult:
         """The same for the cells of the tiny workload on two CPU workers."""
         return self.pytest("-m", "scaling", "--scaling-workload", "tiny", "--scaling-devices", "cpu:2", *arguments)

@@ -53,7 +53,9 @@ def test_an_error_is_not_accepted_as_slower_either() -> None:
 
 def test_accepting_a_slowdown_starts_that_cell_anew_and_no_other() -> None:
     before = baselines.accept(Baseline(machine_key=KEY), records.make(), slower=False)
-    slower = records.make(cells=[records.cell(outcome="FAIL", sec_per_epoch={"estimate": 20.0}), records.cell(world_size=2)])
+    slower = records.make(
+        cells=[records.cell(outcome="FAIL", sec_per_epoch={"estimate": 20.0}), records.cell(world_size=2)]
+    )
     after = baselines.accept(before, slower, slower=True)
     assert after.sec_per_epoch(slower.cells[0], slower) == [20.0]
     assert after.sec_per_epoch(slower.cells[1], slower) == [13.0, 13.0]

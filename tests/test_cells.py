@@ -24,6 +24,9 @@ def test_with_a_base_every_candidate_has_its_base_beside_it() -> None:
     assert (Arm("candidate", "ddp", "lenet", "strong", 2), Arm("base", "scratch", "lenet", "strong", 2)) in units
     assert all([arm.side for arm in unit] == ["candidate", "base"] for unit in units)
     assert len(units) == 2
+    assert cells.units([STRONG2], "scratch")[1] == (Arm("candidate", "ddp", "lenet", "strong", 1),), (
+        "for the efficiency"
+    )
 
 
 def test_an_arm_is_described_by_its_mode() -> None:

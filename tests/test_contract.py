@@ -35,7 +35,9 @@ def test_a_missing_part_is_named(name: str, message: str) -> None:
         contract.load_trainer(HERE + name)
 
 
-@pytest.mark.parametrize(("name", "message"), [("NoReplicas", "`replicas` is missing"), ("EmptyReplicas", r"`replicas` is \[\]")])
+@pytest.mark.parametrize(
+    ("name", "message"), [("NoReplicas", "`replicas` is missing"), ("EmptyReplicas", r"`replicas` is \[\]")]
+)
 def test_replicas_are_looked_at_on_the_instance(name: str, message: str) -> None:
     trainer = contract.load_trainer(HERE + name)(torch.nn.Linear(1, 1), [CPU], lr=0.1)
     with pytest.raises(ContractError, match=message):

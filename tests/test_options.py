@@ -1,9 +1,12 @@
-"""The options: a frozen list, ini twins, and a usage error (exit status 4) with the valid values for everything wrong."""
+"""The options: a frozen list, ini twins, and for everything wrong a usage error with the valid values."""
 
 from __future__ import annotations
 
+import fnmatch
+
 import pytest
 
+from suite import options
 from suite.options import OPTIONS
 from suite.quiet import available_cores
 from tests.project import Project
@@ -26,14 +29,21 @@ def test_every_option_has_help_and_an_ini_twin(project: Project) -> None:
         assert f"scaling_{name.replace('-', '_')}" in found
 
 
+def header(project: Project, *arguments: str) -> str:
+    return "\n".join(options.read(project.config(*arguments)).header())
+
+
 def test_command_line_over_ini_over_default(project: Project) -> None:
     project.ini(scaling_budget="77", scaling_tolerance="0.1")
-    result = project.pytest("--collect-only", "--scaling-budget", "88")
-    result.stdout.fnmatch_lines(["*tolerance 10.0%, profile quick, budget 88 s*"])
+    assert "tolerance 10.0%, profile quick, budget 77 s" in header(project)
+    assert "tolerance 10.0%, profile quick, budget 88 s" in header(project, "--scaling-budget", "88")
 
 
-def test_a_profile_brings_its_budget(project: Project) -> None:
-    project.pytest("--collect-only", "--scaling-profile", "full").stdout.fnmatch_lines(["*profile full, budget 1800 s*"])
+def test_a_profile_brings_its_budget_and_the_users_own_is_kept_to(project: Project) -> None:
+    full = options.read(project.config("--scaling-profile", "full"))
+    assert (full.budget_s, full.min_sessions) == (1800, 4)
+    own = options.read(project.config("--scaling-budget", "60"))
+    assert (own.budget_s, own.min_sessions) == (60, 1)
 
 
 def test_the_header_shows_effective_settings(project: Project) -> None:
@@ -41,20 +51,35 @@ def test_the_header_shows_effective_settings(project: Project) -> None:
     result.stdout.fnmatch_lines(["scaling: devices cpu:2*, world sizes 1, 2, trainers scratch, data_parallel, ddp,*"])
 
 
+def test_world_sizes_are_powers_of_two_and_all_devices(project: Project) -> None:
+    assert options.read(project.config("--scaling-devices", "cpu:6")).world_sizes == (1, 2, 4, 6)
+    assert options.read(project.config("--scaling-devices", "cpu:1")).world_sizes == (1,)
+
+
 def test_oversubscribed_devices_are_marked(project: Project) -> None:
     many = len(available_cores()) + 1
-    result = project.pytest("--collect-only", "--scaling-devices", f"cpu:{many}")
-    result.stdout.fnmatch_lines([f"scaling: devices cpu:{many} (oversubscribed), *"])
+    assert f"devices cpu:{many} (oversubscribed), " in header(project, "--scaling-devices", f"cpu:{many}")
+
+
+def test_repeated_and_comma_separated_values_are_the_same(project: Project) -> None:
+    both = options.read(project.config("--scaling-trainer", "ddp", "--scaling-trainer", "scratch,ddp"))
+    assert both.trainers == ("ddp", "scratch")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--scaling-devices", "tpu"], "devices 'tpu': expected auto, cpu[[]:N[]]*"),
-        (["--scaling-devices", "cpu:2", "--scaling-world-sizes", "4"], "*world size 4 is above the 2 device(s) of cpu:2*"),
+        (["--scaling-devices", "tpu"], "devices 'tpu': expected auto, cpu[[]:N[]]"),
+        (
+            ["--scaling-devices", "cpu:2", "--scaling-world-sizes", "4"],
+            "*world size 4 is above the 2 device(s) of cpu:2*",
+        ),
         (["--scaling-world-sizes", "0"], "*expected whole numbers from 1*"),
         (["--scaling-world-sizes", "two"], "*expected whole numbers from 1*"),
-        (["--scaling-trainer", "nope"], "*--scaling-trainer 'nope': valid values are single, scratch, data_parallel, ddp,*"),
+        (
+            ["--scaling-trainer", "nope"],
+            "*--scaling-trainer 'nope': valid values are single, scratch, data_parallel, ddp,*",
+        ),
         (["--scaling-trainer", "none.py:Mine"], "*there is no file none.py"),
         (["--scaling-trainer", "a:b c"], "*expected module:Class or path.py:Class"),
         (["--scaling-workload", "nope"], "*--scaling-workload 'nope': valid values are lenet, resnet18,*"),
@@ -71,7 +96,13 @@ def test_oversubscribed_devices_are_marked(project: Project) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_bad_value_is_a_usage_error(project: Project, arguments: list[str], message: str) -> None:
-    result = project.pytest(*arguments)
+def test_a_bad_value_is_refused_with_the_valid_ones(project: Project, arguments: list[str], message: str) -> None:
+    with pytest.raises(pytest.UsageError) as caught:
+        options.read(project.config(*arguments))
+    assert fnmatch.fnmatchcase(str(caught.value), f"*{message}*"), caught.value
+
+
+def test_a_usage_error_is_exit_status_4(project: Project) -> None:
+    result = project.pytest("--scaling-trainer", "nope")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"ERROR: *{message}"])
+    result.stderr.fnmatch_lines(["ERROR: *--scaling-trainer 'nope': valid values are single, scratch, *"])

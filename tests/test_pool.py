@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,7 @@ from suite.pool import Pool, one_worker
 from suite.quiet import available_cores
 from tests import trainers_under_test
 
-BOTH = [[core] for core in (*available_cores(), *available_cores())[:2]]  # a core each, where there are two
 HERE = f"{trainers_under_test.__file__}:"
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    with Pool(kind="cpu") as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +47,8 @@ def arm(trainer: str, world_size: int, dataset: dict[str, Any], **changes: Any) 
         "global_batch": 32,
         "lr": 0.01,
         "seed": 1,
-        "pinned": [0] * world_size,
-        "free_cores": [0],
+        "pinned": [],
+        "free_cores": available_cores(),
         "workload": workload | changes,
         "dataset": dataset,
     }
@@ -68,89 +60,82 @@ def children_left(pool: Pool) -> list[psutil.Process]:
     return [child for child in launcher.children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_two_ranks_time_windows_and_leave(pool: Pool, dataset: dict[str, Any]) -> None:
-    group = pool.launch("fine", BOTH)
-    group.wait_connected()
-    group.request("setup", arm=arm("ddp", 2, dataset))
-    answers = group.request("window", steps=2)
-    assert len(answers) == 2
-    assert all(answer["duration_ns"] > 0 for answer in answers)
-    group.close()
+def test_one_worker_times_any_precision_and_layout_and_leaves(pool: Pool, dataset: dict[str, Any]) -> None:
+    with one_worker(pool, "fine") as group:
+        for name, changes in {
+            "plain": {},
+            "double": {"precision": "float64"},
+            "tf32": {"precision": "tf32", "memory_format": "channels_last"},
+        }.items():
+            group.request("setup", name=name, arm=arm("single", 1, dataset, **changes) | {"processes": "one"})
+            assert group.request("window", name=name, steps=1)[0]["duration_ns"] > 0
+        listening = psutil.Process(pool._process.pid).net_connections("tcp")
+        addresses = {c.laddr.ip for c in listening if c.status == psutil.CONN_LISTEN}
+        assert addresses == {"127.0.0.1"}, "the store listens on loopback only"
     assert group.ended == {"event": "ended", "group": "fine", "failures": [], "cause": ""}
     assert not children_left(pool)
 
 
-@pytest.mark.parametrize("precision", ["float64", "tf32"])
-def test_other_precisions_and_layouts_run(pool: Pool, dataset: dict[str, Any], precision: str) -> None:
-    order = arm("single", 1, dataset, precision=precision, memory_format="channels_last") | {"processes": "one"}
-    with one_worker(pool, f"precision-{precision}") as group:
-        group.request("setup", arm=order)
-        assert group.request("window", steps=1)[0]["duration_ns"] > 0
+def test_two_ranks_time_windows_and_a_hang_ends_with_every_ranks_stack(pool: Pool, dataset: dict[str, Any]) -> None:
+    group = pool.launch("hangs", 2)
+    group.wait_connected()
+    group.request("setup", name="fine", arm=arm("ddp", 2, dataset))
+    answers = group.request("window", name="fine", steps=2)
+    assert [answer["duration_ns"] > 0 for answer in answers] == [True, True]
+    group.request("setup", name="it", arm=arm(HERE + "Hangs", 2, dataset))
+    with pytest.raises(WorkerFailure, match="ranks 0, 1: no answer to 'window' within 2 s") as caught:
+        group.request("window", timeout_s=2.0, name="it", steps=1)
+    assert "rank 1, stack" in str(caught.value)
+    assert "in step" in str(caught.value)
+    assert not children_left(pool)
 
 
 def test_a_killed_rank_is_named_with_its_signal(pool: Pool, dataset: dict[str, Any]) -> None:
-    group = pool.launch("killed", BOTH)
+    group = pool.launch("killed", 2)
     group.wait_connected()
-    group.request("setup", arm=arm(HERE + "KillsRankOne", 2, dataset))
+    group.request("setup", name="it", arm=arm(HERE + "KillsRankOne", 2, dataset))
     with pytest.raises(WorkerFailure, match=r"rank 1: its process ended with signal 9 \(SIGKILL\)"):
-        group.request("window", steps=1)
+        group.request("window", name="it", steps=1)
     assert not children_left(pool)
 
 
 def test_an_exception_comes_with_its_traceback(pool: Pool, dataset: dict[str, Any]) -> None:
     order = arm(HERE + "Raises", 1, dataset) | {"processes": "one"}
     with one_worker(pool, "raises") as group:
-        group.request("setup", arm=order)
+        group.request("setup", name="it", arm=order)
         with pytest.raises(WorkerFailure, match="rank 0: RuntimeError: the third step is too much") as caught:
-            group.request("window", steps=5)
+            group.request("window", name="it", steps=5)
     assert "trainers_under_test.py" in str(caught.value)
-
-
-def test_a_hang_ends_at_its_deadline_with_every_ranks_stack(pool: Pool, dataset: dict[str, Any]) -> None:
-    group = pool.launch("hangs", BOTH)
-    group.wait_connected()
-    group.request("setup", arm=arm(HERE + "Hangs", 2, dataset))
-    with pytest.raises(WorkerFailure, match="ranks 0, 1: no answer to 'window' within 3 s") as caught:
-        group.request("window", timeout_s=3.0, steps=1)
-    assert "rank 1, stack" in str(caught.value)
-    assert "in step" in str(caught.value)
-    assert not children_left(pool)
 
 
 def test_a_loss_that_is_no_number_is_one_line(pool: Pool, dataset: dict[str, Any]) -> None:
     with one_worker(pool, "nan") as group:
-        group.request("setup", arm=arm(HERE + "Diverges", 1, dataset) | {"processes": "one"})
+        group.request("setup", name="it", arm=arm(HERE + "Diverges", 1, dataset) | {"processes": "one"})
         with pytest.raises(WorkerFailure, match="the loss is nan after 1 more steps; lower lr") as caught:
-            group.request("window", steps=1)
+            group.request("window", name="it", steps=1)
     assert "Traceback" not in str(caught.value)
 
 
 def test_a_dataset_smaller_than_the_batch_is_refused(pool: Pool, dataset: dict[str, Any]) -> None:
     with one_worker(pool, "small") as group, pytest.raises(WorkerFailure, match="global batch 2000 is above the 1437"):
-        group.request("setup", arm=arm("single", 1, dataset) | {"processes": "one", "global_batch": 2000})
-
-
-def test_the_store_listens_on_loopback_only(pool: Pool) -> None:
-    with one_worker(pool, "listening") as group:
-        listening = [c for c in psutil.Process(pool._process.pid).net_connections("tcp") if c.status == psutil.CONN_LISTEN]
-        assert listening, group.name
-        assert {connection.laddr.ip for connection in listening} == {"127.0.0.1"}
+        group.request("setup", name="it", arm=arm("single", 1, dataset) | {"processes": "one", "global_batch": 2000})
 
 
 def test_an_interpreter_without_torch_is_a_clear_error(tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
-    with Pool(kind="cpu", python=str(bare / "bin" / "python")) as pool, pytest.raises(
-        WorkerFailure, match="the launcher did not start: ModuleNotFoundError: No module named 'torch'"
+    with (
+        Pool(kind="cpu", python=str(bare / "bin" / "python")) as pool,
+        pytest.raises(WorkerFailure, match="the launcher did not start: ModuleNotFoundError: No module named 'torch'"),
     ):
-        pool.launch("torchless", [[]])
+        pool.launch("torchless", 1)
 
 
 def test_nothing_is_left_when_the_controller_is_killed() -> None:
     """SIGKILL leaves the controller no time to clean up: the kernel ends launcher and workers."""
     code = (
         "from suite.pool import Pool\n"
-        "pool = Pool(kind='cpu'); group = pool.launch('g', [[], []]); group.wait_connected()\n"
+        "pool = Pool(kind='cpu'); group = pool.launch('g', 2); group.wait_connected()\n"
         "print(pool._process.pid, *group.pids.values(), flush=True)\n"
         "import time; time.sleep(600)\n"
     )

@@ -1,4 +1,4 @@
-"""One-step gradients and trajectories against one device: one-process trainers on virtual devices, per-device ones on gloo ranks.
+"""Gradients against one device: one-process trainers on virtual devices, per-device ones on real gloo ranks.
 
 A check that cannot fail is worth nothing, so wrong trainers stand beside the right ones.
 """
@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from suite import properties
 from suite.pool import Group, Pool
-from suite.quiet import available_cores
 from tests import trainers_under_test
 
 HERE = f"{trainers_under_test.__file__}:"
@@ -58,14 +57,14 @@ def test_one_process_trainers_compute_one_devices_gradient(trainer: str, case: d
 
 
 @pytest.fixture(scope="module")
-def groups() -> Iterator[dict[int, Group]]:
+def groups(pool: Pool) -> Iterator[dict[int, Group]]:
     """One group of gloo ranks for each world size, reused by all examples."""
-    cores = available_cores()
-    with Pool(kind="cpu") as pool:
-        made = {k: pool.launch(f"ranks-{k}", [[cores[rank % len(cores)]] for rank in range(k)]) for k in RANKS}
-        for group in made.values():
-            group.wait_connected()
-        yield made
+    made = {k: pool.launch(f"ranks-{k}", k) for k in RANKS}
+    for group in made.values():
+        group.wait_connected()
+    yield made
+    for group in made.values():
+        group.close()
 
 
 def on_ranks(group: Group, trainer: str, case: dict[str, Any], folder: Path = Path()) -> dict[str, Any]:
@@ -74,6 +73,7 @@ def on_ranks(group: Group, trainer: str, case: dict[str, Any], folder: Path = Pa
         "processes": "per-device",
         "world_size": group.size,
         "devices": ["cpu"] * group.size,
+        "pinned": [],
         "backend": "gloo",
     }
     return group.request("check", arm=arm, case=case, folder=str(folder))[0]
@@ -84,7 +84,7 @@ def worst(answer: dict[str, Any]) -> float:
 
 
 @pytest.mark.parametrize("world_size", RANKS)
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=cases())
 def test_ddp_computes_one_devices_gradient_on_real_ranks(
     groups: dict[int, Group], world_size: int, case: dict[str, Any]

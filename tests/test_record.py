@@ -34,7 +34,10 @@ def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
         ("{}", "run_id: Field required"),
         (json.dumps({"schema_version": 99}), "schema version 99 is newer than 1; update torch-scaling-suite"),
         (json.dumps({**records.make().model_dump(mode="json"), "extra": 1}), "extra: Extra inputs"),
-        (records.make().model_dump_json().replace('"wall_s":100.0', '"wall_s":NaN'), "wall_s: Input should be a finite number"),
+        (
+            records.make().model_dump_json().replace('"wall_s":100.0', '"wall_s":NaN'),
+            "wall_s: Input should be a finite number",
+        ),
         (records.make().model_dump_json().replace("NO BASELINE", "GREAT"), "cells.0.outcome: Input should be"),
     ],
     ids=["empty", "truncated", "deep", "list", "object", "newer", "field", "nan", "outcome"],

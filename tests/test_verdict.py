@@ -35,7 +35,7 @@ def test_the_error_is_spent_once_over_all_looks(planned: int) -> None:
 
 @pytest.mark.parametrize(("sd", "cells", "planned"), [(0.005, 1, 5), (0.02, 1, 12), (0.02, 12, 6), (0.08, 4, 5)])
 def test_runs_without_a_slowdown_rarely_fail(sd: float, cells: int, planned: int) -> None:
-    """At most ALPHA_FAIL of whole runs have any FAIL, at any noise: the count over 1,000 runs is consistent with that bound."""
+    """At most ALPHA_FAIL of whole runs have any FAIL, at any noise: the count over 1,000 runs fits that bound."""
     rng = numpy.random.default_rng(7)
     alarms = sum(Outcome.FAIL in one_run(rng, 0.0, sd, cells, planned) for _ in range(1000))
     assert stats.binomtest(alarms, 1000, ALPHA_FAIL, alternative="greater").pvalue > 0.001
@@ -72,7 +72,9 @@ def test_a_small_but_certain_slowdown_does_not_fail() -> None:
 def test_too_few_sessions_decide_nothing_and_say_what_it_takes() -> None:
     found = verdict.paired([0.5, 0.5], 0.05, 1, 2, 20.0)
     assert found.outcome is Outcome.INCONCLUSIVE
-    assert found.reason == f"2 session(s) measured, {FIRST_LOOK} are needed for a decision: raise the budget to about 60 s"
+    assert (
+        found.reason == f"2 session(s) measured, {FIRST_LOOK} are needed for a decision: raise the budget to about 60 s"
+    )
 
 
 def test_noise_is_inconclusive_and_says_what_would_help() -> None:
@@ -89,7 +91,8 @@ def test_one_accepted_run_decides_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "outcome"), [(1.001, Outcome.PASS), (1.6, Outcome.FAIL), (0.5, Outcome.PASS), (1.1, Outcome.INCONCLUSIVE)]
+    ("seconds", "outcome"),
+    [(1.001, Outcome.PASS), (1.6, Outcome.FAIL), (0.5, Outcome.PASS), (1.1, Outcome.INCONCLUSIVE)],
 )
 def test_several_accepted_runs_decide_by_how_they_differ(seconds: float, outcome: Outcome) -> None:
     accepted = [math.log(value) for value in (1.0, 1.01, 0.99, 1.0)]

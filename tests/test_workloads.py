@@ -15,7 +15,9 @@ from suite.workloads import BUILT_IN
 def test_every_run_of_the_documents_has_a_workload() -> None:
     """Rows 0-grid (five runs) and 3-table (three runs): model, batch, learning rate, epochs."""
     runs = {
-        (w.model, w.batch, w.lr, w.epochs) for w in BUILT_IN.values() if w.name.startswith("book-") and w.loader == "resident"
+        (w.model, w.batch, w.lr, w.epochs)
+        for w in BUILT_IN.values()
+        if w.name.startswith("book-") and w.loader == "resident"
     }
     assert runs == {
         ("lenet", 256, 0.2, 10),
@@ -53,7 +55,10 @@ def test_a_workload_of_the_users_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('mine]\nmodel = "a:b"\nbatch = 0', r"workload 'mine' in pyproject.toml: batch: Input should be greater than 0"),
+        (
+            'mine]\nmodel = "a:b"\nbatch = 0',
+            r"workload 'mine' in pyproject.toml: batch: Input should be greater than 0",
+        ),
         ('mine]\nmodel = "a:b"\nbatchsize = 1', r"workload 'mine' in pyproject.toml: batchsize: Extra inputs"),
         ("mine]\nbatch = 1", r"workload 'mine' in pyproject.toml: model: Field required"),
         ('lenet]\nmodel = "a:b"', r"workload 'lenet' in pyproject.toml has the name of a built-in one"),

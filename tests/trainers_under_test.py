@@ -1,4 +1,4 @@
-"""Trainers as a stranger would write them: right ones, wrong ones, and ones that break. Named in tests as path.py:Class."""
+"""Trainers as a stranger would write them: right ones, wrong ones, and ones that break."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import distributed as dist
 from torch.nn import functional as F
 
 from reference.trainers.ddp import DDPTrainer
+from reference.trainers.scratch import Scratch
 from reference.trainers.single import Single
 
 
@@ -33,7 +34,11 @@ class SlowAtTwo(DDPTrainer):
         return loss
 
 
-class Sleeps(DDPTrainer):
+class Equal(Scratch):
+    """The scratch trainer under another name."""
+
+
+class Sleeps(Scratch):
     """Right, and slower by much more than any noise."""
 
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:

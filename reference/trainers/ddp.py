@@ -12,8 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from reference.sgd import sgd_
-
 
 class DDPTrainer:
     """SGD on the mean cross-entropy over the global batch, in the default process group.
@@ -35,15 +33,15 @@ class DDPTrainer:
         device = devices[0]
         module = copy.deepcopy(model).to(device)
         self.net = DistributedDataParallel(module, device_ids=[device] if device.type == "cuda" else None)
-        self.lr = lr
+        self.optimizer = torch.optim.SGD(module.parameters(), lr)
 
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
         """Take part in one update with this rank's shard, even an empty one; see `Trainer.step`."""
         loss = F.cross_entropy(self.net(X), y, reduction="sum") / global_batch_size
+        self.optimizer.zero_grad()
         # DDP divides the sum over ranks by their number, which is the mean over samples only when shards are equal.
         torch.autograd.backward(loss * dist.get_world_size())
-        # Not torch.optim: its first use imports torch's compiler, seconds that every freshly started rank would pay.
-        sgd_(self.net.module.parameters(), self.lr, batch_size=1)
+        self.optimizer.step()
         return loss.detach()
 
     def step_unsynced(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:

@@ -10,6 +10,7 @@ import pytest
 from suite import results
 from suite.cells import Cell, arm
 from suite.plugin import CONFIG, Run, ScalingWarning
+from suite.record import CellRecord
 from suite.replay import Clock, replay
 from suite.verdict import Outcome
 
@@ -24,20 +25,13 @@ def test_scaling(
     scaling_run: Run,
     benchmark: Any,
     request: pytest.FixtureRequest,
-    record_property: Any,
 ) -> None:
     """The cell's verdict: FAIL and ERROR fail, INCONCLUSIVE skips (or fails, as the user wishes), the rest passes."""
     settings = request.config.stash[CONFIG]
     found = scaling_run.cell(cell)
-    record_property("verdict", found.outcome.value)
-    record_property("reason", found.reason)
-    for name in ("sec_per_epoch", "samples_per_s", "efficiency", "speedup", "slowdown"):
-        if (interval := getattr(found, name)) is not None:
-            record_property(name, f"{interval.estimate:.6g}")
-    if found.accuracy is not None:
-        record_property("accuracy", f"{found.accuracy:.4f}")
-    if scaling_run.baseline_error or scaling_run.write_error:
-        pytest.fail(f"ERROR: {scaling_run.baseline_error or scaling_run.write_error}", pytrace=False)
+    request.node.user_properties.extend(properties(found))
+    if scaling_run.unwritable:
+        pytest.fail(f"ERROR: {scaling_run.unwritable}", pytrace=False)
     if found.outcome is Outcome.ERROR:
         pytest.fail(f"ERROR: {found.reason}\n{found.details}", pytrace=False)
     own = arm("candidate", cell.trainer, cell)
@@ -57,6 +51,16 @@ def test_scaling(
         if settings.require_baseline:
             pytest.fail(message, pytrace=False)
         warnings.warn(ScalingWarning(message), stacklevel=1)
+
+
+def properties(cell: CellRecord) -> list[tuple[str, str]]:
+    """A cell's verdict and figures, for JUnit."""
+    figures = {
+        name: getattr(cell, name) for name in ("sec_per_epoch", "samples_per_s", "efficiency", "speedup", "slowdown")
+    }
+    found = [("verdict", cell.outcome.value), ("reason", cell.reason)]
+    found += [(name, f"{figure.estimate:.6g}") for name, figure in figures.items() if figure is not None]
+    return found + ([("accuracy", f"{cell.accuracy:.4f}")] if cell.accuracy is not None else [])
 
 
 @pytest.mark.gpu

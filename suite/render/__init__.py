@@ -1,1 +1,1 @@
-"""Ways to show a record: the terminal and Markdown so far. They read the record alone and know neither torch nor pytest."""
+"""Ways to show a record: the terminal and Markdown. They read the record alone, and know neither torch nor pytest."""

@@ -75,7 +75,11 @@ def closing_lines(record: Record) -> list[str]:
         share = record.epoch_samples[run.workload] / run.train_samples
         seconds = sum(run.train_s) / len(run.train_s) * share
         devices = next(
-            (c.devices for c in record.cells if (c.trainer, c.workload, c.world_size) == (run.trainer, run.workload, run.world_size)),
+            (
+                c.devices
+                for c in record.cells
+                if (c.trainer, c.workload, c.world_size) == (run.trainer, run.workload, run.world_size)
+            ),
             (),
         )
         note = f"  ({run.shortened})" if run.shortened else ""

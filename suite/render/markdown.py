@@ -16,25 +16,43 @@ def render(record: Record) -> str:
     lines = [
         f"# Scaling: {verdicts or 'no cells'}",
         "",
-        *(["**Cut short: what follows was measured before the run was interrupted.**", ""] if record.interrupted else []),
-        f"Commit {_text(commit)}, compared with {_text(figures.compared_with(record))}, tolerance {record.tolerance:.1%}, "
-        f"{len(record.sessions)} sessions in {record.wall_s:.0f} s.",
+        *(
+            ["**Cut short: what follows was measured before the run was interrupted.**", ""]
+            if record.interrupted
+            else []
+        ),
+        f"Commit {_text(commit)}, compared with {_text(figures.compared_with(record))}, "
+        f"tolerance {record.tolerance:.1%}, {len(record.sessions)} sessions in {record.wall_s:.0f} s.",
         "",
         "| " + " | ".join(figures.COLUMNS) + " |",
         "|" + "---|" * len(figures.COLUMNS),
         *("| " + " | ".join(map(_text, figures.row(record, cell))) + " |" for cell in record.cells),
         "",
-        "Square brackets are 95 % intervals over sessions (fresh processes). Efficiency is R_k / (k R_1) of the same trainer; the "
-        "speed-up is over the plain trainer on one device.",
+        "Square brackets are 95 % intervals over sessions (fresh processes). Efficiency is R_k / (k R_1) of the same "
+        "trainer; the speed-up is over the plain trainer on one device.",
         "",
     ]
     reasons = dict.fromkeys((cell.outcome.value, cell.reason) for cell in record.cells)
     lines += ["## Why", "", *(f"- {outcome}: {_text(reason)}" for outcome, reason in reasons), ""]
     details = [cell for cell in record.cells if cell.details]
     for cell in details:
-        lines += [f"<details><summary>{_text(cell.id)}</summary>", "", "```", cell.details.replace("```", "'''"), "```", "", "</details>", ""]
+        lines += [
+            f"<details><summary>{_text(cell.id)}</summary>",
+            "",
+            "```",
+            cell.details.replace("```", "'''"),
+            "```",
+            "",
+            "</details>",
+            "",
+        ]
     if record.accuracies:
-        lines += ["## Accuracy by epoch", "", "| trainer | workload | k | dataset | epochs | accuracy |", "|---|---|---|---|---|---|"]
+        lines += [
+            "## Accuracy by epoch",
+            "",
+            "| trainer | workload | k | dataset | epochs | accuracy |",
+            "|---|---|---|---|---|---|",
+        ]
         for run in record.accuracies:
             curve = " ".join(f"{value:.3f}" for value in run.per_epoch)
             note = f" ({run.shortened})" if run.shortened else ""
@@ -49,7 +67,8 @@ def render(record: Record) -> str:
     lines += [
         "## Machine",
         "",
-        f"{_text(machine.key)}: {_text(machine.cpu_model)}, {machine.cpu_cores} cores, {machine.memory_bytes / 2**30:.0f} GiB{_text(gpus)}. "
+        f"{_text(machine.key)}: {_text(machine.cpu_model)}, {machine.cpu_cores} cores, "
+        f"{machine.memory_bytes / 2**30:.0f} GiB{_text(gpus)}. "
         f"{_text(machine.system)}. {_text(versions)}. Load before each session: "
         + ", ".join(f"{session.load_before:.1f}" for session in record.sessions)
         + ".",

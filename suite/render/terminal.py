@@ -38,7 +38,9 @@ def render(record: Record, width: int, *, color: bool) -> str:
         *texts, outcome = figures.row(record, cell)
         table.add_row(*map(Text, texts), Text(outcome, style=_STYLE[outcome]))
     console.print(table)
-    notes = [f"compared with {figures.compared_with(record)}; {len(record.sessions)} session(s) in {record.wall_s:.0f} s"]
+    notes = [
+        f"compared with {figures.compared_with(record)}; {len(record.sessions)} session(s) in {record.wall_s:.0f} s"
+    ]
     if any(figures.shortened(record, cell) for cell in record.cells):
         notes.append("* trained for less than the recipe says, because this is a CPU")
     reasons = dict.fromkeys((cell.outcome.value, cell.reason) for cell in record.cells if cell.outcome != "PASS")
