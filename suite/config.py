@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ MIN_SESSIONS = 4
 class Config:
     """Everything the user decided, checked: the effective values, wherever they came from."""
 
+    root: Path  # the user's project, which relative paths start from
     devices: Devices
     world_sizes: tuple[int, ...]
     trainers: tuple[str, ...]
@@ -38,10 +40,11 @@ class Config:
         """The effective settings, for pytest's header and the record."""
         names = ", ".join(workload.name for workload in self.workloads)
         compared = f"against {self.against}" if self.against else "against the accepted baseline"
+        data, reports = (os.path.relpath(path, self.root) for path in (self.data_root, self.report_dir))
         return [
             f"scaling: devices {self.devices}, world sizes {', '.join(map(str, self.world_sizes)) or 'none'}, "
             f"trainers {', '.join(self.trainers)}, workloads {names}, modes {', '.join(self.modes)}",
             f"scaling: {compared}, tolerance {self.tolerance:.1%}, profile {self.profile}, "
             f"budget {self.budget_s:.0f} s, inconclusive {self.inconclusive}, "
-            f"data {self.data_root}, reports {self.report_dir}",
+            f"data {data}, reports {reports}",
         ]

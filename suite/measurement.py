@@ -24,6 +24,7 @@ class Measurement:
 
     Attributes:
         cells: those that pytest selected.
+        commit, dirty: of the user's project when the run began.
         order_seed: draws the order in which arms are timed.
         versions, trainers: a worker's answer to "describe".
         datasets: by the name a workload gives: what was loaded, and where it lies.
@@ -37,6 +38,8 @@ class Measurement:
     config: Config
     cells: Sequence[Cell]
     machine: record.Machine
+    commit: str
+    dirty: bool
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
     order_seed: int = field(default_factory=lambda: random.SystemRandom().randrange(2**31))
     versions: dict[str, str] = field(default_factory=dict)
@@ -56,6 +59,11 @@ class Measurement:
     def arms(self) -> list[Arm]:
         """Everything that is timed for the cells."""
         return list(dict.fromkeys(arm for unit in cells.units(self.cells, self.config.against) for arm in unit))
+
+    @property
+    def run_id(self) -> str:
+        """When the run began (UTC) and on which commit; the name of its folder."""
+        return f"{self.started.astimezone(UTC):%Y%m%dT%H%M%SZ}-{self.commit[:7]}"
 
     @property
     def elapsed_s(self) -> float:

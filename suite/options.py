@@ -94,6 +94,7 @@ def read(config: pytest.Config) -> Config:
         _check_trainer("trainer", trainer)
     profile = get.one_of("profile", get.text("profile", "quick"), BUDGET_S)
     return Config(
+        root=config.rootpath,
         devices=found,
         world_sizes=_world_sizes(get, found),
         trainers=trainers,

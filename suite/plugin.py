@@ -119,53 +119,58 @@ def _under_xdist(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput") or bool(getattr(config.option, "numprocesses", None))
 
 
+def _new_folder(wanted: Path) -> Path:
+    """Make a folder that is nobody else's: two runs of one second, or at once, must not write over each other."""
+    folder, number = wanted, 1
+    while True:
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            number += 1
+            folder = wanted.with_name(f"{wanted.name}-{number}")
+
+
 class Run:
-    """The run behind all selected cells: measured when the first of them asks, kept, and shown at the end."""
+    """The run behind all selected cells: measured when the first of them asks, kept, and shown at the end.
+
+    Raises:
+        RecordError: the accepted baseline cannot be read.
+        OSError: the report folder cannot be written. Both before anything is measured.
+    """
 
     def __init__(self, config: pytest.Config, cells: list[Cell]) -> None:
-        self.settings = config.stash[CONFIG]
-        about = machine.describe(self.settings.devices)
-        # Read first: what is wrong with it is better said before minutes of measuring than after.
-        baseline = baselines.read(self.settings.report_dir, about.key)
-        self.measurement = Measurement(self.settings, cells, about)
+        self.settings = settings = config.stash[CONFIG]
+        about = machine.describe(settings.devices)
+        baseline = baselines.read(settings.report_dir, about.key)
+        self.measurement = Measurement(settings, cells, about, *machine.git_state(config.rootpath))
+        self.accepted = ""
+        self.folder = _new_folder(settings.report_dir / about.key / "runs" / self.measurement.run_id)
         try:
             campaign.measure(self.measurement, config.rootpath, Progress(config))
         except KeyboardInterrupt:
             self.measurement.interrupted = True
             raise
         finally:
-            self.record = results.to_record(self.measurement, baseline, config.rootpath)
-            self.where = self._keep()
+            self.record = results.to_record(self.measurement, baseline)
             config.stash[RUN] = self
-        self.where += self._accept(baseline)
+            write_atomically(self.folder / "record.json", self.record.model_dump_json(indent=1) + "\n")
+            write_atomically(self.folder / "summary.md", markdown.render(self.record))
+        if settings.accept:
+            self.accepted = self._accept(baseline)
 
     def cell(self, cell: Cell) -> CellRecord:
         """What the run found for a cell."""
         wanted = (cell.trainer, cell.workload, cell.mode, cell.world_size)
         return next(c for c in self.record.cells if (c.trainer, c.workload, c.mode, c.world_size) == wanted)
 
-    def _keep(self) -> list[str]:
-        """Write record and summary; the lines that say where, or why not."""
-        folder = self.settings.report_dir / self.record.machine.key / "runs" / self.record.run_id
-        try:
-            write_atomically(folder / "record.json", self.record.model_dump_json(indent=1) + "\n")
-            write_atomically(folder / "summary.md", markdown.render(self.record))
-        except OSError as error:
-            self.unwritable = f"the record could not be written to {folder}: {error.strerror}"
-            return [f"{self.unwritable}; choose another --scaling-report-dir"]
-        return [f"report: {folder}"]
-
-    unwritable = ""
-
-    def _accept(self, baseline: baselines.Baseline) -> list[str]:
-        if self.settings.accept is None:
-            return []
+    def _accept(self, baseline: baselines.Baseline) -> str:
         try:
             grown = baselines.accept(baseline, self.record, slower=self.settings.accept == "slower")
-            path = baselines.write(grown, self.settings.report_dir)
-        except (ValueError, OSError) as error:
-            return [str(error)]
-        return [f"accepted as baseline ({len(grown.runs)} run(s)): {path}"]
+        except ValueError as error:
+            return str(error)
+        path = baselines.write(grown, self.settings.report_dir)
+        return f"accepted as baseline ({len(grown.runs)} run(s)): {path}"
 
 
 @pytest.fixture(scope="session")
@@ -176,6 +181,9 @@ def scaling_run(request: pytest.FixtureRequest) -> Run:
         return Run(request.config, cells)
     except RecordError as error:
         pytest.fail(f"ERROR: {error}", pytrace=False)
+    except OSError as error:
+        where = error.filename or request.config.stash[CONFIG].report_dir
+        pytest.fail(f"ERROR: {where}: {error.strerror}; choose another --scaling-report-dir", pytrace=False)
 
 
 def _parameters(item: pytest.Item) -> dict[str, Any]:
@@ -192,5 +200,5 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line(
             terminal.render(run.record, terminalreporter._tw.fullwidth, color=terminalreporter._tw.hasmarkup)
         )
-    for line in run.where:
+    for line in filter(None, (f"report: {run.folder}", run.accepted)):
         terminalreporter.write_line(line)

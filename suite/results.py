@@ -9,10 +9,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable
-from datetime import UTC
-from pathlib import Path
 
-from suite import cells, machine, metrics, record, verdict
+from suite import cells, metrics, record, verdict
 from suite.baselines import Baseline
 from suite.cells import YARDSTICK, Arm, Cell
 from suite.measurement import Measurement
@@ -64,29 +62,24 @@ def interleaved_verdict(run: Measurement, cell: Cell) -> Verdict:
     if run.config.against is None:
         return Verdict(Outcome.NO_BASELINE, "there is nothing to compare with")
     deltas = contrast(run, *run.judged_arms(cell))
-    if oversubscribed := _oversubscribed(run, cell):
-        return Verdict(Outcome.INCONCLUSIVE, oversubscribed, metrics.from_logs(deltas))
     # Strong and weak at one device are one arm, and so one comparison.
     comparisons = len({tuple(run.judged_arms(cell)) for cell in run.cells})
     return verdict.paired(deltas, run.config.tolerance, comparisons, run.planned, run.session_s)
 
 
-def to_record(run: Measurement, baseline: Baseline, root: Path) -> record.Record:
+def to_record(run: Measurement, baseline: Baseline) -> record.Record:
     """The record of the run.
 
     Args:
         run: what was measured.
         baseline: the accepted one of this machine; cells are judged by it where the run has no base of its own.
-        root: the project whose commit is recorded.
     """
-    commit, dirty = machine.git_state(root)
-    run_id = f"{run.started.astimezone(UTC):%Y%m%dT%H%M%SZ}-{commit[:7]}"
     used = {cell.workload: run.workload(cell.workload) for cell in run.cells}
     datasets = {
         name: run.datasets[workload.dataset] for name, workload in used.items() if workload.dataset in run.datasets
     }
     draft = record.Record(
-        run_id=run_id,
+        run_id=run.run_id,
         started_utc=run.started.isoformat(timespec="seconds"),
         wall_s=round(run.elapsed_s, 3),
         interrupted=run.interrupted,
@@ -95,7 +88,7 @@ def to_record(run: Measurement, baseline: Baseline, root: Path) -> record.Record
         against=run.config.against,
         seed=run.order_seed,
         machine=run.machine,
-        environment=record.Environment(versions=run.versions, commit=commit, dirty=dirty),
+        environment=record.Environment(versions=run.versions, commit=run.commit, dirty=run.dirty),
         workloads=used,
         workload_hashes={name: workload.hash for name, workload in used.items()},
         datasets={name: dataset["name"] for name, dataset in datasets.items()},
@@ -146,8 +139,8 @@ def _cell(run: Measurement, cell: Cell) -> CellRecord:
 def _efficiency(run: Measurement, cell: Cell, own: Arm) -> tuple[IntervalRecord | None, str]:
     if cell.world_size == 1:
         return None, "needs 2 devices" if len(run.config.devices.names) < 2 else ""
-    if oversubscribed := _oversubscribed(run, cell):
-        return None, oversubscribed
+    if run.config.devices.oversubscribed(cell.world_size):
+        return None, "oversubscribed"
     one = cells.arm("candidate", cell.trainer, cell, 1)
     if one in run.lost:
         return None, f"its one-device arm failed: {run.lost[one].cause}"
@@ -165,8 +158,6 @@ def _against_stored(run: Measurement, cell: CellRecord, draft: record.Record, ba
     accepted = baseline.sec_per_epoch(cell, draft)
     if cell.outcome is not Outcome.NO_BASELINE or cell.sec_per_epoch is None or not accepted:
         return cell
-    if cell.oversubscribed:
-        return cell.model_copy(update={"outcome": Outcome.INCONCLUSIVE, "reason": _OVERSUBSCRIBED})
     judged = verdict.stored(
         math.log(cell.sec_per_epoch.estimate),
         [math.log(seconds) for seconds in accepted],
@@ -176,13 +167,6 @@ def _against_stored(run: Measurement, cell: CellRecord, draft: record.Record, ba
     return cell.model_copy(
         update={"outcome": judged.outcome, "reason": judged.reason, "slowdown": _interval(judged.ratio)}
     )
-
-
-_OVERSUBSCRIBED = "oversubscribed: ranks share a device, so nothing is said about scaling"
-
-
-def _oversubscribed(run: Measurement, cell: Cell) -> str:
-    return _OVERSUBSCRIBED if run.config.devices.oversubscribed(cell.world_size) else ""
 
 
 def _arm(run: Measurement, arm: Arm) -> record.ArmRecord:

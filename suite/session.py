@@ -22,11 +22,11 @@ from suite.pool import Group, Pool
 from suite.verdict import FIRST_LOOK
 
 WINDOW_S = 0.12  # long against the clock's and the barrier's own microseconds, short against a machine's moods
-MIN_STEPS = 2
 # A session's spread is mostly that of its windows (7 % a pair at two ranks on a shared machine, against 1-2 % between
 # sessions), so timing gets this share of what starting the processes takes; docs/log.md has the reckoning.
 MEASURE_SHARE = 0.75
-MIN_BLOCKS, MAX_BLOCKS = 4, 24
+MAX_BLOCKS = 24
+SHORT_STEP_S = 1.0  # a longer one is warm after its first time
 MAX_STEPS = 200
 FIRST_STEP_TIMEOUT_S = 120.0  # lazily built kernels, compilation, the first collective
 PATIENCE = 20  # times what a command took before
@@ -167,22 +167,27 @@ class Sessions:
 
     def _warm_up(self, crew: Crew) -> None:
         for arm in list(crew.groups):
-            crew.request(arm, "window", FIRST_STEP_TIMEOUT_S, name=arm.id, steps=1)
-            answers = crew.request(arm, "window", FIRST_STEP_TIMEOUT_S, name=arm.id, steps=2)
-            if answers is not None and arm not in self.steps:
-                self.step_s[arm] = max(answer["duration_ns"] for answer in answers) / 2e9
-                self.steps[arm] = min(MAX_STEPS, max(MIN_STEPS, math.ceil(WINDOW_S / self.step_s[arm])))
+            step_s = self._step_s(crew, arm, 1)
+            if step_s is not None and step_s < SHORT_STEP_S:
+                step_s = self._step_s(crew, arm, 2)
+            if step_s is not None and arm not in self.steps:
+                self.step_s[arm] = step_s
+                self.steps[arm] = min(MAX_STEPS, math.ceil(WINDOW_S / self.step_s[arm]))
         # Arms that are compared run windows of equal work.
         for arm in self.steps:
             if arm.side == "base":
                 twins = [a for a in self.steps if a.side == "candidate" and _same_cell(a, arm)]
                 self.steps[arm] = max([self.steps[twin] for twin in twins], default=self.steps[arm])
 
+    def _step_s(self, crew: Crew, arm: Arm, steps: int) -> float | None:
+        answers = crew.request(arm, "window", FIRST_STEP_TIMEOUT_S, name=arm.id, steps=steps)
+        return None if answers is None else max(answer["duration_ns"] for answer in answers) / steps / 1e9
+
     def _plan_blocks(self, crew: Crew, start_s: float) -> int:
         """Blocks of every session of the run: timing balanced with starting, or fewer where the budget is short."""
         block_s = sum(2 * self.steps[arm] * self.step_s[arm] for arm in crew.groups) or WINDOW_S
         affordable_s = (self._left_s() + start_s) / FIRST_LOOK - start_s
-        return min(MAX_BLOCKS, max(MIN_BLOCKS, round(min(MEASURE_SHARE * start_s, affordable_s) / block_s)))
+        return min(MAX_BLOCKS, max(1, round(min(MEASURE_SHARE * start_s, affordable_s) / block_s)))
 
     def _time(self, crew: Crew, units: Sequence[tuple[Arm, ...]]) -> None:
         for number in range(self._blocks if crew.groups else 0):

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import psutil
 import pytest
 
-from suite import devices
+from suite import devices, plugin
 from suite.quiet import available_cores
 from tests import trainers_under_test
 from tests.project import REPOSITORY, Project
@@ -42,7 +42,7 @@ def test_a_first_run_and_an_accepted_one(project: Project) -> None:
     result.assert_outcomes(passed=4, deselected=1, warnings=4)
     assert result.ret == 0
     result.stdout.fnmatch_lines(
-        ["*scratch tiny strong*2*NO BASELINE*", "accepted as baseline (1 run(s))*", "report: *"]
+        ["*scratch tiny strong*2*NO BASELINE*", "report: *", "accepted as baseline (1 run(s))*"]
     )
     [record] = project.records()
     assert {cell.outcome for cell in record.cells} == {"NO BASELINE"}
@@ -213,3 +213,17 @@ def test_the_entry_point_has_the_name_the_conftest_asks_for() -> None:
     pyproject = (REPOSITORY / "pyproject.toml").read_text()
     assert '"suite.plugin" = "suite.plugin"' in pyproject
     assert 'pytest_plugins = ["suite.plugin"' in Path(REPOSITORY / "conftest.py").read_text()
+
+
+def test_two_runs_of_one_second_do_not_share_a_folder(tmp_path: Path) -> None:
+    folders = [plugin._new_folder(tmp_path / "runs" / "20260101T000000Z-abc") for _ in range(3)]
+    assert [folder.name for folder in folders] == [f"20260101T000000Z-abc{suffix}" for suffix in ("", "-2", "-3")]
+
+
+def test_an_unwritable_report_folder_is_an_error_before_anything_is_measured(project: Project) -> None:
+    (project.path / "file").write_text("in the way")
+    result = project.scaling(
+        "--scaling-report-dir", "file", "--scaling-trainer", "single", "--scaling-world-sizes", "1"
+    )
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*ERROR: *file*: Not a directory; choose another --scaling-report-dir*"])
