@@ -116,7 +116,7 @@ def _sessions(run: Measurement, pool: Pool, say: Say) -> None:
             if run.config.against is None:
                 run.planned = min(run.planned, MAX_SESSIONS[run.config.profile])
         if len(run.sessions) >= run.planned and not _never_timed(run, units):
-            break
+            return
 
 
 def _never_timed(run: Measurement, units: list[tuple[Arm, ...]]) -> bool:
@@ -126,13 +126,13 @@ def _never_timed(run: Measurement, units: list[tuple[Arm, ...]]) -> bool:
 
 
 def _undecided(run: Measurement) -> list[tuple[Arm, ...]]:
-    """What still has to be timed: the arms of cells without an answer, less those that were lost."""
-    decided = (Outcome.PASS, Outcome.FAIL)
-    open_cells = [
-        cell
-        for cell in run.cells
-        if not run.failure(cell) and results.interleaved_verdict(run, cell).outcome not in decided
-    ]
+    """Judge the cells, and say what still has to be timed for those without an answer."""
+    for cell in run.cells:
+        if cell not in run.decided and not run.failure(cell):
+            found = results.interleaved_verdict(run, cell)
+            if found.outcome in (Outcome.PASS, Outcome.FAIL):
+                run.decided[cell] = found
+    open_cells = [cell for cell in run.cells if cell not in run.decided and not run.failure(cell)]
     alive = [tuple(arm for arm in unit if arm not in run.lost) for unit in cells.units(open_cells, run.config.against)]
     return [unit for unit in alive if unit]
 

@@ -14,6 +14,11 @@ Side = Literal["candidate", "base"]
 YARDSTICK = "single"  # the plain trainer on one device, whose time stands behind every speed-up
 
 
+def short(trainer: str) -> str:
+    """A trainer's table name, or the class name of one of the user's own."""
+    return trainer.rpartition(":")[2]
+
+
 @dataclass(frozen=True)
 class Cell:
     """trainer x workload x mode x world size."""
@@ -25,13 +30,8 @@ class Cell:
 
     @property
     def id(self) -> str:
-        """Unique and readable; the pytest item's parameter id. A trainer of the user's own goes by its class name."""
-        return f"{self.short_trainer}-{self.workload}-{self.mode}-{self.world_size}"
-
-    @property
-    def short_trainer(self) -> str:
-        """The table name, or the class name of a trainer of the user's own."""
-        return self.trainer.rpartition(":")[2]
+        """Readable; the pytest item's parameter id."""
+        return f"{short(self.trainer)}-{self.workload}-{self.mode}-{self.world_size}"
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,6 @@ class Arm:
     def id(self) -> str:
         """Unique within a run."""
         return f"{self.side}:{self.trainer}:{self.workload}:{self.mode}:{self.world_size}"
-
-    @property
-    def short_trainer(self) -> str:
-        """As a cell's."""
-        return self.trainer.rpartition(":")[2]
 
 
 def arm(side: Side, trainer: str, cell: Cell, world_size: int | None = None) -> Arm:

@@ -15,6 +15,7 @@ from suite.cells import Arm, Cell
 from suite.config import Config
 from suite.failure import WorkerFailure
 from suite.session import Session
+from suite.verdict import Verdict
 from suite.workloads import Workload
 
 
@@ -31,6 +32,7 @@ class Measurement:
         orders: for every arm what its workers are told.
         steps: training steps a window, by arm.
         lost: arms that failed, and why; they stay lost for the run.
+        decided: cells with a PASS or FAIL against the base in the run; decided once, they stay so.
         training_s: how much of the first session was training to accuracy.
         planned: sessions that the budget allows; 0 until the first has shown what one costs.
     """
@@ -49,6 +51,7 @@ class Measurement:
     steps: dict[Arm, int] = field(default_factory=dict)
     sessions: list[Session] = field(default_factory=list)
     lost: dict[Arm, WorkerFailure] = field(default_factory=dict)
+    decided: dict[Cell, Verdict] = field(default_factory=dict)
     accuracies: list[record.Accuracy] = field(default_factory=list)
     training_s: float = 0.0
     planned: int = 0

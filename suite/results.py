@@ -121,7 +121,7 @@ def _cell(run: Measurement, cell: Cell) -> CellRecord:
     order = run.orders[own]
     batch, samples = order["global_batch"], order["dataset"]["train_samples"]
     step_s = metrics.from_logs(logs)
-    judged = interleaved_verdict(run, cell)
+    judged = run.decided.get(cell) or interleaved_verdict(run, cell)
     efficiency, note = _efficiency(run, cell, own)
     figures = {
         "sec_per_epoch": _scaled(step_s, lambda step: metrics.sec_per_epoch(step, samples, batch)),

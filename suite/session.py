@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from suite import blocks, record
-from suite.cells import Arm
+from suite.cells import Arm, short
 from suite.channel import Message
 from suite.failure import WorkerFailure
 from suite.pool import Group, Pool
@@ -149,7 +149,7 @@ class Sessions:
             shared.setdefault((arm.side, arm.trainer, arm.workload, arm.world_size), []).append(arm)
         self._say(f"session {crew.session.number + 1}: starting {len(shared)} groups of workers")
         for number, (key, sharing) in enumerate(shared.items()):
-            name = f"{crew.session.number}-{number}-{key[0]}-{sharing[0].short_trainer}-{key[3]}"
+            name = f"{crew.session.number}-{number}-{key[0]}-{short(sharing[0].trainer)}-{key[3]}"
             try:
                 group = self._pool.launch(name, processes(self._orders[sharing[0]]))
                 crew.groups |= dict.fromkeys(sharing, group)

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from reference.closing_line import closing_line
+from suite.cells import short
 from suite.record import CellRecord, IntervalRecord, Record
 
-COLUMNS = ("cell", "k", "sec/epoch", "samples/s", "efficiency", "speed-up", "accuracy", "published", "verdict")
-
-MEANING = {
-    "PASS": "not slower than the tolerance allows",
-    "FAIL": "slower",
-    "INCONCLUSIVE": "too noisy for this budget",
-    "NO BASELINE": "nothing to compare with yet",
-    "ERROR": "could not be measured",
-}
+COLUMNS = (
+    "cell",
+    "k",
+    "sec/epoch",
+    "samples/s",
+    "efficiency",
+    "speed-up",
+    "accuracy",
+    "time / base",
+    "published",
+    "verdict",
+)
 
 
 def row(record: Record, cell: CellRecord) -> tuple[str, ...]:
     """One line of the table, in the order of `COLUMNS`."""
-    name = f"{cell.trainer.rpartition(':')[2]} {cell.workload} {cell.mode}"
+    name = f"{short(cell.trainer)} {cell.workload} {cell.mode}"
     return (
         name + (" (oversubscribed)" if cell.oversubscribed else ""),
         str(cell.world_size),
@@ -27,6 +31,7 @@ def row(record: Record, cell: CellRecord) -> tuple[str, ...]:
         interval(cell.efficiency, ".2f") if cell.efficiency else cell.efficiency_note or "-",
         interval(cell.speedup, ".2f"),
         accuracy(record, cell),
+        interval(cell.slowdown, ".3f"),
         published(record, cell),
         cell.outcome.value,
     )
@@ -83,7 +88,7 @@ def closing_lines(record: Record) -> list[str]:
             (),
         )
         note = f"  ({run.shortened})" if run.shortened else ""
-        who = f"{run.trainer.rpartition(':')[2]} {run.workload}"
+        who = f"{short(run.trainer)} {run.workload}"
         lines.append(f"{who}: {closing_line(run.per_epoch[-1], seconds, devices)}{note}")
     return lines
 
