@@ -39,7 +39,7 @@ class AcceptedCell(_Part):
             cell.mode,
             cell.world_size,
             record.workload_hashes[cell.workload],
-            record.datasets[cell.workload],
+            record.datasets.get(cell.workload),
         )
 
 
@@ -59,9 +59,9 @@ class Baseline(_Part):
     machine_key: str
     runs: tuple[AcceptedRun, ...] = ()
 
-    def sec_per_epoch(self, cell: CellRecord, record: Record) -> list[float]:
+    def accepted(self, cell: CellRecord, record: Record) -> list[AcceptedCell]:
         """What every accepted run measured for this cell; empty when none has it."""
-        return [kept.sec_per_epoch for run in self.runs for kept in run.cells if kept.matches(cell, record)]
+        return [kept for run in self.runs for kept in run.cells if kept.matches(cell, record)]
 
 
 def path_for(report_dir: Path, machine_key: str) -> Path:
@@ -116,7 +116,7 @@ def accept(baseline: Baseline, record: Record, *, slower: bool) -> Baseline:
             world_size=cell.world_size,
             dataset=record.datasets[cell.workload],
             sec_per_epoch=cell.sec_per_epoch.estimate,
-            sessions=len(record.sessions),
+            sessions=cell.sessions,
         )
         for cell in record.cells
         if cell.sec_per_epoch is not None

@@ -14,9 +14,10 @@ from typing import Any
 
 from suite import cells, record, results
 from suite.cells import Arm
+from suite.channel import Message
 from suite.failure import WorkerFailure
 from suite.measurement import Measurement
-from suite.pool import Group, Pool, one_worker
+from suite.pool import START_TIMEOUT_S, Group, Pool
 from suite.quiet import available_cores
 from suite.session import Crew, Say, Sessions
 from suite.verdict import Outcome
@@ -38,41 +39,79 @@ def measure(run: Measurement, root: Path, say: Say) -> None:
         root: the user's project; the workers may import from it and from the working directory.
         say: is told what is going on, a line at a time.
     """
-    with Pool(kind=run.config.devices.kind, import_paths=[Path.cwd(), root]) as pool:
-        try:
-            with one_worker(pool, "prepare") as group:
-                _describe(run, group, say)
-                _prepare(run, group, pool.folder, say)
-        except WorkerFailure as failure:
-            run.lost |= dict.fromkeys(run.arms, failure)
-            return
+    with Pool(kind=run.config.devices.kind, import_paths=[Path.cwd(), root]) as pool, Clerk(pool) as clerk:
+        _describe(run, clerk, say)
+        _prepare(run, clerk, pool.folder, say)
+        clerk.close()  # nothing idle stays while others are timed
         _sessions(run, pool, say)
 
 
-def _describe(run: Measurement, group: Group, say: Say) -> None:
-    """Ask a worker what the trainers are; one that cannot be used costs its cells, and nothing else."""
+class Clerk:
+    """One worker for questions that measure nothing; replaced when a question ends it. Use it as a context manager."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._group: Group | None = None
+        self._count = 0
+
+    def __enter__(self) -> Clerk:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def ask(self, command: str, timeout_s: float = START_TIMEOUT_S, **arguments: object) -> Message:
+        """The answer to one command.
+
+        Raises:
+            WorkerFailure: the worker raised, died or was silent; the next question gets another worker.
+        """
+        try:
+            if self._group is None:
+                self._count += 1
+                self._group = self._pool.launch(f"clerk-{self._count}", 1)
+                self._group.wait_connected()
+            [answer] = self._group.request(command, timeout_s, **arguments)
+        except WorkerFailure:
+            self._group = None
+            raise
+        return answer
+
+    def close(self) -> None:
+        """Let the worker go."""
+        if self._group is not None:
+            self._group.close()
+            self._group = None
+
+
+def _describe(run: Measurement, clerk: Clerk, say: Say) -> None:
+    """Ask what each trainer is; one that cannot be used, or ends its worker by being imported, costs its own cells."""
     say("asking a worker about versions and trainers")
-    [answer] = group.request("describe", trainers=sorted({arm.trainer for arm in run.arms}))
-    run.versions, run.trainers = answer["versions"], answer["trainers"]
-    for arm in run.arms:
-        if error := run.trainers[arm.trainer].get("error"):
-            run.lost[arm] = WorkerFailure(f"trainer {arm.trainer}", error)
+    for trainer in dict.fromkeys(arm.trainer for arm in run.arms):
+        try:
+            answer = clerk.ask("describe", trainer=trainer)
+            run.versions = answer["versions"]
+            run.trainers[trainer] = answer["about"]
+        except WorkerFailure as failure:
+            run.lost |= {arm: failure for arm in run.arms if arm.trainer == trainer}
 
 
-def _prepare(run: Measurement, group: Group, folder: Path, say: Say) -> None:
+def _prepare(run: Measurement, clerk: Clerk, folder: Path, say: Say) -> None:
     """Have every dataset loaded once and kept where the workers of all sessions map it."""
     workloads = [run.workload(cell.workload) for cell in run.cells]
-    recipes = [workload.accuracy for workload in workloads if workload.accuracy and run.config.against is None]
-    names = [workload.dataset for workload in workloads] + [recipe.dataset for recipe in recipes]
-    for number, name in enumerate(dict.fromkeys(names)):
+    wanted: dict[str, set[str]] = {}
+    for workload in workloads:
+        wanted.setdefault(workload.dataset, set()).add(workload.name)
+        if workload.accuracy is not None and run.config.against is None:
+            wanted.setdefault(workload.accuracy.dataset, set()).add(workload.name)
+    for number, (name, users) in enumerate(wanted.items()):
         say(f"loading the dataset {name}")
-        [run.datasets[name]] = group.request(
-            "prepare",
-            PREPARE_TIMEOUT_S,
-            dataset=name,
-            data_root=str(run.config.data_root),
-            folder=str(folder / f"dataset-{number}"),
-        )
+        kept = str(folder / f"dataset-{number}")
+        root = str(run.config.data_root)
+        try:
+            run.datasets[name] = clerk.ask("prepare", PREPARE_TIMEOUT_S, dataset=name, data_root=root, folder=kept)
+        except WorkerFailure as failure:
+            run.lost |= {arm: failure for arm in run.arms if arm.workload in users}
 
 
 def _order(run: Measurement, arm: Arm) -> dict[str, Any]:
@@ -103,26 +142,31 @@ def _sessions(run: Measurement, pool: Pool, say: Say) -> None:
         left = (run.planned - len(run.sessions)) * run.session_s if run.planned else left_s()
         say(f"{what}; at most {max(left, 0.0) / 60:.1f} min left")
 
+    hard = run.config.min_sessions == 1  # the user's own budget is kept even when sessions turn out longer than planned
     sessions = Sessions(pool, run.orders, random.Random(run.order_seed), left_s, say_left)
     while units := _undecided(run):
+        if run.planned and (len(run.sessions) >= run.planned or (hard and left_s() < run.session_s)):
+            units = [unit for unit in units if _never_timed(run, unit)]
+        if not units:
+            return
         first = not run.sessions
-        session = sessions.run(units, _training(run, sessions, say_left) if first else None)
-        run.sessions.append(session)
-        run.lost |= session.failures
-        run.steps = sessions.steps
+        try:
+            sessions.run(units, _training(run, sessions, say_left) if first else None)
+        finally:  # what an interrupted session has timed is kept as well
+            run.sessions.append(sessions.current)
+            run.lost |= sessions.current.failures
+            run.steps = sessions.steps
         if first:
             # The plan is made once, from what the first session cost and not from what it showed.
             run.planned = max(run.config.min_sessions, 1 + int(left_s() / run.session_s))
             if run.config.against is None:
                 run.planned = min(run.planned, MAX_SESSIONS[run.config.profile])
-        if len(run.sessions) >= run.planned and not _never_timed(run, units):
-            return
 
 
-def _never_timed(run: Measurement, units: list[tuple[Arm, ...]]) -> bool:
+def _never_timed(run: Measurement, unit: tuple[Arm, ...]) -> bool:
     """Whether an arm has no sample because another that shared its processes broke them: it is owed another session."""
     timed = {window.arm for session in run.sessions for window in session.windows}
-    return any(arm.id not in timed and arm not in run.lost for unit in units for arm in unit)
+    return any(arm.id not in timed for arm in unit)
 
 
 def _undecided(run: Measurement) -> list[tuple[Arm, ...]]:
@@ -155,8 +199,7 @@ def _training(run: Measurement, sessions: Sessions, say: Say) -> Callable[[Crew]
             order, shortened = _recipe(run, recipe)
             steps = order["epochs"] * -(-(order["samples"] or order["dataset"]["train_samples"]) // recipe.batch)
             say(f"training {arm.trainer} on {arm.world_size} device(s) with {order['dataset']['name']}, {steps} steps")
-            # A small batch does not cost less in proportion; the clock is for hangs, not for slowness.
-            timeout_s = 60 + sessions.timeout_s(arm, steps)
+            timeout_s = sessions.timeout_s(arm, steps, patience=5)
             answers = crew.request(arm, "train", timeout_s, arm=run.orders[arm], recipe=order)
             if answers is not None:
                 run.accuracies.append(_accuracy(arm, order, answers[0], shortened))

@@ -23,7 +23,7 @@ Answer = dict[str, Any]
 
 
 # Their message says it all; a traceback through our own frames would only stand in its way.
-SELF_EXPLAINING = (contract.ContractError, LossNotFinite)
+SELF_EXPLAINING = (contract.ContractError, LossNotFinite, ImportError, FileNotFoundError)
 
 
 @dataclass
@@ -62,15 +62,9 @@ class State:
             dist.destroy_process_group()
 
 
-def describe(state: State, trainers: list[str]) -> Answer:
-    """Versions of this interpreter, and of each trainer what the controller must know or why it cannot be used."""
-    about: dict[str, Answer] = {}
-    for spec in trainers:
-        try:
-            about[spec] = contract.describe(contract.load_trainer(spec))
-        except Exception as error:  # a stranger's module may raise anything when imported
-            about[spec] = {"error": f"{type(error).__name__}: {error}"}
-    return {"trainers": about, "versions": versions()}
+def describe(state: State, trainer: str) -> Answer:
+    """Versions of this interpreter, and what the controller must know of a trainer."""
+    return {"about": contract.describe(contract.load_trainer(trainer)), "versions": versions()}
 
 
 def versions() -> dict[str, str]:

@@ -26,6 +26,11 @@ class Devices:
     names: tuple[str, ...]
     cores: tuple[int, ...]
 
+    @property
+    def gpus_needed(self) -> int:
+        """How many GPUs CUDA must show for all names to exist."""
+        return max((int(name.removeprefix("cuda:")) + 1 for name in self.names if name != "cpu"), default=0)
+
     def oversubscribed(self, world_size: int) -> bool:
         """Whether the first `world_size` of them share a GPU or a core."""
         used = self.cores[:world_size] if self.kind == "cpu" else self.names[:world_size]

@@ -45,7 +45,7 @@ OPTIONS = (
     Option("budget", "SECONDS", "wall seconds of the whole run, starts included (default: the profile's)"),
     Option("against", "BASE", "a trainer to compare with in the same run (default: the accepted baseline)"),
     Option(
-        "accept", "slower", "write this run as the accepted baseline; after a FAIL only as accept=slower", flag=True
+        "accept", "slower", "write this run as the accepted baseline (=yes); after a FAIL only as =slower", flag=True
     ),
     Option("require-devices", "N", "fail unless there are at least N devices"),
     Option("profile", "NAME", "quick (two minutes) or full (default: quick)"),
@@ -109,7 +109,7 @@ def read(config: pytest.Config) -> Config:
         require_devices=int(get.number("require-devices", 0, above=-1)),
         profile=profile,
         inconclusive=get.one_of("inconclusive", get.text("inconclusive", "warn"), ("warn", "fail")),
-        require_baseline=get.one_of("require-baseline", get.text("require-baseline", ""), ("", "yes", "true")) != "",
+        require_baseline=get.text("require-baseline", "no") not in ("no", "false"),
         report_dir=config.rootpath / get.text("report-dir", "reports"),
     )
 
@@ -122,6 +122,9 @@ class _Reader:
         dest = _dest(name)
         value = self._config.getoption(dest)
         return str(value if value is not None else self._config.getini(dest) or default)
+
+    def on_command_line(self, name: str) -> bool:
+        return self._config.getoption(_dest(name)) is not None
 
     def texts(self, name: str, default: tuple[str, ...]) -> tuple[str, ...]:
         """A repeatable option; a comma separates too. Each value counts once."""
@@ -190,7 +193,9 @@ def _world_sizes(get: _Reader, found: devices.Devices) -> tuple[int, ...]:
         if not part.strip().isdigit() or int(part) < 1:
             raise pytest.UsageError(f"--scaling-world-sizes {given!r}: expected whole numbers from 1, such as 1,2,4")
         sizes.append(int(part))
-    if count and max(sizes) > count:
+    if not get.on_command_line("world-sizes"):  # one ini file serves machines with more and with fewer devices
+        sizes = [size for size in sizes if size <= count]
+    if count and max(sizes, default=0) > count:
         raise pytest.UsageError(
             f"--scaling-world-sizes {given!r}: world size {max(sizes)} is above the {count} device(s) of {found}; "
             f"--scaling-devices {found.kind}:{max(sizes)} asks for as many"

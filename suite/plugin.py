@@ -54,7 +54,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One item a cell."""
-    if "cell" not in metafunc.fixturenames:
+    if "scaling_cell" not in metafunc.fixturenames:
         return
     config = metafunc.config.stash[CONFIG]
     marks = [pytest.mark.gpu] if config.devices.kind == "cuda" else []
@@ -65,28 +65,35 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         for mode in config.modes
         for world_size in config.world_sizes
     ]
-    metafunc.parametrize("cell", [pytest.param(cell, id=cell.id, marks=marks) for cell in found])
+    metafunc.parametrize("scaling_cell", [pytest.param(cell, id=cell.id, marks=marks) for cell in found])
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Where devices are missing, put one failing item in the place of all that need them: never a green run."""
     settings = config.stash[CONFIG]
-    needing = [item for item in items if item.get_closest_marker("gpu")]
+    cells = [item for item in items if item.get_closest_marker("scaling")]
+    # A user's own tests marked gpu are theirs to skip, unless `-m` asks for them.
+    asked = "gpu" in config.getoption("markexpr")
+    needing = [item for item in items if asked and item.get_closest_marker("gpu")]
+    if settings.devices.kind == "cuda":
+        needing += [item for item in cells if item not in needing]
+    gpus = max(1, settings.require_devices, settings.devices.gpus_needed)
     message = ""
-    if needing and cuda_count() < max(1, settings.require_devices):
-        message = _missing("CUDA", cuda_count(), max(1, settings.require_devices))
+    if needing and cuda_count() < gpus:
+        message = _missing("CUDA", cuda_count(), gpus)
     elif len(settings.devices.names) < settings.require_devices:
-        needing = [item for item in items if item.get_closest_marker("scaling")]
+        needing = cells
         message = _missing(settings.devices.kind.upper(), len(settings.devices.names), settings.require_devices)
     if message and needing:
         others = [item for item in items if item not in needing]
         config.hook.pytest_deselected(items=needing[1:])
         missing = MissingDevices.from_parent(needing[0].session, name="devices", message=message)
-        for mark in needing[0].iter_markers():
-            missing.add_marker(mark.name)
+        for name in ("gpu", "scaling"):
+            if needing[0].get_closest_marker(name):
+                missing.add_marker(name)
         items[:] = [missing, *others]
-    if any(item.get_closest_marker("scaling") for item in items) and _under_xdist(config):
+    if cells and _under_xdist(config):
         raise pytest.UsageError(
             "scaling cells are not timed under xdist: their workers would disturb one another; drop -n"
         )
@@ -121,10 +128,11 @@ def _under_xdist(config: pytest.Config) -> bool:
 
 def _new_folder(wanted: Path) -> Path:
     """Make a folder that is nobody else's: two runs of one second, or at once, must not write over each other."""
+    wanted.parent.mkdir(parents=True, exist_ok=True)
     folder, number = wanted, 1
     while True:
         try:
-            folder.mkdir(parents=True)
+            folder.mkdir()
             return folder
         except FileExistsError:
             number += 1
@@ -135,8 +143,7 @@ class Run:
     """The run behind all selected cells: measured when the first of them asks, kept, and shown at the end.
 
     Raises:
-        RecordError: the accepted baseline cannot be read.
-        OSError: the report folder cannot be written. Both before anything is measured.
+        RecordError: the accepted baseline cannot be read, or no report folder made; before anything is measured.
     """
 
     def __init__(self, config: pytest.Config, cells: list[Cell]) -> None:
@@ -145,7 +152,11 @@ class Run:
         baseline = baselines.read(settings.report_dir, about.key)
         self.measurement = Measurement(settings, cells, about, *machine.git_state(config.rootpath))
         self.accepted = ""
-        self.folder = _new_folder(settings.report_dir / about.key / "runs" / self.measurement.run_id)
+        runs = settings.report_dir / about.key / "runs"
+        try:
+            self.folder = _new_folder(runs / self.measurement.run_id)
+        except OSError as error:
+            raise RecordError(f"{runs}: {error.strerror}; choose another --scaling-report-dir") from error
         try:
             campaign.measure(self.measurement, config.rootpath, Progress(config))
         except KeyboardInterrupt:
@@ -157,14 +168,16 @@ class Run:
             write_atomically(self.folder / "record.json", self.record.model_dump_json(indent=1) + "\n")
             write_atomically(self.folder / "summary.md", markdown.render(self.record))
         if settings.accept:
-            self.accepted = self._accept(baseline)
+            self.accepted = self._accept()
 
     def cell(self, cell: Cell) -> CellRecord:
         """What the run found for a cell."""
         wanted = (cell.trainer, cell.workload, cell.mode, cell.world_size)
         return next(c for c in self.record.cells if (c.trainer, c.workload, c.mode, c.world_size) == wanted)
 
-    def _accept(self, baseline: baselines.Baseline) -> str:
+    def _accept(self) -> str:
+        # Read again: another run may have been accepted while this one measured.
+        baseline = baselines.read(self.settings.report_dir, self.record.machine.key)
         try:
             grown = baselines.accept(baseline, self.record, slower=self.settings.accept == "slower")
         except ValueError as error:
@@ -176,14 +189,11 @@ class Run:
 @pytest.fixture(scope="session")
 def scaling_run(request: pytest.FixtureRequest) -> Run:
     """The run over all selected cells."""
-    cells = [_parameters(item)["cell"] for item in request.session.items if "cell" in _parameters(item)]
+    cells = [_parameters(item)["scaling_cell"] for item in request.session.items if "scaling_cell" in _parameters(item)]
     try:
         return Run(request.config, cells)
     except RecordError as error:
         pytest.fail(f"ERROR: {error}", pytrace=False)
-    except OSError as error:
-        where = error.filename or request.config.stash[CONFIG].report_dir
-        pytest.fail(f"ERROR: {where}: {error.strerror}; choose another --scaling-report-dir", pytrace=False)
 
 
 def _parameters(item: pytest.Item) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -29,7 +29,7 @@ from suite.channel import Channel, ChannelClosed, ChannelGarbled, Message
 
 START_TIMEOUT_S = 120.0  # the first answer of a worker includes the import of torch, on a machine that may be busy
 END_TIMEOUT_S = 10.0
-TAIL_CHARACTERS = 2000
+TAIL_BYTES = 4000
 
 
 class Group:
@@ -94,9 +94,7 @@ class Group:
     def close(self) -> None:
         """Ask the ranks to leave, and end those that do not."""
         self.post("exit")
-        deadline = time.monotonic() + END_TIMEOUT_S
-        while self.ended is None and self._pool.wait(deadline):
-            pass
+        self._wait_for(lambda: self.ended is not None, END_TIMEOUT_S)
         self.kill()
 
     def kill(self) -> None:
@@ -105,9 +103,7 @@ class Group:
             # Each worker leads a process group of its own, so this takes its data-loading children along.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
-        deadline = time.monotonic() + END_TIMEOUT_S
-        while self.ended is None and self._pool.wait(deadline):
-            pass
+        self._wait_for(lambda: self.ended is not None, END_TIMEOUT_S)
         for channel in self.channels.values():
             self._pool.forget(channel)
         self.channels.clear()
@@ -116,34 +112,42 @@ class Group:
     def _raise_if_broken(self) -> None:
         if self._pool.groups.get(self.name) is not self:
             raise failure.WorkerFailure(self.name, "it was ended before it was asked")
-        for rank, answer in self.answers.items():
-            if "error" in answer:
-                self.kill()
-                raise failure.raised(self.name, rank, str(answer["error"]), str(answer.get("traceback", "")))
-        if not self.lost and self.ended is None:
-            return
-        # The launcher notices a little later than the socket does, and only it knows the exit code.
-        deadline = time.monotonic() + END_TIMEOUT_S
-        while self.ended is None and self._pool.wait(deadline):
-            pass
-        # The rank whose connection broke first; where none had one yet, the first that the launcher saw fail.
-        exits = {int(end["rank"]): int(end["exitcode"]) for end in (self.ended or {}).get("failures", [])}
-        rank = (self.lost or list(exits) or [0])[0]
-        tail = self._pool.stderr_tail(self.name, rank)
-        cause = (self.ended or {}).get("cause", "")
+        error = next(((rank, answer) for rank, answer in self.answers.items() if "error" in answer), None)
+        if error is not None:
+            self._wait_for(lambda: bool(self.lost), 0.3)  # an exception is often the echo of another rank's death
+        if self.lost or self.ended is not None:
+            raise self._death()
+        if error is not None:
+            self.kill()
+            rank, answer = error
+            raise failure.raised(self.name, rank, str(answer["error"]), str(answer.get("traceback", "")))
+
+    def _death(self) -> failure.WorkerFailure:
+        """Who died, and how: the launcher notices a little later than the socket, and only it knows the exit code."""
+        self._wait_for(lambda: self.ended is not None, 2.0)
+        lost = list(self.lost)
         self.kill()
-        if cause and not exits:
-            raise failure.WorkerFailure(self.name, f"could not be started: {cause}")
-        raise failure.died(self.name, rank, exits.get(rank), tail)
+        ended = self.ended or {}
+        exits = {int(end["rank"]): int(end["exitcode"]) for end in ended.get("failures", [])}
+        # The rank whose connection broke first; where none had one yet, the first that the launcher saw fail.
+        rank = (lost or list(exits) or [0])[0]
+        if ended.get("cause") and not exits:
+            return failure.WorkerFailure(self.name, ended["cause"])
+        # The launcher lists failures only: a rank that is not among them left with exit code 0.
+        return failure.died(self.name, rank, exits.get(rank, 0), self._pool.stderr_tail(self.name, rank))
+
+    def _wait_for(self, condition: Callable[[], bool], timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition() and self._pool.wait(deadline):
+            pass
 
     def _stacks(self) -> dict[int, str]:
-        before = {rank: self._pool.stderr_tail(self.name, rank, None) for rank in self.pids}
+        before = {rank: self._pool.stderr_size(self.name, rank) for rank in self.pids}
         for pid in self.pids.values():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGUSR1)  # the worker has faulthandler registered on it
         time.sleep(0.5)
-        after = {rank: self._pool.stderr_tail(self.name, rank, None) for rank in self.pids}
-        return {rank: after[rank][len(before[rank]) :][-TAIL_CHARACTERS:] for rank in self.pids}
+        return {rank: self._pool.stderr_tail(self.name, rank, after=size) for rank, size in before.items()}
 
 
 class Pool:
@@ -201,18 +205,20 @@ class Pool:
         while self._launcher is None and self._process.poll() is None and self.wait(deadline, 0.2):
             pass
         if self._launcher is None:
-            tail = self._launcher_log.read_text(errors="replace")[-TAIL_CHARACTERS:]
+            tail = self._launcher_log.read_text(errors="replace")[-TAIL_BYTES:]
             last = (tail.strip().splitlines() or ["no output"])[-1]
             raise failure.WorkerFailure(name, f"the launcher did not start: {last}", [tail])
         group = self.groups[name] = Group(self, name, size)
-        self._launcher.send(
-            {
-                "group": name,
-                "nproc": group.size,
-                "log_dir": str(self._log_dir(name)),
-                "args": ["--socket", str(self.folder / "controller"), "--group", name],
-            }
-        )
+        order: Message = {
+            "group": name,
+            "nproc": group.size,
+            "log_dir": str(self._log_dir(name)),
+            "args": ["--socket", str(self.folder / "controller"), "--group", name],
+        }
+        try:
+            self._launcher.send(order)
+        except ChannelClosed as error:
+            raise failure.WorkerFailure(name, "the launcher has ended") from error
         return group
 
     def wait(self, deadline: float, slice_s: float | None = None) -> bool:
@@ -243,29 +249,32 @@ class Pool:
             self._selector.unregister(channel)
         channel.close()
 
-    def stderr_tail(self, name: str, rank: int, characters: int | None = TAIL_CHARACTERS) -> str:
-        """The end of what a rank wrote to stderr; all of it when `characters` is None."""
-        for path in self._log_dir(name).glob(f"**/{rank}/stderr.log"):
-            text = path.read_text(errors="replace")
-            return text if characters is None else text[-characters:]
+    def stderr_size(self, name: str, rank: int) -> int:
+        """Bytes that a rank has written to stderr so far."""
+        return sum(path.stat().st_size for path in self._stderr(name, rank))
+
+    def stderr_tail(self, name: str, rank: int, after: int = 0) -> str:
+        """The end of what a rank wrote to stderr, however much that is; of what came after so many bytes."""
+        for path in self._stderr(name, rank):
+            with path.open("rb") as file:
+                file.seek(max(after, path.stat().st_size - TAIL_BYTES))
+                return file.read(TAIL_BYTES).decode(errors="replace")
         return ""
 
     def close(self) -> None:
         """End every process and remove the folder."""
-        for group in list(self.groups.values()):
-            group.kill()
-        self._process.terminate()
         try:
-            self._process.wait(END_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
+            for group in list(self.groups.values()):
+                group.kill()
+        finally:  # however impatient the user is: workers end with the launcher, and the folder goes
             self._process.kill()
             self._process.wait()
+            shutil.rmtree(self.folder, ignore_errors=True)
         for key in list(self._selector.get_map().values()):
             if isinstance(key.fileobj, Channel):
                 self.forget(key.fileobj)
         self._selector.close()
         self._listener.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _read(self, channel: Channel, owner: tuple[Group, int] | None) -> None:
         try:
@@ -298,6 +307,9 @@ class Pool:
         group.pids[rank] = int(hello["pid"])
         self._selector.modify(channel, selectors.EVENT_READ, (group, rank))
         return group, rank
+
+    def _stderr(self, name: str, rank: int) -> list[Path]:
+        return list(self._log_dir(name).glob(f"**/{rank}/stderr.log"))
 
     def _log_dir(self, name: str) -> Path:
         return self.folder / "logs" / name

@@ -121,6 +121,7 @@ class CellRecord(_Part):
     outcome: Outcome
     reason: str
     details: str = ""
+    sessions: int = 0
     sec_per_epoch: IntervalRecord | None = None
     samples_per_s: IntervalRecord | None = None
     efficiency: IntervalRecord | None = None

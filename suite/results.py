@@ -124,6 +124,7 @@ def _cell(run: Measurement, cell: Cell) -> CellRecord:
     judged = run.decided.get(cell) or interleaved_verdict(run, cell)
     efficiency, note = _efficiency(run, cell, own)
     figures = {
+        "sessions": len(logs),
         "sec_per_epoch": _scaled(step_s, lambda step: metrics.sec_per_epoch(step, samples, batch)),
         "samples_per_s": _scaled(step_s, lambda step: batch / step),
         "efficiency": efficiency,
@@ -155,12 +156,18 @@ def _speedup(run: Measurement, cell: Cell, own: Arm) -> IntervalRecord | None:
 
 
 def _against_stored(run: Measurement, cell: CellRecord, draft: record.Record, baseline: Baseline) -> CellRecord:
-    accepted = baseline.sec_per_epoch(cell, draft)
-    if cell.outcome is not Outcome.NO_BASELINE or cell.sec_per_epoch is None or not accepted:
+    if cell.outcome is not Outcome.NO_BASELINE or cell.sec_per_epoch is None:
         return cell
+    accepted = baseline.accepted(cell, draft)
+    if not accepted:
+        return cell
+    fewest = min(run.sessions for run in accepted)
+    if cell.sessions < fewest:
+        reason = f"measured in {cell.sessions} session(s), the accepted runs in {fewest} or more: raise the budget"
+        return cell.model_copy(update={"outcome": Outcome.INCONCLUSIVE, "reason": reason})
     judged = verdict.stored(
         math.log(cell.sec_per_epoch.estimate),
-        [math.log(seconds) for seconds in accepted],
+        [math.log(run.sec_per_epoch) for run in accepted],
         run.config.tolerance,
         len(run.cells),
     )

@@ -85,9 +85,17 @@ class Crew:
         return answers
 
     def close(self) -> None:
-        """End what is left."""
+        """Let all groups go; they leave at the same time."""
+        for group in set(self.groups.values()):
+            group.post("exit")
         for group in set(self.groups.values()):
             group.close()
+        self.groups.clear()
+
+    def kill(self) -> None:
+        """End what is left, at once."""
+        for group in set(self.groups.values()):
+            group.kill()
         self.groups.clear()
 
 
@@ -114,16 +122,17 @@ class Sessions:
         self.steps: dict[Arm, int] = {}
         self.step_s: dict[Arm, float] = {}
         self._pool, self._orders, self._rng, self._left_s, self._say = pool, orders, rng, left_s, say
-        self._count = self._blocks = 0
+        self.current = Session(-1)
+        self._blocks = 0
 
-    def run(self, units: Sequence[tuple[Arm, ...]], afterwards: Callable[[Crew], None] | None = None) -> Session:
-        """One session over the arms of `units`.
+    def run(self, units: Sequence[tuple[Arm, ...]], afterwards: Callable[[Crew], None] | None = None) -> None:
+        """One session over the arms of `units`; what it brought is `current`, also when it is interrupted.
 
         Args:
             afterwards: called with the living groups when all blocks are timed; what it does disturbs no timing.
         """
-        session = Session(self._count, datetime.now(UTC).isoformat(timespec="seconds"), load_before=_load())
-        self._count += 1
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        self.current = session = Session(self.current.number + 1, started, load_before=_load())
         start = time.monotonic()
         crew = Crew(session)
         try:
@@ -134,21 +143,22 @@ class Sessions:
             self._time(crew, units)
             if afterwards is not None:
                 afterwards(crew)
-        finally:
             crew.close()
-        session.wall_s = time.monotonic() - start
-        return session
+        finally:
+            crew.kill()  # what is still there: nothing, unless this was interrupted
+            session.wall_s = time.monotonic() - start
 
-    def timeout_s(self, arm: Arm, steps: int) -> float:
-        """How long an arm may take for so many steps before it counts as hung."""
-        return max(20.0, PATIENCE * steps * self.step_s[arm])
+    def timeout_s(self, arm: Arm, steps: int, patience: float = PATIENCE) -> float:
+        """How long an arm may take for so many steps before it counts as hung; the clock is not for slowness."""
+        return max(20.0, patience * steps * self.step_s[arm])
 
     def _start(self, crew: Crew, arms: list[Arm]) -> None:
         shared: dict[tuple[str, str, str, int], list[Arm]] = {}
         for arm in arms:
             shared.setdefault((arm.side, arm.trainer, arm.workload, arm.world_size), []).append(arm)
         self._say(f"session {crew.session.number + 1}: starting {len(shared)} groups of workers")
-        for number, (key, sharing) in enumerate(shared.items()):
+        # The order is drawn, so that starting first or last is nobody's lasting advantage.
+        for number, (key, sharing) in enumerate(self._rng.sample(list(shared.items()), len(shared))):
             name = f"{crew.session.number}-{number}-{key[0]}-{short(sharing[0].trainer)}-{key[3]}"
             try:
                 group = self._pool.launch(name, processes(self._orders[sharing[0]]))
@@ -166,18 +176,18 @@ class Sessions:
                 crew.attempt(arm, lambda group: group.collect("setup"))
 
     def _warm_up(self, crew: Crew) -> None:
-        for arm in list(crew.groups):
+        known = set(self.steps)
+        for arm in self._rng.sample(list(crew.groups), len(crew.groups)):
             step_s = self._step_s(crew, arm, 1)
             if step_s is not None and step_s < SHORT_STEP_S:
                 step_s = self._step_s(crew, arm, 2)
             if step_s is not None and arm not in self.steps:
                 self.step_s[arm] = step_s
                 self.steps[arm] = min(MAX_STEPS, math.ceil(WINDOW_S / self.step_s[arm]))
-        # Arms that are compared run windows of equal work.
-        for arm in self.steps:
-            if arm.side == "base":
-                twins = [a for a in self.steps if a.side == "candidate" and _same_cell(a, arm)]
-                self.steps[arm] = max([self.steps[twin] for twin in twins], default=self.steps[arm])
+        # Arms that are compared run windows of equal work, and an arm that was timed before never changes its own.
+        for arm in set(self.steps) - known:
+            twins = [twin for twin in self.steps if _same_cell(twin, arm)]
+            self.steps[arm] = self.steps[next((twin for twin in twins if twin in known), twins[0])]
 
     def _step_s(self, crew: Crew, arm: Arm, steps: int) -> float | None:
         answers = crew.request(arm, "window", FIRST_STEP_TIMEOUT_S, name=arm.id, steps=steps)

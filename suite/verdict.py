@@ -72,7 +72,7 @@ def paired(deltas: Sequence[float], tolerance: float, cells: int, planned: int, 
         return Verdict(
             Outcome.INCONCLUSIVE,
             f"{len(deltas)} session(s) measured, {FIRST_LOOK} are needed for a decision: raise the budget to about "
-            f"{math.ceil(FIRST_LOOK * session_s)} s",
+            f"{math.ceil((FIRST_LOOK + 1) * session_s)} s",
             from_logs(deltas),
         )
     share = spending(len(deltas), planned)
@@ -145,9 +145,8 @@ def _advice(deltas: Sequence[float], tolerance: float, cells: int, planned: int,
         (n for n in range(len(deltas) + 1, 1000) if _quantile(n - 1, 1 - alpha / 2) * sd / math.sqrt(n) < distance),
         None,
     )
-    reachable = math.expm1(
-        max(mean, 0) + _quantile(len(deltas) - 1, 1 - ALPHA_PASS * spending(planned, planned)) * error
-    )
+    upper = max(mean, 0) + _quantile(len(deltas) - 1, 1 - ALPHA_PASS * spending(planned, planned)) * error
+    reachable = math.expm1(min(upper, math.log(10)))
     minutes = (
         f"about {(needed - len(deltas)) * session_s / 60:.1f} more minutes" if needed else "more time than is sensible"
     )
@@ -159,6 +158,6 @@ def _quantile(df: int, probability: float) -> float:
 
 
 def _percent(delta: float) -> str:
-    if math.isinf(delta):
-        return "unboundedly slower" if delta > 0 else "unboundedly faster"
+    if abs(delta) > math.log(10):
+        return f"over ten times {'slower' if delta > 0 else 'faster'}"
     return f"{abs(math.expm1(delta)):.1%} {'slower' if delta >= 0 else 'faster'}"

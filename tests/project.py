@@ -54,7 +54,9 @@ class Project:
 
     def pytest(self, *arguments: str) -> pytest.RunResult:
         """`pytest --pyargs suite.benchmarks` with the plugin loaded as an installed one is."""
-        return self._pytester.runpytest_subprocess("-p", "suite.plugin", "--pyargs", "suite.benchmarks", *arguments)
+        return self._pytester.runpytest_subprocess(
+            "-p", "suite.plugin", "--pyargs", "suite.benchmarks", *arguments, timeout=150
+        )
 
     def config(self, *arguments: str) -> pytest.Config:
         """The configuration pytest would have with these arguments, in this process and not yet acted on."""

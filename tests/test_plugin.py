@@ -49,9 +49,7 @@ def test_a_first_run_and_an_accepted_one(project: Project) -> None:
     assert all(cell.sec_per_epoch is not None for cell in record.cells)
     assert all(cell.efficiency is not None for cell in record.cells if cell.world_size == 2)
     assert all(accuracy.per_epoch[-1] > 0.95 for accuracy in record.accuracies)
-    assert {(a.trainer, a.world_size) for a in record.accuracies} == {
-        (t, k) for t in ("ddp", "scratch") for k in (1, 2)
-    }
+    assert [(a.trainer, a.world_size) for a in record.accuracies] == [("scratch", 1), ("scratch", 2)]
     assert len(record.sessions[0].windows) == 2 * 4 * (1 + max(window.block for window in record.sessions[0].windows))
     summary = next(project.path.glob("reports/*/runs/*/summary.md")).read_text()
     assert summary.startswith("# Scaling: 4 NO BASELINE")
@@ -73,7 +71,14 @@ def test_a_first_run_and_an_accepted_one(project: Project) -> None:
     ]
     assert benchmarks["scratch-tiny-strong-2"]["stats"]["data"] == pytest.approx(ours, rel=1e-6)
     again = project.scaling(
-        "--scaling-trainer", "ddp", "--scaling-world-sizes", "1", "--scaling-mode", "strong", "--scaling-budget", "10"
+        "--scaling-trainer",
+        "scratch",
+        "--scaling-world-sizes",
+        "1",
+        "--scaling-mode",
+        "strong",
+        "--scaling-budget",
+        "1",
     )
     assert again.ret == 0
     assert project.outcomes() == {"scratch-tiny-strong-1": "INCONCLUSIVE"}
@@ -82,16 +87,14 @@ def test_a_first_run_and_an_accepted_one(project: Project) -> None:
 
 
 @needs_two_cores
-def test_a_slower_trainer_fails_and_an_equal_one_does_not(project: Project) -> None:
-    """Two cells in the same sessions; the slow one is slower by much more than any noise."""
+def test_a_slower_trainer_fails(project: Project) -> None:
+    """Slower by much more than any noise; that equal code does not fail is simulated in test_verdict."""
     result = project.scaling(
-        *("--scaling-trainer", HERE + "Sleeps", "--scaling-trainer", HERE + "Equal", "--scaling-against", "scratch"),
+        *("--scaling-trainer", HERE + "Sleeps", "--scaling-against", "scratch"),
         *("--scaling-world-sizes", "1", "--scaling-mode", "strong", "--scaling-budget", "40"),
     )
     assert result.ret == 1
-    outcomes = project.outcomes()
-    assert outcomes["Sleeps-tiny-strong-1"] == "FAIL"
-    assert outcomes["Equal-tiny-strong-1"] in ("PASS", "INCONCLUSIVE")
+    assert project.outcomes() == {"Sleeps-tiny-strong-1": "FAIL"}
     result.stdout.fnmatch_lines(["FAIL: *slower than the base, surely not equal*"])
 
 
@@ -117,8 +120,8 @@ def test_what_breaks_is_an_error_and_the_rest_goes_on(project: Project) -> None:
     result.stdout.fnmatch_lines_random(
         [
             "*ERROR: rank 1: its process ended with signal 9 (SIGKILL)*",
-            '*ERROR: ContractError: *`processes` is missing: processes = "one" or "per-device"*',
-            "*ERROR: ImportError: 'no.such.module:Mine': importing no.such.module raised ModuleNotFoundError*",
+            '*ERROR: rank 0: ContractError: *`processes` is missing: processes = "one" or "per-device"*',
+            "*ERROR: rank 0: ImportError: 'no.such.module:Mine': importing no.such.module raised ModuleNotFoundError*",
             "not accepted: a run with an ERROR*",
         ]
     )
@@ -156,8 +159,12 @@ def test_an_interrupt_keeps_what_was_measured_and_leaves_nothing(project: Projec
 
 def test_gpu_cells_without_a_gpu_are_one_failing_item(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    for arguments in ([], ["--scaling-devices", "cuda:2", "--scaling-workload", "tiny"]):
-        result = project.pytest("-m", "gpu", *arguments)
+    for marker, arguments in (
+        ("gpu", []),
+        ("gpu", ["--scaling-devices", "cuda:1"]),
+        ("scaling", ["--scaling-devices", "cuda"]),
+    ):
+        result = project.pytest("-m", marker, *arguments)
         result.assert_outcomes(failed=1, deselected=result.parseoutcomes().get("deselected", 0))
         assert result.ret == 1
         result.stdout.fnmatch_lines(["*CUDA: 0 device(s) found, 1 needed; check the driver*"])
@@ -226,4 +233,4 @@ def test_an_unwritable_report_folder_is_an_error_before_anything_is_measured(pro
         "--scaling-report-dir", "file", "--scaling-trainer", "single", "--scaling-world-sizes", "1"
     )
     assert result.ret == 1
-    result.stdout.fnmatch_lines(["*ERROR: *file*: Not a directory; choose another --scaling-report-dir*"])
+    result.stdout.fnmatch_lines(["*ERROR: *file*Not a directory*choose another --scaling-report-dir*"])

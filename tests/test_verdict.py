@@ -73,7 +73,7 @@ def test_too_few_sessions_decide_nothing_and_say_what_it_takes() -> None:
     found = verdict.paired([0.5, 0.5], 0.05, 1, 2, 20.0)
     assert found.outcome is Outcome.INCONCLUSIVE
     assert (
-        found.reason == f"2 session(s) measured, {FIRST_LOOK} are needed for a decision: raise the budget to about 60 s"
+        found.reason == f"2 session(s) measured, {FIRST_LOOK} are needed for a decision: raise the budget to about 80 s"
     )
 
 

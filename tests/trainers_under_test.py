@@ -34,10 +34,6 @@ class SlowAtTwo(DDPTrainer):
         return loss
 
 
-class Equal(Scratch):
-    """The scratch trainer under another name."""
-
-
 class Sleeps(Scratch):
     """Right, and slower by much more than any noise."""
 

@@ -21,23 +21,23 @@ CLOCK = Clock()
 @pytest.mark.filterwarnings("ignore:Benchmark fixture was not used")  # an ERROR has no samples to hand over
 @pytest.mark.benchmark(timer=CLOCK, group="scaling: seconds a step")
 def test_scaling(
-    cell: Cell,
+    scaling_cell: Cell,
     scaling_run: Run,
     benchmark: Any,
     request: pytest.FixtureRequest,
 ) -> None:
     """The cell's verdict: FAIL and ERROR fail, INCONCLUSIVE skips (or fails, as the user wishes), the rest passes."""
     settings = request.config.stash[CONFIG]
-    found = scaling_run.cell(cell)
+    found = scaling_run.cell(scaling_cell)
     request.node.user_properties.extend(properties(found))
     if found.outcome is Outcome.ERROR:
         pytest.fail(f"ERROR: {found.reason}\n{found.details}", pytrace=False)
-    own = arm("candidate", cell.trainer, cell)
+    own = arm("candidate", scaling_cell.trainer, scaling_cell)
     replay(
         benchmark,
         CLOCK,
         results.step_samples_s(scaling_run.measurement, own),
-        {"cell": cell.id, "verdict": found.outcome.value, "run_id": scaling_run.record.run_id},
+        {"cell": scaling_cell.id, "verdict": found.outcome.value, "run_id": scaling_run.record.run_id},
     )
     if found.outcome is Outcome.FAIL:
         pytest.fail(f"FAIL: {found.reason}", pytrace=False)
