@@ -13,7 +13,7 @@ from suite.record import Record
 from suite.render import figures
 
 # A narrower terminal, or a log, wraps or scrolls: a table folded into its columns could not be read at all.
-MIN_WIDTH = 150
+MIN_WIDTH = 160
 
 _STYLE = {"PASS": "green", "FAIL": "bold red", "INCONCLUSIVE": "yellow", "NO BASELINE": "cyan", "ERROR": "bold red"}
 
@@ -33,7 +33,8 @@ def render(record: Record, width: int, *, color: bool) -> str:
     )
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     for column in figures.COLUMNS:
-        table.add_column(column, justify="left" if column in ("cell", "verdict") else "right", overflow="fold")
+        left = column in ("cell", "verdict")
+        table.add_column(column, justify="left" if left else "right", overflow="fold", no_wrap=left)
     for cell in record.cells:
         *texts, outcome = figures.row(record, cell)
         table.add_row(*map(Text, texts), Text(outcome, style=_STYLE[outcome]))
