@@ -35,6 +35,7 @@ def test_the_summary_begins_with_the_verdicts() -> None:
     assert text.startswith("# Scaling: 2 NO BASELINE\n")
     assert "| 0.80 [0.75, 0.85] |" in text
     assert "torch 2.15.0" in text
+    assert "Timed on lenet: synthetic (60,000 samples)." in text
 
 
 def test_an_interrupted_run_says_so_first() -> None:

@@ -12,6 +12,7 @@ def render(record: Record) -> str:
     """Verdicts first, then the table, what was trained, and where it ran. Text from the record is escaped."""
     counts = Counter(cell.outcome.value for cell in record.cells)
     verdicts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
+    timed_on = sorted(record.datasets.items())
     commit = record.environment.commit + (" (with uncommitted changes)" if record.environment.dirty else "")
     lines = [
         f"# Scaling: {verdicts or 'no cells'}",
@@ -22,7 +23,9 @@ def render(record: Record) -> str:
             else []
         ),
         f"Commit {_text(commit)}, compared with {_text(figures.compared_with(record))}, "
-        f"tolerance {record.tolerance:.1%}, {len(record.sessions)} sessions in {record.wall_s:.0f} s.",
+        f"tolerance {record.tolerance:.1%}, {len(record.sessions)} sessions in {record.wall_s:.0f} s. Timed on "
+        + ", ".join(f"{_text(name)}: {_text(data)} ({record.epoch_samples[name]:,} samples)" for name, data in timed_on)
+        + ".",
         "",
         "| " + " | ".join(figures.COLUMNS) + " |",
         "|" + "---|" * len(figures.COLUMNS),
