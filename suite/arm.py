@@ -71,10 +71,11 @@ def make_trainer(
     model = model.to(set_precision(workload["precision"]))
     if workload["memory_format"] == "channels_last":
         model = model.to(memory_format=torch.channels_last)
-    if workload["compile"]:
-        model.compile()
     made = trainer(model, devices, lr=lr)
     contract.check_instance(made, devices)
+    if workload["compile"]:
+        for replica in made.replicas:  # not the model: a trainer that copies it would lose the compilation
+            replica.compile()
     return made
 
 

@@ -23,15 +23,14 @@ HERE = f"{trainers_under_test.__file__}:"
 needs_two_cores = pytest.mark.skipif(len(available_cores()) < 2, reason="two CPU workers need two cores")
 
 
-def workers() -> set[int]:
-    """Launchers and workers that live on this machine, those of this process's own fixtures left out."""
-    own = {process.pid for process in psutil.Process().children(recursive=True)}
+def workers(project: Project) -> set[int]:
+    """Launchers and workers that a run in this project has left behind."""
     found = set()
-    for process in psutil.process_iter(["cmdline"]):
+    for process in psutil.process_iter(["cmdline", "cwd"]):
         line = " ".join(process.info["cmdline"] or ())
-        if "suite.launch" in line or "suite.worker" in line:
+        if ("suite.launch" in line or "suite.worker" in line) and process.info["cwd"] == str(project.path):
             found.add(process.pid)
-    return found - own
+    return found
 
 
 @needs_two_cores
@@ -83,7 +82,7 @@ def test_a_first_run_and_an_accepted_one(project: Project) -> None:
     assert again.ret == 0
     assert project.outcomes() == {"scratch-tiny-strong-1": "INCONCLUSIVE"}
     again.stdout.fnmatch_lines(["INCONCLUSIVE: *than the 1 accepted run(s)*"])
-    assert not workers()
+    assert not workers(project)
 
 
 @needs_two_cores
@@ -127,7 +126,7 @@ def test_what_breaks_is_an_error_and_the_rest_goes_on(project: Project) -> None:
     )
     assert project.outcomes()["scratch-tiny-strong-2"] == "NO BASELINE"
     assert not list(project.path.glob("reports/*/baseline.json"))
-    assert not workers()
+    assert not workers(project)
 
 
 @needs_two_cores
@@ -144,6 +143,7 @@ def test_an_interrupt_keeps_what_was_measured_and_leaves_nothing(project: Projec
     assert run.stdout is not None
     for line in run.stdout:
         if "session 2" in line:
+            assert workers(project), "while it runs, there are some"
             break
     run.send_signal(signal.SIGINT)
     run.communicate(timeout=60)
@@ -152,9 +152,9 @@ def test_an_interrupt_keeps_what_was_measured_and_leaves_nothing(project: Projec
     assert record.interrupted
     assert record.sessions
     deadline = time.monotonic() + 10
-    while workers() and time.monotonic() < deadline:
+    while workers(project) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not workers()
+    assert not workers(project)
 
 
 def test_gpu_cells_without_a_gpu_are_one_failing_item(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
