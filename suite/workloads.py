@@ -57,7 +57,7 @@ class Workload(_Frozen):
         loader: "resident" (whole set on the device, batches by index) or "book" (per-sample transforms, worker
             processes).
         precision: of parameters and matrix products.
-        compile: compile the trainer's replicas; without effect where replicas are made anew at every step (data_parallel).
+        compile: compile the trainer's replicas; without effect where they are made anew at every step (data_parallel).
         accuracy: how the net is trained for its accuracy; None measures none.
         published: what the documents print, by world size.
     """
