@@ -78,9 +78,12 @@ def read(config: pytest.Config) -> Config:
         pytest.UsageError: a value is unknown or impossible; the message lists the valid ones.
     """
     get = _Reader(config)
+    # pytest takes the value in `--scaling-data-root ../elsewhere` for a test path when it looks for its own rootdir, and may
+    # end up above the project and without its ini file: then the project is where the user stands.
+    root = config.inipath.parent if config.inipath is not None else config.invocation_params.dir
     try:
         found = devices.parse(get.text("devices", "auto"))
-        known = workloads.available(config.rootpath / "pyproject.toml")
+        known = workloads.available(root / "pyproject.toml")
     except ValueError as error:
         raise pytest.UsageError(f"--scaling: {error}") from error
     names = get.texts("workload", ("lenet",))
@@ -94,13 +97,13 @@ def read(config: pytest.Config) -> Config:
         _check_trainer("trainer", trainer)
     profile = get.one_of("profile", get.text("profile", "quick"), BUDGET_S)
     return Config(
-        root=config.rootpath,
+        root=root,
         devices=found,
         world_sizes=_world_sizes(get, found),
         trainers=trainers,
         workloads=tuple(known[name] for name in names),
         modes=modes,
-        data_root=config.rootpath / get.text("data-root", "data"),
+        data_root=get.folder("data-root", "data", root),
         tolerance=get.number("tolerance", 0.05, above=0),
         budget_s=get.number("budget", BUDGET_S[profile], above=0),
         min_sessions=1 if get.text("budget", "") else MIN_SESSIONS,
@@ -110,7 +113,7 @@ def read(config: pytest.Config) -> Config:
         profile=profile,
         inconclusive=get.one_of("inconclusive", get.text("inconclusive", "warn"), ("warn", "fail")),
         require_baseline=get.text("require-baseline", "no") not in ("no", "false"),
-        report_dir=config.rootpath / get.text("report-dir", "reports"),
+        report_dir=get.folder("report-dir", "reports", root),
     )
 
 
@@ -122,6 +125,11 @@ class _Reader:
         dest = _dest(name)
         value = self._config.getoption(dest)
         return str(value if value is not None else self._config.getini(dest) or default)
+
+    def folder(self, name: str, default: str, root: Path) -> Path:
+        """Relative to where the user stands on the command line, and to the project in its ini file."""
+        here = self._config.invocation_params.dir if self.on_command_line(name) else root
+        return here / self.text(name, default)
 
     def on_command_line(self, name: str) -> bool:
         return self._config.getoption(_dest(name)) is not None

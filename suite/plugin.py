@@ -150,7 +150,7 @@ class Run:
         self.settings = settings = config.stash[CONFIG]
         about = machine.describe(settings.devices)
         baseline = baselines.read(settings.report_dir, about.key)
-        self.measurement = Measurement(settings, cells, about, *machine.git_state(config.rootpath))
+        self.measurement = Measurement(settings, cells, about, *machine.git_state(settings.root))
         self.accepted = ""
         runs = settings.report_dir / about.key / "runs"
         try:
@@ -158,7 +158,7 @@ class Run:
         except OSError as error:
             raise RecordError(f"{runs}: {error.strerror}; choose another --scaling-report-dir") from error
         try:
-            campaign.measure(self.measurement, config.rootpath, Progress(config))
+            campaign.measure(self.measurement, settings.root, Progress(config))
         except KeyboardInterrupt:
             self.measurement.interrupted = True
             raise

@@ -106,3 +106,13 @@ def test_a_usage_error_is_exit_status_4(project: Project) -> None:
     result = project.pytest("--scaling-trainer", "nope")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: *--scaling-trainer 'nope': valid values are single, scratch, *"])
+
+
+def test_a_folder_given_as_an_option_does_not_move_the_project(project: Project) -> None:
+    """Pytest takes the folder for a test path, and its rootdir goes up to where both have a common parent."""
+    elsewhere = project.path.parent / "elsewhere"
+    elsewhere.mkdir()
+    config = project.config("--scaling-data-root", str(elsewhere))
+    assert options.read(config).root == project.path
+    assert options.read(config).report_dir == project.path / "reports"
+    assert options.read(config).data_root == elsewhere
