@@ -78,8 +78,8 @@ def read(config: pytest.Config) -> Config:
         pytest.UsageError: a value is unknown or impossible; the message lists the valid ones.
     """
     get = _Reader(config)
-    # pytest takes the value in `--scaling-data-root ../elsewhere` for a test path when it looks for its rootdir, and may end
-    # up above the project, without its ini file: then the project is where the user stands.
+    # Looking for its rootdir, pytest takes the value in `--scaling-data-root ../elsewhere` for a test path,
+    # and may end up above the project and without its ini file: then the project is where the user stands.
     root = config.inipath.parent if config.inipath is not None else config.invocation_params.dir
     try:
         found = devices.parse(get.text("devices", "auto"))
