@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -139,7 +142,12 @@ def test_nothing_is_left_when_the_controller_is_killed() -> None:
         "print(pool._process.pid, *group.pids.values(), flush=True)\n"
         "import time; time.sleep(600)\n"
     )
-    controller = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    folder = (
+        tempfile.mkdtemp()
+    )  # short, as a socket's path has to be; the killed controller leaves its own folder in it
+    controller = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": folder}
+    )
     assert controller.stdout is not None
     pids = [int(pid) for pid in controller.stdout.readline().split()]
     assert len(pids) == 3
@@ -149,6 +157,7 @@ def test_nothing_is_left_when_the_controller_is_killed() -> None:
     deadline = time.monotonic() + 10
     while any(_alive(pid) for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.1)
+    shutil.rmtree(folder)
     assert not any(_alive(pid) for pid in pids)
 
 
