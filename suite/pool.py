@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -327,18 +327,3 @@ class Pool:
             "PYTHONPATH": os.pathsep.join(paths),
             "PYTHONSAFEPATH": "1",
         }
-
-
-def one_worker(pool: Pool, name: str) -> contextlib.AbstractContextManager[Group]:
-    """A group of one worker for questions that measure nothing; ended on leaving."""
-
-    @contextlib.contextmanager
-    def started() -> Iterator[Group]:
-        group = pool.launch(name, 1)
-        try:
-            group.wait_connected()
-            yield group
-        finally:
-            group.close()
-
-    return started()

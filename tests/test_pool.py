@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,22 @@ import pytest
 
 from suite import failure
 from suite.failure import WorkerFailure
-from suite.pool import Pool, one_worker
+from suite.pool import Group, Pool
 from suite.quiet import available_cores
 from tests import trainers_under_test
 
 HERE = f"{trainers_under_test.__file__}:"
+
+
+@contextlib.contextmanager
+def one_worker(pool: Pool, name: str) -> Iterator[Group]:
+    """A group of one worker, let go on leaving."""
+    group = pool.launch(name, 1)
+    try:
+        group.wait_connected()
+        yield group
+    finally:
+        group.close()
 
 
 @pytest.fixture(scope="module")
