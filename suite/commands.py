@@ -16,7 +16,11 @@ import torch
 from torch import distributed as dist
 
 from suite import arm as arms
-from suite import contract, properties, quiet, training
+from suite import contract, quiet, training
+from suite.properties import observe as observation
+from suite.properties import trainer as trainer_checks
+from suite.properties.case import Case
+from suite.properties.seen import Seen
 from suite.timing import LossNotFinite
 
 Answer = dict[str, Any]
@@ -32,6 +36,8 @@ class State:
 
     rank: int
     timed: dict[str, arms.TimedArm] = field(default_factory=dict)
+    oracle: str = "sgd"
+    loss: observation.Loss | None = None
 
     def devices(self, arm: dict[str, Any]) -> list[torch.device]:
         """The devices this process drives; binds the process to them, and joins the process group where there is one.
@@ -104,23 +110,22 @@ def train(state: State, arm: dict[str, Any], recipe: dict[str, Any]) -> Answer:
     return training.train(state.rank, state.devices(arm), arm, recipe)
 
 
-def check(state: State, arm: dict[str, Any], case: dict[str, Any], folder: str) -> Answer:
-    """Train the steps of a case and hold them against the oracle (see `suite.properties`).
+def observe(state: State, arm: dict[str, Any], case: dict[str, Any]) -> Answer:
+    """Run a trainer through a case of a correctness check; the answer is what this rank saw."""
+    trainer, devices = contract.load_trainer(arm["trainer"]), state.devices(arm)
+    seen, state.loss = observation.observe(trainer, devices, Case.from_json(case), state.rank)
+    state.oracle = getattr(trainer, "oracle", "sgd")
+    return seen
 
-    With oracle "self" the same case is asked of one device first, which leaves its trajectory in `folder` for the
-    others.
-    """
-    taken = properties.trajectory(state.rank, state.devices(arm), arm, case)
+
+def judge(
+    state: State, check: str, case: dict[str, Any], ranks: list[dict[str, Any]], alone: dict[str, Any] | None
+) -> Answer:
+    """Apply a check to what all ranks saw of the case that was observed last; rank 0 does it."""
     if state.rank > 0:
         return {}
-    if taken.oracle == "sgd":
-        deviations = properties.against_sgd(taken, case)
-    elif arm["world_size"] == 1:
-        taken.save(folder)
-        deviations = []
-    else:
-        deviations = properties.against_self(taken, properties.Trajectory.load(folder), case)
-    return {"replicas_equal": taken.replicas_equal, "deviations": [asdict(deviation) for deviation in deviations]}
+    seen = Seen(Case.from_json(case), ranks, alone, state.oracle, state.loss)
+    return asdict(trainer_checks.judge(check, seen))
 
 
 COMMANDS: dict[str, Callable[..., Answer]] = {
@@ -129,5 +134,6 @@ COMMANDS: dict[str, Callable[..., Answer]] = {
     "setup": setup,
     "window": window,
     "train": train,
-    "check": check,
+    "observe": observe,
+    "judge": judge,
 }

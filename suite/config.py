@@ -22,6 +22,7 @@ class Config:
     devices: Devices
     world_sizes: tuple[int, ...]
     trainers: tuple[str, ...]
+    checked: tuple[str, ...]  # the trainers that -m correctness checks: those asked for, or all of the table
     workloads: tuple[Workload, ...]
     modes: tuple[str, ...]
     data_root: Path

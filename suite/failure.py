@@ -25,11 +25,13 @@ class WorkerFailure(Exception):
         group: the group's name.
         cause: one line: which rank, what happened, what to do where that is known.
         details: more lines: a traceback, the end of a rank's stderr, every live rank's stack.
+        raised: whether a rank raised, which is a clear refusal; otherwise it died or was silent.
     """
 
     group: str
     cause: str
     details: list[str] = field(default_factory=list)
+    raised: bool = False
 
     def __str__(self) -> str:
         return "\n".join([f"{self.group}: {self.cause}", *self.details])
@@ -43,7 +45,7 @@ def died(group: str, rank: int, exitcode: int | None, stderr_tail: str) -> Worke
 
 def raised(group: str, rank: int, error: str, traceback: str) -> WorkerFailure:
     """A rank's command raised."""
-    return WorkerFailure(group, f"rank {rank}: {error}", [traceback.rstrip()] if traceback else [])
+    return WorkerFailure(group, f"rank {rank}: {error}", [traceback.rstrip()] if traceback else [], True)
 
 
 def silent(group: str, ranks: list[int], doing: str, deadline_s: float, stacks: dict[int, str]) -> WorkerFailure:

@@ -93,6 +93,7 @@ def read(config: pytest.Config) -> Config:
     for mode in modes:
         get.one_of("mode", mode, MODES)
     trainers = get.texts("trainer", DEFAULT_TRAINERS)
+    checked = get.texts("trainer", tuple(TRAINERS))
     for trainer in trainers:
         _check_trainer("trainer", trainer)
     profile = get.one_of("profile", get.text("profile", "quick"), BUDGET_S)
@@ -101,6 +102,7 @@ def read(config: pytest.Config) -> Config:
         devices=found,
         world_sizes=_world_sizes(get, found),
         trainers=trainers,
+        checked=checked,
         workloads=tuple(known[name] for name in names),
         modes=modes,
         data_root=get.folder("data-root", "data", root),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from suite import baselines, campaign, machine, options, results
-from suite.cells import Cell
+from suite.cells import Cell, short
 from suite.config import Config
 from suite.devices import cuda_count
 from suite.measurement import Measurement
@@ -26,6 +26,10 @@ MARKERS = (
     "scaling: a cell of the benchmark matrix",
     "correctness: a correctness check of the trainers under test",
 )
+
+OURS = ("scaling", "correctness")
+NIGHTLY = "nightly"
+NOTE = "note"  # the name of a user property that the summary shows
 
 CONFIG = pytest.StashKey[Config]()
 RUN = pytest.StashKey["Run"]()
@@ -40,8 +44,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     options.add_options(parser)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the markers and read the options, so that a bad one ends pytest before anything runs."""
+    if config.getoption("hypothesis_profile", None) == NIGHTLY:
+        _know_nightly()
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
     config.stash[CONFIG] = options.read(config)
@@ -53,11 +60,17 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One item a cell."""
-    if "scaling_cell" not in metafunc.fixturenames:
-        return
+    """One item a cell, and one for each check of each trainer."""
     config = metafunc.config.stash[CONFIG]
     marks = [pytest.mark.gpu] if config.devices.kind == "cuda" else []
+    if "correctness_check" in metafunc.fixturenames:
+        from suite.checks.draw import CHECKS  # loads hypothesis: only where there is something to check
+
+        pairs = [(trainer, check) for trainer in config.checked for check in CHECKS]
+        asked = [pytest.param(*pair, id=f"{short(pair[0])}-{pair[1]}", marks=marks) for pair in pairs]
+        metafunc.parametrize(("correctness_trainer", "correctness_check"), asked)
+    if "scaling_cell" not in metafunc.fixturenames:
+        return
     found = [
         Cell(trainer, workload.name, mode, world_size)
         for workload in config.workloads
@@ -77,7 +90,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     asked = "gpu" in config.getoption("markexpr")
     needing = [item for item in items if asked and item.get_closest_marker("gpu")]
     if settings.devices.kind == "cuda":
-        needing += [item for item in cells if item not in needing]
+        needing += [item for item in items if _is_ours(item) and item not in needing]
     gpus = max(1, settings.require_devices, settings.devices.gpus_needed)
     message = ""
     if needing and cuda_count() < gpus:
@@ -89,7 +102,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         others = [item for item in items if item not in needing]
         config.hook.pytest_deselected(items=needing[1:])
         missing = MissingDevices.from_parent(needing[0].session, name="devices", message=message)
-        for name in ("gpu", "scaling"):
+        for name in ("gpu", *OURS):
             if needing[0].get_closest_marker(name):
                 missing.add_marker(name)
         items[:] = [missing, *others]
@@ -113,6 +126,20 @@ class MissingDevices(pytest.Item):
     def reportinfo(self) -> tuple[Path, None, str]:
         """Where pytest says this item comes from."""
         return self.path, None, self.name
+
+
+def _know_nightly() -> None:
+    """Let `--hypothesis-profile nightly` mean ten times hypothesis's examples where a project has no such profile."""
+    from hypothesis import errors, settings
+
+    try:
+        settings.get_profile(NIGHTLY)
+    except errors.InvalidArgument:
+        settings.register_profile(NIGHTLY, deadline=None, max_examples=1000)
+
+
+def _is_ours(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(name) for name in OURS)
 
 
 def _missing(kind: str, found: int, needed: int) -> str:
@@ -187,6 +214,20 @@ class Run:
 
 
 @pytest.fixture(scope="session")
+def scaling_config(request: pytest.FixtureRequest) -> Config:
+    """The effective settings."""
+    return request.config.stash[CONFIG]
+
+
+@pytest.fixture(scope="session")
+def fresh_examples(request: pytest.FixtureRequest) -> bool:
+    """Whether the hypothesis profile that was asked for draws other examples in every run; by default none does."""
+    from hypothesis import settings
+
+    return request.config.getoption("hypothesis_profile", None) is not None and not settings().derandomize
+
+
+@pytest.fixture(scope="session")
 def scaling_run(request: pytest.FixtureRequest) -> Run:
     """The run over all selected cells."""
     cells = [_parameters(item)["scaling_cell"] for item in request.session.items if "scaling_cell" in _parameters(item)]
@@ -201,7 +242,17 @@ def _parameters(item: pytest.Item) -> dict[str, Any]:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """The table, and where the record lies."""
+    """The notes of the correctness checks; the table of a run, and where its record lies."""
+    notes = [
+        value
+        for report in terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
+        for name, value in report.user_properties
+        if name == NOTE and report.when == "call"
+    ]
+    if notes:
+        terminalreporter.section("correctness: right, and worth knowing")
+        for note in notes:
+            terminalreporter.write_line(note)
     run = config.stash.get(RUN, None)
     if run is None:
         return

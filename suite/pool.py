@@ -29,6 +29,7 @@ from suite.channel import Channel, ChannelClosed, ChannelGarbled, Message
 
 START_TIMEOUT_S = 120.0  # the first answer of a worker includes the import of torch, on a machine that may be busy
 END_TIMEOUT_S = 10.0
+ECHO_SHARE = 0.2  # of a time limit: a rank that raised leaves the others waiting for it, and they are given so long
 TAIL_BYTES = 4000
 
 
@@ -65,17 +66,34 @@ class Group:
                 channel.send({"command": command, **arguments})
 
     def collect(self, command: str, timeout_s: float = START_TIMEOUT_S) -> list[Message]:
-        """Wait for every rank's answer to what was posted; as `request`."""
+        """Wait for every rank's answer to what was posted; as `request`.
+
+        An answer with a "raised" that is not empty tells of an exception which the command itself has caught.
+        """
         deadline = time.monotonic() + timeout_s
+        raised: tuple[int, Message] | None = None
         while len(self.answers) < self.size:
             self._raise_if_broken()
+            if raised is None:
+                raised = next(((rank, answer) for rank, answer in self.answers.items() if answer.get("raised")), None)
+                deadline = min(deadline, time.monotonic() + ECHO_SHARE * timeout_s) if raised else deadline
             if not self._pool.wait(deadline):
+                if raised is not None:
+                    self.kill()
+                    rank, answer = raised
+                    what = "{where}: {error}; the other ranks wait for it".format_map(answer["raised"])
+                    raise failure.raised(self.name, rank, what, answer["raised"]["traceback"])
                 missing = sorted(set(range(self.size)) - set(self.answers))
                 stacks = self._stacks()
                 self.kill()
                 raise failure.silent(self.name, missing, command, timeout_s, stacks)
         self._raise_if_broken()
         return [self.answers[rank] for rank in range(self.size)]
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still be asked."""
+        return self._pool.groups.get(self.name) is self
 
     def wait_connected(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait until every rank's process is up.
@@ -110,7 +128,7 @@ class Group:
         self._pool.groups.pop(self.name, None)
 
     def _raise_if_broken(self) -> None:
-        if self._pool.groups.get(self.name) is not self:
+        if not self.alive:
             raise failure.WorkerFailure(self.name, "it was ended before it was asked")
         error = next(((rank, answer) for rank, answer in self.answers.items() if "error" in answer), None)
         if error is not None:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from suite import devices
+from suite.checks.bench import Bench
 from suite.pool import Pool
 from tests.project import Project
 
@@ -15,6 +17,12 @@ def pool() -> Iterator[Pool]:
     """One launcher of worker processes for all tests that use real ones."""
     with Pool(kind="cpu") as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def bench(pool: Pool) -> Bench:
+    """Ranks for correctness checks, shared by all tests that put cases to trainers."""
+    return Bench(pool, devices.parse("cpu"))
 
 
 @pytest.fixture

@@ -52,11 +52,13 @@ class Project:
         lines = "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
         (self.path / "pyproject.toml").write_text(PYPROJECT + lines)
 
-    def pytest(self, *arguments: str) -> pytest.RunResult:
-        """`pytest --pyargs suite.benchmarks` with the plugin loaded as an installed one is."""
-        return self._pytester.runpytest_subprocess(
-            "-p", "suite.plugin", "--pyargs", "suite.benchmarks", *arguments, timeout=150
-        )
+    def pytest(self, *arguments: str, package: str = "suite.benchmarks") -> pytest.RunResult:
+        """`pytest --pyargs` with the plugin loaded as an installed one is."""
+        return self._pytester.runpytest_subprocess("-p", "suite.plugin", "--pyargs", package, *arguments, timeout=150)
+
+    def correctness(self, *arguments: str) -> pytest.RunResult:
+        """The correctness checks."""
+        return self.pytest("-m", "correctness", *arguments, package="suite.checks")
 
     def config(self, *arguments: str) -> pytest.Config:
         """The configuration pytest would have with these arguments, in this process and not yet acted on."""

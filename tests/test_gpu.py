@@ -1,66 +1,55 @@
-"""The same properties on real GPUs (`pytest -m gpu`): gradients, chunks, NCCL ranks."""
+"""Our scatter and our wrapper beside torch's own, on real GPUs (`pytest -m gpu`, with the correctness checks).
+
+With one GPU it stands for two, as `--scaling-devices cuda:0,cuda:0` has it.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import copy
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
 
+from reference.cpu_data_parallel import CPUDataParallel
 from reference.scatter import chunk_sizes, scatter
-from suite import properties
 from suite.devices import cuda_count
-from suite.pool import Pool
+from suite.properties import nets
+from suite.properties.case import Case, Net
 
 pytestmark = pytest.mark.gpu
 
-CASE: dict[str, Any] = {
-    "model": "lenet",
-    "input_shape": [1, 28, 28],
-    "classes": 10,
-    "init": "xavier",
-    "dtype": "float64",
-    "seed": 3,
-    "lr": 0.1,
-    "batches": [13, 5, 1],
-}
+
+def gpus(count: int) -> list[torch.device]:
+    """So many devices, GPUs used in turn."""
+    return [torch.device("cuda", index % cuda_count()) for index in range(count)]
 
 
-def gpus() -> list[torch.device]:
-    return [torch.device("cuda", index) for index in range(cuda_count())]
+@given(samples=st.integers(1, 40), count=st.integers(1, 8))
+def test_our_chunks_are_torchs_chunks(samples: int, count: int) -> None:
+    devices = gpus(count)
+    X = torch.arange(2 * samples, device=devices[0]).reshape(samples, 2)
+    shards = scatter(X, devices)
+    theirs = nn.parallel.scatter(X, devices)
+    assert [len(shard) for shard in shards] == chunk_sizes(samples, count)
+    assert [shard.device for shard in shards] == devices[: len(shards)]
+    assert all(torch.equal(a, b) for a, b in zip(shards, theirs, strict=True))
 
 
-@pytest.mark.parametrize("trainer", ["single", "scratch", "data_parallel"])
-def test_one_process_trainers_compute_one_devices_gradient(trainer: str) -> None:
-    devices = gpus()
-    arm = {"trainer": trainer, "processes": "one", "world_size": len(devices)}
-    taken = properties.trajectory(0, devices, arm, CASE)
-    assert taken.replicas_equal
-    assert max(deviation.ratio for deviation in properties.against_sgd(taken, CASE)) <= 1
-
-
-@pytest.mark.parametrize("ranks_per_gpu", [1, 2], ids=["nccl", "oversubscribed-gloo"])
-def test_ddp_computes_one_devices_gradient(pool: Pool, ranks_per_gpu: int) -> None:
-    names = [str(device) for device in gpus()] * ranks_per_gpu
-    group = pool.launch(f"gpu-ranks-{ranks_per_gpu}", len(names))
-    group.wait_connected()
-    arm = {
-        "trainer": "ddp",
-        "processes": "per-device",
-        "world_size": len(names),
-        "devices": names,
-        "pinned": [],
-        "backend": "nccl" if ranks_per_gpu == 1 else "gloo",
-    }
-    answer = group.request("check", arm=arm, case=CASE, folder="")[0]
-    group.close()
-    assert answer["replicas_equal"]
-    assert max(deviation["ratio"] for deviation in answer["deviations"]) <= 1
-
-
-def test_our_chunks_are_torchs_chunks() -> None:
-    devices = gpus()
-    for samples in range(1, 3 * len(devices) + 2):
-        shards = scatter(torch.arange(samples, device=devices[0]), devices)
-        assert [len(shard) for shard in shards] == chunk_sizes(samples, len(devices))
-        assert [shard.device for shard in shards] == devices[: len(shards)]
+@given(batch=st.integers(1, 13), count=st.integers(2, 4), seed=st.integers(0, 99))
+def test_our_wrapper_computes_what_torchs_does(batch: int, count: int, seed: int) -> None:
+    """Outputs and gradients, in float64: two orders of the same sums."""
+    devices = gpus(count)
+    case = Case(count, (batch,), seed, net=Net(hidden=(4,), tied=True, buffer=True))
+    ours, theirs = (copy.deepcopy(nets.build(case)).to(devices[0]) for _ in range(2))
+    X = nets.minibatch(case, 0)[0].to(devices[0])
+    wrapped = CPUDataParallel(ours, devices)
+    output, expected = wrapped(X), nn.DataParallel(theirs, devices)(X)
+    torch.testing.assert_close(output, expected)
+    output.square().sum().backward()
+    expected.square().sum().backward()
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
+    wrapped.close()

@@ -1,151 +1,245 @@
-"""Gradients against one device: one-process trainers on virtual devices, per-device ones on real gloo ranks.
-
-A check that cannot fail is worth nothing, so wrong trainers stand beside the right ones.
-"""
+"""The checks themselves: how sharp they are, what they name, and that they judge what was seen and nothing else."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+import copy
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor, nn
 
-from suite import properties
-from suite.pool import Group, Pool
-from tests import trainers_under_test
+from reference.all_reduce import ALL_REDUCE
+from reference.data.index import index_batches
+from reference.evaluate import count_correct
+from reference.scatter import scatter
+from reference.trainers.scratch import Scratch
+from reference.trainers.single import Single
+from suite.checks import draw
+from suite.properties import nets, suspects, tolerance
+from suite.properties.case import Case, Net
+from suite.properties.observe import Observation, observe
+from suite.properties.seen import RIGHT, Judgement, Seen
+from suite.properties.trainer import CHECKS, judge
+from tests.function_cases import FUNCTION_CHECKS, search
 
-HERE = f"{trainers_under_test.__file__}:"
-RANKS = (1, 2, 4)
-
-
-@st.composite
-def cases(draw: st.DrawFn) -> dict[str, Any]:
-    """Nets, dtypes and minibatch sizes, uneven and smaller than the world included; float32 only on a smooth net."""
-    dtype = draw(st.sampled_from(["float64", "float32"]))
-    image = draw(st.booleans()) and dtype == "float64"
-    return {
-        "model": "lenet" if image else "toy",
-        "input_shape": [1, 28, 28] if image else [5],
-        "classes": 10 if image else 2,
-        "init": draw(st.sampled_from(["default", "xavier"])),
-        "dtype": dtype,
-        "seed": draw(st.integers(0, 1000)),
-        "lr": draw(st.sampled_from([0.05, 0.5])),
-        "batches": draw(st.lists(st.integers(1, 11), min_size=1, max_size=3)),
-    }
+CPU = torch.device("cpu")
+CASE = Case(2, (5, 3), net=Net(hidden=(3,)))
 
 
-def in_process(trainer: str, world_size: int, case: dict[str, Any]) -> tuple[bool, float]:
-    """Whether the replicas agree, and the worst error over its bound."""
-    devices = [torch.device("cpu")] * world_size
-    arm = {"trainer": trainer, "processes": "one", "world_size": world_size}
-    taken = properties.trajectory(0, devices, arm, case)
-    return taken.replicas_equal, max(deviation.ratio for deviation in properties.against_sgd(taken, case))
+@pytest.fixture(autouse=True, scope="module")
+def one_intra_op_thread() -> Iterator[None]:
+    """Keep torch to one thread: on a busy machine a second one is waited for at every small operation."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("trainer", ["single", "scratch", "data_parallel"])
-@settings(max_examples=25)
-@given(case=cases(), world_size=st.integers(1, 8))
-def test_one_process_trainers_compute_one_devices_gradient(trainer: str, case: dict[str, Any], world_size: int) -> None:
-    equal, ratio = in_process(trainer, world_size, case)
-    assert equal
-    assert ratio <= 1
+def see(trainer: type[Any], case: Case) -> Observation:
+    return observe(trainer, [CPU] * case.world_size, case)[0]
 
 
-@pytest.fixture(scope="module")
-def groups(pool: Pool) -> Iterator[dict[int, Group]]:
-    """One group of gloo ranks for each world size, reused by all examples."""
-    made = {k: pool.launch(f"ranks-{k}", k) for k in RANKS}
-    for group in made.values():
-        group.wait_connected()
-    yield made
-    for group in made.values():
-        group.close()
+def tampered(change: Callable[[Observation], None], trainer: type[Any] = Single, case: Case = CASE) -> Seen:
+    """What a right trainer was seen to do, changed."""
+    seen = copy.deepcopy(see(trainer, case))
+    change(seen)
+    return Seen(case, [seen])
 
 
-def on_ranks(group: Group, trainer: str, case: dict[str, Any], folder: Path = Path()) -> dict[str, Any]:
-    arm = {
-        "trainer": trainer,
-        "processes": "per-device",
-        "world_size": group.size,
-        "devices": ["cpu"] * group.size,
-        "pinned": [],
-        "backend": "gloo",
-    }
-    return group.request("check", arm=arm, case=case, folder=str(folder))[0]
+def move(step: int, factor: float) -> Callable[[Observation], None]:
+    """Scale what a step did."""
+
+    def change(seen: Observation) -> None:
+        pairs = zip(*(seen["parameters"][i] for i in (step, step + 1)), strict=True)
+        seen["parameters"][step + 1] = [
+            [b + (a - b) * factor for b, a in zip(before, after, strict=True)] for before, after in pairs
+        ]
+
+    return change
 
 
-def worst(answer: dict[str, Any]) -> float:
-    return max(deviation["ratio"] for deviation in answer["deviations"])
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_right_trainer_passes_in_this_process_as_well(check: str) -> None:
+    net = {"dropout": Net(hidden=(64,), dropout=True), "batch_norm": Net(hidden=(3,), norm="batch")}.get(check, Net())
+    case = Case(1 if check == "identity" else 3, (6, 9), net=net)
+    seen = Seen(case, [see(Scratch, case)])
+    assert judge(check, seen).finding == ""
 
 
-@pytest.mark.parametrize("world_size", RANKS)
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(case=cases())
-def test_ddp_computes_one_devices_gradient_on_real_ranks(
-    groups: dict[int, Group], world_size: int, case: dict[str, Any]
-) -> None:
-    answer = on_ranks(groups[world_size], "ddp", case)
-    assert answer["replicas_equal"]
-    assert worst(answer) <= 1, answer
+@pytest.mark.parametrize("off", [1e-6, -1e-9, 1e-12])
+def test_the_bound_leaves_room_for_rounding_and_for_nothing_else(off: float) -> None:
+    case = Case(1, (8,))
+    assert judge("gradient", tampered(move(0, 1.0), case=case)) == RIGHT
+    assert "step 0: the gradient of 'head." in judge("gradient", tampered(move(0, 1 + off), case=case)).finding
 
 
-CASE = {
-    "model": "toy",
-    "input_shape": [5],
-    "classes": 2,
-    "init": "default",
-    "dtype": "float64",
-    "seed": 3,
-    "lr": 0.1,
-    "batches": [13, 5, 8],
+def test_a_frozen_parameter_must_not_move_at_all() -> None:
+    case = Case(1, (8,), net=Net(frozen=True))
+
+    def nudge(seen: Observation) -> None:
+        seen["parameters"][1][0][0] *= 1 + 2**-52
+
+    assert "the gradient of 'head.weight' is off by" in judge("gradient", tampered(nudge, case=case)).finding
+
+
+def test_a_number_that_is_none_is_wrong() -> None:
+    judgement = judge("gradient", tampered(move(1, float("nan"))))
+    assert "step 1" in judgement.finding
+    assert judgement.suspect.startswith("not a number")
+
+
+def test_an_exception_is_a_finding_with_its_traceback_and_in_refusals_a_note() -> None:
+    def refuse(seen: Observation) -> None:
+        seen["raised"] = {"where": "step 1", "error": "RuntimeError: no", "traceback": "Traceback: here"}
+
+    judgement = judge("gradient", tampered(refuse))
+    assert judgement == Judgement("the trainer raised at rank 0, step 1: RuntimeError: no", details="Traceback: here")
+    assert judge("refusals", tampered(refuse)) == Judgement(note="refused: rank 0, step 1: RuntimeError: no")
+
+
+def test_replicas_of_this_process_and_of_other_ranks_are_compared() -> None:
+    def differ(seen: Observation) -> None:
+        seen["differing"][2] = [(1, 0, 0.25)]
+
+    judgement = judge("replicas", tampered(differ))
+    assert judgement.finding == "after step 1, 'hidden.0.weight' of replica 1 differs from replica 0's by 0.25"
+    assert "d2l-ai/d2l-zh#955" in judgement.suspect
+    one, other = see(Single, CASE), copy.deepcopy(see(Single, CASE))
+    assert judge("replicas", Seen(CASE, [one, other])) == RIGHT
+    other["parameters"][2][0][0] += 2**-50
+    assert "after step 1, 'hidden.0.weight' of rank 1" in judge("replicas", Seen(CASE, [one, other])).finding
+
+
+def test_running_statistics_that_stay_at_their_start_are_lost() -> None:
+    case = Case(1, (6,), net=Net(hidden=(3,), norm="batch"))
+
+    def lose(seen: Observation) -> None:
+        seen["buffers"]["norms.0.running_mean"] = [0.0] * 3
+
+    assert judge("batch_norm", tampered(lambda seen: None, case=case)).finding == ""
+    assert "pytorch/pytorch#1051" in judge("batch_norm", tampered(lose, case=case)).suspect
+
+
+def test_a_sample_that_the_net_never_saw_is_missed() -> None:
+    case = Case(1, (6,), net=Net(hidden=(3,), norm="batch"))
+
+    def lose(seen: Observation) -> None:
+        seen["log"][0][0]["samples"].pop()
+
+    finding = judge("batch_norm", tampered(lose, case=case)).finding
+    assert finding == "step 0: the minibatch has samples 0 to 5, but the net saw [[0, 1, 2, 3, 4]]"
+
+
+def test_equal_masks_on_two_shards_are_found() -> None:
+    case = Case(2, (4,), net=Net(hidden=(64,), dropout=True))
+
+    def repeat(seen: Observation) -> None:
+        seen["log"][0][1]["masks"][1] = seen["log"][0][0]["masks"][0]
+
+    assert judge("dropout", tampered(lambda seen: None, Scratch, case)) == RIGHT
+    assert "huggingface/transformers#31412" in judge("dropout", tampered(repeat, Scratch, case)).suspect
+
+
+# What a wrong gradient looks like.
+
+
+def evidence(found: Callable[[list[Tensor], Tensor], Tensor], sizes: tuple[int, ...] = (4, 4, 2)) -> suspects.Evidence:
+    generator = torch.Generator().manual_seed(1)
+    sums = [size * torch.randn(6, generator=generator, dtype=torch.float64) for size in sizes]
+    earlier = [torch.randn(6, generator=generator, dtype=torch.float64) for _ in range(2)]
+    vectors = torch.tensor([False, False, False, False, True, True])
+    right = torch.stack(sums).sum(0) / sum(sizes)
+    return suspects.Evidence(found(sums, right), sums, sum(sizes), len(sizes), earlier, vectors)
+
+
+@pytest.mark.parametrize(
+    ("found", "name"),
+    [
+        (lambda sums, right: 3 * right, "summed over the 3 devices"),
+        (lambda sums, right: right / 3, "averaged over the 3 devices and divided by the global batch"),
+        (lambda sums, right: (sums[0] / 4 + sums[1] / 4 + sums[2] / 2) / 3, "mean of the shards' means"),
+        (lambda sums, right: sums[1] / 10, "no exchange: the gradient of shard 1 alone"),
+        (lambda sums, right: sums[2] / 2, "no exchange: the gradient of shard 2 alone"),
+        (lambda sums, right: (sums[0] + sums[1]) / 10, "the last shard left out"),
+        (lambda sums, right: (sums[0] + sums[1]) / 8, "the last shard left out"),
+        (lambda sums, right: torch.zeros(6, dtype=torch.float64), "nothing was learned"),
+        (lambda sums, right: 0.05 * right, "0.05 times the right gradient"),
+        (lambda sums, right: right * torch.tensor([1, 1, 1, 1, 0.5, 2]), "only one-dimensional parameters"),
+        (lambda sums, right: sum(s.float() for s in sums).double() / 10 + 1e-9, "in float32"),
+        (lambda sums, right: sum(s.bfloat16() for s in sums).double() / 10, "in 16 bits"),
+        (lambda sums, right: right * float("inf"), "not a number"),
+        (lambda sums, right: torch.arange(6, dtype=torch.float64) ** 3, ""),
+    ],
+)
+def test_known_bugs_are_told_apart(found: Callable[[list[Tensor], Tensor], Tensor], name: str) -> None:
+    assert suspects.name(evidence(found)).find(name) >= 0
+    assert bool(suspects.name(evidence(found))) is bool(name)
+
+
+def test_gradients_of_earlier_steps_are_recognised() -> None:
+    before = evidence(lambda sums, right: right).earlier
+    assert "stale" in suspects.name(evidence(lambda sums, right: before[-1]))
+    assert "never cleared" in suspects.name(evidence(lambda sums, right: right + before[0] + before[1]))
+    assert "step before added" in suspects.name(evidence(lambda sums, right: right + before[1]))
+
+
+# Nets and tolerances.
+
+
+@given(net=draw.nets(), seed=st.integers(0, 99))
+def test_every_net_that_is_drawn_can_be_built_alike_twice_and_trained(net: Net, seed: int) -> None:
+    case = Case(1, (3,), seed, net=net)
+    first, second = nets.build(case), nets.build(case)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    X, _ = nets.minibatch(case, 0)
+    assert first(X).shape == (3, net.classes)
+    assert first.log[0]["samples"] == [0, 1, 2]
+    assert first(X[:0]).shape == (0, net.classes)
+    others = nets.build(case, rank=1)
+    assert not any(torch.equal(a, b) for a, b in zip(first.parameters(), others.parameters(), strict=True))
+
+
+def test_the_bound_grows_with_the_terms_and_with_one_over_the_learning_rate() -> None:
+    model = nn.Linear(3, 2).double()
+    X = torch.randn(4, 3, dtype=torch.float64)
+    loose, tight = tolerance.gradient_bound(model, X, 0.01), tolerance.gradient_bound(model, X, 1.0)
+    assert all((a > b).all() for a, b in zip(loose, tight, strict=True))
+    assert all((b < 1e-12).all() for b in tight)
+    assert all((b > 0).all() for b in tight)
+
+
+@given(tensors=st.integers(1, 8).flatmap(lambda k: st.lists(st.floats(-8, 8, width=16), min_size=k, max_size=k)))
+def test_a_sum_in_bfloat16_stays_within_its_bound(tensors: list[float]) -> None:
+    each = [torch.tensor([value], dtype=torch.bfloat16) for value in tensors]
+    total = torch.zeros(1, dtype=torch.bfloat16)
+    for tensor in each:
+        total = total + tensor
+    exact = sum(tensor.double() for tensor in each)
+    assert float((total.double() - exact).abs()) <= float(tolerance.sum_bound(each))
+
+
+# The functions that trainers are built from; tests/mutants has the wrong ones.
+
+FUNCTIONS: dict[str, list[Any]] = {
+    "all_reduce": list(ALL_REDUCE.values()),
+    "scatter": [scatter],
+    "evaluation": [count_correct],
+    "feed": [index_batches],
 }
 
 
-def test_mean_of_means_is_found_on_uneven_shards(groups: dict[int, Group]) -> None:
-    """13 = 7 + 6: the mean of the ranks' means is not the mean."""
-    assert worst(on_ranks(groups[2], HERE + "MeanOfMeans", CASE)) > 1e6
-
-
-def test_mean_of_means_is_right_on_even_shards(groups: dict[int, Group]) -> None:
-    """Which is why hand-picked even batches never found it."""
-    assert worst(on_ranks(groups[2], HERE + "MeanOfMeans", CASE | {"batches": [8, 4]})) <= 1
-
-
-def test_a_missing_exchange_is_found(groups: dict[int, Group]) -> None:
-    answer = on_ranks(groups[2], HERE + "NoExchange", CASE)
-    assert not answer["replicas_equal"]
-    assert worst(answer) > 1e6
-
-
-@pytest.mark.parametrize(("trainer", "right"), [("Adam", True), ("AdamWithoutExchange", False)])
-def test_oracle_self_compares_with_the_same_class_on_one_device(
-    groups: dict[int, Group], tmp_path: Path, trainer: str, right: bool
-) -> None:
-    assert on_ranks(groups[1], HERE + trainer, CASE, tmp_path)["deviations"] == []
-    answer = on_ranks(groups[2], HERE + trainer, CASE, tmp_path)
-    assert len(answer["deviations"]) == len(CASE["batches"])
-    assert (worst(answer) <= 1) is right
-
-
-def test_a_wrong_gradient_of_one_part_in_a_million_is_found() -> None:
-    """The bound is tight: it leaves room for rounding and for nothing else."""
-    case = CASE | {"batches": [8]}
-    arm = {"trainer": "single", "processes": "one", "world_size": 1}
-    taken = properties.trajectory(0, [torch.device("cpu")], arm, case)
-    before, after = taken.parameters
-    off = [b + (a - b) * (1 + 1e-6) for b, a in zip(before, after, strict=True)]
-    wrong = properties.Trajectory([before, off], True, "sgd", None)
-    assert max(d.ratio for d in properties.against_sgd(wrong, case)) > 100
-
-
-def test_nan_is_wrong() -> None:
-    case = CASE | {"batches": [8]}
-    before = [torch.zeros(2, 5, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)]
-    nan = [torch.full_like(value, float("nan")) for value in before]
-    wrong = properties.Trajectory([before, nan], True, "sgd", None)
-    assert max(d.ratio for d in properties.against_sgd(wrong, case)) == float("inf")
+@pytest.mark.parametrize(
+    ("kind", "check", "function"),
+    [
+        pytest.param(kind, check, function, id=f"{check}-{function.__name__}")
+        for kind, checks in FUNCTION_CHECKS.items()
+        for check in checks
+        for function in FUNCTIONS[kind]
+    ],
+)
+def test_the_references_functions_pass_their_checks(kind: str, check: str, function: Any) -> None:
+    assert search(kind, check, function).finding == ""

@@ -57,16 +57,44 @@ class NoExchange(DDPTrainer):
             return super().step(X, y, global_batch_size)
 
 
-class Adam:
-    """Right, under oracle "self": another optimiser and a loss of its own."""
+class ByHand:
+    """Right, and nothing but torch.distributed: gradients summed over ranks in one flat tensor."""
 
     processes = "per-device"
-    oracle = "self"
-    scale = 1.0
 
     def __init__(self, model: nn.Module, devices: list[torch.device], *, lr: float) -> None:
-        self.net = nn.parallel.DistributedDataParallel(model.to(devices[0]))
-        self.optimizer = torch.optim.Adam(self.net.parameters(), lr)
+        self.model, self.lr = model.to(devices[0]), lr
+        for tensor in self.model.state_dict().values():
+            dist.broadcast(tensor, src=0)
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        loss = F.cross_entropy(self.model(X), y, reduction="sum") / global_batch_size
+        gradients = torch.autograd.grad(loss, trained, allow_unused=True)
+        flat = nn.utils.parameters_to_vector(
+            [torch.zeros_like(p) if g is None else g for p, g in zip(trained, gradients, strict=True)]
+        )
+        dist.all_reduce(flat)
+        with torch.no_grad():
+            offset = 0
+            for parameter in trained:
+                parameter -= self.lr * flat[offset : offset + parameter.numel()].view_as(parameter)
+                offset += parameter.numel()
+        return loss.detach()
+
+    @property
+    def replicas(self) -> list[nn.Module]:
+        return [self.model]
+
+
+class Adam(DDPTrainer):
+    """Right, under oracle "self": another optimiser and a loss of its own."""
+
+    oracle = "self"
+
+    def __init__(self, model: nn.Module, devices: list[torch.device], *, lr: float) -> None:
+        super().__init__(model, devices, lr=lr)
+        self.optimizer = torch.optim.Adam(self.net.parameters(), lr)  # type: ignore[assignment]
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(output, y, label_smoothing=0.1, reduction="none")
@@ -74,14 +102,9 @@ class Adam:
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
         self.optimizer.zero_grad()
         loss = self.loss(self.net(X), y).sum() / global_batch_size
-        # Dividing by the world size once too often would pass unseen, because Adam divides by the gradient's own size.
-        (loss * dist.get_world_size() + 0 * sum(p.sum() for p in self.net.parameters())).backward()
+        (loss * dist.get_world_size()).backward()
         self.optimizer.step()
         return loss.detach()
-
-    @property
-    def replicas(self) -> list[nn.Module]:
-        return [self.net.module]
 
 
 class AdamWithoutExchange(Adam):
@@ -90,6 +113,14 @@ class AdamWithoutExchange(Adam):
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
         with self.net.no_sync():
             return super().step(X, y, global_batch_size)
+
+
+class AdamByTheClock(Adam):
+    """Under oracle "self" there is nothing to compare it with: it never does the same twice."""
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        self.optimizer.param_groups[0]["lr"] = time.perf_counter_ns() % 1000 / 1e4
+        return super().step(X, y, global_batch_size)
 
 
 class Raises(Single):
@@ -127,6 +158,33 @@ class Diverges(Single):
 
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
         return super().step(X, y, global_batch_size) * float("nan")
+
+
+class NormalisesInPlace(Single):
+    """Changes the caller's minibatch."""
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        X -= 0.5
+        return super().step(X, y, global_batch_size)
+
+
+class LeavesNaN(Scratch):
+    """Its parameters end as no numbers."""
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        loss = super().step(X, y, global_batch_size)
+        with torch.no_grad():
+            for net in self.nets:
+                next(net.parameters()).mul_(float("nan"))
+        return loss
+
+
+class ForeignReplicas(Single):
+    """Shows modules that are not the model's."""
+
+    @property
+    def replicas(self) -> list[nn.Module]:
+        return [nn.Linear(2, 2), nn.Linear(2, 2)][:1]
 
 
 class NoProcesses:

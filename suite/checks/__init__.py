@@ -1,0 +1,1 @@
+"""What `pytest -m correctness` runs: generated cases, put to any trainer by real worker processes."""

@@ -1,0 +1,44 @@
+"""`python -m suite.checks TRAINER CHECK CASE`: one case again, as the message of a failure says it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from suite import devices
+from suite.checks.bench import Bench, explain
+from suite.failure import WorkerFailure
+from suite.pool import Pool
+from suite.properties.case import Case
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Put the case to the trainer; 0 when the check passes, 1 when it does not, 2 for a case that cannot be read."""
+    parser = argparse.ArgumentParser(prog="python -m suite.checks", description=__doc__)
+    parser.add_argument("trainer", help="a table name, module:Class or path.py:Class")
+    parser.add_argument("check", help="its name, such as gradient")
+    parser.add_argument("case", help='JSON, such as \'{"world_size": 2, "batches": [3]}\'')
+    parser.add_argument("--devices", default="cpu", help="as --scaling-devices (default: cpu)")
+    asked = parser.parse_args(arguments)
+    try:
+        case = Case.from_json(json.loads(asked.case))
+        used = devices.parse(asked.devices)
+    except (KeyError, TypeError, ValueError) as error:
+        parser.error(f"{type(error).__name__}: {error}")
+    with Pool(kind=used.kind, import_paths=[Path.cwd()]) as pool:
+        try:
+            found = Bench(pool, used).judge(asked.trainer, asked.check, case)
+        except WorkerFailure as failure:
+            print(failure)
+            return 1
+    if found["finding"]:
+        print(explain(asked.trainer, asked.check, case, found, [found["details"]]))
+        return 1
+    print(found["note"] or "right")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

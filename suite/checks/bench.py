@@ -1,0 +1,202 @@
+"""Puts generated cases to a trainer in worker processes and shrinks what fails to the smallest (controller's side).
+
+Groups of ranks are started once for each world size and reused by all cases, checks and trainers. A rank that dies or
+hangs ends its check at once, unshrunk, with every live rank's stack; the next case gets a fresh group.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, settings
+
+from suite.checks import draw
+from suite.devices import Devices
+from suite.failure import WorkerFailure
+from suite.pool import Group, Pool
+from suite.properties.case import Case
+
+MOST_REPLICAS = 8  # virtual devices of one process
+MOST_RANKS = 4  # processes
+HANG_S = 20.0  # a case takes milliseconds
+SHARE = 0.25  # of hypothesis's examples, for each check
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a check made of a trainer.
+
+    Attributes:
+        failure: what is wrong in the smallest case found, ready to be shown; empty when nothing is.
+        notes: what a reader should know although it is right, each once.
+        examples: cases that were judged.
+    """
+
+    failure: str
+    notes: list[str]
+    examples: int
+
+
+class _Wrong(Exception):
+    """A case that a trainer gets wrong: hypothesis looks for a smaller one."""
+
+
+class _Ended(BaseException):
+    """Ranks died or hung: passes through hypothesis, which would otherwise repeat it to shrink it."""
+
+
+@dataclass
+class Bench:
+    """All worker processes that cases are put to.
+
+    Args:
+        pool: where they are started.
+        devices: CPU workers stand for any number of devices; CUDA devices are used in turn, several times if need be.
+    """
+
+    pool: Pool
+    devices: Devices
+    _groups: dict[int, Group] = field(default_factory=dict)
+    _about: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _warm: set[str] = field(default_factory=set)
+    _started: int = 0
+
+    def about(self, trainer: str) -> dict[str, Any]:
+        """What a worker says of a trainer: {"processes", "oracle", "unsynced"}.
+
+        Raises:
+            WorkerFailure: it cannot be loaded, or breaks the protocol.
+        """
+        if trainer not in self._about:
+            [answer] = self._group(1).request("describe", trainer=trainer)
+            self._about[trainer] = answer["about"]
+        return self._about[trainer]
+
+    def judge(self, trainer: str, check: str, case: Case) -> dict[str, Any]:
+        """Put one case to a trainer and apply one check.
+
+        Returns:
+            `suite.properties.seen.Judgement` as a dict.
+
+        Raises:
+            WorkerFailure: a rank died, hung, or refused while others waited for it.
+        """
+        about = self.about(trainer)
+        alone = self._observe(trainer, about, case.alone())[1][0] if about["oracle"] == "self" else None
+        group, ranks = self._observe(trainer, about, case)
+        # Every rank is asked, as always; the first one judges.
+        return group.request("judge", check=check, case=case.as_json(), ranks=ranks, alone=alone)[0]
+
+    def search(
+        self, trainer: str, check: str, *, examples: int | None = None, fresh: bool = False, shrink: bool = True
+    ) -> Outcome:
+        """Look for a case that a trainer gets wrong.
+
+        Args:
+            trainer: a table name, `module:Class` or `path.py:Class`.
+            check: a name in `suite.properties.trainer.CHECKS`.
+            examples: how many cases; by default a share of the hypothesis profile's.
+            fresh: other cases in every run; otherwise always the same.
+            shrink: look for the smallest case; otherwise the first one will do.
+
+        Raises:
+            WorkerFailure: the trainer cannot be loaded, or breaks the protocol.
+        """
+        about = self.about(trainer)
+        most = MOST_REPLICAS if about["processes"] == "one" else MOST_RANKS
+        notes: dict[str, None] = {}
+        wrong: list[str] = []
+        judged = 0
+        refused = set()
+
+        @settings(
+            max_examples=examples or max(1, int(settings().max_examples * SHARE)),
+            derandomize=not fresh,
+            database=None,
+            deadline=None,
+            phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
+            suppress_health_check=list(HealthCheck),
+            report_multiple_bugs=False,
+        )
+        @given(draw.cases(check, most, about["oracle"]))
+        def look(case: Case) -> None:
+            nonlocal judged
+            kind = (case.net.unused, case.net.norm)
+            if kind in refused:
+                return
+            judged += 1
+            try:
+                found = self.judge(trainer, check, case)
+            except WorkerFailure as failure:
+                if check == "refusals" and failure.raised:
+                    notes[_first_sentence(f"refused: {failure.cause}")] = None
+                    if not wrong:  # a case that shrinks must stay what it was
+                        refused.add(kind)  # to learn it again would cost a fresh group every time
+                    return
+                wrong[:] = [explain(trainer, check, case, {"finding": failure.cause}, failure.details)]
+                raise _Ended from failure
+            if found["note"]:
+                notes[_first_sentence(found["note"])] = None
+            if found["finding"]:
+                wrong[:] = [explain(trainer, check, case, found, [found["details"]])]
+                raise _Wrong
+
+        try:
+            look()
+        except (_Wrong, _Ended):
+            return Outcome(wrong[0], list(notes), judged)
+        return Outcome("", list(notes), judged)
+
+    def close(self) -> None:
+        """Let all workers go."""
+        for group in self._groups.values():
+            group.close()
+        self._groups.clear()
+
+    def _observe(self, trainer: str, about: dict[str, Any], case: Case) -> tuple[Group, list[dict[str, Any]]]:
+        one = about["processes"] == "one"
+        names = [self.devices.names[rank % len(self.devices.names)] for rank in range(case.world_size)]
+        group = self._group(1 if one else case.world_size)
+        arm = {
+            "trainer": trainer,
+            "processes": about["processes"],
+            "devices": names,
+            "pinned": [],
+            # NCCL refuses two ranks on one GPU.
+            "backend": "nccl" if self.devices.kind == "cuda" and len(set(names)) == len(names) else "gloo",
+        }
+        # The first case loads what trainers need; a hang in it is noticed a little later.
+        timeout_s = HANG_S if group.name in self._warm else 5 * HANG_S
+        answers = group.request("observe", timeout_s, arm=arm, case=case.as_json())
+        self._warm.add(group.name)
+        return group, answers
+
+    def _group(self, size: int) -> Group:
+        group = self._groups.get(size)
+        if group is None or not group.alive:
+            self._started += 1
+            group = self._groups[size] = self.pool.launch(f"bench-{size}-{self._started}", size)
+            group.wait_connected()
+        return group
+
+
+def explain(trainer: str, check: str, case: Case, found: dict[str, Any], details: Sequence[str] = ()) -> str:
+    """A failure as it is shown: what is wrong, which known bug it looks like, the case, and how to see it again."""
+    lines = [f"{trainer}, check {check!r}: {found['finding']}"]
+    if found.get("suspect"):
+        lines.append(f"  looks like: {found['suspect']}")
+    lines.append(
+        f"  smallest case found: {case.world_size} device(s), minibatches of {list(case.batches)}, {case.dtype}, "
+        f"lr {case.lr}, seed {case.seed}, {case.net}"
+    )
+    command = ["python", "-m", "suite.checks", trainer, check, str(case)]
+    lines.append(f"  see it again: {shlex.join(command)}")
+    return "\n".join([*lines, *filter(None, details)])
+
+
+def _first_sentence(note: str) -> str:
+    """Torch's refusals go on for a page."""
+    return note.split(". ")[0].splitlines()[0]

@@ -1,0 +1,84 @@
+"""How a trainer normalises batches: by shard, as every data parallelism does by default, or over the whole minibatch.
+
+Both are right, and nothing else is. Which samples went through the net together is read from the net's own log, so any
+way of splitting is allowed. The gradient behind a normalisation is held to half of its digits (`tolerance`).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from suite.properties import nets
+from suite.properties.seen import RIGHT, Judgement, Seen, derivative, flat
+
+
+def judge(seen: Seen) -> Judgement:
+    """Hold every step's gradient, and after a single step rank 0's running means, against both kinds."""
+    kinds = {"by shard", "over the whole minibatch"}
+    for step in seen.steps:
+        n = seen.case.batches[step]
+        shards = forwards(seen, step)
+        if sorted(sample for shard in shards for sample in shard) != list(range(n)):
+            return Judgement(
+                f"step {step}: the minibatch has samples 0 to {n - 1}, but the net saw {shards}",
+                "samples lost, repeated, or changed before the net",
+            )
+        expected = {
+            "by shard": _gradient(seen, step, shards),
+            "over the whole minibatch": _gradient(seen, step, [list(range(n))]),
+        }
+        found = flat(seen.gradient(step))
+        off = {kind: float((found - gradient).abs().max()) for kind, gradient in expected.items()}
+        fits = {kind for kind in off if off[kind] <= seen.half_the_digits * float(expected[kind].abs().max())}
+        if not fits:
+            return Judgement(
+                f"step {step}: the gradient behind a batch normalisation is neither that of the shards' own "
+                f"statistics (off by {off['by shard']:.3g}) nor that of the whole minibatch's "
+                f"(off by {off['over the whole minibatch']:.3g})",
+                "statistics of unequal shards averaged (pytorch/pytorch#22192, pytorch/pytorch#36382)",
+            )
+        kinds &= fits
+    if len(seen.steps) == 1 and not _statistics_kept(seen):
+        return Judgement(
+            "the running means after one step are neither those of the first shard nor of the whole minibatch",
+            "the statistics are lost with the replicas (pytorch/pytorch#1051)",
+        )
+    return Judgement(note=f"batch normalisation {kinds.pop()}") if len(kinds) == 1 else RIGHT
+
+
+def entries(seen: Seen, step: int) -> list[dict[str, list[float]]]:
+    """The log of every forward of a step that saw samples, over all ranks."""
+    return [entry for observed in seen.ranks for entry in observed["log"][step] if entry["samples"]]
+
+
+def forwards(seen: Seen, step: int) -> list[list[int]]:
+    """The numbers of the samples in each forward of a step; what is no number at all is left out."""
+    return [[round(sample) for sample in entry["samples"] if math.isfinite(sample)] for entry in entries(seen, step)]
+
+
+def _gradient(seen: Seen, step: int, shards: list[list[int]]) -> Tensor:
+    """The flat gradient of the mean loss where each of these groups is normalised by itself."""
+    X, y = nets.minibatch(seen.case, step)
+    net = seen.net(step)
+    parts = [seen.mean_loss(net, X[shard], y[shard]) * (len(shard) / len(y)) for shard in shards]
+    return flat(derivative(net, torch.stack(parts).sum()))
+
+
+def _statistics_kept(seen: Seen) -> bool:
+    """Whether rank 0's running means after the first step are those of sample 0's shard, or of the whole minibatch."""
+    X, _ = nets.minibatch(seen.case, 0)
+    found = {name: torch.tensor(value) for name, value in seen.ranks[0]["buffers"].items() if "running_mean" in name}
+    shards = [shard for shard in forwards(seen, 0) if 0 in shard]
+    for shard in [*shards, list(range(len(X)))]:
+        net = seen.net(0)
+        net(X[shard])
+        expected = {name: buffer.double() for name, buffer in net.named_buffers() if "running_mean" in name}
+        if len(found) == len(expected) and all(
+            float((mine - theirs).abs().max()) <= seen.half_the_digits * (1 + float(theirs.abs().max()))
+            for mine, theirs in zip(found.values(), expected.values(), strict=True)
+        ):
+            return True
+    return False

@@ -1,0 +1,76 @@
+"""One case of a correctness check: a small network, a world size, and the minibatches of a few steps. Pure.
+
+A case is all that a worker is told, and all that somebody needs who wants to see a failure again: it is JSON on the way
+to the ranks and in the message of a failure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+# A convolutional net sees its features as an image of this many pixels a side.
+IMAGE_SIDE = 4
+
+
+@dataclass(frozen=True)
+class Net:
+    """A network in words; `suite.properties.nets` builds it. The defaults are the smallest: a single linear layer."""
+
+    inputs: int = 2  # features of a sample; an image of IMAGE_SIDE x IMAGE_SIDE when `conv`
+    hidden: tuple[int, ...] = ()  # widths of the hidden layers
+    classes: int = 2
+    activation: str = "tanh"  # or "relu"
+    conv: bool = False  # a convolution before the first layer
+    norm: str = "none"  # "layer" or "batch": after every hidden layer
+    dropout: bool = False  # after every hidden layer, half of the features
+    buffer: bool = False  # a fixed random tensor, no parameter, that scales the features
+    tied: bool = False  # two layers before the last that share their weight
+    frozen: bool = False  # the first weight takes no gradient
+    unused: str = "none"  # a layer that is used "nowhere", or "somewhere": for sample 0 alone
+
+
+@dataclass(frozen=True)
+class Case:
+    """What one example of a check is made of."""
+
+    world_size: int
+    batches: tuple[int, ...]  # samples in the minibatch of each step, over all ranks
+    seed: int = 0
+    dtype: str = "float64"
+    lr: float = 0.5
+    net: Net = field(default_factory=Net)
+
+    def alone(self) -> Case:
+        """The same case on one device."""
+        return replace(self, world_size=1)
+
+    def as_json(self) -> dict[str, Any]:
+        """What differs from the smallest case; `from_json` reads it."""
+        said = {name: value for name, value in asdict(self).items() if value != getattr(_SMALLEST, name)}
+        said["net"] = {name: value for name, value in asdict(self.net).items() if value != getattr(Net(), name)}
+        return {**said, "world_size": self.world_size, "batches": list(self.batches)}
+
+    @classmethod
+    def from_json(cls, said: Mapping[str, Any]) -> Case:
+        """Read what `as_json` wrote, or a person.
+
+        Raises:
+            ValueError: an unknown name; the message lists the valid ones.
+        """
+        net = dict(said.get("net", {}))
+        for names, kind in ((set(said), cls), (set(net), Net)):
+            valid = [part.name for part in fields(kind)]
+            if unknown := names - set(valid):
+                raise ValueError(f"{kind.__name__} has no {sorted(unknown)}: its parts are {', '.join(valid)}")
+        if "hidden" in net:
+            net["hidden"] = tuple(net["hidden"])
+        return cls(**{**said, "batches": tuple(said["batches"]), "net": Net(**net)})
+
+    def __str__(self) -> str:
+        return json.dumps(self.as_json())
+
+
+_SMALLEST = Case(1, ())

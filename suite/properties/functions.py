@@ -1,0 +1,189 @@
+"""The checks on what trainers are built from: collectives, splits, evaluations and feeds, each given as a function.
+
+A function of somebody else's is put under them by calling them from a test; `tests/strategies.py` shows what to draw.
+Inputs differ between devices, always: equal ones hide what is not exchanged (pytorch/pytorch#60118).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from reference.all_reduce import AllReduce
+from suite.properties import tolerance
+from suite.properties.seen import RIGHT, Judgement
+
+Scatter = Callable[[Tensor, Sequence[torch.device]], list[Tensor]]
+CountCorrect = Callable[..., int]
+IndexBatches = Callable[..., Iterator[Tensor]]
+
+
+def all_reduce_sums(all_reduce_: AllReduce, tensors: Sequence[Tensor]) -> Judgement:
+    """Every device ends with the sum, in the caller's own tensor, the same to the last bit on all of them.
+
+    Args:
+        all_reduce_: reached through a list made for the call, so that a result put into the list is lost.
+        tensors: what the devices start with; left as they are. Integers, and floats whose sums are whole and small
+            enough to be exact, must add up exactly; others within `tolerance.sum_bound`.
+    """
+    if not tensors:
+        all_reduce_([])
+        return RIGHT
+    mine = [_copy(tensor) for tensor in tensors]
+    addresses = [tensor.data_ptr() for tensor in mine]
+    all_reduce_(list(mine))
+    where = f"{len(tensors)} devices, {tuple(tensors[0].shape)} {str(tensors[0].dtype).removeprefix('torch.')}"
+    if [tensor.data_ptr() for tensor in mine] != addresses:
+        return Judgement(f"{where}: a tensor lies elsewhere than before: the sum must be written into the caller's own")
+    stacked = torch.stack([tensor.cpu() for tensor in tensors])
+    exact, allowed = _sum(stacked)
+    for rank, tensor in enumerate(mine):
+        error = (tensor.cpu().to(exact.dtype) - exact).abs()
+        if tensor.dtype != tensors[0].dtype or not bool((error <= allowed).all()):
+            return Judgement(
+                f"{where}: device {rank} ends with {tensor.flatten().tolist()[:8]}, the sum is "
+                f"{exact.flatten().tolist()[:8]}",
+                "not written back (d2l-ai/d2l-zh#955), a tail left out, or added up in a lower precision",
+            )
+        if not torch.equal(tensor.cpu(), mine[0].cpu()):
+            return Judgement(
+                f"{where}: devices 0 and {rank} end with different bits", "each device sums in its own order"
+            )
+    return RIGHT
+
+
+def all_reduce_keeps_tensors_apart(all_reduce_: AllReduce, tensors: Sequence[Tensor]) -> Judgement:
+    """Afterwards no tensor shares memory with another, so that what a device does next stays its own."""
+    mine = [_copy(tensor) for tensor in tensors]
+    all_reduce_(list(mine))
+    for rank, tensor in enumerate(mine):
+        before = [other.clone() for other in mine]
+        tensor.zero_()
+        for other, (now, then) in enumerate(zip(mine, before, strict=True)):
+            if other != rank and not torch.equal(now, then):
+                return Judgement(
+                    f"{len(mine)} devices: setting device {rank}'s tensor to 0 changes device {other}'s",
+                    "results that share their storage",
+                )
+    return RIGHT
+
+
+def scatter_keeps_samples(scatter: Scatter, X: Tensor, devices: Sequence[torch.device]) -> Judgement:
+    """Put together in order, the shards are what was split: nothing lost, nothing repeated, nothing moved."""
+    shards = scatter(X, devices)
+    together = torch.cat([shard.to(X.device) for shard in shards]) if shards else X[:0]
+    if together.shape == X.shape and torch.equal(together, X):
+        return RIGHT
+    return Judgement(
+        f"{len(X)} samples on {len(devices)} devices: shards of {[len(shard) for shard in shards]} hold "
+        f"{together.flatten().tolist()[:12]} of {X.flatten().tolist()[:12]}",
+        "a remainder dropped or filled up (pytorch/pytorch#15161, pytorch/pytorch#52260), or samples dealt in turn",
+    )
+
+
+def scatter_follows_rule(
+    scatter: Scatter, X: Tensor, devices: Sequence[torch.device], sizes: Sequence[int]
+) -> Judgement:
+    """The shards are as large as a rule says, and the i-th lies on the i-th device."""
+    shards = scatter(X, devices)
+    found = [len(shard) for shard in shards]
+    if found == list(sizes) and all(s.device == d for s, d in zip(shards, devices, strict=False)):
+        return RIGHT
+    return Judgement(
+        f"{len(X)} samples on {len(devices)} devices: shards of {found} on {[str(s.device) for s in shards]}, "
+        f"the rule says {list(sizes)}",
+        "another framework's rule (torch.chunk, and MXNet's two, differ)",
+    )
+
+
+def evaluation_counts_once(
+    count_correct: CountCorrect,
+    replicas: Sequence[nn.Module],
+    devices: Sequence[torch.device],
+    X: Tensor,
+    y: Tensor,
+    batch_size: int,
+) -> Judgement:
+    """Every sample is counted once, whatever the replicas, the shards and the last batch.
+
+    Args:
+        count_correct: as `reference.evaluate.count_correct`.
+        replicas: equal modules.
+        devices: one each.
+        X: samples (n, ...).
+        y: labels (n,).
+        batch_size: most samples in a forward.
+    """
+    with torch.no_grad():
+        expected = int((replicas[0](X).argmax(dim=1) == y).sum())
+    found = count_correct(replicas, devices, X, y, batch_size)
+    if found == expected:
+        return RIGHT
+    return Judgement(
+        f"{len(X)} samples, {len(replicas)} replicas, batches of {batch_size}: {found} counted right, not {expected}",
+        "padding counted (pytorch/pytorch#25162), a last batch left out, or accuracies averaged",
+    )
+
+
+def feed_covers(index_batches: IndexBatches, n: int, batch_size: int, seed: int, epoch: int) -> Judgement:
+    """An epoch has every sample once, in full batches and a last one of what is left; `drop_last` drops only that."""
+    batches = [batch.tolist() for batch in index_batches(n, batch_size, seed=seed, epoch=epoch)]
+    sizes = [min(batch_size, n - start) for start in range(0, n, batch_size)]
+    if sorted(i for batch in batches for i in batch) != list(range(n)) or [len(b) for b in batches] != sizes:
+        return Judgement(
+            f"{n} samples in batches of {batch_size}: the epoch is {batches}",
+            "samples left out, repeated to fill the last batch, or drawn with replacement",
+        )
+    full = [b.tolist() for b in index_batches(n, batch_size, seed=seed, epoch=epoch, drop_last=True)]
+    if full != [batch for batch in batches if len(batch) == batch_size]:
+        return Judgement(f"{n} samples in batches of {batch_size}: drop_last leaves {full} of {batches}")
+    return RIGHT
+
+
+def feed_reshuffles(index_batches: IndexBatches, n: int, batch_size: int, seed: int) -> Judgement:
+    """Another order in every epoch and for every seed, and the same one in every process.
+
+    Args:
+        index_batches: as `reference.data.index.index_batches`.
+        n: so many that two orders are never equal by chance: 20 or more.
+        batch_size: samples in a batch.
+        seed: any.
+    """
+
+    def order(seed: int, epoch: int, process: int = 0) -> list[int]:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(process)  # ranks are seeded apart, for dropout
+            return [i for batch in index_batches(n, batch_size, seed=seed, epoch=epoch) for i in batch.tolist()]
+
+    if order(seed, 0, 1) != order(seed, 0, 2):
+        return Judgement(
+            f"seed {seed}: two ranks draw different orders of the same epoch",
+            "a permutation from the process's own random state: ranks see samples twice and others never",
+        )
+    if order(seed, 0) == order(seed, 1):
+        return Judgement(f"seed {seed}: epochs 0 and 1 have the same order", "no set_epoch (pytorch/pytorch#31771)")
+    if order(seed, 1) == order(seed + 1, 0):
+        return Judgement(f"epoch 1 of seed {seed} is epoch 0 of seed {seed + 1}", "seed and epoch are added")
+    return RIGHT
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """A copy with the same strides, so that a view that is not contiguous stays one."""
+    copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return copy.copy_(tensor)
+
+
+def _sum(stacked: Tensor) -> tuple[Tensor, Tensor]:
+    """The sum over the first axis, and how far a device may be off it."""
+    if not stacked.is_floating_point():
+        exact = stacked.sum(0, dtype=torch.int64)
+        return exact, torch.zeros_like(exact)
+    exact = stacked.to(torch.float64).sum(0)
+    absolute = stacked.to(torch.float64).abs().sum(0)
+    whole = (
+        bool((stacked == stacked.round()).all())
+        and float(absolute.max() if absolute.numel() else 0) * (torch.finfo(stacked.dtype).eps) <= 1
+    )
+    return exact, torch.zeros_like(exact) if whole else tolerance.sum_bound(list(stacked))

@@ -1,0 +1,99 @@
+"""Builds the network that a case describes, with a log of what every forward in training saw (worker's side).
+
+The first column of X is no feature but the sample's number in its minibatch. The log keeps these numbers, and so tells
+which samples went through the net together, whatever rule a trainer splits by, and which dropout mask each of them met.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from suite.properties.case import IMAGE_SIDE, Case, Net
+
+
+class Log(list[dict[str, Any]]):
+    """{"samples": their numbers, "masks": [] or a mask for each} of every forward; copies of a net share one log."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Log:
+        return self
+
+
+class CaseNet(nn.Module):
+    """The network of a `Net`: (n, 1 + inputs) to (n, classes)."""
+
+    scale: Tensor | None
+
+    def __init__(self, net: Net) -> None:
+        super().__init__()
+        self.log = Log()
+        self.activation = nn.Tanh() if net.activation == "tanh" else nn.ReLU()
+        self.dropout = net.dropout
+        self.conv = nn.Conv2d(1, 2, 3) if net.conv else None
+        width = 2 * (IMAGE_SIDE - 2) ** 2 if net.conv else net.inputs
+        self.register_buffer("scale", torch.rand(width) + 0.5 if net.buffer else None)
+        self.hidden = nn.ModuleList()
+        self.norms = nn.ModuleList()
+        for wide in net.hidden:
+            self.hidden.append(nn.Linear(width, wide))
+            norms = {"layer": nn.LayerNorm, "batch": nn.BatchNorm1d, "none": nn.Identity}
+            self.norms.append(norms[net.norm](wide))
+            width = wide
+        self.tied = nn.ModuleList([nn.Linear(width, width), nn.Linear(width, width)] if net.tied else [])
+        for layer in self.tied:
+            layer.weight = self.tied[0].weight
+        self.unused = net.unused
+        self.gated = nn.Linear(width, width) if net.unused != "none" else None
+        self.head = nn.Linear(width, net.classes)
+        if net.frozen:
+            next(self.parameters()).requires_grad_(False)
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Map X (n, 1 + inputs) to scores (n, classes)."""
+        entry: dict[str, Any] = {"samples": X[:, 0].detach().tolist(), "masks": []}
+        h = X[:, 1:]
+        first = X[:, 0] == 0  # sample 0 of the minibatch: it is in the first shard, in every step
+        if self.conv is not None:
+            h = self.activation(self.conv(h.reshape(len(h), 1, IMAGE_SIDE, IMAGE_SIDE))).flatten(1)
+        if self.scale is not None:
+            h = h * self.scale
+        for layer, norm in zip(self.hidden, self.norms, strict=True):
+            h = self.activation(norm(layer(h)))
+            if self.dropout:
+                mask = F.dropout(torch.ones_like(h), 0.5, self.training)
+                entry["masks"] += [""] * (len(h) - len(entry["masks"]))
+                bits = (mask > 0).int().tolist()
+                entry["masks"] = [a + "".join(map(str, b)) for a, b in zip(entry["masks"], bits, strict=True)]
+                h = h * mask
+        for layer in self.tied:
+            h = self.activation(layer(h))
+        if self.gated is not None and self.unused == "somewhere" and bool(first.any()):
+            h = h + first[:, None] * self.gated(h)
+        if self.training:
+            self.log.append(entry)
+        output: Tensor = self.head(h)
+        return output
+
+
+def build(case: Case, rank: int = 0) -> CaseNet:
+    """The case's network on the CPU, with the weights and buffers that this rank starts from: rank 0's count."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(case.seed + rank)
+        return CaseNet(case.net).to(getattr(torch, case.dtype))
+
+
+def minibatch(case: Case, step: int) -> tuple[Tensor, Tensor]:
+    """The whole minibatch of one step, the same for every rank: X (n, 1 + inputs) in the case's dtype, y (n,) int64.
+
+    All samples differ, so no two ranks ever have the same data.
+    """
+    generator = torch.Generator().manual_seed(case.seed * 1009 + step)
+    n, dtype = case.batches[step], getattr(torch, case.dtype)
+    inputs = IMAGE_SIDE**2 if case.net.conv else case.net.inputs
+    features = torch.randn(n, inputs, generator=generator, dtype=torch.float64)
+    numbers = torch.arange(n, dtype=torch.float64)[:, None]
+    X = torch.cat([numbers, features], dim=1).to(dtype)
+    return X, torch.randint(case.net.classes, (n,), generator=generator)

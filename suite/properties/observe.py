@@ -1,0 +1,143 @@
+"""Runs a trainer through a case and notes all that a check may want to know, as plain JSON (worker's side).
+
+What the ranks noted is judged later and elsewhere (`suite.properties`), so nothing here communicates, and a trainer
+that breaks half-way leaves what was seen until then.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reference.evaluate import count_correct
+from reference.scatter import shard_bounds
+from suite import contract
+from suite.arm import close_trainer
+from suite.properties import nets
+from suite.properties.case import Case
+
+EVALUATED = 11  # test samples: uneven over 2, 3, 4, ... devices
+
+Observation = dict[str, Any]
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def observe(
+    trainer: type[Any], devices: Sequence[torch.device], case: Case, rank: int = 0
+) -> tuple[Observation, Loss | None]:
+    """Train the steps of a case.
+
+    Args:
+        trainer: a class that `suite.contract.load_trainer` let pass.
+        devices: those that this process drives.
+        case: the whole minibatch goes in where one process drives all devices; this rank's shard otherwise.
+        rank: of this process; it starts from weights of its own, and rank 0's are the ones that count.
+
+    Returns:
+        What this process saw, and the trainer's own loss where it has one:
+
+        - "raised": None, or {"where", "error", "traceback"} of the exception that ended the trainer;
+        - "parameters": of the first replica, before the first and after every step: a flat list for each;
+        - "differing": after every step, [replica, parameter, error] of other replicas here that are not bit-equal;
+        - "buffers": of the first replica at the end, by name;
+        - "losses": what every step returned, None where nothing;
+        - "changed": whether a step changed its minibatch;
+        - "log": for every step, what the net's forwards saw (`suite.properties.nets.Log`);
+        - "correct": of `EVALUATED` test samples, {"shared": how many its replicas together got right of this process's
+          share, "alone": how many each of its replicas got right of all}.
+    """
+    per_device = trainer.processes == "per-device"
+    seen: Observation = {
+        "raised": None,
+        "parameters": [],
+        "differing": [],
+        "buffers": {},
+        "losses": [],
+        "changed": [],
+        "log": [],
+        "correct": None,
+    }
+    torch.manual_seed(case.seed + rank)
+    model = nets.build(case, rank)
+    log = model.log
+    where, made = "__init__", None
+    try:
+        made = trainer(model, list(devices), lr=case.lr)
+        contract.check_instance(made, list(devices))
+        seen["parameters"].append(_values(made))
+        seen["differing"].append(_differing(made))
+        for step in range(len(case.batches)):
+            where = f"step {step}"
+            X, y = nets.minibatch(case, step)
+            mine = shard_bounds(len(y), case.world_size, rank) if per_device else slice(None)
+            X, y = X[mine].to(devices[0]), y[mine].to(devices[0])
+            given = X.clone(), y.clone()
+            del log[:]
+            loss = made.step(X, y, case.batches[step])
+            seen["losses"].append(None if loss is None else float(loss))
+            seen["changed"].append(not (_same(X, given[0]) and _same(y, given[1])))
+            seen["log"].append(list(log))
+            seen["parameters"].append(_values(made))
+            seen["differing"].append(_differing(made))
+        where = "evaluating the replicas"
+        seen["correct"] = _evaluate(made, devices, case, rank if per_device else None)
+        seen["buffers"] = {
+            name: buffer.detach().cpu().to(torch.float64).flatten().tolist()
+            for name, buffer in made.replicas[0].named_buffers()
+        }
+    except contract.ContractError:
+        raise
+    except Exception as error:  # whatever a stranger's trainer raises is what was observed
+        seen["raised"] = {
+            "where": where,
+            "error": f"{type(error).__name__}: {error}",
+            "traceback": traceback.format_exc(),
+        }
+    with suppress(Exception):
+        close_trainer(made)
+    return seen, getattr(made, "loss", None)
+
+
+def whole(parameter: Tensor) -> Tensor:
+    """A float64 copy of a parameter's full value on the CPU, gathered when it is sharded (every rank must call it)."""
+    full = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
+    return full.detach().to("cpu", torch.float64, copy=True)
+
+
+def _values(trainer: Any) -> list[list[float]]:
+    return [whole(parameter).flatten().tolist() for parameter in trainer.replicas[0].parameters()]
+
+
+def _differing(trainer: Any) -> list[tuple[int, int, float]]:
+    first, *others = [list(replica.parameters()) for replica in trainer.replicas]
+    found = []
+    for number, other in enumerate(others, start=1):
+        for position, (ours, theirs) in enumerate(zip(first, other, strict=True)):
+            a, b = whole(ours), whole(theirs)
+            if not torch.equal(a, b):
+                found.append((number, position, float((a - b).abs().max())))
+    return found
+
+
+def _same(now: Tensor, before: Tensor) -> bool:
+    return now.shape == before.shape and now.dtype == before.dtype and torch.equal(now, before)
+
+
+def _evaluate(trainer: Any, devices: Sequence[torch.device], case: Case, rank: int | None) -> dict[str, Any]:
+    X, y = evaluation_set(case)
+    replicas: list[nn.Module] = list(trainer.replicas)
+    mine = slice(None) if rank is None else shard_bounds(len(y), case.world_size, rank)
+    return {
+        "shared": count_correct(replicas, devices, X[mine], y[mine]),
+        "alone": [count_correct([replica], [device], X, y) for replica, device in zip(replicas, devices, strict=False)],
+    }
+
+
+def evaluation_set(case: Case) -> tuple[Tensor, Tensor]:
+    """The test samples of a case."""
+    return nets.minibatch(Case(1, (EVALUATED,), case.seed + 1, case.dtype, net=case.net), 0)

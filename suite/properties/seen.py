@@ -1,0 +1,126 @@
+"""What the ranks of a trainer were seen to do in a case, beside what one device would have done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from suite.properties import nets, tolerance
+from suite.properties.case import Case
+from suite.properties.observe import Loss, Observation
+
+Parameters = list[Tensor]
+ALL = slice(None)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a check found: nothing, a finding, or a note.
+
+    Attributes:
+        finding: what is wrong, where, and by how much; empty when nothing is.
+        suspect: the known bug that it looks like; may be empty.
+        note: what a reader should know although it is right.
+        details: a traceback.
+    """
+
+    finding: str = ""
+    suspect: str = ""
+    note: str = ""
+    details: str = ""
+
+
+RIGHT = Judgement()
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What all processes of a trainer were seen to do in one case.
+
+    Attributes:
+        case: what they were given.
+        ranks: `suite.properties.observe.observe` of each process: one, or one a device.
+        alone: the same of this trainer on one device; for oracle "self".
+        oracle: "sgd" or "self".
+        loss: the trainer's own, None for cross-entropy.
+    """
+
+    case: Case
+    ranks: list[Observation]
+    alone: Observation | None = None
+    oracle: str = "sgd"
+    loss: Loss | None = None
+
+    @property
+    def steps(self) -> range:
+        """The steps of the case."""
+        return range(len(self.case.batches))
+
+    @property
+    def names(self) -> list[str]:
+        """Of the parameters, in order."""
+        return [name for name, _ in nets.build(self.case).named_parameters()]
+
+    @property
+    def half_the_digits(self) -> float:
+        """`suite.properties.tolerance.half_the_digits` of the case's dtype."""
+        return tolerance.half_the_digits(getattr(torch, self.case.dtype))
+
+    def parameters(self, step: int, rank: int = 0) -> Parameters:
+        """A rank's parameters before a step, float64; after the last one for step = number of steps."""
+        return self._shaped(self.ranks[rank]["parameters"][step])
+
+    def alone_parameters(self, step: int) -> Parameters:
+        """Likewise of the trainer on one device."""
+        assert self.alone is not None
+        return self._shaped(self.alone["parameters"][step])
+
+    def gradient(self, step: int, rank: int = 0) -> Parameters:
+        """The gradient that a rank used in a step, read back from its parameters."""
+        return [
+            (before - after) / self.case.lr
+            for before, after in zip(self.parameters(step, rank), self.parameters(step + 1, rank), strict=True)
+        ]
+
+    def net(self, step: int) -> nets.CaseNet:
+        """The case's network with the parameters of rank 0 before a step."""
+        net = nets.build(self.case)
+        with torch.no_grad():
+            for parameter, value in zip(net.parameters(), self.parameters(step), strict=True):
+                parameter.copy_(value)
+        return net
+
+    def mean_loss(self, net: nn.Module, X: Tensor, y: Tensor) -> Tensor:
+        """The trainer's loss, averaged over samples; () and differentiable."""
+        output = net(X)
+        return F.cross_entropy(output, y) if self.loss is None else self.loss(output, y).mean()
+
+    def right_gradient(self, step: int, samples: slice = ALL) -> Parameters:
+        """The gradient of the mean loss over some samples of a step's minibatch, on one device, float64."""
+        net, (X, y) = self.net(step), nets.minibatch(self.case, step)
+        return derivative(net, self.mean_loss(net, X[samples], y[samples]))
+
+    def _shaped(self, values: list[list[float]]) -> Parameters:
+        return [
+            torch.tensor(value, dtype=torch.float64).reshape(parameter.shape)
+            for parameter, value in zip(nets.build(self.case).parameters(), values, strict=True)
+        ]
+
+
+def derivative(net: nn.Module, value: Tensor) -> Parameters:
+    """float64 derivatives of a value by a net's parameters; zeros for those that took no part."""
+    wanted = [parameter for parameter in net.parameters() if parameter.requires_grad]
+    found = iter(torch.autograd.grad(value, wanted, retain_graph=True, allow_unused=True))
+    gradients = [next(found) if parameter.requires_grad else None for parameter in net.parameters()]
+    return [
+        torch.zeros_like(p, dtype=torch.float64) if g is None else g.to(torch.float64)
+        for p, g in zip(net.parameters(), gradients, strict=True)
+    ]
+
+
+def flat(tensors: Parameters) -> Tensor:
+    """One float64 vector of all entries."""
+    return torch.cat([tensor.detach().to(torch.float64).flatten() for tensor in tensors])

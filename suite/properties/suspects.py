@@ -1,0 +1,95 @@
+"""Which known bug a wrong gradient looks like: what each would have computed, compared with what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from reference.scatter import chunk_sizes
+
+# A wrong gradient that agrees so far with what a bug would compute was computed by that bug, or by its equal.
+ALIKE = 1e-6
+# The precisest first, so that the one that explains an error is named and not a coarser one that would as well.
+LOW_PRECISION = {"float32": torch.float32, "16 bits (bfloat16 or float16)": torch.bfloat16}
+BEYOND_ROUNDING = 0.1  # a factor nearer to 1 is an error of low precision
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A wrong gradient and what it is made of: all gradients as one flat float64 vector each.
+
+    Attributes:
+        found: what the trainer used.
+        sums: summed gradients of the shards that the samples were split into, in order; torch's chunk rule.
+        n: samples in the minibatch.
+        world_size: devices, idle ones too.
+        earlier: right gradients of the steps before, oldest first.
+        vectors: which entries belong to parameters of one dimension.
+    """
+
+    found: Tensor
+    sums: list[Tensor]
+    n: int
+    world_size: int
+    earlier: list[Tensor]
+    vectors: Tensor
+
+    @property
+    def right(self) -> Tensor:
+        """The gradient of the mean loss."""
+        return torch.stack(self.sums).sum(0) / self.n
+
+
+def name(evidence: Evidence) -> str:
+    """One line on the bug that would have computed what was found; empty when none is known."""
+    found, right = evidence.found, evidence.right
+    if not bool(found.isfinite().all()):
+        return "not a number: an overflow, or an average over no samples"
+    for line, gradient in _candidates(evidence):
+        if _alike(found, gradient):
+            return line
+    share = float(found @ right / (right @ right)) if float(right.norm()) > 0 else 0.0
+    if abs(share - 1) > BEYOND_ROUNDING and _alike(found, share * right):
+        return f"{share:.4g} times the right gradient: the learning rate or the average is off by that factor"
+    wrong = (found - right).abs() > ALIKE * right.abs().max()
+    if bool(wrong.any()) and bool((wrong <= evidence.vectors).all()):
+        return "only one-dimensional parameters are wrong: biases that are not exchanged"
+    error = float((found - right).abs().max()) / float(right.abs().max() or 1)
+    for name_of_it, dtype in LOW_PRECISION.items():
+        if error <= 2 * len(evidence.sums) * torch.finfo(dtype).eps:
+            return f"the error of a sum in {name_of_it}: gradients exchanged in lower precision"
+    return ""
+
+
+def _candidates(evidence: Evidence) -> Iterator[tuple[str, Tensor]]:
+    right, sums, n, k = evidence.right, evidence.sums, evidence.n, evidence.world_size
+    sizes = chunk_sizes(n, k)
+    yield "nothing was learned: the gradient was lost, or the minibatch left out", torch.zeros_like(right)
+    if k > 1:
+        yield f"summed over the {k} devices where it should be averaged", right * k
+        yield f"averaged over the {k} devices and divided by the global batch as well", right / k
+    if len(sums) > 1:
+        # Before the mean of means, which is the same thing on even shards.
+        for rank, (total, size) in enumerate(zip(sums, sizes, strict=True)):
+            for divisor in {n, size}:
+                yield f"no exchange: the gradient of shard {rank} alone (a synchronisation skipped)", total / divisor
+        means = [total / size for total, size in zip(sums, sizes, strict=True)]
+        for divisor in {k, len(sums)}:
+            yield (
+                "mean of the shards' means: each shard divided by its own size "
+                "(huggingface/transformers#608, pytorch/pytorch#67253)",
+                torch.stack(means).sum(0) / divisor,
+            )
+        for divisor in {n, n - sizes[-1]}:
+            yield "the last shard left out (pytorch/pytorch#15161)", (right * n - sums[-1]) / divisor
+    if evidence.earlier:
+        yield "stale: the gradient of the step before", evidence.earlier[-1]
+        yield "gradients of earlier steps added: they are never cleared", right + torch.stack(evidence.earlier).sum(0)
+        yield "the gradient of the step before added: it was not cleared", right + evidence.earlier[-1]
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    return float((a - b).norm()) <= ALIKE * float(max(a.norm(), b.norm()))

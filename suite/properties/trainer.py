@@ -1,0 +1,276 @@
+"""The checks on a trainer: functions from what its ranks were seen to do to a judgement, and their table.
+
+Not covered: speed, and what a trainer does between processes that its parameters, losses and buffers do not show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from reference.scatter import chunk_sizes
+from suite.properties import batch_norm as normalisation
+from suite.properties import nets, suspects, tolerance
+from suite.properties.observe import evaluation_set
+from suite.properties.seen import RIGHT, Judgement, Parameters, Seen, flat
+
+Check = Callable[[Seen], Judgement]
+
+
+def start(seen: Seen) -> Judgement:
+    """Before the first step every replica has rank 0's weights, to the bit."""
+    given = [parameter.detach().to(torch.float64) for parameter in nets.build(seen.case).parameters()]
+    for rank in range(len(seen.ranks)):
+        for name, theirs, right in zip(seen.names, seen.parameters(0, rank), given, strict=True):
+            if not torch.equal(theirs, right):
+                return Judgement(
+                    f"before the first step, {name!r} on rank {rank} is off the weights that rank 0 was given by "
+                    f"{_largest(theirs - right)}",
+                    "no broadcast at the start: every rank trains from weights of its own",
+                )
+    return _replicas_at(seen, 0)
+
+
+def gradient(seen: Seen) -> Judgement:
+    """The gradient of one step is that of one device on the whole minibatch."""
+    return _first_wrong(seen, _gradient_at)
+
+
+def trajectory(seen: Seen) -> Judgement:
+    """So is that of every one of several steps, with new data and other batch sizes."""
+    return _first_wrong(seen, _gradient_at)
+
+
+def identity(seen: Seen) -> Judgement:
+    """On one device the trainer is plain SGD; under oracle "self", the same case gives the same bits again."""
+    if seen.oracle == "sgd":
+        return _first_wrong(seen, _gradient_at)
+    assert seen.alone is not None
+    if seen.alone["parameters"] == seen.ranks[0]["parameters"]:
+        return Judgement(note='oracle "self": errors that do not depend on the number of devices stay unseen')
+    return Judgement(
+        "two runs of one case on one device end in different weights: there is nothing that k devices could equal",
+        "randomness that is not seeded, or depends on the clock",
+    )
+
+
+def replicas(seen: Seen) -> Judgement:
+    """After every step the replicas' parameters are bit-equal to each other, in one process and over all ranks."""
+    return _first_wrong(seen, lambda seen, step: _replicas_at(seen, step + 1))
+
+
+def loss(seen: Seen) -> Judgement:
+    """What the ranks return adds up to the mean loss over the minibatch; returning nothing is allowed."""
+    return _first_wrong(seen, _loss_at)
+
+
+def inputs(seen: Seen) -> Judgement:
+    """A step leaves its minibatch as it is, and what it makes is finite."""
+    return _first_wrong(seen, _inputs_at)
+
+
+def batch_norm(seen: Seen) -> Judgement:
+    """Batches are normalised by shard or over the whole minibatch, and rank 0 keeps running statistics of that."""
+    if seen.oracle == "self":
+        return Judgement(note='oracle "self" cannot tell statistics by shard from wrong ones: not checked')
+    return normalisation.judge(seen)
+
+
+def dropout(seen: Seen) -> Judgement:
+    """No two shards lose the same features."""
+    return _first_wrong(seen, _masks_at)
+
+
+def refusals(seen: Seen) -> Judgement:
+    """Unused parameters, or a batch normalisation of a single sample: right, or refused loudly."""
+    if seen.case.net.norm == "batch":
+        return batch_norm(seen)
+    wrong = _first_wrong(seen, _gradient_at)
+    return replicas(seen) if wrong == RIGHT else wrong
+
+
+def evaluation(seen: Seen) -> Judgement:
+    """Every replica predicts what rank 0's parameters do; all devices together count as many right as one."""
+    X, y = evaluation_set(seen.case)
+    expected = int((seen.net(len(seen.steps)).eval()(X).argmax(1) == y).sum())
+    together = sum(observed["correct"]["shared"] for observed in seen.ranks)
+    alone = [count for observed in seen.ranks for count in observed["correct"]["alone"]]
+    if together == expected and set(alone) == {expected}:
+        return RIGHT
+    return Judgement(
+        f"of {len(y)} test samples rank 0's parameters get {expected} right, all devices together {together}, "
+        f"each replica alone {alone}",
+        "replicas that have drifted apart, or whose forward does not use their parameters",
+    )
+
+
+CHECKS: dict[str, Check] = {
+    "start": start,
+    "gradient": gradient,
+    "trajectory": trajectory,
+    "identity": identity,
+    "replicas": replicas,
+    "loss": loss,
+    "inputs": inputs,
+    "batch_norm": batch_norm,
+    "dropout": dropout,
+    "refusals": refusals,
+    "evaluation": evaluation,
+}
+
+
+def judge(check: str, seen: Seen) -> Judgement:
+    """Apply a check of `CHECKS`. A trainer that raised is judged by that, and so is one without the model's parameters.
+
+    Only in the cases of `refusals` may a trainer raise.
+    """
+    everyone = [("", seen.alone), *((f"rank {rank}, ", observed) for rank, observed in enumerate(seen.ranks))]
+    for who, observed in everyone:
+        if observed is not None and observed["raised"]:
+            what = f"{who or 'on one device, '}{observed['raised']['where']}: {observed['raised']['error']}"
+            if check == "refusals":
+                return Judgement(note=f"refused: {what}")
+            return Judgement(f"the trainer raised at {what}", details=observed["raised"]["traceback"])
+        if observed is not None and any(len(values) != len(seen.names) for values in observed["parameters"]):
+            return Judgement(
+                f"{who or 'on one device, '}replicas[0] has {len(observed['parameters'][0])} parameters and the model "
+                f"{len(seen.names)}",
+                "`replicas` must be the trained modules themselves",
+            )
+    return CHECKS[check](seen)
+
+
+def _first_wrong(seen: Seen, look: Callable[[Seen, int], Judgement]) -> Judgement:
+    return next((found for step in seen.steps if (found := look(seen, step)) != RIGHT), RIGHT)
+
+
+def _gradient_at(seen: Seen, step: int) -> Judgement:
+    if seen.oracle == "self":
+        return _against_self(seen, step)
+    expected, found = seen.right_gradient(step), seen.gradient(step)
+    allowed = tolerance.gradient_bound(seen.net(step), nets.minibatch(seen.case, step)[0], seen.case.lr)
+    worst = _worst(seen.names, expected, found, allowed)
+    if worst is None:
+        return RIGHT
+    name, error, bound = worst
+    return Judgement(
+        f"step {step}: the gradient of {name!r} is off by {error:.3g}, where rounding explains {bound:.3g}",
+        _suspect(seen, step, 0),
+    )
+
+
+def _against_self(seen: Seen, step: int) -> Judgement:
+    begin, expected = seen.alone_parameters(0), seen.alone_parameters(step + 1)
+    change = max(float((e - b).abs().max()) for e, b in zip(expected, begin, strict=True))
+    allowed = seen.half_the_digits * change
+    found = seen.parameters(step + 1)
+    worst = _worst(seen.names, expected, found, [torch.full_like(value, allowed) for value in expected])
+    if worst is None:
+        return RIGHT
+    name, error, _ = worst
+    return Judgement(
+        f"after step {step}, {name!r} is off that of the same trainer on one device by {error:.3g}, where half of "
+        f"the digits of the change so far are {allowed:.3g}",
+        "a missing exchange, a mean of the shards' means, clipping before the exchange, or accumulation divided by "
+        "the wrong count (huggingface/transformers#34191)",
+    )
+
+
+def _worst(
+    names: list[str], expected: Parameters, found: Parameters, allowed: Parameters
+) -> tuple[str, float, float] | None:
+    """Name, error and bound of the entry that exceeds its bound by most; None where none does."""
+    worst, most = None, 1.0
+    for name, e, f, a in zip(names, expected, found, allowed, strict=True):
+        error = (e - f).abs()
+        # An entry that may not err at all (0 / 0) and does not, is right; NaN anywhere is wrong.
+        ratio = torch.where(error == 0, torch.zeros_like(error), error / a).nan_to_num(nan=float("inf")).flatten()
+        if ratio.numel() and float(ratio.max()) > most:
+            at = int(ratio.argmax())
+            worst, most = (name, float(error.flatten()[at]), float(a.flatten()[at])), float(ratio.max())
+    return worst
+
+
+def _replicas_at(seen: Seen, step: int) -> Judgement:
+    """Whether the replicas are bit-equal before a step."""
+    when = "at the start" if step == 0 else f"after step {step - 1}"
+    for observed in seen.ranks:
+        for replica, position, error in observed["differing"][step]:
+            return Judgement(
+                f"{when}, {seen.names[position]!r} of replica {replica} differs from replica 0's by {error:.3g}",
+                "the sum is not written back to every device's own gradient (d2l-ai/d2l-zh#955)" if step else "",
+            )
+    for rank in range(1, len(seen.ranks)):
+        for name, ours, theirs in zip(seen.names, seen.parameters(step), seen.parameters(step, rank), strict=True):
+            if not torch.equal(ours, theirs):
+                return Judgement(
+                    f"{when}, {name!r} of rank {rank} differs from rank 0's by {_largest(ours - theirs)}",
+                    _suspect(seen, step - 1, rank) if step and seen.oracle == "sgd" else "",
+                )
+    return RIGHT
+
+
+def _loss_at(seen: Seen, step: int) -> Judgement:
+    returned = [observed["losses"][step] for observed in seen.ranks]
+    if all(value is None for value in returned):
+        return RIGHT
+    if any(value is None for value in returned):
+        return Judgement(f"step {step}: some ranks return a loss and some return None: {returned}")
+    if seen.oracle == "self":
+        assert seen.alone is not None
+        expected = seen.alone["losses"][step]
+    else:
+        expected = float(seen.mean_loss(seen.net(step), *nets.minibatch(seen.case, step)).detach())
+    if abs(sum(returned) - expected) <= seen.half_the_digits * (1 + abs(expected)):
+        return RIGHT
+    return Judgement(
+        f"step {step}: the ranks' losses {returned} add up to {sum(returned):.6g}, and the mean loss of the minibatch "
+        f"is {expected:.6g}",
+        "every rank must return its summed loss divided by the global batch size",
+    )
+
+
+def _inputs_at(seen: Seen, step: int) -> Judgement:
+    for rank, observed in enumerate(seen.ranks):
+        if observed["changed"][step]:
+            return Judgement(
+                f"step {step} changed its minibatch in place, on rank {rank}",
+                "an in-place operation on X or y: work on a copy",
+            )
+        made = [value for values in observed["parameters"][step + 1] for value in values]
+        if not torch.tensor([*made, observed["losses"][step] or 0.0]).isfinite().all():
+            return Judgement(f"step {step}: the loss or the parameters on rank {rank} are infinite or not a number")
+    return RIGHT
+
+
+def _masks_at(seen: Seen, step: int) -> Judgement:
+    shard_of: dict[str, int] = {}
+    for shard, entry in enumerate(normalisation.entries(seen, step)):
+        for mask in map(str, entry["masks"]):
+            if shard_of.setdefault(mask, shard) != shard:
+                return Judgement(
+                    f"step {step}: samples of different shards met the same dropout mask",
+                    "the same seed on every rank (huggingface/transformers#31412)",
+                )
+    return RIGHT if shard_of else Judgement(f"step {step}: the net was not called in training mode")
+
+
+def _suspect(seen: Seen, step: int, rank: int) -> str:
+    n = seen.case.batches[step]
+    sizes = chunk_sizes(n, seen.case.world_size)
+    bounds = [slice(sum(sizes[:i]), sum(sizes[: i + 1])) for i in range(len(sizes))]
+    return suspects.name(
+        suspects.Evidence(
+            found=flat(seen.gradient(step, rank)),
+            sums=[flat(seen.right_gradient(step, part)) * (part.stop - part.start) for part in bounds],
+            n=n,
+            world_size=seen.case.world_size,
+            earlier=[flat(seen.right_gradient(earlier)) for earlier in range(step)],
+            vectors=flat([torch.full_like(p, p.ndim == 1) for p in seen.parameters(0)]).bool(),
+        )
+    )
+
+
+def _largest(difference: torch.Tensor) -> str:
+    return f"{float(difference.abs().max()):.3g}"

@@ -1,0 +1,139 @@
+"""What is drawn for the checks on functions (`suite.properties.functions`), and the search for what breaks them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from reference.scatter import chunk_sizes
+from suite.properties import functions
+from suite.properties.seen import Judgement
+
+CPU = torch.device("cpu")
+
+# Whole numbers up to this size add up exactly over eight devices; 64-bit ones beyond what 32 bits hold.
+EXACT: dict[torch.dtype, int] = {
+    torch.float64: 2**49,
+    torch.float32: 2**19,
+    torch.float16: 127,
+    torch.bfloat16: 15,
+    torch.int64: 2**59,
+    torch.int32: 2**27,
+    torch.int16: 2**11,
+    torch.int8: 15,
+}
+
+
+@st.composite
+def reductions(draw: st.DrawFn) -> list[Tensor]:
+    """One tensor a device: any dtype and shape, also empty, without axes, or not contiguous; whole numbers or not."""
+    dtype = draw(st.sampled_from(list(EXACT)))
+    shape = draw(st.sampled_from([(), (0,), (1,), (5,), (8,), (13,), (3, 5), (2, 0, 3), (4, 2, 3)]))
+    k = draw(st.integers(1, 8))
+    whole = not dtype.is_floating_point or draw(st.booleans())
+    turned = len(shape) > 1 and draw(st.booleans())
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**16)))
+    made = []
+    for _ in range(k):
+        if whole:
+            tensor = torch.randint(-EXACT[dtype], EXACT[dtype] + 1, shape, generator=generator).to(dtype)
+        else:
+            tensor = torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+        made.append(tensor.transpose(0, -1) if turned else tensor)
+    return made
+
+
+splits = st.tuples(st.integers(1, 40), st.integers(1, 9))
+
+
+@st.composite
+def evaluations(draw: st.DrawFn) -> dict[str, Any]:
+    """Equal replicas, uneven shards, and batches that do not divide them."""
+    k, n = draw(st.integers(1, 5)), draw(st.integers(1, 40))
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(draw(st.integers(0, 2**16)))
+        net = nn.Linear(3, 4)
+        X, y = torch.randn(n, 3), torch.randint(4, (n,))
+    return {
+        "replicas": [net] * k,
+        "devices": [CPU] * k,
+        "X": X,
+        "y": y,
+        "batch_size": draw(st.integers(1, 12)),
+    }
+
+
+feeds = st.fixed_dictionaries(
+    {"n": st.integers(1, 40), "batch_size": st.integers(1, 12), "seed": st.integers(0, 99), "epoch": st.integers(0, 9)}
+)
+shuffles = st.fixed_dictionaries(
+    {"n": st.integers(20, 40), "batch_size": st.integers(1, 12), "seed": st.integers(0, 99)}
+)
+
+
+def _rows(n: int) -> Tensor:
+    return torch.arange(3 * n).reshape(n, 3)
+
+
+Look = Callable[[Any, Any], Judgement]
+
+# By kind of function and name of check: what is drawn, and how the check is made of (function, draw).
+FUNCTION_CHECKS: dict[str, dict[str, tuple[st.SearchStrategy[Any], Look]]] = {
+    "all_reduce": {
+        "all_reduce_sums": (reductions(), functions.all_reduce_sums),
+        "all_reduce_keeps_tensors_apart": (reductions(), functions.all_reduce_keeps_tensors_apart),
+    },
+    "scatter": {
+        "scatter_keeps_samples": (
+            splits,
+            lambda f, drawn: functions.scatter_keeps_samples(f, _rows(drawn[0]), [CPU] * drawn[1]),
+        ),
+        "scatter_follows_rule": (
+            splits,
+            lambda f, drawn: functions.scatter_follows_rule(f, _rows(drawn[0]), [CPU] * drawn[1], chunk_sizes(*drawn)),
+        ),
+    },
+    "evaluation": {
+        "evaluation_counts_once": (evaluations(), lambda f, drawn: functions.evaluation_counts_once(f, **drawn))
+    },
+    "feed": {
+        "feed_covers": (feeds, lambda f, drawn: functions.feed_covers(f, **drawn)),
+        "feed_reshuffles": (shuffles, lambda f, drawn: functions.feed_reshuffles(f, **drawn)),
+    },
+}
+
+
+class _Wrong(Exception):
+    pass
+
+
+def search(kind: str, check: str, function: Any, examples: int | None = None) -> Judgement:
+    """The judgement of the smallest input that a function gets wrong; an empty one when none is found."""
+    strategy, look = FUNCTION_CHECKS[kind][check]
+    wrong: list[Judgement] = []
+
+    @settings(
+        max_examples=examples or settings().max_examples,
+        derandomize=True,
+        database=None,
+        phases=(Phase.generate, Phase.shrink),
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(strategy)
+    def judge(drawn: Any) -> None:
+        found = look(function, drawn)
+        if found.finding:
+            wrong[:] = [found]
+            raise _Wrong
+
+    try:
+        judge()
+    except _Wrong:
+        return wrong[0]
+    return Judgement()

@@ -1,0 +1,164 @@
+"""Correctness checks from the outside: a right trainer passes, wrong ones are named, broken ones end clearly."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from reference.trainers import TRAINERS
+from suite import devices
+from suite.checks import __main__ as again
+from suite.checks.bench import Bench, Outcome
+from suite.checks.draw import CHECKS
+from suite.failure import WorkerFailure
+from suite.pool import Pool
+from suite.properties import trainer
+from suite.properties.case import Case, Net
+from tests import trainers_under_test
+from tests.project import REPOSITORY, Project
+
+HERE = f"{trainers_under_test.__file__}:"
+
+
+def look(bench: Bench, name: str, check: str, examples: int = 20) -> Outcome:
+    return bench.search(HERE + name, check, examples=examples)
+
+
+def test_every_check_has_cases_and_every_case_a_check() -> None:
+    assert list(CHECKS) == list(trainer.CHECKS)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_strangers_right_trainer_passes(bench: Bench, check: str) -> None:
+    outcome = look(bench, "ByHand", check)
+    assert not outcome.failure
+    assert outcome.examples > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "check", "cause"),
+    [
+        ("MeanOfMeans", "gradient", "mean of the shards' means"),
+        ("NoExchange", "gradient", "no exchange: the gradient of shard 0 alone"),
+        ("NoExchange", "replicas", "no exchange: the gradient of shard [123] alone"),
+        ("AdamWithoutExchange", "gradient", "a missing exchange"),
+        ("AdamByTheClock", "identity", "two runs of one case on one device end in different weights"),
+        ("NormalisesInPlace", "inputs", "step 0 changed its minibatch in place, on rank 0"),
+        ("LeavesNaN", "inputs", "infinite or not a number"),
+        ("LeavesNaN", "gradient", "not a number"),
+        ("Raises", "trajectory", r"the trainer raised at rank 0, step 2: RuntimeError: the third step is too much"),
+        ("Diverges", "inputs", "infinite or not a number"),
+        ("Diverges", "loss", "add up to nan"),
+        ("ForeignReplicas", "gradient", "the model [3-9]"),
+    ],
+)
+def test_a_wrong_trainer_is_found_and_the_cause_named(bench: Bench, name: str, check: str, cause: str) -> None:
+    failure = look(bench, name, check).failure
+    assert re.search(cause, failure), failure
+
+
+def test_a_failure_is_shrunk_and_can_be_pasted(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    """13 = 7 + 6 is found as 3 = 2 + 1, the smallest minibatch that two devices share unevenly."""
+    failure = look(bench, "MeanOfMeans", "gradient").failure
+    assert "2 device(s), minibatches of [3], float64" in failure
+    assert "Net(inputs=1, hidden=()" in failure
+    command = shlex.split(failure.partition("see it again: ")[2].splitlines()[0])
+    assert command[:3] == ["python", "-m", "suite.checks"]
+    assert again.main(command[3:]) == 1
+    assert failure.splitlines()[0] in capsys.readouterr().out
+
+
+def test_a_case_again_that_is_right(capsys: pytest.CaptureFixture[str]) -> None:
+    assert again.main(["scratch", "gradient", '{"world_size": 3, "batches": [5]}']) == 0
+    assert capsys.readouterr().out == "right\n"
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        (
+            '{"world_size": 2, "batches": [3], "colour": 1}',
+            r"Case has no \['colour'\]: its parts are world_size, batches",
+        ),
+        ('{"world_size": 2, "batches": [3], "net": {"depth": 2}}', r"Net has no \['depth'\]: its parts are inputs"),
+        ("{", "JSONDecodeError"),
+        ('{"batches": [3]}', "world_size"),
+    ],
+)
+def test_a_case_that_cannot_be_read_is_refused(case: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        again.main(["scratch", "gradient", case])
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_a_case_survives_json() -> None:
+    case = Case(3, (4, 1), 7, "float32", 0.1, Net(hidden=(2, 3), tied=True, unused="somewhere"))
+    assert Case.from_json(json.loads(str(case))) == case
+
+
+def test_a_missing_part_of_the_protocol_is_named(bench: Bench) -> None:
+    with pytest.raises(WorkerFailure, match="`processes` is missing"):
+        look(bench, "NoProcesses", "gradient")
+    assert "`replicas` is missing" in look(bench, "NoReplicas", "gradient").failure
+
+
+def test_a_hang_ends_its_check_with_stacks_and_the_next_goes_on(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("suite.checks.bench.HANG_S", 3.0)
+    bench = Bench(pool, devices.parse("cpu"))
+    failure = look(bench, "Hangs", "gradient").failure
+    assert "no answer to 'observe' within 15 s" in failure
+    assert "rank 1, stack" in failure
+    assert "in step" in failure
+    assert not look(bench, "Same", "gradient", 3).failure
+    bench.close()
+
+
+def test_a_killed_rank_is_named(bench: Bench) -> None:
+    assert "rank 1: its process ended with signal 9 (SIGKILL)" in look(bench, "KillsRankOne", "gradient").failure
+
+
+def test_one_rank_that_raises_is_a_refusal_although_the_others_hang(bench: Bench) -> None:
+    """DistributedDataParallel with a layer that only rank 0 uses."""
+    outcome = bench.search("ddp", "refusals", examples=20)
+    assert not outcome.failure
+    assert any("Expected to have finished reduction" in note for note in outcome.notes)
+
+
+def test_the_marker_selects_the_checks_of_the_trainer_and_nothing_else(project: Project) -> None:
+    """All trainers of the table without an option; exit status 1 and JUnit's failure for a wrong one."""
+    everything = project.correctness("--collect-only", "-q")
+    everything.stdout.fnmatch_lines([f"*{len(TRAINERS) * len(CHECKS)} tests collected*"])
+    arguments = ["--scaling-trainer", "data_parallel", "--scaling-trainer", HERE + "LeavesNaN"]
+    result = project.correctness(*arguments, "-k", "inputs or batch_norm", "--junitxml", "junit.xml")
+    assert result.ret == 1
+    result.assert_outcomes(passed=2, failed=2, deselected=2 * (len(CHECKS) - 2))
+    result.stdout.fnmatch_lines(
+        [
+            "data_parallel, batch_norm: batch normalisation by shard",
+            "*check 'inputs': step 0: the loss or the parameters*",
+        ]
+    )
+    assert "see it again: python -m suite.checks" in (project.path / "junit.xml").read_text()
+
+
+def test_the_nightly_profile_is_known_in_any_project_and_has_ten_times_the_examples(project: Project) -> None:
+    for profile, examples in (("default", 25), ("nightly", 250)):
+        arguments = ["--scaling-trainer", "single", "-k", "start", "--hypothesis-profile", profile]
+        project.correctness(*arguments, "--junitxml", "junit.xml").assert_outcomes(passed=1, deselected=len(CHECKS) - 1)
+        assert f'name="examples" value="{examples}"' in (project.path / "junit.xml").read_text()
+
+
+def test_an_unknown_trainer_is_a_usage_error(project: Project) -> None:
+    result = project.correctness("--scaling-trainer", "dpp")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--scaling-trainer 'dpp': valid values are single*"])
+
+
+def test_the_controller_stays_free_of_torch() -> None:
+    code = "import sys; import suite.checks.bench, suite.checks.draw; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=REPOSITORY)

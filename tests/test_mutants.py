@@ -1,0 +1,32 @@
+"""Every mutant dies by the check its file names, and every check kills one (`python -m tests.mutants`: the table)."""
+
+from __future__ import annotations
+
+import pytest
+
+from suite.checks.bench import Bench
+from suite.checks.draw import CHECKS
+from tests.function_cases import FUNCTION_CHECKS, search
+from tests.mutants import Entry, entries
+
+MUTANTS = entries()
+by_name = pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+
+
+@by_name
+def test_a_mutant_is_found(mutant: Entry, bench: Bench) -> None:
+    if mutant.kind == "trainer":
+        assert bench.search(mutant.trainer, mutant.killed_by, shrink=False).failure
+    else:
+        assert search(mutant.kind, mutant.killed_by, mutant.function()).finding
+
+
+@by_name
+def test_a_mutant_has_a_public_source(mutant: Entry) -> None:
+    assert mutant.bug.endswith(".")
+    assert "#" in mutant.source or "row" in mutant.source
+
+
+def test_every_check_kills_a_mutant() -> None:
+    checks = {*CHECKS, *(check for checks in FUNCTION_CHECKS.values() for check in checks)}
+    assert {mutant.killed_by for mutant in MUTANTS} == checks
