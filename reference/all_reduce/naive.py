@@ -7,6 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from reference.all_reduce.check import check
+from reference.all_reduce.traffic import send_
+
 
 @torch.no_grad()
 def naive_(tensors: Sequence[Tensor]) -> None:
@@ -20,15 +23,10 @@ def naive_(tensors: Sequence[Tensor]) -> None:
             takes the result with it.
 
     Raises:
-        ValueError: shapes or dtypes differ.
+        ValueError: as in `check`; nothing is changed then.
     """
-    for rank, tensor in enumerate(tensors):
-        if tensor.shape != tensors[0].shape or tensor.dtype != tensors[0].dtype:
-            raise ValueError(
-                f"tensor {rank} is {tuple(tensor.shape)} {tensor.dtype} and tensor 0 is {tuple(tensors[0].shape)} "
-                f"{tensors[0].dtype}: an all_reduce needs equal shapes and dtypes on every device"
-            )
-    for tensor in tensors[1:]:
-        tensors[0].add_(tensor.to(tensors[0].device))
-    for tensor in tensors[1:]:
-        tensor.copy_(tensors[0])
+    check(tensors)
+    for rank in range(1, len(tensors)):
+        send_(tensors[rank], tensors[0], source=rank, target=0, accumulate=True)
+    for rank in range(1, len(tensors)):
+        send_(tensors[0], tensors[rank], source=0, target=rank)

@@ -1,0 +1,75 @@
+"""What is refused before anything is changed: tensors that differ, and tensors that are partly the same memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+
+def check(tensors: Sequence[Tensor]) -> None:
+    """Refuse tensors, one a device, that cannot be summed in place; none at all is allowed.
+
+    Raises:
+        ValueError: as in `check_alike` and `check_apart`.
+    """
+    check_alike(tensors)
+    check_apart({f"tensor {rank}": tensor for rank, tensor in enumerate(tensors)})
+
+
+def check_alike(tensors: Sequence[Tensor]) -> None:
+    """Refuse what broadcasting or casting would add up silently.
+
+    Raises:
+        ValueError: shapes or dtypes differ.
+    """
+    for rank, tensor in enumerate(tensors):
+        if tensor.shape != tensors[0].shape or tensor.dtype != tensors[0].dtype:
+            raise ValueError(
+                f"tensor {rank} is {tuple(tensor.shape)} {tensor.dtype} and tensor 0 is {tuple(tensors[0].shape)} "
+                f"{tensors[0].dtype}: an all_reduce needs equal shapes and dtypes on every device"
+            )
+
+
+def check_apart(named: Mapping[str, Tensor]) -> None:
+    """Refuse tensors in which one place in memory stands for several numbers.
+
+    Views of one storage are fine as long as their spans, from the first to the last element, do not overlap; that
+    interleaved views (the columns of one matrix) are refused too is the price of a quick test. Not seen: a single
+    tensor that overlaps itself by strides other than 0, which only ``as_strided`` makes.
+
+    Args:
+        named: each tensor under the name that a message gives it.
+
+    Raises:
+        ValueError: a tensor is sparse or expanded, or two of them overlap.
+    """
+    names = list(named)
+    spans: list[tuple[str, int, int, int]] = []
+    for number, (name, tensor) in enumerate(named.items()):
+        if tensor.layout is not torch.strided:
+            raise ValueError(
+                f"{name} has layout {tensor.layout}: an all_reduce needs dense tensors, as to_dense() gives"
+            )
+        if tensor.numel() == 0:
+            continue
+        reach = 0
+        for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+            if size > 1 and stride == 0:
+                raise ValueError(
+                    f"{name} is expanded, shape {tuple(tensor.shape)} with strides {tensor.stride()}: a sum in place "
+                    f"needs a place in memory for each element, as contiguous() gives"
+                )
+            reach += (size - 1) * stride
+        start = tensor.data_ptr()
+        spans.append((str(tensor.device), start, start + (reach + 1) * tensor.element_size(), number))
+    spans.sort()
+    for (device, _, end, number), (next_device, next_start, _, next_number) in pairwise(spans):
+        if device == next_device and next_start < end:
+            first, second = sorted((number, next_number))
+            raise ValueError(
+                f"{names[first]} and {names[second]} overlap in memory: a sum in place would count what they share "
+                f"twice; give every device a tensor of its own, as clone() makes"
+            )

@@ -1,0 +1,115 @@
+"""All-reduce with "different parameters on different devices" (the book's exercise): device i adds up shard i for all.
+
+It gets shard i from every other device directly, and sends the sum back. The two halves are collectives of their own:
+`reduce_scatter` leaves each device with its shard of the sum, `all_gather` puts shards together on every device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from reference.all_reduce.check import check
+from reference.all_reduce.flat import flattened
+from reference.all_reduce.traffic import send_
+
+
+@torch.no_grad()
+def sharded_(tensors: Sequence[Tensor]) -> None:
+    """Replace every tensor's values by the sum over all of them: a reduce-scatter and an all-gather, both in place.
+
+    Of n elements device i owns c_i. It sends the n - c_i others and receives its own k - 1 times, then the other way
+    round: n + (k - 2) c_i each way, which is exactly 2 (k - 1) / k n where k divides n. Elsewhere the first n mod k
+    shards are one element longer than the rest; with fewer elements than devices the last shards are empty.
+
+    Args:
+        tensors: one a device, of equal shapes and dtypes; none at all is allowed.
+
+    Raises:
+        ValueError: as in `check`; nothing is changed then.
+    """
+    check(tensors)
+    with flattened(tensors) as vectors:
+        pieces = [vector.tensor_split(len(tensors)) for vector in vectors]
+        _collect(pieces)
+        _spread(pieces)
+
+
+@torch.no_grad()
+def reduce_scatter(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return on device i the i-th shard of the sum; the tensors stay as they are.
+
+    Device i sends n - c_i elements and receives (k - 1) c_i.
+
+    Args:
+        tensors: one a device, of equal shapes and dtypes, n elements each; none at all is allowed.
+
+    Returns:
+        Vectors (c_i,), new memory: the sum, flat, cut as by ``torch.tensor_split``.
+
+    Raises:
+        ValueError: as in `check`.
+    """
+    check(tensors)
+    pieces = [list(tensor.detach().reshape(-1).tensor_split(len(tensors))) for tensor in tensors]
+    for rank, row in enumerate(pieces):
+        row[rank] = row[rank].clone()
+    _collect(pieces)
+    return [row[rank] for rank, row in enumerate(pieces)]
+
+
+@torch.no_grad()
+def all_gather(shards: Sequence[Tensor]) -> list[Tensor]:
+    """Return on every device all shards, one after the other; the shards stay as they are.
+
+    Of n elements device i sends its c_i to k - 1 others and receives n - c_i.
+
+    Args:
+        shards: vectors (c_i,), one a device, of one dtype; lengths may differ, and none at all is allowed.
+
+    Returns:
+        One vector (n,) a device, new memory.
+
+    Raises:
+        ValueError: a shard is not a vector, or dtypes differ.
+    """
+    for rank, shard in enumerate(shards):
+        if shard.ndim != 1 or shard.dtype != shards[0].dtype:
+            raise ValueError(
+                f"shard {rank} is {tuple(shard.shape)} {shard.dtype} and shard 0 has dtype {shards[0].dtype}: "
+                f"an all_gather needs vectors of one dtype, as reduce_scatter returns them"
+            )
+    sizes = [len(shard) for shard in shards]
+    gathered = [shard.new_empty(sum(sizes)) for shard in shards]
+    pieces = [torch.split(vector, sizes) for vector in gathered]
+    for rank, shard in enumerate(shards):
+        pieces[rank][rank].copy_(shard)
+    _spread(pieces)
+    return gathered
+
+
+def _collect(pieces: Sequence[Sequence[Tensor]]) -> None:
+    """Add every device's piece i to the one of device i."""
+    for source, target in _ordered_pairs(len(pieces)):
+        send_(pieces[source][target], pieces[target][target], source=source, target=target, accumulate=True)
+
+
+def _spread(pieces: Sequence[Sequence[Tensor]]) -> None:
+    """Copy piece i of device i to every other device."""
+    for source, target in _ordered_pairs(len(pieces)):
+        send_(pieces[source][source], pieces[target][source], source=source, target=target)
+
+
+def _ordered_pairs(k: int) -> Iterator[tuple[int, int]]:
+    """Yield every (source, target) once, in k rounds: in each, the two whose ranks add up to it (mod k) swap pieces.
+
+    So nobody has two partners in a round. Were device i to send to i + round instead, each transfer would share a GPU
+    with another one of its round, and wait for it (see `send_`).
+    """
+    for total in range(k):
+        for source in range(k):
+            target = (total - source) % k
+            if source != target:
+                yield source, target

@@ -1,0 +1,82 @@
+"""The one way from device to device, and a count of the bytes that take it.
+
+Devices are counted by rank, their place in the caller's list: where one piece of hardware stands for several devices,
+as the CPU does in the tests, the count is still what separate devices would send. Not covered: the time a transfer
+takes, and moving values within their device, which is free here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from torch import Tensor
+
+
+class Traffic:
+    """What was sent over each link while the count ran.
+
+    Attributes:
+        link_bytes: bytes by (source rank, target rank).
+        link_messages: transfers by (source rank, target rank), those of no bytes included.
+    """
+
+    def __init__(self) -> None:
+        self.link_bytes: Counter[tuple[int, int]] = Counter()
+        self.link_messages: Counter[tuple[int, int]] = Counter()
+        self._lock = threading.Lock()
+
+    def add(self, source: int, target: int, n_bytes: int) -> None:
+        """Count one transfer; threads may do so at the same time."""
+        with self._lock:
+            self.link_bytes[source, target] += n_bytes
+            self.link_messages[source, target] += 1
+
+    def sent_bytes(self, rank: int) -> int:
+        """Return the bytes that left the device of this rank."""
+        return sum(n_bytes for (source, _), n_bytes in self.link_bytes.items() if source == rank)
+
+    def received_bytes(self, rank: int) -> int:
+        """Return the bytes that reached the device of this rank."""
+        return sum(n_bytes for (_, target), n_bytes in self.link_bytes.items() if target == rank)
+
+
+_counts: ContextVar[tuple[Traffic, ...]] = ContextVar("counts", default=())
+
+
+@contextmanager
+def count_traffic() -> Iterator[Traffic]:
+    """Count the transfers made inside the block, by this thread and whatever runs in a copy of its context.
+
+    Blocks may be nested; each counts all that happens inside it.
+    """
+    traffic = Traffic()
+    token = _counts.set((*_counts.get(), traffic))
+    try:
+        yield traffic
+    finally:
+        _counts.reset(token)
+
+
+def send_(values: Tensor, into: Tensor, *, source: int, target: int, accumulate: bool = False) -> None:
+    """Write one device's values into another device's tensor, or add them to it.
+
+    Between GPUs torch lets the copy wait for both devices' current streams, and both for the copy (ATen's ``Copy.cu``),
+    so the caller need not synchronise; but transfers that share a GPU follow each other in the order of the calls.
+
+    Args:
+        values: any shape and dtype, on the source's device.
+        into: the same shape and dtype, on the target's device.
+        source: rank of the device that sends.
+        target: rank of the device that receives.
+        accumulate: add instead of overwriting.
+    """
+    for traffic in _counts.get():
+        traffic.add(source, target, values.nbytes)
+    if accumulate:
+        into.add_(values.to(into.device))
+    else:
+        into.copy_(values)

@@ -1,0 +1,47 @@
+"""All-reduce along a tree: sums run up to the first device in halving numbers, and the total runs down the same way.
+
+The tree is binomial: in every round each second device of those still in play hands its sum to the one before it, and
+is out (Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1),
+2005). Few rounds, whole tensors: for small ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from reference.all_reduce.check import check
+from reference.all_reduce.traffic import send_
+
+
+@torch.no_grad()
+def tree_(tensors: Sequence[Tensor]) -> None:
+    """Replace every tensor's values by the sum over all of them, in ceil(log2 k) rounds up and as many down.
+
+    A device sends and receives the tensor once for each of its links in the tree: the first one has ceil(log2 k) of
+    them, a leaf has one, all together have 2 (k - 1).
+
+    Args:
+        tensors: one a device, of equal shapes and dtypes; none at all is allowed. On the way up they hold partial sums.
+
+    Raises:
+        ValueError: as in `check`; nothing is changed then.
+    """
+    check(tensors)
+    links = _links(len(tensors))
+    for parent, child in links:
+        send_(tensors[child], tensors[parent], source=child, target=parent, accumulate=True)
+    for parent, child in reversed(links):
+        send_(tensors[parent], tensors[child], source=parent, target=child)
+
+
+def _links(k: int) -> list[tuple[int, int]]:
+    """Return the tree's (parent, child) pairs, leaves first; within a round no device stands in two of them."""
+    links = []
+    distance = 1
+    while distance < k:
+        links += [(parent, parent + distance) for parent in range(0, k - distance, 2 * distance)]
+        distance *= 2
+    return links
