@@ -1,0 +1,142 @@
+"""PyTorch's data parallelism tutorial on any machine: what a model sees inside, and what its caller sees outside.
+
+A hundred random samples of 5 features pass in minibatches of 30, 30, 30 and 10 through one linear layer. On several
+devices every replica sees its shard, while the caller sees the whole minibatch, whatever the number of devices.
+
+    python -m reference.demo                        1, 2, 3 and 8 devices: GPUs where there are so many, else CPU
+    python -m reference.demo --devices cpu:3        one table
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from reference.models.toy import Toy
+from reference.trainers.data_parallel import data_parallel
+
+WORLD_SIZES = (1, 2, 3, 8)
+"""Those whose tables the tutorial shows."""
+
+
+class RandomDataset(Dataset[Tensor]):
+    """``length`` samples of ``size`` standard normal features, drawn from a seed."""
+
+    def __init__(self, size: int, length: int, seed: int = 0) -> None:
+        self.data = torch.randn(length, size, generator=torch.Generator().manual_seed(seed))
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.data[index]
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+
+class Announced(nn.Module):
+    """The toy network, which notes the sizes of what passes through it.
+
+    Replicas run in threads, so printing inside would mix their lines. They share ``inside`` instead, and every note
+    begins with the shard's first row in the minibatch, which is the replicas' order.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Toy()
+        self.inside: list[tuple[int, str]] = []
+
+    def forward(self, X: Tensor, rows: Tensor) -> Tensor:
+        """Map X (n, 5) to (n, 2).
+
+        Args:
+            X: samples of a minibatch, or a shard of them.
+            rows: their numbers (n,) in the minibatch; split along with X.
+        """
+        output: Tensor = self.net(X)
+        self.inside.append((int(rows[0]), f"\tIn Model: input size {X.size()} output size {output.size()}"))
+        return output
+
+
+def demonstrate(devices: Sequence[torch.device], report: Callable[[str], None] = print) -> None:
+    """Run the tutorial on these devices and report its table, line by line: shards in order, then the whole.
+
+    Args:
+        devices: all CUDA or all CPU; the same CPU device may stand there several times.
+        report: gets every line.
+
+    Raises:
+        ValueError: as in `data_parallel`.
+    """
+    model = Announced()
+    net = data_parallel(model, devices)
+    if len(devices) > 1:
+        report(f"Let's use {_name(devices)}!")
+    try:
+        for X in DataLoader(RandomDataset(5, 100), batch_size=30):
+            output = net(X.to(devices[0]), torch.arange(len(X), device=devices[0]))
+            for _, line in sorted(model.inside):
+                report(line)
+            model.inside.clear()
+            report(f"Outside: input size {X.size()} output_size {output.size()}")
+    finally:
+        getattr(net, "close", lambda: None)()
+
+
+def parse_devices(setting: str) -> list[torch.device]:
+    """Return the devices that ``cpu:N`` or ``cuda:N`` asks for: N of the kind, CPU ones being virtual.
+
+    Raises:
+        ValueError: it is neither, or CUDA shows fewer.
+    """
+    match = re.fullmatch(r"(cpu|cuda):([1-9]\d*)", setting)
+    if match is None:
+        raise ValueError(f"devices {setting!r}: expected cpu:N or cuda:N with N >= 1")
+    kind, count = match[1], int(match[2])
+    if kind == "cpu":
+        return [torch.device("cpu")] * count
+    if count > torch.cuda.device_count():
+        raise ValueError(
+            f"devices {setting!r}: CUDA shows {torch.cuda.device_count()}; ask for at most as many, or for cpu:{count}"
+        )
+    return [torch.device("cuda", index) for index in range(count)]
+
+
+def _name(devices: Sequence[torch.device]) -> str:
+    kind = "GPU" if devices[0].type == "cuda" else "virtual CPU device"
+    return f"{len(devices)} {kind}{'s' if len(devices) > 1 else ''}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the tables and return the exit status: 0, or 1 with one line on stderr."""
+    parser = argparse.ArgumentParser(
+        prog="python -m reference.demo", description="Print the tables of PyTorch's data parallelism tutorial."
+    )
+    parser.add_argument(
+        "--devices",
+        metavar="cpu:N|cuda:N",
+        help=f"one table on N devices (default: tables for {', '.join(map(str, WORLD_SIZES))}, on GPUs where there are "
+        "so many, otherwise on virtual CPU devices)",
+    )
+    setting: str | None = parser.parse_args(argv).devices
+    available = torch.cuda.device_count()
+    settings = [setting] if setting else [f"{'cuda' if k <= available else 'cpu'}:{k}" for k in WORLD_SIZES]
+    try:
+        tables = [parse_devices(each) for each in settings]
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    for number, devices in enumerate(tables):
+        if number:
+            print()
+        print(f"# on {_name(devices)}")
+        demonstrate(devices)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
