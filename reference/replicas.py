@@ -1,7 +1,8 @@
 """Parameters on every device, and one function run on every device at once.
 
 CUDA works behind the caller's back, so a plain loop keeps all GPUs busy. A CPU does not: there every device is a thread
-of its own, bound to a core of its own, with one intra-op thread.
+of its own, bound to a core of its own, with one intra-op thread. In a list of both kinds the threads are started first,
+and the loop over the GPUs runs beside them.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, wait
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -34,12 +36,14 @@ def get_params(params: Iterable[Tensor], device: torch.device) -> list[Tensor]:
 class PerDevice:
     """Runs a function once per device: in parallel on CPU devices, in turn on CUDA or on a single device.
 
-    The caller's grad mode, inference mode and CPU autocast hold inside the function too. The i-th thread is bound to
-    the i-th core, modulo their number, that the caller may use when the object is made. Threads end with `close`, with
-    the object, or with the interpreter. Not covered: calling `map` from inside a mapped function.
+    CPU devices beside CUDA ones have threads too; the CUDA ones are then served, in turn, by the caller's own thread,
+    so that its current streams hold. The caller's grad mode, inference mode and CPU autocast hold inside the function
+    everywhere. The i-th thread is bound to the i-th core, modulo their number, that the caller may use when the object
+    is made. Threads end with `close`, with the object, or with the interpreter. Not covered: calling `map` from inside
+    a mapped function.
 
     Args:
-        devices: one entry a replica; the same CPU device may stand there several times.
+        devices: one entry a replica; the same device may stand there several times.
 
     Raises:
         ValueError: there are no devices.
@@ -49,15 +53,19 @@ class PerDevice:
         if not devices:
             raise ValueError("devices is empty: name at least one device")
         self.devices = list(devices)
-        threaded = len(devices) > 1 and all(device.type == "cpu" for device in devices)
-        self._queues: list[_Jobs] = [SimpleQueue() for _ in devices] if threaded else []
-        self._end = weakref.finalize(self, _end_all, self._queues)
-        for rank, queue in enumerate(self._queues):
+        cpu_ranks = [rank for rank, device in enumerate(devices) if device.type == "cpu"] if len(devices) > 1 else []
+        self._queues: dict[int, _Jobs] = {rank: SimpleQueue() for rank in cpu_ranks}
+        self._end = weakref.finalize(self, _end_all, list(self._queues.values()))
+        for rank, queue in self._queues.items():
             # The thread holds its queue and not this object, which can so be collected; a daemon never delays an exit.
             threading.Thread(target=_serve, args=(queue,), name=f"replica-{rank}", daemon=True).start()
-        if threaded:
+        if self._queues:
             caller_threads = torch.get_num_threads()
-            self.map(_settle, _cores(len(devices)))
+            settled: list[Future[None]] = [Future() for _ in cpu_ranks]
+            for queue, future, core in zip(self._queues.values(), settled, _cores(len(cpu_ranks)), strict=True):
+                queue.put(_job(future, list, _settle, (core,)))
+            for future in settled:
+                future.result()
             # A thread that sets its own number also sets the default of threads to come: put the caller's back.
             torch.set_num_threads(caller_threads)
 
@@ -81,22 +89,33 @@ class PerDevice:
         if len(per_device_args[0]) > len(self.devices):
             raise ValueError(f"arguments for {len(per_device_args[0])} devices, but there are {len(self.devices)}")
         calls = list(zip(*per_device_args, strict=True))
-        if not self._queues:
-            results = []
-            for device, args in zip(self.devices, calls, strict=False):
-                with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-                    results.append(fn(*args))
-            return results
         modes = _caller_modes()
         futures: list[Future[T]] = [Future() for _ in calls]
-        for queue, future, args in zip(self._queues, futures, calls, strict=False):
-            queue.put(_job(future, modes, fn, args))
+        for rank, queue in self._queues.items():
+            if rank < len(calls):
+                queue.put(_job(futures[rank], modes, fn, calls[rank]))
+        for rank, (device, args) in enumerate(zip(self.devices, calls, strict=False)):
+            if rank not in self._queues:
+                _job(futures[rank], partial(_current, device), fn, args)()
         wait(futures)
         return [future.result() for future in futures]
 
     def close(self) -> None:
         """End the threads; what they are doing is finished first. Closing twice does nothing."""
         self._end()
+
+
+def helper_thread(name: str) -> ThreadPoolExecutor:
+    """Return an executor of one thread, started, with one intra-op thread and bound to no core.
+
+    For work beside the replicas': it takes whatever core is free. The thread ends with ``shutdown``, with the executor
+    or with the interpreter.
+    """
+    caller_threads = torch.get_num_threads()
+    executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+    executor.submit(_settle, None).result()
+    torch.set_num_threads(caller_threads)
+    return executor
 
 
 def _serve(queue: _Jobs) -> None:
@@ -143,6 +162,11 @@ def _caller_modes() -> Callable[[], _Modes]:
         ]
 
     return contexts
+
+
+def _current(device: torch.device) -> _Modes:
+    """Make the context in which a CUDA device is torch's current one; other kinds have no such thing."""
+    return [torch.cuda.device(device)] if device.type == "cuda" else []
 
 
 def _cores(count: int) -> list[int | None]:

@@ -4,20 +4,38 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import subprocess
 import sys
 import threading
 import time
+from fractions import Fraction
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reference.replicas import PerDevice, get_params
-from reference.scatter import chunk_sizes, gather, scatter, shard_bounds, split_batch
+from reference.scatter import (
+    CHUNK_RULES,
+    balanced_sizes,
+    chunk_sizes,
+    floor_sizes,
+    gather,
+    scatter,
+    shard_bounds,
+    split_batch,
+    weighted_sizes,
+)
 from tests.strategies import CPU, world_sizes
+
+samples = st.integers(0, 200)
+devices = st.integers(1, 40)
+rules = pytest.mark.parametrize("rule", CHUNK_RULES)
+weight_lists = st.lists(st.floats(0, 1e6) | st.integers(0, 9), min_size=1, max_size=12).filter(any)
 
 
 @pytest.mark.parametrize(
@@ -39,17 +57,97 @@ def test_chunk_sizes_are_the_tutorials_table(n: int, k: int, sizes: list[int]) -
     assert chunk_sizes(n, k) == sizes
 
 
-@given(n=st.integers(0, 200), k=st.integers(1, 40))
+@pytest.mark.parametrize(
+    ("n", "k", "torchs", "older", "newer"),
+    [
+        (30, 8, [4] * 7 + [2], [3] * 7 + [9], [4] * 6 + [3] * 2),
+        (10, 3, [4, 4, 2], [3, 3, 4], [4, 3, 3]),
+        (10, 8, [2] * 5, [1] * 7 + [3], [2, 2] + [1] * 6),
+    ],
+)
+def test_the_three_rules_differ_as_in_the_documents(
+    n: int, k: int, torchs: list[int], older: list[int], newer: list[int]
+) -> None:
+    """Only torch's rule leaves devices idle while there are enough samples for all."""
+    sizes = {name: rule(n, k) for name, rule in CHUNK_RULES.items()}
+    assert sizes == {"torch": torchs, "mxnet_older": older, "mxnet_newer": newer}
+
+
+@given(n=samples, k=devices)
 def test_chunk_sizes_are_torchs(n: int, k: int) -> None:
     """Every case is as torch.chunk has it, the empty batch included."""
     assert chunk_sizes(n, k) == [len(part) for part in torch.arange(n).chunk(k)]
 
 
-@given(n=st.integers(0, 200), k=st.integers(1, 40))
+@given(n=samples, k=devices)
+def test_balanced_sizes_are_numpys(n: int, k: int) -> None:
+    """Every case is as numpy.array_split has it, fewer samples than devices included."""
+    assert balanced_sizes(n, k) == [len(part) for part in numpy.array_split(numpy.arange(n), k)]
+
+
+@given(n=samples, k=devices)
+def test_floor_sizes_leave_the_remainder_to_the_last_device(n: int, k: int) -> None:
+    """All others are equal."""
+    sizes = floor_sizes(n, k)
+    assert sizes == [n // k] * (k - 1) + [n // k + n % k]
+    assert sum(sizes) == n
+
+
+@given(n=samples, weights=weight_lists)
+def test_weighted_sizes_are_the_exact_shares_to_less_than_a_sample(n: int, weights: list[float]) -> None:
+    """Nothing lost; a device without weight gets nothing; more weight never means fewer samples."""
+    sizes, exact = weighted_sizes(n, weights), [Fraction(weight) for weight in weights]
+    assert sum(sizes) == n
+    for size, weight in zip(sizes, exact, strict=True):
+        assert abs(size - n * weight / sum(exact)) < 1
+        assert weight > 0 or size == 0
+    ordered = [size for _, size in sorted(zip(exact, sizes, strict=True))]
+    assert ordered == sorted(sizes)
+
+
+@given(n=samples, k=devices, weight=st.floats(1e-300, 1e300))
+def test_equal_weights_are_the_balanced_rule(n: int, k: int, weight: float) -> None:
+    """Ties go to the first devices, at any scale of the weights."""
+    assert weighted_sizes(n, [weight] * k) == balanced_sizes(n, k)
+
+
+@pytest.mark.parametrize(
+    ("n", "weights", "sizes"),
+    [
+        (10, [1, 1, 1], [4, 3, 3]),
+        (8, [1, 3], [2, 6]),
+        (7, [0, 2, 0, 1], [0, 5, 0, 2]),
+        (1, [0.1, 0.2], [0, 1]),
+        (10, [0.1] * 10, [1] * 10),
+        (2, [2**-1074, 1e308], [0, 2]),
+        (5, [1e308, 1e308], [3, 2]),
+    ],
+)
+def test_weighted_sizes_by_example(n: int, weights: list[float], sizes: list[int]) -> None:
+    """Among them ten tenths, which do not add up to 1 in floating point, and weights whose sum overflows there."""
+    assert weighted_sizes(n, weights) == sizes
+
+
+@pytest.mark.parametrize("weights", [[1, -0.5], [float("nan"), 1], [float("inf"), 1], [0, 0]])
+def test_weights_that_say_nothing_are_reported(weights: list[float]) -> None:
+    """With the weights themselves."""
+    message = f"weights are {weights}: they must be finite and at least 0, and one above 0"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        weighted_sizes(5, weights)
+
+
+@pytest.mark.parametrize(("n", "weights"), [(5, []), (-1, [1.0])])
+def test_weighted_sizes_reports_impossible_splits(n: int, weights: list[float]) -> None:
+    """As the other rules do."""
+    with pytest.raises(ValueError, match=f"cannot split {n} samples over {len(weights)} devices"):
+        weighted_sizes(n, weights)
+
+
+@given(n=samples, k=devices)
 def test_shard_bounds_cover_every_sample_once_and_in_order(n: int, k: int) -> None:
     """All ranks together see the whole batch; an idle rank's slice is empty."""
-    samples = list(range(n))
-    assert [i for rank in range(k) for i in samples[shard_bounds(n, k, rank)]] == samples
+    whole = list(range(n))
+    assert [i for rank in range(k) for i in whole[shard_bounds(n, k, rank)]] == whole
 
 
 def test_scatter_is_the_notebooks_example() -> None:
@@ -66,11 +164,40 @@ def test_gather_undoes_scatter(n: int, k: int, columns: int) -> None:
     assert torch.equal(gather(scatter(whole, [CPU] * k), CPU), whole)
 
 
+@rules
+@given(n=st.integers(0, 40), k=world_sizes, columns=st.integers(0, 3))
+def test_gather_undoes_scatter_by_any_rule(rule: str, n: int, k: int, columns: int) -> None:
+    """Each shard has the size that the rule gives it, empty ones included."""
+    whole = torch.arange(n * columns).reshape(n, columns)
+    sizes = CHUNK_RULES[rule](n, k)
+    shards = scatter(whole, [CPU] * k, sizes)
+    assert [len(shard) for shard in shards] == sizes
+    assert torch.equal(gather(shards, CPU), whole)
+
+
+@given(sizes=st.lists(st.integers(0, 9), min_size=1, max_size=8))
+def test_gather_undoes_scatter_with_any_sizes(sizes: list[int]) -> None:
+    """A device may get nothing, also one in the middle."""
+    whole = torch.arange(2 * sum(sizes)).reshape(-1, 2)
+    X_shards, y_shards = split_batch(whole, whole[:, 0], [CPU] * len(sizes), sizes)
+    assert [len(shard) for shard in X_shards] == [len(shard) for shard in y_shards] == sizes
+    assert torch.equal(gather(X_shards, CPU), whole)
+    assert torch.equal(gather(y_shards, CPU), whole[:, 0])
+
+
 def test_gradients_pass_through_scatter_and_gather() -> None:
     """Both are differentiable."""
     x = torch.arange(5.0, requires_grad=True)
     (grad,) = torch.autograd.grad(gather([2 * shard for shard in scatter(x, [CPU] * 3)], CPU).sum(), x)
     assert grad.tolist() == [2.0] * 5
+
+
+def test_gradients_pass_through_a_scatter_with_sizes() -> None:
+    """An empty shard changes nothing."""
+    x = torch.arange(5.0, requires_grad=True)
+    shards = scatter(x, [CPU] * 3, [4, 0, 1])
+    (grad,) = torch.autograd.grad(gather([(rank + 1) * shard for rank, shard in enumerate(shards)], CPU).sum(), x)
+    assert grad.tolist() == [1.0, 1.0, 1.0, 1.0, 3.0]
 
 
 def test_gather_makes_scalars_a_vector() -> None:
@@ -103,17 +230,32 @@ def test_scatter_reports_a_tensor_without_axes() -> None:
         scatter(torch.tensor(1.0), [CPU])
 
 
+@pytest.mark.parametrize("sizes", [[1, 1], [2, 2], [4, -1], []])
+def test_scatter_reports_sizes_that_do_not_fit_the_samples(sizes: list[int]) -> None:
+    """Samples would be lost, repeated or counted backwards."""
+    message = f"sizes are {sizes} for 3 samples: they must be at least 0 and sum to the samples"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        scatter(torch.zeros(3), [CPU] * 2, sizes)
+
+
+def test_scatter_reports_more_sizes_than_devices() -> None:
+    """The last samples would have nowhere to go."""
+    with pytest.raises(ValueError, match=r"sizes are \[1, 1, 1\] for 2 devices: give at most one size a device"):
+        scatter(torch.zeros(3), [CPU] * 2, [1, 1, 1])
+
+
 def test_gather_reports_missing_shards() -> None:
     """Nothing to gather has no shape."""
     with pytest.raises(ValueError, match="there are no shards to gather"):
         gather([], CPU)
 
 
+@rules
 @pytest.mark.parametrize(("n", "k"), [(-1, 2), (3, 0)])
-def test_chunk_sizes_reports_impossible_splits(n: int, k: int) -> None:
+def test_every_rule_reports_impossible_splits(rule: str, n: int, k: int) -> None:
     """Fewer than no samples, or fewer than one device."""
     with pytest.raises(ValueError, match=f"cannot split {n} samples over {k} devices"):
-        chunk_sizes(n, k)
+        CHUNK_RULES[rule](n, k)
 
 
 @pytest.mark.parametrize("rank", [-1, 2])

@@ -6,5 +6,8 @@ TRAINERS: dict[str, str] = {
     "single": "reference.trainers.single:Single",
     "scratch": "reference.trainers.scratch:Scratch",
     "data_parallel": "reference.trainers.data_parallel:DataParallelTrainer",
+    "gluon": "reference.trainers.gluon:GluonTrainer",
     "ddp": "reference.trainers.ddp:DDPTrainer",
+    "ddp_sync_bn": "reference.trainers.ddp_sync_bn:DDPSyncBNTrainer",
+    "fsdp": "reference.trainers.fsdp:FSDPTrainer",
 }

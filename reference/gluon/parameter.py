@@ -1,0 +1,182 @@
+"""One parameter with a copy and a gradient on every device, and what became of that gradient since the last update."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from reference.all_reduce import AllReduce
+from reference.gluon.split import copyto
+
+
+class DeferredInitializationError(RuntimeError):
+    """Something was asked for that exists once the first forward has told the shapes."""
+
+
+class Parameter:
+    """A named parameter on several devices.
+
+    Each copy is bit-equal to the others until somebody changes it alone. A gradient is *stale* from the update that
+    used it to the next backward that writes it, and *summed* from the all-reduce to the update.
+
+    Args:
+        name: as in ``module.named_parameters()``.
+        devices: where the copies will lie.
+    """
+
+    def __init__(self, name: str, devices: Sequence[torch.device]) -> None:
+        self.name = name
+        self.devices = list(devices)
+        self._copies: list[nn.Parameter] = []
+        self._gradients: list[_Gradient] = []
+
+    def attach(self, copies: Sequence[nn.Parameter]) -> None:
+        """Take the leaf tensors, one a device in their order; whether they are trained is settled by now."""
+        self._copies = list(copies)
+        self._gradients = [_Gradient(f"{self.name!r} on {self.where(rank)}") for rank in range(len(copies))]
+        for copy, gradient in zip(self._copies, self._gradients, strict=True):
+            if copy.requires_grad:
+                copy.register_post_accumulate_grad_hook(gradient.written)  # type: ignore[no-untyped-call]
+
+    def list_data(self) -> list[nn.Parameter]:
+        """Return the copies themselves, one a device.
+
+        Raises:
+            DeferredInitializationError: there has been no forward yet.
+        """
+        if not self._copies:
+            raise DeferredInitializationError(
+                f"parameter {self.name!r} has no values yet, because its net has lazy layers: call the net with one "
+                "minibatch first, or give every layer its input size"
+            )
+        return list(self._copies)
+
+    def data(self, device: torch.device | int) -> nn.Parameter:
+        """Return the copy on one device, given as such or, where a device is listed twice, by its place in the list.
+
+        Raises:
+            ValueError: there is no copy on that device, or there are several.
+            DeferredInitializationError: there has been no forward yet.
+        """
+        return self.list_data()[rank_of(device, self.devices, f"parameter {self.name!r}")]
+
+    def list_grad(self) -> list[Tensor | None]:
+        """Return the gradients, one a device: None before a backward has reached it and again after each update.
+
+        Raises:
+            RuntimeError: the parameter is frozen.
+            DeferredInitializationError: there has been no forward yet.
+        """
+        copies = self.list_data()
+        if not self.trained:
+            raise RuntimeError(
+                f"parameter {self.name!r} has no gradient because it is frozen: set requires_grad before making the net"
+            )
+        return [copy.grad for copy in copies]
+
+    def grad(self, device: torch.device | int) -> Tensor | None:
+        """Return the gradient on one device; see `list_grad` and `data`."""
+        return self.list_grad()[rank_of(device, self.devices, f"parameter {self.name!r}")]
+
+    def set_data(self, value: Tensor) -> None:
+        """Copy a value of the parameter's shape into every copy, in place."""
+        for copy in self.list_data():
+            copyto(value, copy)
+
+    def zero_grad(self) -> None:
+        """Forget the gradients on all devices."""
+        for copy, gradient in zip(self._copies, self._gradients, strict=True):
+            copy.grad, gradient.sum, gradient.filled = None, None, False
+
+    @property
+    def trained(self) -> bool:
+        """Whether there is a gradient at all: False for a frozen parameter."""
+        return any(copy.requires_grad for copy in self.list_data())
+
+    def where(self, rank: int) -> str:
+        """Name a device, with its place in the list where the name alone would not tell."""
+        device = self.devices[rank]
+        return f"{device} (number {rank})" if self.devices.count(device) > 1 else str(device)
+
+    def stale(self) -> list[int]:
+        """Return the numbers of the devices without a gradient of their own since the last update."""
+        pairs = zip(self._copies, self._gradients, strict=True)
+        return [rank for rank, (copy, gradient) in enumerate(pairs) if copy.grad is None or gradient.filled]
+
+    def is_summed(self) -> bool:
+        """Say whether every device holds the sum; True also where no device holds anything."""
+        held = [copy.grad is not None for copy in self._copies]
+        return not any(held) or (all(held) and all(gradient.sum is not None for gradient in self._gradients))
+
+    def reduce(self, all_reduce_: AllReduce) -> None:
+        """Leave the sum of all gradients on every device; a second call before the next backward changes nothing.
+
+        A device whose gradient is stale adds zeros, and receives the sum like the others. Where it is stale on all of
+        them, nothing happens.
+
+        Raises:
+            RuntimeError: some device holds a sum of earlier and another a gradient of its own.
+        """
+        if self.is_summed():
+            return
+        pairs = list(zip(self._copies, self._gradients, strict=True))
+        if any(gradient.sum is not None and copy.grad is not None for copy, gradient in pairs):
+            raise RuntimeError(
+                f"parameter {self.name!r} holds a sum on some of its {len(pairs)} devices and a gradient of their "
+                "own on others: update after allreduce_grads, or call zero_grad, before the next backward"
+            )
+        grads = []
+        for copy, gradient in pairs:
+            if copy.grad is None:
+                copy.grad, gradient.filled = torch.zeros_like(copy), True
+            grads.append(copy.grad)
+        all_reduce_(grads)
+        for (_, gradient), grad in zip(pairs, grads, strict=True):
+            gradient.sum = grad
+
+
+class _Gradient:
+    """What is known of the gradient on one device. Refers to nothing that would keep the parameter alive."""
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self.sum: Tensor | None = None
+        """The tensor that the all-reduce left the sum in."""
+        self.filled = False
+        """Whether the device came to the all-reduce without a gradient, with zeros instead."""
+
+    def written(self, copy: Tensor) -> None:
+        """Note that a backward has written the gradient, which torch calls this after."""
+        into_the_sum = self.sum is not None and copy.grad is self.sum
+        self.sum, self.filled = None, False
+        if into_the_sum:
+            raise RuntimeError(
+                f"a backward has added to the summed gradient of parameter {self.label}: update after allreduce_grads, "
+                "or call zero_grad, before the next backward"
+            )
+
+
+def rank_of(device: torch.device | int, devices: Sequence[torch.device], what: str) -> int:
+    """Return the place of a device in a list.
+
+    Args:
+        device: one of the devices, or already its place.
+        devices: where there are copies.
+        what: the thing that is looked for, for the message.
+
+    Raises:
+        ValueError: it is not there, or more than once.
+    """
+    listed = ", ".join(map(str, devices))
+    if isinstance(device, int):
+        if not 0 <= device < len(devices):
+            raise ValueError(f"{what} has no device number {device}: it is on {len(devices)} devices, {listed}")
+        return device
+    ranks = [rank for rank, candidate in enumerate(devices) if candidate == device]
+    if not ranks:
+        raise ValueError(f"{what} is not on {device}: it is on {listed}")
+    if len(ranks) > 1:
+        raise ValueError(f"{what} is on {device} {len(ranks)} times: name one by its number, {ranks}")
+    return ranks[0]

@@ -1,0 +1,71 @@
+"""Data and where it lies: MXNet's ``split_and_load`` and ``copyto``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from reference.scatter import CHUNK_RULES, scatter
+
+
+def split_and_load(
+    data: Tensor, devices: Sequence[torch.device], *, even_split: bool = True, rule: str = "mxnet_newer"
+) -> list[Tensor]:
+    """Split a minibatch along its first axis and put shard i on device i (gluon.utils.split_and_load).
+
+    Args:
+        data: (n, ...), any dtype.
+        devices: at least one; the same device may stand there several times.
+        even_split: whether to insist on equal shards.
+        rule: a name in `CHUNK_RULES`, used where shards may be unequal. "mxnet_newer" gives idle devices empty shards,
+            "torch" gives them none, and "mxnet_older" has no idle devices.
+
+    Returns:
+        The shards, views of the data where it lies on their device already.
+
+    Raises:
+        ValueError: an unknown rule, no devices, samples that do not divide evenly though they should, or fewer samples
+            than devices where none may be idle.
+    """
+    if rule not in CHUNK_RULES:
+        raise ValueError(f"unknown rule {rule!r}: choose one of {', '.join(CHUNK_RULES)}")
+    n, k = len(data), len(devices)
+    sizes = CHUNK_RULES[rule](n, k)
+    if n < k and (even_split or rule == "mxnet_older"):
+        raise ValueError(
+            f"{n} samples are too few for {k} devices, each needs one: use fewer devices, or leave some idle with "
+            "even_split=False and rule='mxnet_newer'"
+        )
+    if even_split and n % k:
+        raise ValueError(
+            f"{n} samples cannot be split evenly over {k} devices: use a batch size that is a multiple of {k}, or "
+            "even_split=False"
+        )
+    return scatter(data, devices, sizes)
+
+
+@torch.no_grad()
+def copyto(source: Tensor, target: Tensor | torch.device) -> Tensor:
+    """Copy into a tensor in place, or to a device (NDArray.copyto).
+
+    Args:
+        source: any tensor.
+        target: a tensor of the same shape, whose values are overwritten wherever it is referred to; its device and
+            dtype stay. Or a device, for a new tensor there, which shares nothing with the source even on the same one.
+
+    Returns:
+        The target itself, or the new tensor, detached.
+
+    Raises:
+        ValueError: the shapes differ; torch would broadcast.
+    """
+    if not isinstance(target, Tensor):
+        return source.to(target, copy=True)
+    if target.shape != source.shape:
+        raise ValueError(
+            f"cannot copy {tuple(source.shape)} into {tuple(target.shape)}: copyto needs equal shapes, it does not "
+            "broadcast"
+        )
+    return target.copy_(source)

@@ -1,0 +1,72 @@
+"""Gluon's way of data parallelism: a net on many devices, `split_and_load`, and a trainer that exchanges in its step.
+
+As in `reference.trainers.scratch` every replica normalises and drops out on its own shard, and keeps its own buffers.
+Shards differ by one sample at most, and a device is idle only when there are fewer samples than devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from reference.gluon import Net, Trainer, split_and_load
+from reference.replicas import PerDevice
+from reference.scatter import gather
+
+
+class GluonTrainer:
+    """`reference.gluon` with uneven shards, by MXNet's newer rule.
+
+    Idle devices, and those whose shard does not use a parameter, take part in the exchange with zeros; a parameter that
+    no shard uses stays as it is.
+
+    Raises:
+        ValueError: there are no devices.
+        DeferredInitializationError: the model is lazy and its shapes are not known yet.
+    """
+
+    processes: ClassVar[Literal["one", "per-device"]] = "one"
+
+    def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
+        net = Net(model, devices)
+        self.nets = net.replicas
+        self.per_device = PerDevice(devices)
+        self.synced = Trainer(net, lr, per_device=self.per_device)
+        self.unsynced = Trainer(net, lr, per_device=self.per_device, all_reduce_=None)
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        """Update every replica with the gradient of the whole batch; see `Trainer.step`."""
+        return self._step(X, y, global_batch_size, self.synced)
+
+    def step_unsynced(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        """Update every replica with its own shard's gradient only: the replicas drift apart."""
+        return self._step(X, y, global_batch_size, self.unsynced)
+
+    @property
+    def replicas(self) -> list[nn.Module]:
+        """One module a device."""
+        return self.nets
+
+    def close(self) -> None:
+        """End the threads of the replicas."""
+        self.per_device.close()
+
+    def _step(self, X: Tensor, y: Tensor, global_batch_size: int, trainer: Trainer) -> Tensor:
+        if len(X) != len(y):
+            raise ValueError(f"X has {len(X)} samples and y has {len(y)}: every sample needs one label")
+        X_shards = split_and_load(X, self.per_device.devices, even_split=False)
+        y_shards = split_and_load(y, self.per_device.devices, even_split=False)
+        # Not every module takes an empty shard. They come last; of an empty minibatch the first device keeps its own.
+        busy = max(1, sum(len(shard) > 0 for shard in X_shards))
+        losses = self.per_device.map(_summed_loss, self.nets[:busy], X_shards[:busy], y_shards[:busy])
+        self.per_device.map(torch.autograd.backward, losses)
+        trainer.step(global_batch_size, ignore_stale_grad=True)
+        return gather([loss.detach() for loss in losses], self.per_device.devices[0]).sum() / global_batch_size
+
+
+def _summed_loss(net: nn.Module, X: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(net(X), y, reduction="none").sum()

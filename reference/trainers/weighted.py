@@ -1,0 +1,152 @@
+"""Devices of unequal speed, such as a GPU and a CPU: each gets a share of the minibatch in proportion to its speed.
+
+The gradient stays exact whatever the shares, because it is a sum over samples divided by the global batch, never a mean
+of the shards' means. CPU devices work in threads beside the CUDA ones (`PerDevice`).
+
+The gradients are summed on the first device, the update is computed there, once, and the new parameters are copied to
+the others. That is as much traffic as the book's all-reduce, which copies the sum back instead. But an update of its
+own on each device could differ in the last bit between a CPU and a GPU, where one rounds p - a * g once (fused
+multiply-add) and the other twice, and replicas that differ by a bit drift apart.
+
+Every replica normalises and drops out on its own shard, and keeps its own buffers.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from time import perf_counter
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from reference.replicas import PerDevice
+from reference.scatter import gather, split_batch, weighted_sizes
+from reference.sgd import sgd_
+
+
+class Weighted:
+    """SGD on the mean cross-entropy, each minibatch split over the devices by weight.
+
+    Weights that are not given are measured: minibatches are split evenly until every device has had ``warmup`` shares,
+    each device's share is timed, and the weights are then each device's best samples/s. The best, because a first
+    call, and whatever else the machine is doing, can only slow a device down. The time is that of forward and backward,
+    without the copies between devices, at the size of an even share: a device that needs large batches to be fast is
+    rated as fast as it was on these.
+
+    Args:
+        model: as in `Trainer`.
+        devices: of any kinds; the first one sums and updates, and may have weight 0 like any other.
+        lr: learning rate.
+        weights: one a device, at least 0, in any unit; None measures them.
+        warmup: shares of each device that are timed.
+
+    Raises:
+        ValueError: not one weight a device, one that is negative or not finite, none above 0, or a warm-up below 1.
+    """
+
+    processes: ClassVar[Literal["one", "per-device"]] = "one"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        devices: Sequence[torch.device],
+        *,
+        lr: float,
+        weights: Sequence[float] | None = None,
+        warmup: int = 3,
+    ) -> None:
+        if weights is not None:
+            if len(weights) != len(devices):
+                raise ValueError(
+                    f"weights are {list(weights)} for {len(devices)} devices: give one a device, or None to measure"
+                )
+            weighted_sizes(1, weights)  # raises at once what every step would
+        if warmup < 1:
+            raise ValueError(f"warmup is {warmup}: a speed needs at least 1 timed share a device")
+        self.per_device = PerDevice(devices)
+        self.nets = [copy.deepcopy(model).to(device) for device in devices]
+        self.device_params = [list(net.parameters()) for net in self.nets]
+        self.lr = lr
+        self._weights = None if weights is None else tuple(weights)
+        self._warmup = warmup
+        self._speeds: list[list[float]] = [[] for _ in devices]
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        """Update every replica with the gradient of the whole batch; see `Trainer.step`."""
+        loss = self._backward(X, y)
+        with torch.no_grad():
+            changed = [copies for copies in zip(*self.device_params, strict=True) if _sum_on_first(copies)]
+            sgd_(self.device_params[0], self.lr, global_batch_size)
+            for first, *others in changed:
+                for param in others:
+                    param.copy_(first)
+        return loss / global_batch_size
+
+    def step_unsynced(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        """Update every replica with its own shard's gradient only: the replicas drift apart."""
+        loss = self._backward(X, y)
+        for params in self.device_params:
+            sgd_(params, self.lr, global_batch_size)
+        return loss / global_batch_size
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """One a device: those given, equal ones while measuring, then the measured samples/s."""
+        return (1.0,) * len(self.nets) if self._weights is None else self._weights
+
+    @property
+    def replicas(self) -> list[nn.Module]:
+        """One module a device."""
+        return self.nets
+
+    def close(self) -> None:
+        """End the threads of the replicas."""
+        self.per_device.close()
+
+    def _backward(self, X: Tensor, y: Tensor) -> Tensor:
+        """Leave each share's gradient on its device; return the losses summed over the batch, (), detached."""
+        devices = self.per_device.devices
+        X_shards, y_shards = split_batch(X, y, devices, weighted_sizes(len(X), self.weights))
+        timed = [self._weights is None] * len(devices)
+        shares = self.per_device.map(_share, self.nets, X_shards, y_shards, devices, timed)
+        if self._weights is None:
+            for speeds, shard, (_, seconds) in zip(self._speeds, X_shards, shares, strict=True):
+                speeds += [len(shard) / seconds] if len(shard) else []
+            if all(len(speeds) >= self._warmup for speeds in self._speeds):
+                self._weights = tuple(max(speeds) for speeds in self._speeds)
+        return gather([loss for loss, _ in shares], devices[0]).sum()
+
+
+def _share(net: nn.Module, X: Tensor, y: Tensor, device: torch.device, timed: bool) -> tuple[Tensor, float]:
+    """Compute one device's part; return the summed loss, (), detached, and the seconds it took if it was timed."""
+    net.zero_grad()  # what a step that was broken off has left
+    if len(X) == 0:
+        return X.new_zeros(()), 0.0
+    if timed:
+        _synchronize(device)
+    start = perf_counter()
+    loss = F.cross_entropy(net(X), y, reduction="none").sum()
+    torch.autograd.backward(loss)
+    if timed:
+        _synchronize(device)
+    return loss.detach(), perf_counter() - start
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _sum_on_first(copies: Sequence[Tensor]) -> bool:
+    """Set the first copy's gradient to the sum over all copies, and clear the others'; say whether there was one."""
+    total: Tensor | None = None
+    for param in copies:
+        if param.grad is not None:
+            grad = param.grad.to(copies[0].device)
+            total = grad if total is None else total.add_(grad)
+            param.grad = None
+    copies[0].grad = total
+    return total is not None
