@@ -10,11 +10,12 @@ import platform
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import distributed as dist
 
+from reference.load import load_object
 from suite import arm as arms
 from suite import contract, quiet, training
 from suite.properties import observe as observation
@@ -128,6 +129,13 @@ def judge(
     return asdict(trainer_checks.judge(check, seen))
 
 
+def call(state: State, function: str, arguments: dict[str, Any]) -> Answer:
+    """Call `module:function` on every rank of a CPU group; what it returns must be JSON. For tests of collectives."""
+    torch.set_num_threads(1)
+    arms.join("gloo")
+    return {"returned": cast(Callable[..., Any], load_object(function))(**arguments)}
+
+
 COMMANDS: dict[str, Callable[..., Answer]] = {
     "describe": describe,
     "prepare": prepare,
@@ -136,4 +144,5 @@ COMMANDS: dict[str, Callable[..., Answer]] = {
     "train": train,
     "observe": observe,
     "judge": judge,
+    "call": call,
 }

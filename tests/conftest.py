@@ -9,13 +9,13 @@ import pytest
 from suite import devices
 from suite.checks.bench import Bench
 from suite.pool import Pool
-from tests.project import Project
+from tests.project import REPOSITORY, Project
 
 
 @pytest.fixture(scope="session")
 def pool() -> Iterator[Pool]:
     """One launcher of worker processes for all tests that use real ones."""
-    with Pool(kind="cpu") as made:
+    with Pool(kind="cpu", import_paths=[REPOSITORY]) as made:
         yield made
 
 

@@ -13,6 +13,7 @@ from torch import distributed as dist
 
 from reference.load import load_object
 from reference.scatter import shard_bounds
+from suite.checks.bench import Bench
 from tests import on_ranks
 from tests.strategies import CLASSES, CPU, smooth_net
 
@@ -72,7 +73,7 @@ def code() -> str:
 
 
 @pytest.fixture(scope="module")
-def trained(code: str, tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[Any]]:
+def trained(code: str, bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[Any]]:
     """What `train` answers, by world size and rank."""
     folder = tmp_path_factory.mktemp("ranks")
     for number, replacements in enumerate(VARIANTS.values()):
@@ -81,7 +82,8 @@ def trained(code: str, tmp_path_factory: pytest.TempPathFactory) -> dict[int, li
             assert variant.count(old) == 1, f"the page no longer has exactly one {old!r}"
             variant = variant.replace(old, new)
         (folder / f"variant_{number}.py").write_text(variant)
-    return on_ranks.run("tests.test_real_world:train", WORLD_SIZES, folder, folder=str(folder), variants=list(VARIANTS))
+    arguments = {"folder": str(folder), "variants": list(VARIANTS)}
+    return on_ranks.run(bench, "tests.test_real_world:train", WORLD_SIZES, **arguments)
 
 
 def worst(trained: dict[int, list[Any]], variant: str, world_size: int) -> float:

@@ -36,6 +36,7 @@ from reference.sync_batch_norm import Gather, SyncBatchNorm, convert, convert_wi
 from reference.trainers.ddp import DDPTrainer
 from reference.trainers.ddp_sync_bn import DDPSyncBNTrainer
 from reference.trainers.single import Single
+from suite.checks.bench import Bench
 from tests import on_ranks
 from tests.strategies import CLASSES, CPU, seeds
 
@@ -378,9 +379,9 @@ def train() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[Any]]:
+def trained(bench: Bench) -> dict[int, list[Any]]:
     """What `train` answers, by world size and rank."""
-    return on_ranks.run("tests.test_sync_batch_norm:train", [2, 3], tmp_path_factory.mktemp("ranks"))
+    return on_ranks.run(bench, "tests.test_sync_batch_norm:train", [2, 3])
 
 
 @pytest.mark.parametrize("world_size", [2, 3])

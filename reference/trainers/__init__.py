@@ -5,6 +5,8 @@ from __future__ import annotations
 TRAINERS: dict[str, str] = {
     "single": "reference.trainers.single:Single",
     "scratch": "reference.trainers.scratch:Scratch",
+    "scratch_overlap": "reference.trainers.scratch_overlap:ScratchOverlap",
+    "weighted": "reference.trainers.weighted:Weighted",
     "data_parallel": "reference.trainers.data_parallel:DataParallelTrainer",
     "gluon": "reference.trainers.gluon:GluonTrainer",
     "ddp": "reference.trainers.ddp:DDPTrainer",

@@ -67,16 +67,16 @@ class FSDPTrainer:
     Rank 0's parameters and buffers are broadcast at the start. Normalisation is by shard, and every rank keeps its own
     running statistics. Frozen and tied parameters are right; one that no rank uses stays as it is.
 
-    All ranks must run the same units in the same order, because each one's gathering is a collective. Where they do
-    not, a collective fails (gloo ends the process) or runs into the process group's timeout, or, when the sizes happen
-    to agree, tensors of different layers are mixed: before a step is taken the ranks therefore compare what they ran
-    and reduced, which costs one all_reduce of two numbers. Inside a unit that all of them run, a parameter that some
-    ranks do not use gets the sum in newer torch, and ends the run as above in older (2.9).
+    All ranks must run the same units in the same order, because each one's gathering is a collective: otherwise the
+    collectives of different layers meet, and the run hangs, gloo ends the process, or, where sizes happen to agree,
+    layers are mixed without a word. So the ranks agree on what comes next before every unit's forward, by one
+    all_reduce of two integers between the hosts, which waits for no GPU. Inside a unit that all of them run, a
+    parameter that some ranks do not use gets the sum in newer torch, and ends the run in older (2.9).
 
     There is no ``step_unsynced``: no rank has a whole parameter to compute with unless it is exchanged.
 
     Raises:
-        RuntimeError: torch.distributed is not initialised; in `step`, the ranks ran different layers.
+        RuntimeError: torch.distributed is not initialised; in `step`, the ranks come to different layers.
         ValueError: from torch, on a parameter without axes; give it one (shape ``(1,)``).
     """
 
@@ -95,24 +95,22 @@ class FSDPTrainer:
         for tensor in (*net.parameters(), *net.buffers()):
             dist.broadcast(tensor.detach(), src=0)
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-        self.ran: list[str] = []
+        # NCCL would have every one of these wait for the GPU.
+        cuda = device.type == "cuda"
+        self.hosts = cast(dist.ProcessGroup, dist.new_group(backend="gloo")) if cuda else None
         for name, module in [*units(net), ("the net", net)]:
-            module.register_forward_pre_hook(partial(self._note, name))
             shard_(module, mesh)
-        for name, parameter in net.named_parameters():
-            if parameter.requires_grad:
-                note = partial(self._note, f"gradient of {name}")
-                parameter.register_post_accumulate_grad_hook(note)  # type: ignore[no-untyped-call]
+            # In front of FSDP's own hook, which gathers the unit.
+            module.register_forward_pre_hook(partial(self._agree, name), prepend=True)
         self.net = net
         self.optimizer = torch.optim.SGD(net.parameters(), lr)
 
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
         """Take part in one update with this rank's shard, even an empty one; see `Trainer.step`."""
-        self.ran.clear()
         loss = F.cross_entropy(self.net(X), y, reduction="sum") / global_batch_size
+        self._agree("backward")
         self.optimizer.zero_grad()
         torch.autograd.backward(loss)
-        self._raise_if_ranks_differ(loss.device)
         self.optimizer.step()
         return loss.detach()
 
@@ -123,16 +121,12 @@ class FSDPTrainer:
         cast(FSDPModule, self.net).reshard()
         return [self.net]
 
-    def _note(self, what: str, *_: object) -> None:
-        self.ran.append(what)
-
-    def _raise_if_ranks_differ(self, device: torch.device) -> None:
-        digest = zlib.crc32("\n".join(self.ran).encode())
-        extremes = torch.tensor([digest, -digest], device=device)
-        dist.all_reduce(extremes, op=dist.ReduceOp.MAX)
+    def _agree(self, what: str, *_: object) -> None:
+        digest = zlib.crc32(what.encode())
+        extremes = torch.tensor([digest, -digest])
+        dist.all_reduce(extremes, op=dist.ReduceOp.MAX, group=self.hosts)
         if int(extremes.sum()):  # the largest digest less the smallest
             raise RuntimeError(
-                f"the ranks ran different layers in this step; rank {dist.get_rank()} ran, in this order, "
-                f"{', '.join(self.ran)}: every rank must use the same layers in the same order, if only to multiply "
-                "a result by 0"
+                f"rank {dist.get_rank()} comes to {what!r}, and another rank to another layer: every rank must run the "
+                "same layers in the same order, if only to multiply a result by 0"
             )

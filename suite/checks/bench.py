@@ -64,6 +64,15 @@ class Bench:
     _warm: set[str] = field(default_factory=set)
     _started: int = 0
 
+    def group(self, size: int) -> Group:
+        """The ranks of one world size, started when there are none alive."""
+        group = self._groups.get(size)
+        if group is None or not group.alive:
+            self._started += 1
+            group = self._groups[size] = self.pool.launch(f"bench-{size}-{self._started}", size)
+            group.wait_connected()
+        return group
+
     def about(self, trainer: str) -> dict[str, Any]:
         """What a worker says of a trainer: {"processes", "oracle", "unsynced"}.
 
@@ -71,7 +80,7 @@ class Bench:
             WorkerFailure: it cannot be loaded, or breaks the protocol.
         """
         if trainer not in self._about:
-            [answer] = self._group(1).request("describe", trainer=trainer)
+            [answer] = self.group(1).request("describe", trainer=trainer)
             self._about[trainer] = answer["about"]
         return self._about[trainer]
 
@@ -117,7 +126,8 @@ class Bench:
             derandomize=not fresh,
             database=None,
             deadline=None,
-            phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
+            # A trainer that refuses costs a fresh group each time, and `refusals` shrinks through many.
+            phases=(Phase.generate, Phase.shrink) if shrink and check != "refusals" else (Phase.generate,),
             suppress_health_check=list(HealthCheck),
             report_multiple_bugs=False,
         )
@@ -133,8 +143,7 @@ class Bench:
             except WorkerFailure as failure:
                 if check == "refusals" and failure.raised:
                     notes[_first_sentence(f"refused: {failure.cause}")] = None
-                    if not wrong:  # a case that shrinks must stay what it was
-                        refused.add(kind)  # to learn it again would cost a fresh group every time
+                    refused.add(kind)  # once is enough
                     return
                 wrong[:] = [explain(trainer, check, case, {"finding": failure.cause}, failure.details)]
                 raise _Ended from failure
@@ -159,7 +168,7 @@ class Bench:
     def _observe(self, trainer: str, about: dict[str, Any], case: Case) -> tuple[Group, list[dict[str, Any]]]:
         one = about["processes"] == "one"
         names = [self.devices.names[rank % len(self.devices.names)] for rank in range(case.world_size)]
-        group = self._group(1 if one else case.world_size)
+        group = self.group(1 if one else case.world_size)
         arm = {
             "trainer": trainer,
             "processes": about["processes"],
@@ -173,14 +182,6 @@ class Bench:
         answers = group.request("observe", timeout_s, arm=arm, case=case.as_json())
         self._warm.add(group.name)
         return group, answers
-
-    def _group(self, size: int) -> Group:
-        group = self._groups.get(size)
-        if group is None or not group.alive:
-            self._started += 1
-            group = self._groups[size] = self.pool.launch(f"bench-{size}-{self._started}", size)
-            group.wait_connected()
-        return group
 
 
 def explain(trainer: str, check: str, case: Case, found: dict[str, Any], details: Sequence[str] = ()) -> str:

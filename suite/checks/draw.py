@@ -95,7 +95,7 @@ def _dropping(draw: st.DrawFn, smooth: bool) -> Net:
 
 
 def _awkward(draw: st.DrawFn, smooth: bool) -> Net:
-    unused = draw(st.sampled_from(["nowhere", "somewhere", "none"]))
+    unused = draw(st.sampled_from(["nowhere", "somewhere", "later", "none"]))
     if unused == "none":
         return Net(hidden=(2,), norm="batch")
     return replace(draw(nets(smooth=smooth)), unused=unused)

@@ -29,7 +29,7 @@ class Net:
     buffer: bool = False  # a fixed random tensor, no parameter, that scales the features
     tied: bool = False  # two layers before the last that share their weight
     frozen: bool = False  # the first weight takes no gradient
-    unused: str = "none"  # a layer that is used "nowhere", or "somewhere": for sample 0 alone
+    unused: str = "none"  # a layer used "nowhere", "somewhere" (for sample 0 alone), or "later" than in the first step
 
 
 @dataclass(frozen=True)

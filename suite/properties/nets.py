@@ -1,7 +1,8 @@
 """Builds the network that a case describes, with a log of what every forward in training saw (worker's side).
 
-The first column of X is no feature but the sample's number in its minibatch. The log keeps these numbers, and so tells
-which samples went through the net together, whatever rule a trainer splits by, and which dropout mask each of them met.
+The first two columns of X are no features but the sample's number in its minibatch, and the step's. The log keeps the
+former, and so tells which samples went through the net together, whatever rule a trainer splits by, and which dropout
+mask each of them met.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Log(list[dict[str, Any]]):
 
 
 class CaseNet(nn.Module):
-    """The network of a `Net`: (n, 1 + inputs) to (n, classes)."""
+    """The network of a `Net`: (n, 2 + inputs) to (n, classes)."""
 
     scale: Tensor | None
 
@@ -52,10 +53,9 @@ class CaseNet(nn.Module):
             next(self.parameters()).requires_grad_(False)
 
     def forward(self, X: Tensor) -> Tensor:
-        """Map X (n, 1 + inputs) to scores (n, classes)."""
+        """Map X (n, 2 + inputs) to scores (n, classes)."""
         entry: dict[str, Any] = {"samples": X[:, 0].detach().tolist(), "masks": []}
-        h = X[:, 1:]
-        first = X[:, 0] == 0  # sample 0 of the minibatch: it is in the first shard, in every step
+        h = X[:, 2:]
         if self.conv is not None:
             h = self.activation(self.conv(h.reshape(len(h), 1, IMAGE_SIDE, IMAGE_SIDE))).flatten(1)
         if self.scale is not None:
@@ -70,8 +70,11 @@ class CaseNet(nn.Module):
                 h = h * mask
         for layer in self.tied:
             h = self.activation(layer(h))
-        if self.gated is not None and self.unused == "somewhere" and bool(first.any()):
-            h = h + first[:, None] * self.gated(h)
+        if self.gated is not None:
+            # Sample 0 is in the first shard in every step; "nowhere" chooses none.
+            chosen = {"somewhere": X[:, 0] == 0, "later": X[:, 1] > 0}.get(self.unused, X[:, 0] < 0)
+            if bool(chosen.any()):
+                h = h + chosen[:, None] * self.gated(h)
         if self.training:
             self.log.append(entry)
         output: Tensor = self.head(h)
@@ -86,7 +89,7 @@ def build(case: Case, rank: int = 0) -> CaseNet:
 
 
 def minibatch(case: Case, step: int) -> tuple[Tensor, Tensor]:
-    """The whole minibatch of one step, the same for every rank: X (n, 1 + inputs) in the case's dtype, y (n,) int64.
+    """The whole minibatch of one step, the same for every rank: X (n, 2 + inputs) in the case's dtype, y (n,) int64.
 
     All samples differ, so no two ranks ever have the same data.
     """
@@ -94,6 +97,6 @@ def minibatch(case: Case, step: int) -> tuple[Tensor, Tensor]:
     n, dtype = case.batches[step], getattr(torch, case.dtype)
     inputs = IMAGE_SIDE**2 if case.net.conv else case.net.inputs
     features = torch.randn(n, inputs, generator=generator, dtype=torch.float64)
-    numbers = torch.arange(n, dtype=torch.float64)[:, None]
-    X = torch.cat([numbers, features], dim=1).to(dtype)
+    numbers = torch.arange(n, dtype=torch.float64)
+    X = torch.cat([numbers[:, None], torch.full((n, 1), float(step)), features], dim=1).to(dtype)
     return X, torch.randint(case.net.classes, (n,), generator=generator)

@@ -46,7 +46,7 @@ def observe(
         - "differing": after every step, [replica, parameter, error] of other replicas here that are not bit-equal;
         - "buffers": of the first replica at the end, by name;
         - "losses": what every step returned, None where nothing;
-        - "changed": whether a step changed its minibatch;
+        - "changed": whether a step changed its minibatch, or one before;
         - "log": for every step, what the net's forwards saw (`suite.properties.nets.Log`);
         - "correct": of `EVALUATED` test samples, {"shared": how many its replicas together got right of this process's
           share, "alone": how many each of its replicas got right of all}.
@@ -65,6 +65,7 @@ def observe(
     torch.manual_seed(case.seed + rank)
     model = nets.build(case, rank)
     log = model.log
+    fed: list[tuple[Tensor, Tensor]] = []
     where, made = "__init__", None
     try:
         made = trainer(model, list(devices), lr=case.lr)
@@ -76,11 +77,11 @@ def observe(
             X, y = nets.minibatch(case, step)
             mine = shard_bounds(len(y), case.world_size, rank) if per_device else slice(None)
             X, y = X[mine].to(devices[0]), y[mine].to(devices[0])
-            given = X.clone(), y.clone()
+            fed += [(X, X.clone()), (y, y.clone())]
             del log[:]
             loss = made.step(X, y, case.batches[step])
             seen["losses"].append(None if loss is None else float(loss))
-            seen["changed"].append(not (_same(X, given[0]) and _same(y, given[1])))
+            seen["changed"].append(not all(_same(now, given) for now, given in fed))
             seen["log"].append(list(log))
             seen["parameters"].append(_values(made))
             seen["differing"].append(_differing(made))

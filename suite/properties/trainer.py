@@ -66,7 +66,7 @@ def loss(seen: Seen) -> Judgement:
 
 
 def inputs(seen: Seen) -> Judgement:
-    """A step leaves its minibatch as it is, and what it makes is finite."""
+    """A step leaves all minibatches as they are, and what it makes is finite."""
     return _first_wrong(seen, _inputs_at)
 
 
@@ -235,8 +235,8 @@ def _inputs_at(seen: Seen, step: int) -> Judgement:
     for rank, observed in enumerate(seen.ranks):
         if observed["changed"][step]:
             return Judgement(
-                f"step {step} changed its minibatch in place, on rank {rank}",
-                "an in-place operation on X or y: work on a copy",
+                f"step {step} changed its minibatch in place, or an earlier one, on rank {rank}",
+                "an in-place operation on X or y, or a buffer that aliases them: work on a copy",
             )
         made = [value for values in observed["parameters"][step + 1] for value in values]
         if not torch.tensor([*made, observed["losses"][step] or 0.0]).isfinite().all():
