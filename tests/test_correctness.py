@@ -44,8 +44,8 @@ def test_a_strangers_right_trainer_passes(bench: Bench, check: str) -> None:
     ("name", "check", "cause"),
     [
         ("MeanOfMeans", "gradient", "mean of the shards' means"),
-        ("NoExchange", "gradient", "no exchange: the gradient of shard 0 alone"),
-        ("NoExchange", "replicas", "no exchange: the gradient of shard [123] alone"),
+        ("NoExchange", "gradient", "no exchange: the gradient of one shard alone"),
+        ("NoExchange", "replicas", "no exchange: the gradient of one shard alone"),
         ("AdamWithoutExchange", "gradient", "a missing exchange"),
         ("AdamByTheClock", "identity", "two runs of one case on one device end in different weights"),
         ("NormalisesInPlace", "inputs", "step 0 changed its minibatch in place, .* on rank 0"),
@@ -54,7 +54,7 @@ def test_a_strangers_right_trainer_passes(bench: Bench, check: str) -> None:
         ("Raises", "trajectory", r"the trainer raised at rank 0, step 2: RuntimeError: the third step is too much"),
         ("Diverges", "inputs", "infinite or not a number"),
         ("Diverges", "loss", "add up to nan"),
-        ("ForeignReplicas", "gradient", "the model [3-9]"),
+        ("ForeignReplicas", "gradient", "the model's have"),
     ],
 )
 def test_a_wrong_trainer_is_found_and_the_cause_named(bench: Bench, name: str, check: str, cause: str) -> None:
@@ -63,9 +63,10 @@ def test_a_wrong_trainer_is_found_and_the_cause_named(bench: Bench, name: str, c
 
 
 def test_a_failure_is_shrunk_and_can_be_pasted(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    """13 = 7 + 6 is found as 3 = 2 + 1, the smallest minibatch that two devices share unevenly."""
+    """To one sample on two devices, which several bugs would get wrong; larger cases that failed leave one."""
     failure = look(bench, "MeanOfMeans", "gradient").failure
-    assert "2 device(s), minibatches of [3], float64" in failure
+    assert "2 device(s), minibatches of [1], float64" in failure
+    assert failure.count("looks like") == 1
     assert "Net(inputs=1, hidden=()" in failure
     command = shlex.split(failure.partition("see it again: ")[2].splitlines()[0])
     assert command[:3] == ["python", "-m", "suite.checks"]
@@ -137,7 +138,7 @@ def test_the_marker_selects_the_checks_of_the_trainer_and_nothing_else(project: 
     result = project.correctness(*arguments, "-k", "inputs or batch_norm", "--junitxml", "junit.xml")
     assert result.ret == 1
     result.assert_outcomes(passed=2, failed=2, deselected=2 * (len(CHECKS) - 2))
-    result.stdout.fnmatch_lines(
+    result.stdout.fnmatch_lines_random(
         [
             "data_parallel, batch_norm: batch normalisation by shard",
             "*check 'inputs': step 0: the loss or the parameters*",

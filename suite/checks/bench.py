@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, settings
@@ -116,48 +117,27 @@ class Bench:
         """
         about = self.about(trainer)
         most = MOST_REPLICAS if about["processes"] == "one" else MOST_RANKS
-        notes: dict[str, None] = {}
-        wrong: list[str] = []
-        judged = 0
-        refused = set()
+        looking = _Search(self, trainer, check)
+        # A trainer that refuses costs a fresh group each time, and `refusals` shrinks through many.
+        shrinks = shrink and check != "refusals"
 
         @settings(
             max_examples=examples or max(1, int(settings().max_examples * SHARE)),
             derandomize=not fresh,
             database=None,
             deadline=None,
-            # A trainer that refuses costs a fresh group each time, and `refusals` shrinks through many.
-            phases=(Phase.generate, Phase.shrink) if shrink and check != "refusals" else (Phase.generate,),
+            phases=(Phase.generate, Phase.shrink) if shrinks else (Phase.generate,),
             suppress_health_check=list(HealthCheck),
             report_multiple_bugs=False,
         )
         @given(draw.cases(check, most, about["oracle"]))
         def look(case: Case) -> None:
-            nonlocal judged
-            kind = (case.net.unused, case.net.norm)
-            if kind in refused:
-                return
-            judged += 1
-            try:
-                found = self.judge(trainer, check, case)
-            except WorkerFailure as failure:
-                if check == "refusals" and failure.raised:
-                    notes[_first_sentence(f"refused: {failure.cause}")] = None
-                    refused.add(kind)  # once is enough
-                    return
-                wrong[:] = [explain(trainer, check, case, {"finding": failure.cause}, failure.details)]
-                raise _Ended from failure
-            if found["note"]:
-                notes[_first_sentence(found["note"])] = None
-            if found["finding"]:
-                wrong[:] = [explain(trainer, check, case, found, [found["details"]])]
-                raise _Wrong
+            looking.look(case)
 
-        try:
+        with suppress(_Wrong, _Ended):
             look()
-        except (_Wrong, _Ended):
-            return Outcome(wrong[0], list(notes), judged)
-        return Outcome("", list(notes), judged)
+        looking.tell_apart()
+        return Outcome(looking.failure, list(looking.notes), looking.judged)
 
     def close(self) -> None:
         """Let all workers go."""
@@ -184,11 +164,66 @@ class Bench:
         return group, answers
 
 
+@dataclass
+class _Search:
+    """What one search has seen so far."""
+
+    bench: Bench
+    trainer: str
+    check: str
+    failure: str = ""
+    smallest: Case | None = None  # the last case that was wrong: at the end of a search, the smallest one
+    notes: dict[str, None] = field(default_factory=dict)
+    judged: int = 0
+    suspects: list[str] | None = None  # bugs that fit every case that was wrong
+    refused: set[tuple[str, str]] = field(default_factory=set)
+
+    def look(self, case: Case) -> None:
+        """Judge a case.
+
+        Raises:
+            _Wrong, _Ended: the trainer gets it wrong; does not survive it.
+        """
+        kind = (case.net.unused, case.net.norm)
+        if kind in self.refused:
+            return
+        self.judged += 1
+        try:
+            found = self.bench.judge(self.trainer, self.check, case)
+        except WorkerFailure as failure:
+            if self.check == "refusals" and failure.raised:
+                self.notes[_first_sentence(f"refused: {failure.cause}")] = None
+                self.refused.add(kind)  # once is enough: the group is gone
+                return
+            self.failure = explain(self.trainer, self.check, case, {"finding": failure.cause}, failure.details)
+            raise _Ended from failure
+        if found["note"]:
+            self.notes[_first_sentence(found["note"])] = None
+        if found["finding"]:
+            self._suspect(found)
+            self.smallest, self.failure = case, explain(self.trainer, self.check, case, found, [found["details"]])
+            raise _Wrong
+
+    def tell_apart(self) -> None:
+        """Where several bugs fit the smallest case, ask for one more, with samples for all devices and one to spare."""
+        if self.smallest is None or len(self.suspects or ()) < 2:
+            return
+        batches = tuple(2 * self.smallest.world_size + 1 for _ in self.smallest.batches)
+        with suppress(WorkerFailure):
+            self._suspect(self.bench.judge(self.trainer, self.check, replace(self.smallest, batches=batches)))
+            found = self.bench.judge(self.trainer, self.check, self.smallest)
+            found["suspects"] = self.suspects
+            self.failure = explain(self.trainer, self.check, self.smallest, found, [found["details"]])
+
+    def _suspect(self, found: dict[str, Any]) -> None:
+        fitting = [line for line in found["suspects"] if self.suspects is None or line in self.suspects]
+        self.suspects = found["suspects"] = fitting or self.suspects or found["suspects"]
+
+
 def explain(trainer: str, check: str, case: Case, found: dict[str, Any], details: Sequence[str] = ()) -> str:
     """A failure as it is shown: what is wrong, which known bug it looks like, the case, and how to see it again."""
     lines = [f"{trainer}, check {check!r}: {found['finding']}"]
-    if found.get("suspect"):
-        lines.append(f"  looks like: {found['suspect']}")
+    lines += [f"  looks like: {suspect}" for suspect in found.get("suspects", ())]
     lines.append(
         f"  smallest case found: {case.world_size} device(s), minibatches of {list(case.batches)}, {case.dtype}, "
         f"lr {case.lr}, seed {case.seed}, {case.net}"

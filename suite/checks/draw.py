@@ -25,7 +25,7 @@ def nets(draw: st.DrawFn, *, smooth: bool = False) -> Net:
         inputs=IMAGE_SIDE**2 if conv else draw(st.integers(1, 4)),
         hidden=tuple(draw(st.lists(st.integers(1, 5), max_size=2))),
         classes=draw(st.integers(2, 4)),
-        activation="tanh" if smooth else draw(st.sampled_from(["tanh", "relu"])),
+        activation="relu" if draw(st.booleans()) and not smooth else "tanh",
         conv=conv,
         buffer=draw(st.booleans()),
         tied=draw(st.booleans()),
@@ -79,8 +79,8 @@ def _plain(draw: st.DrawFn, smooth: bool) -> Net:
 
 def _layered(draw: st.DrawFn, smooth: bool) -> Net:
     """Also layer normalisation, over so many features that little of its gradient cancels."""
-    net = draw(nets(smooth=smooth))
-    if smooth or not draw(st.booleans()):
+    net, layered = draw(nets(smooth=smooth)), draw(st.booleans())
+    if smooth or not layered:
         return net
     return replace(net, hidden=(draw(st.integers(4, 6)),), norm="layer")
 

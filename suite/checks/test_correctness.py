@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,15 +28,14 @@ def test_correctness(
     correctness_trainer: str,
     correctness_check: str,
     fresh_examples: bool,
-    record_property: Callable[[str, object], None],
+    request: pytest.FixtureRequest,
 ) -> None:
     """No generated case shows the trainer to be wrong."""
     try:
         outcome = bench.search(correctness_trainer, correctness_check, fresh=fresh_examples)
     except WorkerFailure as failure:
         pytest.fail(f"{correctness_trainer}: {failure}", pytrace=False)
-    for note in outcome.notes:
-        record_property(NOTE, f"{correctness_trainer}, {correctness_check}: {note}")
-    record_property("examples", outcome.examples)
+    noted = [(NOTE, f"{correctness_trainer}, {correctness_check}: {note}") for note in outcome.notes]
+    request.node.user_properties.extend([*noted, ("examples", outcome.examples)])
     if outcome.failure:
         pytest.fail(outcome.failure, pytrace=False)

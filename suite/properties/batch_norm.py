@@ -24,7 +24,7 @@ def judge(seen: Seen) -> Judgement:
         if sorted(sample for shard in shards for sample in shard) != list(range(n)):
             return Judgement(
                 f"step {step}: the minibatch has samples 0 to {n - 1}, but the net saw {shards}",
-                "samples lost, repeated, or changed before the net",
+                ("samples lost or repeated", "samples changed before the net"),
             )
         expected = {
             "by shard": _gradient(seen, step, shards),
@@ -38,13 +38,13 @@ def judge(seen: Seen) -> Judgement:
                 f"step {step}: the gradient behind a batch normalisation is neither that of the shards' own "
                 f"statistics (off by {off['by shard']:.3g}) nor that of the whole minibatch's "
                 f"(off by {off['over the whole minibatch']:.3g})",
-                "statistics of unequal shards averaged (pytorch/pytorch#22192, pytorch/pytorch#36382)",
+                ("statistics of unequal shards averaged (pytorch/pytorch#22192, pytorch/pytorch#36382)",),
             )
         kinds &= fits
     if len(seen.steps) == 1 and not _statistics_kept(seen):
         return Judgement(
             "the running means after one step are neither those of the first shard nor of the whole minibatch",
-            "the statistics are lost with the replicas (pytorch/pytorch#1051)",
+            ("the statistics are lost with the replicas (pytorch/pytorch#1051)",),
         )
     return Judgement(note=f"batch normalisation {kinds.pop()}") if len(kinds) == 1 else RIGHT
 

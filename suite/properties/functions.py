@@ -45,11 +45,11 @@ def all_reduce_sums(all_reduce_: AllReduce, tensors: Sequence[Tensor]) -> Judgem
             return Judgement(
                 f"{where}: device {rank} ends with {tensor.flatten().tolist()[:8]}, the sum is "
                 f"{exact.flatten().tolist()[:8]}",
-                "not written back (d2l-ai/d2l-zh#955), a tail left out, or added up in a lower precision",
+                ("not written back (d2l-ai/d2l-zh#955)", "a tail left out", "added up in a lower precision"),
             )
         if not torch.equal(tensor.cpu(), mine[0].cpu()):
             return Judgement(
-                f"{where}: devices 0 and {rank} end with different bits", "each device sums in its own order"
+                f"{where}: devices 0 and {rank} end with different bits", ("each device sums in its own order",)
             )
     return RIGHT
 
@@ -65,7 +65,7 @@ def all_reduce_keeps_tensors_apart(all_reduce_: AllReduce, tensors: Sequence[Ten
             if other != rank and not torch.equal(now, then):
                 return Judgement(
                     f"{len(mine)} devices: setting device {rank}'s tensor to 0 changes device {other}'s",
-                    "results that share their storage",
+                    ("results that share their storage",),
                 )
     return RIGHT
 
@@ -79,7 +79,7 @@ def scatter_keeps_samples(scatter: Scatter, X: Tensor, devices: Sequence[torch.d
     return Judgement(
         f"{len(X)} samples on {len(devices)} devices: shards of {[len(shard) for shard in shards]} hold "
         f"{together.flatten().tolist()[:12]} of {X.flatten().tolist()[:12]}",
-        "a remainder dropped or filled up (pytorch/pytorch#15161, pytorch/pytorch#52260), or samples dealt in turn",
+        ("a remainder dropped or filled up (pytorch/pytorch#15161, pytorch/pytorch#52260)", "samples dealt in turn"),
     )
 
 
@@ -94,7 +94,7 @@ def scatter_follows_rule(
     return Judgement(
         f"{len(X)} samples on {len(devices)} devices: shards of {found} on {[str(s.device) for s in shards]}, "
         f"the rule says {list(sizes)}",
-        "another framework's rule (torch.chunk, and MXNet's two, differ)",
+        ("another framework's rule (torch.chunk, and MXNet's two, differ)",),
     )
 
 
@@ -123,7 +123,7 @@ def evaluation_counts_once(
         return RIGHT
     return Judgement(
         f"{len(X)} samples, {len(replicas)} replicas, batches of {batch_size}: {found} counted right, not {expected}",
-        "padding counted (pytorch/pytorch#25162), a last batch left out, or accuracies averaged",
+        ("padding counted (pytorch/pytorch#25162)", "a last batch left out", "accuracies averaged"),
     )
 
 
@@ -134,7 +134,7 @@ def feed_covers(index_batches: IndexBatches, n: int, batch_size: int, seed: int,
     if sorted(i for batch in batches for i in batch) != list(range(n)) or [len(b) for b in batches] != sizes:
         return Judgement(
             f"{n} samples in batches of {batch_size}: the epoch is {batches}",
-            "samples left out, repeated to fill the last batch, or drawn with replacement",
+            ("samples left out", "repeated to fill the last batch", "drawn with replacement"),
         )
     full = [b.tolist() for b in index_batches(n, batch_size, seed=seed, epoch=epoch, drop_last=True)]
     if full != [batch for batch in batches if len(batch) == batch_size]:
@@ -160,12 +160,12 @@ def feed_reshuffles(index_batches: IndexBatches, n: int, batch_size: int, seed: 
     if order(seed, 0, 1) != order(seed, 0, 2):
         return Judgement(
             f"seed {seed}: two ranks draw different orders of the same epoch",
-            "a permutation from the process's own random state: ranks see samples twice and others never",
+            ("a permutation from the process's own random state: ranks see samples twice and others never",),
         )
     if order(seed, 0) == order(seed, 1):
-        return Judgement(f"seed {seed}: epochs 0 and 1 have the same order", "no set_epoch (pytorch/pytorch#31771)")
+        return Judgement(f"seed {seed}: epochs 0 and 1 have the same order", ("no set_epoch (pytorch/pytorch#31771)",))
     if order(seed, 1) == order(seed + 1, 0):
-        return Judgement(f"epoch 1 of seed {seed} is epoch 0 of seed {seed + 1}", "seed and epoch are added")
+        return Judgement(f"epoch 1 of seed {seed} is epoch 0 of seed {seed + 1}", ("seed and epoch are added",))
     return RIGHT
 
 

@@ -22,13 +22,13 @@ class Judgement:
 
     Attributes:
         finding: what is wrong, where, and by how much; empty when nothing is.
-        suspect: the known bug that it looks like; may be empty.
+        suspects: the known bugs that it looks like; there may be none.
         note: what a reader should know although it is right.
         details: a traceback.
     """
 
     finding: str = ""
-    suspect: str = ""
+    suspects: tuple[str, ...] = ()
     note: str = ""
     details: str = ""
 

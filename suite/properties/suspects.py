@@ -43,25 +43,25 @@ class Evidence:
         return torch.stack(self.sums).sum(0) / self.n
 
 
-def name(evidence: Evidence) -> str:
-    """One line on the bug that would have computed what was found; empty when none is known."""
+def fitting(evidence: Evidence) -> tuple[str, ...]:
+    """A line on every bug that would have computed what was found; in a small case several may fit, or none."""
     found, right = evidence.found, evidence.right
     if not bool(found.isfinite().all()):
-        return "not a number: an overflow, or an average over no samples"
-    for line, gradient in _candidates(evidence):
-        if _alike(found, gradient):
-            return line
+        return ("not a number: an overflow, or an average over no samples",)
+    lines = dict.fromkeys(line for line, gradient in _candidates(evidence) if _alike(found, gradient))
+    if lines:
+        return tuple(lines)
     share = float(found @ right / (right @ right)) if float(right.norm()) > 0 else 0.0
     if abs(share - 1) > BEYOND_ROUNDING and _alike(found, share * right):
-        return f"{share:.4g} times the right gradient: the learning rate or the average is off by that factor"
+        return (f"{share:.4g} times the right gradient: the learning rate or the average is off by that factor",)
     wrong = (found - right).abs() > ALIKE * right.abs().max()
     if bool(wrong.any()) and bool((wrong <= evidence.vectors).all()):
-        return "only one-dimensional parameters are wrong: biases that are not exchanged"
+        return ("only one-dimensional parameters are wrong: biases that are not exchanged",)
     error = float((found - right).abs().max()) / float(right.abs().max() or 1)
-    for name_of_it, dtype in LOW_PRECISION.items():
+    for name, dtype in LOW_PRECISION.items():
         if error <= 2 * len(evidence.sums) * torch.finfo(dtype).eps:
-            return f"the error of a sum in {name_of_it}: gradients exchanged in lower precision"
-    return ""
+            return (f"the error of a sum in {name}: gradients exchanged in lower precision",)
+    return ()
 
 
 def _candidates(evidence: Evidence) -> Iterator[tuple[str, Tensor]]:
@@ -69,21 +69,22 @@ def _candidates(evidence: Evidence) -> Iterator[tuple[str, Tensor]]:
     sizes = chunk_sizes(n, k)
     yield "nothing was learned: the gradient was lost, or the minibatch left out", torch.zeros_like(right)
     if k > 1:
-        yield f"summed over the {k} devices where it should be averaged", right * k
-        yield f"averaged over the {k} devices and divided by the global batch as well", right / k
-    if len(sums) > 1:
-        # Before the mean of means, which is the same thing on even shards.
-        for rank, (total, size) in enumerate(zip(sums, sizes, strict=True)):
-            for divisor in {n, size}:
-                yield f"no exchange: the gradient of shard {rank} alone (a synchronisation skipped)", total / divisor
-        means = [total / size for total, size in zip(sums, sizes, strict=True)]
-        for divisor in {k, len(sums)}:
+        yield "summed over the devices where it should be averaged", right * k
+        yield "averaged over the devices and divided by the global batch as well", right / k
+        means = torch.stack([total / size for total, size in zip(sums, sizes, strict=True)]).sum(0)
+        for divisor in {float(k), float(len(sums))}:
             yield (
                 "mean of the shards' means: each shard divided by its own size "
                 "(huggingface/transformers#608, pytorch/pytorch#67253)",
-                torch.stack(means).sum(0) / divisor,
+                means / divisor,
             )
-        for divisor in {n, n - sizes[-1]}:
+        idle = [torch.zeros_like(right)] if len(sums) < k else []
+        for total, size in zip([*sums, *idle], [*sizes, 1], strict=False):
+            # A gradient that was meant to be averaged has been multiplied by the world size before.
+            for divisor in {float(n), n / k, float(size)}:
+                yield "no exchange: the gradient of one shard alone (a synchronisation skipped)", total / divisor
+    if len(sums) > 1:
+        for divisor in {float(n), float(n - sizes[-1])}:
             yield "the last shard left out (pytorch/pytorch#15161)", (right * n - sums[-1]) / divisor
     if evidence.earlier:
         yield "stale: the gradient of the step before", evidence.earlier[-1]

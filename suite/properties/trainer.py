@@ -27,7 +27,7 @@ def start(seen: Seen) -> Judgement:
                 return Judgement(
                     f"before the first step, {name!r} on rank {rank} is off the weights that rank 0 was given by "
                     f"{_largest(theirs - right)}",
-                    "no broadcast at the start: every rank trains from weights of its own",
+                    ("no broadcast at the start: every rank trains from weights of its own",),
                 )
     return _replicas_at(seen, 0)
 
@@ -51,7 +51,7 @@ def identity(seen: Seen) -> Judgement:
         return Judgement(note='oracle "self": errors that do not depend on the number of devices stay unseen')
     return Judgement(
         "two runs of one case on one device end in different weights: there is nothing that k devices could equal",
-        "randomness that is not seeded, or depends on the clock",
+        ("randomness that is not seeded, or depends on the clock",),
     )
 
 
@@ -101,7 +101,7 @@ def evaluation(seen: Seen) -> Judgement:
     return Judgement(
         f"of {len(y)} test samples rank 0's parameters get {expected} right, all devices together {together}, "
         f"each replica alone {alone}",
-        "replicas that have drifted apart, or whose forward does not use their parameters",
+        ("replicas that have drifted apart", "replicas whose forward does not use their parameters"),
     )
 
 
@@ -126,18 +126,21 @@ def judge(check: str, seen: Seen) -> Judgement:
     Only in the cases of `refusals` may a trainer raise.
     """
     everyone = [("", seen.alone), *((f"rank {rank}, ", observed) for rank, observed in enumerate(seen.ranks))]
+    sizes = [parameter.numel() for parameter in nets.build(seen.case).parameters()]
     for who, observed in everyone:
-        if observed is not None and observed["raised"]:
+        if observed is None:
+            continue
+        for values in observed["parameters"]:
+            if (found := [len(value) for value in values]) != sizes:
+                return Judgement(
+                    f"{who or 'on one device, '}replicas[0] has parameters of {found} values, the model's have {sizes}",
+                    ("`replicas` must be the trained modules themselves",),
+                )
+        if observed["raised"]:
             what = f"{who or 'on one device, '}{observed['raised']['where']}: {observed['raised']['error']}"
             if check == "refusals":
                 return Judgement(note=f"refused: {what}")
             return Judgement(f"the trainer raised at {what}", details=observed["raised"]["traceback"])
-        if observed is not None and any(len(values) != len(seen.names) for values in observed["parameters"]):
-            return Judgement(
-                f"{who or 'on one device, '}replicas[0] has {len(observed['parameters'][0])} parameters and the model "
-                f"{len(seen.names)}",
-                "`replicas` must be the trained modules themselves",
-            )
     return CHECKS[check](seen)
 
 
@@ -156,7 +159,7 @@ def _gradient_at(seen: Seen, step: int) -> Judgement:
     name, error, bound = worst
     return Judgement(
         f"step {step}: the gradient of {name!r} is off by {error:.3g}, where rounding explains {bound:.3g}",
-        _suspect(seen, step, 0),
+        _suspects(seen, step, 0),
     )
 
 
@@ -172,8 +175,12 @@ def _against_self(seen: Seen, step: int) -> Judgement:
     return Judgement(
         f"after step {step}, {name!r} is off that of the same trainer on one device by {error:.3g}, where half of "
         f"the digits of the change so far are {allowed:.3g}",
-        "a missing exchange, a mean of the shards' means, clipping before the exchange, or accumulation divided by "
-        "the wrong count (huggingface/transformers#34191)",
+        (
+            "a missing exchange",
+            "a mean of the shards' means",
+            "clipping before the exchange",
+            "accumulation divided by the wrong count (huggingface/transformers#34191)",
+        ),
     )
 
 
@@ -199,14 +206,14 @@ def _replicas_at(seen: Seen, step: int) -> Judgement:
         for replica, position, error in observed["differing"][step]:
             return Judgement(
                 f"{when}, {seen.names[position]!r} of replica {replica} differs from replica 0's by {error:.3g}",
-                "the sum is not written back to every device's own gradient (d2l-ai/d2l-zh#955)" if step else "",
+                ("the sum is not written back to every device's own gradient (d2l-ai/d2l-zh#955)",) if step else (),
             )
     for rank in range(1, len(seen.ranks)):
         for name, ours, theirs in zip(seen.names, seen.parameters(step), seen.parameters(step, rank), strict=True):
             if not torch.equal(ours, theirs):
                 return Judgement(
                     f"{when}, {name!r} of rank {rank} differs from rank 0's by {_largest(ours - theirs)}",
-                    _suspect(seen, step - 1, rank) if step and seen.oracle == "sgd" else "",
+                    _suspects(seen, step - 1, rank) if step and seen.oracle == "sgd" else (),
                 )
     return RIGHT
 
@@ -227,7 +234,7 @@ def _loss_at(seen: Seen, step: int) -> Judgement:
     return Judgement(
         f"step {step}: the ranks' losses {returned} add up to {sum(returned):.6g}, and the mean loss of the minibatch "
         f"is {expected:.6g}",
-        "every rank must return its summed loss divided by the global batch size",
+        ("every rank must return its summed loss divided by the global batch size",),
     )
 
 
@@ -236,7 +243,7 @@ def _inputs_at(seen: Seen, step: int) -> Judgement:
         if observed["changed"][step]:
             return Judgement(
                 f"step {step} changed its minibatch in place, or an earlier one, on rank {rank}",
-                "an in-place operation on X or y, or a buffer that aliases them: work on a copy",
+                ("an in-place operation on X or y, or a buffer that aliases them: work on a copy",),
             )
         made = [value for values in observed["parameters"][step + 1] for value in values]
         if not torch.tensor([*made, observed["losses"][step] or 0.0]).isfinite().all():
@@ -251,16 +258,16 @@ def _masks_at(seen: Seen, step: int) -> Judgement:
             if shard_of.setdefault(mask, shard) != shard:
                 return Judgement(
                     f"step {step}: samples of different shards met the same dropout mask",
-                    "the same seed on every rank (huggingface/transformers#31412)",
+                    ("the same seed on every rank (huggingface/transformers#31412)",),
                 )
     return RIGHT if shard_of else Judgement(f"step {step}: the net was not called in training mode")
 
 
-def _suspect(seen: Seen, step: int, rank: int) -> str:
+def _suspects(seen: Seen, step: int, rank: int) -> tuple[str, ...]:
     n = seen.case.batches[step]
     sizes = chunk_sizes(n, seen.case.world_size)
     bounds = [slice(sum(sizes[:i]), sum(sizes[: i + 1])) for i in range(len(sizes))]
-    return suspects.name(
+    return suspects.fitting(
         suspects.Evidence(
             found=flat(seen.gradient(step, rank)),
             sums=[flat(seen.right_gradient(step, part)) * (part.stop - part.start) for part in bounds],
