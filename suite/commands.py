@@ -111,6 +111,12 @@ def train(state: State, arm: dict[str, Any], recipe: dict[str, Any]) -> Answer:
     return training.train(state.rank, state.devices(arm), arm, recipe)
 
 
+def bind(state: State, arm: dict[str, Any]) -> Answer:
+    """Make ready for cases: devices, process group, and the imports that take as long as a hang would."""
+    state.devices(arm)
+    return {}
+
+
 def observe(state: State, arm: dict[str, Any], case: dict[str, Any]) -> Answer:
     """Run a trainer through a case of a correctness check; the answer is what this rank saw."""
     trainer, devices = contract.load_trainer(arm["trainer"]), state.devices(arm)
@@ -142,6 +148,7 @@ COMMANDS: dict[str, Callable[..., Answer]] = {
     "setup": setup,
     "window": window,
     "train": train,
+    "bind": bind,
     "observe": observe,
     "judge": judge,
     "call": call,

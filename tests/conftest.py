@@ -25,6 +25,17 @@ def bench(pool: Pool) -> Bench:
     return Bench(pool, devices.parse("cpu"))
 
 
+@pytest.fixture(scope="module")
+def one_intra_op_thread() -> Iterator[None]:
+    """Keep torch to one thread: on a busy machine a second one is waited for at every small operation."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
     """A user's project in a temporary folder."""

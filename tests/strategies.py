@@ -1,27 +1,25 @@
-"""What hypothesis draws for the tests of `reference`: networks, minibatches, world sizes, and the error they may show.
+"""What the tests of `reference/` share: networks and minibatches to draw, and a step held against one device's.
 
-**Tolerance.** A gradient is a sum of n per-sample gradients, each of which is itself sums along the network. Adding m
-terms in any order, in a dtype with unit round-off u, is off by at most gamma * A, gamma = m u / (1 - m u), A the sum of
-the terms' absolute values (Higham, "Accuracy and Stability of Numerical Algorithms", section 4.2). We take A from the
-per-sample gradients, its largest entry for a whole tensor because terms cancel inside a sample too, and for m the
-longest sum there can be: n samples times a sample's entries, plus twice all parameters for the way forth and back. Two
-computations may each be off by that, hence the factor 2. The update adds a rounding of the parameter on each side.
-Real errors grow like the root of m, so nothing here is close to its limit; the mistakes looked for are of size A / n.
+How far two right steps may lie apart is derived in `suite.properties.tolerance`, and nowhere else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from reference.trainers.single import Single
+from suite.properties.tolerance import gradient_bound, half_the_digits
+
 CPU = torch.device("cpu")
 CLASSES = 4
+LR = 0.5
 
 world_sizes = st.integers(1, 8)
 seeds = st.integers(0, 2**16)
@@ -51,6 +49,20 @@ class Gated(nn.Module):
         chosen = X[:, :1] > 0
         output: Tensor = self.base(X)
         return output + chosen * self.extra(X) if chosen.any() else output
+
+
+class TiedNet(nn.Module):
+    """Uses one weight in two layers, without kinks: (n, 6) to (n, 4)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 4)
+        self.second.weight = self.first.weight
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Map X (n, 6) to scores (n, 4)."""
+        output: Tensor = self.last(torch.tanh(self.second(torch.tanh(self.first(X)))))
+        return output
 
 
 class Nested(nn.Module):
@@ -98,22 +110,32 @@ def cases(
     return Case(net, draw(world_sizes), batches)
 
 
-def update_bound(net: nn.Module, X: Tensor, y: Tensor, lr: float) -> list[Tensor]:
-    """Return for each parameter how far two correct SGD steps from ``net`` may lie apart; derived above."""
-    params = list(net.parameters())
-    sums = [torch.zeros_like(param) for param in params]
-    for i in range(len(X)):
-        grads = torch.autograd.grad(F.cross_entropy(net(X[i : i + 1]), y[i : i + 1]), params, allow_unused=True)
-        for total, grad in zip(sums, grads, strict=True):
-            if grad is not None:
-                total += grad.abs()
-    unit_roundoff = torch.finfo(params[0].dtype).eps / 2
-    m = X.numel() + 2 * sum(param.numel() for param in params)
-    gamma = m * unit_roundoff / (1 - m * unit_roundoff)
-    return [
-        2 * gamma * lr * total.max() / len(X) + 4 * unit_roundoff * param.detach().abs()
-        for total, param in zip(sums, params, strict=True)
-    ]
+def batch(n: int) -> tuple[Tensor, Tensor]:
+    """Return n samples (n, 6), float64, and labels (n,)."""
+    return torch.randn(n, 6, dtype=torch.float64), torch.randint(CLASSES, (n,))
+
+
+def update_bound(net: nn.Module, X: Tensor, lr: float) -> list[Tensor]:
+    """Return for each parameter how far two right SGD steps from ``net`` may lie apart, whatever the labels are."""
+    return [lr * bound for bound in gradient_bound(net, X, lr)]
+
+
+def within_bound(ours: nn.Module, theirs: nn.Module, bounds: Sequence[Tensor]) -> bool:
+    """Say whether two modules differ by no more than rounding may explain."""
+    triples = zip(values(ours), values(theirs), bounds, strict=True)
+    return all(bool(((p - q).abs() <= bound).all()) for p, q, bound in triples)
+
+
+def check_step(trainer: Any, X: Tensor, y: Tensor) -> None:
+    """Take a step with rate `LR` and hold the loss and all replicas against one device's from the same weights."""
+    net = copy.deepcopy(trainer.replicas[0])
+    oracle = Single(net, [CPU], lr=LR)
+    ours, theirs = trainer.step(X, y, len(X)), oracle.step(X, y, len(X))
+    assert abs(ours - theirs) <= half_the_digits(X.dtype) * (1 + abs(theirs))
+    bounds = update_bound(net, X, LR)
+    for replica in trainer.replicas:
+        assert bit_equal(replica, trainer.replicas[0])
+        assert within_bound(replica, oracle.net, bounds)
 
 
 def values(net: nn.Module) -> list[Tensor]:

@@ -203,7 +203,7 @@ def check(nets: list[str], trainer: str) -> dict[str, Any]:
             after = whole(sharded.replicas[0])
             expected = copy.deepcopy(model)
             expected.load_state_dict(before, strict=False)
-            bounds = update_bound(copy.deepcopy(expected).requires_grad_(), X, y, LR)
+            bounds = update_bound(copy.deepcopy(expected).requires_grad_(), X, LR)
             one = Single(expected, [CPU], lr=LR)
             one.step(X, y, size)
             for (key, parameter), bound in zip(one.net.named_parameters(), bounds, strict=True):

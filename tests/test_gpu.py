@@ -15,9 +15,13 @@ from torch import nn
 
 from reference.cpu_data_parallel import CPUDataParallel
 from reference.scatter import chunk_sizes, scatter
+from reference.trainers.weighted import Weighted
 from suite.devices import cuda_count
 from suite.properties import nets
 from suite.properties.case import Case, Net
+from suite.properties.observe import observe
+from suite.properties.seen import Seen
+from suite.properties.trainer import judge
 
 pytestmark = pytest.mark.gpu
 
@@ -53,3 +57,11 @@ def test_our_wrapper_computes_what_torchs_does(batch: int, count: int, seed: int
     for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad)
     wrapped.close()
+
+
+def test_weighted_takes_a_gpu_and_the_cpu_together() -> None:
+    """Weights are measured in the first steps; gradients are exact before and after."""
+    case = Case(2, (7, 5, 3, 6, 9), net=Net(hidden=(4,)))
+    seen, _ = observe(Weighted, [torch.device("cuda", 0), torch.device("cpu")], case)
+    for check in ("trajectory", "replicas", "loss", "evaluation"):
+        assert judge(check, Seen(case, [seen])).finding == ""

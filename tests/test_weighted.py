@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -15,27 +14,25 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from reference.replicas import PerDevice
-from reference.trainers.single import Single
 from reference.trainers.weighted import Weighted
-from tests.strategies import CPU, Case, Gated, bit_equal, cases, conv_net, smooth_net, update_bound, values
+from tests.strategies import (
+    CPU,
+    LR,
+    Case,
+    batch,
+    bit_equal,
+    cases,
+    check_step,
+    conv_net,
+    smooth_net,
+    values,
+)
 
-LR = 0.5
 OTHER_KIND = torch.device("meta")
 """Stands for a device that is not a CPU where no kernel is run."""
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_intra_op_thread() -> Iterator[None]:
-    """Keep torch to one thread: on a busy machine a second one is waited for at every small operation."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def batch(n: int) -> tuple[Tensor, Tensor]:
-    """Return n samples (n, 6), float64, and labels (n,)."""
-    return torch.randn(n, 6, dtype=torch.float64), torch.randint(4, (n,))
+pytestmark = pytest.mark.usefixtures("one_intra_op_thread")
 
 
 def rank_here() -> int:
@@ -73,22 +70,10 @@ class Sleeps(Counted):
         return super().forward(X)
 
 
-def check_step(trainer: Weighted, X: Tensor, y: Tensor) -> None:
-    """Take a step and compare it with one device's from the same weights; see `tests.strategies` for the tolerance."""
-    net = copy.deepcopy(trainer.replicas[0])
-    oracle = Single(net, [CPU], lr=LR)
-    torch.testing.assert_close(trainer.step(X, y, len(X)), oracle.step(X, y, len(X)))
-    bounds = update_bound(net, X, y, LR)
-    for replica in trainer.replicas:
-        assert bit_equal(replica, trainer.replicas[0])
-        for ours, theirs, bound in zip(values(replica), values(oracle.net), bounds, strict=True):
-            assert ((ours - theirs).abs() <= bound).all()
-
-
 # Gradients.
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(case=cases(conv_net, (1, 6, 6), torch.float64), data=st.data())
 def test_steps_equal_one_devices_for_any_weights(case: Case, data: st.DataObject) -> None:
     """1 to 8 devices, 1 to 20 samples, weights of 0 among them, also for the first device; or measured ones."""
@@ -136,35 +121,6 @@ def test_a_device_of_weight_0_gets_nothing_and_follows_all_the_same(weights: tup
         assert bit_equal(replica, trainer.replicas[0])
         assert not any(torch.equal(a, b) for a, b in zip(start, values(replica), strict=True))
     check_step(trainer, *batch(5))
-    trainer.close()
-
-
-def test_parameters_that_some_or_no_shares_use() -> None:
-    """One that only the last device uses is updated everywhere; one that no device uses stays as it is."""
-    torch.manual_seed(0)
-    net, (X, y) = Gated().double(), batch(6)
-    X[:, 0] = torch.tensor([-1, -1, -1, -1, -1, 1])
-    trainer = Weighted(net, [CPU] * 3, lr=LR, weights=[1, 1, 1])
-    check_step(trainer, X, y)
-    changed = [not torch.equal(a, b) for a, b in zip(values(net), values(trainer.replicas[0]), strict=True)]
-    assert changed == [True] * 4 + [False] * 2
-    trainer.close()
-
-
-def test_an_empty_minibatch_changes_nothing() -> None:
-    """No share, no gradient, no loss."""
-    net = smooth_net().double()
-    trainer = Weighted(net, [CPU] * 2, lr=LR)
-    assert trainer.step(*batch(0), 4) == 0
-    assert all(bit_equal(replica, net) for replica in trainer.replicas)
-    trainer.close()
-
-
-def test_without_the_exchange_the_replicas_drift_apart() -> None:
-    """Which shows that the exchange is what keeps them together."""
-    trainer = Weighted(smooth_net().double(), [CPU] * 2, lr=LR, weights=[2, 1])
-    trainer.step_unsynced(*batch(6), 6)
-    assert not bit_equal(*trainer.replicas)
     trainer.close()
 
 

@@ -22,7 +22,7 @@ from suite.properties.case import Case
 
 MOST_REPLICAS = 8  # virtual devices of one process
 MOST_RANKS = 4  # processes
-HANG_S = 20.0  # a case takes milliseconds
+HANG_S = 30.0  # a case takes milliseconds, or what it takes to load FSDP where it is the first of its kind
 SHARE = 0.25  # of hypothesis's examples, for each check
 
 
@@ -62,7 +62,7 @@ class Bench:
     devices: Devices
     _groups: dict[int, Group] = field(default_factory=dict)
     _about: dict[str, dict[str, Any]] = field(default_factory=dict)
-    _warm: set[str] = field(default_factory=set)
+    _bound: set[str] = field(default_factory=set)
     _started: int = 0
 
     def group(self, size: int) -> Group:
@@ -157,10 +157,10 @@ class Bench:
             # NCCL refuses two ranks on one GPU.
             "backend": "nccl" if self.devices.kind == "cuda" and len(set(names)) == len(names) else "gloo",
         }
-        # The first case loads what trainers need; a hang in it is noticed a little later.
-        timeout_s = HANG_S if group.name in self._warm else 5 * HANG_S
-        answers = group.request("observe", timeout_s, arm=arm, case=case.as_json())
-        self._warm.add(group.name)
+        if group.name not in self._bound:
+            group.request("bind", arm=arm)
+            self._bound.add(group.name)
+        answers = group.request("observe", HANG_S, arm=arm, case=case.as_json())
         return group, answers
 
 
@@ -226,7 +226,7 @@ def explain(trainer: str, check: str, case: Case, found: dict[str, Any], details
     lines += [f"  looks like: {suspect}" for suspect in found.get("suspects", ())]
     lines.append(
         f"  smallest case found: {case.world_size} device(s), minibatches of {list(case.batches)}, {case.dtype}, "
-        f"lr {case.lr}, seed {case.seed}, {case.net}"
+        f"lr {case.lr}, seed {case.seed}, net {case.as_json()['net']}"
     )
     command = ["python", "-m", "suite.checks", trainer, check, str(case)]
     lines.append(f"  see it again: {shlex.join(command)}")

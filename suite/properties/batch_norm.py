@@ -38,7 +38,10 @@ def judge(seen: Seen) -> Judgement:
                 f"step {step}: the gradient behind a batch normalisation is neither that of the shards' own "
                 f"statistics (off by {off['by shard']:.3g}) nor that of the whole minibatch's "
                 f"(off by {off['over the whole minibatch']:.3g})",
-                ("statistics of unequal shards averaged (pytorch/pytorch#22192, pytorch/pytorch#36382)",),
+                (
+                    "what the check `gradient` finds, where it fails as well",
+                    "statistics of unequal shards averaged (pytorch/pytorch#22192, pytorch/pytorch#36382)",
+                ),
             )
         kinds &= fits
     if len(seen.steps) == 1 and not _statistics_kept(seen):

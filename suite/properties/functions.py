@@ -1,11 +1,12 @@
 """The checks on what trainers are built from: collectives, splits, evaluations and feeds, each given as a function.
 
-A function of somebody else's is put under them by calling them from a test; `tests/strategies.py` shows what to draw.
+Somebody else's function is put under them by calling them from a test; `tests/function_cases.py` shows what to draw.
 Inputs differ between devices, always: equal ones hide what is not exchanged (pytorch/pytorch#60118).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -180,7 +181,8 @@ def _sum(stacked: Tensor) -> tuple[Tensor, Tensor]:
     if not stacked.is_floating_point():
         exact = stacked.sum(0, dtype=torch.int64)
         return exact, torch.zeros_like(exact)
-    exact = stacked.to(torch.float64).sum(0)
+    columns = stacked.to(torch.float64).reshape(len(stacked), stacked[0].numel()).T.tolist()
+    exact = torch.tensor([math.fsum(column) for column in columns], dtype=torch.float64).reshape(stacked.shape[1:])
     absolute = stacked.to(torch.float64).abs().sum(0)
     whole = (
         bool((stacked == stacked.round()).all())
