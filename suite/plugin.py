@@ -7,8 +7,9 @@ NVML.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,6 +21,9 @@ from suite.measurement import Measurement
 from suite.progress import Progress
 from suite.record import CellRecord, RecordError, write_atomically
 from suite.render import markdown, terminal
+
+if TYPE_CHECKING:
+    from suite.checks.bench import Bench
 
 MARKERS = (
     "gpu: needs CUDA devices",
@@ -217,6 +221,17 @@ class Run:
 def scaling_config(request: pytest.FixtureRequest) -> Config:
     """The effective settings."""
     return request.config.stash[CONFIG]
+
+
+@pytest.fixture(scope="session")
+def correctness_bench(scaling_config: Config) -> Iterator[Bench]:
+    """The workers that correctness checks share."""
+    from suite.checks.bench import Bench  # loads hypothesis
+    from suite.pool import Pool
+
+    paths = [Path.cwd(), scaling_config.root]
+    with Pool(kind=scaling_config.devices.kind, import_paths=paths) as pool:
+        yield Bench(pool, scaling_config.devices)
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,7 @@ from suite.channel import Channel, ChannelClosed, ChannelGarbled, Message
 
 START_TIMEOUT_S = 120.0  # the first answer of a worker includes the import of torch, on a machine that may be busy
 END_TIMEOUT_S = 10.0
-ECHO_SHARE = 0.2  # of a time limit: a rank that raised leaves the others waiting for it, and they are given so long
+ECHO_S = 3.0  # a rank that raised leaves the others waiting for it in a collective: they are given so long
 TAIL_BYTES = 4000
 
 
@@ -76,7 +76,7 @@ class Group:
             self._raise_if_broken()
             if raised is None:
                 raised = next(((rank, answer) for rank, answer in self.answers.items() if answer.get("raised")), None)
-                deadline = min(deadline, time.monotonic() + ECHO_SHARE * timeout_s) if raised else deadline
+                deadline = min(deadline, time.monotonic() + ECHO_S) if raised else deadline
             if not self._pool.wait(deadline):
                 if raised is not None:
                     self.kill()

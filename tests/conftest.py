@@ -8,21 +8,19 @@ import pytest
 
 from suite import devices
 from suite.checks.bench import Bench
+from suite.config import Config
 from suite.pool import Pool
 from tests.project import REPOSITORY, Project
 
 
 @pytest.fixture(scope="session")
-def pool() -> Iterator[Pool]:
-    """One launcher of worker processes for all tests that use real ones."""
-    with Pool(kind="cpu", import_paths=[REPOSITORY]) as made:
-        yield made
-
-
-@pytest.fixture(scope="session")
-def bench(pool: Pool) -> Bench:
-    """Ranks for correctness checks, shared by all tests that put cases to trainers."""
-    return Bench(pool, devices.parse("cpu"))
+def bench(request: pytest.FixtureRequest, scaling_config: Config) -> Iterator[Bench]:
+    """CPU ranks, shared by all tests that use real ones: those of the correctness checks where these are CPUs."""
+    if scaling_config.devices.kind == "cpu":
+        yield request.getfixturevalue("correctness_bench")
+        return
+    with Pool(kind="cpu", import_paths=[REPOSITORY]) as pool:
+        yield Bench(pool, devices.parse("cpu"))
 
 
 @pytest.fixture(scope="module")

@@ -78,7 +78,7 @@ def test_repeated_and_comma_separated_values_are_the_same(project: Project) -> N
         (["--scaling-world-sizes", "two"], "*expected whole numbers from 1*"),
         (
             ["--scaling-trainer", "nope"],
-            "*--scaling-trainer 'nope': valid values are single, scratch, data_parallel, ddp,*",
+            "*--scaling-trainer 'nope': valid values are single, scratch, *, ddp,*",
         ),
         (["--scaling-trainer", "none.py:Mine"], "*there is no file none.py"),
         (["--scaling-trainer", "a:b c"], "*expected module:Class or path.py:Class"),

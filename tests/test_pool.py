@@ -26,6 +26,13 @@ from tests import trainers_under_test
 HERE = f"{trainers_under_test.__file__}:"
 
 
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    """A launcher of this module's own, whose processes can be counted."""
+    with Pool(kind="cpu") as made:
+        yield made
+
+
 @contextlib.contextmanager
 def one_worker(pool: Pool, name: str) -> Iterator[Group]:
     """A group of one worker, let go on leaving."""

@@ -115,8 +115,8 @@ CHECKS: dict[str, Check] = {
     "inputs": inputs,
     "batch_norm": batch_norm,
     "dropout": dropout,
-    "refusals": refusals,
     "evaluation": evaluation,
+    "refusals": refusals,
 }
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 KIND = "all_reduce"
+KILLED_BY = "all_reduce_sums"
 
 
 @torch.no_grad()

@@ -18,6 +18,7 @@ from reference.sgd import sgd_
 from reference.trainers.scratch import Scratch
 
 KIND = "trainer"
+KILLED_BY = "batch_norm"
 
 
 class Mutant(Scratch):

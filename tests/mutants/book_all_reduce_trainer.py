@@ -14,6 +14,7 @@ from torch import Tensor
 from reference.trainers.scratch import Scratch
 
 KIND = "trainer"
+KILLED_BY = "replicas"
 
 
 def _rebinding(grads: list[Tensor]) -> None:

@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
+KILLED_BY = "evaluation"
 
 
 class Mutant(DDPTrainer):

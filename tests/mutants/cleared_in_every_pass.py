@@ -17,6 +17,7 @@ from torch import Tensor
 from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
+KILLED_BY = "identity"
 
 
 class Mutant(DDPTrainer):

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
+KILLED_BY = "loss"
 
 
 class Mutant(DDPTrainer):

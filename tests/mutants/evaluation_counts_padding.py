@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from reference.evaluate import count_correct
 
 KIND = "evaluation"
+KILLED_BY = "evaluation_counts_once"
 
 
 def mutant(

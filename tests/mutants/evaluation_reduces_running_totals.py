@@ -18,6 +18,7 @@ from reference.evaluate import count_correct
 from reference.scatter import shard_bounds
 
 KIND = "evaluation"
+KILLED_BY = "evaluation_counts_once"
 
 
 def mutant(

@@ -13,6 +13,7 @@ from torch import Tensor
 from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
+KILLED_BY = "trajectory"
 
 
 class Mutant(DDPTrainer):

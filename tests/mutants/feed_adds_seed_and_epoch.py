@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 KIND = "feed"
+KILLED_BY = "feed_reshuffles"
 
 
 def mutant(

@@ -16,6 +16,7 @@ from torch import Tensor
 from reference.data.index import index_batches
 
 KIND = "feed"
+KILLED_BY = "feed_reshuffles"
 
 
 def mutant(

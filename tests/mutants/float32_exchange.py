@@ -17,6 +17,7 @@ from reference.all_reduce.naive import naive_
 from reference.trainers.scratch import Scratch
 
 KIND = "trainer"
+KILLED_BY = "gradient"
 
 
 class Mutant(Scratch):

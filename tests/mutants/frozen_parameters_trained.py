@@ -16,6 +16,7 @@ from torch import nn
 from reference.trainers.scratch import Scratch
 
 KIND = "trainer"
+KILLED_BY = "identity"
 
 
 class Mutant(Scratch):

@@ -17,6 +17,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
+KILLED_BY = "identity"
 
 
 class Mutant(DDPTrainer):

@@ -14,6 +14,7 @@ from torch import Tensor
 from reference.trainers.scratch import Scratch
 
 KIND = "trainer"
+KILLED_BY = "loss"
 
 
 class Mutant(Scratch):

@@ -17,6 +17,7 @@ from torch import nn
 from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
+KILLED_BY = "gradient"
 
 
 class Mutant(DDPTrainer):

@@ -14,6 +14,7 @@ from torch import Tensor
 from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
+KILLED_BY = "loss"
 
 
 class Mutant(DDPTrainer):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from reference.trainers.data_parallel import DataParallelTrainer, data_parallel
 
 KIND = "trainer"
+KILLED_BY = "loss"
 
 
 class _WithLoss(nn.Module):

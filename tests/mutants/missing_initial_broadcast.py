@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
+KILLED_BY = "start"
 
 
 class Mutant(DDPTrainer):

@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
+KILLED_BY = "replicas"
 
 
 class Mutant(DDPTrainer):

@@ -19,6 +19,7 @@ from reference.scatter import split_batch
 from reference.sgd import sgd_
 
 KIND = "trainer"
+KILLED_BY = "gradient"
 
 
 class Mutant:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 KIND = "all_reduce"
+KILLED_BY = "all_reduce_keeps_tensors_apart"
 
 
 @torch.no_grad()

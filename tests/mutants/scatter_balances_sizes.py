@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 KIND = "scatter"
+KILLED_BY = "scatter_follows_rule"
 
 
 def mutant(tensor: Tensor, devices: Sequence[torch.device]) -> list[Tensor]:

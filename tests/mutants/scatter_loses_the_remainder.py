@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 KIND = "scatter"
+KILLED_BY = "scatter_keeps_samples"
 
 
 def mutant(tensor: Tensor, devices: Sequence[torch.device]) -> list[Tensor]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from reference.trainers.scratch import Scratch
 
 KIND = "trainer"
+KILLED_BY = "trajectory"
 
 
 class Mutant(Scratch):

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
+KILLED_BY = "replicas"
 
 
 class Mutant(DDPTrainer):

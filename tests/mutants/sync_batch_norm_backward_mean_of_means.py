@@ -20,6 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
+KILLED_BY = "batch_norm"
 
 
 class _Normalise(torch.autograd.Function):

@@ -21,6 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
+KILLED_BY = "batch_norm"
 
 
 class _Averaged(_BatchNorm):

@@ -14,6 +14,7 @@ from reference.scatter import chunk_sizes
 from reference.trainers.scratch import Scratch
 
 KIND = "trainer"
+KILLED_BY = "loss"
 
 
 class Mutant(Scratch):

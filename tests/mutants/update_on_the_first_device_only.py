@@ -16,6 +16,7 @@ from reference.sgd import sgd_
 from reference.trainers.scratch import Scratch
 
 KIND = "trainer"
+KILLED_BY = "replicas"
 
 
 class Mutant(Scratch):

@@ -16,6 +16,7 @@ from torch import Tensor
 from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
+KILLED_BY = "refusals"
 
 
 class Mutant(DDPTrainer):
