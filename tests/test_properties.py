@@ -129,6 +129,17 @@ def test_a_sample_that_the_net_never_saw_is_missed() -> None:
     assert finding == "step 0: the minibatch has samples 0 to 5, but the net saw [[0, 1, 2, 3, 4]]"
 
 
+def test_a_shard_of_one_sample_has_no_statistics_to_compare_with() -> None:
+    """Normalised over all ranks it is right all the same."""
+    case = Case(1, (5,), net=Net(hidden=(3,), norm="batch"))
+
+    def share(seen: Observation) -> None:
+        [entry] = seen["log"][0]
+        seen["log"][0] = [{**entry, "samples": entry["samples"][:4]}, {**entry, "samples": entry["samples"][4:]}]
+
+    assert judge("batch_norm", tampered(share, case=case)).note == "batch normalisation over the whole minibatch"
+
+
 def test_equal_masks_on_two_shards_are_found() -> None:
     case = Case(2, (4,), net=Net(hidden=(64,), dropout=True))
 
