@@ -86,6 +86,13 @@ def trained(code: str, bench: Bench, tmp_path_factory: pytest.TempPathFactory) -
     return on_ranks.run(bench, "tests.test_real_world:train", WORLD_SIZES, **arguments)
 
 
+@pytest.mark.parametrize("check", ["start", "gradient", "trajectory", "identity", "loss", "batch_norm", "dropout"])
+def test_the_class_passes_the_checks(code: str, bench: Bench, tmp_path: Path, check: str) -> None:
+    """As somebody else's would, by its path."""
+    (tmp_path / "real.py").write_text(code)
+    assert bench.search(f"{tmp_path}/real.py:RealWorldTrainer", check, examples=10).failure == ""
+
+
 def worst(trained: dict[int, list[Any]], variant: str, world_size: int) -> float:
     """Return how far any step's parameters are from one rank's, over sqrt(eps) of the largest change: above 1 is wrong.
 

@@ -18,7 +18,7 @@ from suite.checks import draw
 from suite.devices import Devices
 from suite.failure import WorkerFailure
 from suite.pool import Group, Pool
-from suite.properties.case import Case
+from suite.properties.case import MAY_REFUSE, Case
 
 MOST_REPLICAS = 8  # virtual devices of one process
 MOST_RANKS = 4  # processes
@@ -118,8 +118,8 @@ class Bench:
         about = self.about(trainer)
         most = MOST_REPLICAS if about["processes"] == "one" else MOST_RANKS
         looking = _Search(self, trainer, check)
-        # A trainer that refuses costs a fresh group each time, and `refusals` shrinks through many.
-        shrinks = shrink and check != "refusals"
+        # A trainer that refuses may cost a fresh group each time, and to shrink is to try many cases.
+        shrinks = shrink and check not in MAY_REFUSE
 
         @settings(
             max_examples=examples or max(1, int(settings().max_examples * SHARE)),
@@ -191,7 +191,7 @@ class _Search:
         try:
             found = self.bench.judge(self.trainer, self.check, case)
         except WorkerFailure as failure:
-            if self.check == "refusals" and failure.raised:
+            if self.check in MAY_REFUSE and failure.raised:
                 self.notes[_first_sentence(f"refused: {failure.cause}")] = None
                 self.refused.add(kind)  # once is enough: the group is gone
                 return

@@ -11,6 +11,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+# Checks whose cases a trainer may refuse by raising: unused parameters, and a batch normalisation of one sample, which
+# is what accumulating in micro-batches can make of any minibatch.
+MAY_REFUSE = ("batch_norm", "refusals")
+
 # A convolutional net sees its features as an image of this many pixels a side.
 IMAGE_SIDE = 4
 

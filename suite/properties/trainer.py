@@ -12,6 +12,7 @@ import torch
 from reference.scatter import chunk_sizes
 from suite.properties import batch_norm as normalisation
 from suite.properties import nets, suspects, tolerance
+from suite.properties.case import MAY_REFUSE
 from suite.properties.observe import evaluation_set
 from suite.properties.seen import RIGHT, Judgement, Parameters, Seen, flat
 
@@ -123,9 +124,10 @@ CHECKS: dict[str, Check] = {
 def judge(check: str, seen: Seen) -> Judgement:
     """Apply a check of `CHECKS`. A trainer that raised is judged by that, and so is one without the model's parameters.
 
-    Only in the cases of `refusals` may a trainer raise.
+    Only in the cases of `MAY_REFUSE` may a trainer raise.
     """
-    everyone = [("", seen.alone), *((f"rank {rank}, ", observed) for rank, observed in enumerate(seen.ranks))]
+    ranks = [(f"rank {rank}", observed) for rank, observed in enumerate(seen.ranks)]
+    everyone = [("on one device", seen.alone), *ranks]
     sizes = [parameter.numel() for parameter in nets.build(seen.case).parameters()]
     for who, observed in everyone:
         if observed is None:
@@ -133,14 +135,14 @@ def judge(check: str, seen: Seen) -> Judgement:
         for values in observed["parameters"]:
             if (found := [len(value) for value in values]) != sizes:
                 return Judgement(
-                    f"{who or 'on one device, '}replicas[0] has parameters of {found} values, the model's have {sizes}",
+                    f"{who}, replicas[0] has parameters of {found} values, the model's have {sizes}",
                     ("`replicas` must be the trained modules themselves",),
                 )
         if observed["raised"]:
-            what = f"{who or 'on one device, '}{observed['raised']['where']}: {observed['raised']['error']}"
-            if check == "refusals":
-                return Judgement(note=f"refused: {what}")
-            return Judgement(f"the trainer raised at {what}", details=observed["raised"]["traceback"])
+            where, error = f"{who}, {observed['raised']['where']}", observed["raised"]["error"]
+            if check in MAY_REFUSE:
+                return Judgement(note=f"refused: {where}: {error}")
+            return Judgement(f"the trainer raised: {where}: {error}", details=observed["raised"]["traceback"])
     return CHECKS[check](seen)
 
 
