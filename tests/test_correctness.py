@@ -62,16 +62,28 @@ def test_a_wrong_trainer_is_found_and_the_cause_named(bench: Bench, name: str, c
 
 
 def test_a_failure_is_shrunk_and_can_be_pasted(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    """To one sample on two devices, which several bugs would get wrong; larger cases that failed leave one."""
+    """13 = 7 + 6 is found as 3 = 2 + 1, the smallest minibatch that two devices share unevenly."""
     mutant = f"{REPOSITORY}/tests/mutants/mean_of_shard_means_one_process.py:Mutant"
     failure = bench.search(mutant, "gradient", examples=20).failure
-    assert "2 device(s), minibatches of [1], float64" in failure
-    assert failure.count("looks like") == 1
+    assert "2 device(s), minibatches of [3], float64" in failure
     assert "net {'inputs': 1}" in failure
     command = shlex.split(failure.partition("see it again: ")[2].splitlines()[0])
     assert command[:3] == ["python", "-m", "suite.checks"]
     assert again.main(command[3:]) == 1
     assert failure.splitlines()[0] in capsys.readouterr().out
+
+
+def test_of_the_bugs_that_fit_the_smallest_case_only_those_remain_that_fit_larger_ones(bench: Bench) -> None:
+    """One sample on two devices: a mean of means is there the same as an average too many."""
+    failure = look(bench, "MeanOfMeans", "gradient").failure
+    assert "minibatches of [1]" in failure
+    assert re.findall("looks like: (.*?):", failure) == ["mean of the shards' means"]
+
+
+def test_a_failure_that_does_not_come_back_is_one_all_the_same(bench: Bench) -> None:
+    failure = look(bench, "WrongOnce", "gradient").failure
+    assert "the gradient of" in failure
+    assert "not every time: the same case was right when it was put to the trainer again" in failure
 
 
 def test_a_case_again_that_is_right(capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,6 +169,14 @@ def test_an_unknown_trainer_is_a_usage_error(project: Project) -> None:
     result = project.correctness("--scaling-trainer", "dpp")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*--scaling-trainer 'dpp': valid values are single*"])
+
+
+def test_gpus_that_are_not_there_are_one_failing_item(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    result = project.correctness("--scaling-devices", "cuda:2")
+    assert result.ret == 1
+    result.assert_outcomes(failed=1, deselected=len(TRAINERS) * len(CHECKS) - 1)
+    result.stdout.fnmatch_lines(["CUDA: 0 device(s) found, 2 needed*"])
 
 
 def test_the_controller_stays_free_of_torch() -> None:

@@ -179,6 +179,16 @@ class LeavesNaN(Scratch):
         return loss
 
 
+class WrongOnce(Single):
+    """Its fifth instance learns nothing."""
+
+    made = 0
+
+    def __init__(self, model: nn.Module, devices: list[torch.device], *, lr: float) -> None:
+        WrongOnce.made += 1
+        super().__init__(model, devices, lr=0.0 if WrongOnce.made == 5 else lr)
+
+
 class ForeignReplicas(Single):
     """Shows modules that are not the model's."""
 

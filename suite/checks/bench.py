@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, errors, given, settings
 
 from suite.checks import draw
 from suite.devices import Devices
@@ -134,9 +134,14 @@ class Bench:
         def look(case: Case) -> None:
             looking.look(case)
 
-        with suppress(_Wrong, _Ended):
+        try:
             look()
-        looking.tell_apart()
+        except _Wrong:
+            looking.tell_apart()
+        except _Ended:
+            pass
+        except errors.Flaky:
+            looking.failure += "\n  not every time: the same case was right when it was put to the trainer again"
         return Outcome(looking.failure, list(looking.notes), looking.judged)
 
     def close(self) -> None:
@@ -207,7 +212,7 @@ class _Search:
     def tell_apart(self) -> None:
         """Where several bugs fit the smallest case, ask for one more, with samples for all devices and one to spare."""
         if self.smallest is None or len(self.suspects or ()) < 2:
-            return
+            return  # one that raised leaves nothing to tell apart
         batches = tuple(2 * self.smallest.world_size + 1 for _ in self.smallest.batches)
         with suppress(WorkerFailure):
             self._suspect(self.bench.judge(self.trainer, self.check, replace(self.smallest, batches=batches)))
