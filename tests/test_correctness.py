@@ -136,7 +136,7 @@ def test_a_killed_rank_is_named(bench: Bench) -> None:
 def test_one_rank_that_raises_is_a_refusal_although_the_others_hang(bench: Bench) -> None:
     """DistributedDataParallel with a layer that only rank 0 uses: rank 1 raises a step later, rank 0 waits for ever."""
     case = Case(2, (4, 4), net=Net(unused="somewhere"))
-    with pytest.raises(WorkerFailure, match=r"rank 1: step 1: .*finished reduction.*wait for it") as caught:
+    with pytest.raises(WorkerFailure, match=r"(?s)rank 1: step 1: .*finished reduction.*wait for it") as caught:
         bench.judge("ddp", "refusals", case)
     assert caught.value.raised
 

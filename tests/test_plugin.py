@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -135,6 +136,8 @@ def test_an_interrupt_keeps_what_was_measured_and_leaves_nothing(project: Projec
         env=environment,
         stdout=subprocess.PIPE,
         text=True,
+        # A shell's background job ignores SIGINT, and so would this.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     assert run.stdout is not None
     for line in run.stdout:
