@@ -117,14 +117,13 @@ def _prepare(run: Measurement, clerk: Clerk, folder: Path, say: Say) -> None:
 def _order(run: Measurement, arm: Arm) -> dict[str, Any]:
     """What the workers of an arm are told."""
     devices, workload = run.config.devices, run.workload(arm.workload)
-    # NCCL refuses two ranks on one GPU.
-    nccl = devices.kind == "cuda" and not devices.oversubscribed(arm.world_size)
+    names = devices.names[: arm.world_size]
     return cells.describe(
         arm,
         workload,
         processes=run.trainers[arm.trainer]["processes"],
-        devices=list(devices.names[: arm.world_size]),
-        backend="nccl" if nccl else "gloo",
+        devices=list(names),
+        backend=devices.backend(names),
         pinned=list(devices.cores[: arm.world_size]),
         free_cores=available_cores(),
         seed=SEED,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,10 @@ class Devices:
         """Whether the first `world_size` of them share a GPU or a core."""
         used = self.cores[:world_size] if self.kind == "cpu" else self.names[:world_size]
         return len(set(used)) < world_size
+
+    def backend(self, names: Sequence[str]) -> str:
+        """What ranks on these devices talk through; NCCL refuses two ranks on one GPU."""
+        return "nccl" if self.kind == "cuda" and len(set(names)) == len(names) else "gloo"
 
     def __str__(self) -> str:
         mark = " (oversubscribed)" if self.oversubscribed(len(self.names)) else ""

@@ -65,3 +65,10 @@ def test_auto_takes_gpus_where_there_are_any(monkeypatch: pytest.MonkeyPatch) ->
 def test_anything_else_is_refused_with_what_is_valid(setting: str) -> None:
     with pytest.raises(ValueError, match=r"expected auto, cpu\[:N\], cuda\[:N\]"):
         devices.parse(setting)
+
+
+def test_two_ranks_on_one_gpu_talk_through_gloo() -> None:
+    two = devices.parse("cuda:0,cuda:1")
+    assert two.backend(two.names) == "nccl"
+    assert two.backend(["cuda:0", "cuda:0"]) == "gloo"
+    assert devices.parse("cpu:2").backend(["cpu", "cpu"]) == "gloo"

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reference.gluon import Net, Trainer, split_and_load
+from reference.loss import summed_loss
 from reference.replicas import PerDevice
 from reference.scatter import gather
 
@@ -62,11 +62,7 @@ class GluonTrainer:
         y_shards = split_and_load(y, self.per_device.devices, even_split=False)
         # Not every module takes an empty shard. They come last; of an empty minibatch the first device keeps its own.
         busy = max(1, sum(len(shard) > 0 for shard in X_shards))
-        losses = self.per_device.map(_summed_loss, self.nets[:busy], X_shards[:busy], y_shards[:busy])
+        losses = self.per_device.map(summed_loss, self.nets[:busy], X_shards[:busy], y_shards[:busy])
         self.per_device.map(torch.autograd.backward, losses)
         trainer.step(global_batch_size, ignore_stale_grad=True)
         return gather([loss.detach() for loss in losses], self.per_device.devices[0]).sum() / global_batch_size
-
-
-def _summed_loss(net: nn.Module, X: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(net(X), y, reduction="none").sum()

@@ -11,10 +11,10 @@ from functools import partial
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reference.all_reduce import ALL_REDUCE, AllReduce
+from reference.loss import summed_loss
 from reference.replicas import PerDevice
 from reference.scatter import gather, split_batch
 from reference.sgd import sgd_
@@ -50,7 +50,7 @@ def train_batch(
         ValueError: X and y differ in length, or the batch size is below 1.
     """
     X_shards, y_shards = split_batch(X, y, per_device.devices)
-    losses = per_device.map(_summed_loss, nets[: len(X_shards)], X_shards, y_shards)
+    losses = per_device.map(summed_loss, nets[: len(X_shards)], X_shards, y_shards)
     per_device.map(torch.autograd.backward, losses)
     if all_reduce_ is not None:
         for copies in zip(*device_params, strict=True):
@@ -99,10 +99,6 @@ class Scratch:
             all_reduce_=all_reduce_,
         )
         return loss / global_batch_size
-
-
-def _summed_loss(net: Callable[[Tensor], Tensor], X: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(net(X), y, reduction="none").sum()
 
 
 def _gradients(copies: Sequence[Tensor]) -> list[Tensor]:

@@ -24,11 +24,11 @@ from functools import partial
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reference.all_reduce import ALL_REDUCE, AllReduce
 from reference.all_reduce.bucketed import assign_buckets
+from reference.loss import summed_loss
 from reference.replicas import PerDevice, helper_thread
 from reference.scatter import gather, split_batch
 from reference.sgd import sgd_
@@ -111,7 +111,7 @@ class ScratchOverlap:
         for net in self.nets:
             net.zero_grad()  # what a step that was broken off has left
         X_shards, y_shards = split_batch(X, y, self.per_device.devices)
-        losses = self.per_device.map(_summed_loss, self.nets[: len(X_shards)], X_shards, y_shards)
+        losses = self.per_device.map(summed_loss, self.nets[: len(X_shards)], X_shards, y_shards)
         with nullcontext() if exchange is None else exchange.during_backward(len(losses)):
             if losses[0].is_cuda:
                 # One call for all: autograd has a thread for each GPU, so that all buckets fill at the same pace.
@@ -295,7 +295,3 @@ def _arrived(exchange: weakref.ref[Exchange], number: int, slot: int, rank: int,
 
 def _trainable(net: nn.Module) -> dict[str, nn.Parameter]:
     return {name: param for name, param in net.named_parameters() if param.requires_grad}
-
-
-def _summed_loss(net: nn.Module, X: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(net(X), y, reduction="none").sum()

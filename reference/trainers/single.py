@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from reference.loss import summed_loss
 from reference.sgd import sgd_
 
 
@@ -24,7 +24,7 @@ class Single:
 
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
         """Sum the losses, backward, divide the step by the batch; see `Trainer.step`."""
-        loss = F.cross_entropy(self.net(X), y, reduction="none").sum()
+        loss = summed_loss(self.net, X, y)
         torch.autograd.backward(loss)
         sgd_(self.net.parameters(), self.lr, global_batch_size)
         return loss.detach() / global_batch_size

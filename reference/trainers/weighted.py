@@ -19,9 +19,9 @@ from time import perf_counter
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from reference.loss import summed_loss
 from reference.replicas import PerDevice
 from reference.scatter import gather, split_batch, weighted_sizes
 from reference.sgd import sgd_
@@ -128,7 +128,7 @@ def _share(net: nn.Module, X: Tensor, y: Tensor, device: torch.device, timed: bo
     if timed:
         _synchronize(device)
     start = perf_counter()
-    loss = F.cross_entropy(net(X), y, reduction="none").sum()
+    loss = summed_loss(net, X, y)
     torch.autograd.backward(loss)
     if timed:
         _synchronize(device)

@@ -159,8 +159,7 @@ class Bench:
             "processes": about["processes"],
             "devices": names,
             "pinned": [],
-            # NCCL refuses two ranks on one GPU.
-            "backend": "nccl" if self.devices.kind == "cuda" and len(set(names)) == len(names) else "gloo",
+            "backend": self.devices.backend(names),
         }
         if group.name not in self._bound:
             group.request("bind", arm=arm)
