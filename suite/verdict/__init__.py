@@ -1,0 +1,17 @@
+"""Numbers in, verdict out. Pure: no torch, no pytest, no clock. docs/verdict.md derives every rule."""
+
+from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, Outcome, Verdict
+from suite.verdict.paired import FIRST_LOOK, paired, spending
+from suite.verdict.stored import MIN_BASELINE_RUNS, stored
+
+__all__ = [
+    "ALPHA_FAIL",
+    "ALPHA_PASS",
+    "FIRST_LOOK",
+    "MIN_BASELINE_RUNS",
+    "Outcome",
+    "Verdict",
+    "paired",
+    "spending",
+    "stored",
+]

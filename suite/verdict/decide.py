@@ -1,0 +1,28 @@
+"""From an estimate and its two bounds to an outcome: the one rule behind every comparison of times."""
+
+from __future__ import annotations
+
+import math
+
+from suite.metrics import Interval, t_quantile
+from suite.verdict.outcome import Outcome, Verdict, percent
+
+
+def decide(mean: float, low: float, high: float, tolerance: float, ratio: Interval | None, advice: str) -> Verdict:
+    margin = math.log1p(tolerance)
+    if low > 0 and mean >= margin / 2:
+        return Verdict(
+            Outcome.FAIL, f"{percent(mean)} than the base, surely not equal (at least {percent(low)})", ratio
+        )
+    if high < margin:
+        return Verdict(Outcome.PASS, f"{percent(mean)} than the base, at most {percent(high)}", ratio)
+    return Verdict(
+        Outcome.INCONCLUSIVE,
+        f"{percent(mean)} than the base, and anything from {percent(low)} to {percent(high)} is possible: {advice}",
+        ratio,
+    )
+
+
+def quantile(df: int, probability: float) -> float:
+    """Student's t quantile; infinite where no error may be spent."""
+    return math.inf if probability >= 1 else t_quantile(df, probability)

@@ -1,0 +1,38 @@
+"""What a comparison comes to, and the error budget that all rules of a run share. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from suite.metrics import Interval
+
+ALPHA_FAIL = 0.01  # P(any FAIL | nothing is slower) of a whole run: split over everything in it that can fail
+ALPHA_PASS = 0.05  # P(PASS | slower by the tolerance or more) of each comparison
+
+
+class Outcome(StrEnum):
+    """What a cell comes to."""
+
+    PASS = "PASS"  # noqa: S105 - not a password
+    FAIL = "FAIL"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    NO_BASELINE = "NO BASELINE"
+    ERROR = "ERROR"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """An outcome, one sentence that says why, and the slowdown t_candidate / t_base where there is one."""
+
+    outcome: Outcome
+    reason: str
+    ratio: Interval | None = None
+
+
+def percent(delta: float) -> str:
+    """A log ratio of times in words: '4.9% slower'."""
+    if abs(delta) > math.log(10):
+        return f"over ten times {'slower' if delta > 0 else 'faster'}"
+    return f"{abs(math.expm1(delta)):.1%} {'slower' if delta >= 0 else 'faster'}"
