@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from suite import cells, record, results
-from suite.cells import Arm
-from suite.channel import Message
+from suite.cells import Arm, Cell
 from suite.failure import WorkerFailure
 from suite.measurement import Measurement
-from suite.pool import START_TIMEOUT_S, Group, Pool
 from suite.quiet import available_cores
 from suite.session import Crew, Say, Sessions
+from suite.sides import Sides
 from suite.verdict import Outcome
 from suite.workloads import Recipe
 
@@ -39,79 +38,61 @@ def measure(run: Measurement, root: Path, say: Say) -> None:
         root: the user's project; the workers may import from it and from the working directory.
         say: is told what is going on, a line at a time.
     """
-    with Pool(kind=run.config.devices.kind, import_paths=[Path.cwd(), root]) as pool, Clerk(pool) as clerk:
-        _describe(run, clerk, say)
-        _prepare(run, clerk, pool.folder, say)
-        clerk.close()  # nothing idle stays while others are timed
-        _sessions(run, pool, say)
+    with Sides(run.config.devices.kind, root) as sides:
+        if run.config.against is not None:
+            run.bases["base"] = run.config.against
+            sides.add("base", run.config.against)
+        _describe(run, sides, say)
+        _prepare(run, sides, say)
+        sides.dismiss_clerks()
+        _sessions(run, sides, say)
 
 
-class Clerk:
-    """One worker for questions that measure nothing; replaced when a question ends it. Use it as a context manager."""
-
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._group: Group | None = None
-        self._count = 0
-
-    def __enter__(self) -> Clerk:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def ask(self, command: str, timeout_s: float = START_TIMEOUT_S, **arguments: object) -> Message:
-        """The answer to one command.
-
-        Raises:
-            WorkerFailure: the worker raised, died or was silent; the next question gets another worker.
-        """
-        try:
-            if self._group is None:
-                self._count += 1
-                self._group = self._pool.launch(f"clerk-{self._count}", 1)
-                self._group.wait_connected()
-            [answer] = self._group.request(command, timeout_s, **arguments)
-        except WorkerFailure:
-            self._group = None
-            raise
-        return answer
-
-    def close(self) -> None:
-        """Let the worker go."""
-        if self._group is not None:
-            self._group.close()
-            self._group = None
-
-
-def _describe(run: Measurement, clerk: Clerk, say: Say) -> None:
+def _describe(run: Measurement, sides: Sides, say: Say) -> None:
     """Ask what each trainer is; one that cannot be used, or ends its worker by being imported, costs its own cells."""
     say("asking a worker about versions and trainers")
-    for trainer in dict.fromkeys(arm.trainer for arm in run.arms):
+    arms = _all_arms(run)
+    for side, trainer in dict.fromkeys((arm.side, arm.trainer) for arm in arms):
         try:
-            answer = clerk.ask("describe", trainer=trainer)
-            run.versions = answer["versions"]
-            run.trainers[trainer] = answer["about"]
+            answer = sides.clerk(side).ask("describe", trainer=trainer)
+            run.versions[side] = answer["versions"]
+            run.trainers[side, trainer] = answer["about"]
         except WorkerFailure as failure:
-            run.lost |= {arm: failure for arm in run.arms if arm.trainer == trainer}
+            run.lost |= {arm: failure for arm in arms if (arm.side, arm.trainer) == (side, trainer)}
 
 
-def _prepare(run: Measurement, clerk: Clerk, folder: Path, say: Say) -> None:
-    """Have every dataset loaded once and kept where the workers of all sessions map it."""
+def _prepare(run: Measurement, sides: Sides, say: Say) -> None:
+    """Have every dataset loaded once, by the candidate, and kept where the workers of all sessions map it."""
     workloads = [run.workload(cell.workload) for cell in run.cells]
     wanted: dict[str, set[str]] = {}
     for workload in workloads:
         wanted.setdefault(workload.dataset, set()).add(workload.name)
-        if workload.accuracy is not None and run.config.against is None:
+        if workload.accuracy is not None and not run.bases:
             wanted.setdefault(workload.accuracy.dataset, set()).add(workload.name)
     for number, (name, users) in enumerate(wanted.items()):
         say(f"loading the dataset {name}")
-        kept = str(folder / f"dataset-{number}")
+        kept = str(sides.folder / f"dataset-{number}")
+        ask = sides.clerk("candidate").ask
         root = str(run.config.data_root)
         try:
-            run.datasets[name] = clerk.ask("prepare", PREPARE_TIMEOUT_S, dataset=name, data_root=root, folder=kept)
+            run.datasets[name] = ask("prepare", PREPARE_TIMEOUT_S, dataset=name, data_root=root, folder=kept)
         except WorkerFailure as failure:
-            run.lost |= {arm: failure for arm in run.arms if arm.workload in users}
+            run.lost |= {arm: failure for arm in _all_arms(run) if arm.workload in users}
+
+
+def _all_arms(run: Measurement) -> list[Arm]:
+    """Everything that may be timed for the cells."""
+    units = _compared(run, run.cells) + _yardsticks(run)
+    return list(dict.fromkeys(arm for unit in units for arm in unit))
+
+
+def _compared(run: Measurement, chosen: Sequence[Cell]) -> list[tuple[Arm, ...]]:
+    return cells.units(chosen, {side: base.trainer for side, base in run.bases.items()})
+
+
+def _yardsticks(run: Measurement) -> list[tuple[Arm, ...]]:
+    """Beside a base the whole budget goes to the comparison: efficiency is then had from the cells themselves."""
+    return [] if run.bases else cells.yardsticks(run.cells, speedup=True)
 
 
 def _order(run: Measurement, arm: Arm) -> dict[str, Any]:
@@ -121,7 +102,7 @@ def _order(run: Measurement, arm: Arm) -> dict[str, Any]:
     return cells.describe(
         arm,
         workload,
-        processes=run.trainers[arm.trainer]["processes"],
+        processes=run.trainers[arm.side, arm.trainer]["processes"],
         devices=list(names),
         backend=devices.backend(names),
         pinned=list(devices.cores[: arm.world_size]),
@@ -131,8 +112,8 @@ def _order(run: Measurement, arm: Arm) -> dict[str, Any]:
     )
 
 
-def _sessions(run: Measurement, pool: Pool, say: Say) -> None:
-    run.orders = {arm: _order(run, arm) for arm in run.arms if arm not in run.lost}
+def _sessions(run: Measurement, sides: Sides, say: Say) -> None:
+    run.orders = {arm: _order(run, arm) for arm in _all_arms(run) if arm not in run.lost}
 
     def left_s() -> float:
         return run.config.budget_s - run.elapsed_s
@@ -141,14 +122,17 @@ def _sessions(run: Measurement, pool: Pool, say: Say) -> None:
         left = (run.planned - len(run.sessions)) * run.session_s if run.planned else left_s()
         say(f"{what}; at most {max(left, 0.0) / 60:.1f} min left")
 
-    hard = run.config.min_sessions == 1  # the user's own budget is kept even when sessions turn out longer than planned
-    sessions = Sessions(pool, run.orders, random.Random(run.order_seed), left_s, say_left)
+    # The user's own budget is kept even when sessions turn out longer than planned.
+    hard = run.config.min_sessions == 1 and not run.config.calibrate
+    sessions = Sessions(sides.pools, run.orders, random.Random(run.order_seed), left_s, say_left)
     while units := _undecided(run):
+        first = not run.sessions
         if run.planned and (len(run.sessions) >= run.planned or (hard and left_s() < run.session_s)):
             units = [unit for unit in units if _never_timed(run, unit)]
         if not units:
             return
-        first = not run.sessions
+        timed = {arm for unit in units for arm in unit}
+        units += [unit for unit in _yardsticks(run) if not timed.intersection(unit) and unit[0] in run.orders]
         try:
             sessions.run(units, _training(run, sessions, say_left) if first else None)
         finally:  # what an interrupted session has timed is kept as well
@@ -157,9 +141,13 @@ def _sessions(run: Measurement, pool: Pool, say: Say) -> None:
             run.steps = sessions.steps
         if first:
             # The plan is made once, from what the first session cost and not from what it showed.
-            run.planned = max(run.config.min_sessions, 1 + int(left_s() / run.session_s))
-            if run.config.against is None:
-                run.planned = min(run.planned, MAX_SESSIONS[run.config.profile])
+            run.planned = run.config.calibrate or _planned(run, left_s())
+
+
+def _planned(run: Measurement, left_s: float) -> int:
+    """Sessions that the budget allows, in all."""
+    affordable = max(run.config.min_sessions, 1 + int(left_s / run.session_s))
+    return affordable if run.bases else min(affordable, MAX_SESSIONS[run.config.profile])
 
 
 def _never_timed(run: Measurement, unit: tuple[Arm, ...]) -> bool:
@@ -170,14 +158,22 @@ def _never_timed(run: Measurement, unit: tuple[Arm, ...]) -> bool:
 
 def _undecided(run: Measurement) -> list[tuple[Arm, ...]]:
     """Judge the cells, and say what still has to be timed for those without an answer."""
-    for cell in run.cells:
-        if cell not in run.decided and not run.failure(cell):
-            found = results.interleaved_verdict(run, cell)
-            if found.outcome in (Outcome.PASS, Outcome.FAIL):
-                run.decided[cell] = found
-    open_cells = [cell for cell in run.cells if cell not in run.decided and not run.failure(cell)]
-    alive = [tuple(arm for arm in unit if arm not in run.lost) for unit in cells.units(open_cells, run.config.against)]
+    for cell in () if run.config.calibrate else run.cells:
+        for side in run.bases:
+            if (cell, side) not in run.decided and not run.failure(cell):
+                found = results.interleaved_verdict(run, cell, side)
+                if found.outcome in (Outcome.PASS, Outcome.FAIL):
+                    run.decided[cell, side] = found
+    open_cells = [cell for cell in run.cells if not _decided(run, cell) and not run.failure(cell)]
+    alive = [tuple(arm for arm in unit if arm not in run.lost) for unit in _compared(run, open_cells)]
     return [unit for unit in alive if unit]
+
+
+def _decided(run: Measurement, cell: Cell) -> bool:
+    """Whether every base has its answer, or one of them has failed the cell."""
+    found = [run.decided[cell, side] for side in run.bases if (cell, side) in run.decided]
+    failed = any(verdict.outcome is Outcome.FAIL for verdict in found)
+    return bool(run.bases) and (failed or len(found) == len(run.bases))
 
 
 def _training(run: Measurement, sessions: Sessions, say: Say) -> Callable[[Crew], None]:
@@ -186,7 +182,7 @@ def _training(run: Measurement, sessions: Sessions, say: Say) -> Callable[[Crew]
     With a base in the run nothing is trained: the whole budget goes to the comparison.
     """
     wanted: dict[tuple[str, str, int], Arm] = {}
-    for cell in run.cells if run.config.against is None else ():
+    for cell in () if run.bases else run.cells:
         wanted.setdefault((cell.trainer, cell.workload, cell.world_size), cells.arm("candidate", cell.trainer, cell))
 
     def train(crew: Crew) -> None:

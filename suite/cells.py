@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from reference.schedule import scale
 from suite.workloads import Workload
 
-Side = Literal["candidate", "base"]
+# A base is what the candidate is compared with; the pinned base is an older one, for what creeps.
+Side = Literal["candidate", "base", "pinned"]
 
 YARDSTICK = "single"  # the plain trainer on one device, whose time stands behind every speed-up
 
@@ -59,23 +60,28 @@ def arm(side: Side, trainer: str, cell: Cell, world_size: int | None = None) -> 
     return Arm(side, trainer, cell.workload, cell.mode if size > 1 else "strong", size)
 
 
-def units(cells: Sequence[Cell], against: str | None) -> list[tuple[Arm, ...]]:
-    """The arms that a session times, in groups whose members are compared most closely and so stay next to each other.
+def units(cells: Sequence[Cell], bases: Mapping[Side, str | None]) -> list[tuple[Arm, ...]]:
+    """The arms whose times are compared: each cell's own and its bases', which stay next to each other in a block.
 
-    With a base in the run: candidate and base of each cell. Without: each cell's arm, the same trainer on one device
-    (for the efficiency), and the yardstick (for the speed-up).
+    Args:
+        bases: the trainer of each base; None is the cell's own trainer.
     """
-    found: dict[tuple[Arm, ...], None] = {}
-    for cell in cells:
-        own = arm("candidate", cell.trainer, cell)
-        if against is not None:
-            found[own, arm("base", against, cell)] = None
-        else:
-            found[(own,)] = None
-            found[(arm("candidate", YARDSTICK, cell, 1),)] = None
-    timed = {arm for unit in found for arm in unit}
-    one_device = [arm("candidate", cell.trainer, cell, 1) for cell in cells]
-    return list(found) + [(alone,) for alone in dict.fromkeys(one_device) if alone not in timed]
+    return list(
+        dict.fromkeys(
+            (
+                arm("candidate", cell.trainer, cell),
+                *(arm(side, trainer or cell.trainer, cell) for side, trainer in bases.items()),
+            )
+            for cell in cells
+        )
+    )
+
+
+def yardsticks(cells: Sequence[Cell], *, speedup: bool) -> list[tuple[Arm, ...]]:
+    """The arms that efficiency needs, the same trainer on one device, and the plain trainer that speed-up needs."""
+    trainers = [[cell.trainer, YARDSTICK] if speedup else [cell.trainer] for cell in cells]
+    wanted = [(arm("candidate", name, cell, 1),) for cell, names in zip(cells, trainers, strict=True) for name in names]
+    return list(dict.fromkeys(wanted))
 
 
 def describe(arm: Arm, workload: Workload, **where: Any) -> dict[str, Any]:

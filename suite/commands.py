@@ -50,7 +50,8 @@ class State:
         devices = [torch.device(name) for name in (arm["devices"] if one else [arm["devices"][self.rank]])]
         if not one:
             # DistributedDataParallel and torch.optim load it at their first use, which takes as long as torch itself.
-            importlib.import_module("torch._dynamo")
+            with quiet.fast_imports():
+                importlib.import_module("torch._dynamo")
         if arm["pinned"]:
             quiet.pin(arm["pinned"] if one else [arm["pinned"][self.rank]])
         if devices[0].type == "cuda":

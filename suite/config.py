@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from suite.bases import Base
 from suite.devices import Devices
 from suite.workloads import Workload
 
@@ -29,18 +30,19 @@ class Config:
     tolerance: float
     budget_s: float
     min_sessions: int  # as many are measured even when they take longer; 1 where the user set the budget
-    against: str | None
+    against: Base | None
     accept: str | None  # None, "yes" or "slower"
     require_devices: int
     profile: str
     inconclusive: str
     require_baseline: bool
     report_dir: Path
+    calibrate: int = 0  # sessions of a calibration, in which nothing is decided early; 0 in a run that judges
 
     def header(self) -> list[str]:
         """The effective settings, for pytest's header and the record."""
         names = ", ".join(workload.name for workload in self.workloads)
-        compared = f"against {self.against}" if self.against else "against the accepted baseline"
+        compared = f"against {self.against.label}" if self.against else "against the accepted baseline"
         data, reports = (os.path.relpath(path, self.root) for path in (self.data_root, self.report_dir))
         return [
             f"scaling: devices {self.devices}, world sizes {', '.join(map(str, self.world_sizes)) or 'none'}, "

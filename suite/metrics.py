@@ -1,6 +1,6 @@
 """The figures of a report, each defined once (docs/metrics.md says the same in words). Pure: no torch, no pytest.
 
-All inference is over sessions. Blocks of one session share processes, placement and memory layout, so they are averaged
+All inference is over sessions. Rounds of one session share processes, placement and memory layout, so they are averaged
 first, and a session counts as one observation.
 """
 
@@ -45,9 +45,20 @@ def from_logs(logs: Sequence[float]) -> Interval | None:
     return Interval(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
 
 
-def log_step_s(durations_ns: Sequence[int], steps: int) -> float:
-    """Logarithm of the seconds of one step, from one arm's windows in a block (their mean: A B B A cancels drift)."""
-    return math.log(math.fsum(durations_ns) / len(durations_ns) / steps / 1e9)
+def location(values: Sequence[float]) -> float:
+    """The middle of a session's rounds: their mean without the lowest and the highest quarter.
+
+    Rounds have heavy tails, and a disturbed one must cost little; of mean, median and trimmed means this one varied
+    least from session to session on recorded rounds (docs/log.md).
+    """
+    cut = len(values) // 4
+    middle = sorted(values)[cut : len(values) - cut]
+    return math.fsum(middle) / len(middle)
+
+
+def log_step_s(duration_ns: int, steps: int) -> float:
+    """Logarithm of the seconds of one step, from a window of so many."""
+    return math.log(duration_ns / steps / 1e9)
 
 
 def log_efficiency(log_t1: float, log_tk: float, mode: str, world_size: int) -> float:

@@ -11,6 +11,7 @@ import pytest
 from reference.schedule import MODES
 from reference.trainers import TRAINERS
 from suite import devices, workloads
+from suite.bases import Base
 from suite.config import BUDGET_S, MIN_SESSIONS, Config
 
 DEFAULT_TRAINERS = ("scratch", "data_parallel", "ddp")
@@ -177,7 +178,7 @@ def _check_trainer(option: str, spec: str) -> None:
         raise pytest.UsageError(f"--scaling-{option} {spec!r}: there is no file {source}")
 
 
-def _against(setting: str) -> str | None:
+def _against(setting: str) -> Base | None:
     if not setting:
         return None
     for prefix in ("python:", "ref:"):
@@ -190,7 +191,7 @@ def _against(setting: str) -> str | None:
             "path.py:Class); interpreters and git refs cannot be compared with so far"
         )
     _check_trainer("against", trainer)
-    return trainer
+    return Base("trainer", trainer, trainer=trainer)
 
 
 def _world_sizes(get: _Reader, found: devices.Devices) -> tuple[int, ...]:

@@ -7,11 +7,13 @@ starts. docs/log.md has the figures with and without each measure.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import gc
 import os
 import signal
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 _KEEP_BYTES = str(1 << 30)
 
@@ -40,6 +42,16 @@ def environment(inherited: Mapping[str, str], kind: str) -> dict[str, str]:
     if kind == "cpu":
         quiet |= ONE_THREAD
     return quiet
+
+
+@contextlib.contextmanager
+def fast_imports() -> Iterator[None]:
+    """Import without collecting garbage: an eighth less time for torch and its compiler, most of a session's start."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def pin(cores: Iterable[int]) -> None:

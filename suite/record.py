@@ -14,10 +14,11 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from suite.cells import Side
 from suite.verdict import Outcome
 from suite.workloads import Workload
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 2: what a run was compared with, by side; every rule's own outcome; conditions of each block
 MAX_RECORD_BYTES = 64 * 1024 * 1024
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -58,7 +59,7 @@ class ArmRecord(_Part):
     """One thing that was timed."""
 
     id: str
-    side: Literal["candidate", "base"]
+    side: Side
     trainer: str
     workload: str
     mode: str
@@ -67,6 +68,16 @@ class ArmRecord(_Part):
     lr: Finite
     processes: Literal["one", "per-device"]
     steps_per_window: int
+
+
+class BaseRecord(_Part):
+    """What the candidate was compared with in the same sessions, and what its workers ran."""
+
+    side: Side
+    kind: str
+    label: str
+    commit: str | None = None
+    versions: dict[str, str] = Field(default_factory=dict)
 
 
 class Window(_Part):
@@ -109,6 +120,16 @@ class Accuracy(_Part):
     shortened: str = ""
 
 
+class CheckRecord(_Part):
+    """What one rule found for a cell: its time beside a base, a floor, an accuracy."""
+
+    rule: str
+    against: str
+    outcome: Outcome
+    reason: str
+    ratio: IntervalRecord | None = None
+
+
 class CellRecord(_Part):
     """A cell's outcome and figures. A cell that ended in ERROR has no figures."""
 
@@ -128,6 +149,7 @@ class CellRecord(_Part):
     efficiency_note: str = ""
     speedup: IntervalRecord | None = None
     slowdown: IntervalRecord | None = None
+    checks: tuple[CheckRecord, ...] = ()
     accuracy: Finite | None = None
     devices: tuple[str, ...] = ()
 
@@ -135,7 +157,7 @@ class CellRecord(_Part):
 class Record(_Part):
     """One run."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[1, 2] = 2
     run_id: str
     started_utc: str
     wall_s: Finite
@@ -143,6 +165,8 @@ class Record(_Part):
     settings: tuple[str, ...]
     tolerance: Finite
     against: str | None
+    bases: tuple[BaseRecord, ...] = ()
+    planned: int = 0
     seed: int
     machine: Machine
     environment: Environment

@@ -1,37 +1,37 @@
 """From what was measured to what is reported: every cell's figures and verdict, and the record of the run.
 
-The reduction is the same everywhere: windows of a block to one time a step, blocks to their median (a disturbed block
-then costs nothing), sessions to a t-interval.
+The reduction is the same everywhere: a window to a time a step, a session's rounds to their middle
+(`metrics.location`), sessions to a t-interval.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from suite import cells, metrics, record, verdict
 from suite.baselines import Baseline
-from suite.cells import YARDSTICK, Arm, Cell
+from suite.cells import YARDSTICK, Arm, Cell, Side
 from suite.measurement import Measurement
 from suite.record import CellRecord, IntervalRecord
 from suite.session import Session
 from suite.verdict import Outcome, Verdict
 
 
-def log_step_s(session: Session, arm: Arm, steps: int) -> dict[int, float]:
-    """ln(seconds a step) of an arm in each block of a session; the slowest rank of each window counts."""
-    by_block: dict[int, list[int]] = {}
+def rounds(session: Session, arm: Arm, steps: int) -> dict[tuple[int, int], float]:
+    """ln(seconds a step) of an arm in a session, by block and by visit within it; the slowest rank counts."""
+    found: dict[tuple[int, int], float] = {}
     for window in session.windows:
         if window.arm == arm.id:
-            by_block.setdefault(window.block, []).append(max(window.duration_ns))
-    return {block: metrics.log_step_s(durations, steps) for block, durations in by_block.items()}
+            visit = (window.block, 1 if (window.block, 0) in found else 0)
+            found[visit] = metrics.log_step_s(max(window.duration_ns), steps)
+    return found
 
 
 def over_sessions(run: Measurement, arm: Arm) -> list[float]:
     """ln(seconds a step) of an arm, one value a session."""
-    per_session = [log_step_s(session, arm, run.steps[arm]) for session in run.sessions if arm in run.steps]
-    return [statistics.median(blocks.values()) for blocks in per_session if blocks]
+    per_session = [rounds(session, arm, run.steps[arm]) for session in run.sessions if arm in run.steps]
+    return [metrics.location(list(found.values())) for found in per_session if found]
 
 
 def step_samples_s(run: Measurement, arm: Arm) -> list[float]:
@@ -44,27 +44,37 @@ def step_samples_s(run: Measurement, arm: Arm) -> list[float]:
     ]
 
 
-def contrast(run: Measurement, minuend: Arm, subtrahend: Arm) -> list[float]:
-    """ln(t_minuend / t_subtrahend), paired within blocks, one value a session."""
+def contrast(run: Measurement, minuend: Arm, subtrahend: Arm) -> list[list[float]]:
+    """ln(t_minuend / t_subtrahend) of every round, in which both were timed next to each other; a list a session.
+
+    A block visits its arms forwards and then backwards, so it holds two rounds, and their order cancels.
+    """
     if minuend not in run.steps or subtrahend not in run.steps:
         return []
     found = []
     for session in run.sessions:
-        a = log_step_s(session, minuend, run.steps[minuend])
-        b = log_step_s(session, subtrahend, run.steps[subtrahend])
-        if pairs := [a[block] - b[block] for block in a if block in b]:
-            found.append(statistics.median(pairs))
+        a = rounds(session, minuend, run.steps[minuend])
+        b = rounds(session, subtrahend, run.steps[subtrahend])
+        if pairs := [a[visit] - b[visit] for visit in a if visit in b]:
+            found.append(pairs)
     return found
 
 
-def interleaved_verdict(run: Measurement, cell: Cell) -> Verdict:
-    """A cell's verdict against the base in the run; NO BASELINE where there is none."""
-    if run.config.against is None:
-        return Verdict(Outcome.NO_BASELINE, "there is nothing to compare with")
-    deltas = contrast(run, *run.judged_arms(cell))
-    # Strong and weak at one device are one arm, and so one comparison.
-    comparisons = len({tuple(run.judged_arms(cell)) for cell in run.cells})
-    return verdict.paired(deltas, run.config.tolerance, comparisons, run.planned, run.session_s)
+def log_ratios(run: Measurement, minuend: Arm, subtrahend: Arm) -> list[float]:
+    """The same, one value a session."""
+    return [metrics.location(pairs) for pairs in contrast(run, minuend, subtrahend)]
+
+
+def interleaved_verdict(run: Measurement, cell: Cell, side: Side) -> Verdict:
+    """A cell's verdict against a base in the run."""
+    arms = run.compared(cell)
+    found = contrast(run, arms["candidate"], arms[side])
+    return verdict.paired(found, run.config.tolerance, comparisons(run), run.planned, run.session_s)
+
+
+def comparisons(run: Measurement) -> int:
+    """Everything in a run that can fail shares its error budget; strong and weak at one device are one comparison."""
+    return len({(arms["candidate"], arms[side]) for arms in map(run.compared, run.cells) for side in run.bases})
 
 
 def to_record(run: Measurement, baseline: Baseline) -> record.Record:
@@ -85,10 +95,12 @@ def to_record(run: Measurement, baseline: Baseline) -> record.Record:
         interrupted=run.interrupted,
         settings=tuple(run.config.header()),
         tolerance=run.config.tolerance,
-        against=run.config.against,
+        against=run.config.against and run.config.against.label,
+        bases=tuple(_base(run, side) for side in run.bases),
+        planned=run.planned,
         seed=run.order_seed,
         machine=run.machine,
-        environment=record.Environment(versions=run.versions, commit=run.commit, dirty=run.dirty),
+        environment=record.Environment(versions=run.versions.get("candidate", {}), commit=run.commit, dirty=run.dirty),
         workloads=used,
         workload_hashes={name: workload.hash for name, workload in used.items()},
         datasets={name: dataset["name"] for name, dataset in datasets.items()},
@@ -121,7 +133,8 @@ def _cell(run: Measurement, cell: Cell) -> CellRecord:
     order = run.orders[own]
     batch, samples = order["global_batch"], order["dataset"]["train_samples"]
     step_s = metrics.from_logs(logs)
-    judged = run.decided.get(cell) or interleaved_verdict(run, cell)
+    checks = tuple(_check(run, cell, side) for side in run.bases)
+    outcome, reason = _combined(checks)
     efficiency, note = _efficiency(run, cell, own)
     figures = {
         "sessions": len(logs),
@@ -130,11 +143,39 @@ def _cell(run: Measurement, cell: Cell) -> CellRecord:
         "efficiency": efficiency,
         "efficiency_note": note,
         "speedup": _speedup(run, cell, own),
-        "slowdown": _interval(judged.ratio),
+        "slowdown": checks[0].ratio if checks else None,
+        "checks": checks,
         "accuracy": _final_accuracy(run, cell),
         "devices": tuple(order["devices"]),
     }
-    return CellRecord.model_validate({**fixed, "outcome": judged.outcome, "reason": judged.reason, **figures})
+    return CellRecord.model_validate({**fixed, "outcome": outcome, "reason": reason, **figures})
+
+
+def _check(run: Measurement, cell: Cell, side: Side) -> record.CheckRecord:
+    judged = run.decided.get((cell, side)) or interleaved_verdict(run, cell, side)
+    return record.CheckRecord(
+        rule="time" if side == "base" else "drift",
+        against=run.bases[side].label,
+        outcome=judged.outcome,
+        reason=judged.reason,
+        ratio=_interval(judged.ratio),
+    )
+
+
+def _combined(checks: Sequence[record.CheckRecord]) -> tuple[Outcome, str]:
+    """A cell's outcome from those of its rules: the gravest counts, and says why."""
+    for gravest in (Outcome.FAIL, Outcome.INCONCLUSIVE, Outcome.PASS):
+        reasons = [check.reason for check in checks if check.outcome is gravest]
+        if reasons:
+            return gravest, "; ".join(reasons)
+    return Outcome.NO_BASELINE, "there is nothing to compare with"
+
+
+def _base(run: Measurement, side: Side) -> record.BaseRecord:
+    base = run.bases[side]
+    return record.BaseRecord(
+        side=side, kind=base.kind, label=base.label, commit=base.commit, versions=run.versions.get(side, {})
+    )
 
 
 def _efficiency(run: Measurement, cell: Cell, own: Arm) -> tuple[IntervalRecord | None, str]:
@@ -145,13 +186,13 @@ def _efficiency(run: Measurement, cell: Cell, own: Arm) -> tuple[IntervalRecord 
     one = cells.arm("candidate", cell.trainer, cell, 1)
     if one in run.lost:
         return None, f"its one-device arm failed: {run.lost[one].cause}"
-    logs = [metrics.log_efficiency(ratio, 0.0, cell.mode, cell.world_size) for ratio in contrast(run, one, own)]
+    logs = [metrics.log_efficiency(ratio, 0.0, cell.mode, cell.world_size) for ratio in log_ratios(run, one, own)]
     return _interval(metrics.from_logs(logs)), ""
 
 
 def _speedup(run: Measurement, cell: Cell, own: Arm) -> IntervalRecord | None:
     plain = cells.arm("candidate", YARDSTICK, cell, 1)
-    logs = [metrics.log_speedup(ratio, 0.0, cell.mode, cell.world_size) for ratio in contrast(run, plain, own)]
+    logs = [metrics.log_speedup(ratio, 0.0, cell.mode, cell.world_size) for ratio in log_ratios(run, plain, own)]
     return _interval(metrics.from_logs(logs))
 
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from suite import blocks, record
-from suite.cells import Arm, short
+from suite.cells import Arm, Side, short
 from suite.channel import Message
 from suite.failure import WorkerFailure
 from suite.pool import Group, Pool
@@ -104,7 +104,7 @@ class Sessions:
 
     def __init__(
         self,
-        pool: Pool,
+        pools: Mapping[Side, Pool],
         orders: Mapping[Arm, dict[str, Any]],
         rng: random.Random,
         left_s: Callable[[], float],
@@ -113,7 +113,7 @@ class Sessions:
         """Prepare.
 
         Args:
-            pool: where the processes come from.
+            pools: where the processes of each side come from.
             orders: for each arm what its workers are told (see `suite.cells.describe`).
             rng: draws the order of arms.
             left_s: how much of the run's budget is left.
@@ -121,7 +121,7 @@ class Sessions:
         """
         self.steps: dict[Arm, int] = {}
         self.step_s: dict[Arm, float] = {}
-        self._pool, self._orders, self._rng, self._left_s, self._say = pool, orders, rng, left_s, say
+        self._pools, self._orders, self._rng, self._left_s, self._say = pools, orders, rng, left_s, say
         self.current = Session(-1)
         self._blocks = 0
 
@@ -161,7 +161,7 @@ class Sessions:
         for number, (key, sharing) in enumerate(self._rng.sample(list(shared.items()), len(shared))):
             name = f"{crew.session.number}-{number}-{key[0]}-{short(sharing[0].trainer)}-{key[3]}"
             try:
-                group = self._pool.launch(name, processes(self._orders[sharing[0]]))
+                group = self._pools[sharing[0].side].launch(name, processes(self._orders[sharing[0]]))
                 crew.groups |= dict.fromkeys(sharing, group)
             except WorkerFailure as failure:
                 crew.session.failures[sharing[0]] = failure

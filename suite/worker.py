@@ -36,7 +36,9 @@ def main() -> None:
 
 def serve(channel: Channel, rank: int) -> None:
     """The loop over commands."""
-    from suite.commands import COMMANDS, SELF_EXPLAINING, State  # loads torch: only once the controller knows our pid
+    with quiet.fast_imports():
+        # Loads torch: only once the controller knows our pid.
+        from suite.commands import COMMANDS, SELF_EXPLAINING, State
 
     state = State(rank)
     while True:

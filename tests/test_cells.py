@@ -14,19 +14,21 @@ def test_one_device_is_measured_once_for_both_modes() -> None:
     assert cells.arm("candidate", "ddp", WEAK1) == cells.arm("candidate", "ddp", STRONG1)
 
 
-def test_without_a_base_there_are_the_cells_one_device_and_the_yardstick() -> None:
-    found = {(arm.trainer, arm.mode, arm.world_size) for unit in cells.units([STRONG2, WEAK2], None) for arm in unit}
-    assert found == {("ddp", "strong", 2), ("ddp", "weak", 2), ("ddp", "strong", 1), ("single", "strong", 1)}
+def test_efficiency_needs_one_device_and_speedup_the_plain_trainer() -> None:
+    found = {(arm.trainer, arm.mode, arm.world_size) for [arm] in cells.yardsticks([STRONG2, WEAK2], speedup=True)}
+    assert found == {("ddp", "strong", 1), ("single", "strong", 1)}
+    assert cells.yardsticks([STRONG2, WEAK2], speedup=False) == [(Arm("candidate", "ddp", "lenet", "strong", 1),)]
 
 
-def test_with_a_base_every_candidate_has_its_base_beside_it() -> None:
-    units = cells.units([STRONG1, STRONG2], "scratch")
-    assert (Arm("candidate", "ddp", "lenet", "strong", 2), Arm("base", "scratch", "lenet", "strong", 2)) in units
-    assert all([arm.side for arm in unit] == ["candidate", "base"] for unit in units)
-    assert len(units) == 2
-    assert cells.units([STRONG2], "scratch")[1] == (Arm("candidate", "ddp", "lenet", "strong", 1),), (
-        "for the efficiency"
-    )
+def test_every_candidate_has_its_bases_beside_it() -> None:
+    units = cells.units([STRONG1, WEAK1, STRONG2], {"base": "scratch", "pinned": None})
+    assert units == [
+        tuple(
+            Arm(side, trainer, "lenet", "strong", size)
+            for side, trainer in (("candidate", "ddp"), ("base", "scratch"), ("pinned", "ddp"))
+        )
+        for size in (1, 2)
+    ]
 
 
 def test_an_arm_is_described_by_its_mode() -> None:

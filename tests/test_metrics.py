@@ -43,5 +43,10 @@ def test_one_session_gives_an_estimate_and_no_interval() -> None:
     assert metrics.from_logs([]) is None
 
 
-def test_windows_of_a_block_are_averaged_per_step() -> None:
-    assert math.exp(metrics.log_step_s([100_000_000, 300_000_000], steps=10)) == pytest.approx(0.02)
+def test_a_window_is_brought_to_one_step() -> None:
+    assert math.exp(metrics.log_step_s(200_000_000, steps=10)) == pytest.approx(0.02)
+
+
+def test_the_middle_of_a_session_leaves_out_its_extremes() -> None:
+    assert metrics.location([1.0, 2.0, 3.0, 1000.0]) == 2.5
+    assert metrics.location([1.0, 2.0, 6.0]) == 3.0, "too few to leave any out"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy
 import pytest
@@ -15,6 +16,11 @@ from suite.verdict import ALPHA_FAIL, ALPHA_PASS, FIRST_LOOK, Outcome
 MARGIN = math.log1p(0.05)
 
 
+def paired(deltas: Sequence[float], *rest: float) -> verdict.Verdict:
+    """`verdict.paired` on sessions of one round each."""
+    return verdict.paired([[delta] for delta in deltas], *rest)
+
+
 def one_run(rng: numpy.random.Generator, delta: float, sd: float, cells: int, planned: int) -> list[Outcome]:
     """The outcomes of all cells of one simulated run that looks after every session and stops when it is decided."""
     outcomes = []
@@ -23,7 +29,7 @@ def one_run(rng: numpy.random.Generator, delta: float, sd: float, cells: int, pl
         outcome = Outcome.INCONCLUSIVE
         while len(deltas) < planned and outcome is Outcome.INCONCLUSIVE:
             deltas.append(rng.normal(delta, sd))
-            outcome = verdict.paired(deltas, 0.05, cells, planned, 10.0).outcome
+            outcome = paired(deltas, 0.05, cells, planned, 10.0).outcome
         outcomes.append(outcome)
     return outcomes
 
@@ -61,16 +67,16 @@ def test_a_quiet_machine_passes_unchanged_code() -> None:
 
 
 def test_a_faster_candidate_never_fails() -> None:
-    assert verdict.paired([-0.2, -0.21, -0.19], 0.05, 1, 3, 10.0).outcome is Outcome.PASS
+    assert paired([-0.2, -0.21, -0.19], 0.05, 1, 3, 10.0).outcome is Outcome.PASS
 
 
 def test_a_small_but_certain_slowdown_does_not_fail() -> None:
     """FAIL also needs an estimate of half the margin: 1 % slower, however surely, is no alarm at 5 %."""
-    assert verdict.paired([0.0100, 0.0101, 0.0099, 0.01], 0.05, 1, 4, 10.0).outcome is Outcome.PASS
+    assert paired([0.0100, 0.0101, 0.0099, 0.01], 0.05, 1, 4, 10.0).outcome is Outcome.PASS
 
 
 def test_too_few_sessions_decide_nothing_and_say_what_it_takes() -> None:
-    found = verdict.paired([0.5, 0.5], 0.05, 1, 2, 20.0)
+    found = paired([0.5, 0.5], 0.05, 1, 2, 20.0)
     assert found.outcome is Outcome.INCONCLUSIVE
     assert (
         found.reason == f"2 session(s) measured, {FIRST_LOOK} are needed for a decision: raise the budget to about 80 s"
@@ -78,7 +84,7 @@ def test_too_few_sessions_decide_nothing_and_say_what_it_takes() -> None:
 
 
 def test_noise_is_inconclusive_and_says_what_would_help() -> None:
-    found = verdict.paired([0.1, -0.1, 0.12, -0.08], 0.05, 1, 4, 30.0)
+    found = paired([0.1, -0.1, 0.12, -0.08], 0.05, 1, 4, 30.0)
     assert found.outcome is Outcome.INCONCLUSIVE
     assert "more minutes, a quieter machine, or a tolerance of" in found.reason
 

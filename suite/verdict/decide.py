@@ -9,6 +9,15 @@ from suite.verdict.outcome import Outcome, Verdict, percent
 
 
 def decide(mean: float, low: float, high: float, tolerance: float, ratio: Interval | None, advice: str) -> Verdict:
+    """FAIL where it is surely slower, by half the margin at least; PASS where it is surely not slower by the margin.
+
+    Args:
+        mean: the estimate of ln(t_candidate / t_base).
+        low, high: its bounds, each at the error probability that this decision may spend.
+        tolerance: m; the margin is ln(1 + m).
+        ratio: what is shown beside the outcome.
+        advice: what it would take to decide.
+    """
     margin = math.log1p(tolerance)
     if low > 0 and mean >= margin / 2:
         return Verdict(

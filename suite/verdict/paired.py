@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from suite.metrics import from_logs, mean_and_standard_error
+from suite.metrics import from_logs, location, mean_and_standard_error
 from suite.verdict.decide import decide, quantile
 from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, Outcome, Verdict
 
@@ -36,16 +36,20 @@ def spending(sessions: int, planned: int) -> float:
     return (sessions**3 - before**3) / max(planned, FIRST_LOOK) ** 3
 
 
-def paired(deltas: Sequence[float], tolerance: float, cells: int, planned: int, session_s: float) -> Verdict:
+def paired(
+    rounds: Sequence[Sequence[float]], tolerance: float, comparisons: int, planned: int, session_s: float
+) -> Verdict:
     """Judge a cell whose base was measured in the same sessions.
 
     Args:
-        deltas: ln(t_candidate / t_base) of each session so far.
+        rounds: ln(t_candidate / t_base) of every round, a list for each session so far.
         tolerance: m, the slowdown that must be found.
-        cells: how many cells of the run are judged.
+        comparisons: how many of the run can fail.
         planned: sessions that the budget allows.
         session_s: wall seconds of one session, for the advice when nothing is clear.
     """
+    deltas = [location(session) for session in rounds]
+    cells = comparisons
     if len(deltas) < FIRST_LOOK:
         return Verdict(
             Outcome.INCONCLUSIVE,

@@ -1,0 +1,100 @@
+"""Where the sides of a comparison live: a pool of workers for each interpreter and each checkout.
+
+Candidate and base share a pool where they share both. What can be told of a trainer without timing it is asked of a
+clerk, a worker of that side which leaves before anything is timed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from types import TracebackType
+
+from suite.bases import Base
+from suite.cells import Side
+from suite.channel import Message
+from suite.failure import WorkerFailure
+from suite.pool import START_TIMEOUT_S, Group, Pool
+
+
+class Clerk:
+    """One worker for questions that measure nothing; replaced when a question ends it."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._group: Group | None = None
+        self._count = 0
+
+    def ask(self, command: str, timeout_s: float = START_TIMEOUT_S, **arguments: object) -> Message:
+        """The answer to one command.
+
+        Raises:
+            WorkerFailure: the worker raised, died or was silent; the next question gets another worker.
+        """
+        try:
+            if self._group is None:
+                self._count += 1
+                self._group = self._pool.launch(f"clerk-{self._count}", 1)
+                self._group.wait_connected()
+            [answer] = self._group.request(command, timeout_s, **arguments)
+        except WorkerFailure:
+            self._group = None
+            raise
+        return answer
+
+    def close(self) -> None:
+        """Let the worker go."""
+        if self._group is not None:
+            self._group.close()
+            self._group = None
+
+
+class Sides:
+    """The pools of a run, by side. Use it as a context manager: leaving it leaves no process and no folder behind."""
+
+    def __init__(self, kind: str, root: Path) -> None:
+        """Start the candidate's.
+
+        Args:
+            kind: "cpu" or "cuda".
+            root: the user's project; workers may import from it and from the working directory.
+        """
+        self._kind, self._root = kind, root
+        self._closing = contextlib.ExitStack()
+        self.pools: dict[Side, Pool] = {}
+        self._clerks: dict[Pool, Clerk] = {}
+        self.pools["candidate"] = self._open(Pool(kind=kind, import_paths=[Path.cwd(), root]))
+
+    def __enter__(self) -> Sides:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing.close()
+
+    def add(self, side: Side, base: Base) -> None:
+        """Make a base's workers possible."""
+        if base.kind in ("trainer", "self"):
+            self.pools[side] = self.pools["candidate"]
+            return
+        self.pools[side] = self._open(Pool(kind=self._kind, python=base.python, import_paths=[Path.cwd(), self._root]))
+
+    def clerk(self, side: Side) -> Clerk:
+        """The side's clerk."""
+        return self._clerks[self.pools[side]]
+
+    def dismiss_clerks(self) -> None:
+        """Let the clerks go: nothing idle stays while others are timed."""
+        for clerk in self._clerks.values():
+            clerk.close()
+
+    @property
+    def folder(self) -> Path:
+        """Where the run's datasets are kept for all workers, as long as the run lasts."""
+        return self.pools["candidate"].folder
+
+    def _open(self, pool: Pool) -> Pool:
+        self._closing.enter_context(pool)
+        self._clerks[pool] = Clerk(pool)
+        return pool
