@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from suite import cells, record, results
-from suite.cells import Arm, Cell
+from suite.bases import Base
+from suite.cells import Arm, Cell, Side
+from suite.checkout import CheckoutError
 from suite.failure import WorkerFailure
 from suite.measurement import Measurement
 from suite.quiet import available_cores
@@ -40,24 +42,34 @@ def measure(run: Measurement, root: Path, say: Say) -> None:
     """
     with Sides(run.config.devices.kind, root) as sides:
         if run.config.against is not None:
-            run.bases["base"] = run.config.against
-            sides.add("base", run.config.against)
+            _add(run, sides, "base", run.config.against)
         _describe(run, sides, say)
         _prepare(run, sides, say)
         sides.dismiss_clerks()
         _sessions(run, sides, say)
 
 
+def _add(run: Measurement, sides: Sides, side: Side, base: Base) -> None:
+    """Put a base into the run; where it cannot be had, its cells are lost and say why."""
+    run.bases[side] = base
+    try:
+        sides.add(side, base)
+    except CheckoutError as error:
+        run.lost |= {arm: WorkerFailure(side, str(error)) for arm in _all_arms(run) if arm.side == side}
+
+
 def _describe(run: Measurement, sides: Sides, say: Say) -> None:
     """Ask what each trainer is; one that cannot be used, or ends its worker by being imported, costs its own cells."""
     say("asking a worker about versions and trainers")
-    arms = _all_arms(run)
+    arms = [arm for arm in _all_arms(run) if arm not in run.lost]
     for side, trainer in dict.fromkeys((arm.side, arm.trainer) for arm in arms):
         try:
-            answer = sides.clerk(side).ask("describe", trainer=trainer)
+            located = sides.locate(side, trainer)
+            answer = sides.clerk(side).ask("describe", trainer=located, apart=sides.apart(side))
             run.versions[side] = answer["versions"]
-            run.trainers[side, trainer] = answer["about"]
-        except WorkerFailure as failure:
+            run.trainers[side, trainer] = {**answer["about"], "located": located}
+        except (WorkerFailure, CheckoutError) as error:
+            failure = error if isinstance(error, WorkerFailure) else WorkerFailure(side, str(error))
             run.lost |= {arm: failure for arm in arms if (arm.side, arm.trainer) == (side, trainer)}
 
 
@@ -95,14 +107,28 @@ def _yardsticks(run: Measurement) -> list[tuple[Arm, ...]]:
     return [] if run.bases else cells.yardsticks(run.cells, speedup=True)
 
 
-def _order(run: Measurement, arm: Arm) -> dict[str, Any]:
-    """What the workers of an arm are told."""
+def _orders(run: Measurement, sides: Sides) -> dict[Arm, dict[str, Any]]:
+    """What the workers of each arm are told; an arm whose side does not have its model is lost."""
+    orders = {}
+    for arm in _all_arms(run):
+        if arm not in run.lost:
+            try:
+                orders[arm] = _order(run, sides, arm)
+            except CheckoutError as error:
+                run.lost[arm] = WorkerFailure(arm.side, str(error))
+    return orders
+
+
+def _order(run: Measurement, sides: Sides, arm: Arm) -> dict[str, Any]:
     devices, workload = run.config.devices, run.workload(arm.workload)
-    names = devices.names[: arm.world_size]
+    names, about = devices.names[: arm.world_size], run.trainers[arm.side, arm.trainer]
+    located = workload.model_copy(update={"model": sides.locate(arm.side, workload.model)})
     return cells.describe(
         arm,
-        workload,
-        processes=run.trainers[arm.side, arm.trainer]["processes"],
+        located,
+        trainer=about["located"],
+        apart=sides.apart(arm.side),
+        processes=about["processes"],
         devices=list(names),
         backend=devices.backend(names),
         pinned=list(devices.cores[: arm.world_size]),
@@ -113,7 +139,7 @@ def _order(run: Measurement, arm: Arm) -> dict[str, Any]:
 
 
 def _sessions(run: Measurement, sides: Sides, say: Say) -> None:
-    run.orders = {arm: _order(run, arm) for arm in _all_arms(run) if arm not in run.lost}
+    run.orders = _orders(run, sides)
 
     def left_s() -> float:
         return run.config.budget_s - run.elapsed_s

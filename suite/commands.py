@@ -17,7 +17,7 @@ from torch import distributed as dist
 
 from reference.load import load_object
 from suite import arm as arms
-from suite import contract, quiet, training
+from suite import contract, purity, quiet, training
 from suite.properties import observe as observation
 from suite.properties import trainer as trainer_checks
 from suite.properties.case import Case
@@ -37,6 +37,7 @@ class State:
 
     rank: int
     timed: dict[str, arms.TimedArm] = field(default_factory=dict)
+    unproven: dict[str, dict[str, Any] | None] = field(default_factory=dict)
     oracle: str = "sgd"
     loss: observation.Loss | None = None
 
@@ -70,8 +71,10 @@ class State:
             dist.destroy_process_group()
 
 
-def describe(state: State, trainer: str) -> Answer:
+def describe(state: State, trainer: str, apart: dict[str, Any] | None = None) -> Answer:
     """Versions of this interpreter, and what the controller must know of a trainer."""
+    contract.load_trainer(trainer)
+    _require_pure(apart)
     return {"about": contract.describe(contract.load_trainer(trainer)), "versions": versions()}
 
 
@@ -99,12 +102,22 @@ def prepare(state: State, dataset: str, data_root: str, folder: str) -> Answer:
 def setup(state: State, name: str, arm: dict[str, Any]) -> Answer:
     """Make ready to time an arm, under a name."""
     state.timed[name] = arms.TimedArm(state.rank, state.devices(arm), arm)
+    state.unproven[name] = arm.get("apart")
     return {}
 
 
 def window(state: State, name: str, steps: int) -> Answer:
     """Time one window of an arm that was set up under that name."""
-    return {"duration_ns": state.timed[name].window(steps)}
+    duration_ns = state.timed[name].window(steps)
+    if name in state.unproven:  # once it has run: imports may hide in a step
+        _require_pure(state.unproven.pop(name))
+    return {"duration_ns": duration_ns}
+
+
+def _require_pure(apart: dict[str, Any] | None) -> None:
+    """Where this worker belongs to another commit: that it does not run the candidate's code."""
+    if apart is not None:
+        purity.require_pure(**apart)
 
 
 def train(state: State, arm: dict[str, Any], recipe: dict[str, Any]) -> Answer:

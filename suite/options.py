@@ -10,7 +10,7 @@ import pytest
 
 from reference.schedule import MODES
 from reference.trainers import TRAINERS
-from suite import devices, workloads
+from suite import bases, devices, workloads
 from suite.bases import Base
 from suite.config import BUDGET_S, MIN_SESSIONS, Config
 
@@ -44,7 +44,12 @@ OPTIONS = (
     Option("data-root", "DIR", "where datasets lie (default: data)"),
     Option("tolerance", "SHARE", "the slowdown that must be found (default: 0.05)"),
     Option("budget", "SECONDS", "wall seconds of the whole run, starts included (default: the profile's)"),
-    Option("against", "BASE", "a trainer to compare with in the same run (default: the accepted baseline)"),
+    Option(
+        "against",
+        "BASE",
+        "what to compare with in the same run: a trainer, a python executable or a git ref, "
+        "in that order; trainer:, python:, ref: force it (default: the accepted baseline)",
+    ),
     Option(
         "accept", "slower", "write this run as the accepted baseline (=yes); after a FAIL only as =slower", flag=True
     ),
@@ -110,7 +115,7 @@ def read(config: pytest.Config) -> Config:
         tolerance=get.number("tolerance", 0.05, above=0),
         budget_s=get.number("budget", BUDGET_S[profile], above=0),
         min_sessions=1 if get.text("budget", "") else MIN_SESSIONS,
-        against=_against(get.text("against", "")),
+        against=_against(get.text("against", ""), root),
         accept=get.one_of("accept", get.text("accept", ""), ("", "yes", "slower")) or None,
         require_devices=int(get.number("require-devices", 0, above=-1)),
         profile=profile,
@@ -178,20 +183,16 @@ def _check_trainer(option: str, spec: str) -> None:
         raise pytest.UsageError(f"--scaling-{option} {spec!r}: there is no file {source}")
 
 
-def _against(setting: str) -> Base | None:
+def _against(setting: str, root: Path) -> Base | None:
     if not setting:
         return None
-    for prefix in ("python:", "ref:"):
-        if setting.startswith(prefix):
-            raise pytest.UsageError(f"--scaling-against {setting!r}: only a trainer can be compared with so far")
-    trainer = setting.removeprefix("trainer:")
-    if ":" not in trainer and trainer not in TRAINERS:
-        raise pytest.UsageError(
-            f"--scaling-against {setting!r}: no trainer of that name ({', '.join(TRAINERS)}, module:Class or "
-            "path.py:Class); interpreters and git refs cannot be compared with so far"
-        )
-    _check_trainer("against", trainer)
-    return Base("trainer", trainer, trainer=trainer)
+    try:
+        base = bases.parse(setting, root, TRAINERS.__contains__)
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from error
+    if base.trainer is not None:
+        _check_trainer("against", base.trainer)
+    return base
 
 
 def _world_sizes(get: _Reader, found: devices.Devices) -> tuple[int, ...]:

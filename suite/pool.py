@@ -174,13 +174,23 @@ class Pool:
     Use it as a context manager: leaving it, however that comes about, leaves no process and no folder behind.
     """
 
-    def __init__(self, *, kind: str, python: str = sys.executable, import_paths: Sequence[Path] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        kind: str,
+        python: str = sys.executable,
+        import_paths: Sequence[Path] = (),
+        reference_path: Path | None = None,
+        python_path: str | None = None,
+    ) -> None:
         """Start the launcher.
 
         Args:
             kind: "cpu" or "cuda".
             python: the interpreter of the launcher and its workers; it needs torch.
             import_paths: folders the workers may import a user's trainer or model from.
+            reference_path: the package `reference` of these workers, if not the one that is loaded here.
+            python_path: their PYTHONPATH, if not the one inherited.
         """
         self.folder = Path(tempfile.mkdtemp(prefix="scaling-"))
         self.groups: dict[str, Group] = {}
@@ -194,7 +204,7 @@ class Pool:
         with self._launcher_log.open("wb") as log:
             self._process = subprocess.Popen(
                 [python, "-m", "suite.launch", "--socket", str(self.folder / "controller")],
-                env=self._environment(kind, import_paths),
+                env=self._environment(kind, import_paths, reference_path, python_path),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
@@ -332,14 +342,17 @@ class Pool:
     def _log_dir(self, name: str) -> Path:
         return self.folder / "logs" / name
 
-    def _environment(self, kind: str, import_paths: Sequence[Path]) -> dict[str, str]:
+    def _environment(
+        self, kind: str, import_paths: Sequence[Path], reference_path: Path | None, python_path: str | None
+    ) -> dict[str, str]:
         # Links to the two packages alone: their own parent may be a site-packages with a torch of another interpreter.
         code = self.folder / "code"
         code.mkdir()
-        for package in (suite, reference):
-            (code / package.__name__).symlink_to(Path(package.__path__[0]).resolve())
+        (code / "suite").symlink_to(Path(suite.__path__[0]).resolve())
+        (code / "reference").symlink_to((reference_path or Path(reference.__path__[0])).resolve())
         inherited: Mapping[str, str] = os.environ
-        paths = [str(code), *map(str, import_paths), *filter(None, [inherited.get("PYTHONPATH")])]
+        beyond = inherited.get("PYTHONPATH", "") if python_path is None else python_path
+        paths = [str(code), *map(str, import_paths), *filter(None, [beyond])]
         return {
             **quiet.environment(inherited, kind),
             "PYTHONPATH": os.pathsep.join(paths),

@@ -7,12 +7,18 @@ clerk, a worker of that side which leaves before anything is timed.
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
+import reference
+import suite
 from suite.bases import Base
 from suite.cells import Side
 from suite.channel import Message
+from suite.checkout import Checkout
 from suite.failure import WorkerFailure
 from suite.pool import START_TIMEOUT_S, Group, Pool
 
@@ -63,6 +69,7 @@ class Sides:
         self._closing = contextlib.ExitStack()
         self.pools: dict[Side, Pool] = {}
         self._clerks: dict[Pool, Clerk] = {}
+        self._checkouts: dict[Side, Checkout] = {}
         self.pools["candidate"] = self._open(Pool(kind=kind, import_paths=[Path.cwd(), root]))
 
     def __enter__(self) -> Sides:
@@ -74,11 +81,34 @@ class Sides:
         self._closing.close()
 
     def add(self, side: Side, base: Base) -> None:
-        """Make a base's workers possible."""
-        if base.kind in ("trainer", "self"):
+        """Make a base's workers possible.
+
+        Raises:
+            CheckoutError: its commit cannot be checked out.
+        """
+        if base.commit is not None:
+            self.pools[side] = self._open(self._apart(side, base, base.commit))
+        elif base.kind == "python":
+            paths = [Path.cwd(), self._root]
+            self.pools[side] = self._open(Pool(kind=self._kind, python=base.python, import_paths=paths))
+        else:
             self.pools[side] = self.pools["candidate"]
-            return
-        self.pools[side] = self._open(Pool(kind=self._kind, python=base.python, import_paths=[Path.cwd(), self._root]))
+
+    def locate(self, side: Side, spec: str) -> str:
+        """How a side's workers name a trainer or a model.
+
+        Raises:
+            CheckoutError: it is a file that the side's commit does not have.
+        """
+        return self._checkouts[side].spec(spec) if side in self._checkouts else spec
+
+    def apart(self, side: Side) -> dict[str, Any] | None:
+        """For a side of another commit, what its workers must not have imported (see `suite.purity`)."""
+        if side not in self._checkouts:
+            return None
+        checkout = self._checkouts[side]
+        shared = [suite.__path__[0], checkout.reference(Path(reference.__path__[0])), checkout.folder]
+        return {"candidate_root": str(checkout.toplevel), "allowed": list(map(str, shared))}
 
     def clerk(self, side: Side) -> Clerk:
         """The side's clerk."""
@@ -93,6 +123,18 @@ class Sides:
     def folder(self) -> Path:
         """Where the run's datasets are kept for all workers, as long as the run lasts."""
         return self.pools["candidate"].folder
+
+    def _apart(self, side: Side, base: Base, commit: str) -> Pool:
+        checkout = self._closing.enter_context(Checkout(self._root, commit, base.label))
+        pool = Pool(
+            kind=self._kind,
+            python=base.python,
+            import_paths=checkout.paths([Path.cwd(), self._root], sys.path),
+            reference_path=checkout.reference(Path(reference.__path__[0])),
+            python_path=checkout.python_path(os.environ.get("PYTHONPATH", "")),
+        )
+        self._checkouts[side] = checkout
+        return pool
 
     def _open(self, pool: Pool) -> Pool:
         self._closing.enter_context(pool)
