@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from suite import cells, record, results
+from suite import cells, record, results, room
 from suite.bases import Base
 from suite.cells import Arm, Cell, Side
 from suite.checkout import CheckoutError
 from suite.failure import WorkerFailure
 from suite.measurement import Measurement
+from suite.meter import Meter
 from suite.quiet import available_cores
 from suite.session import Crew, Say, Sessions
 from suite.sides import Sides
@@ -40,13 +41,16 @@ def measure(run: Measurement, root: Path, say: Say) -> None:
         root: the user's project; the workers may import from it and from the working directory.
         say: is told what is going on, a line at a time.
     """
-    with Sides(run.config.devices.kind, root) as sides:
+    run.neighbours = room.neighbours(run.config.devices)
+    for neighbour in run.neighbours:
+        say(f"not alone: {neighbour}")
+    with Meter(run.config.devices) as meter, Sides(run.config.devices.kind, root) as sides:
         if run.config.against is not None:
             _add(run, sides, "base", run.config.against)
         _describe(run, sides, say)
         _prepare(run, sides, say)
         sides.dismiss_clerks()
-        _sessions(run, sides, say)
+        _sessions(run, sides, meter, say)
 
 
 def _add(run: Measurement, sides: Sides, side: Side, base: Base) -> None:
@@ -138,7 +142,7 @@ def _order(run: Measurement, sides: Sides, arm: Arm) -> dict[str, Any]:
     )
 
 
-def _sessions(run: Measurement, sides: Sides, say: Say) -> None:
+def _sessions(run: Measurement, sides: Sides, meter: Meter, say: Say) -> None:
     run.orders = _orders(run, sides)
 
     def left_s() -> float:
@@ -150,7 +154,7 @@ def _sessions(run: Measurement, sides: Sides, say: Say) -> None:
 
     # The user's own budget is kept even when sessions turn out longer than planned.
     hard = run.config.min_sessions == 1 and not run.config.calibrate
-    sessions = Sessions(sides.pools, run.orders, random.Random(run.order_seed), left_s, say_left)
+    sessions = Sessions(sides.pools, run.orders, random.Random(run.order_seed), meter, left_s, say_left)
     while units := _undecided(run):
         first = not run.sessions
         if run.planned and (len(run.sessions) >= run.planned or (hard and left_s() < run.session_s)):

@@ -3,24 +3,23 @@
 The rule is fixed in advance and sees no duration that is judged. A block is marked with all its arms, never an arm
 alone, so that marking favours neither side of a comparison. Pure: `suite.meter` takes the readings.
 
-**The limit, a tenth of a core.** A guest that uses the share f of a core lengthens, placed worst, the windows of one arm
-alone. A block of two arms gives each half its time, so that arm then takes 2 f longer. An undisturbed block's pair
+**The limit, a tenth of a core.** A guest that uses the share f of a core lengthens, placed worst, the windows of one
+arm alone. In a block of two arms each has half the time, so that this arm takes 2 f longer. An undisturbed block's pair
 scatters by 7 % (two ranks on a shared machine, see `suite.session`). The limit is where the worst placed guest moves a
 pair by three of these: 2 f = 21 %, f = 10 %. What stays below is ordinary noise to a median over blocks. The same holds
 for time that a hypervisor takes. Background grows with the machine, as daemons and the kernel keep threads on every
-core, and spread evenly it moves all arms alike: above ten cores the limit is one percent of each. An idle 2-core machine
-had a background of 1.3 % of a core (median of 20 readings of half a second; at most 3.8 %).
+core, and spread evenly it moves all arms alike: above ten cores the limit is one percent of each.BACKGROUND
 
-**The resolution.** Kernels count CPU time in ticks of 10 ms and show each field rounded down. The difference of two such
-readings is off by less than a tick either way, with variance tick²/6. What others used is made from three fields of the
-machine and two of each process of ours that ran, so three standard deviations are 3 tick √((3 + 2 n)/6): 37 ms for two
-ranks and the controller, 8 % of a core in a block of half a second. A block is marked beyond limit plus resolution,
-so that rounding alone marks fewer than one in a thousand. A guest's single burst of less than that goes unseen, and the
-median has to bear it.
+**The resolution.** Kernels count CPU time in ticks of 10 ms and show each field rounded down. The difference of two
+such readings is off by less than a tick either way, with variance tick²/6. What others used is made from three fields
+of the machine and two of each process of ours that ran, so three standard deviations are 3 tick √((3 + 2 n)/6): 37 ms
+for two ranks and the controller, 8 % of a core in a block of half a second. A block is marked beyond limit plus
+resolution; rounding then marks about one in a thousand of the blocks that are just at the limit, and fewer of the
+others. A single burst shorter than that goes unseen, and the median has to bear it.
 
-**GPUs.** A block is disturbed when the card lowered its clocks to protect itself (heat, power supply), or when a
-process appeared that was not there before the run. The software power cap is recorded and no reason: large
-cards reach it in every heavy kernel, all arms alike. Clocks, temperatures and ECC errors are recorded and not judged.
+**GPUs.** A block is disturbed when a card lowered its clocks to protect itself (heat, power supply), or when a process
+came that was not there before the run. The software power cap is recorded and no reason: large cards reach it in every
+heavy kernel, all arms alike. Clocks, temperatures and ECC errors are recorded and not judged.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from pydantic import BaseModel, ConfigDict
 
 LIMIT_CORES = 0.10
 LIMIT_PER_CORE = 0.01
-TICK_S = 0.01  # USER_HZ is 100 on every Linux that a GPU runs in
+TICK_S = 0.01  # USER_HZ on x86 and ARM
 MACHINE_FIELDS = 3  # user, nice, system
 PROCESS_FIELDS = 2  # user, system
 
@@ -85,7 +84,7 @@ class Conditions(_Part):
 
 def disturbed(conditions: Conditions) -> str:
     """Why a block with these conditions must not count, in words; "" where nothing speaks against it."""
-    limit = max(LIMIT_CORES, LIMIT_PER_CORE * conditions.cores) + conditions.resolution
+    limit = limit_cores(conditions)
     reasons = []
     if conditions.steal is not None and conditions.steal > limit:
         reasons.append(f"the hypervisor kept {conditions.steal:.0%} of a core")
@@ -97,6 +96,11 @@ def disturbed(conditions: Conditions) -> str:
         if gpu.newcomers:
             reasons.append(f"another process came to GPU {gpu.index} (pid {', '.join(map(str, gpu.newcomers))})")
     return "; ".join(reasons)
+
+
+def limit_cores(conditions: Conditions) -> float:
+    """More than so many cores gone to others is a disturbance."""
+    return max(LIMIT_CORES, LIMIT_PER_CORE * conditions.cores) + conditions.resolution
 
 
 def resolution_s(processes: int) -> float:

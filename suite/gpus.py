@@ -81,9 +81,7 @@ class Gpus:
 
     def busy_percent(self) -> dict[int, int]:
         """By index, how much of NVML's last sampling period (up to a second) a kernel was running."""
-        import pynvml
-
-        rates = {index: _ask(pynvml.nvmlDeviceGetUtilizationRates, handle) for index, handle in self._handles.items()}
+        rates = {index: _utilization(handle) for index, handle in self._handles.items()}
         return {index: int(rate.gpu) for index, rate in rates.items() if rate is not None}
 
 
@@ -124,6 +122,12 @@ def _read(index: int, handle: Any) -> GpuReading:
         ecc_errors=None if None in errors else sum(errors),
         processes=tuple((int(process.pid), process.usedGpuMemory) for process in processes),
     )
+
+
+def _utilization(handle: Any) -> Any:
+    import pynvml
+
+    return _ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
 
 
 def _ask(query: Callable[..., Any], *arguments: Any) -> Any:

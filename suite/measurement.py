@@ -27,6 +27,7 @@ class Measurement:
         cells: those that pytest selected.
         commit, dirty: of the user's project when the run began.
         order_seed: draws the order in which arms are timed.
+        neighbours: what else used the machine before the first session, in sentences.
         bases: what the candidate is compared with in this run, by side; none where only a stored baseline is there.
         versions: of each side's interpreter.
         trainers: a worker's answer to "describe", by side and trainer.
@@ -46,6 +47,7 @@ class Measurement:
     dirty: bool
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
     order_seed: int = field(default_factory=lambda: random.SystemRandom().randrange(2**31))
+    neighbours: list[str] = field(default_factory=list)
     bases: dict[Side, Base] = field(default_factory=dict)
     versions: dict[Side, dict[str, str]] = field(default_factory=dict)
     trainers: dict[tuple[Side, str], dict[str, Any]] = field(default_factory=dict)

@@ -100,11 +100,15 @@ class Meter:
                 own_s[process.pid] = used.user + used.system
             except psutil.Error:
                 self._own.discard(process)
-        steal_s = getattr(machine, "steal", None)
-        busy_s = machine.user + getattr(machine, "nice", 0.0) + machine.system
-        load = psutil.getloadavg()[0]
         return Reading(
-            at_s, busy_s, own_s, load, steal_s, self._frequency.slowest_mhz(), self._gpus.read(), self._known
+            at_s=at_s,
+            busy_s=machine.user + getattr(machine, "nice", 0.0) + machine.system,
+            own_s=own_s,
+            load=psutil.getloadavg()[0],
+            steal_s=getattr(machine, "steal", None),
+            mhz=self._frequency.slowest_mhz(),
+            gpus=self._gpus.read(),
+            known=self._known,
         )
 
     def since(self, before: Reading) -> Conditions:

@@ -15,6 +15,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from suite.cells import Side
+from suite.conditions import Conditions
 from suite.verdict import Outcome
 from suite.workloads import Workload
 
@@ -89,13 +90,19 @@ class Window(_Part):
 
 
 class Session(_Part):
-    """One set of fresh processes; windows in the order they were timed."""
+    """One set of fresh processes; windows in the order they were timed.
+
+    `conditions` has what was seen of the machine during each block; the blocks in `left_out` were disturbed, which
+    their conditions say and not their times.
+    """
 
     number: int
     started_utc: str
     wall_s: Finite
-    load_before: Finite
     windows: tuple[Window, ...]
+    conditions: tuple[Conditions, ...] = ()
+    left_out: tuple[int, ...] = ()
+    load_before: Finite | None = None  # schema 1
 
 
 class IntervalRecord(_Part):
@@ -174,6 +181,7 @@ class Record(_Part):
     workload_hashes: dict[str, str]
     datasets: dict[str, str]
     epoch_samples: dict[str, int]
+    neighbours: tuple[str, ...] = ()  # what else used the machine before the first session
     arms: tuple[ArmRecord, ...]
     sessions: tuple[Session, ...]
     accuracies: tuple[Accuracy, ...]

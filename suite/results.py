@@ -19,10 +19,14 @@ from suite.verdict import Outcome, Verdict
 
 
 def rounds(session: Session, arm: Arm, steps: int) -> dict[tuple[int, int], float]:
-    """ln(seconds a step) of an arm in a session, by block and by visit within it; the slowest rank counts."""
+    """ln(seconds a step) of an arm in a session, by block and by visit within it; the slowest rank counts.
+
+    Disturbed blocks are not among them.
+    """
     found: dict[tuple[int, int], float] = {}
+    left_out = session.left_out
     for window in session.windows:
-        if window.arm == arm.id:
+        if window.arm == arm.id and window.block not in left_out:
             visit = (window.block, 1 if (window.block, 0) in found else 0)
             found[visit] = metrics.log_step_s(max(window.duration_ns), steps)
     return found
@@ -98,6 +102,7 @@ def to_record(run: Measurement, baseline: Baseline) -> record.Record:
         against=run.config.against and run.config.against.label,
         bases=tuple(_base(run, side) for side in run.bases),
         planned=run.planned,
+        neighbours=tuple(run.neighbours),
         seed=run.order_seed,
         machine=run.machine,
         environment=record.Environment(versions=run.versions.get("candidate", {}), commit=run.commit, dirty=run.dirty),

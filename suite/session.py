@@ -6,7 +6,6 @@ An arm that fails is taken out and the others go on; only the cells that need it
 from __future__ import annotations
 
 import math
-import os
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,9 @@ from typing import Any
 from suite import blocks, record
 from suite.cells import Arm, Side, short
 from suite.channel import Message
+from suite.conditions import Conditions, disturbed
 from suite.failure import WorkerFailure
+from suite.meter import Meter
 from suite.pool import Group, Pool
 from suite.verdict import FIRST_LOOK
 
@@ -36,14 +37,29 @@ Say = Callable[[str], None]
 
 @dataclass
 class Session:
-    """What one session brought: windows in the order they were timed, and the arms that were lost, with reasons."""
+    """What one session brought.
+
+    Attributes:
+        windows: in the order they were timed.
+        conditions: of each block.
+        failures: the arms that were lost, with reasons.
+    """
 
     number: int
     started_utc: str = ""
     wall_s: float = 0.0
-    load_before: float = 0.0
     windows: list[record.Window] = field(default_factory=list)
+    conditions: list[Conditions] = field(default_factory=list)
     failures: dict[Arm, WorkerFailure] = field(default_factory=dict)
+
+    @property
+    def left_out(self) -> set[int]:
+        """The disturbed blocks, marked by their conditions alone and never by their times.
+
+        Where most of a session was disturbed, noise is what this machine has to offer, and every block counts.
+        """
+        marked = {number for number, conditions in enumerate(self.conditions) if disturbed(conditions)}
+        return marked if 2 * len(marked) <= len(self.conditions) else set()
 
     def to_record(self) -> record.Session:
         """The part of the record that keeps it."""
@@ -51,8 +67,9 @@ class Session:
             number=self.number,
             started_utc=self.started_utc,
             wall_s=round(self.wall_s, 3),
-            load_before=self.load_before,
             windows=tuple(self.windows),
+            conditions=tuple(self.conditions),
+            left_out=tuple(sorted(self.left_out)),
         )
 
 
@@ -107,6 +124,7 @@ class Sessions:
         pools: Mapping[Side, Pool],
         orders: Mapping[Arm, dict[str, Any]],
         rng: random.Random,
+        meter: Meter,
         left_s: Callable[[], float],
         say: Say,
     ) -> None:
@@ -116,12 +134,14 @@ class Sessions:
             pools: where the processes of each side come from.
             orders: for each arm what its workers are told (see `suite.cells.describe`).
             rng: draws the order of arms.
+            meter: reads the machine between blocks.
             left_s: how much of the run's budget is left.
             say: is told what is going on.
         """
         self.steps: dict[Arm, int] = {}
         self.step_s: dict[Arm, float] = {}
-        self._pools, self._orders, self._rng, self._left_s, self._say = pools, orders, rng, left_s, say
+        self._pools, self._orders, self._rng = pools, orders, rng
+        self._meter, self._left_s, self._say = meter, left_s, say
         self.current = Session(-1)
         self._blocks = 0
 
@@ -132,12 +152,13 @@ class Sessions:
             afterwards: called with the living groups when all blocks are timed; what it does disturbs no timing.
         """
         started = datetime.now(UTC).isoformat(timespec="seconds")
-        self.current = session = Session(self.current.number + 1, started, load_before=_load())
+        self.current = session = Session(self.current.number + 1, started)
         start = time.monotonic()
         crew = Crew(session)
         try:
             self._start(crew, list(dict.fromkeys(arm for unit in units for arm in unit)))
             self._warm_up(crew)
+            self._meter.watch()
             if not self._blocks:
                 self._blocks = self._plan_blocks(crew, time.monotonic() - start)
             self._time(crew, units)
@@ -202,6 +223,7 @@ class Sessions:
     def _time(self, crew: Crew, units: Sequence[tuple[Arm, ...]]) -> None:
         for number in range(self._blocks if crew.groups else 0):
             self._say(f"session {crew.session.number + 1}: block {number + 1} of {self._blocks}")
+            before = self._meter.read()
             for arm in blocks.block(units, self._rng):
                 if arm not in crew.groups:
                     continue
@@ -210,6 +232,7 @@ class Sessions:
                 if answers is not None:
                     durations = tuple(int(answer["duration_ns"]) for answer in answers)
                     crew.session.windows.append(record.Window(arm=arm.id, block=number, duration_ns=durations))
+            crew.session.conditions.append(self._meter.since(before))
 
 
 def _post_setup(arm: Arm, order: dict[str, Any]) -> Callable[[Group], None]:
@@ -223,7 +246,3 @@ def processes(order: Mapping[str, Any]) -> int:
 
 def _same_cell(a: Arm, b: Arm) -> bool:
     return (a.workload, a.mode, a.world_size) == (b.workload, b.mode, b.world_size)
-
-
-def _load() -> float:
-    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else 0.0

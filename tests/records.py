@@ -34,8 +34,7 @@ def make(**changes: Any) -> Record:
         "epoch_samples": {"lenet": 60000},
         "arms": [],
         "sessions": [
-            {"number": n, "started_utc": "2026-01-01T00:00:00+00:00", "wall_s": 40.0, "load_before": 0.1, "windows": []}
-            for n in range(2)
+            {"number": n, "started_utc": "2026-01-01T00:00:00+00:00", "wall_s": 40.0, "windows": []} for n in range(2)
         ],
         "accuracies": [
             {

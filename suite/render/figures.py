@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import statistics
+
 from reference.closing_line import closing_line
 from suite.cells import short
+from suite.conditions import disturbed
 from suite.record import CellRecord, IntervalRecord, Record
 
 COLUMNS = (
@@ -96,3 +99,18 @@ def closing_lines(record: Record) -> list[str]:
 def compared_with(record: Record) -> str:
     """What the cells were judged against."""
     return f"{record.against}, in the same sessions" if record.against else "the accepted baseline"
+
+
+def disturbances(record: Record) -> str:
+    """How quiet the machine was while it measured, in a sentence."""
+    blocks = [conditions for session in record.sessions for conditions in session.conditions]
+    if not blocks:
+        return "What else used the machine was not recorded."
+    marked = sum(1 for conditions in blocks if disturbed(conditions))
+    left_out = sum(len(session.left_out) for session in record.sessions)
+    steal = statistics.fmean(conditions.steal or 0.0 for conditions in blocks)
+    foreign = statistics.fmean(conditions.foreign or 0.0 for conditions in blocks)
+    return (
+        f"{marked} of {len(blocks)} blocks were disturbed and {left_out} left out for it; on average other processes "
+        f"used {foreign:.0%} of a core and the hypervisor kept {steal:.0%}."
+    )

@@ -72,9 +72,11 @@ def render(record: Record) -> str:
         "",
         f"{_text(machine.key)}: {_text(machine.cpu_model)}, {machine.cpu_cores} cores, "
         f"{machine.memory_bytes / 2**30:.0f} GiB{_text(gpus)}. "
-        f"{_text(machine.system)}. {_text(versions)}. Load before each session: "
-        + ", ".join(f"{session.load_before:.1f}" for session in record.sessions)
-        + ".",
+        f"{_text(machine.system)}. {_text(versions)}.",
+        "",
+        f"{figures.disturbances(record)}",
+        "",
+        *(f"- Not alone: {_text(neighbour)}" for neighbour in record.neighbours),
         "",
         *(f"    {line}" for line in record.settings),
     ]
