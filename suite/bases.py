@@ -30,7 +30,8 @@ PROBE_TIMEOUT_S = 30.0
 _FORCING = ("trainer", "python", "ref")
 _INTERPRETER_NAME = re.compile(r"(python|pypy|graalpy)[0-9.]*[dt]*")
 # The first line is a syntax error to a shell, so that a shell script given for an interpreter does none of the rest.
-# Not isolated (-I): torch may lie in the user's site-packages or on PYTHONPATH, where the workers will find it too.
+# Not isolated (-I): torch may lie in the user's site-packages or on PYTHONPATH, where the workers will find it too. The
+# working directory must not count: PYTHONSAFEPATH says so to Python 3.11 and newer, the second line to older ones.
 _PROBE = f"""\
 sys = __import__("sys")
 sys.path[:] = [path for path in sys.path if path]

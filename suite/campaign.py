@@ -1,33 +1,28 @@
 """One run: sessions over all undecided cells, until everything is decided or the budget is spent.
 
-The controller's side alone: it imports neither torch nor any trainer. What can be told of a trainer without running it
-is asked of a worker first, and every dataset is loaded once, by a worker, for all the others.
+Beside a base that the user named, every cell is measured next to it from the first session on. Without one the cells
+are measured by themselves and held against the accepted runs, and those that these do not clear are then measured next
+to the rebuilt baseline, in what is left of the budget.
 """
 
 from __future__ import annotations
 
 import random
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from suite import cells, record, results, room
+from suite import accuracy, cells, judging, preparing, results, room, suspicion
 from suite.bases import Base
 from suite.cells import Arm, Cell, Side
 from suite.checkout import CheckoutError
 from suite.failure import WorkerFailure
 from suite.measurement import Measurement
 from suite.meter import Meter
-from suite.quiet import available_cores
 from suite.session import Crew, Say, Sessions
 from suite.sides import Sides
-from suite.verdict import Outcome
-from suite.workloads import Recipe
+from suite.verdict import FIRST_LOOK, Outcome
 
-SEED = 1  # of weights and of the order of samples: equal in every arm and every run
 MAX_SESSIONS = {"quick": 6, "full": 20}  # where nothing can be decided, more sessions only narrow the intervals
-PREPARE_TIMEOUT_S = 900.0
 
 
 def measure(run: Measurement, root: Path, say: Say) -> None:
@@ -45,215 +40,122 @@ def measure(run: Measurement, root: Path, say: Say) -> None:
     for neighbour in run.neighbours:
         say(f"not alone: {neighbour}")
     with Meter(run.config.devices) as meter, Sides(run.config.devices.kind, root) as sides:
+        campaign = _Campaign(run, sides, meter, say)
         if run.config.against is not None:
-            _add(run, sides, "base", run.config.against)
-        _describe(run, sides, say)
-        _prepare(run, sides, say)
-        sides.dismiss_clerks()
-        _sessions(run, sides, meter, say)
-
-
-def _add(run: Measurement, sides: Sides, side: Side, base: Base) -> None:
-    """Put a base into the run; where it cannot be had, its cells are lost and say why."""
-    run.bases[side] = base
-    try:
-        sides.add(side, base)
-    except CheckoutError as error:
-        run.lost |= {arm: WorkerFailure(side, str(error)) for arm in _all_arms(run) if arm.side == side}
-
-
-def _describe(run: Measurement, sides: Sides, say: Say) -> None:
-    """Ask what each trainer is; one that cannot be used, or ends its worker by being imported, costs its own cells."""
-    say("asking a worker about versions and trainers")
-    arms = [arm for arm in _all_arms(run) if arm not in run.lost]
-    for side, trainer in dict.fromkeys((arm.side, arm.trainer) for arm in arms):
-        try:
-            located = sides.locate(side, trainer)
-            answer = sides.clerk(side).ask("describe", trainer=located, apart=sides.apart(side))
-            run.versions[side] = answer["versions"]
-            run.trainers[side, trainer] = {**answer["about"], "located": located}
-        except (WorkerFailure, CheckoutError) as error:
-            failure = error if isinstance(error, WorkerFailure) else WorkerFailure(side, str(error))
-            run.lost |= {arm: failure for arm in arms if (arm.side, arm.trainer) == (side, trainer)}
-
-
-def _prepare(run: Measurement, sides: Sides, say: Say) -> None:
-    """Have every dataset loaded once, by the candidate, and kept where the workers of all sessions map it."""
-    workloads = [run.workload(cell.workload) for cell in run.cells]
-    wanted: dict[str, set[str]] = {}
-    for workload in workloads:
-        wanted.setdefault(workload.dataset, set()).add(workload.name)
-        if workload.accuracy is not None and not run.bases:
-            wanted.setdefault(workload.accuracy.dataset, set()).add(workload.name)
-    for number, (name, users) in enumerate(wanted.items()):
-        say(f"loading the dataset {name}")
-        kept = str(sides.folder / f"dataset-{number}")
-        ask = sides.clerk("candidate").ask
-        root = str(run.config.data_root)
-        try:
-            run.datasets[name] = ask("prepare", PREPARE_TIMEOUT_S, dataset=name, data_root=root, folder=kept)
-        except WorkerFailure as failure:
-            run.lost |= {arm: failure for arm in _all_arms(run) if arm.workload in users}
-
-
-def _all_arms(run: Measurement) -> list[Arm]:
-    """Everything that may be timed for the cells."""
-    units = _compared(run, run.cells) + _yardsticks(run)
-    return list(dict.fromkeys(arm for unit in units for arm in unit))
-
-
-def _compared(run: Measurement, chosen: Sequence[Cell]) -> list[tuple[Arm, ...]]:
-    return cells.units(chosen, {side: base.trainer for side, base in run.bases.items()})
-
-
-def _yardsticks(run: Measurement) -> list[tuple[Arm, ...]]:
-    """Beside a base the whole budget goes to the comparison: efficiency is then had from the cells themselves."""
-    return [] if run.bases else cells.yardsticks(run.cells, speedup=True)
-
-
-def _orders(run: Measurement, sides: Sides) -> dict[Arm, dict[str, Any]]:
-    """What the workers of each arm are told; an arm whose side does not have its model is lost."""
-    orders = {}
-    for arm in _all_arms(run):
-        if arm not in run.lost:
-            try:
-                orders[arm] = _order(run, sides, arm)
-            except CheckoutError as error:
-                run.lost[arm] = WorkerFailure(arm.side, str(error))
-    return orders
-
-
-def _order(run: Measurement, sides: Sides, arm: Arm) -> dict[str, Any]:
-    devices, workload = run.config.devices, run.workload(arm.workload)
-    names, about = devices.names[: arm.world_size], run.trainers[arm.side, arm.trainer]
-    located = workload.model_copy(update={"model": sides.locate(arm.side, workload.model)})
-    return cells.describe(
-        arm,
-        located,
-        trainer=about["located"],
-        apart=sides.apart(arm.side),
-        processes=about["processes"],
-        devices=list(names),
-        backend=devices.backend(names),
-        pinned=list(devices.cores[: arm.world_size]),
-        free_cores=available_cores(),
-        seed=SEED,
-        dataset=run.datasets[workload.dataset],
-    )
-
-
-def _sessions(run: Measurement, sides: Sides, meter: Meter, say: Say) -> None:
-    run.orders = _orders(run, sides)
-
-    def left_s() -> float:
-        return run.config.budget_s - run.elapsed_s
-
-    def say_left(what: str) -> None:
-        left = (run.planned - len(run.sessions)) * run.session_s if run.planned else left_s()
-        say(f"{what}; at most {max(left, 0.0) / 60:.1f} min left")
-
-    # The user's own budget is kept even when sessions turn out longer than planned.
-    hard = run.config.min_sessions == 1 and not run.config.calibrate
-    sessions = Sessions(sides.pools, run.orders, random.Random(run.order_seed), meter, left_s, say_left)
-    while units := _undecided(run):
-        first = not run.sessions
-        if run.planned and (len(run.sessions) >= run.planned or (hard and left_s() < run.session_s)):
-            units = [unit for unit in units if _never_timed(run, unit)]
-        if not units:
+            campaign.compare({"base": run.config.against}, run.cells)
             return
-        timed = {arm for unit in units for arm in unit}
-        units += [unit for unit in _yardsticks(run) if not timed.intersection(unit) and unit[0] in run.orders]
-        try:
-            sessions.run(units, _training(run, sessions, say_left) if first else None)
-        finally:  # what an interrupted session has timed is kept as well
-            run.sessions.append(sessions.current)
-            run.lost |= sessions.current.failures
-            run.steps = sessions.steps
-        if first:
-            # The plan is made once, from what the first session cost and not from what it showed.
-            run.planned = run.config.calibrate or _planned(run, left_s())
+        campaign.measure_alone()
+        draft = results.to_record(run)
+        suspicion.hold_against_stored(run, draft)
+        bases, suspects = suspicion.suspects(run, draft)
+        if suspects:
+            say(f"{len(suspects)} cell(s) not cleared by the accepted runs: rebuilding what those measured")
+            campaign.compare(bases, suspects)
+            suspicion.supersede(run)
 
 
-def _planned(run: Measurement, left_s: float) -> int:
-    """Sessions that the budget allows, in all."""
-    affordable = max(run.config.min_sessions, 1 + int(left_s / run.session_s))
-    return affordable if run.bases else min(affordable, MAX_SESSIONS[run.config.profile])
+class _Campaign:
+    """The sessions of a run; they share its budget, the steps of a window, and the draw of orders."""
+
+    def __init__(self, run: Measurement, sides: Sides, meter: Meter, say: Say) -> None:
+        self._run, self._sides, self._say = run, sides, say
+        self._begun = 0  # sessions that were over when the present part of the campaign began
+        rng = random.Random(run.order_seed)
+        self._sessions = Sessions(sides.pools, run.orders, rng, meter, self._left_s, self._say_left)
+
+    def measure_alone(self) -> None:
+        """Time every cell, what its efficiency and its speed-up need, and train."""
+        own = cells.units(self._run.cells, {})
+        yardsticks = cells.yardsticks(self._run.cells, speedup=True)
+        preparing.prepare(self._run, self._sides, _arms(own + yardsticks), self._say)
+        train = accuracy.training(self._run, self._sessions, self._say_left)
+        self._go_on(self._run.cells, yardsticks, train)
+
+    def compare(self, bases: Mapping[Side, Base], chosen: Sequence[Cell]) -> None:
+        """Time cells next to their bases until each is decided; the whole budget goes to the comparison."""
+        run = self._run
+        run.bases, run.beside = dict(bases), list(chosen)
+        units = self._units(chosen)
+        yardsticks = cells.yardsticks([cell for cell in chosen if cell in run.floors], speedup=False)
+        for side, base in bases.items():
+            try:
+                self._sides.add(side, base)
+            except CheckoutError as error:
+                failure = WorkerFailure(side, str(error))
+                run.lost |= {arm: failure for arm in _arms(units) if arm.side == side}
+        preparing.prepare(run, self._sides, _arms(units + yardsticks), self._say)
+        self._sessions.plan_anew()
+        self._go_on(chosen, yardsticks)
+
+    def _go_on(
+        self,
+        chosen: Sequence[Cell],
+        yardsticks: Sequence[tuple[Arm, ...]],
+        afterwards: Callable[[Crew], None] | None = None,
+    ) -> None:
+        """Sessions over the cells that are still undecided."""
+        run = self._run
+        self._begun, run.planned = len(run.sessions), 0
+        # The user's own budget is kept even when sessions turn out longer than planned.
+        hard = run.config.min_sessions == 1 and not run.config.calibrate
+        while units := self._units([cell for cell in chosen if self._undecided(cell)]):
+            over = run.planned and len(run.sessions) - self._begun >= run.planned
+            if over or (hard and run.sessions and self._left_s() < run.session_s):
+                units = [unit for unit in units if self._never_timed(unit)]
+            if not units:
+                return
+            timed = _arms(units)
+            units += [unit for unit in yardsticks if unit[0] not in timed and unit[0] not in run.lost]
+            first = len(run.sessions) == self._begun
+            try:
+                self._sessions.run(units, afterwards if first else None)
+            finally:  # what an interrupted session has timed is kept as well
+                run.sessions.append(self._sessions.current)
+                run.lost |= self._sessions.current.failures
+                run.steps = self._sessions.steps
+            if first:
+                # The plan is made once, from what the first session cost and not from what it showed.
+                run.planned = run.config.calibrate or self._planned()
+
+    def _planned(self) -> int:
+        """Sessions that this part of the campaign can have."""
+        run = self._run
+        affordable = max(run.config.min_sessions, 1 + int(self._left_s() / run.session_s))
+        if run.bases:
+            return affordable
+        # Where accepted runs may leave a doubt, the budget is for what settles it.
+        return min(affordable, FIRST_LOOK if run.baseline.runs else MAX_SESSIONS[run.config.profile])
+
+    def _undecided(self, cell: Cell) -> bool:
+        run = self._run
+        if run.failure(cell):
+            return False
+        if run.config.calibrate or not run.bases:
+            return True
+        outcome, _ = judging.combined(judging.checks(run, cell))
+        return outcome is Outcome.INCONCLUSIVE
+
+    def _units(self, chosen: Sequence[Cell]) -> list[tuple[Arm, ...]]:
+        run = self._run
+        units = cells.units(chosen, {side: base.trainer for side, base in run.bases.items()})
+        alive = [tuple(arm for arm in unit if arm not in run.lost) for unit in units]
+        # A base is timed for the candidate's sake.
+        return [unit for unit in alive if any(arm.side == "candidate" for arm in unit)] if run.sessions else units
+
+    def _never_timed(self, unit: tuple[Arm, ...]) -> bool:
+        """Whether an arm has no sample because another that shared its processes broke them: it is owed a session."""
+        timed = {window.arm for session in self._run.sessions for window in session.windows}
+        return any(arm.id not in timed for arm in unit)
+
+    def _left_s(self) -> float:
+        return self._run.config.budget_s - self._run.elapsed_s
+
+    def _say_left(self, what: str) -> None:
+        run = self._run
+        sessions = run.planned - (len(run.sessions) - self._begun)
+        left = sessions * run.session_s if run.planned else self._left_s()
+        self._say(f"{what}; at most {max(left, 0.0) / 60:.1f} min left")
 
 
-def _never_timed(run: Measurement, unit: tuple[Arm, ...]) -> bool:
-    """Whether an arm has no sample because another that shared its processes broke them: it is owed another session."""
-    timed = {window.arm for session in run.sessions for window in session.windows}
-    return any(arm.id not in timed for arm in unit)
-
-
-def _undecided(run: Measurement) -> list[tuple[Arm, ...]]:
-    """Judge the cells, and say what still has to be timed for those without an answer."""
-    for cell in () if run.config.calibrate else run.cells:
-        for side in run.bases:
-            if (cell, side) not in run.decided and not run.failure(cell):
-                found = results.interleaved_verdict(run, cell, side)
-                if found.outcome in (Outcome.PASS, Outcome.FAIL):
-                    run.decided[cell, side] = found
-    open_cells = [cell for cell in run.cells if not _decided(run, cell) and not run.failure(cell)]
-    alive = [tuple(arm for arm in unit if arm not in run.lost) for unit in _compared(run, open_cells)]
-    return [unit for unit in alive if unit]
-
-
-def _decided(run: Measurement, cell: Cell) -> bool:
-    """Whether every base has its answer, or one of them has failed the cell."""
-    found = [run.decided[cell, side] for side in run.bases if (cell, side) in run.decided]
-    failed = any(verdict.outcome is Outcome.FAIL for verdict in found)
-    return bool(run.bases) and (failed or len(found) == len(run.bases))
-
-
-def _training(run: Measurement, sessions: Sessions, say: Say) -> Callable[[Crew], None]:
-    """What is done with the first session's workers once they are timed: training, once a trainer and world size.
-
-    With a base in the run nothing is trained: the whole budget goes to the comparison.
-    """
-    wanted: dict[tuple[str, str, int], Arm] = {}
-    for cell in () if run.bases else run.cells:
-        wanted.setdefault((cell.trainer, cell.workload, cell.world_size), cells.arm("candidate", cell.trainer, cell))
-
-    def train(crew: Crew) -> None:
-        start = time.monotonic()
-        for arm in wanted.values():
-            recipe = run.workload(arm.workload).accuracy
-            if recipe is None or arm not in crew.groups:
-                continue
-            order, shortened = _recipe(run, recipe)
-            steps = order["epochs"] * -(-(order["samples"] or order["dataset"]["train_samples"]) // recipe.batch)
-            say(f"training {arm.trainer} on {arm.world_size} device(s) with {order['dataset']['name']}, {steps} steps")
-            timeout_s = sessions.timeout_s(arm, steps, patience=5)
-            answers = crew.request(arm, "train", timeout_s, arm=run.orders[arm], recipe=order)
-            if answers is not None:
-                run.accuracies.append(_accuracy(arm, order, answers[0], shortened))
-        run.training_s = time.monotonic() - start
-
-    return train
-
-
-def _recipe(run: Measurement, recipe: Recipe) -> tuple[dict[str, Any], str]:
-    """The recipe as workers are told it, and in words what was cut from it on a CPU."""
-    on_cpu = run.config.devices.kind == "cpu"
-    epochs = (on_cpu and recipe.cpu_epochs) or recipe.epochs
-    samples = recipe.cpu_samples if on_cpu else None
-    cut = [f"{epochs} of {recipe.epochs} epochs"] if epochs < recipe.epochs else []
-    if samples is not None:
-        cut.append(f"{samples} samples an epoch")
-    order = {"batch": recipe.batch, "lr": recipe.lr, "init": recipe.init, "epochs": epochs, "samples": samples}
-    return {**order, "dataset": run.datasets[recipe.dataset]}, ", ".join(cut)
-
-
-def _accuracy(arm: Arm, order: dict[str, Any], answer: dict[str, Any], shortened: str) -> record.Accuracy:
-    return record.Accuracy(
-        trainer=arm.trainer,
-        workload=arm.workload,
-        world_size=arm.world_size,
-        dataset=order["dataset"]["name"],
-        train_samples=answer["train_samples"],
-        test_samples=answer["test_samples"],
-        per_epoch=tuple(epoch["accuracy"] for epoch in answer["epochs"]),
-        train_s=tuple(epoch["train_s"] for epoch in answer["epochs"]),
-        shortened=shortened,
-    )
+def _arms(units: Sequence[tuple[Arm, ...]]) -> list[Arm]:
+    return list(dict.fromkeys(arm for unit in units for arm in unit))

@@ -84,10 +84,11 @@ class Checkout:
             self._temporary = tempfile.TemporaryDirectory(prefix="scaling-base-", ignore_cleanup_errors=True)
             self.notes = tuple(_fill(self.folder, self.toplevel, self.commit))
         except (GitError, OSError) as error:
+            where = _where()  # how full it is, before it is emptied
             self.__exit__()
             raise CheckoutError(
-                f"base {self._label}: its commit {self.commit[:12]} cannot be checked out in {tempfile.gettempdir()} "
-                f"({error}); {_remedy(self.toplevel)}"
+                f"base {self._label}: its commit {self.commit[:12]} cannot be checked out in {where} ({error}); "
+                f"{_remedy(self.toplevel)}"
             ) from error
         except BaseException:  # Ctrl-C above all: what is half there goes too
             self.__exit__()
@@ -183,7 +184,9 @@ def _fill(folder: Path, source: Path, commit: str) -> Sequence[str]:
     (information / "alternates").write_bytes(os.fsencode(_git_path(source, "objects")) + b"\n")
     if (shallow := _git_path(source, "shallow")).is_file():  # else whoever walks its history stumbles over the end
         shutil.copyfile(shallow, folder / ".git" / "shallow")
-    git(folder, "checkout", "--quiet", "--detach", commit, timeout_s=CHECKOUT_TIMEOUT_S, environment=_APART)
+    # Not `git checkout`: where objects are missing it leaves their files out, and ends with success.
+    git(folder, "read-tree", "-u", "--reset", commit, timeout_s=CHECKOUT_TIMEOUT_S, environment=_APART)
+    git(folder, "update-ref", "--no-deref", "HEAD", commit, environment=_APART)
     notes: list[str] = []
     for line in _listed(folder, "--stage"):
         mode, name, _ = line.split(maxsplit=2)
@@ -213,6 +216,14 @@ def _git_path(source: Path, name: str) -> Path:
 
 def _listed(folder: Path, *arguments: str) -> list[str]:
     return [entry for entry in git(folder, "ls-files", "-z", *arguments, environment=_APART).split("\0") if entry]
+
+
+def _where() -> str:
+    folder = tempfile.gettempdir()
+    try:
+        return f"{folder}, which has {shutil.disk_usage(folder).free / 1e6:.1f} MB left"
+    except OSError:
+        return folder
 
 
 def _remedy(top: Path) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from suite.bases import Base
 from suite.devices import Devices
+from suite.floors import Floor
 from suite.workloads import Workload
 
 BUDGET_S = {"quick": 120.0, "full": 1800.0}
@@ -37,6 +38,7 @@ class Config:
     inconclusive: str
     require_baseline: bool
     report_dir: Path
+    floors: tuple[Floor, ...] = ()
     calibrate: int = 0  # sessions of a calibration, in which nothing is decided early; 0 in a run that judges
 
     def header(self) -> list[str]:

@@ -42,7 +42,7 @@ class Floor(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     entry: int = Field(exclude=True)
-    efficiency: Annotated[float, Field(gt=0, le=1.5, strict=True)]
+    efficiency: Annotated[float, Field(gt=0, le=1.5, strict=True, allow_inf_nan=False)]
     workload: str | None = None
     trainer: str | None = None
     mode: Literal["strong", "weak"] | None = None

@@ -47,7 +47,7 @@ def describe(devices: Devices) -> Machine:
 
 def git_state(folder: Path) -> tuple[str, bool]:
     """The commit checked out in `folder`, and whether tracked files differ; ("unknown", False) outside a repository."""
-    commit = _git(folder, "rev-parse", "--short=12", "HEAD")
+    commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
         return "unknown", False
     return commit, bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))

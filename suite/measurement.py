@@ -10,12 +10,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from suite import cells, record
+from suite.baselines import Baseline
 from suite.bases import Base
+from suite.calibration import Calibration, Spread
 from suite.cells import Arm, Cell, Side
 from suite.config import Config
 from suite.failure import WorkerFailure
+from suite.floors import Floor
 from suite.session import Session
-from suite.verdict import Verdict
 from suite.workloads import Workload
 
 
@@ -27,15 +29,20 @@ class Measurement:
         cells: those that pytest selected.
         commit, dirty: of the user's project when the run began.
         order_seed: draws the order in which arms are timed.
+        baseline: the accepted one of this machine.
+        calibration: how this machine differs from itself, where that was measured.
+        floors: the least efficiency of the cells that have one.
         neighbours: what else used the machine before the first session, in sentences.
-        bases: what the candidate is compared with in this run, by side; none where only a stored baseline is there.
+        bases: what the candidate is compared with in this run, by side.
+        beside: the cells that are: all of them beside a base that the user named, beside a rebuilt baseline those that
+            look slower than the stored one.
+        stored: what the accepted runs of other times say of each cell.
         versions: of each side's interpreter.
         trainers: a worker's answer to "describe", by side and trainer.
         datasets: by the name a workload gives: what was loaded, and where it lies.
         orders: for every arm what its workers are told.
         steps: training steps a window, by arm.
         lost: arms that failed, and why; they stay lost for the run.
-        decided: cells with a PASS or FAIL against a base in the run, by side; decided once, they stay so.
         training_s: how much of the first session was training to accuracy.
         planned: sessions that the budget allows; 0 until the first has shown what one costs.
     """
@@ -45,10 +52,15 @@ class Measurement:
     machine: record.Machine
     commit: str
     dirty: bool
+    baseline: Baseline
+    calibration: Calibration | None = None
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
     order_seed: int = field(default_factory=lambda: random.SystemRandom().randrange(2**31))
+    floors: dict[Cell, Floor] = field(default_factory=dict)
     neighbours: list[str] = field(default_factory=list)
     bases: dict[Side, Base] = field(default_factory=dict)
+    beside: list[Cell] = field(default_factory=list)
+    stored: dict[Cell, tuple[record.CheckRecord, ...]] = field(default_factory=dict)
     versions: dict[Side, dict[str, str]] = field(default_factory=dict)
     trainers: dict[tuple[Side, str], dict[str, Any]] = field(default_factory=dict)
     datasets: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -56,7 +68,6 @@ class Measurement:
     steps: dict[Arm, int] = field(default_factory=dict)
     sessions: list[Session] = field(default_factory=list)
     lost: dict[Arm, WorkerFailure] = field(default_factory=dict)
-    decided: dict[tuple[Cell, Side], Verdict] = field(default_factory=dict)
     accuracies: list[record.Accuracy] = field(default_factory=list)
     training_s: float = 0.0
     planned: int = 0
@@ -84,12 +95,30 @@ class Measurement:
         """A workload of this run by its name."""
         return next(workload for workload in self.config.workloads if workload.name == name)
 
+    def spread(self, cell: Cell) -> Spread | None:
+        """How a cell differs from itself on this host; None where it was not calibrated. Others of its key differ."""
+        if self.calibration is None or self.calibration.host != self.machine.host:
+            return None
+        workload = self.workload(cell.workload)
+        found = self.calibration.spread(cell.trainer, workload.hash, cell.mode, cell.world_size)
+        return None if found is None else found.spread
+
+    def own(self, cell: Cell) -> Arm:
+        """The arm whose time is the cell's."""
+        return cells.arm("candidate", cell.trainer, cell)
+
     def compared(self, cell: Cell) -> dict[Side, Arm]:
-        """The arms a cell cannot do without: its own, and its bases' where they are in the run."""
-        trainers: dict[Side, str] = {"candidate": cell.trainer}
-        trainers |= {side: base.trainer or cell.trainer for side, base in self.bases.items()}
-        return {side: cells.arm(side, trainer, cell) for side, trainer in trainers.items()}
+        """The cell's own arm, and its bases'."""
+        arms: dict[Side, Arm] = {"candidate": self.own(cell)}
+        for side, base in self.bases.items():
+            arms[side] = cells.arm(side, base.trainer or cell.trainer, cell)
+        return arms
 
     def failure(self, cell: Cell) -> WorkerFailure | None:
-        """Why a cell has no answer, if an arm that it cannot do without was lost."""
-        return next((self.lost[arm] for arm in self.compared(cell).values() if arm in self.lost), None)
+        """Why a cell has no answer, if an arm that it cannot do without was lost.
+
+        That is its own, and that of a base which the user named. A baseline that cannot be rebuilt leaves the stored
+        one to judge by.
+        """
+        needed = self.compared(cell).values() if self.config.against is not None else [self.own(cell)]
+        return next((self.lost[arm] for arm in needed if arm in self.lost), None)

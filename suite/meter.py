@@ -24,7 +24,6 @@ from suite import gpus
 from suite.conditions import TICK_S, Conditions, resolution_s
 from suite.devices import Devices
 from suite.gpus import GpuReading, Gpus
-from suite.quiet import available_cores
 
 CPUS = Path("/sys/devices/system/cpu")
 CPUINFO = Path("/proc/cpuinfo")
@@ -41,7 +40,7 @@ class Reading:
         steal_s: that the hypervisor kept; None where the system does not show it.
         own_s: of each process of ours that is still there.
         load: over one minute.
-        mhz: of the slowest core in use; None where the system does not show it.
+        mhz: of the slowest core that a rank is bound to; None where there is none, or the system does not show it.
         known: GPU processes that are ours or were there before the run.
     """
 
@@ -60,7 +59,7 @@ class Meter:
 
     def __init__(self, devices: Devices) -> None:
         self._gpus = Gpus(devices)
-        self._frequency = Frequency(devices.cores or available_cores())
+        self._frequency = Frequency(devices.cores)
         self._own: set[psutil.Process] = set()
         self._before_run: frozenset[int] = frozenset()
         self._known: frozenset[int] = frozenset()
@@ -120,12 +119,15 @@ class Frequency:
     """What the kernel says of the frequency of some cores."""
 
     def __init__(self, cores: Iterable[int], cpus: Path = CPUS, cpuinfo: Path = CPUINFO) -> None:
-        files = [cpus / f"cpu{core}" / "cpufreq" / "scaling_cur_freq" for core in sorted(set(cores))]
+        self._cores = sorted(set(cores))
+        files = [cpus / f"cpu{core}" / "cpufreq" / "scaling_cur_freq" for core in self._cores]
         self._files = [file for file in files if file.is_file()]
         self._cpuinfo = cpuinfo
 
     def slowest_mhz(self) -> float | None:
         """The lowest of them; of any core, where only /proc/cpuinfo has it. None where nothing shows it."""
+        if not self._cores:
+            return None
         with contextlib.suppress(OSError, ValueError):
             if self._files:
                 return min(int(file.read_text()) for file in self._files) / 1000  # the files are in kHz

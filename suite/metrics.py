@@ -22,7 +22,7 @@ class Interval:
     high: float | None = None
 
 
-def t_quantile(df: int, probability: float) -> float:
+def t_quantile(df: float, probability: float) -> float:
     """The quantile of Student's t distribution."""
     return float(stdtrit(df, probability))
 
@@ -54,6 +54,23 @@ def location(values: Sequence[float]) -> float:
     cut = len(values) // 4
     middle = sorted(values)[cut : len(values) - cut]
     return math.fsum(middle) / len(middle)
+
+
+def location_variance(values: Sequence[float]) -> tuple[float, int]:
+    """Variance of `location` as these values alone show it, and its degrees of freedom.
+
+    Tukey and McLaughlin (1963): a trimmed mean varies as the winsorised sample does, in which every value that was cut
+    counts as the outermost one that was kept. With h values kept it is the sum of squares / (h (h - 1)), on h - 1.
+
+    Args:
+        values: at least 2.
+    """
+    cut = len(values) // 4
+    kept = sorted(values)[cut : len(values) - cut]
+    winsorised = [*[kept[0]] * cut, *kept, *[kept[-1]] * cut]
+    mean = math.fsum(winsorised) / len(winsorised)
+    squares = math.fsum((value - mean) ** 2 for value in winsorised)
+    return squares / (len(kept) * (len(kept) - 1)), len(kept) - 1
 
 
 def log_step_s(duration_ns: int, steps: int) -> float:

@@ -10,7 +10,7 @@ import pytest
 
 from reference.schedule import MODES
 from reference.trainers import TRAINERS
-from suite import bases, devices, workloads
+from suite import bases, devices, floors, workloads
 from suite.bases import Base
 from suite.config import BUDGET_S, MIN_SESSIONS, Config
 
@@ -90,6 +90,7 @@ def read(config: pytest.Config) -> Config:
     try:
         found = devices.parse(get.text("devices", "auto"))
         known = workloads.available(root / "pyproject.toml")
+        least = floors.available(root / "pyproject.toml", known)
     except ValueError as error:
         raise pytest.UsageError(f"--scaling: {error}") from error
     names = get.texts("workload", ("lenet",))
@@ -122,6 +123,7 @@ def read(config: pytest.Config) -> Config:
         inconclusive=get.one_of("inconclusive", get.text("inconclusive", "warn"), ("warn", "fail")),
         require_baseline=get.text("require-baseline", "no") not in ("no", "false"),
         report_dir=get.folder("report-dir", "reports", root),
+        floors=least,
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from suite import baselines, campaign, machine, options, results
+from suite import baselines, calibration, campaign, floors, machine, options, results
 from suite.cells import Cell, short
 from suite.config import Config
 from suite.devices import cuda_count
@@ -174,14 +174,22 @@ class Run:
     """The run behind all selected cells: measured when the first of them asks, kept, and shown at the end.
 
     Raises:
-        RecordError: the accepted baseline cannot be read, or no report folder made; before anything is measured.
+        RecordError: the accepted baseline or the calibration cannot be read, or no report folder made.
+        ValueError: two floors hold for a cell and none is more specific. Both come before anything is measured.
     """
 
     def __init__(self, config: pytest.Config, cells: list[Cell]) -> None:
         self.settings = settings = config.stash[CONFIG]
         about = machine.describe(settings.devices)
-        baseline = baselines.read(settings.report_dir, about.key)
-        self.measurement = Measurement(settings, cells, about, *machine.git_state(settings.root))
+        self.measurement = Measurement(
+            settings,
+            cells,
+            about,
+            *machine.git_state(settings.root),
+            baseline=baselines.read(settings.report_dir, about.key),
+            calibration=calibration.read(settings.report_dir, about.key),
+            floors=floors.resolve(settings.floors, cells, settings.devices.oversubscribed),
+        )
         self.accepted = ""
         runs = settings.report_dir / about.key / "runs"
         try:
@@ -194,7 +202,7 @@ class Run:
             self.measurement.interrupted = True
             raise
         finally:
-            self.record = results.to_record(self.measurement, baseline)
+            self.record = results.to_record(self.measurement)
             config.stash[RUN] = self
             write_atomically(self.folder / "record.json", self.record.model_dump_json(indent=1) + "\n")
             write_atomically(self.folder / "summary.md", markdown.render(self.record))
@@ -248,7 +256,7 @@ def scaling_run(request: pytest.FixtureRequest) -> Run:
     cells = [_parameters(item)["scaling_cell"] for item in request.session.items if "scaling_cell" in _parameters(item)]
     try:
         return Run(request.config, cells)
-    except RecordError as error:
+    except ValueError as error:  # RecordError is one
         pytest.fail(f"ERROR: {error}", pytrace=False)
 
 

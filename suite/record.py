@@ -119,6 +119,7 @@ class Accuracy(_Part):
     trainer: str
     workload: str
     world_size: int
+    seed: int = 1
     dataset: str
     train_samples: int
     test_samples: int
@@ -135,6 +136,7 @@ class CheckRecord(_Part):
     outcome: Outcome
     reason: str
     ratio: IntervalRecord | None = None
+    counts: bool = True  # whether it decides the cell, or is only shown beside what does
 
 
 class CellRecord(_Part):
@@ -157,6 +159,7 @@ class CellRecord(_Part):
     speedup: IntervalRecord | None = None
     slowdown: IntervalRecord | None = None
     checks: tuple[CheckRecord, ...] = ()
+    warning: str = ""
     accuracy: Finite | None = None
     devices: tuple[str, ...] = ()
 

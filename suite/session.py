@@ -169,6 +169,10 @@ class Sessions:
             crew.kill()  # what is still there: nothing, unless this was interrupted
             session.wall_s = time.monotonic() - start
 
+    def plan_anew(self) -> None:
+        """Let the next session choose its number of blocks: other arms are timed from now on."""
+        self._blocks = 0
+
     def timeout_s(self, arm: Arm, steps: int, patience: float = PATIENCE) -> float:
         """How long an arm may take for so many steps before it counts as hung; the clock is not for slowness."""
         return max(20.0, patience * steps * self.step_s[arm])

@@ -15,6 +15,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
 
+from suite.verdict.accuracy import MARGIN, SEED_PAIRS
+
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -23,6 +25,7 @@ class _Frozen(BaseModel):
 class Recipe(_Frozen):
     """How a net is really trained for its accuracy; the same at every world size (strong scaling).
 
+    k devices are compared with one over `seed_pairs` fresh nets each, and must not lose `margin` (a share).
     `cpu_epochs` and `cpu_samples` are what is left of it where there is no GPU; a report that used them says so.
     """
 
@@ -31,6 +34,8 @@ class Recipe(_Frozen):
     lr: PositiveFloat = 0.1
     epochs: PositiveInt = 20
     init: str = "xavier"
+    margin: float = Field(default=MARGIN, gt=0, lt=1)
+    seed_pairs: PositiveInt = SEED_PAIRS
     cpu_epochs: PositiveInt | None = None
     cpu_samples: PositiveInt | None = None
 
@@ -80,7 +85,8 @@ class Workload(_Frozen):
     @property
     def hash(self) -> str:
         """Twelve hex digits over all that changes what is measured."""
-        content = self.model_dump(mode="json", exclude={"name", "published"})
+        judging = {"margin": True, "seed_pairs": True}
+        content = self.model_dump(mode="json", exclude={"name": True, "published": True, "accuracy": judging})
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
 

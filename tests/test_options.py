@@ -91,8 +91,15 @@ def test_repeated_and_comma_separated_values_are_the_same(project: Project) -> N
         (["--scaling-budget", "soon"], "*--scaling-budget 'soon': expected a number above 0"),
         (["--scaling-require-devices", "-1"], "*expected a number above -1"),
         (["--scaling-accept", "faster"], "*--scaling-accept 'faster': valid values are yes, slower"),
-        (["--scaling-against", "nope"], "*--scaling-against 'nope': no trainer of that name*"),
-        (["--scaling-against", "python:/usr/bin/python3"], "*only a trainer can be compared with so far"),
+        (
+            ["--scaling-against", "nope"],
+            "*--scaling-against 'nope': neither a trainer (*nor a Python interpreter (*nor a git ref*",
+        ),
+        (
+            ["--scaling-against", "python:nope"],
+            "*--scaling-against 'python:nope': 'nope': there is no such program on PATH",
+        ),
+        (["--scaling-against", "ref:nope"], "*a git ref needs one*"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

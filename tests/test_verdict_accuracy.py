@@ -97,14 +97,15 @@ def test_the_simulation_tells_a_rule_that_spends_the_error_in_every_comparison()
 
 def test_the_simulation_tells_a_rule_that_looks_at_the_mean_alone() -> None:
     def naive(pairs: Pairs, comparisons: int) -> Outcome:
-        return Outcome.PASS if sum(many - one for one, many in pairs) / len(pairs) > -MARGIN else Outcome.FAIL
+        return Outcome.PASS if sum(many - one for one, many in pairs) / len(pairs) > -MARGIN / 2 else Outcome.FAIL
 
-    assert exceeds(outcomes(Seeds(0.01, 360), MARGIN, 1, naive).count(Outcome.PASS), RUNS, ALPHA_PASS)
-    assert exceeds(outcomes(Seeds(0.03, 360), 0.0, 1, naive).count(Outcome.FAIL), RUNS, ALPHA_FAIL)
+    seeds = Seeds(0.03, 360)
+    assert exceeds(outcomes(seeds, 0.0, 1, naive).count(Outcome.FAIL), RUNS, ALPHA_FAIL)
+    assert exceeds(outcomes(seeds, MARGIN, 1, naive).count(Outcome.PASS), RUNS, ALPHA_PASS)
 
 
 def test_a_spread_without_its_floor_alarms_where_two_pairs_agree_by_luck() -> None:
-    """On 50 test samples two pairs are equally far apart in one run of thirteen; the floor is what keeps them quiet."""
+    """On 50 test samples two pairs are equally far apart in one run of twenty; the floor is what keeps them quiet."""
 
     def bare(pairs: Pairs, comparisons: int) -> Outcome:
         return noninferiority(pairs, comparisons=comparisons, seed_sd=1e-9).outcome
@@ -115,11 +116,12 @@ def test_a_spread_without_its_floor_alarms_where_two_pairs_agree_by_luck() -> No
 
 
 @pytest.mark.parametrize("test_samples", [360, 10_000])
-def test_the_default_pairs_have_the_power_they_are_chosen_for(test_samples: int) -> None:
-    """Six pairs of spread .014 and the test set's own: equal training passes, a loss of two margins fails."""
+@pytest.mark.parametrize(("comparisons", "loss"), [(1, 2 * MARGIN), (12, 3 * MARGIN)])
+def test_the_default_pairs_have_the_power_they_are_chosen_for(test_samples: int, comparisons: int, loss: float) -> None:
+    """Six pairs with a spread of .014 and the test set's own."""
     seeds = Seeds(0.01, test_samples)
-    assert outcomes(seeds, 0.0, 12).count(Outcome.PASS) >= 0.95 * RUNS
-    assert outcomes(seeds, 2 * MARGIN, 12).count(Outcome.FAIL) >= 0.95 * RUNS
+    assert outcomes(seeds, 0.0, comparisons).count(Outcome.PASS) >= 0.95 * RUNS
+    assert outcomes(seeds, loss, comparisons).count(Outcome.FAIL) >= 0.95 * RUNS
 
 
 def test_six_pairs_cannot_exclude_a_rare_collapse_on_k_devices() -> None:
@@ -194,6 +196,12 @@ def test_equal_differences_are_not_taken_for_certainty() -> None:
     assert noninferiority(pairs, comparisons=12, test_samples=10_000).outcome is Outcome.FAIL
 
 
+def test_no_error_on_a_handful_of_images_is_no_proof() -> None:
+    pairs = [(1.0, 1.0)] * 2
+    assert noninferiority(pairs, comparisons=1, test_samples=5).outcome is Outcome.INCONCLUSIVE
+    assert noninferiority(pairs, comparisons=1, test_samples=10_000).outcome is Outcome.PASS
+
+
 def test_an_improvement_never_fails() -> None:
     found = noninferiority([(0.7 + i / 100, 0.95) for i in range(6)], comparisons=1, test_samples=360)
     assert found.outcome is Outcome.PASS
@@ -228,7 +236,7 @@ def test_inconclusive_says_how_many_more_pairs_and_they_are_enough() -> None:
     sd = spread * math.sqrt(4 / 3)
     for count, enough in ((7, False), (8, True)):
         half = stats.t.ppf(1 - ALPHA_PASS, count - 1) * sd / math.sqrt(count)
-        assert (half < MARGIN) is enough
+        assert (half < MARGIN) == enough
     wider = noninferiority(
         [(0.9, 0.9 + spread), (0.9, 0.9 - spread)] * 2, comparisons=1, test_samples=10_000, margin=0.09
     )
@@ -236,20 +244,17 @@ def test_inconclusive_says_how_many_more_pairs_and_they_are_enough() -> None:
 
 
 def test_a_forecast_beyond_reason_is_not_made() -> None:
-    found = noninferiority([(0.9, 0.9), (0.9, 0.8002)] * 2, comparisons=1, test_samples=360, margin=0.0500001)
+    found = noninferiority([(1.0, 0.0), (0.0, 0.95)], comparisons=1, test_samples=360)
     assert found.outcome is Outcome.INCONCLUSIVE
-    hopeless = noninferiority([(1.0, 0.0), (0.0, 0.95)], comparisons=1, test_samples=360)
-    assert "it needs more seed pairs than is sensible" in hopeless.reason
+    assert found.reason.endswith("it needs more seed pairs than is sensible")  # and no margin of 1 or more
 
 
 @pytest.mark.parametrize("value", [math.nan, -0.01, 91.0, math.inf])
 def test_an_accuracy_that_is_none_is_refused(value: float) -> None:
-    with pytest.raises(
-        ValueError, match="accuracy of seed pair 2 on k devices is .*: it must be a share from 0 to 1; div"
-    ):
+    with pytest.raises(ValueError, match=r"accuracy of seed pair 2 on k devices is .*: it must be a share from 0 to 1"):
         noninferiority([(0.9, 0.9), (0.9, value)], comparisons=1)
     with pytest.raises(
-        ValueError, match="accuracy of seed pair 1 on 1 device is .*leave out a pair that was not trained"
+        ValueError, match=r"seed pair 1 on 1 device is .*leave out a pair that was not trained to its end"
     ):
         noninferiority([(value, 0.9)], comparisons=1)
 

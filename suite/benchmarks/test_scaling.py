@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from suite import results
+from suite import samples
 from suite.cells import Cell, arm
 from suite.plugin import CONFIG, Run, ScalingWarning
 from suite.record import CellRecord
@@ -36,7 +36,7 @@ def test_scaling(
     replay(
         benchmark,
         CLOCK,
-        results.step_samples_s(scaling_run.measurement, own),
+        samples.step_samples_s(scaling_run.measurement, own),
         {"cell": scaling_cell.id, "verdict": found.outcome.value, "run_id": scaling_run.record.run_id},
     )
     if found.outcome is Outcome.FAIL:
@@ -49,6 +49,8 @@ def test_scaling(
         if settings.require_baseline:
             pytest.fail(message, pytrace=False)
         warnings.warn(ScalingWarning(message), stacklevel=1)
+    if found.warning:
+        warnings.warn(ScalingWarning(f"{scaling_cell.id}: {found.warning}"), stacklevel=1)
 
 
 def properties(cell: CellRecord) -> list[tuple[str, str]]:

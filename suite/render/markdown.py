@@ -13,7 +13,7 @@ def render(record: Record) -> str:
     counts = Counter(cell.outcome.value for cell in record.cells)
     verdicts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
     timed_on = sorted(record.datasets.items())
-    commit = record.environment.commit + (" (with uncommitted changes)" if record.environment.dirty else "")
+    commit = record.environment.commit[:12] + (" (with uncommitted changes)" if record.environment.dirty else "")
     lines = [
         f"# Scaling: {verdicts or 'no cells'}",
         "",

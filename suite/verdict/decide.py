@@ -32,6 +32,6 @@ def decide(mean: float, low: float, high: float, tolerance: float, ratio: Interv
     )
 
 
-def quantile(df: int, probability: float) -> float:
+def quantile(df: float, probability: float) -> float:
     """Student's t quantile; infinite where no error may be spent."""
     return math.inf if probability >= 1 else t_quantile(df, probability)

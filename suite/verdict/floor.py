@@ -63,11 +63,10 @@ def floor(
     mean, error = mean_and_standard_error([math.log(minimum) - value for value in log_efficiencies])
     share, df = spending(sessions, planned), sessions - 1
     said = f"efficiency {_words(from_logs(log_efficiencies))}, floor {minimum:.2f}"
-    if share > 0:  # a look that was not planned has nothing to spend
-        if mean > quantile(df, 1 - ALPHA_FAIL / comparisons * share) * error:
-            return Verdict(Outcome.FAIL, f"{said}: surely below it")
-        if mean + quantile(df, 1 - ALPHA_PASS * share) * error < math.log1p(tolerance):
-            return Verdict(Outcome.PASS, f"{said}: not below it by {tolerance:.0%} or more")
+    if mean > quantile(df, 1 - ALPHA_FAIL / comparisons * share) * error:
+        return Verdict(Outcome.FAIL, f"{said}: surely below it")
+    if mean + quantile(df, 1 - ALPHA_PASS * share) * error < math.log1p(tolerance):
+        return Verdict(Outcome.PASS, f"{said}: not below it by {tolerance:.0%} or more")
     return Verdict(
         Outcome.INCONCLUSIVE,
         f"{said}: neither surely below it nor surely above {minimum / (1 + tolerance):.2f}: "

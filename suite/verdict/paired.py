@@ -1,15 +1,16 @@
-"""A cell against a base that was measured in the same sessions.
+"""A cell beside a base that was measured in the same sessions.
 
-A cell's session gives one number, delta = ln(t_candidate / t_base), the mean over its blocks; slower is positive.
-Sessions are fresh processes and are taken as independent draws around the true delta, whose spread is estimated from
-them alone, so the t distribution holds at any noise. A run looks at its cells after every session from the third on,
-and stops early in either direction. The error probability is split over the looks (`spending`) and, for FAIL, over the
-cells of the run, so that by the union bound
+A run looks at its cells after every session and stops early in either direction. The error probability is split over
+the looks (`spending`) and, for FAIL, over everything in the run that can fail, so that by the union bound
 
-    P(any FAIL | no cell is slower) <= ALPHA_FAIL   and   P(PASS | delta >= ln(1 + tolerance)) <= ALPHA_PASS for each
+    P(any FAIL | nothing is slower) <= ALPHA_FAIL   and   P(PASS | delta >= ln(1 + tolerance)) <= ALPHA_PASS for each
     cell.
 
-Not here yet: spread learned by calibration, confirmation, floors, drift, accuracy.
+A look at which the cell is surely slower makes it suspicious and no more: FAIL is said at a later one, when fresh
+processes have added their session and everything together still says so. PASS before the last look also asks that half
+the tolerance is out of sight, so that a slowdown a little below it is not waved through on the way.
+
+The verdict is a function of the sessions alone: it goes through all looks again and gives the first decision.
 """
 
 from __future__ import annotations
@@ -17,27 +18,37 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from suite.metrics import from_logs, location, mean_and_standard_error
-from suite.verdict.decide import decide, quantile
-from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, Outcome, Verdict
+from suite.metrics import from_logs, location
+from suite.verdict.decide import quantile
+from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, Outcome, Verdict, percent
+from suite.verdict.spread import Estimate, Learned, estimate
 
-FIRST_LOOK = 3  # sessions; with two the t distribution's tail is so heavy that nothing could be decided
+FIRST_LOOK = 3  # sessions; with two, and nothing learned, the t distribution's tail is so heavy that nothing is decided
+FIRST_LOOK_LEARNED = 2
+SETTLED = 0.10  # how probable it may still be that the slowdown reaches half the tolerance, for a PASS before the end
+
+_MOST_SESSIONS = 1000  # a forecast beyond it is no advice
 
 
-def spending(sessions: int, planned: int) -> float:
+def spending(sessions: int, planned: int, first: int = FIRST_LOOK) -> float:
     """The share of the error probability that the look after `sessions` may use; over all looks it adds up to 1.
 
-    The cumulative share grows with the cube of the sessions: early looks are nearly free and decide only what is
-    obvious, and the last one keeps most of the power.
+    The cumulative share grows with the cube of the sessions (a power family of Lan and DeMets, 1983): early looks are
+    nearly free and decide only what is obvious, and the last one keeps most of the power.
     """
-    if not FIRST_LOOK <= sessions <= max(planned, FIRST_LOOK):
+    if not first <= sessions <= max(planned, first):
         return 0.0
-    before = 0 if sessions == FIRST_LOOK else sessions - 1
-    return (sessions**3 - before**3) / max(planned, FIRST_LOOK) ** 3
+    before = 0 if sessions == first else sessions - 1
+    return (sessions**3 - before**3) / max(planned, first) ** 3
 
 
 def paired(
-    rounds: Sequence[Sequence[float]], tolerance: float, comparisons: int, planned: int, session_s: float
+    rounds: Sequence[Sequence[float]],
+    tolerance: float,
+    comparisons: int,
+    planned: int,
+    session_s: float,
+    learned: Learned | None = None,
 ) -> Verdict:
     """Judge a cell whose base was measured in the same sessions.
 
@@ -47,43 +58,64 @@ def paired(
         comparisons: how many of the run can fail.
         planned: sessions that the budget allows.
         session_s: wall seconds of one session, for the advice when nothing is clear.
+        learned: what a calibration knows of this machine.
     """
-    deltas = [location(session) for session in rounds]
-    cells = comparisons
-    if len(deltas) < FIRST_LOOK:
+    first = FIRST_LOOK if learned is None else FIRST_LOOK_LEARNED
+    ratio = from_logs([location(session) for session in rounds])
+    if len(rounds) < first:
         return Verdict(
             Outcome.INCONCLUSIVE,
-            f"{len(deltas)} session(s) measured, {FIRST_LOOK} are needed for a decision: raise the budget to about "
-            f"{math.ceil((FIRST_LOOK + 1) * session_s)} s",
-            from_logs(deltas),
+            f"{len(rounds)} session(s) measured, {first} are needed for a decision: raise the budget to about "
+            f"{math.ceil((first + 1) * session_s)} s",
+            ratio,
         )
-    share = spending(len(deltas), planned)
-    mean, error = mean_and_standard_error(deltas)
-    df = len(deltas) - 1
-    return decide(
-        mean,
-        low=mean - quantile(df, 1 - ALPHA_FAIL / cells * share) * error,
-        high=mean + quantile(df, 1 - ALPHA_PASS * share) * error,
-        tolerance=tolerance,
-        ratio=from_logs(deltas),
-        advice=_advice(deltas, tolerance, cells, planned, session_s),
-    )
+    margin, alpha_fail = math.log1p(tolerance), ALPHA_FAIL / comparisons
+    suspicious = crossing = False
+    for sessions in range(2, len(rounds) + 1):
+        found = estimate(rounds[:sessions], learned)
+        share = spending(sessions, planned, first)
+        low, high = _bound(found, -1, alpha_fail * share), _bound(found, 1, ALPHA_PASS * share)
+        crossing = low > 0 and found.mean >= margin / 2
+        # On two sessions and nothing learned no bound at a look's small share is of use; suspicion costs no error.
+        alarming = crossing if learned else _bound(found, -1, alpha_fail) > 0 and found.mean >= margin / 2
+        if crossing and suspicious:
+            so_far = from_logs([location(session) for session in rounds[:sessions]])
+            reason = f"{percent(found.mean)} than the base, surely not equal (at least {percent(low)})"
+            return Verdict(Outcome.FAIL, reason, so_far)
+        settled = sessions >= planned or _bound(found, 1, SETTLED) < margin / 2
+        if high < margin and found.mean < margin / 2 and settled:
+            so_far = from_logs([location(session) for session in rounds[:sessions]])
+            return Verdict(Outcome.PASS, f"{percent(found.mean)} than the base, at most {percent(high)}", so_far)
+        suspicious = suspicious or alarming
+    if crossing:
+        possible = "surely slower, and a further session must confirm it"
+    else:
+        possible = f"and anything from {percent(low)} to {percent(high)} is possible"
+    advice = _advice(found, tolerance, alpha_fail, session_s)
+    return Verdict(Outcome.INCONCLUSIVE, f"{percent(found.mean)} than the base, {possible}: {advice}", ratio)
 
 
-def _advice(deltas: Sequence[float], tolerance: float, cells: int, planned: int, session_s: float) -> str:
-    mean, error = mean_and_standard_error(deltas)
-    sd, margin = error * math.sqrt(len(deltas)), math.log1p(tolerance)
-    towards_fail = mean > margin / 2
-    distance = mean if towards_fail else margin - mean
-    alpha = ALPHA_FAIL / cells if towards_fail else ALPHA_PASS
-    # The last look's share of a long plan is about its whole in a short one; half is a fair stand-in for the forecast.
-    needed = next(
-        (n for n in range(len(deltas) + 1, 1000) if quantile(n - 1, 1 - alpha / 2) * sd / math.sqrt(n) < distance),
-        None,
-    )
-    upper = max(mean, 0) + quantile(len(deltas) - 1, 1 - ALPHA_PASS * spending(planned, planned)) * error
+def _bound(found: Estimate, direction: int, alpha: float) -> float:
+    """The one-sided confidence bound of an estimate; infinite where no error may be spent."""
+    return math.inf * direction if alpha <= 0 else found.mean + direction * quantile(found.df, 1 - alpha) * found.error
+
+
+def _advice(found: Estimate, tolerance: float, alpha_fail: float, session_s: float) -> str:
+    margin = math.log1p(tolerance)
+    towards_fail = found.mean > margin / 2
+    distance = found.mean if towards_fail else margin - found.mean
+    alpha = alpha_fail if towards_fail else ALPHA_PASS
+    needed = next((n for n in range(found.sessions + 1, _MOST_SESSIONS) if _half(found, n, alpha) < distance), None)
+    if needed is None:
+        minutes = "more time than is sensible"
+    else:
+        minutes = f"about {(needed - found.sessions) * session_s / 60:.1f} more minutes"
+    upper = max(found.mean, 0) + _half(found, found.sessions, ALPHA_PASS)
     reachable = math.expm1(min(upper, math.log(10)))
-    minutes = (
-        f"about {(needed - len(deltas)) * session_s / 60:.1f} more minutes" if needed else "more time than is sensible"
-    )
     return f"it needs {minutes}, a quieter machine, or a tolerance of {max(reachable, tolerance):.0%}"
+
+
+def _half(found: Estimate, sessions: int, alpha: float) -> float:
+    """Half width after so many sessions, at half the error: what a last look spends of it is about that."""
+    df = found.df + sessions - found.sessions
+    return quantile(df, 1 - alpha / 2) * math.sqrt(found.variance / sessions)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from suite.metrics import Interval
 from suite.verdict.decide import decide, quantile
@@ -36,7 +36,8 @@ _ENOUGH_DF = MIN_BASELINE_RUNS - 1
 # More would describe older surroundings and gain little.
 KEPT_RUNS = 9
 
-_REMEDY = "accept more runs, or measure a base in the same run (--scaling-against)"
+_BASE = "measure a base in the same run (--scaling-against)"
+_MORE_RUNS = "accept more runs"
 
 
 @dataclass(frozen=True)
@@ -103,46 +104,37 @@ def against_runs(
     if not accepted:
         return Verdict(Outcome.NO_BASELINE, "no accepted run has this cell: --scaling-accept keeps one")
     seen = _predict(candidate.host, accepted)
-    delta = candidate.log_t - seen.mean
-    estimate = Interval(math.exp(delta))
-    said = f"{percent(delta)} than the {len(accepted)} accepted run(s)"
-    enough = seen.df >= _ENOUGH_DF
-    if seen.elsewhere and not enough:
-        unknown = f"all of other hosts, and how hosts differ is not known from fewer than {MIN_BASELINE_RUNS} of them"
-        return Verdict(Outcome.INCONCLUSIVE, f"{said}, {unknown}: {_REMEDY}", estimate)
-    if spread is None and not enough:
-        unknown = f"how runs differ on this machine is not known from fewer than {MIN_BASELINE_RUNS}"
-        return Verdict(Outcome.INCONCLUSIVE, f"{said}, but {unknown}: {_REMEDY}", estimate)
-    excess = _excess(candidate, seen.runs)
-    if excess is None:
-        most = max(run.sessions for run in seen.runs)
-        return Verdict(
-            Outcome.INCONCLUSIVE,
-            f"{said}, but measured in {candidate.sessions} session(s), they in up to {most}: "
-            "raise the budget, or measure a base in the same run (--scaling-against)",
-            estimate,
-        )
-    pooled = seen if spread is None or seen.by_host else seen.pooled(spread)
-    final = seen if enough else pooled
-    fewest_df = candidate.sessions - 1 if excess > 0 else math.inf
-    final_df, final_se = min(final.df, fewest_df), final.error(excess)
-    half = quantile(int(final_df), 0.975) * final_se
-    found = decide(
-        delta,
-        low=delta - quantile(int(min(pooled.df, fewest_df)), 1 - ALPHA_FAIL / comparisons) * pooled.error(excess),
-        high=delta + quantile(int(final_df), 1 - ALPHA_PASS) * final_se,
-        tolerance=tolerance,
-        ratio=Interval(math.exp(delta), math.exp(delta - half), math.exp(delta + half)),
-        advice=_advice(seen, math.log1p(tolerance) - max(delta, 0.0)) if enough else _REMEDY,
-    )
-    if found.outcome is Outcome.PASS and not enough:
-        return Verdict(
-            Outcome.INCONCLUSIVE,
-            f"{said}; only {MIN_BASELINE_RUNS} or more show how runs differ, and nothing passes on calibrate's figure "
-            f"alone: {_REMEDY}",
-            found.ratio,
-        )
-    return found
+    return _judge(candidate, seen, f"the {len(seen.runs)} accepted run(s)", tolerance, comparisons, spread)
+
+
+def against_pin(
+    candidate: Run,
+    pin: Run,
+    accepted: Sequence[Run],
+    tolerance: float,
+    comparisons: int,
+    spread: RunSpread | None = None,
+) -> Verdict:
+    """Judge a cell against one older run, for what creeps: each week's run is close to those before it.
+
+    The level is the pin's alone, so s^2 (1 + 1/n) has n = 1; how runs differ is what the newest ones show, in which a
+    creep's own slope is spread. The same promises as `against_runs`; where the pin is one of `accepted`, its deviation
+    is in the estimated spread as well, which only makes the bounds wider.
+
+    Args:
+        candidate: the run to be judged.
+        pin: the oldest accepted run of the cell's present level.
+        accepted: the newest ones, oldest first.
+        tolerance, comparisons, spread: as in `against_runs`.
+    """
+    if not accepted:
+        return Verdict(Outcome.NO_BASELINE, "no accepted run has this cell: --scaling-accept keeps one")
+    seen = _predict(candidate.host, accepted)
+    if pin.host != candidate.host and not seen.by_host:
+        delta = candidate.log_t - pin.log_t
+        reason = f"{percent(delta)} than the pinned run, which is another host's: {_BASE}"
+        return Verdict(Outcome.INCONCLUSIVE, reason, Interval(math.exp(delta)))
+    return _judge(candidate, replace(seen, pin=pin), "the pinned run", tolerance, comparisons, spread)
 
 
 def stored(log_t: float, baseline_log_t: Sequence[float], tolerance: float, cells: int) -> Verdict:
@@ -155,10 +147,11 @@ class _Prediction:
     """The level that a new run is held against, and how runs differ around it.
 
     Attributes:
-        runs: those that give the level.
+        runs: those whose mean is the level, unless one older run alone is.
         variance, df: of one run's ln t.
         by_host: whether they are of different hosts, so that `variance` has what differs between hosts in it.
         elsewhere: whether they are all of other hosts than the candidate's.
+        pin: the older run.
     """
 
     runs: Sequence[Run]
@@ -166,20 +159,25 @@ class _Prediction:
     df: float
     by_host: bool
     elsewhere: bool
+    pin: Run | None = None
+
+    @property
+    def level(self) -> Sequence[Run]:
+        return self.runs if self.pin is None else (self.pin,)
 
     @property
     def mean(self) -> float:
-        return math.fsum(run.log_t for run in self.runs) / len(self.runs)
+        return math.fsum(run.log_t for run in self.level) / len(self.level)
 
     def error(self, excess: float) -> float:
         """Standard error of the difference between a new run and the level: one run's spread, and the level's own."""
-        return math.sqrt(self.variance * (1 + 1 / len(self.runs)) + excess)
+        return math.sqrt(self.variance * (1 + 1 / len(self.level)) + excess)
 
     def pooled(self, spread: RunSpread) -> _Prediction:
         """With calibrate's estimate of the same variance, each by its degrees of freedom."""
         df = self.df + spread.df
         variance = (self.df * self.variance + spread.df * spread.sd**2) / df
-        return _Prediction(self.runs, variance, df, self.by_host, self.elsewhere)
+        return replace(self, variance=variance, df=df)
 
 
 def _predict(host: str, accepted: Sequence[Run]) -> _Prediction:
@@ -190,9 +188,61 @@ def _predict(host: str, accepted: Sequence[Run]) -> _Prediction:
     df = len(accepted) - len(hosts)
     if (own and df >= _ENOUGH_DF) or len(newest) < MIN_BASELINE_RUNS:
         variance = math.fsum(map(_squares, hosts.values())) / df if df else 0.0
-        return _Prediction(own or newest, variance, df if own else 0, by_host=False, elsewhere=not own)
+        level = own or newest
+        return _Prediction(level, variance, df if own else 0, by_host=False, elsewhere=not own)
     df = len(newest) - 1
     return _Prediction(newest, _squares(newest) / df, df, by_host=True, elsewhere=not own)
+
+
+def _judge(
+    candidate: Run, seen: _Prediction, what: str, tolerance: float, comparisons: int, spread: RunSpread | None
+) -> Verdict:
+    delta = candidate.log_t - seen.mean
+    said = f"{percent(delta)} than {what}"
+    if why := _incomparable(candidate, seen, spread):
+        return Verdict(Outcome.INCONCLUSIVE, f"{said}, {why}", Interval(math.exp(delta)))
+    enough = seen.df >= _ENOUGH_DF
+    pooled = seen if spread is None or seen.by_host else seen.pooled(spread)
+    final = seen if enough else pooled
+    alone = (candidate,) if seen.pin is None else (candidate, seen.pin)
+    excess = math.fsum(_excess(run, seen.runs) for run in alone)
+    fewest_df = min((run.sessions - 1 for run in alone if _excess(run, seen.runs) > 0), default=math.inf)
+    final_df, final_se = int(min(final.df, fewest_df)), final.error(excess)
+    half = quantile(final_df, 0.975) * final_se
+    found = decide(
+        delta,
+        low=delta - quantile(int(min(pooled.df, fewest_df)), 1 - ALPHA_FAIL / comparisons) * pooled.error(excess),
+        high=delta + quantile(final_df, 1 - ALPHA_PASS) * final_se,
+        tolerance=tolerance,
+        ratio=Interval(math.exp(delta), math.exp(delta - half), math.exp(delta + half)),
+        advice=_advice(seen, math.log1p(tolerance) - max(delta, 0.0)) if enough else f"{_MORE_RUNS}, or {_BASE}",
+    )
+    if found.outcome is Outcome.PASS and not enough:
+        return Verdict(
+            Outcome.INCONCLUSIVE,
+            f"{said}; only {MIN_BASELINE_RUNS} or more show how runs differ, and nothing passes on calibrate's figure "
+            f"alone: {_MORE_RUNS}, or {_BASE}",
+            found.ratio,
+        )
+    return found
+
+
+def _incomparable(candidate: Run, seen: _Prediction, spread: RunSpread | None) -> str:
+    """Why no interval can be put around the difference, and what to do about it; empty where one can."""
+    few = f"is not known from fewer than {MIN_BASELINE_RUNS}"
+    most = max(run.sessions for run in seen.runs)
+    if seen.df < _ENOUGH_DF and seen.elsewhere:
+        return f"all of other hosts, and how hosts differ {few} of them: {_MORE_RUNS}, or {_BASE}"
+    if seen.df < _ENOUGH_DF and spread is None:
+        return f"but how runs differ on this machine {few}: {_MORE_RUNS}, or {_BASE}"
+    for run, remedy in ((candidate, "raise the budget"), (seen.pin, _MORE_RUNS)):
+        if run is not None and run.sessions < most and (run.log_se is None or run.sessions < 2):
+            which = "it" if run is candidate else "the pin"
+            return (
+                f"but {which} was measured in {run.sessions} session(s), accepted runs in up to {most}: "
+                f"{remedy}, or {_BASE}"
+            )
+    return ""
 
 
 def _squares(runs: Sequence[Run]) -> float:
@@ -200,16 +250,14 @@ def _squares(runs: Sequence[Run]) -> float:
     return math.fsum((run.log_t - mean) ** 2 for run in runs)
 
 
-def _excess(candidate: Run, runs: Sequence[Run]) -> float | None:
-    """Variance that the candidate has over the runs because it was measured in fewer sessions; None if not known.
+def _excess(candidate: Run, runs: Sequence[Run]) -> float:
+    """Variance that the candidate, or a pin, has over the runs because it was measured in fewer sessions.
 
     With as many sessions as any of them it is a draw like theirs, or a better one, and nothing is added. A standard
     error of theirs that is not known counts as 0, which only makes the candidate's excess larger.
     """
-    if candidate.sessions >= max(run.sessions for run in runs):
+    if candidate.log_se is None or candidate.sessions >= max(run.sessions for run in runs):
         return 0.0
-    if candidate.log_se is None or candidate.sessions < 2:
-        return None
     usual = math.fsum((run.log_se or 0.0) ** 2 for run in runs) / len(runs)
     return max(0.0, candidate.log_se**2 - usual)
 
@@ -217,14 +265,11 @@ def _excess(candidate: Run, runs: Sequence[Run]) -> float | None:
 def _advice(seen: _Prediction, room: float) -> str:
     """What would decide: as many accepted runs as leave `room` for the bound, if any number that is kept does."""
     sd, now = math.sqrt(seen.variance), len(seen.runs)
-    needed = next(
-        (
-            n
-            for n in range(now + 1, KEPT_RUNS + 1)
-            if quantile(n - 1, 1 - ALPHA_PASS) * sd * math.sqrt(1 + 1 / n) < room
-        ),
-        None,
-    )
+
+    def bound(n: int) -> float:
+        return quantile(n - 1, 1 - ALPHA_PASS) * sd * math.sqrt(1 + (1 / n if seen.pin is None else 1))
+
+    needed = next((n for n in range(now + 1, KEPT_RUNS + 1) if bound(n) < room), None)
     if needed is None:
-        return f"runs differ by {sd:.1%} here, too much for stored ones to decide: measure a base in the same run (--scaling-against)"
-    return f"{needed} accepted runs would decide it, or measure a base in the same run (--scaling-against)"
+        return f"runs differ by {sd:.1%} here, too much for stored ones to decide: {_BASE}"
+    return f"{needed} accepted runs would decide it, or {_BASE}"

@@ -1,0 +1,71 @@
+"""`python -m suite COMMAND`: what is done with the suite beside running pytest.
+
+One module a command, all with the same three names; options that a command does not know are pytest's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Protocol
+
+from suite import bisect, calibrate, drill
+
+USAGE_ERROR = 4  # as pytest's
+INTERRUPTED = 130  # as a shell's; above 127, so that `git bisect run` stops
+
+
+class Command(Protocol):
+    """What the module of a command has."""
+
+    SUMMARY: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare what the command asks beside pytest's own options."""
+
+    def run(self, asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
+        """Do it; the exit status."""
+
+
+COMMANDS: dict[str, Command] = {
+    "calibrate": calibrate,
+    "drill": drill,
+    "bisect": bisect,
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # type: ignore[override]  # argparse's own ends with 2, pytest's with 4
+        self.print_usage(sys.stderr)
+        self.exit(USAGE_ERROR, f"{self.prog}: error: {message}\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command that is named.
+
+    Raises:
+        SystemExit: after --help, and with `USAGE_ERROR`.
+    """
+    # An option of pytest's must not be taken for a short form of ours.
+    parser = _Parser(
+        prog="python -m suite", description="What the suite does beside running pytest.", allow_abbrev=False
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, command in COMMANDS.items():
+        one = commands.add_parser(
+            name,
+            help=command.SUMMARY,
+            description=f"{command.SUMMARY[0].upper()}{command.SUMMARY[1:]}. All other arguments are pytest's.",
+            allow_abbrev=False,
+        )
+        command.add_arguments(one)
+    asked, pytest_arguments = parser.parse_known_args(arguments)
+    try:
+        return COMMANDS[asked.command].run(asked, pytest_arguments)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

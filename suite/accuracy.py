@@ -1,0 +1,151 @@
+"""Accuracy: nets trained on one device and on k from the same seeds, and whether k lose any (controller's side).
+
+Each pair is a fresh net from one seed, trained by the workload's recipe with the first session's workers when their
+timing is over. The quick profile trains one pair, which is shown and judged only if it looks like a loss: then, as
+ever in the full profile, all pairs of the recipe are trained, and all of them are judged.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from suite import cells, record
+from suite.cells import Arm, Cell
+from suite.measurement import Measurement
+from suite.session import Crew, Say, Sessions
+from suite.verdict import Outcome
+from suite.verdict.accuracy import noninferiority
+from suite.workloads import Recipe
+
+SEED = 1  # of the first pair, and of the weights and the order of samples in everything that is timed
+
+
+class Pair(NamedTuple):
+    """What is trained on one device and on k."""
+
+    trainer: str
+    workload: str
+    world_size: int
+
+
+def wanted_pairs(run: Measurement) -> list[Pair]:
+    """One for each trainer, workload and world size above one; none beside a base, where the budget is for time."""
+    if run.config.against is not None:
+        return []
+    every = (Pair(cell.trainer, cell.workload, cell.world_size) for cell in run.cells if cell.world_size > 1)
+    return list(dict.fromkeys(pair for pair in every if run.workload(pair.workload).accuracy is not None))
+
+
+def training(run: Measurement, sessions: Sessions, say: Say) -> Callable[[Crew], None]:
+    """What is done with the first session's workers once they are timed."""
+
+    def train(crew: Crew) -> None:
+        start = time.monotonic()
+        trained: dict[tuple[Arm, int], bool] = {}
+
+        def ensure(arms: Iterable[Arm], seed: int) -> None:
+            for arm in arms:
+                if (arm, seed) not in trained:
+                    trained[arm, seed] = _train(run, sessions, crew, arm, seed, say)
+
+        for pair in wanted_pairs(run):
+            recipe, arms = run.workload(pair.workload).accuracy, _arms(pair)
+            assert recipe is not None
+            ensure(arms, SEED)
+            if run.config.profile == "full" or judged(run, pair, 1).outcome is Outcome.FAIL:
+                for seed in range(SEED + 1, SEED + recipe.seed_pairs):
+                    ensure(arms, seed)
+        ensure((run.own(cell) for cell in run.cells if run.config.against is None), SEED)
+        run.training_s = time.monotonic() - start
+
+    return train
+
+
+def judged(run: Measurement, pair: Pair, comparisons: int) -> record.CheckRecord:
+    """What the seed pairs trained so far say; it counts from as many as the recipe asks, or if it is a FAIL."""
+    recipe = run.workload(pair.workload).accuracy
+    assert recipe is not None
+    many = _by_seed(run, pair)
+    alone = _by_seed(run, pair._replace(world_size=1))
+    both = [seed for seed in alone if seed in many]
+    found = noninferiority(
+        [(alone[seed].per_epoch[-1], many[seed].per_epoch[-1]) for seed in both],
+        margin=recipe.margin,
+        comparisons=comparisons,
+        test_samples=many[both[0]].test_samples if both else None,
+    )
+    return record.CheckRecord(
+        rule="accuracy",
+        against="1 device",
+        outcome=found.outcome,
+        reason=found.reason,
+        counts=found.outcome is Outcome.FAIL or len(both) >= recipe.seed_pairs,
+    )
+
+
+def checks(run: Measurement, cell: Cell, comparisons: int) -> tuple[record.CheckRecord, ...]:
+    """The accuracy rule for a cell; nothing where no pair was trained."""
+    pair = Pair(cell.trainer, cell.workload, cell.world_size)
+    return (judged(run, pair, comparisons),) if pair in wanted_pairs(run) and _by_seed(run, pair) else ()
+
+
+def _by_seed(run: Measurement, pair: Pair) -> dict[int, record.Accuracy]:
+    return {found.seed: found for found in run.accuracies if (found.trainer, found.workload, found.world_size) == pair}
+
+
+def _arms(pair: Pair) -> list[Arm]:
+    at_k = Cell(pair.trainer, pair.workload, "strong", pair.world_size)
+    return [cells.arm("candidate", pair.trainer, at_k, size) for size in (1, pair.world_size)]
+
+
+def _train(run: Measurement, sessions: Sessions, crew: Crew, arm: Arm, seed: int, say: Say) -> bool:
+    """Train once; whether anything came of it."""
+    recipe, living = run.workload(arm.workload).accuracy, _twin(crew, arm)
+    if recipe is None or living is None:
+        return False
+    order, shortened = _recipe(run, recipe)
+    steps = order["epochs"] * -(-(order["samples"] or order["dataset"]["train_samples"]) // recipe.batch)
+    what = f"{arm.trainer} on {arm.world_size} device(s) with {order['dataset']['name']}"
+    say(f"training {what}, seed {seed}, {steps} steps")
+    timeout_s = sessions.timeout_s(living, steps, patience=5)
+    told = {**run.orders[living], "seed": seed}
+    answers = crew.request(living, "train", timeout_s, arm=told, recipe=order)
+    if answers is not None:
+        run.accuracies.append(_accuracy(arm, seed, order, answers[0], shortened))
+    return answers is not None
+
+
+def _twin(crew: Crew, arm: Arm) -> Arm | None:
+    """A living arm of the same trainer, workload and world size: training is the same in both modes."""
+    key = (arm.side, arm.trainer, arm.workload, arm.world_size)
+    same = (other for other in crew.groups if (other.side, other.trainer, other.workload, other.world_size) == key)
+    return next(same, None)
+
+
+def _recipe(run: Measurement, recipe: Recipe) -> tuple[dict[str, Any], str]:
+    """The recipe as workers are told it, and in words what was cut from it on a CPU."""
+    on_cpu = run.config.devices.kind == "cpu"
+    epochs = (on_cpu and recipe.cpu_epochs) or recipe.epochs
+    samples = recipe.cpu_samples if on_cpu else None
+    cut = [f"{epochs} of {recipe.epochs} epochs"] if epochs < recipe.epochs else []
+    if samples is not None:
+        cut.append(f"{samples} samples an epoch")
+    order = {"batch": recipe.batch, "lr": recipe.lr, "init": recipe.init, "epochs": epochs, "samples": samples}
+    return {**order, "dataset": run.datasets[recipe.dataset]}, ", ".join(cut)
+
+
+def _accuracy(arm: Arm, seed: int, order: dict[str, Any], answer: dict[str, Any], shortened: str) -> record.Accuracy:
+    return record.Accuracy(
+        trainer=arm.trainer,
+        workload=arm.workload,
+        world_size=arm.world_size,
+        seed=seed,
+        dataset=order["dataset"]["name"],
+        train_samples=answer["train_samples"],
+        test_samples=answer["test_samples"],
+        per_epoch=tuple(epoch["accuracy"] for epoch in answer["epochs"]),
+        train_s=tuple(epoch["train_s"] for epoch in answer["epochs"]),
+        shortened=shortened,
+    )

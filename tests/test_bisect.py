@@ -1,0 +1,122 @@
+"""The command `bisect`: a run's outcome as git's exit status, and a slow commit found in a small repository."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from suite import bisect
+from suite.record import Record
+from tests import records
+from tests.project import DATA, PYPROJECT, REPOSITORY
+from tests.repositories import Repository
+
+TRAIN = """\
+import time
+
+import torch
+import torch.nn.functional as F
+
+
+class Mine:
+    processes = "one"
+
+    def __init__(self, model, devices, *, lr):
+        self.net = model.to(devices[0])
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr)
+
+    def step(self, X, y, global_batch_size):
+        self.optimizer.zero_grad()
+        (F.cross_entropy(self.net(X), y, reduction="sum") / global_batch_size).backward()
+        self.optimizer.step()
+        {extra}
+
+    @property
+    def replicas(self):
+        return [self.net]
+"""
+FAST = TRAIN.format(extra="# nothing more")
+SLOW = TRAIN.format(extra="time.sleep(0.01)")
+BROKEN = FAST.replace("class Mine:", "class Mine")
+
+
+def run_with(*outcomes: str) -> Record:
+    return records.make(cells=[records.cell(id=f"cell-{n}", outcome=o, reason="why") for n, o in enumerate(outcomes)])
+
+
+@pytest.mark.parametrize(
+    ("status", "record", "expected", "reason"),
+    [
+        (0, run_with("PASS", "PASS"), 0, "cell-0: why; cell-1: why"),
+        (1, run_with("PASS", "FAIL"), 1, "cell-1: why"),
+        (1, run_with("ERROR", "FAIL", "INCONCLUSIVE"), 1, "cell-1: why"),
+        (0, run_with("PASS", "INCONCLUSIVE"), 125, "cell-1: INCONCLUSIVE: why"),
+        (0, run_with("NO BASELINE"), 125, "cell-0: NO BASELINE: why"),
+        (1, run_with("ERROR"), 125, "cell-0: ERROR: why"),
+        (0, run_with(), 125, "no cell was measured"),
+        (1, None, 125, "nothing was measured (pytest's exit status 1)"),
+        (2, None, 125, "a file could not be collected"),
+        (3, None, 125, "pytest broke"),
+        (4, None, 125, "pytest refused its options, or the project's conftest"),
+        (5, None, 125, "no cell was selected"),
+    ],
+)
+def test_what_git_is_told(status: int, record: Record | None, expected: int, reason: str) -> None:
+    assert bisect.judge(status, record, interrupted=False) == (expected, reason)
+
+
+def test_an_interrupt_ends_the_bisection_whatever_was_found_so_far() -> None:
+    status, reason = bisect.judge(2, run_with("FAIL"), interrupted=True)
+    assert (status, reason) == (130, "interrupted")
+    assert status > 127, "git goes on after anything below"
+
+
+def run(repository: Repository, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command in the repository, with this suite importable."""
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    return subprocess.run(
+        arguments, cwd=repository.path, env=environment, capture_output=True, text=True, timeout=580, check=False
+    )
+
+
+JUDGE = [sys.executable, "-m", "suite", "bisect", "--scaling-trainer", "train.py:Mine", "--scaling-workload", "tiny"]
+
+
+def test_git_bisect_names_the_slow_commit(tmp_path: Path) -> None:
+    """Six commits, of which one sleeps and one does not build; only the commit that sleeps is named."""
+    repository = Repository(tmp_path / "project")
+    project = {"pyproject.toml": PYPROJECT, "data.py": DATA, ".gitignore": "reports/\n__pycache__/\n"}
+    repository.commit({**project, "train.py": FAST})
+    repository.git("tag", "v1.0")
+    repository.commit({"README.md": "a word\n"})
+    repository.commit({"train.py": BROKEN})
+    repository.commit({"train.py": FAST, "README.md": "two words\n"})
+    slow = repository.commit({"train.py": SLOW})
+    repository.commit({"README.md": "three words\n"})
+    # One device, and a tolerance that a busy machine's noise stays below; the sleep is many times the step.
+    quick = ["--scaling-devices", "cpu:1", "--scaling-mode", "strong", "--scaling-tolerance", "0.5"]
+    repository.git("bisect", "start", "HEAD", "v1.0")
+    done = run(repository, "git", "bisect", "run", *JUDGE, *quick, "--scaling-against", "ref:v1.0")
+    said = done.stdout + done.stderr
+    assert f"{slow} is the first bad commit" in said, said
+    assert "bisect: bad (1): Mine-tiny-strong-1: " in said
+    assert "bisect: good (0): Mine-tiny-strong-1: " in said
+    assert "bisect: skip (125): Mine-tiny-strong-1: ERROR: " in said
+    assert not repository.git("status", "--porcelain"), "records are where .gitignore expects them"
+
+
+def test_options_that_are_wrong_at_a_commit_skip_it(tmp_path: Path) -> None:
+    """A file that another commit has not, above all."""
+    repository = Repository(tmp_path / "project")
+    repository.commit({"pyproject.toml": PYPROJECT, "data.py": DATA})
+    done = run(repository, *JUDGE)
+    assert done.returncode == 125
+    assert "there is no file train.py" in done.stderr
+    assert done.stderr.splitlines()[-1] == (
+        "bisect: skip (125): pytest refused its options, or the project's conftest"
+    ), shlex.join(JUDGE)
