@@ -8,10 +8,10 @@ ever in the full profile, all pairs of the recipe are trained, and all of them a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from suite import cells, record
+from suite import record
 from suite.cells import Arm, Cell
 from suite.measurement import Measurement
 from suite.session import Crew, Say, Sessions
@@ -22,19 +22,19 @@ from suite.workloads import Recipe
 SEED = 1  # of the first pair, and of the weights and the order of samples in everything that is timed
 
 
-class Pair(NamedTuple):
-    """What is trained on one device and on k."""
+class Trained(NamedTuple):
+    """What is trained: the same in both modes. With a world size above one it names the pair of one device and k."""
 
     trainer: str
     workload: str
     world_size: int
 
 
-def wanted_pairs(run: Measurement) -> list[Pair]:
+def wanted_pairs(run: Measurement) -> list[Trained]:
     """One for each trainer, workload and world size above one; none beside a base, where the budget is for time."""
     if run.config.against is not None:
         return []
-    every = (Pair(cell.trainer, cell.workload, cell.world_size) for cell in run.cells if cell.world_size > 1)
+    every = (Trained(cell.trainer, cell.workload, cell.world_size) for cell in run.cells if cell.world_size > 1)
     return list(dict.fromkeys(pair for pair in every if run.workload(pair.workload).accuracy is not None))
 
 
@@ -43,27 +43,28 @@ def training(run: Measurement, sessions: Sessions, say: Say) -> Callable[[Crew],
 
     def train(crew: Crew) -> None:
         start = time.monotonic()
-        trained: dict[tuple[Arm, int], bool] = {}
+        done: set[tuple[Trained, int]] = set()
 
-        def ensure(arms: Iterable[Arm], seed: int) -> None:
-            for arm in arms:
-                if (arm, seed) not in trained:
-                    trained[arm, seed] = _train(run, sessions, crew, arm, seed, say)
+        def ensure(seed: int, *wanted: Trained) -> None:
+            for one in wanted:
+                if (one, seed) not in done:
+                    done.add((one, seed))
+                    _train(run, sessions, crew, one, seed, say)
 
         for pair in wanted_pairs(run):
-            recipe, arms = run.workload(pair.workload).accuracy, _arms(pair)
+            recipe, sides = run.workload(pair.workload).accuracy, (pair._replace(world_size=1), pair)
             assert recipe is not None
-            ensure(arms, SEED)
+            ensure(SEED, *sides)
             if run.config.profile == "full" or judged(run, pair, 1).outcome is Outcome.FAIL:
                 for seed in range(SEED + 1, SEED + recipe.seed_pairs):
-                    ensure(arms, seed)
-        ensure((run.own(cell) for cell in run.cells if run.config.against is None), SEED)
+                    ensure(seed, *sides)
+        ensure(SEED, *(Trained(cell.trainer, cell.workload, cell.world_size) for cell in run.cells))
         run.training_s = time.monotonic() - start
 
     return train
 
 
-def judged(run: Measurement, pair: Pair, comparisons: int) -> record.CheckRecord:
+def judged(run: Measurement, pair: Trained, comparisons: int) -> record.CheckRecord:
     """What the seed pairs trained so far say; it counts from as many as the recipe asks, or if it is a FAIL."""
     recipe = run.workload(pair.workload).accuracy
     assert recipe is not None
@@ -87,41 +88,27 @@ def judged(run: Measurement, pair: Pair, comparisons: int) -> record.CheckRecord
 
 def checks(run: Measurement, cell: Cell, comparisons: int) -> tuple[record.CheckRecord, ...]:
     """The accuracy rule for a cell; nothing where no pair was trained."""
-    pair = Pair(cell.trainer, cell.workload, cell.world_size)
+    pair = Trained(cell.trainer, cell.workload, cell.world_size)
     return (judged(run, pair, comparisons),) if pair in wanted_pairs(run) and _by_seed(run, pair) else ()
 
 
-def _by_seed(run: Measurement, pair: Pair) -> dict[int, record.Accuracy]:
+def _by_seed(run: Measurement, pair: Trained) -> dict[int, record.Accuracy]:
     return {found.seed: found for found in run.accuracies if (found.trainer, found.workload, found.world_size) == pair}
 
 
-def _arms(pair: Pair) -> list[Arm]:
-    at_k = Cell(pair.trainer, pair.workload, "strong", pair.world_size)
-    return [cells.arm("candidate", pair.trainer, at_k, size) for size in (1, pair.world_size)]
-
-
-def _train(run: Measurement, sessions: Sessions, crew: Crew, arm: Arm, seed: int, say: Say) -> bool:
-    """Train once; whether anything came of it."""
-    recipe, living = run.workload(arm.workload).accuracy, _twin(crew, arm)
-    if recipe is None or living is None:
-        return False
+def _train(run: Measurement, sessions: Sessions, crew: Crew, wanted: Trained, seed: int, say: Say) -> None:
+    recipe = run.workload(wanted.workload).accuracy
+    arm = next((arm for arm in crew.groups if (arm.trainer, arm.workload, arm.world_size) == wanted), None)
+    if recipe is None or arm is None:
+        return
     order, shortened = _recipe(run, recipe)
     steps = order["epochs"] * -(-(order["samples"] or order["dataset"]["train_samples"]) // recipe.batch)
     what = f"{arm.trainer} on {arm.world_size} device(s) with {order['dataset']['name']}"
     say(f"training {what}, seed {seed}, {steps} steps")
-    timeout_s = sessions.timeout_s(living, steps, patience=5)
-    told = {**run.orders[living], "seed": seed}
-    answers = crew.request(living, "train", timeout_s, arm=told, recipe=order)
+    timeout_s = sessions.timeout_s(arm, steps, patience=5)
+    answers = crew.request(arm, "train", timeout_s, arm={**run.orders[arm], "seed": seed}, recipe=order)
     if answers is not None:
         run.accuracies.append(_accuracy(arm, seed, order, answers[0], shortened))
-    return answers is not None
-
-
-def _twin(crew: Crew, arm: Arm) -> Arm | None:
-    """A living arm of the same trainer, workload and world size: training is the same in both modes."""
-    key = (arm.side, arm.trainer, arm.workload, arm.world_size)
-    same = (other for other in crew.groups if (other.side, other.trainer, other.workload, other.world_size) == key)
-    return next(same, None)
 
 
 def _recipe(run: Measurement, recipe: Recipe) -> tuple[dict[str, Any], str]:

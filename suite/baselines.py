@@ -112,23 +112,16 @@ class Baseline(_Part):
         return [_as_run(run, kept) for run, kept in self._holding(Identity.of(cell, record))[-KEPT_RUNS:]]
 
     def pin(self, cell: CellRecord, record: Record) -> Run | None:
-        """The figures of the pinned run, as `suite.verdict.stored.against_pin` takes them."""
-        wanted = Identity.of(cell, record)
-        return next((_as_run(run, kept) for run, kept in self._holding(wanted) if run.rebuildable), None)
+        """The pinned run's figures, as `suite.verdict.stored.against_pin` takes them.
+
+        None where nothing is pinned, and where no run came after it: then `comparable` has said it all.
+        """
+        older = self._holding(Identity.of(cell, record))[:-1]
+        return next((_as_run(run, kept) for run, kept in older if run.rebuildable), None)
 
     def pinned(self, cell: CellRecord, record: Record) -> AcceptedRun | None:
         """The oldest accepted run of the cell's present level that can be built again; None where none can."""
         return next((run for run, _ in self._holding(Identity.of(cell, record)) if run.rebuildable), None)
-
-    def pin(self, cell: CellRecord, record: Record) -> Run | None:
-        """What the pinned run measured, where it is not the newest one itself."""
-        pinned = self.pinned(cell, record)
-        if pinned is None or pinned is self.latest(cell, record):
-            return None
-        kept = pinned.find(Identity.of(cell, record))
-        if kept is None:
-            return None
-        return Run(math.log(kept.sec_per_epoch), kept.sessions, kept.log_se, pinned.host)
 
     def latest(self, cell: CellRecord, record: Record) -> AcceptedRun | None:
         """The newest one."""

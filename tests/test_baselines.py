@@ -194,7 +194,8 @@ def test_a_pin_that_lies_far_back_is_not_taken_for_spread() -> None:
     assert max(run.log_t for run in found) < math.log(6.6)
     assert commits(baseline, fast[0])[0] == "commit-1"
     assert baseline.pin(fast[0].cells[0], fast[0]) == baselines.measured(week(1).cells[0], week(1))
-    assert Baseline(machine_key=KEY).pin(fast[0].cells[0], fast[0]) is None
+    for without in (Baseline(machine_key=KEY), accepted(week(1)), accepted(week(1, dirty=True), week(2))):
+        assert without.pin(fast[0].cells[0], fast[0]) is None
 
 
 def test_a_cell_that_is_measured_now_and_then_keeps_its_own_runs() -> None:

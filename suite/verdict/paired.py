@@ -18,10 +18,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from suite.metrics import from_logs, location
+from suite.metrics import Interval, from_logs
 from suite.verdict.decide import quantile
 from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, Outcome, Verdict, percent
-from suite.verdict.spread import Estimate, Learned, estimate
+from suite.verdict.spread import Estimate, Learned, Middle, estimate
 
 FIRST_LOOK = 3  # sessions; with two, and nothing learned, the t distribution's tail is so heavy that nothing is decided
 FIRST_LOOK_LEARNED = 2
@@ -61,7 +61,8 @@ def paired(
         learned: what a calibration knows of this machine.
     """
     first = FIRST_LOOK if learned is None else FIRST_LOOK_LEARNED
-    ratio = from_logs([location(session) for session in rounds])
+    middles = [Middle.of(session) for session in rounds]
+    ratio = _ratio(middles)
     if len(rounds) < first:
         return Verdict(
             Outcome.INCONCLUSIVE,
@@ -72,20 +73,19 @@ def paired(
     margin, alpha_fail = math.log1p(tolerance), ALPHA_FAIL / comparisons
     suspicious = crossing = False
     for sessions in range(2, len(rounds) + 1):
-        found = estimate(rounds[:sessions], learned)
+        found = estimate(middles[:sessions], learned)
         share = spending(sessions, planned, first)
         low, high = _bound(found, -1, alpha_fail * share), _bound(found, 1, ALPHA_PASS * share)
         crossing = low > 0 and found.mean >= margin / 2
         # On two sessions and nothing learned no bound at a look's small share is of use; suspicion costs no error.
         alarming = crossing if learned else _bound(found, -1, alpha_fail) > 0 and found.mean >= margin / 2
         if crossing and suspicious:
-            so_far = from_logs([location(session) for session in rounds[:sessions]])
             reason = f"{percent(found.mean)} than the base, surely not equal (at least {percent(low)})"
-            return Verdict(Outcome.FAIL, reason, so_far)
+            return Verdict(Outcome.FAIL, reason, _ratio(middles[:sessions]))
         settled = sessions >= planned or _bound(found, 1, SETTLED) < margin / 2
         if high < margin and found.mean < margin / 2 and settled:
-            so_far = from_logs([location(session) for session in rounds[:sessions]])
-            return Verdict(Outcome.PASS, f"{percent(found.mean)} than the base, at most {percent(high)}", so_far)
+            reason = f"{percent(found.mean)} than the base, at most {percent(high)}"
+            return Verdict(Outcome.PASS, reason, _ratio(middles[:sessions]))
         suspicious = suspicious or alarming
     if crossing:
         possible = "surely slower, and a further session must confirm it"
@@ -93,6 +93,10 @@ def paired(
         possible = f"and anything from {percent(low)} to {percent(high)} is possible"
     advice = _advice(found, tolerance, alpha_fail, session_s)
     return Verdict(Outcome.INCONCLUSIVE, f"{percent(found.mean)} than the base, {possible}: {advice}", ratio)
+
+
+def _ratio(sessions: Sequence[Middle]) -> Interval | None:
+    return from_logs([session.value for session in sessions])
 
 
 def _bound(found: Estimate, direction: int, alpha: float) -> float:

@@ -47,29 +47,47 @@ class Estimate:
     variance: float
 
 
-def estimate(rounds: Sequence[Sequence[float]], learned: Learned | None) -> Estimate:
-    """From the rounds of two sessions or more.
+@dataclass(frozen=True)
+class Middle:
+    """What a session says.
+
+    Attributes:
+        value: the middle of its rounds.
+        variance, df: that these show of the middle, and how surely; None from a single round.
+    """
+
+    value: float
+    variance: float | None
+    df: int | None
+
+    @classmethod
+    def of(cls, rounds: Sequence[float]) -> Middle:
+        """Of ln(t_candidate / t_base) of a session's rounds, at least one."""
+        return cls(location(rounds), *(location_variance(rounds) if len(rounds) > 1 else (None, None)))
+
+
+def estimate(sessions: Sequence[Middle], learned: Learned | None) -> Estimate:
+    """From two sessions or more.
 
     Args:
-        rounds: ln(t_candidate / t_base) of every round, a list for each session.
+        sessions: what each of them says.
         learned: of this machine; without it, or where a session has a single round, only sessions count.
     """
-    middles = [location(session) for session in rounds]
-    n, own = len(middles), statistics.variance(middles)
+    n, own = len(sessions), statistics.variance(session.value for session in sessions)
     variance, df = own, float(n - 1)
-    if learned is not None and all(len(session) > 1 for session in rounds):
-        predicted, predicted_df = _predict(rounds, learned)
+    errors = [(s.variance, s.df) for s in sessions if s.variance is not None and s.df is not None]
+    if learned is not None and len(errors) == n:
+        predicted, predicted_df = _predict(errors, learned)
         df = predicted_df + n - 1
         variance = max((predicted_df * predicted + (n - 1) * own) / df, own)
-    return Estimate(statistics.fmean(middles), math.sqrt(variance / n), df, n, variance)
+    return Estimate(statistics.fmean(s.value for s in sessions), math.sqrt(variance / n), df, n, variance)
 
 
-def _predict(rounds: Sequence[Sequence[float]], learned: Learned) -> tuple[float, float]:
+def _predict(errors: Sequence[tuple[float, int]], learned: Learned) -> tuple[float, float]:
     """A session's variance as calibration and the rounds of these sessions predict it, and its degrees of freedom.
 
     Degrees of freedom of the sum of the two by Satterthwaite (1946): each part's variance is 2 part^2 / df.
     """
-    errors = [location_variance(session) for session in rounds]
     within = statistics.fmean(variance for variance, _ in errors)
     within_var = 2 * math.fsum(variance**2 / df for variance, df in errors) / len(errors) ** 2
     predicted = learned.tau2 + within
