@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from suite import accuracy, cells, judging, preparing, results, room, suspicion
+from suite import accuracy, cells, judging, plan, preparing, results, room, suspicion
 from suite.bases import Base
 from suite.cells import Arm, Cell, Side
 from suite.checkout import CheckoutError
@@ -96,6 +96,7 @@ class _Campaign:
         """Sessions over the cells that are still undecided."""
         run = self._run
         self._begun, run.planned = len(run.sessions), 0
+        self._show_plan(chosen, yardsticks)
         # The user's own budget is kept even when sessions turn out longer than planned.
         hard = run.config.min_sessions == 1 and not run.config.calibrate
         while units := self._units([cell for cell in chosen if self._undecided(cell)]):
@@ -115,12 +116,23 @@ class _Campaign:
                 run.steps = self._sessions.steps
             if first:
                 # The plan is made once, from what the first session cost and not from what it showed.
-                run.planned = run.config.calibrate or self._planned()
+                run.planned = run.config.calibrate or self._planned(1 + self._left_s() / run.session_s)
 
-    def _planned(self) -> int:
-        """Sessions that this part of the campaign can have."""
+    def _show_plan(self, chosen: Sequence[Cell], yardsticks: Sequence[tuple[Arm, ...]]) -> None:
         run = self._run
-        affordable = max(run.config.min_sessions, 1 + int(self._left_s() / run.session_s))
+        arms = [arm for arm in _arms([*self._units(chosen), *yardsticks]) if arm in run.orders]
+        if not arms:
+            return
+        each_s = plan.session_s(run, arms, self._sides.clerk("candidate").start_s)
+        planned = run.config.calibrate or self._planned(self._left_s() / each_s)
+        for line in plan.lines(run, planned, each_s):
+            run.plan.append(line)
+            self._say(line)
+
+    def _planned(self, affordable: float) -> int:
+        """Sessions that this part of the campaign can have, where the budget allows so many."""
+        run = self._run
+        affordable = max(run.config.min_sessions, int(affordable))
         if run.bases:
             return affordable
         # Where accepted runs may leave a doubt, the budget is for what settles it.

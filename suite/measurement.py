@@ -33,6 +33,7 @@ class Measurement:
         calibration: how this machine differs from itself, where that was measured.
         floors: the least efficiency of the cells that have one.
         neighbours: what else used the machine before the first session, in sentences.
+        plan: what the run was going to do, in sentences.
         bases: what the candidate is compared with in this run, by side.
         beside: the cells that are: all of them beside a base that the user named, beside a rebuilt baseline those that
             look slower than the stored one.
@@ -58,6 +59,7 @@ class Measurement:
     order_seed: int = field(default_factory=lambda: random.SystemRandom().randrange(2**31))
     floors: dict[Cell, Floor] = field(default_factory=dict)
     neighbours: list[str] = field(default_factory=list)
+    plan: list[str] = field(default_factory=list)
     bases: dict[Side, Base] = field(default_factory=dict)
     beside: list[Cell] = field(default_factory=list)
     stored: dict[Cell, tuple[record.CheckRecord, ...]] = field(default_factory=dict)

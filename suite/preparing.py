@@ -43,6 +43,7 @@ def prepare(run: Measurement, sides: Sides, arms: Sequence[Arm], say: Say) -> No
 
 
 def _describe(run: Measurement, sides: Sides, arms: Sequence[Arm], say: Say) -> None:
+    """A trainer that cannot be used, or ends its worker by being imported, costs its own cells."""
     say("asking a worker about versions and trainers")
     alive = [arm for arm in arms if arm not in run.lost]
     for side, trainer in dict.fromkeys((arm.side, arm.trainer) for arm in alive):

@@ -184,6 +184,7 @@ class Record(_Part):
     workload_hashes: dict[str, str]
     datasets: dict[str, str]
     epoch_samples: dict[str, int]
+    plan: tuple[str, ...] = ()  # what the run was going to do
     neighbours: tuple[str, ...] = ()  # what else used the machine before the first session
     arms: tuple[ArmRecord, ...]
     sessions: tuple[Session, ...]

@@ -28,6 +28,7 @@ def to_record(run: Measurement) -> record.Record:
         against=run.config.against and run.config.against.label,
         bases=tuple(_base(run, side) for side in run.bases),
         planned=run.planned,
+        plan=tuple(run.plan),
         neighbours=tuple(run.neighbours),
         seed=run.order_seed,
         machine=run.machine,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -30,6 +31,7 @@ class Clerk:
         self._pool = pool
         self._group: Group | None = None
         self._count = 0
+        self.start_s = 0.0  # from its launch to its first answer
 
     def ask(self, command: str, timeout_s: float = START_TIMEOUT_S, **arguments: object) -> Message:
         """The answer to one command.
@@ -41,8 +43,12 @@ class Clerk:
             if self._group is None:
                 self._count += 1
                 self._group = self._pool.launch(f"clerk-{self._count}", 1)
+                begun = time.monotonic()
                 self._group.wait_connected()
-            [answer] = self._group.request(command, timeout_s, **arguments)
+                [answer] = self._group.request(command, timeout_s, **arguments)
+                self.start_s = time.monotonic() - begun
+            else:
+                [answer] = self._group.request(command, timeout_s, **arguments)
         except WorkerFailure:
             self._group = None
             raise

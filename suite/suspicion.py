@@ -34,7 +34,7 @@ def hold_against_stored(run: Measurement, draft: Record) -> None:
         own, learned = baselines.measured(found, draft), _run_spread(run, cell)
         checks = [_check("accepted runs", against_runs(own, accepted, tolerance, comparisons, learned))]
         pin = run.baseline.pin(found, draft)
-        if pin is not None and run.baseline.pinned(found, draft) is not run.baseline.latest(found, draft):
+        if pin is not None:
             checks.append(_check("the pinned run", against_pin(own, pin, accepted, tolerance, comparisons, learned)))
         run.stored[cell] = tuple(checks)
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,6 @@ from suite.record import Record, RecordError
 from suite.verdict import Outcome, Verdict
 from suite.workloads import BUILT_IN
 from tests import records
-from tests.project import REPOSITORY
 
 needs_two_cores = pytest.mark.skipif(len(available_cores()) < 2, reason="two CPU workers need two cores")
 
@@ -41,6 +41,15 @@ def sessions(number: int, seed: int = 1, *, level_sd: float = 0.0, slower: float
     levels = 0.03 * np.exp(rng.normal(0, level_sd, size=(number, 1, 1)))
     times = levels * np.exp(rng.normal(0, 0.01, size=(number, 2, 8)))
     return [RecordedSession(candidate=tuple(a * (1 + slower)), base=tuple(b), steps=4) for a, b in times]
+
+
+def shake(recorded: list[RecordedSession], sd: float) -> list[RecordedSession]:
+    """The same with candidates that differ from their bases, by another factor in every session."""
+    factors = np.exp(np.random.default_rng(2).normal(0, sd, len(recorded)))
+    return [
+        session.model_copy(update={"candidate": tuple(float(factor) * value for value in session.candidate)})
+        for session, factor in zip(recorded, factors, strict=True)
+    ]
 
 
 def run_record(**changes: Any) -> Record:
@@ -184,6 +193,17 @@ class TestReplay:
         assert outcomes(1) == outcomes(1)
         assert outcomes(1) != outcomes(2)
 
+    def test_what_a_calibration_knows_comes_from_ten_sessions_or_more(self) -> None:
+        still, shaken = (replay.learn(shake(sessions(40), sd)) for sd in (0.0, 0.05))
+        assert still.tau2 < 0.01**2 < 0.03**2 < shaken.tau2 < 0.08**2
+        found = replay.replay(sessions(20), Case(0.0), 6, 10.0, runs=50, learned=still)
+        assert found.sessions < replay.replay(sessions(20), Case(0.0), 6, 10.0, runs=50).sessions
+        with pytest.raises(ValueError, match="9 sessions to learn from: a run leans on 10 or more"):
+            replay.learn(sessions(9))
+        short = [session.model_copy(update={"left_out": tuple(range(7))}) for session in sessions(10)]
+        with pytest.raises(ValueError, match="no session to learn from has two rounds that count"):
+            replay.learn(short)
+
     def test_a_rate_has_its_exact_interval(self) -> None:
         """0 of 30 bound a rate at 1 - .025 ** (1 / 30) = 11.6 %."""
         assert replay.rate(0, 30) == "0.0% [0.0%, 11.6%]"
@@ -264,6 +284,10 @@ class TestRules:
         assert {row.count("|") for row in lines} == {9}
         assert lines[2].startswith("| mean, 5 % | saved, 1 session | 0.0% [0.0%, 0.2%] | 100.0%")
         assert "**ours**, tolerance 5%" in lines[-2]
+        more = rules.table(sessions(30), 10.0, 20, 1, replay.learn(sessions(10, seed=2))).splitlines()
+        assert more[: len(lines)] == lines
+        assert all(", calibrated | until decided" in row for row in more[len(lines) :])
+        assert len(more) == len(lines) + len(rules.OURS)
 
     def test_too_few_sessions_for_two_pools_leave_that_kind_out(self) -> None:
         assert "saved, 1" in (text := rules.table(sessions(6), start_s=10.0, runs=20, seed=1))
@@ -435,13 +459,31 @@ class TestQuietRoom:
                 assert seen() == expected[condition], condition
             assert seen() == (True, True, True)
 
-    @needs_two_cores
-    def test_a_real_run_without_any_measure(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Real workers, so that what `without` replaces is what a run uses; a run that does not follow is refused."""
-        monkeypatch.chdir(REPOSITORY)
-        record = quiet_room.measure("all off", 1, tmp_path)
-        [session] = quiet_room.sessions_of([quiet_room.line_of(record, "all off")], "all off")
-        assert session.log_ratios
+    def test_a_run_that_does_not_follow_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A campaign that took its cores from elsewhere would be measured under a wrong name."""
+        ended = SimpleNamespace(interrupted=False, status=0)
+        monkeypatch.setattr(quiet_room.gate, "run", lambda *_: ended)
+        for condition, pinned in (("quiet room", [0, 1]), ("not pinned", [])):
+            measurement = SimpleNamespace(orders={"an arm": {"pinned": pinned}})
+            ended.run = SimpleNamespace(measurement=measurement, record=run_record())
+            assert quiet_room.measure(condition, 1, tmp_path) is ended.run.record
+        with pytest.raises(RuntimeError, match="quiet room: workers were not pinned; `without` has lost its hold"):
+            quiet_room.measure("quiet room", 1, tmp_path)
+        ended.run.measurement.orders["an arm"]["pinned"] = [0]
+        with pytest.raises(RuntimeError, match="all off: workers were pinned"):
+            quiet_room.measure("all off", 1, tmp_path)
+        ended.run = None
+        with pytest.raises(RuntimeError, match="all off: pytest ended with status 0 and nothing measured"):
+            quiet_room.measure("all off", 1, tmp_path)
+        ended.interrupted = True
+        with pytest.raises(KeyboardInterrupt):
+            quiet_room.measure("all off", 1, tmp_path)
+
+    def test_every_conditions_trainer_is_one(self, tmp_path: Path) -> None:
+        (tmp_path / "trainers.py").write_text(quiet_room.TRAINERS)
+        for name in ("Quiet", "Threads"):
+            loaded = contract.load_trainer(f"{tmp_path / 'trainers.py'}:{name}")
+            assert contract.describe(loaded)["processes"] == "per-device"
 
     def test_a_spread_has_its_interval(self) -> None:
         """Ten normal deviations: 95 % of chi-square with 9 df lies within 2.700 and 19.023."""

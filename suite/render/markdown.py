@@ -78,7 +78,7 @@ def render(record: Record) -> str:
         "",
         *(f"- Not alone: {_text(neighbour)}" for neighbour in record.neighbours),
         "",
-        *(f"    {line}" for line in record.settings),
+        *(f"    {line}" for line in (*record.settings, *record.plan)),
     ]
     return "\n".join(lines) + "\n"
 
