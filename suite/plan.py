@@ -31,7 +31,7 @@ def session_s(run: Measurement, arms: Sequence[Arm], start_s: float) -> float:
     """
     groups = {(arm.side, arm.trainer, arm.workload, arm.world_size): run.orders[arm] for arm in arms}
     costs = (processes(order) * (1 + COMPILER_COST * (order["processes"] == "per-device")) for order in groups.values())
-    return sum(costs) * start_s / max(1, len(available_cores())) * (1 + MEASURE_SHARE) + ENDING_S
+    return float(sum(costs)) * start_s / max(1, len(available_cores())) * (1 + MEASURE_SHARE) + ENDING_S
 
 
 def lines(run: Measurement, planned: int, each_s: float) -> list[str]:
