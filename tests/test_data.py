@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from reference.data import DATASETS, LOADERS, Dataset, feed, index_batches, load
 from reference.data.__main__ import main
-from reference.data.idx import IDX_FILES, has_idx_files, raw_folder, write_idx
+from reference.data.idx import IDX_FILES, has_idx_files, raw_folder, read_dataset, write_idx
 from reference.data.synthetic import synthetic
 from reference.scatter import chunk_sizes
 from tests.strategies import seeds, world_sizes
@@ -103,11 +103,28 @@ def test_synthetic_is_made_once_and_the_same_everywhere(tmp_path: Path) -> None:
     assert sorted(os.listdir(raw_folder(tmp_path / "c" / "synthetic"))) == sorted(IDX_FILES)
 
 
+def test_our_own_files_read_as_torchvision_reads_them(tmp_path: Path) -> None:
+    own = synthetic(tmp_path, train=30, test=5)
+    torchvisions = read_dataset("synthetic", tmp_path / "synthetic")
+    for part in ("train_X", "train_y", "test_X", "test_y"):
+        assert torch.equal(getattr(own, part), getattr(torchvisions, part))
+        assert getattr(own, part).dtype == getattr(torchvisions, part).dtype
+
+
+@pytest.mark.parametrize("content", [b"", b"\0\0\x08", b"\0\0\x0d\x01\0\0\0\x01\0", b"\0\0\x08\x01\0\0\0\x09\0"])
+def test_a_broken_file_of_our_own_is_reported(tmp_path: Path, content: bytes) -> None:
+    synthetic(tmp_path, train=30, test=5)
+    path = raw_folder(tmp_path / "synthetic") / IDX_FILES[1]
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=f"{path} is not a complete IDX file of bytes .*generate the data again"):
+        synthetic(tmp_path)
+
+
 def test_synthetic_has_the_sizes_of_fashion_mnist(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """60,000 and 10,000: the numbers of steps of the documents depend on it."""
     sizes: list[tuple[int, int]] = []
     monkeypatch.setattr("reference.data.synthetic._write", lambda root, train, test, seed: sizes.append((train, test)))
-    monkeypatch.setattr("reference.data.synthetic.read_dataset", lambda name, root: numbered())
+    monkeypatch.setattr("reference.data.synthetic.read_own", lambda name, root: numbered())
     DATASETS["synthetic"](tmp_path)
     assert sizes == [(60_000, 10_000)]
 
