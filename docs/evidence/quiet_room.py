@@ -28,7 +28,6 @@ import statistics
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,8 +36,9 @@ from unittest import mock
 import numpy as np
 from scipy.stats import chi2
 
+from docs.evidence.log import ROOT, Line, append, check_same_code, code_state, read_log
 from docs.evidence.recording import RecordedSession, of_record
-from docs.evidence.runs import ONE_CELL, ROOT, Line, append, check_same_code, code_state, read_log
+from docs.evidence.runs import ONE_CELL
 from suite import calibrate, cells, gate, quiet
 from suite.metrics import location
 from suite.record import Record
@@ -194,6 +194,29 @@ def table(lines: Sequence[Line]) -> str:
     return "\n".join(rows)
 
 
+def make(lines: list[Line], options: argparse.Namespace) -> None:
+    """Measure what is missing until the time is up."""
+    end, log = time.monotonic() + 60 * options.minutes, options.log.resolve()
+    os.chdir(ROOT)  # where the benchmarks, the data and the plugin's settings are
+    while time.monotonic() < end:
+        done = {name: len(sessions_of(lines, name)) for name in CONDITIONS}
+        left = {name: options.sessions - count for name, count in done.items() if count < options.sessions}
+        if not left:
+            return
+        state = code_state()
+        if not options.mixed:
+            check_same_code(lines, state)
+        [condition] = random.SystemRandom().choices(list(left), list(left.values()))
+        with tempfile.TemporaryDirectory(prefix="evidence-") as folder:
+            try:
+                record = measure(condition, min(SESSIONS_A_RUN, left[condition]), Path(folder))
+            except KeyboardInterrupt:
+                sys.exit(f"interrupted: the run in progress is not kept, {len(lines)} are")
+        lines.append({**line_of(record, condition), **state})
+        append(log, lines[-1])
+        print(f"{condition}: {sum(left.values()) - len(lines[-1]['sessions'])} sessions are missing", flush=True)
+
+
 def main() -> None:
     """Measure what the log lacks, or print its table."""
     parser = argparse.ArgumentParser(description="The quiet room with each of its measures switched off.")
@@ -207,26 +230,10 @@ def main() -> None:
     options = parser.parse_args()
     try:
         lines = read_log(options.log)
-        if not options.table and not options.mixed:
-            check_same_code(lines, code_state())
+        if not options.table:
+            make(lines, options)
     except ValueError as error:
         parser.error(str(error))
-    end, log = time.monotonic() + 60 * options.minutes, options.log.resolve()
-    os.chdir(ROOT)  # where the benchmarks, the data and the plugin's settings are
-    while not options.table and time.monotonic() < end:
-        done = Counter({name: len(sessions_of(lines, name)) for name in CONDITIONS})
-        left = {name: options.sessions - done[name] for name in CONDITIONS if done[name] < options.sessions}
-        if not left:
-            break
-        [condition] = random.SystemRandom().choices(list(left), list(left.values()))
-        with tempfile.TemporaryDirectory(prefix="evidence-") as folder:
-            try:
-                record = measure(condition, min(SESSIONS_A_RUN, left[condition]), Path(folder))
-            except KeyboardInterrupt:
-                sys.exit(f"interrupted: the run in progress is not kept, {len(lines)} are")
-        lines.append({**line_of(record, condition), **code_state()})
-        append(log, lines[-1])
-        print(f"{condition}: {sum(left.values()) - len(lines[-1]['sessions'])} sessions are missing", flush=True)
     print(table(lines))
 
 

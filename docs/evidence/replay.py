@@ -1,13 +1,16 @@
 """Ten thousand runs of our own rule, replayed from one recording of identical code.
 
     python -m docs.evidence.replay                                    # docs/evidence/recording.json
+    python -m docs.evidence.replay --learned 20                       # with a calibration from the first 20 sessions
     python -m docs.evidence.replay FILE --arms two twoB --start-s 12  # a file that names its arms, without wall times
 
 A replayed run draws whole recorded sessions with replacement, swaps the arms' labels in each by the toss of a coin, so
 that nothing is slower by construction, multiplies the candidate's times by what is planted, and is fed session by
 session to `suite.verdict.paired`, as a campaign does, until it is decided or as many sessions as the budget allows
-are spent. The intervals are exact (Clopper-Pearson) for the runs drawn from this recording; that it has finitely many
-sessions of one machine is not in them. Nor is what a run does about disturbed blocks.
+are spent. What a calibration knows of the machine is learned from sessions that are not replayed.
+
+The intervals are exact (Clopper-Pearson) for the runs drawn from this recording; that it has finitely many sessions of
+one machine is not in them.
 """
 
 from __future__ import annotations
@@ -25,9 +28,10 @@ from pathlib import Path
 from scipy.stats import binomtest
 
 from docs.evidence.recording import RECORDING, RecordedSession, load
-from suite import verdict
+from suite import calibration, verdict
 from suite.config import BUDGET_S, MIN_SESSIONS
-from suite.verdict import Outcome, Verdict
+from suite.metrics import location
+from suite.verdict import Learned, Outcome, Verdict
 
 RUNS = 10_000
 START_S = 12.0  # what starting both arms takes where a recording has no wall times: LeNet, two ranks on two cores
@@ -67,9 +71,26 @@ class Replayed:
         return self.outcomes.total()
 
 
-def judge(rounds: Sequence[Sequence[float]], case: Case, planned: int, session_s: float) -> Verdict:
-    """The one place that asks our rule, as `suite.results` does for a run of a single cell with one base."""
-    return verdict.paired(rounds, case.tolerance, 1, planned, session_s)
+def judge(
+    rounds: Sequence[Sequence[float]], case: Case, planned: int, session_s: float, learned: Learned | None
+) -> Verdict:
+    """The one place that asks our rule, as `suite.judging` does for a run of a single cell with one base."""
+    return verdict.paired(rounds, case.tolerance, 1, planned, session_s, learned)
+
+
+def learn(sessions: Sequence[RecordedSession]) -> Learned:
+    """What `calibrate` would hand to a run of these sessions.
+
+    Raises:
+        ValueError: too few sessions; a run leans on none so small.
+    """
+    if len(sessions) < calibration.ENOUGH:
+        raise ValueError(f"{len(sessions)} sessions to learn from: a run leans on {calibration.ENOUGH} or more")
+    levels = [location([math.log(value) for value in session.candidate]) for session in sessions]
+    spread = calibration.spread_of([session.log_ratios for session in sessions], levels, 0.0, 0.0)
+    if spread is None:
+        raise ValueError("no session to learn from has two rounds that count; record longer sessions")
+    return Learned(spread.tau**2, spread.tau2_var)
 
 
 def session_s(sessions: Sequence[RecordedSession], start_s: float | None) -> float:
@@ -86,7 +107,13 @@ def planned_sessions(budget_s: float, session_s: float) -> int:
 
 
 def replay(
-    sessions: Sequence[RecordedSession], case: Case, planned: int, session_s: float, runs: int = RUNS, seed: int = 1
+    sessions: Sequence[RecordedSession],
+    case: Case,
+    planned: int,
+    session_s: float,
+    runs: int = RUNS,
+    seed: int = 1,
+    learned: Learned | None = None,
 ) -> Replayed:
     """Replay runs.
 
@@ -97,6 +124,7 @@ def replay(
         session_s: wall seconds of one, which only the advice in a verdict needs.
         runs: how many.
         seed: of sessions and labels; equal for all cases, so that they differ in the plant alone.
+        learned: from other sessions of the machine.
     """
     rng = random.Random(seed)
     plant = math.log1p(case.planted)
@@ -109,7 +137,7 @@ def replay(
         # All draws of a run are made, also those after its end: run n has the same sessions in every case.
         for label, number in [(rng.randrange(2), rng.randrange(len(sessions))) for _ in range(planned)]:
             rounds.append(drawn[label][number])
-            outcome = judge(rounds, case, planned, session_s).outcome
+            outcome = judge(rounds, case, planned, session_s, learned).outcome
             if outcome is not Outcome.INCONCLUSIVE:
                 break
         outcomes[outcome] += 1
@@ -146,10 +174,19 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--planned", type=int, help="most sessions of a run (default: what each case's budget allows)")
     parser.add_argument("--start-s", type=float, help=f"a session's start (default: as recorded, or {START_S:g})")
+    parser.add_argument("--learned", type=int, metavar="N", help="learn from the first N sessions, replay the others")
     options = parser.parse_args()
-    sessions = load(options.recording, options.arms)
+    try:
+        sessions = load(options.recording, options.arms)
+        learned = None if options.learned is None else learn(sessions[: options.learned])
+    except ValueError as error:
+        parser.error(str(error))
+    sessions = sessions[options.learned or 0 :]
+    if not sessions:
+        parser.error(f"--learned {options.learned}: no session is left to replay; the recording must have more")
     each_s = session_s(sessions, options.start_s)
-    print(f"{len(sessions)} recorded sessions, {each_s:.1f} s each, {FIXED_S:.0f} s before the first\n")
+    print(f"{len(sessions)} recorded sessions, {each_s:.1f} s each, {FIXED_S:.0f} s before the first")
+    print(f"learned beforehand: {learned}\n")
     print("| planted | tolerance | planned sessions | runs | FAIL | PASS | INCONCLUSIVE | mean sessions | mean s |")
     print("|---|---|---|---|---|---|---|---|---|")
     start = time.perf_counter()

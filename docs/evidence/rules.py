@@ -44,8 +44,8 @@ from numpy.typing import NDArray
 from scipy.stats import mannwhitneyu
 
 from docs.evidence.recording import RECORDING, RecordedSession, load
-from docs.evidence.replay import RUNS, START_S, Case, planned_sessions, rate, replay, session_s
-from suite.verdict import Outcome
+from docs.evidence.replay import RUNS, START_S, Case, learn, planned_sessions, rate, replay, session_s
+from suite.verdict import Learned, Outcome
 
 PLANTED = (0.0, 0.03, 0.05, 0.10)
 OURS = (Case(0.0), Case(0.0, tolerance=0.03, budget_s=300.0))
@@ -152,29 +152,36 @@ def rows(rules: dict[str, Rule], kind: Comparisons) -> list[str]:
     return found
 
 
-def our_row(sessions: Sequence[RecordedSession], each_s: float, case: Case, runs: int, seed: int) -> str:
-    """Ours; its seconds are the mean over all plants, smallest and largest."""
+def our_row(
+    sessions: Sequence[RecordedSession], each_s: float, case: Case, runs: int, seed: int, learned: Learned | None
+) -> str:
+    """Ours; its seconds are the mean of a plant's runs, of the plant that took least and of that which took most."""
     planned = planned_sessions(case.budget_s, each_s)
     ends = [
-        replay(sessions, Case(planted, case.tolerance, case.budget_s), planned, each_s, runs, seed)
+        replay(sessions, Case(planted, case.tolerance, case.budget_s), planned, each_s, runs, seed, learned)
         for planted in PLANTED
     ]
     fails = [end.outcomes[Outcome.FAIL] for end in ends]
     rates = [rate(fails[0], runs), *(rate(runs - count, runs) for count in fails[1:])]
     low, high = (pick(end.sessions for end in ends) * each_s for pick in (min, max))
-    name = f"**ours**, tolerance {case.tolerance:.0%} | until decided, at most {planned} sessions"
+    calibrated = "" if learned is None else ", calibrated"
+    name = f"**ours**, tolerance {case.tolerance:.0%}{calibrated} | until decided, at most {planned} sessions"
     return f"| {name} | {' | '.join(rates)} | {low:.0f}-{high:.0f} | {len(sessions) // planned} |"
 
 
-def table(sessions: Sequence[RecordedSession], start_s: float | None, runs: int, seed: int) -> str:
-    """Every rule on every kind of runs, as Markdown."""
+def table(
+    sessions: Sequence[RecordedSession], start_s: float | None, runs: int, seed: int, learned: Learned | None = None
+) -> str:
+    """Every rule on every kind of runs, as Markdown; `learned` from other sessions adds ours with a calibration."""
     each_s = session_s(sessions, start_s)
     pooled = planned_sessions(OURS[0].budget_s, each_s)
     head = "| rule | runs | false alarms | 3 % missed | 5 % missed | 10 % missed | seconds | independent |"
     lines = [head, "|---|---|---|---|---|---|---|---|"]
     for kind in kinds(sessions, each_s, pooled, runs, seed):
         lines += rows(RULES, kind)
-    return "\n".join([*lines, *(our_row(sessions, each_s, case, runs, seed) for case in OURS)])
+    for knowledge in [None] if learned is None else [None, learned]:
+        lines += [our_row(sessions, each_s, case, runs, seed, knowledge) for case in OURS]
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -185,10 +192,18 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=RUNS, help="pooled and replayed runs (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--start-s", type=float, help=f"a session's start (default: as recorded, or {START_S:g})")
+    parser.add_argument("--learned", type=int, metavar="N", help="learn from the first N sessions, judge the others")
     options = parser.parse_args()
-    sessions = load(options.recording, options.arms)
+    try:
+        sessions = load(options.recording, options.arms)
+        learned = None if options.learned is None else learn(sessions[: options.learned])
+    except ValueError as error:
+        parser.error(str(error))
+    sessions = sessions[options.learned or 0 :]
+    if len(sessions) < 2:
+        parser.error(f"{options.recording}: {len(sessions)} session(s) to judge, 2 are needed; record more")
     print(f"{len(sessions)} recorded sessions of {options.recording.name}\n")
-    print(table(sessions, options.start_s, options.runs, options.seed))
+    print(table(sessions, options.start_s, options.runs, options.seed, learned))
 
 
 if __name__ == "__main__":

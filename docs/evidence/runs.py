@@ -1,9 +1,11 @@
 """Real runs of the gate on real processes, one after the other, each kept as a line of `runs.jsonl`.
 
     python -m docs.evidence.runs --wanted unchanged=30,10=15,5=15,3=15 --minutes 120
+    python -m docs.evidence.runs --calibration reports/KEY/calibration.json --log docs/evidence/runs-calibrated.jsonl
     python -m docs.evidence.runs --table
 
-The first, repeated until nothing is missing, makes the runs; the second shows what they came to. Each run is `pytest
+The first, repeated until nothing is missing, makes the runs as on a machine that nobody has calibrated; the second lets
+them lean on what `python -m suite calibrate` has found; the last shows what they came to. Each run is `pytest
 -m scaling --scaling-trainer planted.py:X --scaling-against planted.py:Same` in a process of its own, for one cell: ddp,
 lenet, strong, two ranks. `Unchanged` is `Same` under another name. The others spend 3, 5 or 10 % more of their own
 step's time, at two ranks only (`suite.planting.slowed`). What is missing is drawn in a random order, so that no kind
@@ -20,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import random
 import signal
@@ -33,17 +34,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from docs.evidence.log import ROOT, Line, append, check_same_code, code_state, read_log
 from docs.evidence.recording import of_record
 from docs.evidence.replay import rate
-from suite.git import git
+from suite.calibration import Calibration
 from suite.record import Record, read_model
 from suite.verdict import Outcome
 
-ROOT = Path(__file__).parents[2]
 LOG = Path(__file__).with_name("runs.jsonl")
-CODE = ("suite", "reference")  # what decides an outcome; the rest of the repository may change between runs
 END_TIMEOUT_S = 60.0  # an interrupted pytest ends its workers and writes its record first
 
 PLANTED = """\
@@ -63,8 +62,6 @@ Slower3 = slowed("ddp", 0.03, at=2)
 ONE_CELL = ("--scaling-devices", "cpu:2", "--scaling-world-sizes", "2", "--scaling-mode", "strong")
 
 SHOWN = (Outcome.FAIL, Outcome.PASS, Outcome.INCONCLUSIVE, Outcome.ERROR)
-
-Line = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -100,69 +97,19 @@ def parse_wanted(text: str) -> dict[str, int]:
     return wanted
 
 
-def read_log(path: Path) -> list[Line]:
-    """The runs so far.
-
-    Raises:
-        ValueError: a line is torn, as by a machine that went down; the message says which.
-    """
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    found = []
-    for number, line in enumerate(lines, 1):
-        try:
-            found.append(json.loads(line))
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number}: not JSON ({error}); remove the line") from error
-    return found
-
-
-def append(path: Path, line: Line) -> None:
-    """Add one run to the log, in one write, on the disk before it returns; a torn line before it stays alone."""
-    text = json.dumps(line) + "\n"
-    with path.open("a+b") as file:
-        if file.tell():
-            file.seek(-1, os.SEEK_END)
-            text = text if file.read(1) == b"\n" else "\n" + text
-        file.write(text.encode())
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def code_state(root: Path = ROOT) -> dict[str, Any]:
-    """The commit, the trees of the code that decides, and whether that code has uncommitted changes."""
-    return {
-        "commit": git(root, "rev-parse", "--short=12", "HEAD"),
-        "trees": [git(root, "rev-parse", "--short=12", f"HEAD:{folder}") for folder in CODE],
-        "dirty": bool(git(root, "status", "--porcelain", "--", *CODE)),
-    }
-
-
-def check_same_code(lines: Iterable[Line], state: Mapping[str, Any]) -> None:
-    """Refuse to put runs of different code into one log.
-
-    Raises:
-        ValueError: uncommitted changes, or the log is of other code.
-    """
-    if state["dirty"]:
-        raise ValueError(
-            f"{' or '.join(CODE)} has uncommitted changes, so nobody could repeat the runs: commit, or --mixed"
-        )
-    if others := sorted({line["commit"] for line in lines if line["trees"] != state["trees"] or line["dirty"]}):
-        raise ValueError(f"the log has runs of other code (commit {', '.join(others)}): name another --log, or --mixed")
-
-
 def missing(lines: Iterable[Line], wanted: Mapping[str, int]) -> list[str]:
     """The kinds of the runs that are still to be made, one entry a run; an ERROR counts as made, and as wrong."""
     done = Counter(line["kind"] for line in lines)
     return [kind for kind, number in wanted.items() for _ in range(number - done[kind])]
 
 
-def one_run(name: str, folder: Path, options: Iterable[str] = ONE_CELL) -> Line:
+def one_run(name: str, folder: Path, calibration: Calibration | None = None, options: Iterable[str] = ONE_CELL) -> Line:
     """Run the gate once, from the repository's root.
 
     Args:
         name: of the kind.
         folder: an empty one, for the trainers' file, pytest's output and the report.
+        calibration: of this machine, for the run to lean on.
         options: of the cell.
 
     Returns:
@@ -176,6 +123,8 @@ def one_run(name: str, folder: Path, options: Iterable[str] = ONE_CELL) -> Line:
     command = [sys.executable, "-m", "pytest", "-q", "-m", "scaling", "suite/benchmarks", *options, *kind.options]
     command += ["--scaling-trainer", f"{planted}:{kind.trainer}", "--scaling-against", f"{planted}:Same"]
     command += ["--scaling-report-dir", str(reports)]
+    if calibration is not None:
+        calibration.write(reports)
     load, start = os.getloadavg()[0], time.monotonic()
     with said.open("wb") as output:
         # A session of its own: Ctrl-C then reaches it once, through us, and is not in the way of its cleaning up.
@@ -261,6 +210,25 @@ def table(lines: Iterable[Line]) -> str:
     return "\n".join(f"| {row} |" for row in rows)
 
 
+def make(lines: list[Line], wanted: Mapping[str, int], options: argparse.Namespace) -> None:
+    """Make what is missing until the time is up; the code may change meanwhile, so it is looked at before every run."""
+    end = time.monotonic() + 60 * options.minutes
+    calibration = options.calibration and read_model(options.calibration, Calibration)
+    while (left := missing(lines, wanted)) and time.monotonic() < end:
+        state = {**code_state(), "calibration": calibration and calibration.run_id}
+        if not options.mixed:
+            check_same_code(lines, state)
+        name = random.SystemRandom().choice(left)
+        with tempfile.TemporaryDirectory(prefix="evidence-") as folder:
+            try:
+                line = {**one_run(name, Path(folder), calibration), **state}
+            except KeyboardInterrupt:
+                sys.exit(f"interrupted: the run in progress is not kept, {len(lines)} are")
+        append(options.log, line)
+        lines.append(line)
+        print(f"{name}: {line['outcome']} in {line['wall_s']} s; {len(left) - 1} runs are missing", flush=True)
+
+
 def main() -> None:
     """Make the runs that the log lacks, or print its table."""
     parser = argparse.ArgumentParser(description="Real runs of the gate, appended to a log.")
@@ -271,29 +239,18 @@ def main() -> None:
         "--minutes", type=float, default=60.0, help="start no run after this long (default: %(default)s)"
     )
     parser.add_argument("--log", type=Path, default=LOG, help=f"default: {LOG.name} beside this script")
+    parser.add_argument("--calibration", type=Path, metavar="FILE", help="calibration.json of this machine to lean on")
     parser.add_argument("--mixed", action="store_true", help="keep runs of different or uncommitted code in one log")
     parser.add_argument("--table", action="store_true", help="print the log as Markdown, and run nothing")
     options = parser.parse_args()
     try:
-        lines, wanted = read_log(options.log), parse_wanted(options.wanted)
+        lines = read_log(options.log)
         if options.table:
             print(table(lines))
-            return
-        if not options.mixed:
-            check_same_code(lines, code_state())
+        else:
+            make(lines, parse_wanted(options.wanted), options)
     except ValueError as error:
         parser.error(str(error))
-    end = time.monotonic() + 60 * options.minutes
-    while (left := missing(lines, wanted)) and time.monotonic() < end:
-        name, state = random.SystemRandom().choice(left), code_state()
-        with tempfile.TemporaryDirectory(prefix="evidence-") as folder:
-            try:
-                line = {**one_run(name, Path(folder)), **state}
-            except KeyboardInterrupt:
-                sys.exit(f"interrupted: the run in progress is not kept, {len(lines)} are")
-        append(options.log, line)
-        lines.append(line)
-        print(f"{name}: {line['outcome']} in {line['wall_s']} s; {len(left) - 1} runs are missing", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,72 @@
+"""Logs that grow by a line a run: a stopped script loses none, and unlike code is not mixed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from suite.git import git
+
+ROOT = Path(__file__).parents[2]
+CODE = ("suite", "reference")  # what decides an outcome; the rest of the repository may change between runs
+
+Line = dict[str, Any]
+
+
+def read_log(path: Path) -> list[Line]:
+    """The runs so far.
+
+    Raises:
+        ValueError: a line is torn, as by a machine that went down; the message says which.
+    """
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            found.append(json.loads(line))
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: not JSON ({error}); remove the line") from error
+    return found
+
+
+def append(path: Path, line: Line) -> None:
+    """Add one run to the log, in one write, on the disk before it returns; a torn line before it stays alone."""
+    text = json.dumps(line) + "\n"
+    with path.open("a+b") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            text = text if file.read(1) == b"\n" else "\n" + text
+        file.write(text.encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def code_state(root: Path = ROOT) -> dict[str, Any]:
+    """The commit, the trees of the code that decides, and whether that code has uncommitted changes."""
+    return {
+        "commit": git(root, "rev-parse", "--short=12", "HEAD"),
+        "trees": [git(root, "rev-parse", "--short=12", f"HEAD:{folder}") for folder in CODE],
+        "dirty": bool(git(root, "status", "--porcelain", "--", *CODE)),
+    }
+
+
+def check_same_code(lines: Iterable[Line], state: Mapping[str, Any]) -> None:
+    """Refuse to put runs of different code, or with different calibrations, into one log.
+
+    Raises:
+        ValueError: uncommitted changes, or the log is of other code or leans on another calibration.
+    """
+    if state["dirty"]:
+        raise ValueError(
+            f"{' or '.join(CODE)} has uncommitted changes, so nobody could repeat the runs: commit, or --mixed"
+        )
+    if others := sorted({line["commit"] for line in lines if line["trees"] != state["trees"] or line["dirty"]}):
+        raise ValueError(f"the log has runs of other code (commit {', '.join(others)}): name another --log, or --mixed")
+    if others := sorted({str(line.get("calibration")) for line in lines} - {str(state.get("calibration"))}):
+        raise ValueError(
+            f"the log's runs lean on calibration {', '.join(others)}, these on {state.get('calibration')}: "
+            "name another --log, or --mixed"
+        )
