@@ -4,7 +4,7 @@
 
 A session gives rounds delta + b_s + e_sj: b_s normal with SD `tau` between sessions, e_sj with SD `within`, normal,
 Student t3, or as recorded (`RECORDED`). The simulation draws session summaries (trimmed mean, its variance predicted
-from the rounds) from a pool of 300,000 simulated sessions, so that a million sessions cost a second. Sessions are
+from the rounds) from a pool of 200,000 simulated sessions, so that a million sessions cost a second. Sessions are
 judged by formulas written here a second time, vectorised over runs: suite/verdict/ is not imported, and is held to the
 same figures by its own tests. Not covered: dependence between the cells of a run (the union bound needs none), and
 real machines.
@@ -19,6 +19,7 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 from scipy.special import fdtri, ndtr, stdtrit
@@ -30,6 +31,7 @@ START_S, ROUND_S = 12.0, 0.24  # wall seconds of starting a session and of one r
 ROUNDS = 14
 CALIBRATION = 40  # sessions
 LONGEST = 40  # sessions; no plan is longer
+INVERSE_DF = np.linspace(1 / 500, 2, 2000)
 
 # |round - median of its session| in SDs, 420 rounds of identical code at two ranks (gloo), and their probabilities.
 RECORDED = [0.0, 0.072, 0.154, 0.26, 0.391, 0.536, 0.692, 0.839, 1.187, 1.644, 2.039, 2.7, 3.5, 5.03]
@@ -108,7 +110,7 @@ def trimmed(rounds: Array) -> tuple[Array, Array]:
     return mean, winsorised.var(axis=1) * j / (h * (h - 1))
 
 
-def pool(noise: Noise, size: int = 300_000) -> tuple[Array, Array]:
+def pool(noise: Noise, size: int = 200_000) -> tuple[Array, Array]:
     """Summaries of `size` sessions with within = 1 and tau = 0."""
     key = (noise.tails, noise.rounds, noise.drift)
     if key not in _POOL:
@@ -218,6 +220,7 @@ def union(rho: float) -> Callable[[int, int, float], Array]:
 def lan_demets(spent_at: Callable[[Array, float], Array]) -> Callable[[int, int, float], Array]:
     """Nominal levels that spend exactly `spent_at(fraction, alpha)` for a normal mean of known variance."""
 
+    @cache
     def levels(planned: int, first: int, alpha: float) -> Array:
         n = np.arange(planned + 1)
         spend = np.diff(np.where(n < min(first, planned), 0.0, spent_at(n / planned, alpha)))
@@ -254,8 +257,13 @@ def quantile(df: Array, level: float) -> Array:
     """Upper quantile of Student's t, interpolated in 1/df; infinite where nothing may be spent."""
     if level <= 0:
         return np.full(df.shape, math.inf)
-    grid = np.linspace(1 / 500, 2, 3000)
-    return np.interp(1 / np.clip(df, 0.5, 500), grid, -stdtrit(1 / grid, level))
+    return np.interp(1 / np.clip(df, 0.5, 500), INVERSE_DF, quantiles(float(level)))
+
+
+@cache
+def quantiles(level: float) -> Array:
+    """The same at 1 / `INVERSE_DF`."""
+    return -stdtrit(1 / INVERSE_DF, level)
 
 
 def decide(design: Design, seen: Looks, learned: Calibration, cells: int, sigma: float) -> tuple[Array, Array, Array]:
@@ -398,7 +406,7 @@ def costs(cells: int, noises: list[Noise]) -> list[dict[str, object]]:
     """Mean wall seconds of every design, each with its own smallest plan, beside the best fixed-size design."""
     rows: list[dict[str, object]] = []
     for noise in noises:
-        runs = Runs.of(noise, 12_000, LONGEST, seed=1)
+        runs = Runs.of(noise, 10_000, LONGEST, seed=1)
         reference = fixed(noise, cells) * noise.session_s
         rows.append(
             row("f fixed size, own variance", noise, cells, planned=fixed(noise, cells), seconds=[reference] * 3)
@@ -468,7 +476,7 @@ def session_length() -> list[dict[str, object]]:
             noise = Noise(within, tau, rounds=rounds)
             for budget in (120, 300):
                 planned = int(budget // noise.session_s)
-                drawn = Runs.of(noise, 8000, planned, seed=4)
+                drawn = Runs.of(noise, 5000, planned, seed=4)
                 at = {f"{d:.0%}": drawn.judge(CHOSEN, math.log1p(d), 1, planned) for d in (0.0, 0.03, 0.05, 0.10)}
                 found = {slower: round(fails, 3) for slower, (fails, _, _) in at.items()}
                 seconds = [n * noise.session_s for _, _, n in at.values()]
@@ -497,8 +505,8 @@ def main() -> None:
     tables = {
         "costs_1_cell": lambda: costs(1, noises + hard),
         "costs_24_cells": lambda: costs(24, noises[2:]),
-        "errors": lambda: errors(30_000),
-        "attacks": lambda: attacks(60_000),
+        "errors": lambda: errors(20_000),
+        "attacks": lambda: attacks(40_000),
         "session_length": session_length,
     }
     lines = []
