@@ -79,7 +79,7 @@ class _Campaign:
         yardsticks = cells.yardsticks([cell for cell in chosen if cell in run.floors], speedup=False)
         for side, base in bases.items():
             try:
-                self._sides.add(side, base)
+                run.plan += [f"{base.label}: {note}" for note in self._sides.add(side, base)]
             except CheckoutError as error:
                 failure = WorkerFailure(side, str(error))
                 run.lost |= {arm: failure for arm in _arms(units) if arm.side == side}
@@ -140,19 +140,19 @@ class _Campaign:
 
     def _undecided(self, cell: Cell) -> bool:
         run = self._run
-        if run.failure(cell):
+        if any(arm in run.lost for arm in run.compared(cell).values()):
             return False
         if run.config.calibrate or not run.bases:
             return True
-        outcome, _ = judging.combined(judging.checks(run, cell))
+        # Accepted runs and accuracies say the same after every session; what is beside the cell is asked.
+        outcome, _ = judging.combined([check for check in judging.checks(run, cell) if check.rule in judging.BY_SESSION])
         return outcome is Outcome.INCONCLUSIVE
 
     def _units(self, chosen: Sequence[Cell]) -> list[tuple[Arm, ...]]:
         run = self._run
         units = cells.units(chosen, {side: base.trainer for side, base in run.bases.items()})
         alive = [tuple(arm for arm in unit if arm not in run.lost) for unit in units]
-        # A base is timed for the candidate's sake.
-        return [unit for unit in alive if any(arm.side == "candidate" for arm in unit)] if run.sessions else units
+        return [unit for unit in alive if unit]
 
     def _never_timed(self, unit: tuple[Arm, ...]) -> bool:
         """Whether an arm has no sample because another that shared its processes broke them: it is owed a session."""

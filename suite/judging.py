@@ -21,6 +21,7 @@ from suite.record import CheckRecord, IntervalRecord
 from suite.verdict import Outcome, Verdict
 from suite.verdict.floor import floor
 
+BY_SESSION = ("time", "drift", "floor")  # the rules that a further session may decide
 GRAVEST_FIRST = (Outcome.FAIL, Outcome.INCONCLUSIVE, Outcome.PASS)
 
 
@@ -41,7 +42,11 @@ def beside(run: Measurement, cell: Cell, side: Side) -> Verdict:
 
 def checks(run: Measurement, cell: Cell) -> tuple[CheckRecord, ...]:
     """What every rule that applies to a cell has found so far."""
-    found = [_beside(run, cell, side) for side in run.bases if cell in run.beside]
+    found = [
+        _beside(run, cell, side)
+        for side in run.bases
+        if cell in run.beside and run.compared(cell)[side] not in run.lost
+    ]
     found += run.stored.get(cell, ())
     if cell in run.floors:
         found.append(_floor(run, cell))
@@ -67,7 +72,7 @@ def warning(run: Measurement, cell: Cell) -> str:
     pairs = [run.compared(at) for at in (cell, alone)]
     at_k, at_one = (samples.log_ratios(run, arms["candidate"], arms["base"]) for arms in pairs)
     widened = [k - one for k, one in zip(at_k, at_one, strict=False)]
-    if len(widened) < verdict.FIRST_LOOK or beside(run, cell, "base").outcome is Outcome.FAIL:
+    if len(widened) < verdict.FIRST_LOOK or beside(run, cell, "base").outcome is not Outcome.PASS:
         return ""
     mean, error = metrics.mean_and_standard_error(widened)
     if mean - metrics.t_quantile(len(widened) - 1, 0.95) * error <= 0 or mean < math.log1p(run.config.tolerance) / 2:
@@ -76,10 +81,13 @@ def warning(run: Measurement, cell: Cell) -> str:
 
 
 def _beside(run: Measurement, cell: Cell, side: Side) -> CheckRecord:
+    rule, against = "time" if side == "base" else "drift", run.bases[side].label
+    if failure := run.lost.get(run.compared(cell)[side]):
+        return CheckRecord(rule=rule, against=against, outcome=Outcome.ERROR, reason=failure.cause, counts=False)
     found = beside(run, cell, side)
     return CheckRecord(
-        rule="time" if side == "base" else "drift",
-        against=run.bases[side].label,
+        rule=rule,
+        against=against,
         outcome=found.outcome,
         reason=found.reason,
         ratio=interval(found.ratio),

@@ -95,7 +95,8 @@ def _efficiency(run: Measurement, cell: Cell, own: Arm) -> tuple[IntervalRecord 
     one = cells.arm("candidate", cell.trainer, cell, 1)
     if one in run.lost:
         return None, f"its one-device arm failed: {run.lost[one].cause}"
-    return judging.interval(metrics.from_logs(samples.log_efficiencies(run, own, one, cell.mode))), ""
+    logs = samples.log_efficiencies(run, own, one, cell.mode)
+    return judging.interval(metrics.from_logs(logs)), "" if logs else "needs world size 1 in the run"
 
 
 def _speedup(run: Measurement, cell: Cell, own: Arm) -> IntervalRecord | None:

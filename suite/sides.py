@@ -86,19 +86,24 @@ class Sides:
     ) -> None:
         self._closing.close()
 
-    def add(self, side: Side, base: Base) -> None:
+    def add(self, side: Side, base: Base) -> tuple[str, ...]:
         """Make a base's workers possible.
+
+        Returns:
+            What its checkout lacks, a line each.
 
         Raises:
             CheckoutError: its commit cannot be checked out.
         """
         if base.commit is not None:
             self.pools[side] = self._open(self._apart(side, base, base.commit))
-        elif base.kind == "python":
+            return self._checkouts[side].notes
+        if base.kind == "python":
             paths = [Path.cwd(), self._root]
             self.pools[side] = self._open(Pool(kind=self._kind, python=base.python, import_paths=paths))
         else:
             self.pools[side] = self.pools["candidate"]
+        return ()
 
     def locate(self, side: Side, spec: str) -> str:
         """How a side's workers name a trainer or a model.

@@ -11,6 +11,7 @@ from suite import baselines, judging
 from suite.baselines import AcceptedRun
 from suite.bases import Base, of_ref
 from suite.cells import Cell, Side
+from suite.failure import WorkerFailure
 from suite.measurement import Measurement
 from suite.record import CellRecord, CheckRecord, Record
 from suite.verdict import Outcome, Verdict
@@ -61,7 +62,9 @@ def supersede(run: Measurement) -> None:
     """
     changed = _changed(run)
     for cell in run.beside:
-        if any(arm in run.lost for arm in run.compared(cell).values()):
+        failed = next((run.lost[arm] for arm in run.compared(cell).values() if arm in run.lost), None)
+        if failed is not None:
+            run.stored[cell] = tuple(_unbuilt(check, failed) for check in run.stored[cell])
             continue
         passed = all(judging.beside(run, cell, side).outcome is Outcome.PASS for side in run.bases)
         doubt = passed and bool(changed)
@@ -75,6 +78,10 @@ def _run_spread(run: Measurement, cell: Cell) -> RunSpread | None:
     """How runs of a cell differ on this machine, as far as a calibration's sessions show it."""
     spread = run.spread(cell)
     return None if spread is None or not spread.unpaired_sd else RunSpread(spread.unpaired_sd, spread.sessions - 1)
+
+
+def _unbuilt(check: CheckRecord, failed: WorkerFailure) -> CheckRecord:
+    return check.model_copy(update={"reason": f"{check.reason}; its commit could not be rebuilt: {failed.cause}"})
 
 
 def _doubted(check: CheckRecord, changed: str) -> dict[str, object]:
