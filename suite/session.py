@@ -23,10 +23,13 @@ from suite.pool import Group, Pool
 from suite.verdict import FIRST_LOOK
 
 WINDOW_S = 0.12  # long against the clock's and the barrier's own microseconds, short against a machine's moods
-# A session's spread is mostly that of its windows (7 % a pair at two ranks on a shared machine, against 1-2 % between
-# sessions), so timing gets this share of what starting the processes takes; docs/log.md has the reckoning.
-MEASURE_SHARE = 0.75
-MAX_BLOCKS = 24
+# Timing gets this share of what starting the processes takes. A session's spread is mostly that of its rounds (7 % each
+# at two ranks on a shared machine, against 1 % or less between sessions), which asks for long sessions; a decision needs
+# three of them, which asks for short ones where the budget holds few. docs/verdict.md has the reckoning.
+MEASURE_SHARE = 0.5
+MEASURE_SHARE_OF_MANY = 1.0
+MANY_SESSIONS = 10
+MAX_BLOCKS = 30
 SHORT_STEP_S = 1.0  # a longer one is warm after its first time
 MAX_STEPS = 200
 FIRST_STEP_TIMEOUT_S = 120.0  # lazily built kernels, compilation, the first collective
@@ -221,8 +224,10 @@ class Sessions:
     def _plan_blocks(self, crew: Crew, start_s: float) -> int:
         """Blocks of every session of the run: timing balanced with starting, or fewer where the budget is short."""
         block_s = sum(2 * self.steps[arm] * self.step_s[arm] for arm in crew.groups) or WINDOW_S
-        affordable_s = (self._left_s() + start_s) / FIRST_LOOK - start_s
-        return min(MAX_BLOCKS, max(1, round(min(MEASURE_SHARE * start_s, affordable_s) / block_s)))
+        budget_s = self._left_s() + start_s
+        many = budget_s >= MANY_SESSIONS * (1 + MEASURE_SHARE) * start_s
+        wanted_s = (MEASURE_SHARE_OF_MANY if many else MEASURE_SHARE) * start_s
+        return min(MAX_BLOCKS, max(1, round(min(wanted_s, budget_s / FIRST_LOOK - start_s) / block_s)))
 
     def _time(self, crew: Crew, units: Sequence[tuple[Arm, ...]]) -> None:
         for number in range(self._blocks if crew.groups else 0):
