@@ -40,6 +40,7 @@ from reference.data import Dataset, feed, load
 from reference.evaluate import accuracy
 from reference.models.resnet import Residual
 from reference.trainers.single import Single
+from suite.metrics import t_quantile
 
 WIDTHS = (8, 16, 32, 64)  # the chapter's are 64, 128, 256, 512, two blocks each, at four times the pixels
 EPOCHS = 10
@@ -47,6 +48,8 @@ STEM_STD = 0.01
 MATCHED_STD = 0.01 * math.sqrt(8)
 RUNS = {"B": (32, 0.1), "2B": (64, 0.2)}  # the chapter's are (256, .1) and (512, .2)
 CPU = torch.device("cpu")
+
+Seeds = dict[str, dict[str, dict[str, list[float]]]]  # seed -> start -> run -> test accuracy after each epoch
 
 
 def resnet() -> nn.Sequential:
@@ -112,6 +115,17 @@ STARTS: dict[str, Callable[[nn.Sequential, float], nn.Sequential]] = {
     "reused as it is": reused,
 }
 
+FIRST, FRESH, SECOND, RESET = (list(STARTS)[number] for number in (0, 2, 3, 4))
+CONTRASTS = (
+    ("the chapter's two runs", (SECOND, "2B"), (FIRST, "B")),
+    ("batch and learning rate alone", (FIRST, "2B"), (FIRST, "B")),
+    ("start alone, at B", (SECOND, "B"), (FIRST, "B")),
+    ("start alone, at 2B", (SECOND, "2B"), (FIRST, "2B")),
+    ("start alone, at 2B, fresh net", (FRESH, "2B"), (FIRST, "2B")),
+    ("reused instead of fresh, at 2B", (SECOND, "2B"), (FRESH, "2B")),
+    ("BatchNorm kept instead of reset, at 2B", (SECOND, "2B"), (RESET, "2B")),
+)
+
 
 def fit(net: nn.Sequential, data: Dataset, batch: int, lr: float, seed: int) -> tuple[nn.Sequential, list[float]]:
     """Train a copy of `net` for `EPOCHS` epochs; return it with its test accuracy after each."""
@@ -145,8 +159,8 @@ def one_seed(data: Dataset, seed: int, std: float) -> dict[str, dict[str, list[f
     return found
 
 
-def table(seeds: dict[str, dict[str, dict[str, list[float]]]]) -> str:
-    """Start by start: the last epoch's accuracy, mean and spread over seeds; the lowest of epochs 6 to 10."""
+def table(seeds: Seeds) -> str:
+    """Start by start: the last epoch's accuracy, mean and spread over seeds; in brackets the mean of epochs 6 to 10."""
     lines = [
         f"| start | {' | '.join(f'{run}: {batch}, {lr:g}' for run, (batch, lr) in RUNS.items())} |",
         "|---|---|---|",
@@ -157,10 +171,27 @@ def table(seeds: dict[str, dict[str, dict[str, list[float]]]]) -> str:
             curves = [seed[name][run] for seed in seeds.values()]
             last = [curve[-1] for curve in curves]
             spread = f" ± {statistics.stdev(last):.3f}" if len(last) > 1 else ""
-            lowest = min(min(curve[EPOCHS // 2 :]) for curve in curves)
-            shown.append(f"{statistics.fmean(last):.3f}{spread} ({lowest:.2f})")
+            shown.append(f"{statistics.fmean(last):.3f}{spread} ({statistics.fmean(map(second_half, curves)):.3f})")
         lines.append(f"| {name} | {' | '.join(shown)} |")
     return "\n".join(lines)
+
+
+def contrasts(seeds: Seeds) -> str:
+    """What each change does to the mean accuracy of epochs 6 to 10, paired by seed, with 95 % t-intervals."""
+    lines = []
+    for label, (start, run), (other_start, other_run) in CONTRASTS:
+        gains = [second_half(seed[start][run]) - second_half(seed[other_start][other_run]) for seed in seeds.values()]
+        if len(gains) > 1:
+            error = statistics.stdev(gains) / math.sqrt(len(gains))
+            half = t_quantile(len(gains) - 1, 0.975) * error
+            mean = statistics.fmean(gains)
+            lines.append(f"{label}: {mean:+.3f} [{mean - half:+.3f}, {mean + half:+.3f}]")
+    return "\n".join(lines)
+
+
+def second_half(curve: Sequence[float]) -> float:
+    """The mean accuracy of the later epochs: one epoch's jumps by several points."""
+    return statistics.fmean(curve[EPOCHS // 2 :])
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
@@ -199,7 +230,7 @@ def main() -> None:
                 write(options.out, result)
                 print(f"{name}: seed {seed} done", flush=True)
     for name, seeds in result["accuracies"].items():
-        print(f"\n{name}, accuracy after {EPOCHS} epochs, {len(seeds)} seeds\n\n{table(seeds)}")
+        print(f"\n{name}, accuracy after {EPOCHS} epochs, {len(seeds)} seeds\n\n{table(seeds)}\n\n{contrasts(seeds)}")
 
 
 if __name__ == "__main__":
