@@ -18,7 +18,7 @@ import pytest
 from pytest_benchmark.utils import parse_compare_fail
 from scipy.stats import mannwhitneyu
 
-from docs.evidence import quiet_room, recording, replay, rules, runs
+from docs.evidence import log, quiet_room, recording, replay, rules, runs
 from docs.evidence.recording import RecordedSession
 from docs.evidence.replay import Case
 from suite import cells, contract, quiet
@@ -68,7 +68,7 @@ def run_record(**changes: Any) -> Record:
     return records.make(**content | changes)
 
 
-def line(kind: str, outcome: str, wall_s: float, **changes: Any) -> runs.Line:
+def line(kind: str, outcome: str, wall_s: float, **changes: Any) -> log.Line:
     return {
         "kind": kind,
         "outcome": outcome,
@@ -294,6 +294,58 @@ class TestRules:
         assert text.count("saved") == len(rules.RULES)
 
 
+class TestLog:
+    """A line a run."""
+
+    def test_a_torn_line_loses_no_other(self, tmp_path: Path) -> None:
+        path = tmp_path / "runs.jsonl"
+        assert log.read_log(path) == []
+        log.append(path, {"run": 1})
+        with path.open("a") as file:
+            file.write('{"run": 2, "outc')
+        log.append(path, {"run": 3})
+        with pytest.raises(ValueError, match=r"line 2: not JSON .*; remove the line"):
+            log.read_log(path)
+        first, _, last = path.read_text().splitlines()
+        path.write_text(f"{first}\n{last}\n")
+        assert log.read_log(path) == [{"run": 1}, {"run": 3}]
+
+    def test_runs_of_other_code_are_refused(self) -> None:
+        here = {"commit": "c2", "trees": ["a", "b"], "dirty": False}
+        log.check_same_code([line("10", "FAIL", 1.0)], here)  # another commit of the same code
+        with pytest.raises(ValueError, match=r"uncommitted changes.*commit, or --mixed"):
+            log.check_same_code([], here | {"dirty": True})
+        for other in ({"trees": ["a", "x"]}, {"dirty": True}):
+            with pytest.raises(ValueError, match=r"runs of other code \(commit c1\): name another --log"):
+                log.check_same_code([line("10", "FAIL", 1.0, **other)], here)
+        with pytest.raises(ValueError, match="lean on calibration a-run, these on None: name another --log"):
+            log.check_same_code([line("10", "FAIL", 1.0, calibration="a-run")], here)
+
+    def test_the_state_of_the_code_is_that_of_its_folders(self, tmp_path: Path) -> None:
+        git(tmp_path, "init", "-q")
+        identity = ("-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "commit.gpgsign=false")
+
+        def commit() -> None:
+            git(tmp_path, "add", ".")
+            git(tmp_path, *identity, "commit", "-q", "-m", "a change")
+
+        for folder in (*log.CODE, "docs"):
+            (tmp_path / folder).mkdir()
+            (tmp_path / folder / "file").write_text("1")
+        commit()
+        first = log.code_state(tmp_path)
+        (tmp_path / "docs" / "file").write_text("2")
+        assert log.code_state(tmp_path) == first
+        commit()
+        second = log.code_state(tmp_path)
+        assert (second["trees"], second["dirty"]) == (first["trees"], False)
+        assert second["commit"] != first["commit"]
+        (tmp_path / "suite" / "new").write_text("untracked counts: it can be imported")
+        assert log.code_state(tmp_path)["dirty"]
+        commit()
+        assert log.code_state(tmp_path)["trees"] != first["trees"]
+
+
 class TestRuns:
     """Real runs: what is kept of them, and what is still missing."""
 
@@ -306,52 +358,6 @@ class TestRuns:
             with pytest.raises(ValueError, match="KIND one of unchanged, 10, 5, 3"):
                 runs.parse_wanted(wrong)
 
-    def test_a_torn_line_loses_no_other(self, tmp_path: Path) -> None:
-        log = tmp_path / "runs.jsonl"
-        assert runs.read_log(log) == []
-        runs.append(log, {"run": 1})
-        with log.open("a") as file:
-            file.write('{"run": 2, "outc')
-        runs.append(log, {"run": 3})
-        with pytest.raises(ValueError, match=r"line 2: not JSON .*; remove the line"):
-            runs.read_log(log)
-        first, _, last = log.read_text().splitlines()
-        log.write_text(f"{first}\n{last}\n")
-        assert runs.read_log(log) == [{"run": 1}, {"run": 3}]
-
-    def test_runs_of_other_code_are_refused(self) -> None:
-        here = {"commit": "c2", "trees": ["a", "b"], "dirty": False}
-        runs.check_same_code([line("10", "FAIL", 1.0)], here)  # another commit of the same code
-        with pytest.raises(ValueError, match=r"uncommitted changes.*commit, or --mixed"):
-            runs.check_same_code([], here | {"dirty": True})
-        for other in ({"trees": ["a", "x"]}, {"dirty": True}):
-            with pytest.raises(ValueError, match=r"runs of other code \(commit c1\): name another --log"):
-                runs.check_same_code([line("10", "FAIL", 1.0, **other)], here)
-
-    def test_the_state_of_the_code_is_that_of_its_folders(self, tmp_path: Path) -> None:
-        git(tmp_path, "init", "-q")
-        identity = ("-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "commit.gpgsign=false")
-
-        def commit() -> None:
-            git(tmp_path, "add", ".")
-            git(tmp_path, *identity, "commit", "-q", "-m", "a change")
-
-        for folder in (*runs.CODE, "docs"):
-            (tmp_path / folder).mkdir()
-            (tmp_path / folder / "file").write_text("1")
-        commit()
-        first = runs.code_state(tmp_path)
-        (tmp_path / "docs" / "file").write_text("2")
-        assert runs.code_state(tmp_path) == first
-        commit()
-        second = runs.code_state(tmp_path)
-        assert (second["trees"], second["dirty"]) == (first["trees"], False)
-        assert second["commit"] != first["commit"]
-        (tmp_path / "suite" / "new").write_text("untracked counts: it can be imported")
-        assert runs.code_state(tmp_path)["dirty"]
-        commit()
-        assert runs.code_state(tmp_path)["trees"] != first["trees"]
-
     def test_a_run_is_kept_small_and_whole(self) -> None:
         kept = runs.line_of(run_record(), "10")
         assert (kept["outcome"], kept["planted"], kept["wall_s"]) == ("FAIL", 0.10, 100.0)
@@ -363,15 +369,15 @@ class TestRuns:
             runs.line_of(records.make(), "10")
 
     def test_the_table_counts_outcomes_and_times(self) -> None:
-        log = [
+        kept = [
             line("unchanged", "PASS", 50.0),
             line("unchanged", "INCONCLUSIVE", 130.0),
             line("unchanged", "FAIL", 40.0),
         ]
-        log += [line("10", "FAIL", 50.0), line("10", "FAIL", 110.0), line("10", "ERROR", 10.0)]
-        rows = runs.table(log).splitlines()
+        kept += [line("10", "FAIL", 50.0), line("10", "FAIL", 70.0), line("10", "ERROR", 10.0)]
+        rows = runs.table(kept).splitlines()
         assert rows[2] == "| unchanged | 3 | 1 | 1 | 1 | 0 | 66.7% [9.4%, 99.2%] | 50 | 130 | - | - | - |"
-        assert rows[3] == "| 10 % slower | 3 | 2 | 0 | 0 | 1 | 66.7% [9.4%, 99.2%] | 50 | 110 | 1 | 2 | 2 |"
+        assert rows[3] == "| 10 % slower | 3 | 2 | 0 | 0 | 1 | 66.7% [9.4%, 99.2%] | 50 | 70 | 1 | 2 | 2 |"
         assert len({row.count("|") for row in rows}) == 1
 
     def test_every_kind_is_a_trainer(self, tmp_path: Path) -> None:
@@ -399,11 +405,11 @@ class TestRuns:
 
     def test_a_run_without_a_record_says_what_pytest_said(self, tmp_path: Path) -> None:
         with pytest.raises(RuntimeError, match=r"exit status 4 and 0 records(.|\n)*--scaling-mode 'sideways'"):
-            runs.one_run("unchanged", tmp_path, ("--scaling-mode", "sideways"))
+            runs.one_run("unchanged", tmp_path, options=("--scaling-mode", "sideways"))
 
     @needs_two_cores
     def test_a_real_run_becomes_a_line(self, tmp_path: Path) -> None:
-        found = runs.one_run("unchanged", tmp_path, (*runs.ONE_CELL, "--scaling-budget", "1"))
+        found = runs.one_run("unchanged", tmp_path, options=(*runs.ONE_CELL, "--scaling-budget", "1"))
         assert (found["kind"], found["outcome"], found["sessions"]) == ("unchanged", "INCONCLUSIVE", 1)
         assert found["log_ratios_1e4"][0]
         assert found["process_s"] > found["wall_s"] > 0
@@ -412,9 +418,9 @@ class TestRuns:
     def test_the_script_goes_on_where_the_log_ends(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        log, made = tmp_path / "runs.jsonl", []
+        path, made = tmp_path / "runs.jsonl", []
 
-        def one_run(name: str, _: Path) -> runs.Line:
+        def one_run(name: str, *_: object) -> log.Line:
             if len(made) == 2:
                 raise KeyboardInterrupt
             made.append(name)
@@ -423,17 +429,17 @@ class TestRuns:
         state: Callable[[], dict[str, Any]] = lambda: {"commit": "c", "trees": [], "dirty": False}  # noqa: E731
         monkeypatch.setattr(runs, "one_run", one_run)
         monkeypatch.setattr(runs, "code_state", state)
-        monkeypatch.setattr(sys, "argv", ["runs", "--log", str(log), "--wanted", "unchanged=2,10=1"])
+        monkeypatch.setattr(sys, "argv", ["runs", "--log", str(path), "--wanted", "unchanged=2,10=1"])
         with pytest.raises(SystemExit, match="the run in progress is not kept, 2 are"):
             runs.main()
-        assert [entry["kind"] for entry in runs.read_log(log)] == made
+        assert [entry["kind"] for entry in log.read_log(path)] == made
         made.clear()
         runs.main()
-        assert sorted(entry["kind"] for entry in runs.read_log(log)) == ["10", "unchanged", "unchanged"]
-        monkeypatch.setattr(sys, "argv", ["runs", "--log", str(log), "--table"])
+        assert sorted(entry["kind"] for entry in log.read_log(path)) == ["10", "unchanged", "unchanged"]
+        monkeypatch.setattr(sys, "argv", ["runs", "--log", str(path), "--table"])
         capsys.readouterr()
         runs.main()
-        assert capsys.readouterr().out == runs.table(runs.read_log(log)) + "\n"
+        assert capsys.readouterr().out == runs.table(log.read_log(path)) + "\n"
 
 
 class TestQuietRoom:
