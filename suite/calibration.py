@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from scipy.special import chdtri, nctdtrinc, ndtri
+from scipy.special import chdtri, nctdtrinc, ndtri, stdtrit
 
-from suite.metrics import location, t_quantile
+from suite.metrics import location, location_variance
 from suite.record import Environment, Finite, RecordError, read_model, write_atomically
 from suite.verdict import ALPHA_FAIL, FIRST_LOOK, spending
+from suite.verdict.paired import FIRST_LOOK_LEARNED
 
 ENOUGH = 10  # sessions; a run leans on no spread from fewer, because tau2_var is then itself a guess
 POWER = 0.95  # how surely a promised slowdown is found, and the confidence of an upper limit
@@ -30,23 +31,6 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-def standard_error(rounds: Sequence[float]) -> float:
-    """Standard error of `metrics.location` from the rounds of one session alone.
-
-    Tukey and McLaughlin (1963): a trimmed mean varies as the winsorised sample does, in which every value that was cut
-    counts as the outermost one that was kept. With h of J values kept, SE² = sum of squares / (h (h - 1)).
-
-    Args:
-        rounds: at least 2.
-    """
-    cut = len(rounds) // 4
-    kept = sorted(rounds)[cut : len(rounds) - cut]
-    winsorised = [*[kept[0]] * cut, *kept, *[kept[-1]] * cut]
-    mean = math.fsum(winsorised) / len(winsorised)
-    squares = math.fsum((value - mean) ** 2 for value in winsorised)
-    return math.sqrt(squares / (len(kept) * (len(kept) - 1)))
 
 
 class Spread(_Part):
@@ -103,9 +87,8 @@ class Spread(_Part):
         Both parts behave as scaled chi-squares: the variance of `locations` on one degree of freedom less than there
         are sessions, a session's squared error on one less than it kept rounds.
         """
-        squares = [error**2 for error in self.errors]
-        kept = [count - 2 * (count // 4) for count in self.rounds]
-        noise = math.fsum(s**2 / (h - 1) for s, h in zip(squares, kept, strict=True)) / self.sessions**2
+        dfs = [count - 2 * (count // 4) - 1 for count in self.rounds]
+        noise = math.fsum(error**4 / df for error, df in zip(self.errors, dfs, strict=True)) / self.sessions**2
         return 2 * (statistics.variance(self.locations) ** 2 / (self.sessions - 1) + noise)
 
     @property
@@ -156,7 +139,7 @@ def spread_of(
     squares = math.fsum((len(session) - 1) * statistics.variance(session) for session in usable)
     return Spread(
         locations=tuple(map(location, usable)),
-        errors=tuple(map(standard_error, usable)),
+        errors=tuple(math.sqrt(location_variance(session)[0]) for session in usable),
         rounds=tuple(map(len, usable)),
         round_sd=math.sqrt(squares / df),
         log_times=tuple(log_times),
@@ -166,12 +149,13 @@ def spread_of(
 
 
 def promise(session_sd: float, comparisons: int, planned: int, tolerance: float | None = None) -> float:
-    """The smallest slowdown that a run finds with probability `POWER`, as a share: 0.04 is 4 %.
+    """The smallest slowdown that a run finds with probability `POWER` on a calibrated machine, as a share.
 
-    Counted is the last look alone, with what is left to it of alpha, and the spread that the run itself shows: looks
-    before it and a pooled spread only add. It fails a cell when the mean of n deltas exceeds
-    t(1 - alpha; n - 1) SD / sqrt(n), so the slowdown must put the non-central t distribution above that quantile with
-    the probability asked for. FAIL also needs an estimate of half the tolerance.
+    It can be missed in two ways, and half of what `POWER` leaves goes to each. The last look may not see it: it fails a
+    cell when the mean of n deltas exceeds t(1 - alpha; n - 1) SD / sqrt(n), alpha being what is left for that look, so
+    the slowdown must put the non-central t distribution above that quantile. And the estimate may stay below half the
+    tolerance, where no run says FAIL, and one may say PASS on the way. Degrees of freedom that the calibration adds
+    pay for the second look that a FAIL needs. tests/test_calibration.py plays it out.
 
     Args:
         session_sd: of a session's delta, as the run will see it.
@@ -180,15 +164,16 @@ def promise(session_sd: float, comparisons: int, planned: int, tolerance: float 
         tolerance: m of the run; None asks for what its noise alone allows.
 
     Returns:
-        A share; infinite where there are too few sessions for any decision.
+        A share, 0.04 is 4 %; infinite where there are too few sessions for any FAIL.
     """
     if planned < FIRST_LOOK:
         return math.inf
-    error = session_sd / math.sqrt(planned)
-    critical = t_quantile(planned - 1, 1 - ALPHA_FAIL / comparisons * spending(planned, planned))
-    found = float(nctdtrinc(planned - 1, 1 - POWER, critical)) * error
+    miss = (1 - POWER) / 2
+    df, error = planned - 1, session_sd / math.sqrt(planned)
+    alpha = ALPHA_FAIL / comparisons * spending(planned, planned, FIRST_LOOK_LEARNED)
+    found = float(nctdtrinc(df, miss, stdtrit(df, 1 - alpha))) * error
     if tolerance is not None:
-        found = max(found, math.log1p(tolerance) / 2 + float(ndtri(POWER)) * error)
+        found = max(found, math.log1p(tolerance) / 2 + float(ndtri(1 - miss)) * error)
     return math.expm1(min(found, 700.0))  # exp of more overflows
 
 
@@ -218,19 +203,17 @@ def forecast(spread: Spread, comparisons: int, budget_s: float, tolerance: float
     planned = _sessions(budget_s, spread.session_s)
     if planned < FIRST_LOOK:
         return Forecast(planned, math.inf, math.inf, "budget")
+
+    def found(session_sd: float, sessions: int = planned) -> float:
+        return promise(session_sd, comparisons, sessions, tolerance)
+
     without: dict[Limit, float] = {
-        "within": promise(spread.tau, comparisons, planned, tolerance),
-        "between": promise(spread.error_sd, comparisons, planned, tolerance),
-        "starts": promise(
-            spread.session_sd, comparisons, _sessions(budget_s, spread.session_s - spread.start_s), tolerance
-        ),
+        "within": found(spread.tau),
+        "between": found(spread.error_sd),
+        "starts": found(spread.session_sd, _sessions(budget_s, spread.session_s - spread.start_s)),
     }
-    return Forecast(
-        planned,
-        promise(spread.session_sd, comparisons, planned, tolerance),
-        promise(spread.session_sd_high, comparisons, planned, tolerance),
-        min(without, key=lambda limit: without[limit]),
-    )
+    limit = min(without, key=lambda limit: without[limit])
+    return Forecast(planned, found(spread.session_sd), found(spread.session_sd_high), limit)
 
 
 def _sessions(budget_s: float, session_s: float) -> int:

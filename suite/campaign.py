@@ -51,7 +51,7 @@ def measure(run: Measurement, root: Path, say: Say) -> None:
         if suspects:
             say(f"{len(suspects)} cell(s) not cleared by the accepted runs: rebuilding what those measured")
             campaign.compare(bases, suspects)
-            suspicion.supersede(run)
+            suspicion.supersede(run, draft)
 
 
 class _Campaign:
@@ -74,7 +74,7 @@ class _Campaign:
     def compare(self, bases: Mapping[Side, Base], chosen: Sequence[Cell]) -> None:
         """Time cells next to their bases until each is decided; the whole budget goes to the comparison."""
         run = self._run
-        run.bases, run.beside = dict(bases), list(chosen)
+        run.bases, run.beside, run.alone = dict(bases), list(chosen), len(run.sessions)
         units = self._units(chosen)
         yardsticks = cells.yardsticks([cell for cell in chosen if cell in run.floors], speedup=False)
         for side, base in bases.items():
@@ -145,7 +145,9 @@ class _Campaign:
         if run.config.calibrate or not run.bases:
             return True
         # Accepted runs and accuracies say the same after every session; what is beside the cell is asked.
-        outcome, _ = judging.combined([check for check in judging.checks(run, cell) if check.rule in judging.BY_SESSION])
+        outcome, _ = judging.combined(
+            [check for check in judging.checks(run, cell) if check.rule in judging.BY_SESSION]
+        )
         return outcome is Outcome.INCONCLUSIVE
 
     def _units(self, chosen: Sequence[Cell]) -> list[tuple[Arm, ...]]:

@@ -6,17 +6,17 @@ alone, so that marking favours neither side of a comparison. Pure: `suite.meter`
 **The limit, a tenth of a core.** A guest that uses the share f of a core lengthens, placed worst, the windows of one
 arm alone. In a block of two arms each has half the time, so that this arm takes 2 f longer. An undisturbed block's pair
 scatters by 7 % (two ranks on a shared machine, see `suite.session`). The limit is where the worst placed guest moves a
-pair by three of these: 2 f = 21 %, f = 10 %. What stays below is ordinary noise to a median over blocks. The same holds
-for time that a hypervisor takes. Background grows with the machine, as daemons and the kernel keep threads on every
-core, and spread evenly it moves all arms alike: above ten cores the limit is one percent of each. On an idle 2-core
-machine everything together, the looking included, used 1.5 % of a core (six ticks in four seconds of /proc/stat).
+pair by three of these: 2 f = 21 %, f = 10 %. What stays below is ordinary noise to the middle of a session. The same
+holds for time that a hypervisor takes. Background grows with the machine, as daemons and the kernel keep threads on
+every core, and spread evenly it moves all arms alike: above ten cores the limit is one percent of each. On an idle
+2-core machine everything together, the looking included, used 1.5 % of a core (six ticks in four seconds).
 
 **The resolution.** Kernels count CPU time in ticks of 10 ms and show each field rounded down. The difference of two
 such readings is off by less than a tick either way, with variance tick²/6. What others used is made from three fields
 of the machine and two of each process of ours that ran, so three standard deviations are 3 tick √((3 + 2 n)/6): 37 ms
 for two ranks and the controller, 8 % of a core in a block of half a second. A block is marked beyond limit plus
 resolution; rounding then marks about one in a thousand of the blocks that are just at the limit, and fewer of the
-others. A single burst shorter than that goes unseen, and the median has to bear it.
+others. A single burst shorter than that goes unseen, and the middle of the session has to bear it.
 
 **GPUs.** A block is disturbed when a card lowered its clocks to protect itself (heat, power supply), or when a process
 came that was not there before the run. The software power cap is recorded and no reason: large cards reach it in every

@@ -81,13 +81,10 @@ def warning(run: Measurement, cell: Cell) -> str:
 
 
 def _beside(run: Measurement, cell: Cell, side: Side) -> CheckRecord:
-    rule, against = "time" if side == "base" else "drift", run.bases[side].label
-    if failure := run.lost.get(run.compared(cell)[side]):
-        return CheckRecord(rule=rule, against=against, outcome=Outcome.ERROR, reason=failure.cause, counts=False)
     found = beside(run, cell, side)
     return CheckRecord(
-        rule=rule,
-        against=against,
+        rule="time" if side == "base" else "drift",
+        against=run.bases[side].label,
         outcome=found.outcome,
         reason=found.reason,
         ratio=interval(found.ratio),
@@ -96,8 +93,9 @@ def _beside(run: Measurement, cell: Cell, side: Side) -> CheckRecord:
 
 def _floor(run: Measurement, cell: Cell) -> CheckRecord:
     minimum, own = run.floors[cell].efficiency, run.own(cell)
-    logs = samples.log_efficiencies(run, own, _one(own, cell), cell.mode)
-    found = floor(logs, minimum, comparisons(run), run.planned, run.session_s, tolerance=run.config.tolerance)
+    planned = run.alone + run.planned
+    logs = samples.log_efficiencies(run, own, _one(own, cell), cell.mode)[: planned or None]
+    found = floor(logs, minimum, comparisons(run), planned, run.session_s, tolerance=run.config.tolerance)
     return CheckRecord(rule="floor", against=f"efficiency {minimum:g}", outcome=found.outcome, reason=found.reason)
 
 

@@ -45,7 +45,8 @@ class Measurement:
         steps: training steps a window, by arm.
         lost: arms that failed, and why; they stay lost for the run.
         training_s: how much of the first session was training to accuracy.
-        planned: sessions that the budget allows; 0 until the first has shown what one costs.
+        alone: sessions that were over when the comparison with a rebuilt baseline began.
+        planned: sessions that the budget allows from there on; 0 until the first has shown what one costs.
     """
 
     config: Config
@@ -72,6 +73,7 @@ class Measurement:
     lost: dict[Arm, WorkerFailure] = field(default_factory=dict)
     accuracies: list[record.Accuracy] = field(default_factory=list)
     training_s: float = 0.0
+    alone: int = 0
     planned: int = 0
     interrupted: bool = False
     _begun: float = field(default_factory=time.monotonic)

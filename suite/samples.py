@@ -6,6 +6,8 @@ The reduction is the same everywhere: a window to a time a step, a session's rou
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from suite import metrics
 from suite.cells import Arm
 from suite.measurement import Measurement
@@ -13,14 +15,13 @@ from suite.session import Session
 
 
 def rounds(session: Session, arm: Arm, steps: int) -> dict[tuple[int, int], float]:
-    """ln(seconds a step) of an arm in a session, by block and by visit within it; the slowest rank counts."""
-    found: dict[tuple[int, int], float] = {}
+    """ln(seconds a step) of an arm in a session, by block and by place in the session; the slowest rank counts."""
     left_out = session.left_out
-    for window in session.windows:
-        if window.arm == arm.id and window.block not in left_out:
-            visit = (window.block, 1 if (window.block, 0) in found else 0)
-            found[visit] = metrics.log_step_s(max(window.duration_ns), steps)
-    return found
+    return {
+        (window.block, place): metrics.log_step_s(max(window.duration_ns), steps)
+        for place, window in enumerate(session.windows)
+        if window.arm == arm.id and window.block not in left_out
+    }
 
 
 def over_sessions(run: Measurement, arm: Arm) -> list[float]:
@@ -42,7 +43,8 @@ def step_samples_s(run: Measurement, arm: Arm) -> list[float]:
 def contrast(run: Measurement, minuend: Arm, subtrahend: Arm) -> list[list[float]]:
     """ln(t_minuend / t_subtrahend) of every round, in which both were timed next to each other; a list a session.
 
-    A block visits its arms forwards and then backwards, so it holds two rounds, and their order cancels.
+    A block visits its arms forwards and then backwards, so it holds two rounds, and their order cancels. A base that
+    several cells share is visited beside each of them: the nearest of its windows counts.
     """
     if minuend not in run.steps or subtrahend not in run.steps:
         return []
@@ -50,9 +52,15 @@ def contrast(run: Measurement, minuend: Arm, subtrahend: Arm) -> list[list[float
     for session in run.sessions:
         a = rounds(session, minuend, run.steps[minuend])
         b = rounds(session, subtrahend, run.steps[subtrahend])
-        if pairs := [a[visit] - b[visit] for visit in a if visit in b]:
+        blocks = {block for block, _ in b}
+        if pairs := [a[window] - b[_nearest(window, b)] for window in a if window[0] in blocks]:
             found.append(pairs)
     return found
+
+
+def _nearest(window: tuple[int, int], others: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    """Of the same block, the one timed next to it."""
+    return min((other for other in others if other[0] == window[0]), key=lambda other: abs(other[1] - window[1]))
 
 
 def log_ratios(run: Measurement, minuend: Arm, subtrahend: Arm) -> list[float]:

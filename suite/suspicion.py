@@ -17,6 +17,7 @@ from suite.record import CellRecord, CheckRecord, Record
 from suite.verdict import Outcome, Verdict
 from suite.verdict.stored import RunSpread, against_pin, against_runs
 
+ACCEPTED, PINNED = "accepted runs", "the pinned run"
 Rebuild = dict[Side, Base]
 
 
@@ -33,10 +34,10 @@ def hold_against_stored(run: Measurement, draft: Record) -> None:
         if found.sec_per_epoch is None or not accepted:
             continue
         own, learned = baselines.measured(found, draft), _run_spread(run, cell)
-        checks = [_check("accepted runs", against_runs(own, accepted, tolerance, comparisons, learned))]
+        checks = [_check(ACCEPTED, against_runs(own, accepted, tolerance, comparisons, learned))]
         pin = run.baseline.pin(found, draft)
         if pin is not None:
-            checks.append(_check("the pinned run", against_pin(own, pin, accepted, tolerance, comparisons, learned)))
+            checks.append(_check(PINNED, against_pin(own, pin, accepted, tolerance, comparisons, learned)))
         run.stored[cell] = tuple(checks)
 
 
@@ -54,24 +55,24 @@ def suspects(run: Measurement, draft: Record) -> tuple[Rebuild, list[Cell]]:
     return chosen, [cell for cell, bases in found.items() if chosen and bases == chosen]
 
 
-def supersede(run: Measurement) -> None:
+def supersede(run: Measurement, draft: Record) -> None:
     """Let what was found beside a rebuilt baseline count in place of the stored verdict, as far as it can.
 
-    The rebuilt commit runs on today's versions. Where those have changed, nothing found beside it speaks for them: its
-    FAIL stands, but a PASS leaves what the stored runs say of the whole in doubt.
+    Each rebuilt commit answers for its own: beside the newest run's nothing is learned of a pin whose commit is gone.
+    It runs on today's versions. Where those have changed since, nothing found beside it speaks for them: its FAIL
+    stands, but a PASS leaves what the stored runs say of the whole in doubt.
     """
-    changed = _changed(run)
+    measured = dict(zip(run.cells, draft.cells, strict=True))
     for cell in run.beside:
         failed = next((run.lost[arm] for arm in run.compared(cell).values() if arm in run.lost), None)
         if failed is not None:
             run.stored[cell] = tuple(_unbuilt(check, failed) for check in run.stored[cell])
             continue
-        passed = all(judging.beside(run, cell, side).outcome is Outcome.PASS for side in run.bases)
-        doubt = passed and bool(changed)
-        run.stored[cell] = tuple(
-            check.model_copy(update=_doubted(check, changed) if doubt else {"counts": False})
-            for check in run.stored[cell]
-        )
+        rebuilt = {
+            ACCEPTED: run.baseline.latest(measured[cell], draft),
+            PINNED: run.baseline.pinned(measured[cell], draft),
+        }
+        run.stored[cell] = tuple(_superseded(run, cell, check, rebuilt[check.against]) for check in run.stored[cell])
 
 
 def _run_spread(run: Measurement, cell: Cell) -> RunSpread | None:
@@ -82,6 +83,16 @@ def _run_spread(run: Measurement, cell: Cell) -> RunSpread | None:
 
 def _unbuilt(check: CheckRecord, failed: WorkerFailure) -> CheckRecord:
     return check.model_copy(update={"reason": f"{check.reason}; its commit could not be rebuilt: {failed.cause}"})
+
+
+def _superseded(run: Measurement, cell: Cell, check: CheckRecord, rebuilt: AcceptedRun | None) -> CheckRecord:
+    commit = None if rebuilt is None else rebuilt.environment.commit
+    side = next((side for side, base in run.bases.items() if base.commit == commit), None)
+    if rebuilt is None or side is None:
+        return check
+    changed = _changed(run, rebuilt)
+    doubt = changed and judging.beside(run, cell, side).outcome is Outcome.PASS
+    return check.model_copy(update=_doubted(check, changed) if doubt else {"counts": False})
 
 
 def _doubted(check: CheckRecord, changed: str) -> dict[str, object]:
@@ -115,11 +126,8 @@ def _rebuild(run: Measurement, cell: CellRecord, draft: Record) -> Rebuild:
     return found
 
 
-def _changed(run: Measurement) -> str:
-    """Which versions differ from those of the accepted runs, in words."""
-    now = run.versions.get("candidate", {})
-    changes: dict[str, str] = {}
-    for accepted in run.baseline.runs:
-        before = accepted.environment.versions
-        changes |= {name: before[name] for name in now if before.get(name, now[name]) != now[name]}
-    return ", ".join(f"{name} changed from {before} to {now[name]}" for name, before in changes.items())
+def _changed(run: Measurement, rebuilt: AcceptedRun) -> str:
+    """Which versions differ from those that an accepted run had, in words."""
+    before, now = rebuilt.environment.versions, run.versions.get("candidate", {})
+    changes = (name for name in now if before.get(name, now[name]) != now[name])
+    return ", ".join(f"{name} changed from {before[name]} to {now[name]}" for name in changes)

@@ -13,7 +13,7 @@ import pytest
 from suite import bisect
 from suite.record import Record
 from tests import records
-from tests.project import DATA, PYPROJECT, REPOSITORY
+from tests.project import DATA, PYPROJECT, REPOSITORY, Project
 from tests.repositories import Repository
 
 TRAIN = """\
@@ -41,7 +41,7 @@ class Mine:
         return [self.net]
 """
 FAST = TRAIN.format(extra="# nothing more")
-SLOW = TRAIN.format(extra="time.sleep(0.01)")
+SLOW = TRAIN.format(extra="time.sleep(0.001)")
 BROKEN = FAST.replace("class Mine:", "class Mine")
 
 
@@ -120,3 +120,15 @@ def test_options_that_are_wrong_at_a_commit_skip_it(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-1] == (
         "bisect: skip (125): pytest refused its options, or the project's conftest"
     ), shlex.join(JUDGE)
+
+
+def test_a_file_that_cannot_be_collected_is_no_interrupt(project: Project) -> None:
+    """Pytest ends both with status 2; git must skip the one and stop at the other."""
+    (project.path / "test_broken.py").write_text("import nothing_of_that_name\n")
+    done = subprocess.run([*JUDGE[:4], "test_broken.py"], cwd=project.path, capture_output=True, text=True, timeout=100)
+    assert done.stderr.splitlines()[-1] == "bisect: skip (125): a file could not be collected"
+    assert done.returncode == 125
+    (project.path / "conftest.py").write_text("def pytest_collection():\n    raise KeyboardInterrupt\n")
+    done = subprocess.run(JUDGE[:4], cwd=project.path, capture_output=True, text=True, timeout=100)
+    assert done.stderr.splitlines()[-1] == "bisect: stop (130): interrupted"
+    assert done.returncode == 130

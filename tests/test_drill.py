@@ -14,7 +14,7 @@ from suite import calibration, drill
 from suite.__main__ import main
 from suite.quiet import available_cores
 from suite.record import Record
-from tests import records
+from tests import records, trainers_under_test
 from tests.project import Project
 
 needs_two_cores = pytest.mark.skipif(len(available_cores()) < 2, reason="two CPU workers need two cores")
@@ -165,3 +165,20 @@ def test_a_wrong_option_is_pytests_usage_error(project: Project) -> None:
     )
     assert done.returncode == 4
     assert "--scaling-trainer 'nobody': valid values are" in done.stderr
+
+
+@needs_two_cores
+def test_a_drill_on_a_trainer_that_is_broken_fails_and_says_so(project: Project) -> None:
+    """The gate turns red twice, for another reason each time: that says nothing of the faults. -x, to be short."""
+    broken = f"{trainers_under_test.__file__}:NoProcesses"
+    done = subprocess.run(
+        [sys.executable, "-m", "suite", "drill", "-x", "--scaling-trainer", broken, "--scaling-devices", "cpu:2"],
+        cwd=project.path,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    slow, wrong = re.findall("^drill: FAILED: (.*)$", done.stdout, re.MULTILINE)
+    assert re.search("^the planted slowdown: .* is not red but ERROR: .*`processes` is missing", slow)
+    assert wrong == "the planted wrong gradient: the checks did not run (pytest's exit status 1)"

@@ -22,6 +22,9 @@ from suite.metrics import location, location_variance
 # Degrees of freedom of "today's tau^2 over the calibrated one": their 97.5 % quantile is a factor of 2.9 in tau, so a
 # machine three times more scattered than when it was calibrated is inside what the bound expects.
 KAPPA = 4.0
+# The same of a session's whole SD, a factor of 1.9: it matters where the calibration saw no spread between sessions, so
+# that a part in proportion to tau^2 has nothing to say. Chosen among 6, 8, 10 and 12 by simulation (docs/log.md).
+MOST_DF = 8.0
 
 
 @dataclass(frozen=True)
@@ -92,4 +95,4 @@ def _predict(errors: Sequence[tuple[float, int]], learned: Learned) -> tuple[flo
     within_var = 2 * math.fsum(variance**2 / df for variance, df in errors) / len(errors) ** 2
     predicted = learned.tau2 + within
     uncertainty = learned.tau2_var + 2 * learned.tau2**2 / KAPPA + within_var
-    return predicted, 2 * predicted**2 / uncertainty if uncertainty > 0 else 1.0
+    return predicted, min(MOST_DF, 2 * predicted**2 / uncertainty) if uncertainty > 0 else 1.0

@@ -1,0 +1,144 @@
+"""Which nets are trained, how many seed pairs, and when what they show counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from suite import accuracy
+from suite.accuracy import SEED, Trained
+from suite.bases import Base
+from suite.cells import Arm, Cell
+from suite.measurement import Measurement
+from suite.session import Session
+from suite.verdict import Outcome
+from suite.workloads import Recipe
+from tests.measurements import LENET, SEED_PAIRS, arm, cell, measurement, order, settings, trained
+
+PAIR = Trained("ddp", "lenet", 2)
+SEEDS = tuple(range(SEED, SEED + SEED_PAIRS))
+
+
+class Workers:
+    """A crew whose nets reach the accuracies they are told to, and a clock that knows how long they may take."""
+
+    def __init__(self, arms: list[Arm], reached: Mapping[int, float]) -> None:
+        self.session = Session(0)
+        self.groups = dict.fromkeys(arms)
+        self.reached = reached
+        self.asked: list[tuple[str, int, int]] = []
+
+    def timeout_s(self, arm: Arm, steps: int, patience: float) -> float:
+        return 20.0
+
+    def request(self, arm: Arm, command: str, timeout_s: float, /, **told: Any) -> list[dict[str, Any]] | None:
+        assert command == "train"
+        self.asked.append((arm.trainer, arm.world_size, told["arm"]["seed"]))
+        epochs = [{"accuracy": self.reached[arm.world_size], "train_s": 1.0}] * told["recipe"]["epochs"]
+        return [{"train_samples": 1437, "test_samples": 10_000, "epochs": epochs}]
+
+
+def train(
+    *cells: Cell, reached: Mapping[int, float], lost: tuple[Arm, ...] = (), **changes: Any
+) -> tuple[Measurement, Workers]:
+    """Everything that a first session's workers are asked to train, with one and with k devices of every trainer."""
+    run = measurement(*cells, config=settings(**changes))
+    arms = [arm(k, found.trainer, mode=found.mode) for found in cells for k in (1, found.world_size)]
+    arms = [found for found in dict.fromkeys(arms) if found not in lost]
+    run.orders = {found: order(found) for found in arms}
+    digits = {"name": "digits", "train_samples": 1437, "test_samples": 10_000, "folder": ""}
+    run.datasets["digits"] = digits
+    workers = Workers(arms, reached)
+    accuracy.training(run, workers, lambda line: None)(workers)  # type: ignore[arg-type]
+    return run, workers
+
+
+def test_quick_trains_one_pair_and_shows_it() -> None:
+    run, workers = train(cell(), reached={1: 0.91, 2: 0.89})
+    assert workers.asked == [("ddp", 1, SEED), ("ddp", 2, SEED)]
+    [check] = accuracy.checks(run, cell(), 1)
+    assert (check.outcome, check.counts) == (Outcome.INCONCLUSIVE, False)
+    assert "one pair shows no spread" in check.reason
+
+
+def test_quick_trains_all_pairs_where_one_looks_like_a_loss() -> None:
+    run, workers = train(cell(), reached={1: 0.91, 2: 0.73})
+    assert sorted(workers.asked) == sorted(("ddp", k, seed) for k in (1, 2) for seed in SEEDS)
+    [check] = accuracy.checks(run, cell(), 1)
+    assert (check.outcome, check.counts) == (Outcome.FAIL, True)
+    assert f"over {SEED_PAIRS} seed pairs" in check.reason
+
+
+def test_full_trains_all_pairs_and_all_of_them_count() -> None:
+    run, workers = train(cell(), reached={1: 0.91, 2: 0.91}, profile="full")
+    assert len(workers.asked) == len(set(workers.asked)) == 2 * SEED_PAIRS
+    [check] = accuracy.checks(run, cell(), 1)
+    assert (check.outcome, check.counts) == (Outcome.PASS, True)
+
+
+def test_a_pair_that_looked_bad_by_luck_is_cleared_by_the_others() -> None:
+    run = measurement(cell())
+    run.accuracies += [trained(0.9, k, seed) for seed in SEEDS[1:] for k in (1, 2)]
+    run.accuracies += [trained(0.9, 1), trained(0.88, 2)]
+    assert accuracy.judged(run, PAIR, 1).outcome is Outcome.PASS
+
+
+def test_one_device_is_trained_once_for_all_world_sizes_and_modes() -> None:
+    cells = [cell(1), cell(2), cell(2, mode="weak"), cell(1, "scratch")]
+    _, workers = train(*cells, reached={1: 0.9, 2: 0.9})
+    assert sorted(workers.asked) == [("ddp", 1, SEED), ("ddp", 2, SEED), ("scratch", 1, SEED)]
+
+
+def test_nothing_is_trained_by_an_arm_that_was_lost_and_nothing_counts() -> None:
+    run, workers = train(cell(), reached={2: 0.1}, lost=(arm(1),))
+    assert workers.asked == [("ddp", 2, SEED)]
+    [check] = accuracy.checks(run, cell(), 1)
+    assert not check.counts
+
+
+def test_pairs_are_paired_by_seed_and_not_by_the_order_they_came_in() -> None:
+    """Nets of one seed reach the same; those of different seeds are far apart."""
+    run = measurement(cell())
+    levels = {seed: 0.5 + 0.08 * number for number, seed in enumerate(SEEDS)}
+    run.accuracies += [trained(level, 1, seed) for seed, level in levels.items()]
+    run.accuracies += [trained(level, 2, seed) for seed, level in reversed(levels.items())]
+    assert accuracy.judged(run, PAIR, 1).outcome is Outcome.PASS
+    run.accuracies = [
+        found.model_copy(update={"seed": 8 - found.seed if found.world_size == 2 else found.seed})
+        for found in run.accuracies
+    ]
+    assert accuracy.judged(run, PAIR, 1).outcome is Outcome.INCONCLUSIVE
+
+
+def test_nets_of_another_trainer_or_workload_are_not_mixed_in() -> None:
+    run = measurement(cell(), cell(2, "scratch"))
+    run.accuracies += [trained(0.91, 1), trained(0.73, 2), trained(0.91, 1, trainer="scratch")]
+    assert accuracy.checks(run, cell(), 1)[0].outcome is Outcome.FAIL
+    assert accuracy.checks(run, cell(2, "scratch"), 1) == ()
+    assert accuracy.checks(run, cell(1), 1) == ()
+
+
+def test_more_that_can_fail_asks_for_more() -> None:
+    """One pair, .10 lower: z at 1 % is 2.33, at 1 % of a hundredth 3.72, with an SD of .04."""
+    run = measurement(cell())
+    run.accuracies += [trained(0.90, 1), trained(0.80, 2)]
+    assert accuracy.judged(run, PAIR, 1).outcome is Outcome.FAIL
+    assert accuracy.judged(run, PAIR, 100).outcome is Outcome.INCONCLUSIVE
+
+
+def test_the_recipes_margin_is_the_one_that_counts() -> None:
+    strict = LENET.model_copy(update={"accuracy": Recipe(margin=0.001)})
+    run = measurement(cell(), config=settings(workloads=(strict,)))
+    run.accuracies += [trained(0.9, k, seed) for seed in SEEDS for k in (1, 2)]
+    assert accuracy.judged(run, PAIR, 1).outcome is Outcome.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"against": Base("trainer", "ddp", trainer="ddp")}, {"workloads": (LENET.model_copy(update={"accuracy": None}),)}],
+)
+def test_beside_a_base_or_without_a_recipe_there_is_nothing_to_train(changes: dict[str, Any]) -> None:
+    assert accuracy.wanted_pairs(measurement(cell(), config=settings(**changes))) == []
+    assert accuracy.wanted_pairs(measurement(cell())) == [PAIR]

@@ -1,0 +1,386 @@
+"""The campaign's loop: how many sessions, over which arms, and when it stops; with sessions that only pretend."""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from suite import campaign, results
+from suite.bases import Base
+from suite.cells import Arm, Cell, Side
+from suite.checkout import CheckoutError
+from suite.config import Config
+from suite.failure import WorkerFailure
+from suite.floors import Floor
+from suite.measurement import Measurement
+from suite.record import Window
+from suite.session import Crew, Session
+from suite.verdict import Outcome
+from tests.measurements import (
+    BLOCKS,
+    QUIET,
+    STEPS,
+    WOBBLE,
+    accepted_run,
+    arm,
+    baseline,
+    cell,
+    forth_and_back,
+    measurement,
+    order,
+    settings,
+)
+from tests.repositories import Repository
+
+AGAINST = Base("ref", "v1.0 (1111111)", commit="1" * 40)
+ONE, TWO = cell(1), cell(2)
+OWN, BASE = arm(2), arm(2, side="base")
+EQUAL = {arm(1): 1.0, arm(1, side="base"): 1.0, OWN: 0.5, BASE: 0.5}
+
+
+class World:
+    """Stands for workers, checkouts and the clock of a run.
+
+    Attributes:
+        step_s: seconds a step of every arm; one second where nothing is said.
+        wobble: candidates are this much slower in every other session, and faster in the others.
+        session_s: of each session; the last one stands for all after it.
+        broken: arms that fail, by the session in which they do.
+        shares: arms that go with another, whose processes they share.
+        interrupted_in: the session in whose first block somebody presses Ctrl-C.
+        not_there: sides whose commit cannot be checked out.
+        timed: the arms of every session.
+        trained: the sessions after which training was asked for.
+        said: every line.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.step_s: Mapping[Arm, float] = {}
+        self.wobble = WOBBLE
+        self.session_s: Sequence[float] = (10.0,)
+        self.broken: dict[int, set[Arm]] = {}
+        self.shares: dict[Arm, Arm] = {}
+        self.interrupted_in: int | None = None
+        self.not_there: set[Side] = set()
+        self.timed: list[set[Arm]] = []
+        self.trained: list[int] = []
+        self.said: list[str] = []
+
+    def measure(self, *cells: Cell, config: Config | None = None, **changes: Any) -> Measurement:
+        """Run a campaign, from the beginning of time."""
+        self.now = 0.0
+        self.timed.clear()
+        self.run = measurement(*cells, config=config, planned=0, _begun=0.0, **changes)
+        campaign.measure(self.run, Path(), self.said.append)
+        return self.run
+
+    def outcomes(self) -> dict[str, Outcome]:
+        """By cell id."""
+        return {found.id: found.outcome for found in results.to_record(self.run).cells}
+
+
+class Pretending:
+    """In the place of `suite.session.Sessions`."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.current = world, Session(-1)
+        self.steps: dict[Arm, int] = {}
+        self.anew = 0
+
+    def plan_anew(self) -> None:
+        self.anew += 1
+
+    def run(self, units: Sequence[tuple[Arm, ...]], afterwards: Callable[[Crew], None] | None = None) -> None:
+        number = self.current.number + 1
+        self.current = session = Session(number, "2026-01-01T00:00:00+00:00")
+        arms = [timed for unit in units for timed in unit]
+        self.world.timed.append(set(arms))
+        broken = self.world.broken.get(number, set()) & set(arms)
+        session.failures |= dict.fromkeys(broken, WorkerFailure("group", "rank 0: gone"))
+        gone = session.failures.keys() | {a for a, b in self.world.shares.items() if b in session.failures}
+        moved = {
+            a: self.world.step_s.get(a, 1.0) * math.exp((-1) ** number * self.world.wobble * (a.side == "candidate"))
+            for a in arms
+            if a not in gone
+        }
+        for block in range(BLOCKS):
+            for timed, step_s in forth_and_back(moved):
+                self.steps[timed] = STEPS
+                session.windows.append(Window(arm=timed.id, block=block, duration_ns=(round(step_s * STEPS * 1e9),)))
+            session.conditions.append(QUIET)
+            if number == self.world.interrupted_in:
+                raise KeyboardInterrupt
+        if afterwards is not None:
+            self.world.trained.append(number)
+            afterwards(Crew(session))
+        session.wall_s = self.world.session_s[min(number, len(self.world.session_s) - 1)]
+        self.world.now += session.wall_s
+
+
+class PretendedSides:
+    """In the place of `suite.sides.Sides`."""
+
+    pools: dict[Side, Any]
+
+    def __init__(self, world: World) -> None:
+        self.world, self.pools = world, {}
+
+    def __enter__(self) -> PretendedSides:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def add(self, side: Side, base: Base) -> tuple[str, ...]:
+        if side in self.world.not_there:
+            raise CheckoutError(f"base {base.label}: it cannot be checked out")
+        return ()
+
+    def clerk(self, side: Side) -> Any:
+        return types.SimpleNamespace(start_s=2.0)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    """Everything outside of the loop."""
+    made = World()
+
+    def prepare(run: Measurement, sides: Any, arms: Sequence[Arm], say: Any) -> None:
+        run.orders |= {arm: order(arm) for arm in arms if arm not in run.lost}
+
+    monkeypatch.setattr(campaign, "Sessions", lambda *_: Pretending(made))
+    monkeypatch.setattr(campaign, "Sides", lambda *_: PretendedSides(made))
+    monkeypatch.setattr(campaign.preparing, "prepare", prepare)
+    monkeypatch.setattr(campaign.room, "neighbours", lambda devices: ("pid 1 (make) uses 90 % of a core",))
+    monkeypatch.setattr("suite.measurement.time", types.SimpleNamespace(monotonic=lambda: made.now))
+    return made
+
+
+def against(**changes: Any) -> Config:
+    return settings(against=AGAINST, **changes)
+
+
+class TestBudget:
+    """How many sessions there are."""
+
+    @pytest.mark.parametrize(("profile", "sessions"), [("quick", 6), ("full", 20)])
+    def test_alone_more_only_narrow_the_intervals(self, world: World, profile: str, sessions: int) -> None:
+        world.measure(TWO, config=settings(profile=profile, budget_s=1e6))
+        assert len(world.timed) == sessions
+        assert world.outcomes() == {TWO.id: Outcome.NO_BASELINE}
+
+    def test_beside_a_base_all_of_it_may_be_used(self, world: World) -> None:
+        """So much noise that nothing is decided."""
+        world.step_s, world.wobble = EQUAL, 0.3
+        run = world.measure(TWO, config=against(budget_s=250.0))
+        assert (run.planned, len(world.timed)) == (25, 25)
+        assert world.outcomes() == {TWO.id: Outcome.INCONCLUSIVE}
+
+    def test_as_many_as_its_seconds_hold(self, world: World) -> None:
+        run = world.measure(TWO, config=settings(budget_s=50.0))
+        assert (run.planned, len(world.timed)) == (5, 5)
+
+    def test_a_profile_is_stretched_to_the_fewest_that_decide(self, world: World) -> None:
+        world.session_s = (100.0,)
+        run = world.measure(TWO, config=settings(budget_s=120.0))
+        assert (run.planned, len(world.timed)) == (4, 4)
+
+    def test_the_users_own_budget_is_not(self, world: World) -> None:
+        world.session_s = (100.0,)
+        run = world.measure(TWO, config=settings(budget_s=120.0, min_sessions=1))
+        assert (run.planned, len(world.timed)) == (1, 1)
+
+    def test_the_users_own_budget_is_kept_where_sessions_become_longer(self, world: World) -> None:
+        """Planned from the first, which took 10 s, and fixed: error was spent by that number."""
+        world.session_s = (10.0, 20.0)
+        run = world.measure(TWO, config=settings(budget_s=60.0, min_sessions=1))
+        assert (run.planned, len(world.timed)) == (6, 3)
+        assert run.elapsed_s <= 60.0
+
+    def test_one_session_there_always_is(self, world: World) -> None:
+        world.measure(TWO, config=settings(budget_s=0.1, min_sessions=1))
+        assert len(world.timed) == 1
+
+    def test_training_is_no_part_of_what_a_session_costs(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It is done once, with the first session's workers."""
+
+        def train(run: Measurement, *_: object) -> Callable[[Crew], None]:
+            return lambda crew: setattr(run, "training_s", 30.0)
+
+        monkeypatch.setattr(campaign.accuracy, "training", train)
+        world.session_s = (40.0, 10.0)
+        assert world.measure(TWO, config=settings(budget_s=80.0)).planned == 1 + 40 // 10
+        assert world.trained == [0]
+
+    def test_a_calibration_has_its_number_and_decides_nothing(self, world: World) -> None:
+        world.step_s = {**EQUAL, OWN: 5.0}
+        for min_sessions, budget_s in ((4, 1.0), (1, 1.0), (4, 1e6)):
+            config = against(calibrate=7, budget_s=budget_s, min_sessions=min_sessions)
+            assert world.measure(ONE, TWO, config=config).planned == 7
+            assert world.timed == [{arm(1), arm(1, side="base"), OWN, BASE}] * 7
+
+
+class TestBesideABase:
+    """Every cell next to what the user named."""
+
+    def test_it_stops_when_all_is_clear(self, world: World) -> None:
+        world.step_s = EQUAL
+        run = world.measure(ONE, TWO, config=against(budget_s=1000.0))
+        assert set(world.outcomes().values()) == {Outcome.PASS}
+        assert len(world.timed) < run.planned == 100
+
+    def test_a_decided_cell_drops_out_and_the_others_go_on(self, world: World) -> None:
+        world.step_s = {**EQUAL, arm(1): 2.0, OWN: 0.515}
+        world.measure(ONE, TWO, config=against(budget_s=60.0))
+        assert world.outcomes() == {ONE.id: Outcome.FAIL, TWO.id: Outcome.FAIL}
+        assert world.timed[0] == set(EQUAL)
+        assert world.timed[-1] == {OWN, BASE}
+
+    def test_a_slowdown_fails_only_after_a_session_has_confirmed_it(self, world: World) -> None:
+        world.step_s = {**EQUAL, OWN: 5.0}
+        world.measure(TWO, config=against(budget_s=1000.0))
+        assert world.outcomes() == {TWO.id: Outcome.FAIL}
+        assert len(world.timed) >= 3
+
+    def test_nothing_is_trained(self, world: World) -> None:
+        world.measure(TWO, config=against())
+        assert world.trained == []
+
+    def test_a_floor_brings_the_one_device_it_is_measured_by(self, world: World) -> None:
+        world.step_s = EQUAL
+        world.measure(TWO, config=against(), floors={TWO: Floor(entry=1, efficiency=0.5)})
+        assert world.timed[0] == {OWN, BASE, arm(1)}
+        world.measure(TWO, config=against())
+        assert world.timed[0] == {OWN, BASE}
+
+    def test_a_commit_that_cannot_be_had_is_an_error_and_costs_no_session(self, world: World) -> None:
+        world.not_there = {"base"}
+        world.measure(ONE, TWO, config=against())
+        assert set(world.outcomes().values()) == {Outcome.ERROR}
+        assert world.timed == []
+
+    @pytest.mark.parametrize("lost", [OWN, BASE], ids=["own", "base"])
+    def test_what_breaks_is_an_error_and_the_others_go_on(self, world: World, lost: Arm) -> None:
+        world.step_s, world.broken = EQUAL, {1: {lost}}
+        world.measure(ONE, TWO, config=against())
+        assert world.outcomes() == {ONE.id: Outcome.PASS, TWO.id: Outcome.ERROR}
+        assert not {OWN, BASE} & world.timed[-1]
+
+
+class TestAgainstStored:
+    """Without a base: measured alone, and beside the rebuilt baseline where that leaves a doubt."""
+
+    @pytest.fixture
+    def repository(self, tmp_path: Path) -> Repository:
+        made = Repository(tmp_path / "project")
+        made.commit({"a.py": "a = 1\n"})
+        return made
+
+    def measure(self, world: World, repository: Repository, *cells: Cell, **changes: Any) -> Measurement:
+        """Three accepted runs of the repository's commit: half a second on two devices, one on one."""
+        commit = repository.git("rev-parse", "HEAD")
+        kept = [accepted_run({TWO: s, ONE: 2 * s}, n, commit) for n, s in enumerate((0.5, 0.501, 0.499))]
+        config = settings(root=repository.path, **changes)
+        return world.measure(*cells, config=config, baseline=baseline(*kept))
+
+    def test_what_they_clear_is_not_measured_again(self, world: World, repository: Repository) -> None:
+        world.step_s = {OWN: 0.5}
+        run = self.measure(world, repository, TWO, budget_s=1e6)
+        assert world.outcomes() == {TWO.id: Outcome.PASS}
+        assert (len(world.timed), run.bases) == (3, {})
+
+    def test_a_suspected_slowdown_is_confirmed_beside_the_rebuilt_commit(
+        self, world: World, repository: Repository
+    ) -> None:
+        world.step_s = {OWN: 0.6, BASE: 0.5}
+        run = self.measure(world, repository, TWO, budget_s=1000.0)
+        assert world.outcomes() == {TWO.id: Outcome.FAIL}
+        assert run.alone == 3
+        assert world.timed[3:] == [{OWN, BASE}] * (len(world.timed) - 3)
+        assert len(world.timed) >= 3 + 3
+        [found] = results.to_record(run).cells
+        assert [(c.rule, c.outcome, c.counts) for c in found.checks] == [
+            ("time", Outcome.FAIL, True),
+            ("stored", Outcome.FAIL, False),
+            ("stored", Outcome.FAIL, False),
+        ]
+
+    def test_a_suspicion_of_the_machine_is_cleared_beside_it_and_soon(
+        self, world: World, repository: Repository
+    ) -> None:
+        """The baseline's commit is as slow today; what stored runs say for ever keeps no clear case going."""
+        world.step_s = {OWN: 0.6, BASE: 0.6}
+        run = self.measure(world, repository, TWO, budget_s=1000.0)
+        assert world.outcomes() == {TWO.id: Outcome.PASS}
+        assert 3 + 3 <= len(world.timed) < run.planned
+
+    def test_only_the_cells_in_doubt_are_measured_beside_it(self, world: World, repository: Repository) -> None:
+        world.step_s = {OWN: 0.6, BASE: 0.5, arm(1): 1.0}
+        run = self.measure(world, repository, ONE, TWO)
+        assert run.beside == [TWO]
+        assert world.timed[3] == {OWN, BASE}
+        assert world.outcomes() == {ONE.id: Outcome.PASS, TWO.id: Outcome.FAIL}
+
+    @pytest.mark.parametrize("how", ["no checkout", "does not build"])
+    def test_a_commit_that_cannot_be_rebuilt_leaves_the_stored_verdict(
+        self, world: World, repository: Repository, how: str
+    ) -> None:
+        world.step_s = {OWN: 0.6}
+        if how == "no checkout":
+            world.not_there = {"base"}
+        else:
+            world.broken = {3: {BASE}}
+        run = self.measure(world, repository, TWO, budget_s=1e6)
+        assert world.outcomes() == {TWO.id: Outcome.FAIL}
+        assert len(world.timed) == 3 + (how == "does not build"), "no more sessions for a cell that nothing settles"
+        assert "could not be rebuilt" in results.to_record(run).cells[0].reason
+
+    def test_a_short_budget_leaves_a_doubt_and_no_alarm(self, world: World, repository: Repository) -> None:
+        """The user's own: one session alone, and the one that the rebuilt commit is owed."""
+        world.step_s = {OWN: 0.6, BASE: 0.6}
+        self.measure(world, repository, TWO, budget_s=1.0, min_sessions=1)
+        assert len(world.timed) == 2
+        assert world.outcomes() == {TWO.id: Outcome.INCONCLUSIVE}
+
+    def test_both_parts_say_their_plan_first(self, world: World, repository: Repository) -> None:
+        world.step_s = {OWN: 0.6, BASE: 0.6}
+        run = self.measure(world, repository, TWO)
+        assert [line for line in world.said if line.startswith("plan:")] == run.plan
+        plans = [number for number, line in enumerate(run.plan) if "cell(s)" in line]
+        assert len(plans) == 2
+        assert "beside the base run run-2, rebuilt" in run.plan[plans[1]]
+
+
+class TestLosses:
+    """What does not come to an end."""
+
+    def test_an_arm_whose_processes_another_broke_is_owed_a_session(self, world: World) -> None:
+        """Strong and weak share their workers; a second of budget has room for one session."""
+        weak, strong = arm(2, mode="weak"), OWN
+        world.broken, world.shares = {0: {strong}}, {weak: strong}
+        world.measure(TWO, cell(2, mode="weak"), config=settings(budget_s=1.0, min_sessions=1))
+        assert world.timed[1] == {weak, arm(1), arm(1, "single")}
+        assert world.outcomes() == {TWO.id: Outcome.ERROR, cell(2, mode="weak").id: Outcome.NO_BASELINE}
+
+    def test_where_everything_breaks_it_ends(self, world: World) -> None:
+        world.broken = {0: {OWN, arm(1), arm(1, "single")}}
+        world.measure(TWO, config=settings(budget_s=1e6))
+        assert len(world.timed) == 1
+
+    def test_an_interrupt_keeps_what_was_timed(self, world: World) -> None:
+        world.interrupted_in = 1
+        with pytest.raises(KeyboardInterrupt):
+            world.measure(TWO)
+        assert [len({w.block for w in session.windows}) for session in world.run.sessions] == [BLOCKS, 1]
+        assert world.outcomes() == {TWO.id: Outcome.NO_BASELINE}
+
+    def test_neighbours_are_named(self, world: World) -> None:
+        run = world.measure(TWO)
+        assert world.said[0] == "not alone: pid 1 (make) uses 90 % of a core"
+        assert list(run.neighbours) == ["pid 1 (make) uses 90 % of a core"]
