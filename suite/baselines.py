@@ -29,6 +29,11 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def _mode(mode: str, world_size: int) -> str:
+    """On one device strong and weak are the same thing."""
+    return mode if world_size > 1 else "strong"
+
+
 class Identity(NamedTuple):
     """What makes two cells of different runs the same: of the same workload to the letter, on the same data."""
 
@@ -42,7 +47,8 @@ class Identity(NamedTuple):
     def of(cls, cell: CellRecord, record: Record) -> Identity:
         """A record's cell; the dataset is None where none was loaded."""
         dataset = record.datasets.get(cell.workload)
-        return cls(cell.trainer, cell.mode, cell.world_size, record.workload_hashes[cell.workload], dataset)
+        workload_hash = record.workload_hashes[cell.workload]
+        return cls(cell.trainer, _mode(cell.mode, cell.world_size), cell.world_size, workload_hash, dataset)
 
 
 class AcceptedCell(_Part):
@@ -67,7 +73,8 @@ class AcceptedCell(_Part):
     @property
     def identity(self) -> Identity:
         """What it is compared by."""
-        return Identity(self.trainer, self.mode, self.world_size, self.workload_hash, self.dataset)
+        mode = _mode(self.mode, self.world_size)
+        return Identity(self.trainer, mode, self.world_size, self.workload_hash, self.dataset)
 
     def redefined_in(self, record: Record) -> bool:
         """Whether the record's workload of this name is another one by now: nothing will be held against this cell."""

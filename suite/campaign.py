@@ -145,9 +145,10 @@ class _Campaign:
         if run.config.calibrate or not run.bases:
             return True
         # Accepted runs and accuracies say the same after every session; what is beside the cell is asked.
-        outcome, _ = judging.combined(
-            [check for check in judging.checks(run, cell) if check.rule in judging.BY_SESSION]
-        )
+        checks = [check for check in judging.checks(run, cell) if check.rule in judging.BY_SESSION]
+        if cells.arm("candidate", cell.trainer, cell, 1) in run.lost:  # no session will bring its efficiency
+            checks = [check for check in checks if check.rule != "floor"]
+        outcome, _ = judging.combined(checks)
         return outcome is Outcome.INCONCLUSIVE
 
     def _units(self, chosen: Sequence[Cell]) -> list[tuple[Arm, ...]]:

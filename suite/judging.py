@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 
 from suite import accuracy, cells, metrics, samples, verdict
-from suite.cells import Arm, Cell, Side
+from suite.cells import Cell, Side
 from suite.measurement import Measurement
 from suite.record import CheckRecord, IntervalRecord
 from suite.verdict import Outcome, Verdict
@@ -70,8 +70,9 @@ def warning(run: Measurement, cell: Cell) -> str:
         return ""
     alone = Cell(cell.trainer, cell.workload, cell.mode, 1)
     pairs = [run.compared(at) for at in (cell, alone)]
-    at_k, at_one = (samples.log_ratios(run, arms["candidate"], arms["base"]) for arms in pairs)
-    widened = [k - one for k, one in zip(at_k, at_one, strict=False)]
+    at_k, at_one = (samples.by_session(run, arms["candidate"], arms["base"]) for arms in pairs)
+    both = [session for session in at_k if session in at_one]
+    widened = [metrics.location(at_k[session]) - metrics.location(at_one[session]) for session in both]
     if len(widened) < verdict.FIRST_LOOK or beside(run, cell, "base").outcome is not Outcome.PASS:
         return ""
     mean, error = metrics.mean_and_standard_error(widened)
@@ -93,14 +94,12 @@ def _beside(run: Measurement, cell: Cell, side: Side) -> CheckRecord:
 
 def _floor(run: Measurement, cell: Cell) -> CheckRecord:
     minimum, own = run.floors[cell].efficiency, run.own(cell)
+    one = cells.arm(own.side, own.trainer, cell, 1)
     planned = run.alone + run.planned
-    logs = samples.log_efficiencies(run, own, _one(own, cell), cell.mode)[: planned or None]
+    logs = samples.log_efficiencies(run, own, one, cell.mode)[: planned or None]
     found = floor(logs, minimum, comparisons(run), planned, run.session_s, tolerance=run.config.tolerance)
-    return CheckRecord(rule="floor", against=f"efficiency {minimum:g}", outcome=found.outcome, reason=found.reason)
-
-
-def _one(own: Arm, cell: Cell) -> Arm:
-    return cells.arm(own.side, own.trainer, cell, 1)
+    reason = f"efficiency: its one-device arm failed: {run.lost[one].cause}" if one in run.lost else found.reason
+    return CheckRecord(rule="floor", against=f"efficiency {minimum:g}", outcome=found.outcome, reason=reason)
 
 
 def interval(found: metrics.Interval | None) -> IntervalRecord | None:

@@ -40,22 +40,27 @@ def step_samples_s(run: Measurement, arm: Arm) -> list[float]:
     ]
 
 
-def contrast(run: Measurement, minuend: Arm, subtrahend: Arm) -> list[list[float]]:
-    """ln(t_minuend / t_subtrahend) of every round, in which both were timed next to each other; a list a session.
+def by_session(run: Measurement, minuend: Arm, subtrahend: Arm) -> dict[int, list[float]]:
+    """ln(t_minuend / t_subtrahend) of every round, in which both were timed next to each other, by session number.
 
     A block visits its arms forwards and then backwards, so it holds two rounds, and their order cancels. A base that
     several cells share is visited beside each of them: the nearest of its windows counts.
     """
     if minuend not in run.steps or subtrahend not in run.steps:
-        return []
-    found = []
+        return {}
+    found = {}
     for session in run.sessions:
         a = rounds(session, minuend, run.steps[minuend])
         b = rounds(session, subtrahend, run.steps[subtrahend])
         blocks = {block for block, _ in b}
         if pairs := [a[window] - b[_nearest(window, b)] for window in a if window[0] in blocks]:
-            found.append(pairs)
+            found[session.number] = pairs
     return found
+
+
+def contrast(run: Measurement, minuend: Arm, subtrahend: Arm) -> list[list[float]]:
+    """The same, a list a session."""
+    return list(by_session(run, minuend, subtrahend).values())
 
 
 def _nearest(window: tuple[int, int], others: Iterable[tuple[int, int]]) -> tuple[int, int]:

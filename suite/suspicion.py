@@ -11,7 +11,6 @@ from suite import baselines, judging
 from suite.baselines import AcceptedRun
 from suite.bases import Base, of_ref
 from suite.cells import Cell, Side
-from suite.failure import WorkerFailure
 from suite.measurement import Measurement
 from suite.record import CellRecord, CheckRecord, Record
 from suite.verdict import Outcome, Verdict
@@ -64,10 +63,6 @@ def supersede(run: Measurement, draft: Record) -> None:
     """
     measured = dict(zip(run.cells, draft.cells, strict=True))
     for cell in run.beside:
-        failed = next((run.lost[arm] for arm in run.compared(cell).values() if arm in run.lost), None)
-        if failed is not None:
-            run.stored[cell] = tuple(_unbuilt(check, failed) for check in run.stored[cell])
-            continue
         rebuilt = {
             ACCEPTED: run.baseline.latest(measured[cell], draft),
             PINNED: run.baseline.pinned(measured[cell], draft),
@@ -81,15 +76,13 @@ def _run_spread(run: Measurement, cell: Cell) -> RunSpread | None:
     return None if spread is None or not spread.unpaired_sd else RunSpread(spread.unpaired_sd, spread.sessions - 1)
 
 
-def _unbuilt(check: CheckRecord, failed: WorkerFailure) -> CheckRecord:
-    return check.model_copy(update={"reason": f"{check.reason}; its commit could not be rebuilt: {failed.cause}"})
-
-
 def _superseded(run: Measurement, cell: Cell, check: CheckRecord, rebuilt: AcceptedRun | None) -> CheckRecord:
     commit = None if rebuilt is None else rebuilt.environment.commit
     side = next((side for side, base in run.bases.items() if base.commit == commit), None)
     if rebuilt is None or side is None:
         return check
+    if failed := run.lost.get(run.compared(cell)[side]):
+        return check.model_copy(update={"reason": f"{check.reason}; its commit could not be rebuilt: {failed.cause}"})
     changed = _changed(run, rebuilt)
     doubt = changed and judging.beside(run, cell, side).outcome is Outcome.PASS
     return check.model_copy(update=_doubted(check, changed) if doubt else {"counts": False})
@@ -122,7 +115,8 @@ def _rebuild(run: Measurement, cell: CellRecord, draft: Record) -> Rebuild:
             commit = of_ref(accepted.environment.commit, run.config.root).commit
         except ValueError:
             continue
-        found[side] = Base("ref", f"the {side} run {accepted.run_id}, rebuilt", commit=commit)
+        what = "accepted" if side == "base" else "pinned"
+        found[side] = Base("ref", f"the {what} run {accepted.run_id}, rebuilt", commit=commit)
     return found
 
 

@@ -125,6 +125,7 @@ def test_more_that_can_fail_asks_for_more() -> None:
     run = measurement(cell())
     run.accuracies += [trained(0.90, 1), trained(0.80, 2)]
     assert accuracy.judged(run, PAIR, 1).outcome is Outcome.FAIL
+    assert accuracy.judged(run, PAIR, 1).counts, "a loss counts, from however few pairs"
     assert accuracy.judged(run, PAIR, 100).outcome is Outcome.INCONCLUSIVE
 
 

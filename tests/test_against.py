@@ -51,7 +51,7 @@ def repository(project: Project) -> Repository:
 
 @pytest.fixture
 def baseline(project: Project) -> Baseline:
-    """One accepted run of the tiny workload on this machine: an hour an epoch, of an unknown commit. Not yet written."""
+    """One accepted run of the tiny workload here: an hour an epoch, of an unknown commit. Not written yet."""
     tiny = workloads.available(project.path / "pyproject.toml")["tiny"]
     about = machine.describe(devices.parse("cpu:2"))
     kept = AcceptedCell(
@@ -159,7 +159,7 @@ def test_a_single_accepted_run_passes_nothing_and_its_commit_is_rebuilt(
     assert [(base.side, base.commit) for base in record.bases] == [("base", commit)]
     [cell] = record.cells
     beside, stored = cell.checks
-    assert (beside.rule, beside.against, beside.counts) == ("time", "the base run accepted, rebuilt", True)
+    assert (beside.rule, beside.against, beside.counts) == ("time", "the accepted run accepted, rebuilt", True)
     assert beside.ratio is not None
     assert (stored.rule, stored.outcome, stored.counts) == ("stored", "INCONCLUSIVE", False)
     assert "than the 1 accepted run(s)" in stored.reason

@@ -341,6 +341,27 @@ class TestAgainstStored:
         assert len(world.timed) == 3 + (how == "does not build"), "no more sessions for a cell that nothing settles"
         assert "could not be rebuilt" in results.to_record(run).cells[0].reason
 
+    def test_a_pin_is_not_measured_on_when_the_newest_commit_does_not_build(
+        self, world: World, repository: Repository
+    ) -> None:
+        """Nothing that the pin could say would clear the cell."""
+        oldest = repository.git("rev-parse", "HEAD")
+        newest = repository.commit({"a.py": "a = 2\n"})
+        kept = [accepted_run({TWO: 0.5}, n, commit) for n, commit in enumerate((oldest, newest, newest))]
+        world.step_s, world.broken = {OWN: 1.0}, {3: {BASE}}
+        config = settings(root=repository.path, budget_s=1e6)
+        world.measure(TWO, config=config, baseline=baseline(*kept))
+        assert [BASE in timed for timed in world.timed] == [False, False, False, True]
+        assert world.timed[3] == {OWN, BASE, arm(2, side="pinned")}
+        assert world.outcomes() == {TWO.id: Outcome.FAIL}
+
+    def test_beside_it_there_are_as_many_sessions_as_planned_from_there_on(
+        self, world: World, repository: Repository
+    ) -> None:
+        world.step_s, world.wobble = {OWN: 0.5, BASE: 0.5}, 0.3
+        run = self.measure(world, repository, TWO, budget_s=130.0)
+        assert (run.alone, run.planned, len(world.timed)) == (3, 10, 13)
+
     def test_a_short_budget_leaves_a_doubt_and_no_alarm(self, world: World, repository: Repository) -> None:
         """The user's own: one session alone, and the one that the rebuilt commit is owed."""
         world.step_s = {OWN: 0.6, BASE: 0.6}
@@ -354,7 +375,7 @@ class TestAgainstStored:
         assert [line for line in world.said if line.startswith("plan:")] == run.plan
         plans = [number for number, line in enumerate(run.plan) if "cell(s)" in line]
         assert len(plans) == 2
-        assert "beside the base run run-2, rebuilt" in run.plan[plans[1]]
+        assert "beside the accepted run run-2, rebuilt" in run.plan[plans[1]]
 
 
 class TestLosses:

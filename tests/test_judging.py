@@ -218,10 +218,12 @@ class TestFloors:
         assert judged(run)[2].outcome is Outcome.INCONCLUSIVE
 
     def test_sessions_before_a_rebuilt_baseline_are_looks_of_the_same_plan(self) -> None:
-        """Three alone and two of three beside it are five of six: the last look is still to come, and its error."""
+        """Three alone, which fail it, and three beside the rebuilt one, on a machine that has become quiet."""
         run = measurement(cell(2), floors={cell(2): Floor(entry=1, efficiency=0.9)}, alone=3, planned=3)
-        add_sessions(run, {arm(1): 0.8, arm(2): 0.5}, count=5)
+        add_sessions(run, {arm(1): 0.8, arm(2): 0.5}, count=3)
         assert judged(run)[2].outcome is Outcome.FAIL
+        add_sessions(run, {arm(1): 1.2, arm(2): 0.5}, count=3)
+        assert judged(run)[2].outcome is Outcome.INCONCLUSIVE
 
     def test_a_session_more_than_was_planned_takes_no_verdict_back(self) -> None:
         """One is owed to an arm whose processes another had broken."""

@@ -125,8 +125,13 @@ class TestSuspects:
             "base": ("ref", three),
             "pinned": ("ref", one),
         }
-        assert bases["base"].label == "the base run run-2, rebuilt"
+        assert bases["base"].label == "the accepted run run-2, rebuilt"
         assert chosen == [CELL]
+
+    def test_a_single_run_is_rebuilt_because_it_passes_nothing(self, repository: Repository) -> None:
+        three = commit(repository, "three")
+        run, draft = suspected(0.5, *runs(0.5, commits=(three,)), root=repository.path)
+        assert {side: base.commit for side, base in suspicion.suspects(run, draft)[0].items()} == {"base": three}
 
     def test_one_commit_is_rebuilt_once(self, repository: Repository) -> None:
         three = commit(repository, "three")
@@ -179,7 +184,7 @@ class TestSuperseded:
     def beside(
         self, repository: Repository, base: float, *, pinned: float | None = None, own: float = 0.6, **changes: object
     ) -> CellRecord:
-        """Judged when the rebuilt ones took so long; the newest of three accepted runs is three, the pin one or three."""
+        """Judged when the rebuilt ones took so long: the newest run is of commit three, the pin of one or three."""
         tags = ("three" if pinned is None else "one", "two", "three")
         kept = runs(0.5, 0.501, 0.499, commits=tuple(commit(repository, tag) for tag in tags), **changes)
         run, draft = suspected(own, *kept, root=repository.path)
@@ -241,11 +246,14 @@ class TestSuperseded:
         kept = [*runs(0.6, commits=(commit(repository, "one"),)), *runs(0.5, 0.501, 0.499)]
         run, draft = suspected(0.6, *kept, root=repository.path)
         run.bases, run.beside = suspicion.suspects(run, draft)
-        if run.bases:
-            assert list(run.bases) == ["pinned"]
-            add_sessions(run, {OWN: 0.6, PIN: 0.6})
-            suspicion.supersede(run, draft)
-        assert judged(run).outcome not in (Outcome.PASS, Outcome.NO_BASELINE)
+        assert list(run.bases) == ["pinned"]
+        add_sessions(run, {OWN: 0.6, PIN: 0.6})
+        suspicion.supersede(run, draft)
+        assert judged(run).outcome is Outcome.INCONCLUSIVE
+        assert [(c.rule, c.outcome) for c in judged(run).checks if c.counts] == [
+            ("drift", Outcome.PASS),
+            ("stored", Outcome.INCONCLUSIVE),
+        ]
 
     def test_a_base_that_does_not_build_leaves_the_stored_verdict(self, repository: Repository) -> None:
         three = commit(repository, "three")
@@ -257,10 +265,15 @@ class TestSuperseded:
         assert found.outcome is Outcome.FAIL
         assert found.reason.endswith("its commit could not be rebuilt: rank 0: SyntaxError: invalid syntax")
 
-    def test_too_few_sessions_beside_it_decide_nothing(self, repository: Repository) -> None:
+    @pytest.mark.parametrize("versions", [VERSIONS, OLDER_TORCH], ids=["same", "older torch"])
+    def test_too_few_sessions_beside_it_decide_nothing_and_claim_nothing(
+        self, versions: dict[str, str], repository: Repository
+    ) -> None:
         three = commit(repository, "three")
-        run, draft = suspected(0.6, *runs(0.5, 0.501, 0.499, commits=(three,) * 3), root=repository.path)
+        kept = runs(0.5, 0.501, 0.499, commits=(three,) * 3, versions=versions)
+        run, draft = suspected(0.6, *kept, root=repository.path)
         run.bases, run.beside = suspicion.suspects(run, draft)
         add_sessions(run, {OWN: 0.6, BASE: 0.6}, count=2)
         suspicion.supersede(run, draft)
         assert judged(run).outcome is Outcome.INCONCLUSIVE
+        assert "is not slower" not in judged(run).reason

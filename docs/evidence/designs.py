@@ -1,6 +1,6 @@
 """What a decision about one cell costs and how often it is wrong, design by design: seeded simulation.
 
-    python docs/evidence/designs.py > docs/evidence/designs.json   (about three minutes on one core)
+    python docs/evidence/designs.py > docs/evidence/designs.json   (about two minutes on one core)
 
 A session gives rounds delta + b_s + e_sj: b_s normal with SD `tau` between sessions, e_sj with SD `within`, normal,
 Student t3, or as recorded (`RECORDED`). The simulation draws session summaries (trimmed mean, its variance predicted
@@ -451,7 +451,7 @@ def runs_rate(drawn: Runs, design: Design, cells: int, planned: int) -> dict[str
 
 
 def attacks(runs: int, planned: int = 10) -> list[dict[str, object]]:
-    """Calibrations that are wrong, disturbed sessions: the worst [any_fail, pass_at_margin] over two or three noises."""
+    """Wrong calibrations, disturbed sessions: the worst [any_fail, pass_at_margin] over two or three noises."""
     cases: list[tuple[str, Noise, Noise | None]] = []
     for noise in (Noise(0.01, 0.03), Noise(0.03, 0.02), Noise(0.07, 0.01)):
         cases += [(f"x{factor}", noise, noise.scaled(1 / factor)) for factor in (1.0, 1.5, 2.0, 3.0)]
