@@ -26,7 +26,7 @@ WINDOW_S = 0.12  # long against the clock's and the barrier's own microseconds, 
 # Timing gets this share of what starting the processes takes. A session's spread is mostly that of its rounds (7 % each
 # at two ranks on a shared machine, against 1 % or less between sessions), which asks for long sessions; a decision
 # needs three of them, which asks for short ones where the budget holds few. docs/verdict.md has the reckoning.
-MEASURE_SHARE = 0.55
+MEASURE_SHARE = 0.45
 MEASURE_SHARE_OF_MANY = 1.0
 MANY_SESSIONS = 10
 MAX_BLOCKS = 30
