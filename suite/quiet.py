@@ -24,6 +24,9 @@ ALLOCATOR = {
     "MALLOC_TRIM_THRESHOLD_": _KEEP_BYTES,
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
+# glibc asks for huge pages under the heap (from 2.35 on, where the kernel gives them on request). With small ones it is
+# drawn anew in every process which of its pages share a line of the cache.
+HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 _PR_SET_PDEATHSIG = 1
@@ -37,6 +40,8 @@ def environment(inherited: Mapping[str, str], kind: str) -> dict[str, str]:
         kind: "cpu" or "cuda"; the thread limits are for CPU ranks, which share the machine's cores among them.
     """
     quiet = {**inherited, **ALLOCATOR}
+    for name, tunable in HUGE_PAGES.items():  # beside what the user has set, which counts where it is the same one
+        quiet[name] = ":".join(filter(None, (tunable, inherited.get(name))))
     # One node, loopback only; another interface would also put the machine's network into the measurement.
     quiet.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
     if kind == "cpu":

@@ -194,22 +194,25 @@ class TestQuietRoom:
     def test_each_condition_takes_its_measures_away_and_gives_them_back(self) -> None:
         arm = cells.arm("candidate", "ddp", Cell("ddp", "lenet", "strong", 2))
 
-        def seen() -> tuple[bool, bool, bool]:
+        def seen() -> tuple[bool, bool, bool, bool]:
             variables = quiet.environment({}, "cpu")
             order = cells.describe(arm, BUILT_IN["lenet"], pinned=[0, 1])
-            return bool(order["pinned"]), "OMP_NUM_THREADS" in variables, "MALLOC_TOP_PAD_" in variables
+            names = ("OMP_NUM_THREADS", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
+            threads, allocator, pages = (name in variables for name in names)
+            return bool(order["pinned"]), threads, allocator, pages
 
         expected = {
-            "quiet room": (True, True, True),
-            "not pinned": (False, True, True),
-            "two threads a rank": (True, False, True),
-            "allocator as it comes": (True, True, False),
-            "all off": (False, False, False),
+            "quiet room": (True, True, True, True),
+            "not pinned": (False, True, True, True),
+            "two threads a rank": (True, False, True, True),
+            "allocator as it comes": (True, True, False, True),
+            "small pages": (True, True, True, False),
+            "all off": (False, False, False, False),
         }
         for condition, measures in quiet_room.CONDITIONS.items():
             with quiet_room.without(measures):
                 assert seen() == expected[condition], condition
-            assert seen() == (True, True, True)
+            assert seen() == (True, True, True, True)
 
     def test_a_run_that_does_not_follow_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A campaign that took its cores from elsewhere would be measured under a wrong name."""

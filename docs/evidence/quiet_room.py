@@ -51,7 +51,8 @@ CONDITIONS: dict[str, frozenset[str]] = {
     "not pinned": frozenset({"pinned"}),
     "two threads a rank": frozenset({"threads"}),
     "allocator as it comes": frozenset({"allocator"}),
-    "all off": frozenset({"pinned", "threads", "allocator"}),
+    "small pages": frozenset({"pages"}),
+    "all off": frozenset({"pinned", "threads", "allocator", "pages"}),
 }
 
 TRAINERS = """\
@@ -71,7 +72,7 @@ class Threads(DDPTrainer):
 
 @contextlib.contextmanager
 def without(measures: Iterable[str]) -> Iterator[None]:
-    """Take measures away from the runs of this process: "pinned", "threads", "allocator"."""
+    """Take measures away from the runs of this process: "pinned", "threads", "allocator", "pages"."""
     describe = cells.describe
 
     def unpinned(*arguments: Any, **where: Any) -> dict[str, Any]:
@@ -84,6 +85,8 @@ def without(measures: Iterable[str]) -> Iterator[None]:
             patches.enter_context(mock.patch.dict(quiet.ONE_THREAD, clear=True))
         if "allocator" in measures:
             patches.enter_context(mock.patch.dict(quiet.ALLOCATOR, clear=True))
+        if "pages" in measures:
+            patches.enter_context(mock.patch.dict(quiet.HUGE_PAGES, clear=True))
         yield
 
 
