@@ -35,7 +35,7 @@ from suite.verdict import Learned, Outcome, Verdict
 
 RUNS = 10_000
 START_S = 12.0  # what starting both arms takes where a recording has no wall times: LeNet, two ranks on two cores
-FIXED_S = 15.0  # a run's launcher, questions about the trainers and the dataset, before its first session
+FIXED_S = 8.0  # a run's launcher, questions about the trainers and the dataset, before its first session
 
 
 @dataclass(frozen=True)
