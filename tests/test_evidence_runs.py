@@ -137,7 +137,11 @@ class TestRuns:
         def interrupt(*_: object) -> None:
             raise KeyboardInterrupt
 
-        said = "import time\ntry: time.sleep(60)\nexcept KeyboardInterrupt: raise SystemExit(7)"
+        # A shell's background job ignores SIGINT, and so would its children.
+        said = (
+            "import signal, time\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+            "try: time.sleep(60)\nexcept KeyboardInterrupt: raise SystemExit(7)"
+        )
         process = subprocess.Popen([sys.executable, "-c", said], start_new_session=True)
         before = signal.signal(signal.SIGALRM, interrupt)
         signal.setitimer(signal.ITIMER_REAL, 1.0)

@@ -117,7 +117,7 @@ def test_a_usage_error_is_exit_status_4(project: Project) -> None:
 
 def test_a_folder_given_as_an_option_does_not_move_the_project(project: Project) -> None:
     """Pytest takes the folder for a test path, and its rootdir goes up to where both have a common parent."""
-    elsewhere = project.path.parent / "elsewhere"
+    elsewhere = project.path.parent / f"{project.path.name}-data"
     elsewhere.mkdir()
     config = project.config("--scaling-data-root", str(elsewhere))
     assert options.read(config).root == project.path
