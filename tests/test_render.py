@@ -59,3 +59,12 @@ def test_the_books_closing_line_stands_for_runs_on_their_own_dataset() -> None:
     assert figures.closing_lines(records.make()) == []
     # Two epochs of 1 s each over 1,437 samples are 2 s for an epoch of 2,874.
     assert figures.closing_lines(record) == ["ddp lenet: test acc 0.97, 2.0 sec/epoch on [cpu]"]
+
+
+def test_the_torch_of_each_side_is_named_where_they_differ() -> None:
+    base = {"side": "base", "kind": "python", "label": "python3.12", "versions": {"torch": "2.13.0"}}
+    compared = records.make(against="python3.12", bases=[base])
+    assert figures.compared_with(compared) == "python3.12 (torch 2.13.0 against 2.15.0), in the same sessions"
+    same = records.make(against="ddp", bases=[{**base, "versions": {"torch": "2.15.0"}}])
+    assert figures.compared_with(same) == "ddp, in the same sessions"
+    assert figures.compared_with(records.make()) == "the accepted baseline"

@@ -97,8 +97,13 @@ def closing_lines(record: Record) -> list[str]:
 
 
 def compared_with(record: Record) -> str:
-    """What the cells were judged against."""
-    return f"{record.against}, in the same sessions" if record.against else "the accepted baseline"
+    """What the cells were judged against, and the torch of each side where they differ."""
+    if not record.against:
+        return "the accepted baseline"
+    own = record.environment.versions.get("torch")
+    others = {base.versions.get("torch", own) for base in record.bases} - {own}
+    versions = f" (torch {', '.join(map(str, others))} against {own})" if others else ""
+    return f"{record.against}{versions}, in the same sessions"
 
 
 def disturbances(record: Record) -> str:
