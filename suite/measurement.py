@@ -12,7 +12,7 @@ from typing import Any
 from suite import cells, record
 from suite.baselines import Baseline
 from suite.bases import Base
-from suite.calibration import Calibration, Spread
+from suite.calibration import Calibration, Found, Spread
 from suite.cells import Arm, Cell, Side
 from suite.config import Config
 from suite.failure import WorkerFailure
@@ -100,12 +100,16 @@ class Measurement:
         return next(workload for workload in self.config.workloads if workload.name == name)
 
     def spread(self, cell: Cell) -> Spread | None:
-        """How a cell differs from itself on this host; None where it was not calibrated. Others of its key differ."""
+        """How a cell differs from itself on this host; None where it was not calibrated."""
+        found = self.calibrated(cell)
+        return None if found is None else found.spread
+
+    def calibrated(self, cell: Cell) -> Found | None:
+        """The same, and in words whose it is where another cell's stands in. Another host of the key says nothing."""
         if self.calibration is None or self.calibration.host != self.machine.host:
             return None
         workload = self.workload(cell.workload)
-        found = self.calibration.spread(cell.trainer, workload.hash, cell.mode, cell.world_size)
-        return None if found is None else found.spread
+        return self.calibration.spread(cell.trainer, workload.hash, cell.mode, cell.world_size)
 
     def own(self, cell: Cell) -> Arm:
         """The arm whose time is the cell's."""

@@ -54,13 +54,13 @@ def lines(run: Measurement, planned: int, each_s: float) -> list[str]:
 
 def _promise(run: Measurement, comparisons: int, planned: int) -> str:
     """The largest over its cells of the smallest slowdown that is found."""
-    spreads = [run.spread(cell) for cell in run.beside]
-    known = [spread for spread in spreads if spread is not None]
-    if len(known) < len(spreads):
+    known = [calibrated for calibrated in map(run.calibrated, run.beside) if calibrated is not None]
+    if len(known) < len(run.beside):
         return "plan: what slowdown it can promise is not known here: python -m suite calibrate measures that"
-    found = max(promise(spread.session_sd, comparisons, planned, run.config.tolerance) for spread in known)
+    sds = [calibrated.spread.session_sd for calibrated in known]
+    found = max(promise(session_sd, comparisons, planned, run.config.tolerance) for session_sd in sds)
     if not math.isfinite(found) or found > 1:
         return "plan: at this budget no slowdown is sure to be found; raise it"
-    return (
-        f"plan: a slowdown of {found:.1%} or more is found with {POWER:.0%} probability, by this machine's calibration"
-    )
+    notes = "".join(f"; {note}" for note in dict.fromkeys(calibrated.note for calibrated in known if calibrated.note))
+    surely = f"a slowdown of {found:.1%} or more is found with {POWER:.0%} probability"
+    return f"plan: {surely}, by this machine's calibration{notes}"

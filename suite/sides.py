@@ -40,15 +40,15 @@ class Clerk:
             WorkerFailure: the worker raised, died or was silent; the next question gets another worker.
         """
         try:
+            launched = self._group is None
             if self._group is None:
                 self._count += 1
                 self._group = self._pool.launch(f"clerk-{self._count}", 1)
-                begun = time.monotonic()
-                self._group.wait_connected()
-                [answer] = self._group.request(command, timeout_s, **arguments)
+            begun = time.monotonic()
+            self._group.wait_connected()
+            [answer] = self._group.request(command, timeout_s, **arguments)
+            if launched:
                 self.start_s = time.monotonic() - begun
-            else:
-                [answer] = self._group.request(command, timeout_s, **arguments)
         except WorkerFailure:
             self._group = None
             raise

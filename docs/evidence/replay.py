@@ -165,23 +165,36 @@ def row(case: Case, found: Replayed, planned: int, session_s: float) -> str:
     )
 
 
-def main() -> None:
-    """Replay every case and print a table."""
-    parser = argparse.ArgumentParser(description="Replay runs of our rule from recorded sessions of identical code.")
+def parser_of(description: str) -> argparse.ArgumentParser:
+    """The arguments of a script that draws runs from a recording."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("recording", type=Path, nargs="?", default=RECORDING)
     parser.add_argument("--arms", nargs=2, default=("two", "twoB"), help="where the file names its arms")
-    parser.add_argument("--runs", type=int, default=RUNS)
+    parser.add_argument("--runs", type=int, default=RUNS, help="runs that are drawn (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--planned", type=int, help="most sessions of a run (default: what each case's budget allows)")
     parser.add_argument("--start-s", type=float, help=f"a session's start (default: as recorded, or {START_S:g})")
-    parser.add_argument("--learned", type=int, metavar="N", help="learn from the first N sessions, replay the others")
-    options = parser.parse_args()
+    parser.add_argument("--learned", type=int, metavar="N", help="learn from the first N sessions, judge the others")
+    return parser
+
+
+def sessions_and_learned(
+    parser: argparse.ArgumentParser, options: argparse.Namespace
+) -> tuple[list[RecordedSession], Learned | None]:
+    """The sessions that are judged, and what the ones before them teach; ends the script where that cannot be had."""
     try:
         sessions = load(options.recording, options.arms)
         learned = None if options.learned is None else learn(sessions[: options.learned])
     except ValueError as error:
         parser.error(str(error))
-    sessions = sessions[options.learned or 0 :]
+    return sessions[options.learned or 0 :], learned
+
+
+def main() -> None:
+    """Replay every case and print a table."""
+    parser = parser_of("Replay runs of our rule from recorded sessions of identical code.")
+    parser.add_argument("--planned", type=int, help="most sessions of a run (default: what each case's budget allows)")
+    options = parser.parse_args()
+    sessions, learned = sessions_and_learned(parser, options)
     if not sessions:
         parser.error(f"--learned {options.learned}: no session is left to replay; the recording must have more")
     each_s = session_s(sessions, options.start_s)

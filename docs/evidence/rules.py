@@ -33,18 +33,24 @@ holds, and with so few only differences between the rows mean much.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import mannwhitneyu
 
-from docs.evidence.recording import RECORDING, RecordedSession, load
-from docs.evidence.replay import RUNS, START_S, Case, learn, planned_sessions, rate, replay, session_s
+from docs.evidence.recording import RecordedSession
+from docs.evidence.replay import (
+    Case,
+    parser_of,
+    planned_sessions,
+    rate,
+    replay,
+    session_s,
+    sessions_and_learned,
+)
 from suite.verdict import Learned, Outcome
 
 PLANTED = (0.0, 0.03, 0.05, 0.10)
@@ -186,20 +192,9 @@ def table(
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description="Other tools' rules and ours, on the same recorded samples.")
-    parser.add_argument("recording", type=Path, nargs="?", default=RECORDING)
-    parser.add_argument("--arms", nargs=2, default=("two", "twoB"), help="where the file names its arms")
-    parser.add_argument("--runs", type=int, default=RUNS, help="pooled and replayed runs (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--start-s", type=float, help=f"a session's start (default: as recorded, or {START_S:g})")
-    parser.add_argument("--learned", type=int, metavar="N", help="learn from the first N sessions, judge the others")
+    parser = parser_of("Other tools' rules and ours, on the same recorded samples.")
     options = parser.parse_args()
-    try:
-        sessions = load(options.recording, options.arms)
-        learned = None if options.learned is None else learn(sessions[: options.learned])
-    except ValueError as error:
-        parser.error(str(error))
-    sessions = sessions[options.learned or 0 :]
+    sessions, learned = sessions_and_learned(parser, options)
     if len(sessions) < 2:
         parser.error(f"{options.recording}: {len(sessions)} session(s) to judge, 2 are needed; record more")
     print(f"{len(sessions)} recorded sessions of {options.recording.name}\n")
