@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from suite import judging
+from suite import accuracy, judging
 from suite.calibration import POWER, promise
 from suite.cells import Arm
 from suite.measurement import Measurement
@@ -45,9 +45,11 @@ def lines(run: Measurement, planned: int, each_s: float) -> list[str]:
     comparisons = judging.comparisons(run)
     beside = f" beside {', '.join(base.label for base in run.bases.values())}" if run.bases else ""
     minutes = (run.elapsed_s + planned * each_s) / 60
+    training = ", and what training takes" if accuracy.wanted_pairs(run) else ""
     first = (
         f"plan: {len(run.beside) or len(run.cells)} cell(s){beside}, about {planned} session(s) of {each_s:.0f} s, "
-        f"{minutes:.1f} min in all (budget {run.config.budget_s / 60:.1f} min); {comparisons} thing(s) can fail"
+        f"{minutes:.1f} min in all{training} (budget {run.config.budget_s / 60:.1f} min); "
+        f"{comparisons} thing(s) can fail"
     )
     return [first, _promise(run, comparisons, planned)] if run.bases and not run.config.calibrate else [first]
 

@@ -68,3 +68,15 @@ def test_the_torch_of_each_side_is_named_where_they_differ() -> None:
     same = records.make(against="ddp", bases=[{**base, "versions": {"torch": "2.15.0"}}])
     assert figures.compared_with(same) == "ddp, in the same sessions"
     assert figures.compared_with(records.make()) == "the accepted baseline"
+
+
+def test_a_summary_shows_what_each_rule_found_and_what_does_not_count() -> None:
+    check = {
+        "rule": "accuracy",
+        "against": "1 device",
+        "outcome": "INCONCLUSIVE",
+        "reason": "one | pair",
+        "counts": False,
+    }
+    summary = markdown.render(records.make(cells=[records.cell(checks=[check])]))
+    assert "| ddp-lenet-strong-1 | accuracy | 1 device | INCONCLUSIVE, shown only | one \\| pair |" in summary

@@ -37,6 +37,14 @@ def render(record: Record) -> str:
     ]
     reasons = dict.fromkeys((cell.outcome.value, cell.reason) for cell in record.cells)
     lines += ["## Why", "", *(f"- {outcome}: {_text(reason)}" for outcome, reason in reasons), ""]
+    checks = [(cell, check) for cell in record.cells for check in cell.checks]
+    if checks:
+        lines += ["## What each rule found", "", "| cell | rule | against | outcome | why |", "|---|---|---|---|---|"]
+        for cell, check in checks:
+            outcome = check.outcome.value if check.counts else f"{check.outcome.value}, shown only"
+            parts = (cell.id, check.rule, check.against, outcome, check.reason)
+            lines.append("| " + " | ".join(map(_text, parts)) + " |")
+        lines.append("")
     details = [cell for cell in record.cells if cell.details]
     for cell in details:
         lines += [
@@ -77,7 +85,7 @@ def render(record: Record) -> str:
         f"{figures.disturbances(record)}",
         "",
         *(f"- Not alone: {_text(neighbour)}" for neighbour in record.neighbours),
-        "",
+        *([""] if record.neighbours else []),
         *(f"    {line}" for line in (*record.settings, *record.plan)),
     ]
     return "\n".join(lines) + "\n"
