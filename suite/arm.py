@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from suite import contract
 from suite.timing import window
 
 PARTS = ("train_X", "train_y", "test_X", "test_y")
+READ_AHEAD = {"resident": 0, "book": 8}  # minibatches that a loader keeps ready: torch's default, two a worker
 
 
 def prepare_dataset(name: str, data_root: str, folder: str) -> dict[str, Any]:
@@ -96,7 +99,7 @@ class TimedArm:
         """
         workload = arm["workload"]
         per_device = arm["processes"] == "per-device"
-        self.devices = devices
+        self.rank, self.devices = rank, devices
         self.global_batch: int = arm["global_batch"]
         torch.manual_seed(arm["seed"] + rank)
         model = build(workload["model"], workload["init"], arm["seed"] + rank)
@@ -110,14 +113,57 @@ class TimedArm:
             )
         shard = {"world_size": arm["world_size"], "rank": rank} if per_device else {"world_size": 1, "rank": 0}
         self._batches = self._endless(dataset, workload["loader"], arm, shard)
+        self._read_ahead = READ_AHEAD[workload["loader"]]
+        self._minibatch: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def gradient_bytes(self) -> int:
+        """What a replica has to exchange at every step; whole, also where every rank keeps a slice."""
+        trained = [p for p in self.trainer.replicas[0].parameters() if p.requires_grad]
+        return sum(p.numel() * p.element_size() for p in trained)
 
     def window(self, steps: int) -> int:
         """Nanoseconds of `steps` training steps with their feed; as `suite.timing.window`."""
+        self._use_up()
         return window(self._step, steps, self.devices)
+
+    def probe(self, steps: int, *, resident: bool, share: int, exchange: bool, alone: bool) -> int | None:
+        """Time a variant of the step, and leave the replicas as they were.
+
+        Args:
+            steps: in the window.
+            resident: train on one minibatch that stays in memory, without the feed.
+            share: on the first 1/share of it, rounded up, as of a batch of that size.
+            exchange: whether gradients are exchanged; without, the trainer needs `step_unsynced`.
+            alone: rank 0 only, while the others sleep.
+
+        Returns:
+            Nanoseconds; None from a rank that does not take part.
+        """
+        if alone and self.rank > 0:
+            return None
+        if not resident:
+            self._use_up()
+        step = self._resident_step(share, exchange) if resident else self._step
+        with _kept(self.trainer.replicas):
+            return window(step, steps, self.devices, together=not alone)
 
     def close(self) -> None:
         """Let the trainer end its threads."""
         close_trainer(self.trainer)
+
+    def _resident_step(self, share: int, exchange: bool) -> Callable[[], Any]:
+        if self._minibatch is None:
+            self._minibatch = next(self._batches)
+        X, y = self._minibatch
+        samples = -(-len(X) // share)
+        batch = self.global_batch if share == 1 else samples
+        return partial(self.trainer.step if exchange else self.trainer.step_unsynced, X[:samples], y[:samples], batch)
+
+    def _use_up(self) -> None:
+        """Take what the loader has made ready while others were timed: a window is to see the pace that it can keep."""
+        for _ in range(self._read_ahead):
+            next(self._batches)
 
     def _step(self) -> Any:
         X, y = next(self._batches)
@@ -140,6 +186,17 @@ class TimedArm:
                 cpus=set(arm["free_cores"]),
             )
             epoch += 1
+
+
+@contextlib.contextmanager
+def _kept(replicas: Sequence[nn.Module]) -> Iterator[None]:
+    """Put parameters and buffers back in the end: steps without an exchange drift apart, and one minibatch overfits."""
+    tensors = [tensor for replica in replicas for tensor in (*replica.parameters(), *replica.buffers())]
+    before = [tensor.detach().clone() for tensor in tensors]
+    yield
+    with torch.no_grad():
+        for tensor, was in zip(tensors, before, strict=True):
+            tensor.copy_(was)
 
 
 def close_trainer(trainer: Any) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from suite import accuracy, cells, metrics, samples, verdict
 from suite.cells import Cell, Side
 from suite.measurement import Measurement
-from suite.record import CheckRecord, IntervalRecord
+from suite.record import CheckRecord, interval
 from suite.verdict import Outcome, Verdict
 from suite.verdict.floor import floor
 
@@ -88,7 +88,7 @@ def _beside(run: Measurement, cell: Cell, side: Side) -> CheckRecord:
         against=run.bases[side].label,
         outcome=found.outcome,
         reason=found.reason,
-        ratio=interval(found.ratio),
+        ratio=found.ratio and interval(found.ratio),
     )
 
 
@@ -100,8 +100,3 @@ def _floor(run: Measurement, cell: Cell) -> CheckRecord:
     found = floor(logs, minimum, comparisons(run), planned, run.session_s, tolerance=run.config.tolerance)
     reason = f"efficiency: its one-device arm failed: {run.lost[one].cause}" if one in run.lost else found.reason
     return CheckRecord(rule="floor", against=f"efficiency {minimum:g}", outcome=found.outcome, reason=reason)
-
-
-def interval(found: metrics.Interval | None) -> IntervalRecord | None:
-    """As a record keeps it."""
-    return None if found is None else IntervalRecord(estimate=found.estimate, low=found.low, high=found.high)

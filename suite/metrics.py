@@ -38,11 +38,19 @@ def from_logs(logs: Sequence[float]) -> Interval | None:
     """A t-interval over sessions for a positive quantity, from its logarithm in each session; None without any."""
     if not logs:
         return None
-    if len(logs) == 1:
-        return Interval(math.exp(logs[0]))
-    mean, error = mean_and_standard_error(logs)
-    half = t_quantile(len(logs) - 1, 0.975) * error
-    return Interval(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+    found = from_values(logs)
+    if found.low is None or found.high is None:
+        return Interval(math.exp(found.estimate))
+    return Interval(math.exp(found.estimate), math.exp(found.low), math.exp(found.high))
+
+
+def from_values(values: Sequence[float]) -> Interval:
+    """A t-interval over sessions for any quantity, from its value in each session; at least one."""
+    if len(values) == 1:
+        return Interval(values[0])
+    mean, error = mean_and_standard_error(values)
+    half = t_quantile(len(values) - 1, 0.975) * error
+    return Interval(mean, mean - half, mean + half)
 
 
 def location(values: Sequence[float]) -> float:

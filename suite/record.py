@@ -16,10 +16,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from suite.cells import Side
 from suite.conditions import Conditions
+from suite.diagnose import Point
+from suite.metrics import Interval
 from suite.verdict import Outcome
 from suite.workloads import Workload
 
-SCHEMA_VERSION = 2  # 2: what a run was compared with, by side; every rule's own outcome; conditions of each block
+# 2: what a run was compared with, by side; every rule's own outcome; conditions of each block.
+# 3: where the time went (probes and waterfalls), collectives.
+SCHEMA_VERSION = 3
 MAX_RECORD_BYTES = 64 * 1024 * 1024
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -69,6 +73,7 @@ class ArmRecord(_Part):
     lr: Finite
     processes: Literal["one", "per-device"]
     steps_per_window: int
+    gradient_bytes: int = 0  # that a replica has to exchange at every step; 0 where it is not known
 
 
 class BaseRecord(_Part):
@@ -89,6 +94,20 @@ class Window(_Part):
     duration_ns: tuple[int, ...]
 
 
+class Probe(_Part):
+    """One window of a diagnostic variant (`suite.diagnose.POINTS`), without the feed unless the variant has it.
+
+    `cell` is that whose waterfall it is part of; `duration_ns` has every rank that took part.
+    """
+
+    cell: str
+    side: Side
+    point: Point
+    round: int
+    steps: int
+    duration_ns: tuple[int, ...]
+
+
 class Session(_Part):
     """One set of fresh processes; windows in the order they were timed.
 
@@ -102,6 +121,7 @@ class Session(_Part):
     windows: tuple[Window, ...]
     conditions: tuple[Conditions, ...] = ()
     left_out: tuple[int, ...] = ()
+    probes: tuple[Probe, ...] = ()
     load_before: Finite | None = None  # schema 1
 
 
@@ -111,6 +131,11 @@ class IntervalRecord(_Part):
     estimate: Finite
     low: Finite | None = None
     high: Finite | None = None
+
+
+def interval(found: Interval) -> IntervalRecord:
+    """As a record keeps it."""
+    return IntervalRecord(estimate=found.estimate, low=found.low, high=found.high)
 
 
 class Accuracy(_Part):
@@ -139,6 +164,51 @@ class CheckRecord(_Part):
     counts: bool = True  # whether it decides the cell, or is only shown beside what does
 
 
+class BarRecord(_Part):
+    """One part of the gap between ideal and measured time.
+
+    `causes` are names of `suite.diagnose.CAUSES`; more than one where they could not be told apart.
+    """
+
+    causes: tuple[str, ...]
+    step_s: IntervalRecord  # seconds a step; negative where it saves time
+
+
+class WaterfallRecord(_Part):
+    """Where a step's time went: `ideal_s` plus all bars is `measured_s`."""
+
+    side: Side
+    sessions: int
+    ideal_s: IntervalRecord
+    measured_s: IntervalRecord
+    bars: tuple[BarRecord, ...]
+    sentence: str
+    notes: tuple[str, ...] = ()  # why causes could not be told apart
+
+
+class CollectivePoint(_Part):
+    """One message size of a sweep; `samples_s` are seconds a call, the slowest rank's, one value a round."""
+
+    size_bytes: int
+    samples_s: tuple[Finite, ...]
+    time_s: IntervalRecord
+    algbw_gb_per_s: Finite
+    busbw_gb_per_s: Finite
+
+
+class CollectiveRecord(_Part):
+    """A sweep of one collective, and the straight line t = alpha + beta * bytes through it."""
+
+    collective: Literal["all_reduce"]
+    algorithm: str  # a name of `reference.all_reduce.ALL_REDUCE` in one process, or a backend of torch.distributed
+    world_size: int
+    devices: tuple[str, ...]
+    points: tuple[CollectivePoint, ...]
+    alpha_s: IntervalRecord | None = None
+    beta_s_per_byte: IntervalRecord | None = None
+    error: str = ""  # why it could not be measured
+
+
 class CellRecord(_Part):
     """A cell's outcome and figures. A cell that ended in ERROR has no figures."""
 
@@ -162,12 +232,14 @@ class CellRecord(_Part):
     warning: str = ""
     accuracy: Finite | None = None
     devices: tuple[str, ...] = ()
+    waterfalls: tuple[WaterfallRecord, ...] = ()  # the candidate's, and after a FAIL the base's beside it
+    waterfall_note: str = ""  # why there is none
 
 
 class Record(_Part):
     """One run."""
 
-    schema_version: Literal[1, 2] = 2
+    schema_version: Literal[1, 2, 3] = 3
     run_id: str
     started_utc: str
     wall_s: Finite
@@ -190,6 +262,7 @@ class Record(_Part):
     sessions: tuple[Session, ...]
     accuracies: tuple[Accuracy, ...]
     cells: tuple[CellRecord, ...]
+    collectives: tuple[CollectiveRecord, ...] = ()
 
 
 def read_model(path: Path, model: type[Model]) -> Model:

@@ -12,7 +12,7 @@ from suite.baselines import AcceptedRun
 from suite.bases import Base, of_ref
 from suite.cells import Cell, Side
 from suite.measurement import Measurement
-from suite.record import CellRecord, CheckRecord, Record
+from suite.record import CellRecord, CheckRecord, Record, interval
 from suite.verdict import Outcome, Verdict
 from suite.verdict.stored import RunSpread, against_pin, against_runs
 
@@ -99,7 +99,7 @@ def _doubted(check: CheckRecord, changed: str) -> dict[str, object]:
 
 
 def _check(against: str, found: Verdict) -> CheckRecord:
-    ratio = judging.interval(found.ratio)
+    ratio = found.ratio and interval(found.ratio)
     return CheckRecord(rule="stored", against=against, outcome=found.outcome, reason=found.reason, ratio=ratio)
 
 

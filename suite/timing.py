@@ -28,13 +28,14 @@ def synchronise(devices: Sequence[torch.device]) -> None:
             torch.cuda.synchronize(device)
 
 
-def window(step: Callable[[], Any], steps: int, devices: Sequence[torch.device]) -> int:
+def window(step: Callable[[], Any], steps: int, devices: Sequence[torch.device], *, together: bool = True) -> int:
     """Time `steps` calls of `step`.
 
     Args:
         step: draws a minibatch and trains on it; may return its loss.
         steps: how many, at least 1.
         devices: those that this process drives.
+        together: whether all ranks take part, and so begin at the same time.
 
     Returns:
         Nanoseconds on this rank's clock, from the barrier to the last device's end.
@@ -44,7 +45,7 @@ def window(step: Callable[[], Any], steps: int, devices: Sequence[torch.device])
     """
     loss: Any = None
     synchronise(devices)
-    if dist.is_initialized():
+    if together and dist.is_initialized():
         dist.barrier()
         synchronise(devices)
     start_ns = time.perf_counter_ns()
