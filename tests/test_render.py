@@ -49,7 +49,7 @@ def test_markup_in_a_record_stays_text() -> None:
     assert "<script>" not in text
     assert "&lt;script&gt;" in text
     assert "[bold" not in terminal.render(record, 160, color=False)
-    assert text.count("```") == 2, "details cannot close their own fence"
+    assert text.count("```") == 4, "neither details nor settings can close their own fence"
 
 
 def test_the_books_closing_line_stands_for_runs_on_their_own_dataset() -> None:
@@ -80,3 +80,40 @@ def test_a_summary_shows_what_each_rule_found_and_what_does_not_count() -> None:
     }
     summary = markdown.render(records.make(cells=[records.cell(checks=[check])]))
     assert "| ddp-lenet-strong-1 | accuracy | 1 device | INCONCLUSIVE, shown only | one \\| pair |" in summary
+
+
+def test_the_gravest_outcome_stands_first_in_the_headline() -> None:
+    cells = [records.cell(outcome=outcome) for outcome in ("PASS", "ERROR", "PASS", "FAIL")]
+    assert figures.headline(records.make(cells=cells)) == "1 FAIL, 1 ERROR, 2 PASS"
+    assert figures.headline(records.make(cells=[])) == "no cells"
+
+
+def test_where_the_time_went_is_a_sentence_in_every_output() -> None:
+    record = records.full()
+    assert "- ddp-lenet-strong-2: the exchange costs 11.2 ms a step\n" in markdown.render(record)
+    assert "- ddp-lenet-strong-2 (base): the exchange costs 5.6 ms a step\n" in markdown.render(record)
+    assert "ddp-lenet-strong-2: the exchange costs 11.2 ms a step" in terminal.render(record, 160, color=False)
+    assert "Where the time went" not in markdown.render(records.make())
+
+
+def test_the_summary_says_where_to_stop() -> None:
+    assert "- ddp lenet strong: Stop at k = 2:" in markdown.render(records.full())
+
+
+def test_numbers_beyond_reading_become_powers_of_ten() -> None:
+    assert figures.number(4_600.0, ",.0f") == "4,600"
+    assert figures.number(1e308, ",.0f") == "1e+308"
+    assert figures.number(10**400, "d") == "inf"
+    assert figures.number(-(10**400), "d") == "-inf"
+
+
+def test_causes_that_could_not_be_told_apart_share_a_name() -> None:
+    bars = records.full().cells[1].waterfalls[0].bars
+    names = [figures.causes(bar) for bar in bars]
+    assert names == ["small batch", "contention + imbalance, not separable", "overhead", "exchange", "feed"]
+
+
+def test_settings_cannot_break_out_of_their_fence() -> None:
+    text = markdown.render(records.make(settings=["a\n```\n<script>"], neighbours=["x"]))
+    assert text.count("```") == 2
+    assert text.index("```") < text.index("<script>") < text.rindex("```")

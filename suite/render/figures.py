@@ -1,13 +1,19 @@
-"""How a record's figures are worded, for every way of showing them."""
+"""How a record's figures are worded, for every way of showing them.
+
+Whatever a valid record holds can be worded: numbers beyond all sense, parts that do not fit together, text that cannot
+be encoded.
+"""
 
 from __future__ import annotations
 
-import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 
 from reference.closing_line import closing_line
 from suite.cells import short
-from suite.conditions import disturbed
-from suite.record import CellRecord, IntervalRecord, Record
+from suite.conditions import Conditions, disturbed
+from suite.record import Accuracy, BarRecord, CellRecord, IntervalRecord, Record
+from suite.verdict import Outcome
 
 COLUMNS = (
     "cell",
@@ -22,77 +28,131 @@ COLUMNS = (
     "verdict",
 )
 
-
-def row(record: Record, cell: CellRecord) -> tuple[str, ...]:
-    """One line of the table, in the order of `COLUMNS`."""
-    name = f"{short(cell.trainer)} {cell.workload} {cell.mode}"
-    return (
-        name + (" (oversubscribed)" if cell.oversubscribed else ""),
-        str(cell.world_size),
-        interval(cell.sec_per_epoch, ".3g"),
-        interval(cell.samples_per_s, ",.0f", bounds=False),
-        interval(cell.efficiency, ".2f") if cell.efficiency else cell.efficiency_note or "-",
-        interval(cell.speedup, ".2f"),
-        accuracy(record, cell),
-        interval(cell.slowdown, ".3f"),
-        published(record, cell),
-        cell.outcome.value,
-    )
+GRAVEST_FIRST = (Outcome.FAIL, Outcome.ERROR, Outcome.INCONCLUSIVE, Outcome.NO_BASELINE, Outcome.PASS)
+READABLE = 1e15  # larger numbers are shown as powers of ten
 
 
-def interval(found: IntervalRecord | None, form: str, *, bounds: bool = True) -> str:
-    """'0.84 [0.81, 0.87]'; without an interval the estimate alone; '-' for nothing."""
+def rows(record: Record, cells: Iterable[CellRecord]) -> Iterator[tuple[str, ...]]:
+    """The lines of the table, each in the order of `COLUMNS`."""
+    shortened = {_trained(run): run.shortened for run in reversed(record.accuracies)}
+    for cell in cells:
+        yield (
+            name(cell),
+            number(cell.world_size, "d"),
+            interval(cell.sec_per_epoch, ".3g"),
+            interval(cell.samples_per_s, ",.0f", bounds=False),
+            interval(cell.efficiency, ".2f") if cell.efficiency else cell.efficiency_note or "-",
+            interval(cell.speedup, ".2f"),
+            accuracy(cell, shortened=bool(shortened.get(_trained(cell)))),
+            interval(cell.slowdown, ".3f"),
+            published(record, cell),
+            cell.outcome.value,
+        )
+
+
+def _trained(part: CellRecord | Accuracy) -> tuple[str, str, int]:
+    return part.trainer, part.workload, part.world_size
+
+
+def name(cell: CellRecord) -> str:
+    """A cell without its world size."""
+    mark = " (oversubscribed)" if cell.oversubscribed else ""
+    return f"{short(cell.trainer)} {cell.workload} {cell.mode}{mark}"
+
+
+def counts(record: Record) -> list[tuple[str, int]]:
+    """How many cells came to each outcome, the gravest first."""
+    found = Counter(cell.outcome for cell in record.cells)
+    return [(outcome.value, found[outcome]) for outcome in GRAVEST_FIRST if found[outcome]]
+
+
+def headline(record: Record) -> str:
+    """'2 FAIL, 10 PASS', the gravest first."""
+    return ", ".join(f"{count} {outcome}" for outcome, count in counts(record)) or "no cells"
+
+
+def commit(record: Record) -> str:
+    """What was measured."""
+    changed = " (with uncommitted changes)" if record.environment.dirty else ""
+    return record.environment.commit[:12] + changed
+
+
+def when(record: Record) -> str:
+    """When it began, to the minute."""
+    return f"{record.started_utc[: len('2026-01-01T00:00')].replace('T', ' ')} UTC"
+
+
+def as_float(value: float) -> float:
+    """An integer of any size as a double; infinity where it is beyond all of them."""
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+
+
+def number(value: float, form: str) -> str:
+    """A number in this format, or as a power of ten where that would be a line of digits."""
+    return format(value, form) if abs(value) < READABLE else format(as_float(value), ".3g")
+
+
+def interval(found: IntervalRecord | None, form: str, *, bounds: bool = True, factor: float = 1.0) -> str:
+    """'0.84 [0.81, 0.87]'; without an interval the estimate alone; '-' for nothing.
+
+    Args:
+        found: the estimate.
+        form: of each number.
+        bounds: whether to show the interval.
+        factor: to the unit that is shown.
+    """
     if found is None:
         return "-"
-    text = format(found.estimate, form)
+    text = number(found.estimate * factor, form)
     if not bounds or found.low is None or found.high is None:
         return text
-    return f"{text} [{format(found.low, form)}, {format(found.high, form)}]"
+    return f"{text} [{number(found.low * factor, form)}, {number(found.high * factor, form)}]"
 
 
-def accuracy(record: Record, cell: CellRecord) -> str:
+def accuracy(cell: CellRecord, *, shortened: bool) -> str:
     """The accuracy after the last epoch, marked where the recipe was cut short."""
-    if cell.accuracy is None:
-        return "-"
-    return f"{cell.accuracy:.3f}{'*' if shortened(record, cell) else ''}"
-
-
-def shortened(record: Record, cell: CellRecord) -> str:
-    """What was cut from the recipe of this cell's accuracy, in words; empty when nothing was."""
-    wanted = (cell.trainer, cell.workload, cell.world_size)
-    found = (a.shortened for a in record.accuracies if (a.trainer, a.workload, a.world_size) == wanted)
-    return next(found, "")
+    return "-" if cell.accuracy is None else f"{number(cell.accuracy, '.3f')}{'*' if shortened else ''}"
 
 
 def published(record: Record, cell: CellRecord) -> str:
     """What the documents print for this workload at this world size."""
-    figure = record.workloads[cell.workload].published.get(cell.world_size)
+    workload = record.workloads.get(cell.workload)
+    figure = workload.published.get(cell.world_size) if workload else None
     if figure is None or cell.mode == "weak":
         return "-"
     return f"{figure.sec_per_epoch:g} s" + (f", {figure.accuracy:g}" if figure.accuracy is not None else "")
 
 
+def causes(bar: BarRecord) -> str:
+    """The name of a part of the gap: of its cause, or of all causes that could not be told apart."""
+    return " + ".join(bar.causes) + (", not separable" if len(bar.causes) > 1 else "")
+
+
+def trained_on_its_own_set(record: Record, run: Accuracy) -> bool:
+    """Whether a run was trained on what its workload is timed on, as the documents do."""
+    workload = record.workloads.get(run.workload)
+    recipe = workload.accuracy if workload else None
+    return workload is not None and recipe is not None and recipe.dataset == workload.dataset
+
+
 def closing_lines(record: Record) -> list[str]:
     """The book's closing line of every run that was trained on its workload's own dataset."""
     lines = []
+    devices = {_trained(cell): cell.devices for cell in reversed(record.cells)}
     for run in record.accuracies:
-        workload = record.workloads[run.workload]
-        if workload.accuracy is None or workload.accuracy.dataset != workload.dataset:
+        samples = record.epoch_samples.get(run.workload)
+        measured = run.train_samples and run.train_s and run.per_epoch
+        if not (samples and measured and trained_on_its_own_set(record, run)):
             continue
         # The seconds of training alone, for a whole epoch, also where fewer samples were trained on.
-        share = record.epoch_samples[run.workload] / run.train_samples
+        share = as_float(samples) / as_float(run.train_samples)
         seconds = sum(run.train_s) / len(run.train_s) * share
-        devices = next(
-            (
-                c.devices
-                for c in record.cells
-                if (c.trainer, c.workload, c.world_size) == (run.trainer, run.workload, run.world_size)
-            ),
-            (),
-        )
         note = f"  ({run.shortened})" if run.shortened else ""
         who = f"{short(run.trainer)} {run.workload}"
-        lines.append(f"{who}: {closing_line(run.per_epoch[-1], seconds, devices)}{note}")
+        lines.append(f"{who}: {closing_line(run.per_epoch[-1], seconds, devices.get(_trained(run), ()))}{note}")
     return lines
 
 
@@ -106,16 +166,42 @@ def compared_with(record: Record) -> str:
     return f"{record.against}{versions}, in the same sessions"
 
 
+def disturbance(conditions: Conditions) -> str:
+    """Why a block must not count, in words; "" where nothing speaks against it."""
+    try:
+        return disturbed(conditions)
+    except OverflowError:  # more cores than a double can count: no reading of a machine
+        return ""
+
+
 def disturbances(record: Record) -> str:
     """How quiet the machine was while it measured, in a sentence."""
     blocks = [conditions for session in record.sessions for conditions in session.conditions]
     if not blocks:
         return "What else used the machine was not recorded."
-    marked = sum(1 for conditions in blocks if disturbed(conditions))
+    marked = sum(1 for conditions in blocks if disturbance(conditions))
     left_out = sum(len(session.left_out) for session in record.sessions)
-    steal = statistics.fmean(conditions.steal or 0.0 for conditions in blocks)
-    foreign = statistics.fmean(conditions.foreign or 0.0 for conditions in blocks)
+    steal = sum(conditions.steal or 0.0 for conditions in blocks) / len(blocks)
+    foreign = sum(conditions.foreign or 0.0 for conditions in blocks) / len(blocks)
     return (
         f"{marked} of {len(blocks)} blocks were disturbed and {left_out} left out for it; on average other processes "
-        f"used {foreign:.0%} of a core and the hypervisor kept {steal:.0%}."
+        f"used {number(foreign, '.0%')} of a core and the hypervisor kept {number(steal, '.0%')}."
     )
+
+
+def machine(record: Record) -> str:
+    """The machine in a sentence."""
+    about = record.machine
+    gpus = f", GPUs {', '.join(about.gpus)}, driver {about.driver}" if about.gpus else ""
+    memory = number(as_float(about.memory_bytes) / 2**30, ".0f")
+    return f"{about.key}: {about.cpu_model}, {about.cpu_cores} cores, {memory} GiB{gpus}. {about.system}"
+
+
+def versions(record: Record) -> str:
+    """'torch 2.15.0, python 3.12.1'."""
+    return ", ".join(f"{name} {version}" for name, version in record.environment.versions.items())
+
+
+def graver_first(cells: Sequence[CellRecord]) -> list[CellRecord]:
+    """Cells with those first that somebody has to look at; otherwise in their order."""
+    return sorted(cells, key=lambda cell: GRAVEST_FIRST.index(cell.outcome))

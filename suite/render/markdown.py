@@ -1,98 +1,178 @@
-"""A record as `summary.md`: fits a CI job summary or a comment on a pull request."""
+"""A record as `summary.md`: fits a CI job summary or a comment on a pull request.
+
+GitHub takes 1 MiB for the summary of a step. Every section has its share of that, and says so when it was cut; the
+gravest cells come first then, and the record has everything.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterable, Sequence
 
-from suite.record import Record
+from suite.record import CellRecord, Record
 from suite.render import figures
+from suite.render.stopping import stops
+
+MAX_BYTES = 1024 * 1024
+MAX_TEXT = 2_000  # characters of one text
+MAX_DETAILS = 20_000  # characters of one cell's stacks
+
+# Bytes of each section; the sum leaves a tenth for headings and notes.
+_SHARES = {
+    "cells": 250_000,
+    "why": 100_000,
+    "lost time": 100_000,
+    "stops": 50_000,
+    "rules": 100_000,
+    "details": 200_000,
+    "accuracy": 70_000,
+    "machine": 70_000,
+}
 
 
 def render(record: Record) -> str:
     """Verdicts first, then the table, what was trained, and where it ran. Text from the record is escaped."""
-    counts = Counter(cell.outcome.value for cell in record.cells)
-    verdicts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
-    timed_on = sorted(record.datasets.items())
-    commit = record.environment.commit[:12] + (" (with uncommitted changes)" if record.environment.dirty else "")
-    lines = [
-        f"# Scaling: {verdicts or 'no cells'}",
+    cells = record.cells if len(record.cells) <= 100 else figures.graver_first(record.cells)
+    parts = [
+        _heading(record),
+        _table(figures.COLUMNS, figures.rows(record, cells), "cells"),
+        [
+            "Square brackets are 95 % intervals over sessions (fresh processes). Efficiency is R_k / (k R_1) of the "
+            "same trainer; the speed-up is over the plain trainer on one device.",
+            "",
+        ],
+        _why(cells),
+        _lost_time(cells),
+        _stops(record),
+        _rules(cells),
+        _details(cells),
+        _accuracy(record),
+        _machine(record),
+    ]
+    return "\n".join(line for part in parts for line in part) + "\n"
+
+
+def _heading(record: Record) -> list[str]:
+    timed = ", ".join(
+        f"{_text(name)}: {_text(data)} ({figures.number(record.epoch_samples.get(name, 0), ',')} samples)"
+        for name, data in sorted(record.datasets.items())[:20]
+    )
+    return [
+        f"# Scaling: {figures.headline(record)}",
         "",
         *(
             ["**Cut short: what follows was measured before the run was interrupted.**", ""]
             if record.interrupted
             else []
         ),
-        f"Commit {_text(commit)}, compared with {_text(figures.compared_with(record))}, "
-        f"tolerance {record.tolerance:.1%}, {len(record.sessions)} sessions in {record.wall_s:.0f} s. Timed on "
-        + ", ".join(f"{_text(name)}: {_text(data)} ({record.epoch_samples[name]:,} samples)" for name, data in timed_on)
-        + ".",
-        "",
-        "| " + " | ".join(figures.COLUMNS) + " |",
-        "|" + "---|" * len(figures.COLUMNS),
-        *("| " + " | ".join(map(_text, figures.row(record, cell))) + " |" for cell in record.cells),
-        "",
-        "Square brackets are 95 % intervals over sessions (fresh processes). Efficiency is R_k / (k R_1) of the same "
-        "trainer; the speed-up is over the plain trainer on one device.",
+        f"Commit {_text(figures.commit(record))}, compared with {_text(figures.compared_with(record))}, "
+        f"tolerance {figures.number(record.tolerance, '.1%')}, {len(record.sessions)} sessions in "
+        f"{figures.number(record.wall_s, '.0f')} s. Timed on {timed}.",
         "",
     ]
-    reasons = dict.fromkeys((cell.outcome.value, cell.reason) for cell in record.cells)
-    lines += ["## Why", "", *(f"- {outcome}: {_text(reason)}" for outcome, reason in reasons), ""]
-    checks = [(cell, check) for cell in record.cells for check in cell.checks]
-    if checks:
-        lines += ["## What each rule found", "", "| cell | rule | against | outcome | why |", "|---|---|---|---|---|"]
-        for cell, check in checks:
+
+
+def _why(cells: Sequence[CellRecord]) -> list[str]:
+    reasons = dict.fromkeys((cell.outcome.value, cell.reason) for cell in cells)
+    lines = (f"- {outcome}: {_text(reason)}" for outcome, reason in reasons)
+    return ["## Why", "", *_bounded(lines, "why"), ""]
+
+
+def _lost_time(cells: Sequence[CellRecord]) -> list[str]:
+    sentences = [
+        f"- {_text(cell.id)}{' (base)' if found.side != 'candidate' else ''}: {_text(found.sentence)}"
+        for cell in cells
+        for found in cell.waterfalls
+    ]
+    return ["## Where the time went", "", *_bounded(sentences, "lost time"), ""] if sentences else []
+
+
+def _stops(record: Record) -> list[str]:
+    lines = [f"- {_text(stop.title)}: {_text(stop.sentence)}" for stop in stops(record)]
+    return ["## At which k to stop", "", *_bounded(lines, "stops"), ""] if lines else []
+
+
+def _rules(cells: Sequence[CellRecord]) -> list[str]:
+    rows = []
+    for cell in cells:
+        for check in cell.checks:
             outcome = check.outcome.value if check.counts else f"{check.outcome.value}, shown only"
-            parts = (cell.id, check.rule, check.against, outcome, check.reason)
-            lines.append("| " + " | ".join(map(_text, parts)) + " |")
-        lines.append("")
-    details = [cell for cell in record.cells if cell.details]
-    for cell in details:
-        lines += [
-            f"<details><summary>{_text(cell.id)}</summary>",
-            "",
-            "```",
-            cell.details.replace("```", "'''"),
-            "```",
-            "",
-            "</details>",
-            "",
-        ]
-    if record.accuracies:
-        lines += [
-            "## Accuracy by epoch",
-            "",
-            "| trainer | workload | k | dataset | epochs | accuracy |",
-            "|---|---|---|---|---|---|",
-        ]
-        for run in record.accuracies:
-            curve = " ".join(f"{value:.3f}" for value in run.per_epoch)
-            note = f" ({run.shortened})" if run.shortened else ""
-            cells = (run.trainer, run.workload, str(run.world_size), run.dataset, f"{len(run.per_epoch)}{note}", curve)
-            lines.append("| " + " | ".join(map(_text, cells)) + " |")
-        lines.append("")
-    closing = figures.closing_lines(record)
-    lines += [*(["```", *(line.replace("`", "'") for line in closing), "```", ""] if closing else [])]
-    machine = record.machine
-    gpus = f", GPUs {', '.join(machine.gpus)}, driver {machine.driver}" if machine.gpus else ""
-    versions = ", ".join(f"{name} {version}" for name, version in record.environment.versions.items())
-    lines += [
-        "## Machine",
+            rows.append((cell.id, check.rule, check.against, outcome, check.reason))
+    columns = ("cell", "rule", "against", "outcome", "why")
+    return ["## What each rule found", "", *_table(columns, rows, "rules")] if rows else []
+
+
+def _details(cells: Sequence[CellRecord]) -> list[str]:
+    blocks = (
+        f"<details><summary>{_text(cell.id)}</summary>\n\n{_fence(cell.details[:MAX_DETAILS])}\n\n</details>\n"
+        for cell in cells
+        if cell.details
+    )
+    return _bounded(blocks, "details")
+
+
+def _accuracy(record: Record) -> list[str]:
+    if not record.accuracies:
+        return []
+    rows = []
+    for run in record.accuracies:
+        curve = " ".join(figures.number(value, ".3f") for value in run.per_epoch)
+        epochs = f"{len(run.per_epoch)}{f' ({run.shortened})' if run.shortened else ''}"
+        rows.append((run.trainer, run.workload, str(run.world_size), run.dataset, epochs, curve))
+    columns = ("trainer", "workload", "k", "dataset", "epochs", "accuracy")
+    closing = figures.closing_lines(record)[:100]
+    fenced = [_fence("\n".join(line[:MAX_TEXT] for line in closing)[:MAX_DETAILS]), ""] if closing else []
+    return ["## Accuracy by epoch", "", *_table(columns, rows, "accuracy"), *fenced]
+
+
+def _machine(record: Record) -> list[str]:
+    lines = [
+        f"{_text(figures.machine(record))}. {_text(figures.versions(record))}.",
         "",
-        f"{_text(machine.key)}: {_text(machine.cpu_model)}, {machine.cpu_cores} cores, "
-        f"{machine.memory_bytes / 2**30:.0f} GiB{_text(gpus)}. "
-        f"{_text(machine.system)}. {_text(versions)}.",
-        "",
-        f"{figures.disturbances(record)}",
+        figures.disturbances(record),
         "",
         *(f"- Not alone: {_text(neighbour)}" for neighbour in record.neighbours),
         *([""] if record.neighbours else []),
-        *(f"    {line}" for line in (*record.settings, *record.plan)),
+        _fence("\n".join(_plain(line, MAX_TEXT) for line in (*record.settings, *record.plan))[:MAX_DETAILS]),
     ]
-    return "\n".join(lines) + "\n"
+    return ["## Machine", "", *_bounded(lines, "machine")]
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], share: str) -> list[str]:
+    lines = ("| " + " | ".join(map(_text, row)) + " |" for row in rows)
+    return ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns), *_bounded(lines, share), ""]
+
+
+def _bounded(lines: Iterable[str], share: str) -> list[str]:
+    """The first lines that fit into a section's share, and how many did not."""
+    room, kept, dropped = _SHARES[share], [], 0
+    for line in lines:
+        size = len(line.encode()) + 1
+        if dropped or size > room:
+            dropped += 1
+            continue
+        room -= size
+        kept.append(line)
+    return [*kept, "", f"*{dropped} more left out here; record.json has them.*"] if dropped else kept
+
+
+def _fence(text: str) -> str:
+    return "```\n" + _encodable(text).replace("`", "'") + "\n```"
 
 
 def _text(value: str) -> str:
     """Plain text inside Markdown: no markup, no table cell, no HTML of its own."""
-    for mark, replacement in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("`", "\\`"), ("\n", " ")):
+    value = _plain(value, MAX_TEXT)
+    for mark, replacement in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("`", "\\`")):
         value = value.replace(mark, replacement)
     return value
+
+
+def _plain(value: str, most: int) -> str:
+    """One line, of a length that can be read."""
+    cut = value if len(value) <= most else f"{value[:most]} …"
+    return " ".join(_encodable(cut).splitlines())
+
+
+def _encodable(value: str) -> str:
+    """Without halves of surrogate pairs and without NUL, which JSON may hold and a text file may not."""
+    return value.encode("utf-8", "replace").decode("utf-8").replace("\0", "\N{REPLACEMENT CHARACTER}")

@@ -1,0 +1,114 @@
+"""A headless Chromium, the pages it opens, and a watch over what it does; skipped where there is none."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+import pytest
+
+from suite import compare, record, render_command
+from suite.record import Record
+from tests import records
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+# A sandbox needs user namespaces, which root and containers often do not have. The pages are our own.
+FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
+REQUIRED = "SCALING_BROWSER_REQUIRED"  # set where it was installed on purpose: then nothing is skipped
+
+Page = Any  # playwright is not among what the tests need, and has its own types
+
+
+@dataclass
+class Watched:
+    """A page and everything that it asked for or complained about."""
+
+    page: Page
+    requests: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
+        self.page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
+
+    def open(self, path: Path) -> None:
+        """Load a file and wait until nothing moves any more."""
+        self.page.goto(path.as_uri(), wait_until="networkidle")
+
+    def outside(self, path: Path) -> list[str]:
+        """Requests for anything but this file itself."""
+        return [url for url in self.requests if url != path.as_uri() and not url.startswith("data:")]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Playwright's own Chromium, or the system's."""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        _missing("playwright is not installed")
+    with sync_playwright() as playwright:
+        own = Path(playwright.chromium.executable_path)
+        found = own if own.exists() else next(filter(None, map(shutil.which, BROWSERS)), None)
+        if found is None:
+            _missing("there is no Chromium")
+        launched = playwright.chromium.launch(executable_path=str(found), args=list(FLAGS))
+        yield launched
+        launched.close()
+
+
+def _missing(what: str) -> NoReturn:
+    if os.environ.get(REQUIRED):
+        pytest.fail(f"{what}, and {REQUIRED} is set", pytrace=False)
+    pytest.skip(f"{what}: tox -e browser installs what this needs")
+
+
+@pytest.fixture
+def watched(browser: Any) -> Iterator[Watched]:
+    """A new page in a profile of its own, without network."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, offline=True)
+    yield Watched(context.new_page())
+    context.close()
+
+
+@pytest.fixture(scope="session")
+def pages(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """What a user has after a few runs, made by the commands: a report, the machine's history, a comparison."""
+    reports = tmp_path_factory.mktemp("reports")
+    before, after = (
+        _run(run_id, seconds) for run_id, seconds in (("20260101T000000Z-a", 13.0), ("20260102T000000Z-b", 15.0))
+    )
+    folders = []
+    for run in (before, after):
+        folders.append(reports / run.machine.key / "runs" / run.run_id)
+        record.write_atomically(folders[-1] / "record.json", run.model_dump_json())
+    assert _command(render_command, str(reports)) == 0
+    comparison = reports / "compare.html"
+    assert _command(compare, str(folders[0]), str(folders[1]), "--html", str(comparison)) == 0
+    machine = reports / before.machine.key
+    return {"report": folders[1] / "report.html", "index": machine / "index.html", "compare": comparison}
+
+
+def _run(run_id: str, one_device_s: float) -> Record:
+    text = " <b>&amp; a name that is much longer than a telephone is wide </b>"
+    machine = {**records.make().machine.model_dump(), "host": "host" + text, "cpu_model": "CPU" + text}
+    cells = records.full().model_dump(mode="json")["cells"]
+    cells += records.matrix(
+        trainers=("package.module:WithALongName",), world_sizes=(1, 2, 4), one_device_s=one_device_s
+    )
+    return records.full(
+        run_id=run_id, started_utc=f"{run_id[:4]}-01-{run_id[6:8]}T00:00:00+00:00", machine=machine, cells=cells
+    )
+
+
+def _command(module: ModuleType, *arguments: str) -> int:
+    parser = argparse.ArgumentParser()
+    module.add_arguments(parser)
+    return int(module.run(parser.parse_args(arguments), []))
