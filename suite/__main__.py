@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol
 
-from suite import bisect, calibrate, drill
+from suite import bisect, calibrate, compare, drill, render_command, sweep, trace
 
 USAGE_ERROR = 4  # as pytest's
 INTERRUPTED = 130  # as a shell's; above 127, so that `git bisect run` stops
@@ -32,6 +32,10 @@ COMMANDS: dict[str, Command] = {
     "calibrate": calibrate,
     "drill": drill,
     "bisect": bisect,
+    "compare": compare,
+    "render": render_command,
+    "sweep": sweep,
+    "trace": trace,
 }
 
 

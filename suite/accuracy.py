@@ -7,12 +7,14 @@ ever in the full profile, all pairs of the recipe are trained, and all of them a
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
-from suite import record
-from suite.cells import Arm, Cell
+from suite import learning, record
+from suite.cells import Arm, Cell, short
 from suite.measurement import Measurement
 from suite.session import Crew, Say, Sessions
 from suite.verdict import Outcome
@@ -101,14 +103,22 @@ def _train(run: Measurement, sessions: Sessions, crew: Crew, wanted: Trained, se
     arm = next((arm for arm in crew.groups if (arm.trainer, arm.workload, arm.world_size) == wanted), None)
     if recipe is None or arm is None:
         return
-    order, shortened = _recipe(run, recipe)
-    steps = order["epochs"] * -(-(order["samples"] or order["dataset"]["train_samples"]) // recipe.batch)
-    what = f"{arm.trainer} on {arm.world_size} device(s) with {order['dataset']['name']}"
-    say(f"training {what}, seed {seed}, {steps} steps")
-    timeout_s = sessions.timeout_s(arm, steps, patience=5)
-    answers = crew.request(arm, "train", timeout_s, arm={**run.orders[arm], "seed": seed}, recipe=order)
-    if answers is not None:
-        run.accuracies.append(_accuracy(arm, seed, order, answers[0], shortened))
+    told, shortened = _recipe(run, recipe)
+    order = {**run.orders[arm], "seed": seed}
+    what = f"{short(arm.trainer)} on {arm.world_size} device(s) with {told['dataset']['name']}, seed {seed}"
+    epoch_s = sessions.timeout_s(arm, _steps(order, told))
+    curve = learning.learn(partial(crew.request, arm), order, told, epoch_s, what, say)
+    if curve is not None:
+        run.accuracies.append(_accuracy(arm, seed, told["dataset"]["name"], curve, shortened))
+
+
+def _steps(order: dict[str, Any], recipe: dict[str, Any]) -> int:
+    """An epoch and its evaluation in steps such as were timed; a minibatch that is larger counts for several."""
+    dataset, batch = recipe["dataset"], int(recipe["batch"])
+    parts = (dataset["train_samples"], dataset["test_samples"])
+    minibatches: int = sum(math.ceil(min(samples, recipe["samples"] or samples) / batch) for samples in parts)
+    timed: int = order["global_batch"]
+    return minibatches * math.ceil(batch / timed)
 
 
 def _recipe(run: Measurement, recipe: Recipe) -> tuple[dict[str, Any], str]:
@@ -123,16 +133,16 @@ def _recipe(run: Measurement, recipe: Recipe) -> tuple[dict[str, Any], str]:
     return {**order, "dataset": run.datasets[recipe.dataset]}, ", ".join(cut)
 
 
-def _accuracy(arm: Arm, seed: int, order: dict[str, Any], answer: dict[str, Any], shortened: str) -> record.Accuracy:
+def _accuracy(arm: Arm, seed: int, dataset: str, curve: learning.Curve, shortened: str) -> record.Accuracy:
     return record.Accuracy(
         trainer=arm.trainer,
         workload=arm.workload,
         world_size=arm.world_size,
         seed=seed,
-        dataset=order["dataset"]["name"],
-        train_samples=answer["train_samples"],
-        test_samples=answer["test_samples"],
-        per_epoch=tuple(epoch["accuracy"] for epoch in answer["epochs"]),
-        train_s=tuple(epoch["train_s"] for epoch in answer["epochs"]),
+        dataset=dataset,
+        train_samples=curve.train_samples,
+        test_samples=curve.test_samples,
+        per_epoch=curve.per_epoch,
+        train_s=curve.train_s,
         shortened=shortened,
     )

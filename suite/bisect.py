@@ -7,6 +7,7 @@ with. Anything above 127 ends the bisection. docs/bisect.md shows it at work.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 
 import pytest
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     """Measure, and say why on stderr."""
-    ended = gate.run(pytest_arguments)
+    ended = gate.run(pytest_arguments, lambda settings: dataclasses.replace(settings, explain=False))
     status, reason = judge(ended.status, ended.run.record if ended.run else None, interrupted=ended.interrupted)
     names = {GOOD: "good", BAD: "bad", SKIP: "skip", ABORT: "stop"}
     print(f"bisect: {names[status]} ({status}): {reason}", file=sys.stderr)

@@ -78,6 +78,7 @@ def itself(settings: Config, sessions: int) -> Config:
     return dataclasses.replace(
         settings,
         against=Base("self", "the same build"),
+        explain=False,
         calibrate=sessions,
         accept=None,
         inconclusive="warn",

@@ -11,9 +11,9 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from suite import accuracy, cells, judging, plan, preparing, results, room, suspicion
+from suite import accuracy, attribution, cells, communication, judging, plan, preparing, results, room, suspicion
 from suite.bases import Base
-from suite.cells import Arm, Cell, Side
+from suite.cells import YARDSTICK, Arm, Cell, Side
 from suite.checkout import CheckoutError
 from suite.failure import WorkerFailure
 from suite.measurement import Measurement
@@ -45,6 +45,7 @@ def measure(run: Measurement, root: Path, say: Say) -> None:
             campaign.compare({"base": run.config.against}, run.cells)
             return
         campaign.measure_alone()
+        campaign.sweep()
         draft = results.to_record(run)
         suspicion.hold_against_stored(run, draft)
         bases, suspects = suspicion.suspects(run, draft)
@@ -67,9 +68,29 @@ class _Campaign:
         """Time every cell, what its efficiency and its speed-up need, and train."""
         own = cells.units(self._run.cells, {})
         yardsticks = cells.yardsticks(self._run.cells, speedup=True)
-        preparing.prepare(self._run, self._sides, _arms(own + yardsticks), self._say)
+        explained = attribution.targets(self._run, self._run.cells, ["candidate"])
+        beside = attribution.arms(self._run, explained)
+        preparing.prepare(self._run, self._sides, [*_arms(own + yardsticks), *beside], self._say)
         train = accuracy.training(self._run, self._sessions, self._say_left)
-        self._go_on(self._run.cells, yardsticks, train)
+        self._go_on(self._run.cells, yardsticks, explained, train)
+
+    def sweep(self) -> None:
+        """Time the collectives that were selected, also of the sizes that the run's gradients have."""
+        run = self._run
+        if not run.sweeps:
+            return
+        if not run.versions:  # there was no cell that would have asked
+            run.versions["candidate"] = self._sides.clerk("candidate").ask("describe", trainer=YARDSTICK)["versions"]
+            self._sides.dismiss_clerks()
+        sizes = set(run.gradient_bytes.values())
+        run.collectives = communication.measure(
+            self._sides.pools["candidate"],
+            run.sweeps,
+            run.config.devices,
+            self._say_left,
+            gradient_bytes=sizes,
+            seed=run.order_seed,
+        )
 
     def compare(self, bases: Mapping[Side, Base], chosen: Sequence[Cell]) -> None:
         """Time cells next to their bases until each is decided; the whole budget goes to the comparison."""
@@ -86,17 +107,39 @@ class _Campaign:
         preparing.prepare(run, self._sides, _arms(units + yardsticks), self._say)
         self._sessions.plan_anew()
         self._go_on(chosen, yardsticks)
+        self._explain([cell for cell in chosen if self._failed(cell)])
+
+    def _explain(self, slower: Sequence[Cell]) -> None:
+        """Say what grew: candidate and base side by side, in sessions of their own, as far as the budget goes."""
+        run = self._run
+        sides: tuple[Side, ...] = ("candidate", "base") if "base" in run.bases else ("candidate",)
+        wanted = attribution.targets(run, slower, sides)
+        if not wanted:
+            return
+        self._say(f"{len(slower)} cell(s) FAIL: taking their steps apart")
+        run.unexplained |= dict.fromkeys(slower, "the budget was spent before it was; raise --scaling-budget")
+        beside = attribution.arms(run, wanted)
+        preparing.prepare(run, self._sides, beside, self._say)
+        alive = [arm for arm in beside if arm not in run.lost]
+        cost_s = run.session_s
+        for _ in range(attribution.SESSIONS):
+            if self._left_s() < cost_s:
+                break
+            probe = attribution.probing(run, self._sessions, wanted, self._say_left)
+            self._session([], alive, [probe])
+            cost_s = run.sessions[-1].wall_s
 
     def _go_on(
         self,
         chosen: Sequence[Cell],
         yardsticks: Sequence[tuple[Arm, ...]],
-        afterwards: Callable[[Crew], None] | None = None,
+        explained: Sequence[attribution.Target] = (),
+        train: Callable[[Crew], None] | None = None,
     ) -> None:
-        """Sessions over the cells that are still undecided."""
+        """Sessions over the cells that are still undecided; the first ones also say where the time goes."""
         run = self._run
         self._begun, run.planned = len(run.sessions), 0
-        self._show_plan(chosen, yardsticks)
+        self._show_plan(chosen, yardsticks, attribution.arms(run, explained))
         # The user's own budget is kept even when sessions turn out longer than planned.
         hard = run.config.min_sessions == 1 and not run.config.calibrate
         while units := self._units([cell for cell in chosen if self._undecided(cell)]):
@@ -107,20 +150,34 @@ class _Campaign:
                 return
             timed = _arms(units)
             units += [unit for unit in yardsticks if unit[0] not in timed and unit[0] not in run.lost]
-            first = len(run.sessions) == self._begun
-            try:
-                self._sessions.run(units, afterwards if first else None)
-            finally:  # what an interrupted session has timed is kept as well
-                run.sessions.append(self._sessions.current)
-                run.lost |= self._sessions.current.failures
-                run.steps = self._sessions.steps
-            if first:
+            number = len(run.sessions) - self._begun
+            probed = explained if number < attribution.SESSIONS else []
+            beside = [arm for arm in attribution.arms(run, probed) if arm not in run.lost]
+            afterwards = [attribution.probing(run, self._sessions, probed, self._say_left)] if probed else []
+            afterwards += [train] if train is not None and number == 0 else []
+            self._session(units, beside, afterwards)
+            if number == 0:
                 # The plan is made once, from what the first session cost and not from what it showed.
                 run.planned = run.config.calibrate or self._planned(1 + self._left_s() / run.session_s)
 
-    def _show_plan(self, chosen: Sequence[Cell], yardsticks: Sequence[tuple[Arm, ...]]) -> None:
+    def _session(
+        self, units: Sequence[tuple[Arm, ...]], beside: Sequence[Arm], afterwards: Sequence[Callable[[Crew], None]]
+    ) -> None:
         run = self._run
-        arms = [arm for arm in _arms([*self._units(chosen), *yardsticks]) if arm in run.orders]
+        try:
+            self._sessions.run(units, beside, afterwards)
+        finally:  # what an interrupted session has timed is kept as well
+            run.sessions.append(self._sessions.current)
+            run.steps, run.gradient_bytes = self._sessions.steps, self._sessions.gradient_bytes
+            failures = self._sessions.current.failures
+            if units:
+                run.lost |= failures
+            else:  # nothing was judged, and what has been decided stays
+                run.unprobed |= {(arm, "setup"): failure.cause for arm, failure in failures.items()}
+
+    def _show_plan(self, chosen: Sequence[Cell], yardsticks: Sequence[tuple[Arm, ...]], beside: Sequence[Arm]) -> None:
+        run = self._run
+        arms = [arm for arm in (*_arms([*self._units(chosen), *yardsticks]), *beside) if arm in run.orders]
         if not arms:
             return
         each_s = plan.session_s(run, arms, self._sides.clerk("candidate").start_s)
@@ -137,6 +194,10 @@ class _Campaign:
             return affordable
         # Where accepted runs may leave a doubt, the budget is for what settles it.
         return min(affordable, FIRST_LOOK if run.baseline.runs else MAX_SESSIONS[run.config.profile])
+
+    def _failed(self, cell: Cell) -> bool:
+        outcome, _ = judging.combined(judging.checks(self._run, cell))
+        return outcome is Outcome.FAIL
 
     def _undecided(self, cell: Cell) -> bool:
         run = self._run
@@ -163,7 +224,14 @@ class _Campaign:
         return any(arm.id not in timed for arm in unit)
 
     def _left_s(self) -> float:
-        return self._run.config.budget_s - self._run.elapsed_s
+        return self._run.config.budget_s - self._run.elapsed_s - self._reserved_s
+
+    @property
+    def _reserved_s(self) -> float:
+        """For sweeps that are still to come."""
+        if self._run.collectives:
+            return 0.0
+        return communication.COST_S * len({sweep.world_size for sweep in self._run.sweeps})
 
     def _say_left(self, what: str) -> None:
         run = self._run

@@ -5,11 +5,13 @@ Every function takes the worker's `State` and the command's arguments, and retur
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import platform
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -17,7 +19,7 @@ from torch import distributed as dist
 
 from reference.load import load_object
 from suite import arm as arms
-from suite import contract, purity, quiet, training
+from suite import collectives, contract, profiling, purity, quiet, training
 from suite.properties import observe as observation
 from suite.properties import trainer as trainer_checks
 from suite.properties.case import Case
@@ -40,6 +42,7 @@ class State:
     unproven: dict[str, dict[str, Any] | None] = field(default_factory=dict)
     oracle: str = "sgd"
     loss: observation.Loss | None = None
+    learner: training.Training | None = None
 
     def devices(self, arm: dict[str, Any]) -> list[torch.device]:
         """The devices this process drives; binds the process to them, and joins the process group where there is one.
@@ -67,6 +70,8 @@ class State:
         """Leave the trainer and the process group."""
         for arm in self.timed.values():
             arm.close()
+        if self.learner is not None:
+            self.learner.close()
         if dist.is_initialized():
             dist.destroy_process_group()
 
@@ -101,9 +106,9 @@ def prepare(state: State, dataset: str, data_root: str, folder: str) -> Answer:
 
 def setup(state: State, name: str, arm: dict[str, Any]) -> Answer:
     """Make ready to time an arm, under a name."""
-    state.timed[name] = arms.TimedArm(state.rank, state.devices(arm), arm)
+    timed = state.timed[name] = arms.TimedArm(state.rank, state.devices(arm), arm)
     state.unproven[name] = arm.get("apart")
-    return {}
+    return {"gradient_bytes": timed.gradient_bytes}
 
 
 def window(state: State, name: str, steps: int) -> Answer:
@@ -114,15 +119,40 @@ def window(state: State, name: str, steps: int) -> Answer:
     return {"duration_ns": duration_ns}
 
 
+def probe(state: State, name: str, steps: int, variant: dict[str, Any]) -> Answer:
+    """Time one window of a diagnostic variant of an arm; as `suite.arm.TimedArm.probe`."""
+    return {"duration_ns": state.timed[name].probe(steps, **variant)}
+
+
+def trace(state: State, arm: dict[str, Any], warm_up: int, steps: int, path: str) -> Answer:
+    """Trace steps of an arm after a warm-up, into a file of this rank's own: `path` and what tells ranks apart."""
+    with contextlib.closing(profiling.TracedArm(state.rank, state.devices(arm), arm)) as traced:
+        traced.window(warm_up)
+        return profiling.trace(traced, steps, Path(f"{path}-rank{state.rank}.json.gz"))
+
+
 def _require_pure(apart: dict[str, Any] | None) -> None:
     """Where this worker belongs to another commit: that it does not run the candidate's code."""
     if apart is not None:
         purity.require_pure(**apart)
 
 
-def train(state: State, arm: dict[str, Any], recipe: dict[str, Any]) -> Answer:
-    """Train by a recipe to an accuracy."""
-    return training.train(state.rank, state.devices(arm), arm, recipe)
+def train(state: State, arm: dict[str, Any], recipe: dict[str, Any], epoch: int) -> Answer:
+    """Train one epoch by a recipe, and evaluate. Epoch 0 begins with a fresh net, and lets one go that was unfinished.
+
+    Raises:
+        ValueError: no net is in training, or it is not this epoch's turn.
+    """
+    if epoch == 0:
+        if state.learner is not None:
+            state.learner.close()
+        state.learner = training.Training(state.rank, state.devices(arm), arm, recipe)
+    if state.learner is None:
+        raise ValueError(f"epoch {epoch} was asked for and no net is in training: epoch 0 begins with one")
+    answer = state.learner.epoch(epoch)
+    if state.learner.finished:
+        state.learner = None  # its memory is for the next one
+    return answer
 
 
 def bind(state: State, arm: dict[str, Any]) -> Answer:
@@ -149,6 +179,11 @@ def judge(
     return asdict(trainer_checks.judge(check, seen))
 
 
+def all_reduce(state: State, order: dict[str, Any], size_bytes: int, calls: int, check: bool) -> Answer:
+    """Time one window of an all_reduce; as `suite.collectives.time_calls`."""
+    return {"duration_ns": collectives.time_calls(state.rank, order, size_bytes, calls, check=check)}
+
+
 def call(state: State, function: str, arguments: dict[str, Any]) -> Answer:
     """Call `module:function` on every rank of a CPU group; what it returns must be JSON. For tests of collectives."""
     torch.set_num_threads(1)
@@ -161,9 +196,12 @@ COMMANDS: dict[str, Callable[..., Answer]] = {
     "prepare": prepare,
     "setup": setup,
     "window": window,
+    "probe": probe,
+    "trace": trace,
     "train": train,
     "bind": bind,
     "observe": observe,
     "judge": judge,
+    "all_reduce": all_reduce,
     "call": call,
 }

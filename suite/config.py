@@ -39,6 +39,7 @@ class Config:
     require_baseline: bool
     report_dir: Path
     floors: tuple[Floor, ...] = ()
+    explain: bool = True  # whether to say where the time goes; the commands that want a verdict alone do not
     calibrate: int = 0  # sessions of a calibration, in which nothing is decided early; 0 in a run that judges
 
     def header(self) -> list[str]:

@@ -12,7 +12,7 @@ from suite.config import Config
 from suite.plugin import CONFIG, RUN, Run
 
 # Named as modules, so that they are found from a clone and from any project that only has them installed.
-SCALING = ("-p", "suite.plugin", "--pyargs", "suite.benchmarks", "-m", "scaling")
+SCALING = ("-p", "suite.plugin", "--pyargs", "suite.benchmarks.test_scaling", "-m", "scaling")
 CORRECTNESS = ("-p", "suite.plugin", "--pyargs", "suite.checks", "-m", "correctness")
 
 # The plugin is in this process already, which pytest warns of; it has no asserts to be rewritten.

@@ -14,6 +14,7 @@ from suite.baselines import Baseline
 from suite.bases import Base
 from suite.calibration import Calibration, Found, Spread
 from suite.cells import Arm, Cell, Side
+from suite.communication import Sweep
 from suite.config import Config
 from suite.failure import WorkerFailure
 from suite.floors import Floor
@@ -32,6 +33,8 @@ class Measurement:
         baseline: the accepted one of this machine.
         calibration: how this machine differs from itself, where that was measured.
         floors: the least efficiency of the cells that have one.
+        sweeps: collectives that pytest selected.
+        collectives: what was found for them.
         neighbours: what else used the machine before the first session, in sentences.
         plan: what the run was going to do, in sentences.
         bases: what the candidate is compared with in this run, by side.
@@ -43,6 +46,9 @@ class Measurement:
         datasets: by the name a workload gives: what was loaded, and where it lies.
         orders: for every arm what its workers are told.
         steps: training steps a window, by arm.
+        gradient_bytes: that one replica exchanges at every step, by arm.
+        unprobed: diagnostic variants that could not be timed, and why.
+        unexplained: cells without a waterfall, and why.
         lost: arms that failed, and why; they stay lost for the run.
         training_s: how much of the first session was training to accuracy.
         alone: sessions that were over when the comparison with a rebuilt baseline began.
@@ -59,6 +65,8 @@ class Measurement:
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
     order_seed: int = field(default_factory=lambda: random.SystemRandom().randrange(2**31))
     floors: dict[Cell, Floor] = field(default_factory=dict)
+    sweeps: Sequence[Sweep] = ()
+    collectives: tuple[record.CollectiveRecord, ...] = ()
     neighbours: list[str] = field(default_factory=list)
     plan: list[str] = field(default_factory=list)
     bases: dict[Side, Base] = field(default_factory=dict)
@@ -70,6 +78,9 @@ class Measurement:
     orders: dict[Arm, dict[str, Any]] = field(default_factory=dict)
     steps: dict[Arm, int] = field(default_factory=dict)
     sessions: list[Session] = field(default_factory=list)
+    gradient_bytes: dict[Arm, int] = field(default_factory=dict)
+    unprobed: dict[tuple[Arm, str], str] = field(default_factory=dict)
+    unexplained: dict[Cell, str] = field(default_factory=dict)
     lost: dict[Arm, WorkerFailure] = field(default_factory=dict)
     accuracies: list[record.Accuracy] = field(default_factory=list)
     training_s: float = 0.0
@@ -90,10 +101,11 @@ class Measurement:
 
     @property
     def session_s(self) -> float:
-        """Wall seconds of the last session, without the training in it; 0 before the first."""
-        if not self.sessions:
+        """Wall seconds of the last session that timed blocks, without the training in it; 0 before the first."""
+        timed = [session for session in self.sessions if session.windows] or self.sessions
+        if not timed:
             return 0.0
-        return self.sessions[-1].wall_s - (self.training_s if len(self.sessions) == 1 else 0.0)
+        return timed[-1].wall_s - (self.training_s if timed[-1] is self.sessions[0] else 0.0)
 
     def workload(self, name: str) -> Workload:
         """A workload of this run by its name."""

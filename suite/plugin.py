@@ -13,14 +13,26 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from suite import baselines, calibration, campaign, floors, machine, options, results
+from suite import (
+    baselines,
+    calibration,
+    campaign,
+    communication,
+    floors,
+    job_summary,
+    machine,
+    options,
+    pages,
+    results,
+)
 from suite.cells import Cell, short
+from suite.communication import Sweep
 from suite.config import Config
 from suite.devices import cuda_count
 from suite.measurement import Measurement
 from suite.progress import Progress
-from suite.record import CellRecord, RecordError, write_atomically
-from suite.render import markdown, terminal
+from suite.record import CellRecord, CollectiveRecord, RecordError, write_atomically
+from suite.render import terminal
 
 if TYPE_CHECKING:
     from suite.checks.bench import Bench
@@ -73,6 +85,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         pairs = [(trainer, check) for trainer in config.checked for check in CHECKS]
         asked = [pytest.param(*pair, id=f"{short(pair[0])}-{pair[1]}", marks=marks) for pair in pairs]
         metafunc.parametrize(("correctness_trainer", "correctness_check"), asked)
+    if "all_reduce_cell" in metafunc.fixturenames:
+        # Beside a base, and where only a verdict is asked for, the time is for that.
+        wanted = config.explain and config.against is None
+        sweeps = communication.sweeps(config.devices, config.world_sizes) if wanted else []
+        asked = [pytest.param(sweep, id=sweep.id, marks=marks) for sweep in sweeps]
+        metafunc.parametrize("all_reduce_cell", asked)
     if "scaling_cell" not in metafunc.fixturenames:
         return
     found = [
@@ -89,6 +107,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Where devices are missing, put one failing item in the place of all that need them: never a green run."""
     settings = config.stash[CONFIG]
+    # Where there is nothing to sweep pytest leaves an item in its place, to be skipped.
+    items[:] = [item for item in items if isinstance(_parameters(item).get("all_reduce_cell"), Sweep | None)]
     cells = [item for item in items if item.get_closest_marker("scaling")]
     # A user's own tests marked gpu are theirs to skip, unless `-m` asks for them.
     asked = "gpu" in config.getoption("markexpr")
@@ -178,7 +198,7 @@ class Run:
         ValueError: two floors hold for a cell and none is more specific. Both come before anything is measured.
     """
 
-    def __init__(self, config: pytest.Config, cells: list[Cell]) -> None:
+    def __init__(self, config: pytest.Config, cells: list[Cell], sweeps: list[Sweep]) -> None:
         self.settings = settings = config.stash[CONFIG]
         about = machine.describe(settings.devices)
         self.measurement = Measurement(
@@ -189,8 +209,9 @@ class Run:
             baseline=baselines.read(settings.report_dir, about.key),
             calibration=calibration.read(settings.report_dir, about.key),
             floors=floors.resolve(settings.floors, cells, settings.devices.oversubscribed),
+            sweeps=sweeps,
         )
-        self.accepted = ""
+        self.accepted = self.job_summary = ""
         runs = settings.report_dir / about.key / "runs"
         try:
             self.folder = _new_folder(runs / self.measurement.run_id)
@@ -205,14 +226,25 @@ class Run:
             self.record = results.to_record(self.measurement)
             config.stash[RUN] = self
             write_atomically(self.folder / "record.json", self.record.model_dump_json(indent=1) + "\n")
-            write_atomically(self.folder / "summary.md", markdown.render(self.record))
+            pages.write_run(self.folder, self.record, self.measurement.baseline)
+            summary = self.folder / pages.SUMMARY
+            self.job_summary = job_summary.publish(summary.read_text(encoding="utf-8"), summary)
         if settings.accept:
             self.accepted = self._accept()
+        pages.write_index(runs.parent)  # when what is accepted is known
 
     def cell(self, cell: Cell) -> CellRecord:
         """What the run found for a cell."""
         wanted = (cell.trainer, cell.workload, cell.mode, cell.world_size)
         return next(c for c in self.record.cells if (c.trainer, c.workload, c.mode, c.world_size) == wanted)
+
+    def collective(self, sweep: Sweep) -> CollectiveRecord:
+        """What the run found for a sweep.
+
+        Raises:
+            LookupError: it was cut short before it.
+        """
+        return communication.find(self.record, sweep)
 
     def _accept(self) -> str:
         # Read again: another run may have been accepted while this one measured.
@@ -253,9 +285,11 @@ def fresh_examples(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture(scope="session")
 def scaling_run(request: pytest.FixtureRequest) -> Run:
     """The run over all selected cells."""
-    cells = [_parameters(item)["scaling_cell"] for item in request.session.items if "scaling_cell" in _parameters(item)]
+    selected = [_parameters(item) for item in request.session.items]
+    cells = [parameters["scaling_cell"] for parameters in selected if "scaling_cell" in parameters]
+    sweeps = [parameters["all_reduce_cell"] for parameters in selected if "all_reduce_cell" in parameters]
     try:
-        return Run(request.config, cells)
+        return Run(request.config, cells, sweeps)
     except ValueError as error:  # RecordError is one
         pytest.fail(f"ERROR: {error}", pytrace=False)
 
@@ -284,5 +318,5 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line(
             terminal.render(run.record, terminalreporter._tw.fullwidth, color=terminalreporter._tw.hasmarkup)
         )
-    for line in filter(None, (f"report: {run.folder}", run.accepted)):
+    for line in filter(None, (f"report: {run.folder / pages.REPORT}", run.accepted, run.job_summary)):
         terminalreporter.write_line(line)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from suite import cells, judging, metrics, record, samples
+from suite import attribution, cells, judging, metrics, record, samples
 from suite.cells import YARDSTICK, Arm, Cell, Side
 from suite.measurement import Measurement
 from suite.record import CellRecord, IntervalRecord
@@ -41,6 +41,7 @@ def to_record(run: Measurement) -> record.Record:
         sessions=tuple(session.to_record() for session in run.sessions),
         accuracies=tuple(run.accuracies),
         cells=tuple(_cell(run, cell) for cell in run.cells),
+        collectives=run.collectives,
     )
 
 
@@ -76,6 +77,8 @@ def _cell(run: Measurement, cell: Cell) -> CellRecord:
         "warning": judging.warning(run, cell),
         "accuracy": _final_accuracy(run, cell),
         "devices": tuple(order["devices"]),
+        "waterfalls": attribution.waterfalls(run, cell),
+        "waterfall_note": attribution.note(run, cell),
     }
     return CellRecord.model_validate({**fixed, "outcome": outcome, "reason": reason, **figures})
 
@@ -96,7 +99,7 @@ def _efficiency(run: Measurement, cell: Cell, own: Arm) -> tuple[IntervalRecord 
     if one in run.lost:
         return None, f"its one-device arm failed: {run.lost[one].cause}"
     logs = samples.log_efficiencies(run, own, one, cell.mode)
-    return judging.interval(metrics.from_logs(logs)), "" if logs else "needs world size 1 in the run"
+    return _from_logs(logs), "" if logs else "needs world size 1 in the run"
 
 
 def _speedup(run: Measurement, cell: Cell, own: Arm) -> IntervalRecord | None:
@@ -104,7 +107,12 @@ def _speedup(run: Measurement, cell: Cell, own: Arm) -> IntervalRecord | None:
     logs = [
         metrics.log_speedup(ratio, 0.0, cell.mode, cell.world_size) for ratio in samples.log_ratios(run, plain, own)
     ]
-    return judging.interval(metrics.from_logs(logs))
+    return _from_logs(logs)
+
+
+def _from_logs(logs: Sequence[float]) -> IntervalRecord | None:
+    found = metrics.from_logs(logs)
+    return None if found is None else record.interval(found)
 
 
 def _arm(run: Measurement, arm: Arm) -> record.ArmRecord:
@@ -120,6 +128,7 @@ def _arm(run: Measurement, arm: Arm) -> record.ArmRecord:
         lr=order["lr"],
         processes=order["processes"],
         steps_per_window=run.steps[arm],
+        gradient_bytes=run.gradient_bytes.get(arm, 0),
     )
 
 

@@ -45,6 +45,7 @@ class Session:
     Attributes:
         windows: in the order they were timed.
         conditions: of each block.
+        probes: what was timed afterwards, to say where the time goes.
         failures: the arms that were lost, with reasons.
     """
 
@@ -53,6 +54,7 @@ class Session:
     wall_s: float = 0.0
     windows: list[record.Window] = field(default_factory=list)
     conditions: list[Conditions] = field(default_factory=list)
+    probes: list[record.Probe] = field(default_factory=list)
     failures: dict[Arm, WorkerFailure] = field(default_factory=dict)
 
     @property
@@ -73,6 +75,7 @@ class Session:
             windows=tuple(self.windows),
             conditions=tuple(self.conditions),
             left_out=tuple(sorted(self.left_out)),
+            probes=tuple(self.probes),
         )
 
 
@@ -95,9 +98,12 @@ class Crew:
             return act(self.groups[arm])
         except WorkerFailure as failure:
             self.session.failures[arm] = failure
-            broken = self.groups[arm]
-            self.groups = {other: group for other, group in self.groups.items() if group is not broken}
+            self.drop(self.groups[arm])
             return None
+
+    def drop(self, broken: Group) -> None:
+        """Do without a group that has broken, and with it without all arms that share it."""
+        self.groups = {arm: group for arm, group in self.groups.items() if group is not broken}
 
     def request(self, arm: Arm, command: str, timeout_s: float, /, **arguments: object) -> list[Message] | None:
         """Ask an arm's ranks; their answers, or None as `attempt`."""
@@ -143,30 +149,39 @@ class Sessions:
         """
         self.steps: dict[Arm, int] = {}
         self.step_s: dict[Arm, float] = {}
+        self.gradient_bytes: dict[Arm, int] = {}
         self._pools, self._orders, self._rng = pools, orders, rng
         self._meter, self._left_s, self._say = meter, left_s, say
         self.current = Session(-1)
         self._blocks = 0
 
-    def run(self, units: Sequence[tuple[Arm, ...]], afterwards: Callable[[Crew], None] | None = None) -> None:
+    def run(
+        self,
+        units: Sequence[tuple[Arm, ...]],
+        beside: Sequence[Arm] = (),
+        afterwards: Sequence[Callable[[Crew], None]] = (),
+    ) -> None:
         """One session over the arms of `units`; what it brought is `current`, also when it is interrupted.
 
         Args:
-            afterwards: called with the living groups when all blocks are timed; what it does disturbs no timing.
+            units: what is timed in blocks, and next to what.
+            beside: other arms, set up for what comes afterwards.
+            afterwards: called with the living groups when all blocks are timed; what they do disturbs no timing.
         """
         started = datetime.now(UTC).isoformat(timespec="seconds")
         self.current = session = Session(self.current.number + 1, started)
         start = time.monotonic()
         crew = Crew(session)
         try:
-            self._start(crew, list(dict.fromkeys(arm for unit in units for arm in unit)))
-            self._warm_up(crew)
+            timed = list(dict.fromkeys(arm for unit in units for arm in unit))
+            self._start(crew, list(dict.fromkeys((*timed, *beside))))
+            self._warm_up(crew, timed)
             self._meter.watch()
-            if not self._blocks:
+            if not self._blocks and timed:
                 self._blocks = self._plan_blocks(crew, time.monotonic() - start)
             self._time(crew, units)
-            if afterwards is not None:
-                afterwards(crew)
+            for act in afterwards:
+                act(crew)
             crew.close()
         finally:
             crew.kill()  # what is still there: nothing, unless this was interrupted
@@ -201,11 +216,13 @@ class Sessions:
             for arm in now:
                 crew.attempt(arm, _post_setup(arm, self._orders[arm]))
             for arm in now:
-                crew.attempt(arm, lambda group: group.collect("setup"))
+                answers = crew.attempt(arm, lambda group: group.collect("setup"))
+                if answers is not None:
+                    self.gradient_bytes[arm] = answers[0]["gradient_bytes"]
 
-    def _warm_up(self, crew: Crew) -> None:
+    def _warm_up(self, crew: Crew, timed: Sequence[Arm]) -> None:
         known = set(self.steps)
-        for arm in self._rng.sample(list(crew.groups), len(crew.groups)):
+        for arm in self._rng.sample(timed, len(timed)):
             step_s = self._step_s(crew, arm, 1)
             if step_s is not None and step_s < SHORT_STEP_S:
                 step_s = self._step_s(crew, arm, 2)
@@ -223,14 +240,15 @@ class Sessions:
 
     def _plan_blocks(self, crew: Crew, start_s: float) -> int:
         """Blocks of every session of the run: timing balanced with starting, or fewer where the budget is short."""
-        block_s = sum(2 * self.steps[arm] * self.step_s[arm] for arm in crew.groups) or WINDOW_S
+        timed = [arm for arm in crew.groups if arm in self.step_s]
+        block_s = sum(2 * self.steps[arm] * self.step_s[arm] for arm in timed) or WINDOW_S
         budget_s = self._left_s() + start_s
         many = budget_s >= MANY_SESSIONS * (1 + MEASURE_SHARE) * start_s
         wanted_s = (MEASURE_SHARE_OF_MANY if many else MEASURE_SHARE) * start_s
         return min(MAX_BLOCKS, max(1, round(min(wanted_s, budget_s / FIRST_LOOK - start_s) / block_s)))
 
     def _time(self, crew: Crew, units: Sequence[tuple[Arm, ...]]) -> None:
-        for number in range(self._blocks if crew.groups else 0):
+        for number in range(self._blocks if units and crew.groups else 0):
             self._say(f"session {crew.session.number + 1}: block {number + 1} of {self._blocks}")
             before = self._meter.read()
             for arm in blocks.block(units, self._rng):

@@ -52,7 +52,7 @@ class Project:
         lines = "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
         (self.path / "pyproject.toml").write_text(PYPROJECT + lines)
 
-    def pytest(self, *arguments: str, package: str = "suite.benchmarks") -> pytest.RunResult:
+    def pytest(self, *arguments: str, package: str = "suite.benchmarks.test_scaling") -> pytest.RunResult:
         """`pytest --pyargs` with the plugin loaded as an installed one is."""
         return self._pytester.runpytest_subprocess("-p", "suite.plugin", "--pyargs", package, *arguments, timeout=150)
 

@@ -22,26 +22,45 @@ SEEDS = tuple(range(SEED, SEED + SEED_PAIRS))
 
 
 class Workers:
-    """A crew whose nets reach the accuracies they are told to, and a clock that knows how long they may take."""
+    """A crew whose nets reach the accuracies they are told to, and a clock that knows how long they may take.
 
-    def __init__(self, arms: list[Arm], reached: Mapping[int, float]) -> None:
+    Attributes:
+        asked: trainer, world size and seed of every net that was begun.
+        epochs: of all nets together.
+        steps: that an epoch was said to have, by arm.
+        broken: the arm that is lost in its third epoch.
+    """
+
+    def __init__(self, arms: list[Arm], reached: Mapping[int, float], broken: Arm | None = None) -> None:
         self.session = Session(0)
         self.groups = dict.fromkeys(arms)
-        self.reached = reached
+        self.reached, self.broken = reached, broken
         self.asked: list[tuple[str, int, int]] = []
+        self.epochs = 0
+        self.steps: dict[Arm, int] = {}
 
-    def timeout_s(self, arm: Arm, steps: int, patience: float) -> float:
+    def timeout_s(self, arm: Arm, steps: int) -> float:
+        self.steps[arm] = steps
         return 20.0
 
     def request(self, arm: Arm, command: str, timeout_s: float, /, **told: Any) -> list[dict[str, Any]] | None:
         assert command == "train"
-        self.asked.append((arm.trainer, arm.world_size, told["arm"]["seed"]))
-        epochs = [{"accuracy": self.reached[arm.world_size], "train_s": 1.0}] * told["recipe"]["epochs"]
-        return [{"train_samples": 1437, "test_samples": 10_000, "epochs": epochs}]
+        if told["epoch"] == 0:
+            self.asked.append((arm.trainer, arm.world_size, told["arm"]["seed"]))
+        if arm == self.broken and told["epoch"] == 2:
+            del self.groups[arm]
+            return None
+        self.epochs += 1
+        answer = {"accuracy": self.reached[arm.world_size], "train_samples": 1437, "test_samples": 10_000}
+        return [answer | {"train_s": 1.0}, answer | {"train_s": 2.0}]
 
 
 def train(
-    *cells: Cell, reached: Mapping[int, float], lost: tuple[Arm, ...] = (), **changes: Any
+    *cells: Cell,
+    reached: Mapping[int, float],
+    lost: tuple[Arm, ...] = (),
+    broken: Arm | None = None,
+    **changes: Any,
 ) -> tuple[Measurement, Workers]:
     """Everything that a first session's workers are asked to train, with one and with k devices of every trainer."""
     run = measurement(*cells, config=settings(**changes))
@@ -50,7 +69,7 @@ def train(
     run.orders = {found: order(found) for found in arms}
     digits = {"name": "digits", "train_samples": 1437, "test_samples": 10_000, "folder": ""}
     run.datasets["digits"] = digits
-    workers = Workers(arms, reached)
+    workers = Workers(arms, reached, broken)
     accuracy.training(run, workers, lambda line: None)(workers)  # type: ignore[arg-type]
     return run, workers
 
@@ -96,6 +115,32 @@ def test_nothing_is_trained_by_an_arm_that_was_lost_and_nothing_counts() -> None
     assert workers.asked == [("ddp", 2, SEED)]
     [check] = accuracy.checks(run, cell(), 1)
     assert not check.counts
+
+
+def test_what_was_trained_is_kept_epoch_by_epoch_with_the_slowest_ranks_seconds() -> None:
+    run, workers = train(cell(), reached={1: 0.91, 2: 0.89})
+    epochs = Recipe().epochs
+    assert workers.epochs == 2 * epochs
+    [alone, both] = run.accuracies
+    assert (alone.world_size, alone.per_epoch, alone.train_s) == (1, (0.91,) * epochs, (2.0,) * epochs)
+    assert (both.world_size, both.per_epoch, both.train_s) == (2, (0.89,) * epochs, (2.0,) * epochs)
+
+
+def test_a_net_whose_workers_are_lost_in_its_third_epoch_is_no_accuracy() -> None:
+    """And they are not asked for the other seeds."""
+    run, workers = train(cell(), reached={1: 0.91, 2: 0.5}, broken=arm(2), profile="full")
+    assert [(found.world_size, found.seed) for found in run.accuracies] == [(1, seed) for seed in SEEDS]
+    assert [asked for asked in workers.asked if asked[1] == 2] == [("ddp", 2, SEED)]
+    assert accuracy.checks(run, cell(), 1) == ()
+
+
+def test_an_epochs_deadline_is_for_its_steps_and_its_evaluation() -> None:
+    """In minibatches of 32, of which the test set has 313; one that is larger than what was timed counts as several."""
+    _, workers = train(cell(), reached={1: 0.9, 2: 0.9})
+    assert workers.steps[arm(2)] == 45 + 313
+    recipe = LENET.model_copy(update={"accuracy": Recipe(batch=1024, cpu_samples=512)})
+    _, workers = train(cell(), reached={1: 0.9, 2: 0.9}, workloads=(recipe,))
+    assert workers.steps[arm(2)] == (1 + 1) * 4
 
 
 def test_pairs_are_paired_by_seed_and_not_by_the_order_they_came_in() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from suite import bisect
-from suite.record import Record
+from suite.record import Record, read_model
 from tests import records
 from tests.project import DATA, PYPROJECT, REPOSITORY, Project
 from tests.repositories import Repository
@@ -42,7 +41,6 @@ class Mine:
 """
 FAST = TRAIN.format(extra="# nothing more")
 SLOW = TRAIN.format(extra="time.sleep(0.001)")
-BROKEN = FAST.replace("class Mine:", "class Mine")
 
 
 def run_with(*outcomes: str) -> Record:
@@ -88,13 +86,14 @@ JUDGE = [sys.executable, "-m", "suite", "bisect", "--scaling-trainer", "train.py
 
 
 def test_git_bisect_names_the_slow_commit(tmp_path: Path) -> None:
-    """Six commits, of which one sleeps and one does not build; only the commit that sleeps is named."""
+    """Six commits, of which one sleeps and one has lost its trainer; only the commit that sleeps is named."""
     repository = Repository(tmp_path / "project")
     project = {"pyproject.toml": PYPROJECT, "data.py": DATA, ".gitignore": "reports/\n__pycache__/\n"}
-    repository.commit({**project, "train.py": FAST})
+    good = repository.commit({**project, "train.py": FAST})
     repository.git("tag", "v1.0")
     repository.commit({"README.md": "a word\n"})
-    repository.commit({"train.py": BROKEN})
+    (repository.path / "train.py").unlink()
+    repository.commit()
     repository.commit({"train.py": FAST, "README.md": "two words\n"})
     slow = repository.commit({"train.py": SLOW})
     repository.commit({"README.md": "three words\n"})
@@ -106,20 +105,14 @@ def test_git_bisect_names_the_slow_commit(tmp_path: Path) -> None:
     assert f"{slow} is the first bad commit" in said, said
     assert "bisect: bad (1): Mine-tiny-strong-1: " in said
     assert "bisect: good (0): Mine-tiny-strong-1: " in said
-    assert "bisect: skip (125): Mine-tiny-strong-1: ERROR: " in said
+    assert "bisect: skip (125): pytest refused its options, or the project's conftest" in said
+    assert "there is no file train.py" in said
     assert not repository.git("status", "--porcelain"), "records are where .gitignore expects them"
-
-
-def test_options_that_are_wrong_at_a_commit_skip_it(tmp_path: Path) -> None:
-    """A file that another commit has not, above all."""
-    repository = Repository(tmp_path / "project")
-    repository.commit({"pyproject.toml": PYPROJECT, "data.py": DATA})
-    done = run(repository, *JUDGE)
-    assert done.returncode == 125
-    assert "there is no file train.py" in done.stderr
-    assert done.stderr.splitlines()[-1] == (
-        "bisect: skip (125): pytest refused its options, or the project's conftest"
-    ), shlex.join(JUDGE)
+    found = [read_model(path, Record) for path in repository.path.glob("reports/*/runs/*/record.json")]
+    [bad] = [record for record in found if record.environment.commit == slow]
+    assert len(found) == 2
+    assert [(base.kind, base.commit) for base in bad.bases] == [("ref", good)]
+    assert [cell.outcome for cell in bad.cells] == ["FAIL"]
 
 
 def test_a_file_that_cannot_be_collected_is_no_interrupt(project: Project) -> None:

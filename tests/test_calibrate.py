@@ -61,10 +61,10 @@ def test_a_machine_that_finds_nothing_is_told_so() -> None:
 
 @needs_two_cores
 def test_a_machine_is_calibrated(project: Project) -> None:
-    """From a project that only has the suite installed; with an older file in the way that nobody can read."""
+    """From a project that only has the suite installed. A small budget makes short sessions, of one block each."""
     options = ["--scaling-devices", "cpu:2", "--scaling-workload", "tiny", "--scaling-trainer", "scratch"]
-    older = ["--scaling-report-dir", "kept"]
-    done = suite(project, "calibrate", "--sessions", "3", *options, *older, "-k", "strong-1")
+    short = ["--scaling-report-dir", "kept", "--scaling-budget", "1"]
+    done = suite(project, "calibrate", "--sessions", "3", *options, *short, "-k", "strong-1")
     assert done.returncode in (0, 1), done.stdout + done.stderr  # 1: equal code looked slower; one run in a hundred
     [path] = (project.path / "kept").glob("*/calibration.json")
     found = calibration.read(project.path / "kept", path.parent.name)
@@ -76,7 +76,7 @@ def test_a_machine_is_calibrated(project: Project) -> None:
     assert 0 < entry.spread.start_s < entry.spread.session_s
     assert "compared with the same build" in done.stdout
     assert re.search(r"^ ?scratch tiny strong 1 +\d+\.\d\d% \(\d+\.\d\d%\)", done.stdout, re.MULTILINE)
-    assert re.search(r"^scratch tiny strong 1: in 120 s, \d+ sessions, ", done.stdout, re.MULTILINE)
+    assert re.search(r"^scratch tiny strong 1: 1 s hold 0 session\(s\) of \d+\.\d s, ", done.stdout, re.MULTILINE)
     assert f"stored: {path}" in done.stdout
     assert "fewer than 10 sessions: no run will lean on it" in done.stdout
     assert "accepted" not in done.stdout

@@ -5,20 +5,23 @@ from __future__ import annotations
 import math
 import types
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from suite import campaign, results
+from suite import calibrate, campaign, results
+from suite.attribution import SESSIONS, Target
 from suite.bases import Base
 from suite.cells import Arm, Cell, Side
 from suite.checkout import CheckoutError
 from suite.config import Config
+from suite.devices import Devices
 from suite.failure import WorkerFailure
 from suite.floors import Floor
 from suite.measurement import Measurement
-from suite.record import Window
+from suite.record import Probe, Window
 from suite.session import Crew, Session
 from suite.verdict import Outcome
 from tests.measurements import (
@@ -54,7 +57,9 @@ class World:
         shares: arms that go with another, whose processes they share.
         interrupted_in: the session in whose first block somebody presses Ctrl-C.
         not_there: sides whose commit cannot be checked out.
-        timed: the arms of every session.
+        timed: the arms of every session that timed blocks.
+        beside: the arms that lived beside those of every session.
+        probed: of which cells and sides somebody wanted to know where the time goes, by session.
         trained: the sessions after which training was asked for.
         said: every line.
     """
@@ -69,6 +74,8 @@ class World:
         self.interrupted_in: int | None = None
         self.not_there: set[Side] = set()
         self.timed: list[set[Arm]] = []
+        self.beside: list[set[Arm]] = []
+        self.probed: dict[int, list[tuple[str, Side]]] = {}
         self.trained: list[int] = []
         self.said: list[str] = []
 
@@ -76,6 +83,8 @@ class World:
         """Run a campaign, from the beginning of time."""
         self.now = 0.0
         self.timed.clear()
+        self.beside.clear()
+        self.probed.clear()
         self.run = measurement(*cells, config=config, planned=0, _begun=0.0, **changes)
         campaign.measure(self.run, Path(), self.said.append)
         return self.run
@@ -91,17 +100,22 @@ class Pretending:
     def __init__(self, world: World) -> None:
         self.world, self.current = world, Session(-1)
         self.steps: dict[Arm, int] = {}
+        self.gradient_bytes: dict[Arm, int] = {}
         self.anew = 0
 
     def plan_anew(self) -> None:
         self.anew += 1
 
-    def run(self, units: Sequence[tuple[Arm, ...]], afterwards: Callable[[Crew], None] | None = None) -> None:
+    def run(
+        self, units: Sequence[tuple[Arm, ...]], beside: Sequence[Arm], afterwards: Sequence[Callable[[Crew], None]]
+    ) -> None:
         number = self.current.number + 1
         self.current = session = Session(number, "2026-01-01T00:00:00+00:00")
         arms = [timed for unit in units for timed in unit]
-        self.world.timed.append(set(arms))
-        broken = self.world.broken.get(number, set()) & set(arms)
+        if units:
+            self.world.timed.append(set(arms))
+        self.world.beside.append(set(beside))
+        broken = self.world.broken.get(number, set()) & {*arms, *beside}
         session.failures |= dict.fromkeys(broken, WorkerFailure("group", "rank 0: gone"))
         gone = session.failures.keys() | {a for a, b in self.world.shares.items() if b in session.failures}
         moved = {
@@ -109,16 +123,15 @@ class Pretending:
             for a in arms
             if a not in gone
         }
-        for block in range(BLOCKS):
+        for block in range(BLOCKS if units else 0):
             for timed, step_s in forth_and_back(moved):
                 self.steps[timed] = STEPS
                 session.windows.append(Window(arm=timed.id, block=block, duration_ns=(round(step_s * STEPS * 1e9),)))
             session.conditions.append(QUIET)
             if number == self.world.interrupted_in:
                 raise KeyboardInterrupt
-        if afterwards is not None:
-            self.world.trained.append(number)
-            afterwards(Crew(session))
+        for act in afterwards:
+            act(Crew(session))
         session.wall_s = self.world.session_s[min(number, len(self.world.session_s) - 1)]
         self.world.now += session.wall_s
 
@@ -154,6 +167,20 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     def prepare(run: Measurement, sides: Any, arms: Sequence[Arm], say: Any) -> None:
         run.orders |= {arm: order(arm) for arm in arms if arm not in run.lost}
 
+    def training(*_: object) -> Callable[[Crew], None]:
+        return lambda crew: made.trained.append(crew.session.number)
+
+    def probing(run: Measurement, sessions: Any, wanted: Sequence[Target], say: Any) -> Callable[[Crew], None]:
+        def probe(crew: Crew) -> None:
+            made.probed[crew.session.number] = [(target.cell.id, target.side) for target in wanted]
+            for where, side in wanted:
+                taken = Probe(cell=where.id, side=side, point="step", round=0, steps=1, duration_ns=(1,))
+                crew.session.probes.append(taken)
+
+        return probe
+
+    monkeypatch.setattr(campaign.accuracy, "training", training)
+    monkeypatch.setattr(campaign.attribution, "probing", probing)
     monkeypatch.setattr(campaign, "Sessions", lambda *_: Pretending(made))
     monkeypatch.setattr(campaign, "Sides", lambda *_: PretendedSides(made))
     monkeypatch.setattr(campaign.preparing, "prepare", prepare)
@@ -211,7 +238,11 @@ class TestBudget:
         """It is done once, with the first session's workers."""
 
         def train(run: Measurement, *_: object) -> Callable[[Crew], None]:
-            return lambda crew: setattr(run, "training_s", 30.0)
+            def act(crew: Crew) -> None:
+                world.trained.append(crew.session.number)
+                run.training_s = 30.0
+
+            return act
 
         monkeypatch.setattr(campaign.accuracy, "training", train)
         world.session_s = (40.0, 10.0)
@@ -221,7 +252,7 @@ class TestBudget:
     def test_a_calibration_has_its_number_and_decides_nothing(self, world: World) -> None:
         world.step_s = {**EQUAL, OWN: 5.0}
         for min_sessions, budget_s in ((4, 1.0), (1, 1.0), (4, 1e6)):
-            config = against(calibrate=7, budget_s=budget_s, min_sessions=min_sessions)
+            config = against(calibrate=7, explain=False, budget_s=budget_s, min_sessions=min_sessions)
             assert world.measure(ONE, TWO, config=config).planned == 7
             assert world.timed == [{arm(1), arm(1, side="base"), OWN, BASE}] * 7
 
@@ -376,6 +407,66 @@ class TestAgainstStored:
         plans = [number for number, line in enumerate(run.plan) if "cell(s)" in line]
         assert len(plans) == 2
         assert "beside the accepted run run-2, rebuilt" in run.plan[plans[1]]
+
+
+class TestAttribution:
+    """When it is asked where the time goes, and that it decides nothing."""
+
+    PLAIN = arm(2, trainer="suite.independent:Independent")
+
+    def test_alone_the_first_sessions_do_with_the_arms_it_takes(self, world: World) -> None:
+        world.measure(ONE, TWO, config=settings(budget_s=60.0))
+        assert world.probed == {number: [(TWO.id, "candidate")] for number in range(SESSIONS)}
+        assert world.beside[0] == {arm(1), OWN, self.PLAIN}
+        assert world.beside[SESSIONS] == set()
+        assert self.PLAIN not in world.timed[0]
+
+    def test_a_calibration_does_without(self, world: World) -> None:
+        itself = calibrate.itself(settings(), 4)
+        assert itself.calibrate == 4
+        world.measure(ONE, TWO, config=replace(itself, against=None))
+        assert world.probed == {}
+
+    def test_one_device_and_shared_devices_have_nothing_to_explain(self, world: World) -> None:
+        world.measure(ONE, config=settings())
+        assert world.probed == {}
+        shared = Devices("cpu", ("cpu", "cpu"), (0,))
+        world.measure(TWO, config=settings(devices=shared))
+        assert world.probed == {}
+        assert "oversubscribed" in results.to_record(world.run).cells[0].waterfall_note
+
+    def test_beside_a_base_what_fails_is_taken_apart_on_both_sides_when_it_is_decided(self, world: World) -> None:
+        world.step_s = {**EQUAL, OWN: 1.0}
+        world.measure(ONE, TWO, config=against(budget_s=300.0))
+        assert world.outcomes() == {ONE.id: Outcome.PASS, TWO.id: Outcome.FAIL}
+        judged = len(world.timed)
+        assert list(world.probed) == [judged + number for number in range(SESSIONS)]
+        assert world.probed[judged] == [(TWO.id, "candidate"), (TWO.id, "base")]
+        assert any("taking their steps apart" in line for line in world.said)
+
+    def test_beside_a_base_what_passes_is_not_and_says_why(self, world: World) -> None:
+        world.step_s = EQUAL
+        world.measure(ONE, TWO, config=against(budget_s=300.0))
+        assert world.probed == {}
+        notes = {found.id: found.waterfall_note for found in results.to_record(world.run).cells}
+        assert notes[ONE.id] == ""
+        assert "only what fails" in notes[TWO.id]
+
+    def test_the_budget_holds(self, world: World) -> None:
+        """Three sessions decide, and of the fourth's ten seconds five are left."""
+        world.step_s = {**EQUAL, OWN: 5.0}
+        world.measure(TWO, config=against(budget_s=35.0, min_sessions=1))
+        assert world.outcomes() == {TWO.id: Outcome.FAIL}
+        assert world.probed == {}
+        assert "raise --scaling-budget" in results.to_record(world.run).cells[0].waterfall_note
+
+    def test_what_breaks_over_it_leaves_the_verdict(self, world: World) -> None:
+        world.step_s = {**EQUAL, OWN: 5.0}
+        world.measure(TWO, config=against(budget_s=300.0))
+        decided_in = min(world.probed)
+        world.broken = {decided_in: {OWN}}
+        world.measure(TWO, config=against(budget_s=300.0))
+        assert world.outcomes() == {TWO.id: Outcome.FAIL}
 
 
 class TestLosses:

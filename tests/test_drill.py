@@ -12,12 +12,9 @@ import pytest
 
 from suite import calibration, drill
 from suite.__main__ import main
-from suite.quiet import available_cores
 from suite.record import Record
-from tests import records, trainers_under_test
+from tests import records
 from tests.project import Project
-
-needs_two_cores = pytest.mark.skipif(len(available_cores()) < 2, reason="two CPU workers need two cores")
 
 FOUND = "planted.py:Wrong, check 'gradient': step 0: the gradient of 'net.0.weight' is off by 1"
 AGAINST_ITSELF = "planted.py:Wrong, check 'gradient': after step 0, 'net' is off that of the same trainer on one device"
@@ -137,10 +134,12 @@ def test_a_slowdown_that_is_none_is_a_usage_error(share: str, capsys: pytest.Cap
     assert f"{share!r}: expected a share of the step's time above 0" in capsys.readouterr().err
 
 
-@needs_two_cores
 def test_both_faults_turn_the_gate_red(project: Project) -> None:
-    """As in a project that only has the suite installed; a step of 400 % more is seen on any machine."""
-    options = ["--scaling-devices", "cpu:2", "--scaling-workload", "tiny", "--scaling-budget", "150"]
+    """As in a project that only has the suite installed; a step of 400 % more is seen on any machine.
+
+    One device to time, which costs least, and of the checks those that a drill asks about: they have devices enough.
+    """
+    options = ["--scaling-devices", "cpu:1", "--scaling-workload", "tiny", "-k", "tiny or gradient or identity"]
     done = subprocess.run(
         [sys.executable, "-m", "suite", "drill", "--slowdown", "4", "--scaling-trainer", "scratch", *options],
         cwd=project.path,
@@ -150,7 +149,7 @@ def test_both_faults_turn_the_gate_red(project: Project) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == "drill: passed"
-    assert "a slowdown of 400% at world size 2, planted in scratch" in done.stdout
+    assert "a slowdown of 400% at world size 1, planted in scratch" in done.stdout
     assert "FAIL: " in done.stdout
     assert not list(project.path.glob("reports/*")), "the machine's own history knows nothing of it"
 
@@ -167,18 +166,17 @@ def test_a_wrong_option_is_pytests_usage_error(project: Project) -> None:
     assert "--scaling-trainer 'nobody': valid values are" in done.stderr
 
 
-@needs_two_cores
-def test_a_drill_on_a_trainer_that_is_broken_fails_and_says_so(project: Project) -> None:
-    """The gate turns red twice, for another reason each time: that says nothing of the faults. -x, to be short."""
-    broken = f"{trainers_under_test.__file__}:NoProcesses"
+def test_a_drill_whose_gates_run_nothing_fails_and_says_so(project: Project) -> None:
+    """Both gates end with 0, as if all were well; of a fault that turns one red for another reason, see above."""
     done = subprocess.run(
-        [sys.executable, "-m", "suite", "drill", "-x", "--scaling-trainer", broken, "--scaling-devices", "cpu:2"],
+        [sys.executable, "-m", "suite", "drill", "--collect-only", "--scaling-devices", "cpu:2"],
         cwd=project.path,
         capture_output=True,
         text=True,
         timeout=200,
     )
     assert done.returncode == 1, done.stdout + done.stderr
-    slow, wrong = re.findall("^drill: FAILED: (.*)$", done.stdout, re.MULTILINE)
-    assert re.search("^the planted slowdown: .* is not red but ERROR: .*`processes` is missing", slow)
-    assert wrong == "the planted wrong gradient: the checks did not run (pytest's exit status 1)"
+    assert re.findall("^drill: FAILED: (.*)$", done.stdout, re.MULTILINE) == [
+        "the planted slowdown: nothing was measured (pytest's exit status 0)",
+        "the planted wrong gradient: the checks did not run (pytest's exit status 0)",
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from typing import Any
 
@@ -10,11 +11,12 @@ import pytest
 from suite import samples
 from suite.cells import Cell, arm
 from suite.plugin import CONFIG, Run, ScalingWarning
-from suite.record import CellRecord
+from suite.record import CellRecord, IntervalRecord, WaterfallRecord
 from suite.replay import Clock, replay
 from suite.verdict import Outcome
 
 CLOCK = Clock()
+FIGURES = ("sec_per_epoch", "samples_per_s", "efficiency", "speedup", "slowdown")
 
 
 @pytest.mark.scaling
@@ -30,6 +32,8 @@ def test_scaling(
     settings = request.config.stash[CONFIG]
     found = scaling_run.cell(scaling_cell)
     request.node.user_properties.extend(properties(found))
+    report = os.path.relpath(scaling_run.folder, settings.root)
+    request.node.user_properties.extend([("run_id", scaling_run.record.run_id), ("report", report)])
     if found.outcome is Outcome.ERROR:
         pytest.fail(f"ERROR: {found.reason}\n{found.details}", pytrace=False)
     own = arm("candidate", scaling_cell.trainer, scaling_cell)
@@ -54,13 +58,31 @@ def test_scaling(
 
 
 def properties(cell: CellRecord) -> list[tuple[str, str]]:
-    """A cell's verdict and figures, for JUnit."""
-    figures = {
-        name: getattr(cell, name) for name in ("sec_per_epoch", "samples_per_s", "efficiency", "speedup", "slowdown")
-    }
+    """A cell's verdict, figures and largest cause of lost time, for JUnit; what a cell does not have is left out."""
     found = [("verdict", cell.outcome.value), ("reason", cell.reason)]
-    found += [(name, f"{figure.estimate:.6g}") for name, figure in figures.items() if figure is not None]
-    return found + ([("accuracy", f"{cell.accuracy:.4f}")] if cell.accuracy is not None else [])
+    for name in FIGURES:
+        figure: IntervalRecord | None = getattr(cell, name)
+        if figure is not None:
+            found.append((name, f"{figure.estimate:.6g}"))
+    texts = {"efficiency_note": cell.efficiency_note, "warning": cell.warning}
+    found += [(name, text) for name, text in texts.items() if text]
+    if cell.accuracy is not None:
+        found.append(("accuracy", f"{cell.accuracy:.4f}"))
+    for waterfall in cell.waterfalls:
+        if waterfall.side == "candidate":
+            found += _lost_time(waterfall)
+    return found
+
+
+def _lost_time(waterfall: WaterfallRecord) -> list[tuple[str, str]]:
+    largest = max(waterfall.bars, key=lambda bar: bar.step_s.estimate, default=None)
+    if largest is None or largest.step_s.estimate <= 0:
+        return []
+    return [
+        ("largest_cause", " + ".join(largest.causes)),
+        ("largest_cause_s", f"{largest.step_s.estimate:.6g}"),
+        ("lost_time", waterfall.sentence),
+    ]
 
 
 @pytest.mark.gpu

@@ -1,0 +1,71 @@
+"""Trainers and a net with one known cause for not scaling each; `docs.evidence.causes` has the gate name it.
+
+Annotations are not postponed here, because torch looks at those of a communication hook.
+
+The delays are long against the step of LeNet on 64 samples, about 15 ms, and short against a person's patience.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+
+from reference.trainers.ddp import DDPTrainer
+from reference.trainers.scratch import Scratch
+
+DELAY_S = 0.03
+
+
+class DelayedExchange(DDPTrainer):
+    """DDP over a network on which every bucket of gradients is held up."""
+
+    def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
+        super().__init__(model, devices, lr=lr)
+        if dist.get_world_size() > 1:
+            self.net.register_comm_hook(None, _delayed)
+
+
+def _delayed(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    time.sleep(DELAY_S)
+    gradients = bucket.buffer().div_(dist.get_world_size())
+    work: Any = dist.all_reduce(gradients, async_op=True)
+    return work.get_future().then(lambda done: done.value()[0])  # type: ignore[no-any-return]
+
+
+class SlowRank(DDPTrainer):
+    """DDP on devices of which the last one is slower, whatever it does."""
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        """As DDP's, and late."""
+        if dist.get_world_size() > 1 and dist.get_rank() == dist.get_world_size() - 1:
+            time.sleep(DELAY_S)
+        return super().step(X, y, global_batch_size)
+
+
+class Serial(Scratch):
+    """The hand-written loop over devices, one shard after the other."""
+
+    def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
+        super().__init__(model, devices, lr=lr)
+        self.per_device.map = _one_by_one  # type: ignore[method-assign, assignment]
+
+
+def _one_by_one(function: Any, *arguments: Sequence[Any]) -> list[Any]:
+    return [function(*each) for each in zip(*arguments, strict=True)]
+
+
+def narrow() -> nn.Module:
+    """Many layers with little to do each: a step takes as long on half of a batch."""
+    layers = [layer for _ in range(60) for layer in (nn.Linear(16, 16), nn.ReLU())]
+    return nn.Sequential(nn.AvgPool2d(7), nn.Flatten(), *layers, nn.Linear(16, 10))
+
+
+def images() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Random images in Fashion-MNIST's shape: 1024 to train on, 64 to test."""
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randn(1088, 1, 28, 28, generator=generator)
+    y = torch.randint(0, 10, (1088,), generator=generator)
+    return (X[:1024], y[:1024]), (X[1024:], y[1024:])

@@ -1,0 +1,47 @@
+"""How fast the machine exchanges: one item for each algorithm and world size. It informs, and has no verdict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from suite import communication
+from suite.communication import Sweep
+from suite.plugin import Run
+from suite.record import CollectiveRecord
+from suite.replay import Clock, replay
+
+CLOCK = Clock()
+
+
+@pytest.mark.scaling
+@pytest.mark.filterwarnings("ignore:Benchmark fixture was not used")  # an ERROR has no samples to hand over
+@pytest.mark.benchmark(timer=CLOCK, group=f"all_reduce: seconds a call of {communication.LARGEST_BYTES} bytes")
+def test_all_reduce(
+    all_reduce_cell: Sweep,
+    scaling_run: Run,
+    benchmark: Any,
+    request: pytest.FixtureRequest,
+) -> None:
+    """Fails where the algorithm could not be timed, or left something else than the sum; otherwise it passes."""
+    found = scaling_run.collective(all_reduce_cell)
+    if found.error:
+        pytest.fail(f"ERROR: {found.error}", pytrace=False)
+    request.node.user_properties.extend(properties(found))
+    largest = next(point for point in found.points if point.size_bytes == communication.LARGEST_BYTES)
+    figures = {
+        "size_bytes": largest.size_bytes,
+        "algbw_gb_per_s": largest.algbw_gb_per_s,
+        "busbw_gb_per_s": largest.busbw_gb_per_s,
+    }
+    about = {"cell": all_reduce_cell.id, "run_id": scaling_run.record.run_id}
+    replay(benchmark, CLOCK, largest.samples_s, {**about, **figures, **dict(properties(found))})
+
+
+def properties(found: CollectiveRecord) -> list[tuple[str, str]]:
+    """The line through a sweep and its best bandwidth, for JUnit."""
+    line = {"alpha_s": found.alpha_s, "beta_s_per_byte": found.beta_s_per_byte}
+    best = max(point.busbw_gb_per_s for point in found.points)
+    parts = [(name, f"{part.estimate:.6g}") for name, part in line.items() if part is not None]
+    return [*parts, ("best_busbw_gb_per_s", f"{best:.6g}")]
