@@ -231,7 +231,8 @@ class Run:
             self.job_summary = job_summary.publish(summary.read_text(encoding="utf-8"), summary)
         if settings.accept:
             self.accepted = self._accept()
-        pages.write_index(runs.parent)  # when what is accepted is known
+        with contextlib.suppress(OSError):  # the next run writes it again, and this one's own files are safe
+            pages.write_index(runs.parent)  # when what is accepted is known
 
     def cell(self, cell: Cell) -> CellRecord:
         """What the run found for a cell."""

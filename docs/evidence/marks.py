@@ -1,6 +1,6 @@
 """How often a series that never changed has a mark, and how soon a step has one: `python -m docs.evidence.marks`.
 
-Seeded; two minutes of one core. docs/history.md has its tables.
+Seeded; a minute and a half of one core. docs/history.md has its tables.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def repaired(rng: np.random.Generator, step: float, lasted: int, series: int) ->
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--series", type=int, default=1000, help="simulated for each figure (default: 1000)")
+    parser.add_argument("--series", type=int, default=500, help="simulated for each figure (default: 500)")
     series = parser.parse_args().series
     rng = np.random.default_rng(0)
     lengths, afters = (10, 20, 50, 200), (3, 4, 5, 6, 8, 10, 30)

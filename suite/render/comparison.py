@@ -19,7 +19,7 @@ from suite.render import figures
 from suite.render.html.bounds import bounded
 from suite.render.html.chart import Span, Strip, strips
 from suite.render.html.environment import page
-from suite.render.markdown import _text as plain
+from suite.render.markdown import text as plain
 from suite.render.terminal import MIN_WIDTH
 
 COLUMNS = ("cell", "sec/epoch, first → second", "second / first", "in words", "efficiency", "accuracy", "verdict")

@@ -53,7 +53,7 @@ def render(record: Record) -> str:
 
 def _heading(record: Record) -> list[str]:
     timed = ", ".join(
-        f"{_text(name)}: {_text(data)} ({figures.number(record.epoch_samples.get(name, 0), ',')} samples)"
+        f"{text(name)}: {text(data)} ({figures.number(record.epoch_samples.get(name, 0), ',')} samples)"
         for name, data in sorted(record.datasets.items())[:20]
     )
     return [
@@ -64,7 +64,7 @@ def _heading(record: Record) -> list[str]:
             if record.interrupted
             else []
         ),
-        f"Commit {_text(figures.commit(record))}, compared with {_text(figures.compared_with(record))}, "
+        f"Commit {text(figures.commit(record))}, compared with {text(figures.compared_with(record))}, "
         f"tolerance {figures.number(record.tolerance, '.1%')}, {len(record.sessions)} sessions in "
         f"{figures.number(record.wall_s, '.0f')} s. Timed on {timed}.",
         "",
@@ -73,13 +73,13 @@ def _heading(record: Record) -> list[str]:
 
 def _why(cells: Sequence[CellRecord]) -> list[str]:
     reasons = dict.fromkeys((cell.outcome.value, cell.reason) for cell in cells)
-    lines = (f"- {outcome}: {_text(reason)}" for outcome, reason in reasons)
+    lines = (f"- {outcome}: {text(reason)}" for outcome, reason in reasons)
     return ["## Why", "", *_bounded(lines, "why"), ""]
 
 
 def _lost_time(cells: Sequence[CellRecord]) -> list[str]:
     sentences = [
-        f"- {_text(cell.id)}{' (base)' if found.side != 'candidate' else ''}: {_text(found.sentence)}"
+        f"- {text(cell.id)}{' (base)' if found.side != 'candidate' else ''}: {text(found.sentence)}"
         for cell in cells
         for found in cell.waterfalls
     ]
@@ -87,7 +87,7 @@ def _lost_time(cells: Sequence[CellRecord]) -> list[str]:
 
 
 def _stops(record: Record) -> list[str]:
-    lines = [f"- {_text(stop.title)}: {_text(stop.sentence)}" for stop in stops(record)]
+    lines = [f"- {text(stop.title)}: {text(stop.sentence)}" for stop in stops(record)]
     return ["## At which k to stop", "", *_bounded(lines, "stops"), ""] if lines else []
 
 
@@ -103,7 +103,7 @@ def _rules(cells: Sequence[CellRecord]) -> list[str]:
 
 def _details(cells: Sequence[CellRecord]) -> list[str]:
     blocks = (
-        f"<details><summary>{_text(cell.id)}</summary>\n\n{_fence(cell.details[:MAX_DETAILS])}\n\n</details>\n"
+        f"<details><summary>{text(cell.id)}</summary>\n\n{_fence(cell.details[:MAX_DETAILS])}\n\n</details>\n"
         for cell in cells
         if cell.details
     )
@@ -126,11 +126,11 @@ def _accuracy(record: Record) -> list[str]:
 
 def _machine(record: Record) -> list[str]:
     lines = [
-        f"{_text(figures.machine(record))}. {_text(figures.versions(record))}.",
+        f"{text(figures.machine(record))}. {text(figures.versions(record))}.",
         "",
         figures.disturbances(record),
         "",
-        *(f"- Not alone: {_text(neighbour)}" for neighbour in record.neighbours),
+        *(f"- Not alone: {text(neighbour)}" for neighbour in record.neighbours),
         *([""] if record.neighbours else []),
         _fence("\n".join(_plain(line, MAX_TEXT) for line in (*record.settings, *record.plan))[:MAX_DETAILS]),
     ]
@@ -138,7 +138,7 @@ def _machine(record: Record) -> list[str]:
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], share: str) -> list[str]:
-    lines = ("| " + " | ".join(map(_text, row)) + " |" for row in rows)
+    lines = ("| " + " | ".join(map(text, row)) + " |" for row in rows)
     return ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns), *_bounded(lines, share), ""]
 
 
@@ -159,7 +159,7 @@ def _fence(text: str) -> str:
     return "```\n" + _encodable(text).replace("`", "'") + "\n```"
 
 
-def _text(value: str) -> str:
+def text(value: str) -> str:
     """Plain text inside Markdown: no markup, no table cell, no HTML of its own."""
     value = _plain(value, MAX_TEXT)
     for mark, replacement in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("`", "\\`")):
