@@ -32,7 +32,7 @@ WORKLOADS = """\
 [tool.scaling.workloads.images]
 model = "lenet"
 dataset = "docs.evidence.planted_causes:images"
-batch = 64
+batch = 256
 lr = 0.01
 init = "default"
 
