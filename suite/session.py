@@ -191,9 +191,9 @@ class Sessions:
         """Let the next session choose its number of blocks: other arms are timed from now on."""
         self._blocks = 0
 
-    def timeout_s(self, arm: Arm, steps: int, patience: float = PATIENCE) -> float:
+    def timeout_s(self, arm: Arm, steps: int) -> float:
         """How long an arm may take for so many steps before it counts as hung; the clock is not for slowness."""
-        return max(20.0, patience * steps * self.step_s[arm])
+        return max(20.0, PATIENCE * steps * self.step_s[arm])
 
     def _start(self, crew: Crew, arms: list[Arm]) -> None:
         shared: dict[tuple[str, str, str, int], list[Arm]] = {}

@@ -79,7 +79,6 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> Pretending:
     made = Pretending()
     monkeypatch.setattr(sweep, "Trainings", made)
     monkeypatch.setattr(sweep.gate, "settings", lambda arguments: settings())
-    monkeypatch.setitem(commands.COMMANDS, "sweep", sweep)
     return made
 
 
@@ -343,14 +342,11 @@ class TestFailures:
             kept(tmp_path)
 
 
-RUN = "import sys; from suite import __main__ as m, sweep; m.COMMANDS['sweep'] = sweep; sys.exit(m.main(sys.argv[1:]))"
-
-
 @needs_two_cores
 def test_real_workers_are_interrupted_and_the_same_command_goes_on(project: Project) -> None:
     """From a project that only has the suite installed; three epochs of a tiny net on one and two devices."""
     options = ["--scaling-workload", "tiny", "--scaling-devices", "cpu:2", "--scaling-trainer", "scratch"]
-    command = [sys.executable, "-c", RUN, "sweep", *SMALL, *options, "--out", "kept"]
+    command = [sys.executable, "-m", "suite", "sweep", *SMALL, *options, "--out", "kept"]
     path = project.path / "kept" / FILES[0]
     first = subprocess.Popen(
         command,

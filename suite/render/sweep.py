@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from typing import Literal
 
-from markupsafe import escape
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -14,6 +13,7 @@ from rich.text import Text
 from suite.cells import short
 from suite.render.html.chart import Axis, Chart, Point, Series, figure
 from suite.render.html.environment import page
+from suite.render.markdown import text
 from suite.render.sweep_figures import COLUMNS, Found, best_start, found, named, sentences, texts
 from suite.render.terminal import MIN_WIDTH
 from suite.sweep_record import LINEAR_WARMUP, ONE_DEVICE, Start, Sweep
@@ -83,19 +83,19 @@ def terminal(sweep: Sweep, width: int) -> str:
 def markdown(sweep: Sweep) -> str:
     """The same for a pull request; text from the file is escaped."""
     lines = [
-        f"# {_text(title(sweep))}",
+        f"# {text(title(sweep))}",
         "",
-        _text(about(sweep)),
+        text(about(sweep)),
         "",
-        *(f"- {_text(line)}" for line in [*sentences(sweep), *left(sweep)]),
+        *(f"- {text(line)}" for line in [*sentences(sweep), *left(sweep)]),
         "",
         f"| {' | '.join(COLUMNS)} |",
         f"|{'---|' * len(COLUMNS)}",
-        *(f"| {' | '.join(map(_text, texts(one)))} |" for one in found(sweep)),
+        *(f"| {' | '.join(map(text, texts(one)))} |" for one in found(sweep)),
         "",
         EXPLAINED,
         "",
-        _text(where(sweep)),
+        text(where(sweep)),
     ]
     return "\n".join(lines) + "\n"
 
@@ -203,9 +203,3 @@ def _kind(name: str) -> Literal["measured", "base"]:
 
 def _devices(size: int) -> str:
     return "1 device" if size == 1 else f"{size} devices"
-
-
-def _text(value: str) -> str:
-    """Plain text inside Markdown: one line, no markup, no table cell, no HTML of its own."""
-    plain = " ".join(value.encode("utf-8", "replace").decode("utf-8").split())
-    return str(escape(plain)).replace("|", "\\|").replace("`", "\\`")
