@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from suite import gate
+from suite import gate, job_summary
 from suite.calibration import path_for
 from suite.config import Config
 from suite.record import Record, RecordError, read_model
@@ -216,7 +217,9 @@ def _pytest(gate_arguments: Sequence[str], arguments: Sequence[str]) -> int:
         _Stopped: an option is wrong, or it was interrupted.
     """
     command = [sys.executable, "-m", "pytest", *gate_arguments, *arguments]
-    with subprocess.Popen(command) as process:
+    # A planted fault is no news for the page of a job.
+    environment = {name: value for name, value in os.environ.items() if name != job_summary.VARIABLE}
+    with subprocess.Popen(command, env=environment) as process:
         try:
             status = process.wait()
         except KeyboardInterrupt:  # a terminal tells it as well; it ends its workers and keeps its record

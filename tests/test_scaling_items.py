@@ -12,7 +12,7 @@ import pytest
 
 from suite import gate, job_summary
 from suite.benchmarks.test_scaling import properties
-from suite.record import CellRecord
+from suite.record import CellRecord, Record, read_model
 from tests import records, stand_in
 
 TWO = "test_scaling[ddp-lenet-strong-2]"
@@ -101,8 +101,12 @@ def test_junit_names_the_run_and_where_its_report_lies(folder: Path) -> None:
     assert found["verdict"] == "NO BASELINE"
     assert float(str(found["efficiency"])) == pytest.approx(stand_in.EFFICIENCY, rel=1e-3)
     report = folder / str(found["report"])
-    assert report.name == found["run_id"]
-    assert {"record.json", "summary.md"} <= {path.name for path in report.iterdir()}
+    record = read_model(report / "record.json", Record)
+    assert record.run_id == found["run_id"]
+    [cell] = [cell for cell in record.cells if cell.id in TWO]
+    assert cell.sec_per_epoch is not None
+    assert found["sec_per_epoch"] == f"{cell.sec_per_epoch.estimate:.6g}", "of this run, not of the one before"
+    assert (report / "summary.md").is_file()
 
 
 def test_a_github_jobs_page_has_the_summaries_of_both_runs(folder: Path) -> None:
