@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,11 +17,39 @@ from torch import distributed as dist
 from reference.data import Dataset, feed
 from reference.data import load as load_dataset
 from reference.models.init import build
-from suite import contract
+from suite import contract, quiet
 from suite.timing import window
 
 PARTS = ("train_X", "train_y", "test_X", "test_y")
 READ_AHEAD = {"resident": 0, "book": 8}  # minibatches that a loader keeps ready: torch's default, two a worker
+
+
+def bind(rank: int, order: dict[str, Any], *, compiler: bool = True) -> list[torch.device]:
+    """The devices that this process drives; binds it to them, and joins the process group where there is one.
+
+    Pinned here and not before torch is loaded, because loading it is most of a session's start and every core can help
+    with it. Nothing is allocated and no thread of a trainer, of gloo or of autograd is started before this.
+
+    Args:
+        rank: of this process.
+        order: the controller's description: processes, devices, backend, and the cores to pin to.
+        compiler: whether what runs here will load torch's compiler, which is then done on all cores too.
+    """
+    one = order["processes"] == "one"
+    devices = [torch.device(name) for name in (order["devices"] if one else [order["devices"][rank]])]
+    if compiler and not one:
+        # DistributedDataParallel and torch.optim load it at their first use, which takes as long as torch itself.
+        with quiet.fast_imports():
+            importlib.import_module("torch._dynamo")
+    if order["pinned"]:
+        quiet.pin(order["pinned"] if one else [order["pinned"][rank]])
+    if devices[0].type == "cuda":
+        torch.cuda.set_device(devices[0])
+    else:
+        torch.set_num_threads(1)
+    if not one:
+        join(order["backend"])
+    return devices
 
 
 def prepare_dataset(name: str, data_root: str, folder: str) -> dict[str, Any]:

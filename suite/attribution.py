@@ -10,7 +10,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from suite import cells, record
 from suite.cells import Arm, Cell, Side
@@ -25,16 +25,36 @@ SESSIONS = 3  # the fewest that give a difference a usable interval
 WINDOW_S = 0.06
 PLAIN = "suite.independent:Independent"
 
-# Of each variant: whose workers, whether without feed, on a k-th of the batch, with the exchange, rank 0 alone.
-_VARIANTS: dict[Point, tuple[str, bool, bool, bool, bool]] = {
-    "one": ("one", False, False, True, False),
-    "one_resident": ("one", True, False, True, False),
-    "part": ("one", True, True, True, False),
-    "plain_alone": ("plain", True, False, True, True),
-    "plain": ("plain", True, False, True, False),
-    "unsynced": ("own", True, False, False, False),
-    "resident": ("own", True, False, True, False),
-    "step": ("own", False, False, True, False),
+Whose = Literal["one", "plain", "own"]
+
+
+class Variant(NamedTuple):
+    """A variant of the step, as `suite.arm.TimedArm.probe` takes it.
+
+    Attributes:
+        whose: workers: the trainer's on one device, k independent plain ones, or the trainer's on k.
+        resident: on a minibatch that stays in memory, without the feed.
+        part: on a k-th of it.
+        exchange: with the exchange of gradients.
+        alone: rank 0 alone.
+    """
+
+    whose: Whose
+    resident: bool = True
+    part: bool = False
+    exchange: bool = True
+    alone: bool = False
+
+
+_VARIANTS: dict[Point, Variant] = {
+    "one": Variant("one", resident=False),
+    "one_resident": Variant("one"),
+    "part": Variant("one", part=True),
+    "plain_alone": Variant("plain", alone=True),
+    "plain": Variant("plain"),
+    "unsynced": Variant("own", exchange=False),
+    "resident": Variant("own"),
+    "step": Variant("own", resident=False),
 }
 
 
@@ -44,7 +64,7 @@ class Target(NamedTuple):
     cell: Cell
     side: Side
 
-    def arms(self, run: Measurement) -> dict[str, Arm]:
+    def arms(self, run: Measurement) -> dict[Whose, Arm]:
         """The trainer on one device and on k, and k independent devices."""
         own = run.compared(self.cell)[self.side]
         one, plain = cells.arm(self.side, own.trainer, self.cell, 1), cells.arm(self.side, PLAIN, self.cell)
@@ -90,7 +110,7 @@ def probing(run: Measurement, sessions: Sessions, wanted: Sequence[Target], say:
 class _Prober:
     """One target in one session: every variant once to warm it up, then a round forwards and one backwards."""
 
-    def __init__(self, run: Measurement, crew: Crew, target: Target, whose: dict[str, Arm]) -> None:
+    def __init__(self, run: Measurement, crew: Crew, target: Target, whose: dict[Whose, Arm]) -> None:
         self._run, self._crew, self._target, self._arms = run, crew, target, whose
         self._step_s: dict[Point, float] = {}
 
@@ -110,12 +130,17 @@ class _Prober:
 
     def _window(self, point: Point, steps: int, timeout_s: float) -> tuple[int, ...] | None:
         """Nanoseconds of the ranks that took part; None where the workers are gone, or go over it."""
-        whose, resident, part, exchange, alone = _VARIANTS[point]
-        arm = self._arms[whose]
+        chosen = _VARIANTS[point]
+        arm = self._arms[chosen.whose]
         if (group := self._crew.groups.get(arm)) is None:
             return None
-        share = self._target.cell.world_size if part else 1
-        variant = {"resident": resident, "share": share, "exchange": exchange, "alone": alone}
+        share = self._target.cell.world_size if chosen.part else 1
+        variant = {
+            "resident": chosen.resident,
+            "share": share,
+            "exchange": chosen.exchange,
+            "alone": chosen.alone,
+        }
         try:
             answers = group.request("probe", timeout_s, name=arm.id, steps=steps, variant=variant)
         except WorkerFailure as failure:
@@ -131,10 +156,11 @@ class _Prober:
 
 
 def _points(run: Measurement, target: Target) -> list[Point]:
-    own = target.arms(run)["own"]
+    whose = target.arms(run)
+    own = whose["own"]
     found: list[Point] = []
-    for point, (whose, *_) in _VARIANTS.items():
-        arm = target.arms(run)[whose]
+    for point, variant in _VARIANTS.items():
+        arm = whose[variant.whose]
         if point == "part" and target.cell.mode == "weak":
             continue
         if point == "unsynced" and not run.trainers[own.side, own.trainer]["unsynced"]:

@@ -9,7 +9,7 @@ Nothing is kept between two windows, so that a worker which replaces one that wa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from reference.all_reduce import ALL_REDUCE, AllReduce
-from suite import arm, quiet
+from suite import arm
 from suite.timing import window
 
 PERIOD = 4093  # of the inputs; prime, so that no chunk looks like the one beside it
@@ -28,7 +28,7 @@ class WrongSum(ArithmeticError):
     """An all_reduce left something else than the sum; how fast it did so is of no interest."""
 
 
-def time_calls(rank: int, order: Mapping[str, Any], size_bytes: int, calls: int, *, check: bool) -> int:
+def time_calls(rank: int, order: dict[str, Any], size_bytes: int, calls: int, *, check: bool) -> int:
     """Time `calls` all-reduces of one size, one after the other.
 
     One call beforehand is not timed. What is summed then is zeros: they stay what they are however often it is done.
@@ -47,7 +47,8 @@ def time_calls(rank: int, order: Mapping[str, Any], size_bytes: int, calls: int,
         WrongSum: the check found a wrong number.
         ValueError: the algorithm is unknown.
     """
-    devices, ranks = _bind(rank, order)
+    devices = arm.bind(rank, order, compiler=False)
+    ranks = range(len(devices)) if order["processes"] == "one" else [rank]
     all_reduce_ = _named(order)
     if check:
         require_sums(all_reduce_, order["algorithm"], devices, ranks, len(order["devices"]), size_bytes)
@@ -103,26 +104,7 @@ def inputs(rank: int, count: int) -> Tensor:
     return once.float().repeat(-(-count // PERIOD))[:count]
 
 
-def _bind(rank: int, order: Mapping[str, Any]) -> tuple[list[torch.device], Sequence[int]]:
-    """This process's devices and their ranks; binds it to its cores and joins the process group, once.
-
-    As `suite.commands.State.devices`, without the import of torch's compiler that only trainers need.
-    """
-    one = order["processes"] == "one"
-    ranks = range(len(order["devices"])) if one else [rank]
-    devices = [torch.device(order["devices"][number]) for number in ranks]
-    if order["pinned"]:
-        quiet.pin([order["pinned"][number] for number in ranks])
-    if devices[0].type == "cuda":
-        torch.cuda.set_device(devices[0])
-    else:
-        torch.set_num_threads(1)
-    if not one:
-        arm.join(order["backend"])
-    return devices, ranks
-
-
-def _named(order: Mapping[str, Any]) -> AllReduce:
+def _named(order: dict[str, Any]) -> AllReduce:
     if order["processes"] == "per-device":
         return _distributed
     if order["algorithm"] not in ALL_REDUCE:

@@ -6,7 +6,6 @@ Every function takes the worker's `State` and the command's arguments, and retur
 from __future__ import annotations
 
 import contextlib
-import importlib
 import platform
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -19,7 +18,7 @@ from torch import distributed as dist
 
 from reference.load import load_object
 from suite import arm as arms
-from suite import collectives, contract, profiling, purity, quiet, training
+from suite import collectives, contract, profiling, purity, training
 from suite.properties import observe as observation
 from suite.properties import trainer as trainer_checks
 from suite.properties.case import Case
@@ -45,26 +44,8 @@ class State:
     learner: training.Training | None = None
 
     def devices(self, arm: dict[str, Any]) -> list[torch.device]:
-        """The devices this process drives; binds the process to them, and joins the process group where there is one.
-
-        Pinned here and not before torch is loaded, because loading it is most of a session's start and every core can
-        help with it. Nothing is allocated and no thread of a trainer, of gloo or of autograd is started before this.
-        """
-        one = arm["processes"] == "one"
-        devices = [torch.device(name) for name in (arm["devices"] if one else [arm["devices"][self.rank]])]
-        if not one:
-            # DistributedDataParallel and torch.optim load it at their first use, which takes as long as torch itself.
-            with quiet.fast_imports():
-                importlib.import_module("torch._dynamo")
-        if arm["pinned"]:
-            quiet.pin(arm["pinned"] if one else [arm["pinned"][self.rank]])
-        if devices[0].type == "cuda":
-            torch.cuda.set_device(devices[0])
-        else:
-            torch.set_num_threads(1)
-        if not one:
-            arms.join(arm["backend"])
-        return devices
+        """The devices this process drives; as `suite.arm.bind`."""
+        return arms.bind(self.rank, arm)
 
     def close(self) -> None:
         """Leave the trainer and the process group."""

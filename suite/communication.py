@@ -39,7 +39,7 @@ TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True)
-class Sweep:
+class CollectiveCell:
     """One algorithm at one world size, over all message sizes; one pytest item.
 
     Attributes:
@@ -56,17 +56,17 @@ class Sweep:
         return f"all_reduce-{self.algorithm}-{self.world_size}"
 
 
-def sweeps(devices: Devices, world_sizes: Iterable[int]) -> list[Sweep]:
+def sweeps(devices: Devices, world_sizes: Iterable[int]) -> list[CollectiveCell]:
     """All there is to sweep: nothing where only one device takes part."""
     return [
-        Sweep(algorithm, world_size)
+        CollectiveCell(algorithm, world_size)
         for world_size in world_sizes
         if world_size > 1
         for algorithm in (devices.backend(devices.names[:world_size]), *IN_PROCESS)
     ]
 
 
-def find(record: Record, sweep: Sweep) -> CollectiveRecord:
+def find(record: Record, sweep: CollectiveCell) -> CollectiveRecord:
     """What a run found for a sweep.
 
     Raises:
@@ -80,7 +80,7 @@ def find(record: Record, sweep: Sweep) -> CollectiveRecord:
 
 def measure(
     pool: Pool,
-    wanted: Sequence[Sweep],
+    wanted: Sequence[CollectiveCell],
     devices: Devices,
     say: Say,
     *,
@@ -102,7 +102,7 @@ def measure(
     """
     sizes = sorted({*SIZES_BYTES, *(size - size % 4 for size in gradient_bytes if size >= 4)})
     rng = random.Random(seed)
-    found: dict[Sweep, CollectiveRecord] = {}
+    found: dict[CollectiveCell, CollectiveRecord] = {}
     for world_size in sorted({sweep.world_size for sweep in wanted}):
         of_this = [sweep for sweep in wanted if sweep.world_size == world_size]
         with _Workers(pool, devices, world_size) as workers:
@@ -117,13 +117,13 @@ class _World:
     """The sweeps of one world size."""
 
     def __init__(
-        self, workers: _Workers, wanted: Sequence[Sweep], sizes: Sequence[int], rng: random.Random, say: Say
+        self, workers: _Workers, wanted: Sequence[CollectiveCell], sizes: Sequence[int], rng: random.Random, say: Say
     ) -> None:
         self._workers, self._wanted, self._sizes = workers, wanted, sizes
         self._rng, self._say = rng, say
-        self._errors: dict[Sweep, str] = {}
-        self._call_s: dict[tuple[Sweep, int], float] = {}
-        self._samples_s: dict[tuple[Sweep, int], list[float]] = {}
+        self._errors: dict[CollectiveCell, str] = {}
+        self._call_s: dict[tuple[CollectiveCell, int], float] = {}
+        self._samples_s: dict[tuple[CollectiveCell, int], list[float]] = {}
 
     def measure(self) -> None:
         """Check every sum, see how long a call takes, then time block after block."""
@@ -147,7 +147,7 @@ class _World:
             for sweep, size in blocks.block([[point] for point in points], self._rng):
                 self._time(sweep, size)
 
-    def record(self, sweep: Sweep) -> CollectiveRecord:
+    def record(self, sweep: CollectiveCell) -> CollectiveRecord:
         """What became of a sweep."""
         found: dict[str, Any] = {"error": self._errors.get(sweep, ""), "points": ()}
         if sweep not in self._errors:
@@ -163,7 +163,7 @@ class _World:
             **found,
         )
 
-    def _time(self, sweep: Sweep, size: int) -> None:
+    def _time(self, sweep: CollectiveCell, size: int) -> None:
         if sweep in self._errors:
             return
         call_s = self._call_s[sweep, size]
@@ -173,7 +173,7 @@ class _World:
             self._samples_s.setdefault((sweep, size), []).append(taken_s)
 
     def _window(
-        self, sweep: Sweep, size: int, calls: int, timeout_s: float = TIMEOUT_S, *, check: bool = False
+        self, sweep: CollectiveCell, size: int, calls: int, timeout_s: float = TIMEOUT_S, *, check: bool = False
     ) -> float | None:
         """Seconds a call; None where the sweep is lost, or is lost over it."""
         if sweep in self._errors:
@@ -213,7 +213,7 @@ class _Workers:
             if group.alive:
                 group.kill()
 
-    def start(self, sweep: Sweep) -> None:
+    def start(self, sweep: CollectiveCell) -> None:
         """Launch what a sweep needs, without waiting: all of them load torch at the same time.
 
         Raises:
@@ -227,7 +227,7 @@ class _Workers:
         size = 1 if processes == "one" else self.world_size
         self._groups[processes] = self._pool.launch(name, size)
 
-    def call_s(self, sweep: Sweep, size_bytes: int, calls: int, timeout_s: float, *, check: bool) -> float:
+    def call_s(self, sweep: CollectiveCell, size_bytes: int, calls: int, timeout_s: float, *, check: bool) -> float:
         """Seconds a call, of the slowest process.
 
         Raises:
@@ -258,11 +258,11 @@ class _Workers:
             group.close()
 
 
-def _processes(sweep: Sweep) -> str:
+def _processes(sweep: CollectiveCell) -> str:
     return "one" if sweep.algorithm in IN_PROCESS else "per-device"
 
 
-def _point(sweep: Sweep, size: int, samples_s: Sequence[float]) -> CollectivePoint:
+def _point(sweep: CollectiveCell, size: int, samples_s: Sequence[float]) -> CollectivePoint:
     time_s = alpha_beta.time_over_rounds(samples_s)
     return CollectivePoint(
         size_bytes=size,

@@ -14,7 +14,7 @@ from suite.baselines import Baseline
 from suite.bases import Base
 from suite.calibration import Calibration, Found, Spread
 from suite.cells import Arm, Cell, Side
-from suite.communication import Sweep
+from suite.communication import CollectiveCell
 from suite.config import Config
 from suite.failure import WorkerFailure
 from suite.floors import Floor
@@ -65,7 +65,7 @@ class Measurement:
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
     order_seed: int = field(default_factory=lambda: random.SystemRandom().randrange(2**31))
     floors: dict[Cell, Floor] = field(default_factory=dict)
-    sweeps: Sequence[Sweep] = ()
+    sweeps: Sequence[CollectiveCell] = ()
     collectives: tuple[record.CollectiveRecord, ...] = ()
     neighbours: list[str] = field(default_factory=list)
     plan: list[str] = field(default_factory=list)

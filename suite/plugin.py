@@ -26,7 +26,7 @@ from suite import (
     results,
 )
 from suite.cells import Cell, short
-from suite.communication import Sweep
+from suite.communication import CollectiveCell
 from suite.config import Config
 from suite.devices import cuda_count
 from suite.measurement import Measurement
@@ -108,7 +108,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Where devices are missing, put one failing item in the place of all that need them: never a green run."""
     settings = config.stash[CONFIG]
     # Where there is nothing to sweep pytest leaves an item in its place, to be skipped.
-    items[:] = [item for item in items if isinstance(_parameters(item).get("all_reduce_cell"), Sweep | None)]
+    items[:] = [item for item in items if isinstance(_parameters(item).get("all_reduce_cell"), CollectiveCell | None)]
     cells = [item for item in items if item.get_closest_marker("scaling")]
     # A user's own tests marked gpu are theirs to skip, unless `-m` asks for them.
     asked = "gpu" in config.getoption("markexpr")
@@ -198,7 +198,7 @@ class Run:
         ValueError: two floors hold for a cell and none is more specific. Both come before anything is measured.
     """
 
-    def __init__(self, config: pytest.Config, cells: list[Cell], sweeps: list[Sweep]) -> None:
+    def __init__(self, config: pytest.Config, cells: list[Cell], sweeps: list[CollectiveCell]) -> None:
         self.settings = settings = config.stash[CONFIG]
         about = machine.describe(settings.devices)
         self.measurement = Measurement(
@@ -239,7 +239,7 @@ class Run:
         wanted = (cell.trainer, cell.workload, cell.mode, cell.world_size)
         return next(c for c in self.record.cells if (c.trainer, c.workload, c.mode, c.world_size) == wanted)
 
-    def collective(self, sweep: Sweep) -> CollectiveRecord:
+    def collective(self, sweep: CollectiveCell) -> CollectiveRecord:
         """What the run found for a sweep.
 
         Raises:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from docs.evidence.causes import WORKLOADS
 from docs.evidence.planted_causes import DELAY_S
 from suite import attribution, cells, results
 from suite.attribution import PLAIN, Target
@@ -245,25 +246,13 @@ class TestRecord:
         assert next(found for found in again.arms if found.id == OWN.id).gradient_bytes == 516_272
 
 
-PYPROJECT = """\
-[tool.scaling.workloads.images]
-model = "lenet"
-dataset = "docs.evidence.planted_causes:images"
-batch = 256
-lr = 0.01
-init = "default"
-
-[tool.pytest.ini_options]
-"""
-
-
 @pytest.mark.skipif(len(available_cores()) < 2, reason="two ranks need two cores")
 def test_planted_causes_are_named_first_and_bars_sum_to_the_gap(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One session of real ranks: a delayed exchange, a late rank, and a loop that takes its shards in turn."""
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-    (project.path / "pyproject.toml").write_text(PYPROJECT)
+    (project.path / "pyproject.toml").write_text(WORKLOADS)
     planted = {"DelayedExchange": "exchange", "SlowRank": "imbalance", "Serial": "overhead"}
     trainers = [f"--scaling-trainer=docs.evidence.planted_causes:{name}" for name in planted]
     result = project.pytest(

@@ -13,7 +13,7 @@ from suite import collectives, communication, devices
 from suite.alpha_beta import Line
 from suite.benchmarks.test_all_reduce import properties
 from suite.checks.bench import Bench
-from suite.communication import IN_PROCESS, SIZES_BYTES, WINDOW_S, Sweep, find, measure, sweeps
+from suite.communication import IN_PROCESS, SIZES_BYTES, WINDOW_S, CollectiveCell, find, measure, sweeps
 from suite.failure import WorkerFailure
 from suite.quiet import available_cores
 from tests import records
@@ -29,7 +29,7 @@ from tests.mutants import (
 
 TWO = devices.Devices("cpu", ("cpu", "cpu"), (0, 1))
 FOUR = devices.Devices("cpu", ("cpu",) * 4, (0, 1, 2, 3))
-GLOO, RING, TREE = Sweep("gloo", 2), Sweep("ring", 2), Sweep("tree", 2)
+GLOO, RING, TREE = CollectiveCell("gloo", 2), CollectiveCell("ring", 2), CollectiveCell("tree", 2)
 LINE = Line(1e-4, 1e-9)
 
 
@@ -80,7 +80,7 @@ class StubPool:
         return points[first:]
 
 
-def swept(pool: StubPool, *wanted: Sweep, **options: Any) -> tuple[Any, ...]:
+def swept(pool: StubPool, *wanted: CollectiveCell, **options: Any) -> tuple[Any, ...]:
     return measure(pool, wanted, options.pop("on", TWO), lambda line: None, **options)  # type: ignore[arg-type]
 
 
@@ -99,13 +99,13 @@ def test_a_record_holds_every_size_with_both_bandwidths_and_the_line() -> None:
 
 
 def test_the_bus_bandwidth_is_that_of_the_world_size() -> None:
-    [found] = swept(StubPool(), Sweep("gloo", 4), on=FOUR)
+    [found] = swept(StubPool(), CollectiveCell("gloo", 4), on=FOUR)
     assert found.points[0].busbw_gb_per_s == pytest.approx(1.5 * found.points[0].algbw_gb_per_s)
 
 
 def test_only_what_was_asked_for_is_measured_and_in_its_order() -> None:
     pool = StubPool()
-    found = swept(pool, Sweep("ring", 4), RING, GLOO, on=FOUR)
+    found = swept(pool, CollectiveCell("ring", 4), RING, GLOO, on=FOUR)
     assert [(each.algorithm, each.world_size) for each in found] == [("ring", 4), ("ring", 2), ("gloo", 2)]
     assert [(group.size, "per-device" in group.name) for group in pool.groups] == [(1, False), (2, True), (1, False)]
     assert not any(group.alive for group in pool.groups)
@@ -175,7 +175,7 @@ def test_what_fails_keeps_its_reason_and_the_others_go_on_with_fresh_workers() -
         return algorithm == "naive" or (algorithm == "tree" and late["seen"] == 30)
 
     pool = StubPool(fails=fails)
-    naive, ring, tree, gloo = swept(pool, Sweep("naive", 2), RING, TREE, GLOO)
+    naive, ring, tree, gloo = swept(pool, CollectiveCell("naive", 2), RING, TREE, GLOO)
     assert naive.error == "rank 0: it was planted"
     assert naive.points == ()
     assert naive.alpha_s is None
@@ -194,7 +194,7 @@ def test_a_world_size_that_cannot_start_does_not_cost_another() -> None:
                 raise WorkerFailure(name, "the launcher has ended")
             return super().launch(name, size)
 
-    two, four = swept(Short(), GLOO, Sweep("gloo", 4), on=FOUR)
+    two, four = swept(Short(), GLOO, CollectiveCell("gloo", 4), on=FOUR)
     assert not two.error
     assert four.error == "the launcher has ended"
 
@@ -298,7 +298,7 @@ def test_two_real_ranks_are_swept_and_what_a_worker_refuses_costs_them_nothing(
     monkeypatch.setattr(communication, "BLOCKS", (1, 1))
     said: list[str] = []
     two = devices.parse("cpu:2")
-    gloo, magic = measure(bench.pool, [GLOO, Sweep("magic", 2)], two, said.append, gradient_bytes=[516272])
+    gloo, magic = measure(bench.pool, [GLOO, CollectiveCell("magic", 2)], two, said.append, gradient_bytes=[516272])
     assert "rank 0: ValueError: algorithm 'magic' is unknown" in magic.error
     assert not gloo.error
     assert [point.size_bytes for point in gloo.points] == [4096, 516272, 1 << 20]

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from suite.failure import WorkerFailure
 from suite.pool import Group, Pool
 from suite.quiet import available_cores
 from tests import trainers_under_test
+from tests.processes import all_end
 
 HERE = f"{trainers_under_test.__file__}:"
 
@@ -162,9 +162,7 @@ def test_nothing_is_left_when_the_controller_is_killed() -> None:
         "print(pool._process.pid, *group.pids.values(), flush=True)\n"
         "import time; time.sleep(600)\n"
     )
-    folder = (
-        tempfile.mkdtemp()
-    )  # short, as a socket's path has to be; the killed controller leaves its own folder in it
+    folder = tempfile.mkdtemp()  # short, as a socket's path has to be; the killed controller leaves its own in it
     controller = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": folder}
     )
@@ -174,15 +172,9 @@ def test_nothing_is_left_when_the_controller_is_killed() -> None:
     assert all(psutil.pid_exists(pid) for pid in pids)
     controller.kill()
     controller.wait()
-    deadline = time.monotonic() + 10
-    while any(_alive(pid) for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    ended = all_end(pids)
     shutil.rmtree(folder)
-    assert not any(_alive(pid) for pid in pids)
-
-
-def _alive(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    assert ended
 
 
 def test_exits_are_put_in_words() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from suite import communication
-from suite.communication import Sweep
+from suite.communication import CollectiveCell
 from suite.plugin import Run
 from suite.record import CollectiveRecord
 from suite.replay import Clock, replay
@@ -19,7 +19,7 @@ CLOCK = Clock()
 @pytest.mark.filterwarnings("ignore:Benchmark fixture was not used")  # an ERROR has no samples to hand over
 @pytest.mark.benchmark(timer=CLOCK, group=f"all_reduce: seconds a call of {communication.LARGEST_BYTES} bytes")
 def test_all_reduce(
-    all_reduce_cell: Sweep,
+    all_reduce_cell: CollectiveCell,
     scaling_run: Run,
     benchmark: Any,
     request: pytest.FixtureRequest,
