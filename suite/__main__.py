@@ -1,6 +1,6 @@
 """`python -m suite COMMAND`: what is done with the suite beside running pytest.
 
-One module a command, all with the same three names; options that a command does not know are pytest's.
+One module a command, all with the same four names.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ class Command(Protocol):
     """What the module of a command has."""
 
     SUMMARY: str
+    PYTEST_OPTIONS: bool  # whether it hands pytest the options that it does not know
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare what the command asks beside pytest's own options."""
@@ -57,14 +58,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
-        one = commands.add_parser(
-            name,
-            help=command.SUMMARY,
-            description=f"{command.SUMMARY[0].upper()}{command.SUMMARY[1:]}. All other arguments are pytest's.",
-            allow_abbrev=False,
-        )
+        about = f"{command.SUMMARY[0].upper()}{command.SUMMARY[1:]}."
+        others = " All other arguments are pytest's." if command.PYTEST_OPTIONS else ""
+        one = commands.add_parser(name, help=command.SUMMARY, description=about + others, allow_abbrev=False)
         command.add_arguments(one)
     asked, pytest_arguments = parser.parse_known_args(arguments)
+    if pytest_arguments and not COMMANDS[asked.command].PYTEST_OPTIONS:
+        commands.choices[asked.command].error(f"unrecognized arguments: {' '.join(pytest_arguments)}")
     try:
         return COMMANDS[asked.command].run(asked, pytest_arguments)
     except KeyboardInterrupt:

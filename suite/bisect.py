@@ -17,6 +17,7 @@ from suite.record import Record
 from suite.verdict import Outcome
 
 SUMMARY = "judge the commit that is checked out, for `git bisect run`"
+PYTEST_OPTIONS = True
 GOOD = 0
 BAD = 1
 SKIP = 125

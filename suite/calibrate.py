@@ -9,13 +9,10 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
+import shutil
 import statistics
 import sys
 from datetime import UTC
-
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from suite import calibration, gate, judging, samples
 from suite.bases import Base
@@ -24,13 +21,24 @@ from suite.cells import arm
 from suite.config import Config
 from suite.measurement import Measurement
 from suite.record import Environment, RecordError
-from suite.render.terminal import MIN_WIDTH
+from suite.render.screen import Screen
 from suite.verdict import FIRST_LOOK
 
 SUMMARY = "measure this machine against itself, and store what it can promise"
+PYTEST_OPTIONS = True
 SESSIONS = 12
 # From two sessions an SD is known to within a factor of sixteen: that calibrates nothing.
 MIN_SESSIONS = 3
+COLUMNS = (
+    "cell",
+    "between sessions (at most)",
+    "within, a round",
+    "a session",
+    "unpaired",
+    "s a session",
+    "of it starts",
+    "finds (at worst)",
+)
 HOPELESS = 9.0  # a slowdown to tenfold; nobody needs a gate to see that
 
 
@@ -66,7 +74,7 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     except OSError as error:
         print(f"calibrate: {report_dir}: {error.strerror}; choose another --scaling-report-dir", file=sys.stderr)
         return 1
-    show(learned, measurement.config, judging.comparisons(measurement), _console())
+    print(text(learned, measurement.config, judging.comparisons(measurement)), end="")
     print(f"stored: {path}")
     if sessions < calibration.ENOUGH:
         print(f"fewer than {calibration.ENOUGH} sessions: no run will lean on it")
@@ -113,39 +121,32 @@ def entries_of(measurement: Measurement) -> tuple[Entry, ...]:
     return tuple(found)
 
 
-def show(learned: Calibration, settings: Config, comparisons: int, console: Console) -> None:
-    """Print a table of the spreads and one sentence a cell."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("cell", no_wrap=True)
-    for column in (
-        "between sessions (at most)",
-        "within, a round",
-        "a session",
-        "unpaired",
-        "s a session",
-        "of it starts",
-        "finds (at worst)",
-    ):
-        table.add_column(column, justify="right", no_wrap=True)
-    sentences = []
-    for entry in learned.entries:
-        spread = entry.spread
-        expected = calibration.forecast(spread, comparisons, settings.budget_s, settings.tolerance)
-        name = f"{entry.trainer} {entry.workload} {entry.mode} {entry.world_size}"
-        table.add_row(
-            name,
-            f"{spread.tau:.2%} ({spread.tau_high:.2%})",
-            f"{spread.round_sd:.2%}",
-            f"{spread.session_sd:.2%}",
-            f"{spread.unpaired_sd:.2%}",
-            f"{spread.session_s:.1f}",
-            f"{spread.start_s:.1f}",
-            f"{_share(expected.slowdown)} ({_share(expected.at_worst)})",
-        )
-        sentences.append(f"{name}: {sentence(spread, expected, settings.budget_s)}")
-    console.print(table)
-    for line in sentences:
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+def text(learned: Calibration, settings: Config, comparisons: int) -> str:
+    """A table of the spreads and one sentence a cell."""
+    names = [f"{one.trainer} {one.workload} {one.mode} {one.world_size}" for one in learned.entries]
+    expected = [
+        calibration.forecast(one.spread, comparisons, settings.budget_s, settings.tolerance) for one in learned.entries
+    ]
+    spreads = [one.spread for one in learned.entries]
+    screen = Screen(shutil.get_terminal_size().columns)
+    screen.table(COLUMNS, map(_row, names, spreads, expected), left=COLUMNS[:1], whole=COLUMNS)
+    for name, spread, forecast in zip(names, spreads, expected, strict=True):
+        screen.line(f"{name}: {sentence(spread, forecast, settings.budget_s)}")
+    return screen.text()
+
+
+def _row(name: str, spread: Spread, expected: Forecast) -> tuple[str, ...]:
+    """One line of the table, in the order of `COLUMNS`."""
+    return (
+        name,
+        f"{spread.tau:.2%} ({spread.tau_high:.2%})",
+        f"{spread.round_sd:.2%}",
+        f"{spread.session_sd:.2%}",
+        f"{spread.unpaired_sd:.2%}",
+        f"{spread.session_s:.1f}",
+        f"{spread.start_s:.1f}",
+        f"{_share(expected.slowdown)} ({_share(expected.at_worst)})",
+    )
 
 
 def sentence(spread: Spread, expected: Forecast, budget_s: float) -> str:
@@ -167,11 +168,6 @@ def sentence(spread: Spread, expected: Forecast, budget_s: float) -> str:
         f"in {budget_s:.0f} s, {expected.planned} sessions, {found} is found with {calibration.POWER:.0%} probability; "
         f"what limits it is {causes[expected.limit]}"
     )
-
-
-def _console() -> Console:
-    """As wide as the table of a run: in a narrower terminal a folded one could not be read."""
-    return Console(width=max(Console().width, MIN_WIDTH))
 
 
 def _learned(measurement: Measurement, entries: tuple[Entry, ...]) -> Calibration:

@@ -17,6 +17,7 @@ from suite.record import Record, RecordError, read_model, write_atomically
 from suite.render import comparison as render
 
 SUMMARY = "lay two runs side by side: what differs around them, and which cells became slower or faster"
+PYTEST_OPTIONS = False
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     """Compare and print; 0, 4 where a run is unknown or cannot be read, 1 where the page cannot be written."""
     try:
-        locate.refuse_others(pytest_arguments)
         paths = [locate.record_of(name, asked.scaling_report_dir) for name in (asked.first, asked.second)]
         first, second = (read_model(path, Record) for path in paths)
     except ValueError as error:  # RecordError is one

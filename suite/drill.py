@@ -26,6 +26,7 @@ from suite.record import Record, RecordError, read_model
 from suite.verdict import Outcome
 
 SUMMARY = "plant a slowdown and a wrong gradient; fail unless both turn the gate red"
+PYTEST_OPTIONS = True
 SLOWDOWN = 0.25  # five times the tolerance: a gate that this escapes guards nothing
 LEAVING_S = 60.0  # for a run that was interrupted to end its workers
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from suite import gate
@@ -11,19 +10,6 @@ from suite.config import Config
 RECORD = "record.json"
 # Of a run, of a machine, of a report folder.
 _LAYOUTS = (RECORD, f"runs/*/{RECORD}", f"*/runs/*/{RECORD}")
-
-
-def refuse_others(arguments: Sequence[str]) -> None:
-    """Refuse what no command asked for: where nothing is measured, pytest's options have nothing to say.
-
-    Raises:
-        ValueError: there is something.
-    """
-    if arguments:
-        raise ValueError(
-            f"unexpected {' '.join(arguments)!r}: of pytest's options only --scaling-report-dir counts here, and names "
-            "of records stand before all options"
-        )
 
 
 def report_dir(option: str | None) -> Path:

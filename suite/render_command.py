@@ -17,6 +17,7 @@ from suite.baselines import Baseline
 from suite.record import Record, RecordError, read_model
 
 SUMMARY = "write report.html, summary.md and index.html again, from what the records say"
+PYTEST_OPTIONS = False
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +36,6 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     """Write the pages; 0, 4 where what was named cannot be read, 1 where a page cannot be written."""
     places: list[Path] = asked.records
     try:
-        locate.refuse_others(pytest_arguments)
         found = [path for place in places or [_reports(asked)] for path in locate.records(place)]
     except ValueError as error:
         print(f"render: {error}", file=sys.stderr)

@@ -35,6 +35,7 @@ from suite.sweeping import GivenUp, Trainings
 from suite.workloads import Recipe
 
 SUMMARY = "train over batch x learning rate x world size, and compare the rules that scale the rate"
+PYTEST_OPTIONS = True
 EPOCHS = 10
 SEEDS = 3
 WARMUP_EPOCHS = 2

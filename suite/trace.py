@@ -35,6 +35,7 @@ from suite.session import FIRST_STEP_TIMEOUT_S, processes
 from suite.sides import Sides
 
 SUMMARY = "trace a few steps of each cell with torch.profiler, for Perfetto or chrome://tracing"
+PYTEST_OPTIONS = True
 STEPS = 5
 WARM_UP = 3
 OPERATORS = 10

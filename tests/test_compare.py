@@ -332,7 +332,7 @@ def test_a_page_is_written_where_it_is_asked_for(reports: Path, capsys: pytest.C
     ("arguments", "message"),
     [
         (["run-1", "run-9"], "'run-9': neither a record.json, nor a run's folder, nor the id of a run under "),
-        (["run-1", "run-2", "run-3"], "unexpected 'run-3': of pytest's options only --scaling-report-dir counts"),
+        (["run-1", "run-2", "run-3"], "unrecognized arguments: run-3"),
         (["run-1", "broken.json"], "broken.json: not a whole JSON file"),
         (["run-1", "twice"], f"run 'twice' was measured on {KEY}, other: name the folder of one"),
         (["run-1"], "the following arguments are required: SECOND"),

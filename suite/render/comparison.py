@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
-
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from suite.comparison import Comparison, Pair, Part
 from suite.record import IntervalRecord, Record
@@ -20,8 +14,9 @@ from suite.render.html.bounds import bounded
 from suite.render.html.chart import Span, Strip, strips
 from suite.render.html.environment import page
 from suite.render.markdown import text as plain
-from suite.render.terminal import MIN_WIDTH
+from suite.render.screen import Screen
 
+DIFFERENCE_COLUMNS = ("what", "first", "second")
 COLUMNS = ("cell", "sec/epoch, first → second", "second / first", "in words", "efficiency", "accuracy", "verdict")
 PART_COLUMNS = ("part", "ms a step, first", "ms a step, second", "grew by")
 MAX_STEPS = 24  # cells whose steps are laid side by side
@@ -31,7 +26,6 @@ EACH_FOR_ITSELF = (
     "Intervals are 95 %, each for itself: of twenty cells that are as they were, one looks changed. A verdict takes a "
     "base in the same run (--scaling-against)."
 )
-_STYLE = {"slower": "bold red", "faster": "green"}
 
 
 class Step(NamedTuple):
@@ -50,34 +44,25 @@ def terminal(found: Comparison, width: int, *, color: bool) -> str:
         width: columns of the terminal.
         color: whether to add colours; the words say the same without them.
     """
-    console = Console(
-        file=io.StringIO(),
-        width=max(width, MIN_WIDTH),
-        force_terminal=color,
-        color_system="standard" if color else None,
-    )
+    screen = Screen(width, color=color)
     for line in headings(found):
-        console.print(Text(line), soft_wrap=True)
+        screen.line(line)
     if found.differences:
-        console.print(_table(("differs", "first", "second"), _differences(found), left=3))
-    cells = _table(COLUMNS, ())
-    for pair in found.pairs[:MAX_CELLS]:
-        cells.add_row(*(Text(text, style=_STYLE.get(text, "")) for text in _row(pair)))
-    console.print(cells)
+        screen.table(DIFFERENCE_COLUMNS, _differences(found), left=DIFFERENCE_COLUMNS)
+    screen.table(COLUMNS, map(_row, found.pairs[:MAX_CELLS]), left=COLUMNS[:1])
     for line in _text_remarks(found):
-        console.print(Text(line), soft_wrap=True)
+        screen.line(line)
     for step in _steps(found):
-        console.print(Text(f"\n{step.cell}: {step.grew}"), soft_wrap=True)
-        console.print(_table(PART_COLUMNS, step.rows))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+        screen.line(f"\n{step.cell}: {step.grew}")
+        screen.table(PART_COLUMNS, step.rows, left=PART_COLUMNS[:1])
+    return screen.text()
 
 
 def to_markdown(found: Comparison) -> str:
     """The same for a comment on a pull request. Text from the records is escaped."""
     lines = ["# Two runs", "", *(f"- {plain(line)}" for line in headings(found)), ""]
     if found.differences:
-        lines += ["## What differs", "", *_markdown(("what", "first", "second"), _differences(found)), ""]
+        lines += ["## What differs", "", *_markdown(DIFFERENCE_COLUMNS, _differences(found)), ""]
     lines += ["## Cells", "", *_markdown(COLUMNS, map(_row, found.pairs[:MAX_CELLS])), ""]
     lines += [*(f"- {plain(line)}" for line in _text_remarks(found)), ""]
     for step in _steps(found):
@@ -175,16 +160,6 @@ def _span(ratio: IntervalRecord | None) -> Span:
     if ratio is None:
         return Span(math.nan, math.nan)
     return Span(1.0, ratio.estimate, ratio.low, ratio.high)
-
-
-def _table(columns: Iterable[str], rows: Iterable[tuple[str, ...]], left: int = 1) -> Table:
-    """A table whose first columns are set to the left, the others to the right."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    for number, column in enumerate(columns):
-        table.add_column(Text(column), justify="left" if number < left else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
 
 
 def _markdown(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:

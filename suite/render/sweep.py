@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from typing import Literal
-
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from suite.cells import short
 from suite.render.html.chart import Axis, Chart, Point, Series, figure
 from suite.render.html.environment import page
 from suite.render.markdown import text
+from suite.render.screen import Screen
 from suite.render.sweep_figures import COLUMNS, Found, best_start, found, named, sentences, texts
-from suite.render.terminal import MIN_WIDTH
 from suite.sweep_record import LINEAR_WARMUP, ONE_DEVICE, Start, Sweep
 
 MAX_CHARTS = 12
@@ -67,17 +61,11 @@ def terminal(sweep: Sweep, width: int) -> str:
         sweep: may be unfinished.
         width: columns of the terminal.
     """
-    console = Console(file=io.StringIO(), width=max(width, MIN_WIDTH))
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    for column in COLUMNS:
-        table.add_column(column, justify="left" if column in _TO_THE_LEFT else "right", no_wrap=True)
-    for one in found(sweep):
-        table.add_row(*map(Text, texts(one)))
-    console.print(table)
+    screen = Screen(width)
+    screen.table(COLUMNS, map(texts, found(sweep)), left=_TO_THE_LEFT, whole=COLUMNS)
     for line in [about(sweep), *sentences(sweep), *left(sweep)]:
-        console.print(Text(line), soft_wrap=True)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+        screen.line(line)
+    return screen.text()
 
 
 def markdown(sweep: Sweep) -> str:

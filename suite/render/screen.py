@@ -1,0 +1,81 @@
+"""Tables and lines for a terminal, made of text that may come from a hostile record."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Collection, Iterable, Mapping
+from typing import Literal
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+# A narrower terminal, or a log, wraps or scrolls: a table folded into its columns could not be read at all.
+MIN_WIDTH = 160
+
+STYLES = {
+    "PASS": "green",
+    "FAIL": "bold red",
+    "INCONCLUSIVE": "yellow",
+    "NO BASELINE": "cyan",
+    "ERROR": "bold red",
+    "slower": "bold red",
+    "faster": "green",
+}
+
+
+class Screen:
+    """What is printed at once, collected.
+
+    Args:
+        width: columns of the terminal; at least `MIN_WIDTH` are used.
+        color: whether to colour the words of `STYLES`; they say the same without.
+    """
+
+    def __init__(self, width: int, *, color: bool = False) -> None:
+        self._text = io.StringIO()
+        self._console = Console(
+            file=self._text,
+            width=max(width, MIN_WIDTH),
+            force_terminal=color,
+            color_system="standard" if color else None,
+        )
+
+    def line(self, text: str) -> None:
+        """One line, or as many as it has; never folded."""
+        self._console.print(shown(text), soft_wrap=True)
+
+    def table(
+        self,
+        columns: Iterable[str],
+        rows: Iterable[Iterable[str]],
+        *,
+        left: Collection[str] = (),
+        whole: Collection[str] = (),
+    ) -> None:
+        """A table.
+
+        Args:
+            columns: their names.
+            rows: their fields.
+            left: the columns of words; numbers are set to the right.
+            whole: the columns that are not folded while another can be.
+        """
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+        for name in columns:
+            side: Literal["left", "right"] = "left" if name in left else "right"
+            table.add_column(Text(name), justify=side, overflow="fold", no_wrap=name in whole)
+        for row in rows:
+            table.add_row(*(shown(field, STYLES) for field in row))
+        self._console.print(table)
+
+    def text(self) -> str:
+        """Everything so far."""
+        return self._text.getvalue()
+
+
+def shown(text: str, styles: Mapping[str, str] = {}) -> Text:
+    """Plain text: what would steer a terminal, or turn the direction of its lines, is replaced."""
+    plain = "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return Text(plain, style=styles.get(text, ""))
