@@ -10,7 +10,8 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol
 
-from suite import bisect, calibrate, compare, drill, render_command, sweep, trace
+from suite.cli import bisect, calibrate, compare, drill, sweep, trace
+from suite.cli import render as render_command
 
 USAGE_ERROR = 4  # as pytest's
 INTERRUPTED = 130  # as a shell's; above 127, so that `git bisect run` stops

@@ -1,7 +1,7 @@
 """A machine compared with itself: how far equal code moves, within a session and between sessions. Pure.
 
 A calibration keeps what every session gave and not only its spread, so that a later rule can reduce it in its own way.
-`promise` turns a spread into the smallest slowdown that a run finds; `suite.calibrate` measures.
+`promise` turns a spread into the smallest slowdown that a run finds; `suite.cli.calibrate` measures.
 """
 
 from __future__ import annotations

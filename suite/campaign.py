@@ -11,15 +11,19 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from suite import accuracy, attribution, cells, communication, judging, plan, preparing, results, room, suspicion
-from suite.bases import Base
+from suite import cells
+from suite.base import suspicion
+from suite.base.bases import Base
+from suite.base.checkout import CheckoutError
+from suite.base.sides import Sides
 from suite.cells import YARDSTICK, Arm, Cell, Side
-from suite.checkout import CheckoutError
+from suite.communication import all_reduce
 from suite.failure import WorkerFailure
-from suite.measurement import Measurement
-from suite.meter import Meter
-from suite.session import Crew, Say, Sessions
-from suite.sides import Sides
+from suite.room.check import neighbours
+from suite.room.meter import Meter
+from suite.run import accuracy, attribution, judging, plan, preparing, results
+from suite.run.measurement import Measurement
+from suite.run.session import Crew, Say, Sessions
 from suite.verdict import FIRST_LOOK, Outcome
 
 MAX_SESSIONS = {"quick": 6, "full": 20}  # where nothing can be decided, more sessions only narrow the intervals
@@ -36,7 +40,7 @@ def measure(run: Measurement, root: Path, say: Say) -> None:
         root: the user's project; the workers may import from it and from the working directory.
         say: is told what is going on, a line at a time.
     """
-    run.neighbours = room.neighbours(run.config.devices)
+    run.neighbours = neighbours(run.config.devices)
     for neighbour in run.neighbours:
         say(f"not alone: {neighbour}")
     with Meter(run.config.devices) as meter, Sides(run.config.devices.kind, root) as sides:
@@ -83,7 +87,7 @@ class _Campaign:
             run.versions["candidate"] = self._sides.clerk("candidate").ask("describe", trainer=YARDSTICK)["versions"]
             self._sides.dismiss_clerks()
         sizes = set(run.gradient_bytes.values())
-        run.collectives = communication.measure(
+        run.collectives = all_reduce.measure(
             self._sides.pools["candidate"],
             run.sweeps,
             run.config.devices,
@@ -231,7 +235,7 @@ class _Campaign:
         """For sweeps that are still to come."""
         if self._run.collectives:
             return 0.0
-        return communication.COST_S * len({sweep.world_size for sweep in self._run.sweeps})
+        return all_reduce.COST_S * len({sweep.world_size for sweep in self._run.sweeps})
 
     def _say_left(self, what: str) -> None:
         run = self._run

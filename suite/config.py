@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from suite.bases import Base
+from suite.base.bases import Base
 from suite.devices import Devices
 from suite.floors import Floor
 from suite.workloads import Workload

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from suite.quiet import available_cores
+from suite.room.quiet import available_cores
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from suite.diagnose import Bar, Waterfall
 
 EFFICIENT = 0.05  # a smaller share of the step is no reason to change the batch
-BUSY_CORES = 0.10  # others that use more are worth naming; `suite.conditions` derives the same limit
+BUSY_CORES = 0.10  # others that use more are worth naming; `suite.room.conditions` derives the same limit
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from suite.channel import Channel, ChannelClosed
-from suite.quiet import die_with_parent
+from suite.room.quiet import die_with_parent
 
 LOOPBACK = "127.0.0.1"
 STORE_TIMEOUT = timedelta(seconds=300)

@@ -10,8 +10,9 @@ import pytest
 
 from reference.schedule import MODES
 from reference.trainers import TRAINERS
-from suite import bases, devices, floors, workloads
-from suite.bases import Base
+from suite import devices, floors, workloads
+from suite.base import bases
+from suite.base.bases import Base
 from suite.config import BUDGET_S, MIN_SESSIONS, Config
 
 DEFAULT_TRAINERS = ("scratch", "data_parallel", "ddp")

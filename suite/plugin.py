@@ -13,26 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from suite import (
-    baselines,
-    calibration,
-    campaign,
-    communication,
-    floors,
-    job_summary,
-    machine,
-    options,
-    pages,
-    results,
-)
+from suite import baselines, calibration, campaign, floors, job_summary, machine, options
 from suite.cells import Cell, short
-from suite.communication import CollectiveCell
+from suite.communication import all_reduce
+from suite.communication.all_reduce import CollectiveCell
 from suite.config import Config
 from suite.devices import cuda_count
-from suite.measurement import Measurement
-from suite.progress import Progress
+from suite.history import pages
 from suite.record import CellRecord, CollectiveRecord, RecordError, write_atomically
 from suite.render import terminal
+from suite.run import results
+from suite.run.measurement import Measurement
+from suite.run.progress import Progress
 
 if TYPE_CHECKING:
     from suite.checks.bench import Bench
@@ -88,7 +80,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "all_reduce_cell" in metafunc.fixturenames:
         # Beside a base, and where only a verdict is asked for, the time is for that.
         wanted = config.explain and config.against is None
-        sweeps = communication.sweeps(config.devices, config.world_sizes) if wanted else []
+        sweeps = all_reduce.sweeps(config.devices, config.world_sizes) if wanted else []
         asked = [pytest.param(sweep, id=sweep.id, marks=marks) for sweep in sweeps]
         metafunc.parametrize("all_reduce_cell", asked)
     if "scaling_cell" not in metafunc.fixturenames:
@@ -245,7 +237,7 @@ class Run:
         Raises:
             LookupError: it was cut short before it.
         """
-        return communication.find(self.record, sweep)
+        return all_reduce.find(self.record, sweep)
 
     def _accept(self) -> str:
         # Read again: another run may have been accepted while this one measured.

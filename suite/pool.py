@@ -24,8 +24,9 @@ from types import TracebackType
 
 import reference
 import suite
-from suite import failure, quiet
+from suite import failure
 from suite.channel import Channel, ChannelClosed, ChannelGarbled, Message
+from suite.room import quiet
 
 START_TIMEOUT_S = 120.0  # the first answer of a worker includes the import of torch, on a machine that may be busy
 END_TIMEOUT_S = 10.0

@@ -15,9 +15,9 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from suite.cells import Side
-from suite.conditions import Conditions
 from suite.diagnose import Point
 from suite.metrics import Interval
+from suite.room.conditions import Conditions
 from suite.verdict import Outcome
 from suite.workloads import Workload
 
@@ -25,6 +25,7 @@ from suite.workloads import Workload
 # 3: where the time went (probes and waterfalls), collectives.
 SCHEMA_VERSION = 3
 MAX_RECORD_BYTES = 64 * 1024 * 1024
+MAX_DIGITS = 20
 
 Model = TypeVar("Model", bound=BaseModel)
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -273,13 +274,13 @@ def read_model(path: Path, model: type[Model]) -> Model:
     """
     try:
         if path.stat().st_size > MAX_RECORD_BYTES:
-            raise RecordError(f"{path}: larger than {MAX_RECORD_BYTES} bytes; not a record of ours")
-        content = json.loads(path.read_text(encoding="utf-8"))
+            raise RecordError(f"larger than {MAX_RECORD_BYTES} bytes; not a record of ours")
+        content = json.loads(path.read_text(encoding="utf-8"), parse_int=_whole)
+    except RecordError as error:
+        raise RecordError(f"{path}: {error}") from None
     except OSError as error:
         raise RecordError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        if isinstance(error, RecordError):
-            raise
         raise RecordError(f"{path}: not a whole JSON file (truncated?)") from error
     version = content.get("schema_version") if isinstance(content, dict) else None
     if isinstance(version, int) and version > SCHEMA_VERSION:
@@ -291,6 +292,13 @@ def read_model(path: Path, model: type[Model]) -> Model:
     except ValidationError as error:
         first = error.errors()[0]
         raise RecordError(f"{path}: {'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']}") from error
+
+
+def _whole(digits: str) -> int:
+    """A number that no float can hold would break whatever reckons with it."""
+    if len(digits) > MAX_DIGITS:
+        raise RecordError(f"a whole number of {len(digits)} digits; a record of ours has {MAX_DIGITS} at most")
+    return int(digits)
 
 
 def write_atomically(path: Path, text: str) -> None:

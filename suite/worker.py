@@ -14,8 +14,8 @@ import signal
 import sys
 import traceback
 
-from suite import quiet
 from suite.channel import Channel, ChannelClosed, Message
+from suite.room import quiet
 
 
 def main() -> None:
@@ -38,7 +38,7 @@ def serve(channel: Channel, rank: int) -> None:
     """The loop over commands."""
     with quiet.fast_imports():
         # Loads torch: only once the controller knows our pid.
-        from suite.commands import COMMANDS, SELF_EXPLAINING, State
+        from suite.rank.commands import COMMANDS, SELF_EXPLAINING, State
 
     state = State(rank)
     while True:

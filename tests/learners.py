@@ -14,8 +14,8 @@ from torch import distributed as dist
 
 from reference.trainers.ddp import DDPTrainer
 from reference.trainers.single import Single
-from suite.arm import prepare_dataset
-from suite.quiet import available_cores
+from suite.rank.arm import prepare_dataset
+from suite.room.quiet import available_cores
 
 TRAIN, TEST = 192, 64
 

@@ -15,12 +15,12 @@ from suite import cells
 from suite.baselines import AcceptedCell, AcceptedRun, Baseline
 from suite.calibration import Calibration, Entry, Spread
 from suite.cells import Arm, Cell, Side
-from suite.conditions import Conditions
 from suite.config import Config
 from suite.devices import Devices
-from suite.measurement import Measurement
 from suite.record import Accuracy, Environment, Machine, Window
-from suite.session import Session
+from suite.room.conditions import Conditions
+from suite.run.measurement import Measurement
+from suite.run.session import Session
 from suite.workloads import BUILT_IN, Recipe
 
 STEPS = 10

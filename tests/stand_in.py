@@ -15,8 +15,8 @@ import pytest
 
 from suite import campaign, cells
 from suite.cells import YARDSTICK, Arm
-from suite.measurement import Measurement
-from suite.session import Say
+from suite.run.measurement import Measurement
+from suite.run.session import Say
 from tests import measurements
 
 EFFICIENCY = 0.8

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from suite.record import Environment
-from suite.sweep_record import Grid, Setting, Sweep, Trained
+from suite.sweeps.record import Grid, Setting, Sweep, Trained
 from suite.workloads import BUILT_IN
 from tests.measurements import COMMIT, MACHINE, VERSIONS
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from suite import accuracy
-from suite.accuracy import SEED, Trained
-from suite.bases import Base
+from suite.base.bases import Base
 from suite.cells import Arm, Cell
-from suite.measurement import Measurement
-from suite.session import Session
+from suite.run import accuracy
+from suite.run.accuracy import SEED, Trained
+from suite.run.measurement import Measurement
+from suite.run.session import Session
 from suite.verdict import Outcome
 from suite.workloads import Recipe
 from tests.measurements import LENET, SEED_PAIRS, arm, cell, measurement, order, settings, trained

@@ -10,15 +10,16 @@ import pytest
 
 from docs.evidence.causes import WORKLOADS
 from docs.evidence.planted_causes import DELAY_S
-from suite import attribution, cells, results
-from suite.attribution import PLAIN, Target
-from suite.bases import Base
+from suite import cells
+from suite.base.bases import Base
 from suite.cells import Arm, Cell, Side
 from suite.failure import WorkerFailure
-from suite.measurement import Measurement
-from suite.quiet import available_cores
 from suite.record import WaterfallRecord
-from suite.session import Crew, Sessions
+from suite.room.quiet import available_cores
+from suite.run import attribution, results
+from suite.run.attribution import PLAIN, Target
+from suite.run.measurement import Measurement
+from suite.run.session import Crew, Sessions
 from tests.measurements import QUIET, add_sessions, arm, cell, measurement, order, settings
 from tests.project import REPOSITORY, Project
 

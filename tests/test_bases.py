@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from suite import bases
-from suite.bases import Base, parse
+from suite.base import bases
+from suite.base.bases import Base, parse
 from tests.processes import all_end
 from tests.repositories import Repository
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from suite import bisect
+from suite.cli import bisect
 from suite.record import Record, read_model
 from tests import records
 from tests.project import DATA, PYPROJECT, REPOSITORY, Project

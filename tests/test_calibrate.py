@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from suite import __main__ as commands
-from suite import calibrate, calibration
+from suite import calibration
 from suite.calibration import Forecast, Spread
-from suite.quiet import available_cores
+from suite.cli import calibrate
+from suite.room.quiet import available_cores
 from tests.project import Project
 from tests.test_calibration import make
 

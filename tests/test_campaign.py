@@ -11,18 +11,20 @@ from typing import Any
 
 import pytest
 
-from suite import calibrate, campaign, results
-from suite.attribution import SESSIONS, Target
-from suite.bases import Base
+from suite import campaign
+from suite.base.bases import Base
+from suite.base.checkout import CheckoutError
 from suite.cells import Arm, Cell, Side
-from suite.checkout import CheckoutError
+from suite.cli import calibrate
 from suite.config import Config
 from suite.devices import Devices
 from suite.failure import WorkerFailure
 from suite.floors import Floor
-from suite.measurement import Measurement
 from suite.record import Probe, Window
-from suite.session import Crew, Session
+from suite.run import results
+from suite.run.attribution import SESSIONS, Target
+from suite.run.measurement import Measurement
+from suite.run.session import Crew, Session
 from suite.verdict import Outcome
 from tests.measurements import (
     BLOCKS,
@@ -95,7 +97,7 @@ class World:
 
 
 class Pretending:
-    """In the place of `suite.session.Sessions`."""
+    """In the place of `suite.run.session.Sessions`."""
 
     def __init__(self, world: World) -> None:
         self.world, self.current = world, Session(-1)
@@ -137,7 +139,7 @@ class Pretending:
 
 
 class PretendedSides:
-    """In the place of `suite.sides.Sides`."""
+    """In the place of `suite.base.sides.Sides`."""
 
     pools: dict[Side, Any]
 
@@ -185,7 +187,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(campaign, "Sides", lambda *_: PretendedSides(made))
     monkeypatch.setattr(campaign.preparing, "prepare", prepare)
     monkeypatch.setattr(campaign.room, "neighbours", lambda devices: ("pid 1 (make) uses 90 % of a core",))
-    monkeypatch.setattr("suite.measurement.time", types.SimpleNamespace(monotonic=lambda: made.now))
+    monkeypatch.setattr("suite.run.measurement.time", types.SimpleNamespace(monotonic=lambda: made.now))
     return made
 
 
@@ -412,7 +414,7 @@ class TestAgainstStored:
 class TestAttribution:
     """When it is asked where the time goes, and that it decides nothing."""
 
-    PLAIN = arm(2, trainer="suite.independent:Independent")
+    PLAIN = arm(2, trainer="suite.rank.independent:Independent")
 
     def test_alone_the_first_sessions_do_with_the_arms_it_takes(self, world: World) -> None:
         world.measure(ONE, TWO, config=settings(budget_s=60.0))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from suite import changes
-from suite.changes import ALPHA, MIN_RUNS, Change
+from suite.history import changes
+from suite.history.changes import ALPHA, MIN_RUNS, Change
 
 NOISE = 0.02
 STEP = np.log(1.05)

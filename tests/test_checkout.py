@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.checkout import Checkout, CheckoutError
+from suite.base.checkout import Checkout, CheckoutError
 from tests.repositories import Repository
 
 HERE = Path(__file__).parents[1]
@@ -218,7 +218,7 @@ class TestFailures:
         code = f"""
             import tempfile
             from pathlib import Path
-            from suite.checkout import Checkout, CheckoutError
+            from suite.base.checkout import Checkout, CheckoutError
             tempfile.tempdir = {str(temporary)!r}
             try:
                 with Checkout(Path({str(repository.path)!r}), {commit!r}): pass

@@ -9,13 +9,15 @@ import pytest
 import torch
 
 from reference.all_reduce import ALL_REDUCE
-from suite import collectives, communication, devices
-from suite.alpha_beta import Line
+from suite import devices
 from suite.benchmarks.test_all_reduce import properties
 from suite.checks.bench import Bench
-from suite.communication import IN_PROCESS, SIZES_BYTES, WINDOW_S, CollectiveCell, find, measure, sweeps
+from suite.communication import all_reduce
+from suite.communication.all_reduce import IN_PROCESS, SIZES_BYTES, WINDOW_S, CollectiveCell, find, measure, sweeps
+from suite.communication.alpha_beta import Line
 from suite.failure import WorkerFailure
-from suite.quiet import available_cores
+from suite.rank import collectives
+from suite.room.quiet import available_cores
 from tests import records
 from tests.mutants import (
     accumulates_in_bfloat16,
@@ -293,9 +295,9 @@ def test_one_process_times_its_devices_copies() -> None:
 def test_two_real_ranks_are_swept_and_what_a_worker_refuses_costs_them_nothing(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(communication, "SIZES_BYTES", (4096, 1 << 20))
-    monkeypatch.setattr(communication, "IN_PROCESS", ("magic",))
-    monkeypatch.setattr(communication, "BLOCKS", (1, 1))
+    monkeypatch.setattr(all_reduce, "SIZES_BYTES", (4096, 1 << 20))
+    monkeypatch.setattr(all_reduce, "IN_PROCESS", ("magic",))
+    monkeypatch.setattr(all_reduce, "BLOCKS", (1, 1))
     said: list[str] = []
     two = devices.parse("cpu:2")
     gloo, magic = measure(bench.pool, [GLOO, CollectiveCell("magic", 2)], two, said.append, gradient_bytes=[516272])

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from suite import __main__, baselines, comparison
-from suite import compare as command
+from suite import __main__, baselines
 from suite.baselines import Baseline
 from suite.calibration import Calibration, Entry, Spread
-from suite.comparison import ACCEPTED, CALIBRATED, NONSENSE, OTHER_HOST, UNKNOWN, Known, compare
+from suite.cli import compare as command
+from suite.history import comparison
+from suite.history.comparison import ACCEPTED, CALIBRATED, NONSENSE, OTHER_HOST, UNKNOWN, Known, compare
 from suite.record import Environment, Record
 from suite.render import comparison as render
 from tests import records

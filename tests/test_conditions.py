@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from suite.conditions import LIMIT_CORES, PROTECTIVE, TICK_S, Conditions, GpuConditions, disturbed, resolution_s
+from suite.room.conditions import LIMIT_CORES, PROTECTIVE, TICK_S, Conditions, GpuConditions, disturbed, resolution_s
 
 QUIET: dict[str, Any] = {
     "elapsed_s": 0.5,

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from reference.trainers import TRAINERS
-from suite import contract
-from suite.contract import ContractError
+from suite.rank import contract
+from suite.rank.contract import ContractError
 from tests import trainers_under_test
 
 HERE = f"{trainers_under_test.__file__}:"

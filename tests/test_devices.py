@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from suite import devices
-from suite.quiet import available_cores
+from suite.room.quiet import available_cores
 
 UUIDS = ["GPU-aaaa-1", "GPU-bbbb-2", "GPU-bbcc-3"]
 

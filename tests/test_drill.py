@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from suite import calibration, drill
+from suite import calibration
 from suite.__main__ import main
+from suite.cli import drill
 from suite.record import Record
 from tests import records
 from tests.project import Project

@@ -15,8 +15,8 @@ from scipy.stats import mannwhitneyu
 from docs.evidence import recording, replay, rules
 from docs.evidence.recording import RecordedSession
 from docs.evidence.replay import Case
-from suite.quiet import available_cores
 from suite.record import RecordError
+from suite.room.quiet import available_cores
 from suite.verdict import Outcome, Verdict
 from tests import records
 from tests.recordings import run_record, sessions

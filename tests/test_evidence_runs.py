@@ -17,10 +17,12 @@ import pytest
 
 from docs.evidence import log, quiet_room, runs
 from docs.evidence.recording import RecordedSession
-from suite import cells, contract, quiet
+from suite import cells
+from suite.base.git import git
 from suite.cells import Cell
-from suite.git import git
-from suite.quiet import available_cores
+from suite.rank import contract
+from suite.room import quiet
+from suite.room.quiet import available_cores
 from suite.workloads import BUILT_IN
 from tests import records
 from tests.recordings import run_record, sessions

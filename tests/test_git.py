@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.git import GitError, git, is_shallow, toplevel
+from suite.base.git import GitError, git, is_shallow, toplevel
 from tests.repositories import Repository
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from suite import gpus
-from suite.conditions import PROTECTIVE, disturbed
 from suite.devices import cuda_count, parse
-from suite.gpus import GpuReading, Gpus
-from suite.meter import Meter
+from suite.room import gpus
+from suite.room.conditions import PROTECTIVE, disturbed
+from suite.room.gpus import GpuReading, Gpus
+from suite.room.meter import Meter
 from tests.fake_nvml import FakeNvml
 
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from suite import judging, results
-from suite.bases import Base
+from suite.base.bases import Base
 from suite.cells import Arm
 from suite.failure import WorkerFailure
 from suite.floors import Floor
-from suite.measurement import Measurement
 from suite.record import CellRecord, CheckRecord
+from suite.run import judging, results
+from suite.run.measurement import Measurement
 from suite.verdict import Outcome
 from tests.measurements import (
     WOBBLE,

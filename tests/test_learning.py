@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from suite.failure import WorkerFailure
-from suite.learning import describe, learn
 from suite.render.sparkline import sparkline
-from suite.session import FIRST_STEP_TIMEOUT_S
+from suite.run.learning import describe, learn
+from suite.run.session import FIRST_STEP_TIMEOUT_S
 
 RECIPE = {"epochs": 3}
 

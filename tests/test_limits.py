@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.limits import cpu_quota
+from suite.room.limits import cpu_quota
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from suite import meter
 from suite.checks.bench import Bench
-from suite.conditions import disturbed
 from suite.devices import parse
-from suite.gpus import GpuReading
-from suite.meter import Frequency, Meter, Reading, between, family
+from suite.room import meter
+from suite.room.conditions import disturbed
+from suite.room.gpus import GpuReading
+from suite.room.meter import Frequency, Meter, Reading, between, family
 from tests.busy import BURN, HOSTILE_NAME, PARENT, RENAMED, running, wait_for_use
 
 
@@ -151,5 +151,5 @@ def test_cpuinfo_is_asked_where_there_is_no_driver_for_frequencies(tmp_path: Pat
 
 
 def test_reading_loads_no_torch() -> None:
-    check = "import sys, suite.room; sys.exit('torch' in sys.modules)"
+    check = "import sys, suite.room.check; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], cwd=Path(meter.__file__).parents[1]).returncode == 0

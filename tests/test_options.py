@@ -8,7 +8,7 @@ import pytest
 
 from suite import options
 from suite.options import OPTIONS
-from suite.quiet import available_cores
+from suite.room.quiet import available_cores
 from tests.project import Project
 
 FROZEN = [

@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from suite import plan
-from suite.bases import Base
+from suite.base.bases import Base
 from suite.calibration import promise
-from suite.measurement import Measurement
-from suite.quiet import available_cores
+from suite.room.quiet import available_cores
+from suite.run import plan
+from suite.run.measurement import Measurement
 from tests.measurements import arm, calibrated, cell, measurement, order, settings
 
 AGAINST = Base("ref", "v1.0 (1111111)", commit="1" * 40)

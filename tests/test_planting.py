@@ -11,8 +11,8 @@ from torch import nn
 
 from reference.trainers import TRAINERS
 from suite.checks.bench import Bench
-from suite.contract import ContractError, load_trainer
-from suite.planting import slowed, wrong
+from suite.rank.contract import ContractError, load_trainer
+from suite.rank.planting import slowed, wrong
 
 HERE = f"{__file__}:"
 CPU = torch.device("cpu")

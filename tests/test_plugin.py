@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from suite import devices, plugin
-from suite.quiet import available_cores
+from suite.room.quiet import available_cores
 from tests import trainers_under_test
 from tests.project import REPOSITORY, Project
 

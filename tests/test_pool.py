@@ -19,7 +19,7 @@ import pytest
 from suite import failure
 from suite.failure import WorkerFailure
 from suite.pool import Group, Pool
-from suite.quiet import available_cores
+from suite.room.quiet import available_cores
 from tests import trainers_under_test
 from tests.processes import all_end
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from suite import progress
-from suite.progress import Progress, StreamProgress, fitted, phase
+from suite.run import progress
+from suite.run.progress import Progress, StreamProgress, fitted, phase
 
 EPOCHS = [
     "training ddp, seed 1: epoch 1 of 2; at most 1.0 min left",

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from suite.communication.projection import Projection, project
+from suite.communication.scaling_model import StepModel, propagated
 from suite.metrics import Interval
-from suite.projection import Projection, project
 from suite.record import Record
-from suite.scaling_model import StepModel, propagated
 from tests import records
 
 ONE_S = 0.056

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import suite
-from suite import purity
+from suite.rank import purity
 
 # As the hook of an editable install does: it leads a package to the working tree, whatever the search path says.
 FINDER = """\
@@ -36,7 +36,7 @@ import json, sys
 sys.path[:] = [path for path in sys.path if path]
 for name in {imported!r}:
     __import__(name)
-from suite import purity
+from suite.rank import purity
 try:
     purity.require_pure({root!r}, {allowed!r})
 except ImportError as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from suite import quiet
+from suite.room import quiet
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 

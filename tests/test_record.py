@@ -32,6 +32,7 @@ def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
         ("[" * 100_000, "not a whole JSON file"),
         ("[]", "content: Input should be a valid dictionary"),
         ("{}", "run_id: Field required"),
+        (json.dumps({"seed": 10**400}), "a whole number of 401 digits; a record of ours has 20 at most"),
         (json.dumps({"schema_version": 99}), "schema version 99 is newer than 3; update torch-scaling-suite"),
         (json.dumps({**records.make().model_dump(mode="json"), "extra": 1}), "extra: Extra inputs"),
         (
@@ -40,7 +41,7 @@ def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
         ),
         (records.make().model_dump_json().replace("NO BASELINE", "GREAT"), "cells.0.outcome: Input should be"),
     ],
-    ids=["empty", "truncated", "deep", "list", "object", "newer", "field", "nan", "outcome"],
+    ids=["empty", "truncated", "deep", "list", "object", "digits", "newer", "field", "nan", "outcome"],
 )
 def test_anything_else_is_refused_with_its_reason(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(RecordError, match=message):

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from suite import __main__, baselines, pages, render_command
+from suite import __main__, baselines
 from suite.baselines import Baseline
+from suite.cli import render as render_command
+from suite.history import pages
 from suite.record import Record
 from tests import records
 

@@ -10,7 +10,7 @@ import pytest
 from suite.render import sweep as render
 from suite.render.sparkline import BLOCKS
 from suite.render.sweep_figures import COLUMNS, best_start, found, sentences, texts
-from suite.sweep_record import Failed, Setting, Start, Sweep
+from suite.sweeps.record import Failed, Setting, Start, Sweep
 from tests.sweeps import grid, net, sweep
 
 HOSTILE = "<script>alert(1)</script>|`x`\n# heading"

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from suite import samples
-from suite.measurement import Measurement
 from suite.record import Window
+from suite.run import samples
+from suite.run.measurement import Measurement
 from tests.measurements import STEPS, add_session, add_sessions, arm, cell, forth_and_back, measurement, settings
 
 OWN, BASE = arm(), arm(side="base")

@@ -10,8 +10,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from suite import gate, job_summary
+from suite import job_summary
 from suite.benchmarks.test_scaling import properties
+from suite.cli import gate
 from suite.record import CellRecord, Record, read_model
 from tests import records, stand_in
 

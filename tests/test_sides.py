@@ -12,11 +12,11 @@ import pytest
 
 import reference
 import suite
-from suite import bases, sides
-from suite.bases import Base
-from suite.checkout import CheckoutError
+from suite.base import bases, sides
+from suite.base.bases import Base
+from suite.base.checkout import CheckoutError
+from suite.base.sides import Clerk, Sides
 from suite.failure import WorkerFailure
-from suite.sides import Clerk, Sides
 from tests.repositories import Repository
 
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from suite import results, suspicion
+from suite.base import suspicion
 from suite.baselines import AcceptedRun
 from suite.failure import WorkerFailure
-from suite.measurement import Measurement
 from suite.record import CellRecord, Record
+from suite.run import results
+from suite.run.measurement import Measurement
 from suite.verdict import Outcome
 from tests.measurements import (
     VERSIONS,

@@ -15,17 +15,18 @@ from pathlib import Path
 import pytest
 
 from suite import __main__ as commands
-from suite import sweep, sweep_record
+from suite.cli import sweep
 from suite.config import Config
 from suite.devices import Devices
 from suite.failure import WorkerFailure
-from suite.measurement import Measurement
-from suite.quiet import available_cores
 from suite.record import RecordError
-from suite.session import Say
-from suite.sweep_folder import FILES, alone_in
-from suite.sweep_record import RULES, Setting, Sweep, Trained
-from suite.sweeping import GivenUp
+from suite.room.quiet import available_cores
+from suite.run.measurement import Measurement
+from suite.run.session import Say
+from suite.sweeps import record as sweep_record
+from suite.sweeps.folder import FILES, alone_in
+from suite.sweeps.record import RULES, Setting, Sweep, Trained
+from suite.sweeps.training import GivenUp
 from tests.measurements import LENET, VERSIONS, settings
 from tests.project import Project
 from tests.sweeps import EPOCHS, net
@@ -37,7 +38,7 @@ NETS = 2 * (2 + 3)  # of each seed: .1 and .2 on one device; .1, .2 and .4 on tw
 
 
 class Pretending:
-    """In the place of `suite.sweeping.Trainings`: nets that come to what they are told.
+    """In the place of `suite.sweeps.training.Trainings`: nets that come to what they are told.
 
     Attributes:
         oracle: of the trainer.
@@ -319,7 +320,7 @@ class TestFailures:
     def test_a_disk_that_fills_up_keeps_the_nets_before(
         self, workers: Pretending, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
     ) -> None:
-        from suite import sweep_folder
+        from suite.sweeps import folder as sweep_folder
 
         def full(path: Path, text: str) -> None:
             if len(workers.trained) > 3:

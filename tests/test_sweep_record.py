@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from reference.schedule import LR_RULES
-from suite import sweep_record
 from suite.record import Environment, RecordError
-from suite.sweep_record import LINEAR_WARMUP, RULES, Row, Setting, Start, Sweep, scaled
+from suite.sweeps import record as sweep_record
+from suite.sweeps.record import LINEAR_WARMUP, RULES, Row, Setting, Start, Sweep, scaled
 from suite.workloads import BUILT_IN
 from tests.measurements import COMMIT, MACHINE, VERSIONS
 from tests.sweeps import grid, net, sweep

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from suite import sweeping
 from suite.failure import WorkerFailure
-from suite.session import FIRST_STEP_TIMEOUT_S, PATIENCE
-from suite.sweep_record import Setting
-from suite.sweeping import GIVEN_UP_AFTER, LEAST_EPOCH_S, GivenUp, Trainings
+from suite.run.session import FIRST_STEP_TIMEOUT_S, PATIENCE
+from suite.sweeps import training as sweeping
+from suite.sweeps.record import Setting
+from suite.sweeps.training import GIVEN_UP_AFTER, LEAST_EPOCH_S, GivenUp, Trainings
 from tests.measurements import LENET, cell, measurement, order, settings
 
 ONE, TWO = Setting(1, 32, 0.1, False), Setting(2, 64, 0.2, False)

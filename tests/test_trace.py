@@ -17,13 +17,15 @@ import pytest
 import torch
 from rich.console import Console
 
-from suite import arm, cells, profiling, trace
+from suite import cells
 from suite.__main__ import main
 from suite.cells import Cell
-from suite.profiling import TracedArm
-from suite.quiet import available_cores
-from suite.selection import Selection, select
-from suite.trace import Operator
+from suite.cli import trace
+from suite.cli.selection import Selection, select
+from suite.cli.trace import Operator
+from suite.rank import arm, profiling
+from suite.rank.profiling import TracedArm
+from suite.room.quiet import available_cores
 from suite.workloads import Workload
 from tests import trainers_under_test
 from tests.project import DATA, PYPROJECT, Project

@@ -13,14 +13,14 @@ from reference.evaluate import accuracy
 from reference.models.init import build
 from reference.schedule import warmup
 from reference.trainers.single import Single
-from suite import commands
-from suite.arm import open_dataset
-from suite.commands import State
-from suite.contract import ContractError
 from suite.failure import WorkerFailure
-from suite.learning import learn
 from suite.pool import Pool
-from suite.training import Training
+from suite.rank import commands
+from suite.rank.arm import open_dataset
+from suite.rank.commands import State
+from suite.rank.contract import ContractError
+from suite.rank.training import Training
+from suite.run.learning import learn
 from tests.learners import TEST, TRAIN, Noted, order, prepared, recipe
 from tests.project import REPOSITORY
 

@@ -19,8 +19,8 @@ import sys
 from collections.abc import Iterator
 
 from docs.evidence.log import ROOT
-from suite import quiet
-from suite.alpha_beta import Fit, busbw_gb_per_s, fit
+from suite.communication.alpha_beta import Fit, busbw_gb_per_s, fit
+from suite.room import quiet
 
 SIZES_BYTES = tuple(4**n for n in range(6, 12))
 ROUNDS = 6
@@ -102,7 +102,7 @@ def swept(rank: int) -> list[list[float]]:
     """Seconds a call, for every size and round, on this rank. Both ranks draw the same order."""
     from torch import distributed  # only here: the process that starts the ranks can do without
 
-    from suite.collectives import time_calls
+    from suite.rank.collectives import time_calls
 
     order = {
         "algorithm": "gloo",

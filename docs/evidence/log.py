@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from suite.git import git
+from suite.base.git import git
 
 ROOT = Path(__file__).parents[2]
 CODE = ("suite", "reference")  # what decides an outcome; the rest of the repository may change between runs

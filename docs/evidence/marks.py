@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from suite import changes
+from suite.history import changes
 
 NOISE = 0.02
 BEFORE = 30

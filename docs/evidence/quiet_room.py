@@ -4,7 +4,8 @@
     python -m docs.evidence.quiet_room --table
 
 Runs what `python -m suite calibrate` runs (a build against itself, nothing decided) for one cell, ddp, lenet, strong,
-two ranks, a few sessions at a time, with one measure of `suite.quiet` taken away in this process or in the trainer:
+two ranks, a few sessions at a time, with one measure of `suite.room.quiet` taken away in this process or in the
+trainer:
 
 - **not pinned**: workers are not bound to cores;
 - **two threads a rank**: no thread limit in the environment, and torch told to use every core. Where ranks are pinned,
@@ -39,9 +40,11 @@ from scipy.stats import chi2
 from docs.evidence.log import ROOT, Line, append, check_same_code, code_state, read_log
 from docs.evidence.recording import RecordedSession, of_record
 from docs.evidence.runs import ONE_CELL
-from suite import calibrate, cells, gate, quiet
+from suite import cells
+from suite.cli import calibrate, gate
 from suite.metrics import location
 from suite.record import Record
+from suite.room import quiet
 
 LOG = Path(__file__).with_name("quiet_room.jsonl")
 SESSIONS_A_RUN = 2  # more would share less of what changes between runs, fewer would mostly wait for starts

@@ -74,7 +74,7 @@ class Replayed:
 def judge(
     rounds: Sequence[Sequence[float]], case: Case, planned: int, session_s: float, learned: Learned | None
 ) -> Verdict:
-    """The one place that asks our rule, as `suite.judging` does for a run of a single cell with one base."""
+    """The one place that asks our rule, as `suite.run.judging` does for a run of a single cell with one base."""
     return verdict.paired(rounds, case.tolerance, 1, planned, session_s, learned)
 
 

@@ -8,8 +8,8 @@ The first, repeated until nothing is missing, makes the runs as on a machine tha
 them lean on what `python -m suite calibrate` has found; the last shows what they came to. Each run is `pytest
 -m scaling --scaling-trainer planted.py:X --scaling-against planted.py:Same` in a process of its own, for one cell: ddp,
 lenet, strong, two ranks. `Unchanged` is `Same` under another name. The others spend 3, 5 or 10 % more of their own
-step's time, at two ranks only (`suite.planting.slowed`). What is missing is drawn in a random order, so that no kind
-has the quiet hours for itself.
+step's time, at two ranks only (`suite.rank.planting.slowed`). What is missing is drawn in a random order, so that no
+kind has the quiet hours for itself.
 
 10 and 5 % are judged at the default tolerance of 5 % and the default budget. A slowdown below the tolerance may pass by
 contract, so 3 % is asked for as a user would who cares for it: tolerance 3 %, budget 300 s.
@@ -47,7 +47,7 @@ END_TIMEOUT_S = 60.0  # an interrupted pytest ends its workers and writes its re
 
 PLANTED = """\
 from reference.trainers.ddp import DDPTrainer
-from suite.planting import slowed
+from suite.rank.planting import slowed
 
 class Same(DDPTrainer):
     pass

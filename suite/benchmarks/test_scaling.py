@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from suite import samples
 from suite.cells import Cell, arm
 from suite.plugin import CONFIG, Run, ScalingWarning
 from suite.record import CellRecord, IntervalRecord, WaterfallRecord
 from suite.replay import Clock, replay
+from suite.run import samples
 from suite.verdict import Outcome
 
 CLOCK = Clock()

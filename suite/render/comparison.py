@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from suite.comparison import Comparison, Pair, Part
+from suite.history.comparison import Comparison, Pair, Part
 from suite.record import IntervalRecord, Record
 from suite.render import figures
 from suite.render.html.bounds import bounded

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from reference.closing_line import closing_line
 from suite.cells import short
-from suite.conditions import Conditions, disturbed
 from suite.record import Accuracy, BarRecord, CellRecord, IntervalRecord, Record
+from suite.room.conditions import Conditions, disturbed
 from suite.verdict import Outcome
 
 COLUMNS = (

@@ -10,7 +10,7 @@ from suite.render.html.environment import page
 from suite.render.markdown import text
 from suite.render.screen import Screen
 from suite.render.sweep_figures import COLUMNS, Found, best_start, found, named, sentences, texts
-from suite.sweep_record import LINEAR_WARMUP, ONE_DEVICE, Start, Sweep
+from suite.sweeps.record import LINEAR_WARMUP, ONE_DEVICE, Start, Sweep
 
 MAX_CHARTS = 12
 _TO_THE_LEFT = ("start", "rule", "mean curve")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from suite.metrics import Interval, from_values
 from suite.render.sparkline import sparkline
-from suite.sweep_record import LINEAR_WARMUP, ONE_DEVICE, Row, Setting, Start, Sweep, Trained, scaled
+from suite.sweeps.record import LINEAR_WARMUP, ONE_DEVICE, Row, Setting, Start, Sweep, Trained, scaled
 
 COLUMNS = ("start", "k", "rule", "batch", "lr", "accuracy", "- 1 device", "sec/epoch", "seeds", "mean curve")
 

@@ -13,7 +13,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from suite import compare, record, render_command
+from suite import record
+from suite.cli import compare
+from suite.cli import render as render_command
 from suite.record import Record
 from tests import records
 

@@ -12,10 +12,10 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
-from suite import sweep_record
 from suite.metrics import from_values
 from suite.render.sweep_figures import signed
-from suite.sweep_record import Setting, Start, Sweep, Trained, scaled
+from suite.sweeps import record as sweep_record
+from suite.sweeps.record import Setting, Start, Sweep, Trained, scaled
 
 SWEEPS = Path(__file__).parents[1] / "sweeps"
 START = Start(32, 0.1)

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from suite.baselines import Baseline
-from suite.conditions import GpuConditions
 from suite.record import Record, Session
 from suite.render import figures
 from suite.render.html.accepting import newest
 from suite.render.html.bounds import Rows, bounded
+from suite.room.conditions import GpuConditions
 
 MAX_LINES = 100  # of plan and settings, and of neighbours
 _UNKNOWN = "-"

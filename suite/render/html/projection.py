@@ -9,13 +9,13 @@ from markupsafe import Markup
 
 from suite.baselines import Baseline
 from suite.cells import short
+from suite.communication.projection import Projection, project
+from suite.communication.scaling_model import Expectation
 from suite.metrics import Interval
-from suite.projection import Projection, project
 from suite.record import Record
 from suite.render.figures import as_float, number
 from suite.render.html.bounds import Rows, bounded
 from suite.render.html.chart import Axis, Chart, Point, Series, figure
-from suite.scaling_model import Expectation
 
 MAX_CHARTS = 12
 

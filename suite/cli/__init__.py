@@ -1,0 +1,1 @@
+"""`python -m suite COMMAND`: one module a command, and what several of them share."""

@@ -1,0 +1,68 @@
+"""`python -m suite bisect`: one commit's verdict as the exit status that `git bisect run` understands.
+
+0 is good and 1 is bad. 125 skips a commit of which nothing can be said: too noisy, does not build, nothing to compare
+with. Anything above 127 ends the bisection. docs/bisect.md shows it at work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+
+import pytest
+
+from suite.cli import gate
+from suite.record import Record
+from suite.verdict import Outcome
+
+SUMMARY = "judge the commit that is checked out, for `git bisect run`"
+PYTEST_OPTIONS = True
+GOOD = 0
+BAD = 1
+SKIP = 125
+ABORT = 130
+
+_WITHOUT_A_RUN = {
+    int(pytest.ExitCode.INTERRUPTED): "a file could not be collected",
+    int(pytest.ExitCode.INTERNAL_ERROR): "pytest broke",
+    int(pytest.ExitCode.USAGE_ERROR): "pytest refused its options, or the project's conftest",
+    int(pytest.ExitCode.NO_TESTS_COLLECTED): "no cell was selected",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Nothing is asked beside pytest's own options."""
+
+
+def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
+    """Measure, and say why on stderr."""
+    ended = gate.run(pytest_arguments, lambda settings: dataclasses.replace(settings, explain=False))
+    status, reason = judge(ended.status, ended.run.record if ended.run else None, interrupted=ended.interrupted)
+    names = {GOOD: "good", BAD: "bad", SKIP: "skip", ABORT: "stop"}
+    print(f"bisect: {names[status]} ({status}): {reason}", file=sys.stderr)
+    return status
+
+
+def judge(status: int, record: Record | None, *, interrupted: bool) -> tuple[int, str]:
+    """What `git bisect run` is to do about a commit, and why.
+
+    A cell that fails decides, whatever became of the others; a commit is good only when all of them pass.
+
+    Args:
+        status: pytest's.
+        record: of the run; None where none began.
+        interrupted: by Ctrl-C.
+    """
+    if interrupted:
+        return ABORT, "interrupted"
+    if record is None:
+        return SKIP, _WITHOUT_A_RUN.get(status, f"nothing was measured (pytest's exit status {status})")
+    if failed := [f"{cell.id}: {cell.reason}" for cell in record.cells if cell.outcome is Outcome.FAIL]:
+        return BAD, "; ".join(failed)
+    open_cells = [
+        f"{cell.id}: {cell.outcome.value}: {cell.reason}" for cell in record.cells if cell.outcome is not Outcome.PASS
+    ]
+    if open_cells or not record.cells:
+        return SKIP, "; ".join(open_cells) or "no cell was measured"
+    return GOOD, "; ".join(f"{cell.id}: {cell.reason}" for cell in record.cells)

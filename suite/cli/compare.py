@@ -1,0 +1,80 @@
+"""`python -m suite compare FIRST SECOND`: two runs side by side. It informs, and its exit status is no verdict."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from suite import baselines, calibration
+from suite.baselines import Baseline
+from suite.calibration import Calibration
+from suite.cli import locate
+from suite.history import comparison
+from suite.history.comparison import Known
+from suite.record import Record, RecordError, read_model, write_atomically
+from suite.render import comparison as render
+
+SUMMARY = "lay two runs side by side: what differs around them, and which cells became slower or faster"
+PYTEST_OPTIONS = False
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what is asked."""
+    for which in ("first", "second"):
+        parser.add_argument(
+            which, metavar=which.upper(), help="a record.json, a run's folder, or a run's id under the report folder"
+        )
+    parser.add_argument("--markdown", action="store_true", help="print Markdown instead of tables")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a self-contained page as well")
+    parser.add_argument("--scaling-report-dir", metavar="DIR", help="the report folder (default: as pytest's)")
+
+
+def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
+    """Compare and print; 0, 4 where a run is unknown or cannot be read, 1 where the page cannot be written."""
+    try:
+        paths = [locate.record_of(name, asked.scaling_report_dir) for name in (asked.first, asked.second)]
+        first, second = (read_model(path, Record) for path in paths)
+    except ValueError as error:  # RecordError is one
+        print(f"compare: {error}", file=sys.stderr)
+        return int(pytest.ExitCode.USAGE_ERROR)
+    found = comparison.compare(first, second, _known(paths[1], second))
+    if asked.html is not None:
+        try:
+            write_atomically(asked.html, render.to_html(found))
+        except OSError as error:
+            print(f"compare: {asked.html} cannot be written: {error.strerror}", file=sys.stderr)
+            return 1
+    console = Console()
+    if asked.markdown:
+        print(render.to_markdown(found))
+    else:
+        print(render.terminal(found, console.width, color=console.is_terminal))
+    return 0
+
+
+def _known(path: Path, record: Record) -> Known:
+    """What the folder of the record's machine tells of how runs differ; what cannot be read is said and left out."""
+    machine = locate.machine_folder(path)
+    if machine is None or machine.name != record.machine.key:
+        return Known()
+    return Known(_baseline(machine), _calibration(machine))
+
+
+def _baseline(machine: Path) -> Baseline | None:
+    try:
+        return baselines.read(machine.parent, machine.name)
+    except RecordError as error:
+        print(f"compare: without what was accepted: {error}", file=sys.stderr)
+        return None
+
+
+def _calibration(machine: Path) -> Calibration | None:
+    try:
+        return calibration.read(machine.parent, machine.name)
+    except RecordError as error:
+        print(f"compare: without the calibration: {error}", file=sys.stderr)
+        return None

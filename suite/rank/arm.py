@@ -1,0 +1,241 @@
+"""What a worker times: one trainer on one workload at one world size, with its data feed (worker's side)."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+
+from reference.data import Dataset, feed
+from reference.data import load as load_dataset
+from reference.models.init import build
+from suite.rank import contract
+from suite.rank.timing import window
+from suite.room import quiet
+
+PARTS = ("train_X", "train_y", "test_X", "test_y")
+READ_AHEAD = {"resident": 0, "book": 8}  # minibatches that a loader keeps ready: torch's default, two a worker
+
+
+def bind(rank: int, order: dict[str, Any], *, compiler: bool = True) -> list[torch.device]:
+    """The devices that this process drives; binds it to them, and joins the process group where there is one.
+
+    Pinned here and not before torch is loaded, because loading it is most of a session's start and every core can help
+    with it. Nothing is allocated and no thread of a trainer, of gloo or of autograd is started before this.
+
+    Args:
+        rank: of this process.
+        order: the controller's description: processes, devices, backend, and the cores to pin to.
+        compiler: whether what runs here will load torch's compiler, which is then done on all cores too.
+    """
+    one = order["processes"] == "one"
+    devices = [torch.device(name) for name in (order["devices"] if one else [order["devices"][rank]])]
+    if compiler and not one:
+        # DistributedDataParallel and torch.optim load it at their first use, which takes as long as torch itself.
+        with quiet.fast_imports():
+            importlib.import_module("torch._dynamo")
+    if order["pinned"]:
+        quiet.pin(order["pinned"] if one else [order["pinned"][rank]])
+    if devices[0].type == "cuda":
+        torch.cuda.set_device(devices[0])
+    else:
+        torch.set_num_threads(1)
+    if not one:
+        join(order["backend"])
+    return devices
+
+
+def prepare_dataset(name: str, data_root: str, folder: str) -> dict[str, Any]:
+    """Load a dataset once, with the loader it belongs to, and keep its tensors in `folder` as .npy files.
+
+    Workers of every session map these files (see `open_dataset`), so the loader and what it imports is paid for once a
+    run and all arms read the same bytes.
+
+    Returns:
+        {"name", "folder", "idx_root": where the book's own loader finds the same samples, or None, "train_samples",
+        "test_samples"}.
+    """
+    dataset = load_dataset(name, Path(data_root))
+    Path(folder).mkdir(parents=True)
+    for part in PARTS:
+        numpy.save(Path(folder) / f"{part}.npy", getattr(dataset, part).numpy(), allow_pickle=False)
+    return {
+        "name": dataset.name,
+        "folder": folder,
+        "idx_root": str(dataset.idx_root) if dataset.idx_root is not None else None,
+        "train_samples": len(dataset.train_y),
+        "test_samples": len(dataset.test_y),
+    }
+
+
+def open_dataset(kept: dict[str, Any], device: torch.device, precision: str) -> Dataset:
+    """What `prepare_dataset` kept, whole, on `device` (a CPU maps it), samples in the workload's precision."""
+    tensors = {}
+    for part in PARTS:
+        array = numpy.load(Path(kept["folder"]) / f"{part}.npy", mmap_mode="c", allow_pickle=False)
+        tensor = torch.from_numpy(array)
+        tensors[part] = tensor.to(device, set_precision(precision) if tensor.is_floating_point() else tensor.dtype)
+    return Dataset(kept["name"], **tensors, idx_root=kept["idx_root"] and Path(kept["idx_root"]))
+
+
+def set_precision(precision: str) -> torch.dtype:
+    """Switch matrix products to what the workload says and return the parameters' dtype."""
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    return torch.float64 if precision == "float64" else torch.float32
+
+
+def make_trainer(
+    trainer: type[Any], model: nn.Module, devices: list[torch.device], lr: float, workload: dict[str, Any]
+) -> Any:
+    """Construct a trainer on a model in the workload's precision and memory format, and hold it against the protocol.
+
+    Raises:
+        suite.rank.contract.ContractError: what it offers as replicas is not what the protocol asks.
+    """
+    model = model.to(set_precision(workload["precision"]))
+    if workload["memory_format"] == "channels_last":
+        model = model.to(memory_format=torch.channels_last)
+    made = trainer(model, devices, lr=lr)
+    contract.check_instance(made, devices)
+    if workload["compile"]:
+        for replica in made.replicas:  # not the model: a trainer that copies it would lose the compilation
+            replica.compile()
+    return made
+
+
+class TimedArm:
+    """One arm, ready to run windows.
+
+    Every rank draws the same minibatches and keeps its shard; rank 0's weights count, and the other ranks start from
+    others, so that a missing broadcast would show.
+    """
+
+    def __init__(self, rank: int, devices: list[torch.device], arm: dict[str, Any]) -> None:
+        """Build model, trainer and feed.
+
+        Args:
+            rank: of this process.
+            devices: those that this process drives.
+            arm: the controller's description (see `suite.cells.Arm.describe`).
+        """
+        workload = arm["workload"]
+        per_device = arm["processes"] == "per-device"
+        self.rank, self.devices = rank, devices
+        self.global_batch: int = arm["global_batch"]
+        torch.manual_seed(arm["seed"] + rank)
+        model = build(workload["model"], workload["init"], arm["seed"] + rank)
+        self.trainer = make_trainer(contract.load_trainer(arm["trainer"]), model, devices, arm["lr"], workload)
+        dataset = open_dataset(arm["dataset"], devices[0], workload["precision"])
+        samples = len(dataset.train_y)
+        if samples < self.global_batch:
+            raise ValueError(
+                f"global batch {self.global_batch} is above the {samples} training samples of {dataset.name!r}; "
+                "use a smaller batch, fewer devices, or a larger dataset"
+            )
+        shard = {"world_size": arm["world_size"], "rank": rank} if per_device else {"world_size": 1, "rank": 0}
+        self._batches = self._endless(dataset, workload["loader"], arm, shard)
+        self._read_ahead = READ_AHEAD[workload["loader"]]
+        self._minibatch: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def gradient_bytes(self) -> int:
+        """What a replica has to exchange at every step; whole, also where every rank keeps a slice."""
+        trained = [p for p in self.trainer.replicas[0].parameters() if p.requires_grad]
+        return sum(p.numel() * p.element_size() for p in trained)
+
+    def window(self, steps: int) -> int:
+        """Nanoseconds of `steps` training steps with their feed; as `suite.rank.timing.window`."""
+        self._use_up()
+        return window(self._step, steps, self.devices)
+
+    def probe(self, steps: int, *, resident: bool, share: int, exchange: bool, alone: bool) -> int | None:
+        """Time a variant of the step, and leave the replicas as they were.
+
+        Args:
+            steps: in the window.
+            resident: train on one minibatch that stays in memory, without the feed.
+            share: on the first 1/share of it, rounded up, as of a batch of that size.
+            exchange: whether gradients are exchanged; without, the trainer needs `step_unsynced`.
+            alone: rank 0 only, while the others sleep.
+
+        Returns:
+            Nanoseconds; None from a rank that does not take part.
+        """
+        if alone and self.rank > 0:
+            return None
+        if not resident:
+            self._use_up()
+        step = self._resident_step(share, exchange) if resident else self._step
+        with _kept(self.trainer.replicas):
+            return window(step, steps, self.devices, together=not alone)
+
+    def close(self) -> None:
+        """Let the trainer end its threads."""
+        close_trainer(self.trainer)
+
+    def _resident_step(self, share: int, exchange: bool) -> Callable[[], Any]:
+        if self._minibatch is None:
+            self._minibatch = next(self._batches)
+        X, y = self._minibatch
+        samples = -(-len(X) // share)
+        batch = self.global_batch if share == 1 else samples
+        return partial(self.trainer.step if exchange else self.trainer.step_unsynced, X[:samples], y[:samples], batch)
+
+    def _use_up(self) -> None:
+        """Take what the loader has made ready while others were timed: a window is to see the pace that it can keep."""
+        for _ in range(self._read_ahead):
+            next(self._batches)
+
+    def _step(self) -> Any:
+        X, y = next(self._batches)
+        return self.trainer.step(X, y, self.global_batch)
+
+    def _endless(
+        self, dataset: Dataset, loader: str, arm: dict[str, Any], shard: dict[str, int]
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        epoch = 0
+        while True:
+            yield from feed(
+                dataset,
+                loader,
+                self.global_batch,
+                **shard,
+                device=self.devices[0],
+                seed=arm["seed"],
+                epoch=epoch,
+                drop_last=True,  # windows of equal work; the short last batch is counted by its samples instead
+                cpus=set(arm["free_cores"]),
+            )
+            epoch += 1
+
+
+@contextlib.contextmanager
+def _kept(replicas: Sequence[nn.Module]) -> Iterator[None]:
+    """Put parameters and buffers back in the end: steps without an exchange drift apart, and one minibatch overfits."""
+    tensors = [tensor for replica in replicas for tensor in (*replica.parameters(), *replica.buffers())]
+    before = [tensor.detach().clone() for tensor in tensors]
+    yield
+    with torch.no_grad():
+        for tensor, was in zip(tensors, before, strict=True):
+            tensor.copy_(was)
+
+
+def close_trainer(trainer: Any) -> None:
+    """Call the optional `close()` of a trainer."""
+    if callable(close := getattr(trainer, "close", None)):
+        close()
+
+
+def join(backend: str) -> None:
+    """Join this group's process group once; the launcher's environment says where."""
+    if not dist.is_initialized():
+        dist.init_process_group(backend)

@@ -1,0 +1,92 @@
+"""Faults planted into a trainer that is otherwise right, for the drill: a slow step and a wrong gradient (in workers).
+
+Both are subclasses of the trainer they spoil, so processes, oracle, replicas and loss are its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+
+from suite.rank.contract import load_trainer
+from suite.rank.timing import synchronise
+
+
+def slowed(spec: str, share: float, at: int | None = None) -> type[Any]:
+    """A trainer whose step takes longer by a share of itself.
+
+    The time is spent in a busy wait, after the step and measured by it, so that the share holds at any batch size. What
+    a window takes beside steps, its feed, grows no longer: the slowdown of a window is a little below `share`.
+
+    Args:
+        spec: a table name, module:Class or path.py:Class.
+        share: of the step's own time: 0.25 makes it a quarter longer.
+        at: the only world size at which it is slowed; None is all.
+
+    Raises:
+        ValueError: the share is negative, or not a number.
+        suite.rank.contract.ContractError: `spec` is no trainer.
+    """
+    if not share >= 0:
+        raise ValueError(f"share {share!r}: a slowdown is a share of the step's time, 0 or more")
+    inner: Any = load_trainer(spec)
+
+    class Slow(inner):  # type: ignore[misc]
+        def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
+            super().__init__(model, devices, lr=lr)
+            self.planted_devices = devices if at in (None, _world_size(self, devices)) else None
+
+        def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Any:
+            if self.planted_devices is None:
+                return super().step(X, y, global_batch_size)
+            synchronise(self.planted_devices)
+            start_ns = time.perf_counter_ns()
+            loss = super().step(X, y, global_batch_size)
+            synchronise(self.planted_devices)
+            now_ns = time.perf_counter_ns()
+            end_ns = now_ns + round(share * (now_ns - start_ns))
+            while time.perf_counter_ns() < end_ns:
+                pass
+            return loss
+
+    return Slow
+
+
+def wrong(spec: str) -> type[Any]:
+    """A trainer that updates with the sum over devices of mean gradients instead of their mean.
+
+    k devices take steps k times too long. The replicas agree to the bit, the loss falls, and one device alone is right:
+    only a comparison of gradients shows it.
+
+    Args:
+        spec: a table name, module:Class or path.py:Class.
+
+    Raises:
+        suite.rank.contract.ContractError: `spec` is no trainer.
+    """
+    inner: Any = load_trainer(spec)
+
+    class Wrong(inner):  # type: ignore[misc]
+        def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
+            super().__init__(model, devices, lr=lr)
+            self.planted_factor = _world_size(self, devices)
+
+        def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Any:
+            before = [[p.detach().clone() for p in replica.parameters()] for replica in self.replicas]
+            loss = super().step(X, y, global_batch_size)
+            with torch.no_grad():
+                for replica, old in zip(self.replicas, before, strict=True):
+                    for parameter, was in zip(replica.parameters(), old, strict=True):
+                        parameter.copy_(was + self.planted_factor * (parameter - was))
+            return loss
+
+    return Wrong
+
+
+def _world_size(trainer: Any, devices: Sequence[torch.device]) -> int:
+    return len(devices) if trainer.processes == "one" else dist.get_world_size()

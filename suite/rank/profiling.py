@@ -1,0 +1,87 @@
+"""A torch.profiler trace of training steps, in a file that the usual viewers open (worker's side).
+
+CPU activities of every thread, because a trainer that drives several CPU devices from one process has a thread for
+each; CUDA activities where the devices are CUDA ones. Two annotations tell the parts of a step apart: `feed` (drawing
+the minibatch) and `step` (the trainer's own: forward, backward, exchange, update).
+
+Not covered: Python frames, tensor shapes and memory, whose recording would change the small steps most.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch._C._profiler import _ExperimentalConfig  # torch's own name for it: there is no public way to every thread
+from torch.profiler import DeviceType, ProfilerActivity, profile, record_function
+
+from suite.rank.arm import TimedArm
+
+FEED = "feed"
+STEP = "step"
+
+
+class TracedArm(TimedArm):
+    """An arm whose steps are the measured ones, with their two parts annotated."""
+
+    def _step(self) -> Any:
+        with record_function(FEED):
+            X, y = next(self._batches)
+        with record_function(STEP):
+            return self.trainer.step(X, y, self.global_batch)
+
+
+def trace(arm: TracedArm, steps: int, path: Path) -> dict[str, Any]:
+    """Trace one window of steps and write it as a Chrome trace.
+
+    Args:
+        arm: warmed up.
+        steps: how many, at least 1.
+        path: of the file, which ends in .json.gz; its folder is there.
+
+    Returns:
+        {"duration_ns": of the window, slower than one that is not traced; "parts": microseconds in each annotation on
+        the host, all steps together; "operators": [{"name", "calls", "self_cpu_us", "self_cuda_us"}], the window's
+        sums over all threads}.
+
+    Raises:
+        OSError: the file cannot be written; nothing is left of it then.
+    """
+    activities = [ProfilerActivity.CPU]
+    if any(device.type == "cuda" for device in arm.devices):
+        activities.append(ProfilerActivity.CUDA)
+    # By default only the thread that starts the profiler is recorded, and those of autograd that serve it.
+    every_thread = _ExperimentalConfig(profile_all_threads=True)
+    with profile(activities=activities, experimental_config=every_thread) as profiler:
+        duration_ns = arm.window(steps)
+    _write(profiler, path)
+    return {"duration_ns": duration_ns, **_summary(profiler)}
+
+
+def _write(profiler: profile, path: Path) -> None:
+    """Write beside `path` first, so that who looks there finds a whole file or none."""
+    part = path.with_name(f".{path.name}")  # it ends in .gz as well: that is what makes torch compress it
+    try:
+        profiler.export_chrome_trace(str(part))
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _summary(profiler: profile) -> dict[str, Any]:
+    # What a GPU did stands a second time as entries of its own, and is counted with the operator that asked for it.
+    events = [event for event in profiler.key_averages() if event.device_type == DeviceType.CPU]
+    parts = (FEED, STEP)
+    return {
+        "parts": {event.key: event.cpu_time_total for event in events if event.key in parts},
+        "operators": [
+            {
+                "name": event.key,
+                "calls": event.count,
+                "self_cpu_us": event.self_cpu_time_total,
+                "self_cuda_us": event.self_device_time_total,
+            }
+            for event in events
+            if event.key not in parts
+        ],
+    }

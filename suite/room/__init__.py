@@ -1,0 +1,1 @@
+"""What surrounds a measurement: quieting a process, naming what disturbs it, recording the conditions of each block."""

@@ -1,0 +1,174 @@
+"""Reads the machine between windows: what others used of it, what the hypervisor took, clocks, heat.
+
+A reading starts no process and takes about a quarter of a millisecond with ten processes of ours. What a system does
+not show is None, so that a reading succeeds anywhere psutil does.
+
+Ours are the controller and everything that descends from it; `watch` looks them up once a session, because that takes
+a look at every process of the machine. What one of ours starts later, and keeps busy, counts as foreign.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+
+from suite.devices import Devices
+from suite.room import gpus
+from suite.room.conditions import TICK_S, Conditions, resolution_s
+from suite.room.gpus import GpuReading, Gpus
+
+CPUS = Path("/sys/devices/system/cpu")
+CPUINFO = Path("/proc/cpuinfo")
+CPUINFO_BYTES = 1 << 16  # some forty cores; on a machine of hundreds the whole file takes longer than a reading may
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The machine at one moment. CPU times are counted from some fixed point, in seconds.
+
+    Attributes:
+        at_s: of `time.monotonic()`.
+        busy_s: of all processes on all cores, without interrupts.
+        steal_s: that the hypervisor kept; None where the system does not show it.
+        own_s: of each process of ours that is still there.
+        load: over one minute.
+        mhz: of the slowest core that a rank is bound to; None where there is none, or the system does not show it.
+        known: GPU processes that are ours or were there before the run.
+    """
+
+    at_s: float
+    busy_s: float
+    own_s: dict[int, float]
+    load: float
+    steal_s: float | None = None
+    mhz: float | None = None
+    gpus: tuple[GpuReading, ...] = ()
+    known: frozenset[int] = field(default=frozenset())
+
+
+class Meter:
+    """Takes readings for one run. Use it as a context manager, entered before the first worker is on a GPU."""
+
+    def __init__(self, devices: Devices) -> None:
+        self._gpus = Gpus(devices)
+        self._frequency = Frequency(devices.cores)
+        self._own: set[psutil.Process] = set()
+        self._before_run: frozenset[int] = frozenset()
+        self._known: frozenset[int] = frozenset()
+
+    def __enter__(self) -> Meter:
+        self._gpus.__enter__()
+        self._before_run = self._known = _pids(self._gpus.read())
+        self.watch()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._gpus.__exit__(kind, error, trace)
+
+    def watch(self, roots: Iterable[int] | None = None) -> None:
+        """Look up which processes are ours; to be called when a session's workers are warm, before its first block.
+
+        Args:
+            roots: pids; they and what descends from them are ours. None is this process.
+        """
+        self._own = family(roots)
+        own = {process.pid for process in self._own}
+        here = _pids(self._gpus.read())
+        # None of ours on the GPUs, although they are warm: the pids are those of another namespace (a container), and
+        # ours cannot be told from others. Whoever is there now is taken for known then.
+        self._known = self._before_run | own if here & own else here
+
+    def read(self) -> Reading:
+        """The machine now. One of ours that has ended is left out, and forgotten."""
+        machine = psutil.cpu_times()
+        at_s = time.monotonic()
+        own_s = {}
+        for process in list(self._own):
+            try:
+                used = process.cpu_times()
+                own_s[process.pid] = used.user + used.system
+            except psutil.Error:
+                self._own.discard(process)
+        return Reading(
+            at_s=at_s,
+            busy_s=machine.user + getattr(machine, "nice", 0.0) + machine.system,
+            own_s=own_s,
+            load=psutil.getloadavg()[0],
+            steal_s=getattr(machine, "steal", None),
+            mhz=self._frequency.slowest_mhz(),
+            gpus=self._gpus.read(),
+            known=self._known,
+        )
+
+    def since(self, before: Reading) -> Conditions:
+        """The conditions from an earlier reading until now."""
+        return between(before, self.read())
+
+
+class Frequency:
+    """What the kernel says of the frequency of some cores."""
+
+    def __init__(self, cores: Iterable[int], cpus: Path = CPUS, cpuinfo: Path = CPUINFO) -> None:
+        self._cores = sorted(set(cores))
+        files = [cpus / f"cpu{core}" / "cpufreq" / "scaling_cur_freq" for core in self._cores]
+        self._files = [file for file in files if file.is_file()]
+        self._cpuinfo = cpuinfo
+
+    def slowest_mhz(self) -> float | None:
+        """The lowest of them; of any core, where only /proc/cpuinfo has it. None where nothing shows it."""
+        if not self._cores:
+            return None
+        with contextlib.suppress(OSError, ValueError):
+            if self._files:
+                return min(int(file.read_text()) for file in self._files) / 1000  # the files are in kHz
+            with self._cpuinfo.open(encoding="ascii", errors="replace") as file:
+                shown = re.findall(r"^cpu MHz\s*:\s*(\d+(?:\.\d+)?)$", file.read(CPUINFO_BYTES), re.MULTILINE)
+            return min(map(float, shown), default=None)
+        return None
+
+
+def between(before: Reading, after: Reading) -> Conditions:
+    """What lay between two readings. `foreign` is unknown when one of ours has ended, as nobody knows what it used."""
+    elapsed_s = max(after.at_s - before.at_s, TICK_S)  # nothing is counted in less than a tick
+    spent = [after.own_s[pid] - used for pid, used in before.own_s.items() if pid in after.own_s]
+    resolution = resolution_s(sum(used > 0 for used in spent)) / elapsed_s
+    foreign = None
+    if before.own_s.keys() <= after.own_s.keys():
+        foreign = max(after.busy_s - before.busy_s - sum(spent), 0.0) / elapsed_s
+    steal = None
+    if before.steal_s is not None and after.steal_s is not None:
+        steal = max(after.steal_s - before.steal_s, 0.0) / elapsed_s
+    return Conditions(
+        elapsed_s=round(elapsed_s, 4),
+        cores=psutil.cpu_count() or 1,
+        steal=None if steal is None else round(steal, 4),
+        foreign=None if foreign is None else round(foreign, 4),
+        resolution=round(resolution, 4),
+        load=round(after.load, 2),
+        mhz=after.mhz,
+        gpus=tuple(gpus.between(*pair, after.known) for pair in zip(before.gpus, after.gpus, strict=True)),
+    )
+
+
+def family(roots: Iterable[int] | None = None) -> set[psutil.Process]:
+    """Some processes and all that descend from them; this one where none are named. Those that have ended are not."""
+    found: set[psutil.Process] = set()
+    for pid in [os.getpid()] if roots is None else roots:
+        with contextlib.suppress(psutil.Error):
+            root = psutil.Process(pid)
+            found |= {root, *root.children(recursive=True)}
+    return found
+
+
+def _pids(readings: Sequence[GpuReading]) -> frozenset[int]:
+    return frozenset().union(*(reading.pids for reading in readings))

@@ -1,0 +1,99 @@
+"""Before a session: what each trainer is, the datasets, and what every arm's workers will be told.
+
+The controller imports neither torch nor any trainer. What can be told of a trainer without timing it is asked of a
+worker of its side, and every dataset is loaded once, by a worker, for all the others. What fails costs its own arms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from suite import cells
+from suite.base.checkout import CheckoutError
+from suite.base.sides import Sides
+from suite.cells import Arm
+from suite.failure import WorkerFailure
+from suite.room.quiet import available_cores
+from suite.run import accuracy
+from suite.run.measurement import Measurement
+from suite.run.session import Say
+
+TIMEOUT_S = 900.0  # for a dataset
+
+
+def prepare(run: Measurement, sides: Sides, arms: Sequence[Arm], say: Say) -> None:
+    """Make these arms ready to be timed: fills `run.orders`, or `run.lost` where one cannot be.
+
+    Args:
+        run: arms that are ready or lost already are left alone.
+        sides: where the arms' workers come from.
+        arms: what is to be timed.
+        say: is told what is going on.
+    """
+    new = [arm for arm in arms if arm not in run.orders and arm not in run.lost]
+    _describe(run, sides, new, say)
+    _load(run, sides, new, say)
+    sides.dismiss_clerks()  # nothing idle stays while others are timed
+    for arm in new:
+        if arm not in run.lost:
+            try:
+                run.orders[arm] = _order(run, sides, arm)
+            except CheckoutError as error:
+                run.lost[arm] = WorkerFailure(arm.side, str(error))
+
+
+def _describe(run: Measurement, sides: Sides, arms: Sequence[Arm], say: Say) -> None:
+    """A trainer that cannot be used, or ends its worker by being imported, costs its own cells."""
+    say("asking a worker about versions and trainers")
+    alive = [arm for arm in arms if arm not in run.lost]
+    for side, trainer in dict.fromkeys((arm.side, arm.trainer) for arm in alive):
+        if (side, trainer) in run.trainers:
+            continue
+        try:
+            located = sides.locate(side, trainer)
+            answer = sides.clerk(side).ask("describe", trainer=located, apart=sides.apart(side))
+            run.versions[side] = answer["versions"]
+            run.trainers[side, trainer] = {**answer["about"], "located": located}
+        except (WorkerFailure, CheckoutError) as error:
+            failure = error if isinstance(error, WorkerFailure) else WorkerFailure(side, str(error))
+            run.lost |= {arm: failure for arm in arms if (arm.side, arm.trainer) == (side, trainer)}
+
+
+def _load(run: Measurement, sides: Sides, arms: Sequence[Arm], say: Say) -> None:
+    """Datasets are the candidate's, for both sides: the same bytes."""
+    trained = {pair.workload for pair in accuracy.wanted_pairs(run)}
+    wanted: dict[str, set[str]] = {}
+    for workload in map(run.workload, dict.fromkeys(cell.workload for cell in run.cells)):
+        wanted.setdefault(workload.dataset, set()).add(workload.name)
+        if workload.accuracy is not None and (workload.name in trained or run.config.against is None):
+            wanted.setdefault(workload.accuracy.dataset, set()).add(workload.name)
+    for name, users in wanted.items():
+        if name in run.datasets:
+            continue
+        say(f"loading the dataset {name}")
+        kept, root = str(sides.folder / f"dataset-{len(run.datasets)}"), str(run.config.data_root)
+        ask = sides.clerk("candidate").ask
+        try:
+            run.datasets[name] = ask("prepare", TIMEOUT_S, dataset=name, data_root=root, folder=kept)
+        except WorkerFailure as failure:
+            run.lost |= {arm: failure for arm in arms if arm.workload in users}
+
+
+def _order(run: Measurement, sides: Sides, arm: Arm) -> dict[str, Any]:
+    devices, workload = run.config.devices, run.workload(arm.workload)
+    names, about = devices.names[: arm.world_size], run.trainers[arm.side, arm.trainer]
+    located = workload.model_copy(update={"model": sides.locate(arm.side, workload.model)})
+    return cells.describe(
+        arm,
+        located,
+        trainer=about["located"],
+        apart=sides.apart(arm.side),
+        processes=about["processes"],
+        devices=list(names),
+        backend=devices.backend(names),
+        pinned=list(devices.cores[: arm.world_size]),
+        free_cores=available_cores(),
+        seed=accuracy.SEED,
+        dataset=run.datasets[workload.dataset],
+    )
