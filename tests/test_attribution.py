@@ -17,7 +17,7 @@ from suite.failure import WorkerFailure
 from suite.record import WaterfallRecord
 from suite.room.quiet import available_cores
 from suite.run import attribution, results
-from suite.run.attribution import PLAIN, Target
+from suite.run.attribution import MAX_PAIRS, PLAIN, Target
 from suite.run.measurement import Measurement
 from suite.run.session import Crew, Sessions
 from tests.measurements import QUIET, add_sessions, arm, cell, measurement, order, settings
@@ -156,9 +156,17 @@ class TestProbing:
         run = prepared(TWO)
         del run.sessions[1:]
         asked = take_apart(run, Target(TWO, "candidate")).asked
-        assert len(asked) == 3 * 8
-        assert asked[:8] == asked[8:16] == asked[:15:-1]
-        assert len(run.sessions[0].probes) == 2 * 8
+        first, *rounds = (asked[start : start + 8] for start in range(0, len(asked), 8))
+        assert rounds == [first, first[::-1]] * MAX_PAIRS
+        assert len(run.sessions[0].probes) == 8 * 2 * MAX_PAIRS
+
+    def test_waterfalls_share_a_sessions_time_and_a_spent_budget_leaves_a_pair_of_rounds(self) -> None:
+        shared, spent = prepared(TWO, WEAK), prepared(TWO, config=settings(budget_s=-1.0))
+        take_apart(shared, *(Target(one, "candidate") for one in (TWO, WEAK)))
+        take_apart(spent, Target(TWO, "candidate"))
+        rounds = [1 + max(probe.round for probe in run.sessions[0].probes) for run in (shared, spent)]
+        assert 2 < rounds[0] < 2 * MAX_PAIRS
+        assert rounds[1] == 2
 
     def test_weak_scaling_needs_no_part_of_the_batch(self) -> None:
         run = prepared(WEAK)
@@ -243,7 +251,7 @@ class TestRecord:
         kept = results.to_record(run)
         again = type(kept).model_validate_json(kept.model_dump_json())
         assert again.cells[0].waterfalls == attribution.waterfalls(run, TWO)
-        assert len(again.sessions[0].probes) == 16
+        assert len(again.sessions[0].probes) == 8 * 2 * MAX_PAIRS
         assert next(found for found in again.arms if found.id == OWN.id).gradient_bytes == 516_272
 
 

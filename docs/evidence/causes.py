@@ -116,13 +116,14 @@ def one_run(cause: Cause, folder: Path) -> Record:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "suite.plugin", "--pyargs", "suite.benchmarks"]
     command += ["-m", "scaling", "-k", "test_scaling", "--scaling-devices", "cpu:2", "--scaling-world-sizes", "2"]
     command += ["--scaling-mode", "strong", "--scaling-trainer", cause.trainer, "--scaling-workload", cause.workload]
-    command += ["--scaling-budget", str(BUDGET_S), "--scaling-data-root", str(ROOT / "data")]
+    command += ["--scaling-budget", str(BUDGET_S), f"--scaling-data-root={ROOT / 'data'}"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with neighbour() if cause.neighbour else contextlib.nullcontext():
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     records = list(folder.glob("reports/*/runs/*/record.json"))
     if len(records) != 1:
-        raise RuntimeError(f"{cause.name}: {len(records)} records, expected one:\n{done.stdout[-2000:]}")
+        said = done.stdout[-2000:] + done.stderr[-2000:]
+        raise RuntimeError(f"{cause.name}: {len(records)} records, expected one:\n{said}")
     return read_model(records[0], Record)
 
 

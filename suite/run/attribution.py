@@ -23,6 +23,8 @@ from suite.run.session import FIRST_STEP_TIMEOUT_S, PATIENCE, Crew, Say, Session
 
 SESSIONS = 3  # the fewest that give a difference a usable interval
 WINDOW_S = 0.06
+SESSION_S = 6.0  # of a session, which its waterfalls share; each has a round forwards and one backwards at least
+MAX_PAIRS = 6  # of such rounds
 PLAIN = "suite.rank.independent:Independent"
 
 Whose = Literal["one", "plain", "own"]
@@ -85,9 +87,9 @@ def arms(run: Measurement, wanted: Iterable[Target]) -> list[Arm]:
 
 
 def probing(run: Measurement, sessions: Sessions, wanted: Sequence[Target], say: Say) -> Callable[[Crew], None]:
-    """What is done with a session's workers once its blocks are timed: a round forwards and one backwards for each.
+    """What is done with a session's workers once its blocks are timed: rounds forwards and backwards for each.
 
-    Where a round would not fit into what is left of the budget the cell goes without, and says so.
+    Where a pair of them would not fit into what is left of the budget the cell goes without, and says so.
     """
 
     def probe(crew: Crew) -> None:
@@ -98,30 +100,33 @@ def probing(run: Measurement, sessions: Sessions, wanted: Sequence[Target], say:
                 continue
             points = _points(run, target)
             needed_s = 3 * sum(max(WINDOW_S, sessions.step_s.get(whose["own"], 0.0)) for _ in points)
-            if crew.session.number > 0 and needed_s > run.config.budget_s - run.elapsed_s:
+            left_s = run.config.budget_s - run.elapsed_s
+            if crew.session.number > 0 and needed_s > left_s:
                 run.unexplained[target.cell] = f"the budget did not leave the {needed_s:.0f} s it takes"
                 continue
             say(f"session {crew.session.number + 1}: where the time goes: {target.cell.id}")
-            _Prober(run, crew, target, whose).go(points, rng)
+            _Prober(run, crew, target, whose).go(points, rng, min(SESSION_S, left_s) / len(wanted))
 
     return probe
 
 
 class _Prober:
-    """One target in one session: every variant once to warm it up, then a round forwards and one backwards."""
+    """One target in one session: every variant once to warm it up, then rounds forwards and backwards in turn."""
 
     def __init__(self, run: Measurement, crew: Crew, target: Target, whose: dict[Whose, Arm]) -> None:
         self._run, self._crew, self._target, self._arms = run, crew, target, whose
         self._step_s: dict[Point, float] = {}
 
-    def go(self, points: Sequence[Point], rng: random.Random) -> None:
-        """Time these variants in an order that is drawn."""
+    def go(self, points: Sequence[Point], rng: random.Random, allowed_s: float) -> None:
+        """Time these variants in an order that is drawn, in as many pairs of rounds as `allowed_s` has room for."""
         order = rng.sample(points, len(points))
         for point in order:
             if (taken := self._window(point, 1, FIRST_STEP_TIMEOUT_S)) is not None:
                 self._step_s[point] = max(taken) / 1e9
-        for number, turn in enumerate((order, order[::-1])):
-            for point in turn:
+        round_s = sum(max(WINDOW_S, step_s) for step_s in self._step_s.values())
+        pairs = max(1, min(MAX_PAIRS, int(allowed_s / (2 * round_s)))) if round_s else 0
+        for number in range(2 * pairs):
+            for point in order if number % 2 == 0 else order[::-1]:
                 if point in self._step_s:
                     steps = max(1, math.ceil(WINDOW_S / self._step_s[point]))
                     taken = self._window(point, steps, max(20.0, PATIENCE * steps * self._step_s[point]))
