@@ -13,6 +13,7 @@ from suite.workloads import Workload
 Side = Literal["candidate", "base", "pinned"]
 
 YARDSTICK = "single"  # the plain trainer on one device, whose time stands behind every speed-up
+PLAIN = "suite.rank.independent:Independent"  # the same on each of k devices, which exchange nothing
 
 
 def short(trainer: str) -> str:

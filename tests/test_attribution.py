@@ -12,12 +12,12 @@ from docs.evidence.causes import WORKLOADS
 from docs.evidence.planted_causes import DELAY_S
 from suite import cells
 from suite.base.bases import Base
-from suite.cells import Arm, Cell, Side
+from suite.cells import PLAIN, Arm, Cell, Side
 from suite.failure import WorkerFailure
 from suite.record import WaterfallRecord
 from suite.room.quiet import available_cores
 from suite.run import attribution, results
-from suite.run.attribution import MAX_PAIRS, PLAIN, Target
+from suite.run.attribution import MAX_PAIRS, Target
 from suite.run.measurement import Measurement
 from suite.run.session import Crew, Sessions
 from tests.measurements import QUIET, add_sessions, arm, cell, measurement, order, settings

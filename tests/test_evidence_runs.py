@@ -159,9 +159,9 @@ class TestRuns:
         with pytest.raises(RuntimeError, match=r"exit status 4 and 0 records(.|\n)*--scaling-mode 'sideways'"):
             runs.one_run("unchanged", tmp_path, options=("--scaling-mode", "sideways"))
 
-    @needs_two_cores
     def test_a_real_run_becomes_a_line(self, tmp_path: Path) -> None:
-        found = runs.one_run("unchanged", tmp_path, options=(*runs.ONE_CELL, "--scaling-budget", "1"))
+        one_device = ("--scaling-devices", "cpu:1", "--scaling-mode", "strong", "--scaling-budget", "1")
+        found = runs.one_run("unchanged", tmp_path, options=one_device)
         assert (found["kind"], found["outcome"], found["sessions"]) == ("unchanged", "INCONCLUSIVE", 1)
         assert found["log_ratios_1e4"][0]
         assert found["process_s"] > found["wall_s"] > 0

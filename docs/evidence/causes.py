@@ -42,11 +42,10 @@ dataset = "docs.evidence.planted_causes:images"
 batch = 16
 lr = 0.01
 
-[tool.scaling.workloads.book-loader]
-model = "lenet"
+[tool.scaling.workloads.hungry]
+model = "docs.evidence.planted_causes:linear"
 batch = 256
 lr = 0.01
-init = "default"
 loader = "book"
 
 [tool.pytest.ini_options]
@@ -67,7 +66,7 @@ class Cause:
 PLANTED = "docs.evidence.planted_causes:"
 CAUSES = (
     Cause("nothing"),
-    Cause("slow loader", workload="book-loader", expected=("feed",)),
+    Cause("slow loader", workload="hungry", expected=("feed",)),
     Cause("delayed exchange", trainer=PLANTED + "DelayedExchange", expected=("exchange",)),
     Cause("slow rank", trainer=PLANTED + "SlowRank", expected=("imbalance",)),
     Cause("tiny batch", workload="narrow", expected=("small batch",)),

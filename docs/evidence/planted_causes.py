@@ -60,8 +60,13 @@ def _one_by_one(function: Any, *arguments: Sequence[Any]) -> list[Any]:
 def narrow() -> nn.Module:
     """Many layers with little to do each, and hardly a parameter: a step takes as long on half of a batch."""
     return nn.Sequential(
-        nn.AvgPool2d(7), nn.Flatten(), nn.Linear(16, 16), *(nn.Tanh() for _ in range(400)), nn.Linear(16, 10)
+        nn.AvgPool2d(7), nn.Flatten(), nn.Linear(16, 16), *(nn.Tanh() for _ in range(2000)), nn.Linear(16, 10)
     )
+
+
+def linear() -> nn.Module:
+    """So little to compute that it waits for the loader, whose worker processes have the same cores at any k."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, 10))
 
 
 def images() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:

@@ -157,6 +157,7 @@ class Bench:
         arm = {
             "trainer": trainer,
             "processes": about["processes"],
+            "compiler": about["processes"] == "per-device",
             "devices": names,
             "pinned": [],
             "backend": self.devices.backend(names),

@@ -25,7 +25,7 @@ PARTS = ("train_X", "train_y", "test_X", "test_y")
 READ_AHEAD = {"resident": 0, "book": 8}  # minibatches that a loader keeps ready: torch's default, two a worker
 
 
-def bind(rank: int, order: dict[str, Any], *, compiler: bool = True) -> list[torch.device]:
+def bind(rank: int, order: dict[str, Any]) -> list[torch.device]:
     """The devices that this process drives; binds it to them, and joins the process group where there is one.
 
     Pinned here and not before torch is loaded, because loading it is most of a session's start and every core can help
@@ -33,12 +33,12 @@ def bind(rank: int, order: dict[str, Any], *, compiler: bool = True) -> list[tor
 
     Args:
         rank: of this process.
-        order: the controller's description: processes, devices, backend, and the cores to pin to.
-        compiler: whether what runs here will load torch's compiler, which is then done on all cores too.
+        order: the controller's description: processes, devices, backend, the cores to pin to, and whether what runs
+            here is known to load torch's compiler, which is then done before, on all cores.
     """
     one = order["processes"] == "one"
     devices = [torch.device(name) for name in (order["devices"] if one else [order["devices"][rank]])]
-    if compiler and not one:
+    if order.get("compiler"):
         # DistributedDataParallel and torch.optim load it at their first use, which takes as long as torch itself.
         with quiet.fast_imports():
             importlib.import_module("torch._dynamo")

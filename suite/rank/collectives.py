@@ -47,7 +47,7 @@ def time_calls(rank: int, order: dict[str, Any], size_bytes: int, calls: int, *,
         WrongSum: the check found a wrong number.
         ValueError: the algorithm is unknown.
     """
-    devices = arm.bind(rank, order, compiler=False)
+    devices = arm.bind(rank, order)
     ranks = range(len(devices)) if order["processes"] == "one" else [rank]
     all_reduce_ = _named(order)
     if check:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import platform
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
@@ -89,7 +90,7 @@ def setup(state: State, name: str, arm: dict[str, Any]) -> Answer:
     """Make ready to time an arm, under a name."""
     timed = state.timed[name] = arms.TimedArm(state.rank, state.devices(arm), arm)
     state.unproven[name] = arm.get("apart")
-    return {"gradient_bytes": timed.gradient_bytes}
+    return {"gradient_bytes": timed.gradient_bytes, "compiler": "torch._dynamo" in sys.modules}
 
 
 def window(state: State, name: str, steps: int) -> Answer:

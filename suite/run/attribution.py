@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Literal, NamedTuple
 
 from suite import cells, record
-from suite.cells import Arm, Cell, Side
+from suite.cells import PLAIN, Arm, Cell, Side
 from suite.diagnose import Point, Rounds, Waterfall, waterfall
 from suite.explain import About, grew, sentence
 from suite.failure import WorkerFailure
@@ -25,7 +25,6 @@ SESSIONS = 3  # the fewest that give a difference a usable interval
 WINDOW_S = 0.06
 SESSION_S = 6.0  # of a session, which its waterfalls share; each has a round forwards and one backwards at least
 MAX_PAIRS = 6  # of such rounds
-PLAIN = "suite.rank.independent:Independent"
 
 Whose = Literal["one", "plain", "own"]
 

@@ -12,7 +12,7 @@ from typing import Any
 from suite import cells
 from suite.base.checkout import CheckoutError
 from suite.base.sides import Sides
-from suite.cells import Arm
+from suite.cells import PLAIN, Arm
 from suite.failure import WorkerFailure
 from suite.room.quiet import available_cores
 from suite.run import accuracy
@@ -93,6 +93,7 @@ def _order(run: Measurement, sides: Sides, arm: Arm) -> dict[str, Any]:
         devices=list(names),
         backend=devices.backend(names),
         pinned=list(devices.cores[: arm.world_size]),
+        compiler=about["processes"] == "per-device" and arm.trainer != PLAIN,
         free_cores=available_cores(),
         seed=accuracy.SEED,
         dataset=run.datasets[workload.dataset],

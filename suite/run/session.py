@@ -219,6 +219,7 @@ class Sessions:
                 answers = crew.attempt(arm, lambda group: group.collect("setup"))
                 if answers is not None:
                     self.gradient_bytes[arm] = answers[0]["gradient_bytes"]
+                    self._orders[arm]["compiler"] = answers[0]["compiler"]  # the next session's workers know it
 
     def _warm_up(self, crew: Crew, timed: Sequence[Arm]) -> None:
         known = set(self.steps)
