@@ -322,5 +322,6 @@ def test_a_base_is_a_value() -> None:
 
 
 def test_torch_is_not_loaded_to_find_a_base() -> None:
-    code = "import sys; from suite import bases, checkout, purity; assert 'torch' not in sys.modules"
+    imports = "import sys, suite.base.bases, suite.base.checkout, suite.rank.purity"
+    code = f"{imports}; assert 'torch' not in sys.modules"
     subprocess.run([INTERPRETER, "-c", code], check=True, cwd=Path(__file__).parents[1])

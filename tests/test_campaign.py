@@ -186,7 +186,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(campaign, "Sessions", lambda *_: Pretending(made))
     monkeypatch.setattr(campaign, "Sides", lambda *_: PretendedSides(made))
     monkeypatch.setattr(campaign.preparing, "prepare", prepare)
-    monkeypatch.setattr(campaign.room, "neighbours", lambda devices: ("pid 1 (make) uses 90 % of a core",))
+    monkeypatch.setattr(campaign, "neighbours", lambda devices: ("pid 1 (make) uses 90 % of a core",))
     monkeypatch.setattr("suite.run.measurement.time", types.SimpleNamespace(monotonic=lambda: made.now))
     return made
 

@@ -14,11 +14,11 @@ import pytest
 
 from suite.checks.bench import Bench
 from suite.devices import parse
-from suite.room import meter
 from suite.room.conditions import disturbed
 from suite.room.gpus import GpuReading
 from suite.room.meter import Frequency, Meter, Reading, between, family
 from tests.busy import BURN, HOSTILE_NAME, PARENT, RENAMED, running, wait_for_use
+from tests.project import REPOSITORY
 
 
 def reading(at_s: float, busy_s: float, own_s: dict[int, float] | None = None, **more: object) -> Reading:
@@ -151,5 +151,5 @@ def test_cpuinfo_is_asked_where_there_is_no_driver_for_frequencies(tmp_path: Pat
 
 
 def test_reading_loads_no_torch() -> None:
-    check = "import sys, suite.room.check; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", check], cwd=Path(meter.__file__).parents[1]).returncode == 0
+    check = "import sys, suite.room.meter; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], cwd=REPOSITORY).returncode == 0

@@ -83,7 +83,7 @@ def test_a_wrong_gradient_is_seen_in_every_trainer_and_by_nothing_else(
 ) -> None:
     """One device alone is right, and replicas agree to the bit: without the check of gradients it would go unseen."""
     planted = tmp_path / "planted.py"
-    planted.write_text(f"from suite import planting\n\nWrong = planting.wrong({trainer!r})\n")
+    planted.write_text(f"from suite.rank import planting\n\nWrong = planting.wrong({trainer!r})\n")
     for check in ("start", "identity", "replicas", "inputs"):
         assert not bench.search(f"{planted}:Wrong", check, examples=3).failure
     assert "the gradient of" in bench.search(f"{planted}:Wrong", "gradient", examples=20, shrink=False).failure
