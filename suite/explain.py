@@ -34,7 +34,7 @@ def sentence(found: Waterfall, about: About) -> str:
     """The largest cause, and whether the batch on a device is still efficient."""
     gap, largest = found.gap_s, found.largest
     if gap.estimate <= 0 or (gap.low is not None and gap.low <= 0):
-        share = gap.estimate / found.measured_s.estimate
+        share = max(0.0, gap.estimate / found.measured_s.estimate)
         return f"Nothing to explain: {about.world_size} devices lose {share:.1%} of the step, which may be chance."
     text = _cause(largest, found, about)
     if largest.step_s.low is not None and largest.step_s.low <= 0:

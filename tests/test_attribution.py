@@ -20,7 +20,7 @@ from suite.run import attribution, results
 from suite.run.attribution import MAX_PAIRS, Target
 from suite.run.measurement import Measurement
 from suite.run.session import Crew, Sessions
-from tests.measurements import QUIET, add_sessions, arm, cell, measurement, order, settings
+from tests.measurements import QUIET, add_sessions, arm, cell, measurement, order
 from tests.project import REPOSITORY, Project
 
 TWO, WEAK = cell(2), cell(2, mode="weak")
@@ -80,11 +80,11 @@ def point_of(arm: Arm, variant: dict[str, Any]) -> str:
 def prepared(
     *measured: Cell, unsynced: bool = True, sides: Sequence[Side] = ("candidate",), **changes: Any
 ) -> Measurement:
-    """A run whose sessions have timed these cells."""
+    """A run whose sessions had these cells' workers, and no blocks, as those have that follow a FAIL."""
     run = measurement(*measured, **changes)
     add_sessions(run, {run.own(each): 0.03 for each in measured})
     for session in run.sessions:
-        session.probes.clear()
+        session.windows.clear()
     for side in sides:
         for trainer in ("ddp", PLAIN):
             run.trainers[side, trainer] = {"unsynced": unsynced, "processes": "per-device"}
@@ -97,10 +97,14 @@ def prepared(
 
 
 def take_apart(
-    run: Measurement, *wanted: Target, lost_ms: dict[str, float] | None = None, broken: Sequence[str] = ()
+    run: Measurement,
+    *wanted: Target,
+    lost_ms: dict[str, float] | None = None,
+    broken: Sequence[str] = (),
+    left_s: float = 100.0,
 ) -> Scripted:
     """Probe after every session of the run."""
-    sessions = Sessions({}, {}, random.Random(0), None, lambda: 0.0, lambda line: None)  # type: ignore[arg-type]
+    sessions = Sessions({}, {}, random.Random(0), None, lambda: left_s, lambda line: None)  # type: ignore[arg-type]
     sessions.step_s = {OWN: 0.02}
     group = Scripted(attribution.arms(run, wanted), lost_ms or {}, broken)
     for session in run.sessions:
@@ -161,12 +165,25 @@ class TestProbing:
         assert len(run.sessions[0].probes) == 8 * 2 * MAX_PAIRS
 
     def test_waterfalls_share_a_sessions_time_and_a_spent_budget_leaves_a_pair_of_rounds(self) -> None:
-        shared, spent = prepared(TWO, WEAK), prepared(TWO, config=settings(budget_s=-1.0))
+        shared, spent = prepared(TWO, WEAK), prepared(TWO)
         take_apart(shared, *(Target(one, "candidate") for one in (TWO, WEAK)))
-        take_apart(spent, Target(TWO, "candidate"))
+        take_apart(spent, Target(TWO, "candidate"), left_s=-1.0)
         rounds = [1 + max(probe.round for probe in run.sessions[0].probes) for run in (shared, spent)]
         assert 2 < rounds[0] < 2 * MAX_PAIRS
         assert rounds[1] == 2
+
+    def test_what_the_blocks_timed_is_not_timed_again_and_makes_the_gap_that_of_the_efficiency(self) -> None:
+        run = prepared(TWO)
+        add_sessions(run, {OWN: 0.030, ONE: 0.044})
+        asked = take_apart(run, Target(TWO, "candidate"), lost_ms={"exchange": 4.0}).asked
+        without_blocks = [session for session in run.sessions if not session.windows]
+        assert asked.count("step") == asked.count("one") == len(without_blocks) * (1 + 2 * MAX_PAIRS)
+        run.sessions[:] = [session for session in run.sessions if session.windows]
+        found = only(run)
+        assert (found.ideal_s.estimate, found.measured_s.estimate) == pytest.approx((0.022, 0.030), rel=1e-4)
+        bars = bars_ms(found)
+        assert bars["exchange"] == pytest.approx(4.0, abs=1e-3)
+        assert sum(bars.values()) == pytest.approx(8.0, abs=1e-2)
 
     def test_weak_scaling_needs_no_part_of_the_batch(self) -> None:
         run = prepared(WEAK)
@@ -190,9 +207,9 @@ class TestProbing:
         assert "unsynced went wrong" in " ".join(only(run).notes)
 
     def test_what_would_not_fit_into_the_budget_is_left_out_and_says_so(self) -> None:
-        run = prepared(TWO, config=settings(budget_s=-1.0))
+        run = prepared(TWO)
         first = run.sessions[0]
-        take_apart(run, Target(TWO, "candidate"))
+        take_apart(run, Target(TWO, "candidate"), left_s=-1.0)
         assert [session.number for session in run.sessions if session.probes] == [first.number]
         run.sessions[0].probes.clear()
         assert "the budget did not leave" in attribution.note(run, TWO)
@@ -247,6 +264,7 @@ class TestRecord:
 
     def test_probes_and_waterfalls_are_in_the_record_and_come_back(self) -> None:
         run = prepared(TWO)
+        add_sessions(run, {OWN: 0.030, ONE: 0.044}, count=1)
         take_apart(run, Target(TWO, "candidate"), lost_ms={"exchange": 5.0})
         kept = results.to_record(run)
         again = type(kept).model_validate_json(kept.model_dump_json())

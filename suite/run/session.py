@@ -151,7 +151,7 @@ class Sessions:
         self.step_s: dict[Arm, float] = {}
         self.gradient_bytes: dict[Arm, int] = {}
         self._pools, self._orders, self._rng = pools, orders, rng
-        self._meter, self._left_s, self._say = meter, left_s, say
+        self._meter, self.left_s, self._say = meter, left_s, say
         self.current = Session(-1)
         self._blocks = 0
 
@@ -243,7 +243,7 @@ class Sessions:
         """Blocks of every session of the run: timing balanced with starting, or fewer where the budget is short."""
         timed = [arm for arm in crew.groups if arm in self.step_s]
         block_s = sum(2 * self.steps[arm] * self.step_s[arm] for arm in timed) or WINDOW_S
-        budget_s = self._left_s() + start_s
+        budget_s = self.left_s() + start_s
         many = budget_s >= MANY_SESSIONS * (1 + MEASURE_SHARE) * start_s
         wanted_s = (MEASURE_SHARE_OF_MANY if many else MEASURE_SHARE) * start_s
         return min(MAX_BLOCKS, max(1, round(min(wanted_s, budget_s / FIRST_LOOK - start_s) / block_s)))
