@@ -20,7 +20,7 @@ from suite.run import attribution, results
 from suite.run.attribution import MAX_PAIRS, Target
 from suite.run.measurement import Measurement
 from suite.run.session import Crew, Sessions
-from tests.measurements import QUIET, add_sessions, arm, cell, measurement, order
+from tests.measurements import QUIET, add_sessions, arm, cell, measurement, order, settings
 from tests.project import REPOSITORY, Project
 
 TWO, WEAK = cell(2), cell(2, mode="weak")
@@ -207,12 +207,17 @@ class TestProbing:
         assert "unsynced went wrong" in " ".join(only(run).notes)
 
     def test_what_would_not_fit_into_the_budget_is_left_out_and_says_so(self) -> None:
-        run = prepared(TWO)
+        run = prepared(TWO, config=settings(min_sessions=1))
         first = run.sessions[0]
         take_apart(run, Target(TWO, "candidate"), left_s=-1.0)
         assert [session.number for session in run.sessions if session.probes] == [first.number]
         run.sessions[0].probes.clear()
         assert "the budget did not leave" in attribution.note(run, TWO)
+
+    def test_sessions_that_take_place_whatever_the_budget_is_are_all_used(self) -> None:
+        run = prepared(TWO)
+        take_apart(run, Target(TWO, "candidate"), left_s=-1.0)
+        assert all(session.probes for session in run.sessions[:4])
 
     def test_a_trainer_that_never_ran_is_not_asked(self) -> None:
         run = prepared(TWO)

@@ -115,7 +115,6 @@ def test_a_page_that_cannot_be_written_ends_with_one(reports: Path, capsys: pyte
     [
         (["nowhere"], "nowhere: expected a record.json, or the folder of a run, of a machine, or of reports"),
         (["--scaling-report-dir", "nowhere"], "nowhere: expected a record.json"),
-        (["--scaling-budget", "60"], "unrecognized arguments: --scaling-budget"),
     ],
 )
 def test_usage_errors_end_with_four(
@@ -123,6 +122,12 @@ def test_usage_errors_end_with_four(
 ) -> None:
     assert __main__.main(["render", *arguments]) == 4
     assert message in capsys.readouterr().err
+
+
+def test_an_option_of_a_run_is_a_usage_error(reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="4"):
+        __main__.main(["render", "--scaling-budget=60"])
+    assert "unrecognized arguments: --scaling-budget=60" in capsys.readouterr().err
 
 
 def test_wrong_settings_end_as_pytest_does(reports: Path) -> None:

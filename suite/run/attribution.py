@@ -90,7 +90,8 @@ def arms(run: Measurement, wanted: Iterable[Target]) -> list[Arm]:
 def probing(run: Measurement, sessions: Sessions, wanted: Sequence[Target], say: Say) -> Callable[[Crew], None]:
     """What is done with a session's workers once its blocks are timed: rounds forwards and backwards for each.
 
-    Where a pair of them would not fit into what is left of the budget the cell goes without, and says so.
+    Where a pair of them would not fit into what is left of the budget the cell goes without, and says so; but not in a
+    session that takes place whatever the budget is.
     """
 
     def probe(crew: Crew) -> None:
@@ -102,7 +103,7 @@ def probing(run: Measurement, sessions: Sessions, wanted: Sequence[Target], say:
             points = _points(run, target, crew.session)
             needed_s = 3 * sum(max(WINDOW_S, sessions.step_s.get(whose["own"], 0.0)) for _ in points)
             left_s = sessions.left_s()
-            if crew.session.number > 0 and needed_s > left_s:
+            if crew.session.number >= run.config.min_sessions and needed_s > left_s:
                 run.unexplained[target.cell] = f"the budget did not leave the {needed_s:.0f} s it takes"
                 continue
             say(f"session {crew.session.number + 1}: where the time goes: {target.cell.id}")
