@@ -80,11 +80,11 @@ def point_of(arm: Arm, variant: dict[str, Any]) -> str:
 def prepared(
     *measured: Cell, unsynced: bool = True, sides: Sequence[Side] = ("candidate",), **changes: Any
 ) -> Measurement:
-    """A run whose sessions had these cells' workers, and no blocks, as those have that follow a FAIL."""
+    """A run whose sessions have timed these cells."""
     run = measurement(*measured, **changes)
     add_sessions(run, {run.own(each): 0.03 for each in measured})
     for session in run.sessions:
-        session.windows.clear()
+        session.probes.clear()
     for side in sides:
         for trainer in ("ddp", PLAIN):
             run.trainers[side, trainer] = {"unsynced": unsynced, "processes": "per-device"}
@@ -172,19 +172,6 @@ class TestProbing:
         assert 2 < rounds[0] < 2 * MAX_PAIRS
         assert rounds[1] == 2
 
-    def test_what_the_blocks_timed_is_not_timed_again_and_makes_the_gap_that_of_the_efficiency(self) -> None:
-        run = prepared(TWO)
-        add_sessions(run, {OWN: 0.030, ONE: 0.044})
-        asked = take_apart(run, Target(TWO, "candidate"), lost_ms={"exchange": 4.0}).asked
-        without_blocks = [session for session in run.sessions if not session.windows]
-        assert asked.count("step") == asked.count("one") == len(without_blocks) * (1 + 2 * MAX_PAIRS)
-        run.sessions[:] = [session for session in run.sessions if session.windows]
-        found = only(run)
-        assert (found.ideal_s.estimate, found.measured_s.estimate) == pytest.approx((0.022, 0.030), rel=1e-4)
-        bars = bars_ms(found)
-        assert bars["exchange"] == pytest.approx(4.0, abs=1e-3)
-        assert sum(bars.values()) == pytest.approx(8.0, abs=1e-2)
-
     def test_weak_scaling_needs_no_part_of_the_batch(self) -> None:
         run = prepared(WEAK)
         assert "part" not in take_apart(run, Target(WEAK, "candidate"), lost_ms={"exchange": 4.0}).asked
@@ -269,7 +256,6 @@ class TestRecord:
 
     def test_probes_and_waterfalls_are_in_the_record_and_come_back(self) -> None:
         run = prepared(TWO)
-        add_sessions(run, {OWN: 0.030, ONE: 0.044}, count=1)
         take_apart(run, Target(TWO, "candidate"), lost_ms={"exchange": 5.0})
         kept = results.to_record(run)
         again = type(kept).model_validate_json(kept.model_dump_json())

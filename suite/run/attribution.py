@@ -19,7 +19,7 @@ from suite.explain import About, grew, sentence
 from suite.failure import WorkerFailure
 from suite.record import interval
 from suite.run.measurement import Measurement
-from suite.run.session import FIRST_STEP_TIMEOUT_S, PATIENCE, Crew, Say, Session, Sessions
+from suite.run.session import FIRST_STEP_TIMEOUT_S, PATIENCE, Crew, Say, Sessions
 
 SESSIONS = 4  # as many as the shortest profile has; a t-interval over fewer is too wide to say much
 WINDOW_S = 0.06
@@ -57,8 +57,6 @@ _VARIANTS: dict[Point, Variant] = {
     "resident": Variant("own"),
     "step": Variant("own", resident=False),
 }
-# What the blocks of a session time anyway, in more windows, and what efficiency is made of.
-_IN_BLOCKS: tuple[Point, ...] = ("one", "step")
 
 
 class Target(NamedTuple):
@@ -100,7 +98,7 @@ def probing(run: Measurement, sessions: Sessions, wanted: Sequence[Target], say:
             whose = target.arms(run)
             if whose["own"] in run.lost or whose["one"] in run.lost:
                 continue
-            points = _points(run, target, crew.session)
+            points = _points(run, target)
             needed_s = 3 * sum(max(WINDOW_S, sessions.step_s.get(whose["own"], 0.0)) for _ in points)
             left_s = sessions.left_s()
             if crew.session.number >= run.config.min_sessions and needed_s > left_s:
@@ -162,15 +160,12 @@ class _Prober:
         self._crew.session.probes.append(probe)
 
 
-def _points(run: Measurement, target: Target, session: Session) -> list[Point]:
-    """What is to be timed beside the session's blocks."""
+def _points(run: Measurement, target: Target) -> list[Point]:
     whose = target.arms(run)
     own = whose["own"]
     found: list[Point] = []
     for point, variant in _VARIANTS.items():
         arm = whose[variant.whose]
-        if point in _IN_BLOCKS and any(window.arm == arm.id for window in session.windows):
-            continue
         if point == "part" and target.cell.mode == "weak":
             continue
         if point == "unsynced" and not run.trainers[own.side, own.trainer]["unsynced"]:
@@ -184,7 +179,7 @@ def waterfalls(run: Measurement, cell: Cell) -> tuple[record.WaterfallRecord, ..
     """A cell's waterfall, and its base's where that was timed too."""
     found: dict[Side, Waterfall] = {}
     for side in run.compared(cell):
-        per_session = [_rounds(run, Target(cell, side), session) for session in run.sessions]
+        per_session = [_rounds(session.probes, cell, side) for session in run.sessions]
         made = waterfall(per_session, mode=cell.mode, world_size=cell.world_size)
         if made is not None:
             found[side] = made
@@ -204,23 +199,18 @@ def note(run: Measurement, cell: Cell) -> str:
     return "; ".join(cause for (arm, _), cause in run.unprobed.items() if arm == run.own(cell))
 
 
-def _rounds(run: Measurement, target: Target, session: Session) -> Rounds:
-    """Seconds a step of the ranks in every window: of the probes, and of the blocks where these have the variant."""
+def _rounds(probes: Sequence[record.Probe], cell: Cell, side: Side) -> Rounds:
+    """Seconds a step of the ranks in every window.
+
+    Blocks time "one" and "step" as well, and in more windows, but earlier: what disturbs them would be taken for the
+    difference between "step" and "resident", which is the feed.
+    """
     found: dict[Point, list[Sequence[float]]] = {}
-    for probe in session.probes:
-        if (probe.cell, probe.side) == (target.cell.id, target.side):
-            found.setdefault(probe.point, []).append(_step_s(probe.duration_ns, probe.steps))
-    whose = target.arms(run)
-    for point in _IN_BLOCKS:
-        arm = whose[_VARIANTS[point].whose]
-        timed = [w for w in session.windows if w.arm == arm.id and w.block not in session.left_out]
-        if timed and point not in found:
-            found[point] = [_step_s(window.duration_ns, run.steps[arm]) for window in timed]
+    for probe in probes:
+        if (probe.cell, probe.side) == (cell.id, side):
+            step_s = tuple(duration / probe.steps / 1e9 for duration in probe.duration_ns)
+            found.setdefault(probe.point, []).append(step_s)
     return found
-
-
-def _step_s(duration_ns: Sequence[int], steps: int) -> tuple[float, ...]:
-    return tuple(duration / steps / 1e9 for duration in duration_ns)
 
 
 def _to_record(
