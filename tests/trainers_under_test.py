@@ -34,14 +34,6 @@ class SlowAtTwo(DDPTrainer):
         return loss
 
 
-class Sleeps(Scratch):
-    """Right, and slower by much more than any noise."""
-
-    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
-        time.sleep(0.01)
-        return super().step(X, y, global_batch_size)
-
-
 class MeanOfMeans(DDPTrainer):
     """Wrong on uneven shards: averages the ranks' means."""
 
