@@ -30,7 +30,7 @@ from suite.room import quiet
 
 START_TIMEOUT_S = 120.0  # the first answer of a worker includes the import of torch, on a machine that may be busy
 END_TIMEOUT_S = 10.0
-ECHO_S = 3.0  # a rank that raised leaves the others waiting for it in a collective: they are given so long
+ECHO_S = 2.0  # a rank that raised leaves the others waiting for it in a collective: they are given so long
 TAIL_BYTES = 4000
 
 
