@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import re
 import subprocess
@@ -15,7 +14,6 @@ from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 
 from suite import cells
 from suite.__main__ import main
@@ -125,10 +123,7 @@ def answer(duration_ms: float, *operators: tuple[str, int, float, float], feed_u
 
 def printed(found: list[Operator]) -> list[str]:
     """The lines of a table: heading, rule, rows."""
-    console = Console(file=io.StringIO(), width=120)
-    with console.capture() as capture:
-        console.print(trace.table(found))
-    return [line for line in capture.get().splitlines() if line.strip()]
+    return [line for line in trace.table(found, 120).splitlines() if line.strip()]
 
 
 def test_operators_are_a_steps_and_all_ranks_together() -> None:

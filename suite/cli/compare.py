@@ -10,12 +10,10 @@ import pytest
 from rich.console import Console
 
 from suite import baselines, calibration
-from suite.baselines import Baseline
-from suite.calibration import Calibration
 from suite.cli import locate
 from suite.history import comparison
 from suite.history.comparison import Known
-from suite.record import Record, RecordError, read_model, write_atomically
+from suite.record import Record, read_model, write_atomically
 from suite.render import comparison as render
 
 SUMMARY = "lay two runs side by side: what differs around them, and which cells became slower or faster"
@@ -30,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
     parser.add_argument("--markdown", action="store_true", help="print Markdown instead of tables")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a self-contained page as well")
-    parser.add_argument("--scaling-report-dir", metavar="DIR", help="the report folder (default: as pytest's)")
+    locate.add_report_dir(parser)
 
 
 def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
@@ -61,20 +59,7 @@ def _known(path: Path, record: Record) -> Known:
     machine = locate.machine_folder(path)
     if machine is None or machine.name != record.machine.key:
         return Known()
-    return Known(_baseline(machine), _calibration(machine))
-
-
-def _baseline(machine: Path) -> Baseline | None:
-    try:
-        return baselines.read(machine.parent, machine.name)
-    except RecordError as error:
-        print(f"compare: without what was accepted: {error}", file=sys.stderr)
-        return None
-
-
-def _calibration(machine: Path) -> Calibration | None:
-    try:
-        return calibration.read(machine.parent, machine.name)
-    except RecordError as error:
-        print(f"compare: without the calibration: {error}", file=sys.stderr)
-        return None
+    return Known(
+        locate.known_of(machine, baselines.read, "compare: without what was accepted"),
+        locate.known_of(machine, calibration.read, "compare: without the calibration"),
+    )

@@ -1,15 +1,27 @@
-"""Which records somebody means: by file, by folder, or by a run's id under the report folder."""
+"""Which records somebody means: by file, by folder, or by a run's id under the report folder; what lies beside them."""
 
 from __future__ import annotations
 
+import argparse
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from suite.cli import gate
 from suite.config import Config
+from suite.record import RecordError
+
+Known = TypeVar("Known")
 
 RECORD = "record.json"
 # Of a run, of a machine, of a report folder.
 _LAYOUTS = (RECORD, f"runs/*/{RECORD}", f"*/runs/*/{RECORD}")
+
+
+def add_report_dir(parser: argparse.ArgumentParser) -> None:
+    """Declare the one option of pytest's that counts where nothing is measured."""
+    parser.add_argument("--scaling-report-dir", metavar="DIR", help="the report folder (default: as pytest's)")
 
 
 def report_dir(option: str | None) -> Path:
@@ -71,3 +83,18 @@ def machine_folder(record: Path) -> Path | None:
     """The folder of the machine that a record lies under; None for one that was taken elsewhere."""
     run = record.resolve().parent
     return run.parent.parent if run.parent.name == "runs" else None
+
+
+def known_of(machine: Path, read: Callable[[Path, str], Known | None], without: str) -> Known | None:
+    """What a machine's folder keeps beside its records; what cannot be read is said, and left out.
+
+    Args:
+        machine: the folder, named by the machine's key.
+        read: of a report folder and a key.
+        without: said before the reason.
+    """
+    try:
+        return read(machine.parent, machine.name)
+    except RecordError as error:
+        print(f"{without}: {error}", file=sys.stderr)
+        return None

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from suite import baselines
 from suite.baselines import Baseline
 from suite.cli import locate
 from suite.history import pages
@@ -30,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RECORD_OR_FOLDER",
         help="a record.json, or the folder of a run, of a machine or of reports (default: the report folder)",
     )
-    parser.add_argument("--scaling-report-dir", metavar="DIR", help="the report folder (default: as pytest's)")
+    locate.add_report_dir(parser)
 
 
 def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
@@ -56,28 +57,20 @@ def _reports(asked: argparse.Namespace) -> Path:
 
 def _write(records: Iterable[Path]) -> tuple[int, int]:
     """Write the pages of these records and of their machines; how many were, and how many cannot be read."""
-    baselines: dict[Path, Baseline | None] = {}
+    accepted: dict[Path, Baseline | None] = {}
     written = unread = 0
     for path in records:
         machine = locate.machine_folder(path)
-        if machine is not None and machine not in baselines:
-            baselines[machine] = _baseline(machine)
+        if machine is not None and machine not in accepted:
+            accepted[machine] = locate.known_of(machine, baselines.read, "render: without what was accepted")
         try:
             record = read_model(path, Record)
         except RecordError as error:
             print(f"render: left out: {error}", file=sys.stderr)
             unread += 1
             continue
-        pages.write_run(path.parent, record, None if machine is None else baselines[machine])
+        pages.write_run(path.parent, record, None if machine is None else accepted[machine])
         written += 1
-    for machine in baselines:
+    for machine in accepted:
         print(f"render: {pages.write_index(machine)}")
     return written, unread
-
-
-def _baseline(machine: Path) -> Baseline | None:
-    try:
-        return pages.baseline_of(machine)
-    except RecordError as error:
-        print(f"render: without what was accepted: {error}", file=sys.stderr)
-        return None

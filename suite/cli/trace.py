@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import os
 import re
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,10 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from suite import machine
 from suite.base.sides import Sides
@@ -31,6 +28,7 @@ from suite.cli.selection import select
 from suite.config import Config
 from suite.failure import WorkerFailure
 from suite.pool import START_TIMEOUT_S, Pool
+from suite.render.screen import Screen
 from suite.run import preparing
 from suite.run.measurement import Measurement
 from suite.run.session import FIRST_STEP_TIMEOUT_S, processes
@@ -117,19 +115,19 @@ def parts(answers: Sequence[Mapping[str, Any]], steps: int) -> str:
     return f"{whole_ms:.1f} ms a step while traced ({split})"
 
 
-def table(found: Sequence[Operator]) -> Table:
-    """The first operators, as they are printed."""
+def table(found: Sequence[Operator], width: int) -> str:
+    """The first operators, as they are printed in a terminal of `width` columns."""
     on_cuda = any(operator.cuda_ms > 0 for operator in found)
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    name = "operator, all ranks together"
+    columns = ["self CPU, ms a step", "calls a step", name]
+    rows = [[f"{operator.cpu_ms:.3f}", f"{operator.calls:g}", operator.name] for operator in found[:OPERATORS]]
     if on_cuda:
-        shown.add_column("self CUDA, ms a step", justify="right")
-    shown.add_column("self CPU, ms a step", justify="right")
-    shown.add_column("calls a step", justify="right")
-    shown.add_column("operator, all ranks together", overflow="fold")
-    for operator in found[:OPERATORS]:
-        times = [f"{operator.cuda_ms:.3f}"] if on_cuda else []
-        shown.add_row(*times, f"{operator.cpu_ms:.3f}", f"{operator.calls:g}", Text(operator.name))
-    return shown
+        columns.insert(0, "self CUDA, ms a step")
+        for row, operator in zip(rows, found, strict=False):
+            row.insert(0, f"{operator.cuda_ms:.3f}")
+    screen = Screen(width)
+    screen.table(columns, rows, left=[name])
+    return screen.text()
 
 
 def file_names(cells: Iterable[Cell]) -> list[str]:
@@ -159,7 +157,7 @@ def _trace_all(run: Measurement, folder: Path, warm_up: int, steps: int) -> int:
     sharing: dict[Arm, list[Cell]] = {}  # on one device strong and weak are the same step
     for cell in run.cells:
         sharing.setdefault(run.own(cell), []).append(cell)
-    console, traced = Console(), 0
+    width, traced = shutil.get_terminal_size().columns, 0
     with Sides(run.config.devices.kind, run.config.root) as sides:
         preparing.prepare(run, sides, list(sharing), _say)
         names = file_names(cells[0] for cells in sharing.values())
@@ -173,7 +171,7 @@ def _trace_all(run: Measurement, folder: Path, warm_up: int, steps: int) -> int:
                 continue
             traced += len(cells)
             _say(f"{what}: {parts(answers, steps)}")
-            console.print(table(operators(answers, steps)))
+            print(table(operators(answers, steps), width), flush=True)
     return traced
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from suite import baselines, history
+from suite import history
 from suite.baselines import Baseline
 from suite.record import Record, write_atomically
 from suite.render import html, index, markdown
@@ -37,15 +37,6 @@ def write_index(machine: Path) -> Path:
     path = machine / INDEX
     write_atomically(path, index.render(history.read(machine)))
     return path
-
-
-def baseline_of(machine: Path) -> Baseline:
-    """What was accepted on the machine whose folder this is.
-
-    Raises:
-        suite.record.RecordError: the file is there and cannot be read.
-    """
-    return baselines.read(machine.parent, machine.name)
 
 
 def _before(baseline: Baseline, record: Record) -> Baseline:

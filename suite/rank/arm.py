@@ -125,7 +125,7 @@ class TimedArm:
         Args:
             rank: of this process.
             devices: those that this process drives.
-            arm: the controller's description (see `suite.cells.Arm.describe`).
+            arm: the controller's description (see `suite.cells.describe`).
         """
         workload = arm["workload"]
         per_device = arm["processes"] == "per-device"
