@@ -33,6 +33,7 @@ MARKERS = (
     "gpu: needs CUDA devices",
     "scaling: a cell of the benchmark matrix",
     "correctness: a correctness check of the trainers under test",
+    "end_to_end: a whole run of the gate, minutes instead of seconds",
 )
 
 OURS = ("scaling", "correctness")
@@ -263,7 +264,7 @@ def correctness_bench(scaling_config: Config) -> Iterator[Bench]:
     from suite.pool import Pool
 
     paths = [Path.cwd(), scaling_config.root]
-    with Pool(kind=scaling_config.devices.kind, import_paths=paths) as pool:
+    with Pool(kind=scaling_config.devices.kind, import_paths=paths, warm=True) as pool:
         yield Bench(pool, scaling_config.devices)
 
 

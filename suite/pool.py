@@ -24,7 +24,7 @@ from types import TracebackType
 
 import reference
 import suite
-from suite import failure
+from suite import failure, template
 from suite.channel import Channel, ChannelClosed, ChannelGarbled, Message
 from suite.room import quiet
 
@@ -183,11 +183,14 @@ class Pool:
         import_paths: Sequence[Path] = (),
         reference_path: Path | None = None,
         python_path: str | None = None,
+        warm: bool = False,
     ) -> None:
         """Start the launcher.
 
         Args:
             kind: "cpu" or "cuda".
+            warm: whether workers may be forked from a process that has torch loaded (`suite.template`), which starts
+                them in milliseconds: for what is not timed. CUDA, and systems other than Linux, keep torch's agent.
             python: the interpreter of the launcher and its workers; it needs torch.
             import_paths: folders the workers may import a user's trainer or model from.
             reference_path: the package `reference` of these workers, if not the one that is loaded here.
@@ -202,9 +205,10 @@ class Pool:
         self._listener.listen(256)
         self._selector.register(self._listener, selectors.EVENT_READ, None)
         self._launcher_log = self.folder / "launcher.stderr"
+        module = "suite.template" if warm and kind == "cpu" and template.available() else "suite.launch"
         with self._launcher_log.open("wb") as log:
             self._process = subprocess.Popen(
-                [python, "-m", "suite.launch", "--socket", str(self.folder / "controller")],
+                [python, "-m", module, "--socket", str(self.folder / "controller")],
                 env=self._environment(kind, import_paths, reference_path, python_path),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -1,7 +1,7 @@
 """One worker process: one rank. Obeys the controller's commands, one at a time, and answers in JSON.
 
-It is started by torch's launcher with RANK, WORLD_SIZE and the store's address in its environment, and never imports
-the plugin. A stranger's trainer, model and dataset run here and nowhere else. Whatever a command raises goes back to
+It is started by torch's launcher, or forked from `suite.template`, with RANK, WORLD_SIZE and the store's address in its
+environment, and never imports the plugin. A stranger's trainer, model and dataset run here and nowhere else. Whatever a command raises goes back to
 the controller with its traceback; SIGUSR1 prints every thread's stack to stderr.
 """
 
@@ -13,17 +13,22 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
 
 from suite.channel import Channel, ChannelClosed, Message
 from suite.room import quiet
 
 
-def main() -> None:
-    """Connect, then serve commands until told to exit or until the controller has gone."""
+def main(argv: Sequence[str] | None = None) -> None:
+    """Connect, then serve commands until told to exit or until the controller has gone.
+
+    Args:
+        argv: the command line's arguments, by default this process's own.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", required=True)
     parser.add_argument("--group", required=True)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     quiet.die_with_parent()
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)

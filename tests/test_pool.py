@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from suite import failure
+from suite.checks.bench import Bench
 from suite.failure import WorkerFailure
 from suite.pool import Group, Pool
 from suite.room.quiet import available_cores
@@ -26,9 +27,13 @@ from tests.processes import all_end
 HERE = f"{trainers_under_test.__file__}:"
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    """A launcher of this module's own, whose processes can be counted."""
+@pytest.fixture(scope="module", params=["forked", pytest.param("executed", marks=pytest.mark.end_to_end)])
+def pool(request: pytest.FixtureRequest, bench: Bench) -> Iterator[Pool]:
+    """Where groups are started: the template that all tests share, and torch's agent."""
+    if request.param == "forked":
+        bench.close()  # so that the processes of this module's groups can be counted
+        yield bench.pool
+        return
     with Pool(kind="cpu") as made:
         yield made
 
@@ -92,8 +97,9 @@ def test_one_worker_times_any_precision_and_layout_and_leaves(pool: Pool, datase
         }.items():
             group.request("setup", name=name, arm=arm("single", 1, dataset, **changes) | {"processes": "one"})
             assert group.request("window", name=name, steps=1)[0]["duration_ns"] > 0
-        listening = psutil.Process(pool._process.pid).net_connections("tcp")
-        addresses = {c.laddr.ip for c in listening if c.status == psutil.CONN_LISTEN}
+        ours = [psutil.Process(pool._process.pid), *children_left(pool)]
+        listening = [c for process in ours for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
+        addresses = {c.laddr.ip for c in listening}
         assert addresses == {"127.0.0.1"}, "the store listens on loopback only"
     assert group.ended == {"event": "ended", "group": "fine", "failures": [], "cause": ""}
     assert not children_left(pool)
@@ -154,11 +160,13 @@ def test_an_interpreter_without_torch_is_a_clear_error(tmp_path: Path) -> None:
         pool.launch("torchless", 1)
 
 
-def test_nothing_is_left_when_the_controller_is_killed() -> None:
+@pytest.mark.end_to_end
+@pytest.mark.parametrize("warm", [True, False])
+def test_nothing_is_left_when_the_controller_is_killed(warm: bool) -> None:
     """SIGKILL leaves the controller no time to clean up: the kernel ends launcher and workers."""
     code = (
         "from suite.pool import Pool\n"
-        "pool = Pool(kind='cpu'); group = pool.launch('g', 2); group.wait_connected()\n"
+        f"pool = Pool(kind='cpu', warm={warm}); group = pool.launch('g', 2); group.wait_connected()\n"
         "print(pool._process.pid, *group.pids.values(), flush=True)\n"
         "import time; time.sleep(600)\n"
     )

@@ -1,0 +1,214 @@
+"""The template: a process that has torch loaded and forks groups of workers, for everything that is not timed.
+
+Loading torch and its compiler takes seconds of a core, and a forked worker has both at once. It takes the place of
+`suite.launch` in a pool that asks for it, and talks to the controller in the same messages: which group to start, and
+how each group ended, with the exit code or signal of every rank that failed in the order they failed.
+
+A fork copies one thread and all locks, so the template stays single-threaded: it runs no operation of torch, touches
+neither CUDA nor autograd, and imports no code of a user's. Every fork checks that it has one thread. Linux only.
+docs/adr/0013 says what is left to torch's agent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import importlib
+import os
+import random
+import selectors
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from suite import worker
+from suite.channel import Channel, ChannelClosed, Message
+from suite.room import quiet
+
+LOOPBACK = "127.0.0.1"
+
+# What a worker would load in its first case: torch, its compiler, and every trainer of the table.
+PRELOADED = (
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "suite.rank.commands",
+    "reference.trainers.data_parallel",
+    "reference.trainers.ddp",
+    "reference.trainers.fsdp",
+    "reference.trainers.gluon",
+    "reference.trainers.scratch_overlap",
+    "reference.trainers.weighted",
+)
+
+
+@dataclass
+class ForkedGroup:
+    """The living workers of one group, and how those that ended badly did.
+
+    Attributes:
+        running: rank by process id.
+        failures: {"rank", "exitcode", "pid"} of every rank that failed, the first one first.
+    """
+
+    running: dict[int, int] = field(default_factory=dict)
+    failures: list[dict[str, int]] = field(default_factory=list)
+
+    def end(self, pid: int, exitcode: int) -> None:
+        """Take note that a rank has ended; the first failure ends the ranks that are left, as torch's agent does."""
+        rank = self.running.pop(pid)
+        if exitcode == 0:
+            return
+        if not self.failures:
+            for other in self.running:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(other, signal.SIGKILL)
+        self.failures.append({"rank": rank, "exitcode": exitcode, "pid": pid})
+
+
+class Template:
+    """Forks groups on the controller's orders and reports how they ended."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(channel, selectors.EVENT_READ)
+        self._groups: dict[str, ForkedGroup] = {}
+
+    def serve(self) -> None:
+        """Obey until the controller closes the connection."""
+        while True:
+            for key, _ in self._selector.select():  # the controller's end closes the channel, which wakes this
+                if key.fileobj is self._channel:
+                    try:
+                        orders = self._channel.pump()
+                    except ChannelClosed:
+                        return
+                    for order in orders:
+                        self._start(order)
+                else:
+                    self._reap(key)
+
+    def _start(self, order: Message) -> None:
+        name = str(order["group"])
+        if (threads := count_threads()) > 1:
+            cause = f"the template has {threads} threads and cannot fork: something it imports has started one"
+            self._report(name, [], cause)
+            return
+        group = self._groups[name] = ForkedGroup()
+        with _listener() as listener:
+            for rank in range(int(order["nproc"])):
+                pid = os.fork()
+                if pid == 0:
+                    self._selector.close()
+                    self._channel.close()
+                    _work(order, rank, listener)
+                group.running[pid] = rank
+                self._selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (name, pid))
+
+    def _reap(self, key: selectors.SelectorKey) -> None:
+        name, pid = key.data
+        self._selector.unregister(key.fileobj)
+        os.close(key.fd)
+        _, status = os.waitpid(pid, 0)  # its descriptor said that it has ended
+        group = self._groups[name]
+        group.end(pid, os.waitstatus_to_exitcode(status))
+        if not group.running:
+            del self._groups[name]
+            self._report(name, group.failures, "")
+
+    def _report(self, name: str, failures: list[dict[str, int]], cause: str) -> None:
+        self._channel.send({"event": "ended", "group": name, "failures": failures, "cause": cause})
+
+
+def count_threads() -> int:
+    """Threads of this process, those that Python does not know included."""
+    return len(os.listdir("/proc/self/task"))
+
+
+def available() -> bool:
+    """Whether this system has what the template needs."""
+    return hasattr(os, "pidfd_open") and Path("/proc/self/task").is_dir()
+
+
+@contextlib.contextmanager
+def _listener() -> Iterator[socket.socket]:
+    """A port on loopback for the group's store. It is taken by binding it, so nobody else can take it meanwhile."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+        listener.bind((LOOPBACK, 0))
+        listener.listen(128)
+        yield listener
+
+
+def _work(order: Message, rank: int, listener: socket.socket) -> NoReturn:
+    """What a forked process does: become a rank of the group, as torch's agent would have started it, and serve."""
+    code = 1
+    try:
+        os.setsid()  # the controller ends a rank with its children by its process group
+        quiet.die_with_parent()
+        folder = Path(order["log_dir"]) / str(rank)
+        folder.mkdir(parents=True)
+        _redirect(folder)
+        size, port = int(order["nproc"]), listener.getsockname()[1]
+        os.environ |= {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(size),
+            "LOCAL_WORLD_SIZE": str(size),
+            "MASTER_ADDR": LOOPBACK,
+            "MASTER_PORT": str(port),
+            "TORCHELASTIC_RUN_ID": str(order["group"]),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",  # every rank is a client of the store that rank 0 keeps here
+        }
+        random.seed()
+        store = _store(listener, port) if rank == 0 else None
+        listener.close()
+        worker.main(order["args"])
+        del store
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _redirect(folder: Path) -> None:
+    targets = [(0, os.devnull, os.O_RDONLY)]
+    targets += [
+        (fd, str(folder / name), os.O_WRONLY | os.O_CREAT) for fd, name in ((1, "stdout.log"), (2, "stderr.log"))
+    ]
+    for fd, path, flags in targets:
+        opened = os.open(path, flags, 0o600)
+        os.dup2(opened, fd)
+        os.close(opened)
+
+
+def _store(listener: socket.socket, port: int) -> Any:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, and documented
+
+    return TCPStore(LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=os.dup(listener.fileno()))
+
+
+def main() -> None:
+    """Load torch, then serve the controller until it closes the connection."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--socket", required=True)
+    arguments = parser.parse_args()
+    quiet.die_with_parent()
+    with quiet.fast_imports():
+        for module in PRELOADED:
+            importlib.import_module(module)
+    gc.freeze()  # what every worker shares is not looked through, and so not copied, by their collectors
+    channel = Channel.connect(arguments.socket)
+    channel.send({"event": "launcher"})
+    Template(channel).serve()
+
+
+if __name__ == "__main__":
+    main()
