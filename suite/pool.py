@@ -24,7 +24,7 @@ from types import TracebackType
 
 import reference
 import suite
-from suite import failure, template
+from suite import failure
 from suite.channel import Channel, ChannelClosed, ChannelGarbled, Message
 from suite.room import quiet
 
@@ -205,7 +205,8 @@ class Pool:
         self._listener.listen(256)
         self._selector.register(self._listener, selectors.EVENT_READ, None)
         self._launcher_log = self.folder / "launcher.stderr"
-        module = "suite.template" if warm and kind == "cpu" and template.available() else "suite.launch"
+        forks = warm and kind == "cpu" and hasattr(os, "pidfd_open")
+        module = "suite.template" if forks else "suite.launch"
         with self._launcher_log.open("wb") as log:
             self._process = subprocess.Popen(
                 [python, "-m", module, "--socket", str(self.folder / "controller")],

@@ -39,10 +39,11 @@ PRELOADED = (
     "torch.distributed.fsdp",
     "suite.rank.commands",
     "reference.trainers.data_parallel",
-    "reference.trainers.ddp",
+    "reference.trainers.ddp_sync_bn",
     "reference.trainers.fsdp",
     "reference.trainers.gluon",
     "reference.trainers.scratch_overlap",
+    "reference.trainers.single",
     "reference.trainers.weighted",
 )
 
@@ -129,11 +130,6 @@ class Template:
 def count_threads() -> int:
     """Threads of this process, those that Python does not know included."""
     return len(os.listdir("/proc/self/task"))
-
-
-def available() -> bool:
-    """Whether this system has what the template needs."""
-    return hasattr(os, "pidfd_open") and Path("/proc/self/task").is_dir()
 
 
 @contextlib.contextmanager

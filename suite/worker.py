@@ -1,8 +1,8 @@
 """One worker process: one rank. Obeys the controller's commands, one at a time, and answers in JSON.
 
 It is started by torch's launcher, or forked from `suite.template`, with RANK, WORLD_SIZE and the store's address in its
-environment, and never imports the plugin. A stranger's trainer, model and dataset run here and nowhere else. Whatever a command raises goes back to
-the controller with its traceback; SIGUSR1 prints every thread's stack to stderr.
+environment, and never imports the plugin. A stranger's trainer, model and dataset run here and nowhere else. Whatever a
+command raises goes back to the controller with its traceback; SIGUSR1 prints every thread's stack to stderr.
 """
 
 from __future__ import annotations
