@@ -24,6 +24,11 @@ class ChannelGarbled(ConnectionError):
     """The peer sent something that is not one JSON object a line, or a line above `MAX_LINE_BYTES`."""
 
 
+def encode(message: Message) -> bytes:
+    """Encode a message as it travels."""
+    return json.dumps(message, allow_nan=True).encode() + b"\n"
+
+
 class Channel:
     """One end of a connection that carries one JSON object a line, in both directions."""
 
@@ -52,8 +57,12 @@ class Channel:
         Raises:
             ChannelClosed: the peer has gone.
         """
+        self.send_line(encode(message))
+
+    def send_line(self, encoded: bytes) -> None:
+        """Send one message that `encode` has made ready, as when several peers are told the same; raises as `send`."""
         try:
-            self._sock.sendall(json.dumps(message, allow_nan=True).encode() + b"\n")
+            self._sock.sendall(encoded)
         except OSError as error:
             raise ChannelClosed(str(error)) from error
 

@@ -25,7 +25,7 @@ from types import TracebackType
 import reference
 import suite
 from suite import failure
-from suite.channel import Channel, ChannelClosed, ChannelGarbled, Message
+from suite.channel import Channel, ChannelClosed, ChannelGarbled, Message, encode
 from suite.room import quiet
 
 START_TIMEOUT_S = 120.0  # the first answer of a worker includes the import of torch, on a machine that may be busy
@@ -46,6 +46,7 @@ class Group:
         self.answers: dict[int, Message] = {}
         self.ended: Message | None = None
         self._pool = pool
+        self._asked: Sequence[int] = ()
 
     def request(self, command: str, timeout_s: float = START_TIMEOUT_S, **arguments: object) -> list[Message]:
         """Ask every rank the same and wait for all answers.
@@ -59,21 +60,23 @@ class Group:
         self.post(command, **arguments)
         return self.collect(command, timeout_s)
 
+    def request_first(self, command: str, timeout_s: float = START_TIMEOUT_S, **arguments: object) -> Message:
+        """Ask rank 0 alone, and wait for its answer; raises as `request`."""
+        self._post([0], command, arguments)
+        return self.collect(command, timeout_s)[0]
+
     def post(self, command: str, **arguments: object) -> None:
         """Ask without waiting; `collect` waits. So many groups can work on something at the same time."""
-        self.answers.clear()
-        for channel in self.channels.values():
-            with contextlib.suppress(ChannelClosed):  # noticed as a lost rank when the answers are collected
-                channel.send({"command": command, **arguments})
+        self._post(range(self.size), command, arguments)
 
     def collect(self, command: str, timeout_s: float = START_TIMEOUT_S) -> list[Message]:
-        """Wait for every rank's answer to what was posted; as `request`.
+        """Wait for the answer of every rank that was asked; as `request`.
 
         An answer with a "raised" that is not empty tells of an exception which the command itself has caught.
         """
         deadline = time.monotonic() + timeout_s
         raised: tuple[int, Message] | None = None
-        while len(self.answers) < self.size:
+        while len(self.answers) < len(self._asked):
             self._raise_if_broken()
             if raised is None:
                 raised = next(((rank, answer) for rank, answer in self.answers.items() if answer.get("raised")), None)
@@ -84,12 +87,12 @@ class Group:
                     rank, answer = raised
                     what = "{where}: {error}; the other ranks wait for it".format_map(answer["raised"])
                     raise failure.raised(self.name, rank, what, answer["raised"]["traceback"])
-                missing = sorted(set(range(self.size)) - set(self.answers))
+                missing = sorted(set(self._asked) - set(self.answers))
                 stacks = self._stacks()
                 self.kill()
                 raise failure.silent(self.name, missing, command, timeout_s, stacks)
         self._raise_if_broken()
-        return [self.answers[rank] for rank in range(self.size)]
+        return [self.answers[rank] for rank in self._asked]
 
     @property
     def alive(self) -> bool:
@@ -127,6 +130,14 @@ class Group:
             self._pool.forget(channel)
         self.channels.clear()
         self._pool.groups.pop(self.name, None)
+
+    def _post(self, ranks: Sequence[int], command: str, arguments: Mapping[str, object]) -> None:
+        self.answers.clear()
+        self._asked = ranks
+        encoded = encode({"command": command, **arguments})
+        for rank in ranks:
+            with contextlib.suppress(ChannelClosed, KeyError):  # noticed as a lost rank when the answers are collected
+                self.channels[rank].send_line(encoded)
 
     def _raise_if_broken(self) -> None:
         if not self.alive:

@@ -97,8 +97,7 @@ class Bench:
         about = self.about(trainer)
         alone = self._observe(trainer, about, case.alone())[1][0] if about["oracle"] == "self" else None
         group, ranks = self._observe(trainer, about, case)
-        # Every rank is asked, as always; the first one judges.
-        return group.request("judge", check=check, case=case.as_json(), ranks=ranks, alone=alone)[0]
+        return group.request_first("judge", check=check, case=case.as_json(), ranks=ranks, alone=alone)
 
     def search(
         self, trainer: str, check: str, *, examples: int | None = None, fresh: bool = False, shrink: bool = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -59,10 +60,15 @@ class Seen:
         """The steps of the case."""
         return range(len(self.case.batches))
 
-    @property
+    @cached_property
     def names(self) -> list[str]:
         """Of the parameters, in order."""
-        return [name for name, _ in nets.build(self.case).named_parameters()]
+        return list(self._shapes)
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """How many values each of the parameters has, in order."""
+        return [shape.numel() for shape in self._shapes.values()]
 
     @property
     def half_the_digits(self) -> float:
@@ -103,10 +109,14 @@ class Seen:
         net, (X, y) = self.net(step), nets.minibatch(self.case, step)
         return derivative(net, self.mean_loss(net, X[samples], y[samples]))
 
+    @cached_property
+    def _shapes(self) -> dict[str, torch.Size]:
+        return {name: parameter.shape for name, parameter in nets.build(self.case).named_parameters()}
+
     def _shaped(self, values: list[list[float]]) -> Parameters:
         return [
-            torch.tensor(value, dtype=torch.float64).reshape(parameter.shape)
-            for parameter, value in zip(nets.build(self.case).parameters(), values, strict=True)
+            torch.tensor(value, dtype=torch.float64).reshape(shape)
+            for shape, value in zip(self._shapes.values(), values, strict=True)
         ]
 
 

@@ -128,14 +128,13 @@ def judge(check: str, seen: Seen) -> Judgement:
     """
     ranks = [(f"rank {rank}", observed) for rank, observed in enumerate(seen.ranks)]
     everyone = [("on one device", seen.alone), *ranks]
-    sizes = [parameter.numel() for parameter in nets.build(seen.case).parameters()]
     for who, observed in everyone:
         if observed is None:
             continue
         for values in observed["parameters"]:
-            if (found := [len(value) for value in values]) != sizes:
+            if (found := [len(value) for value in values]) != seen.sizes:
                 return Judgement(
-                    f"{who}, replicas[0] has parameters of {found} values, the model's have {sizes}",
+                    f"{who}, replicas[0] has parameters of {found} values, the model's have {seen.sizes}",
                     ("`replicas` must be the trained modules themselves",),
                 )
         if observed["raised"]:

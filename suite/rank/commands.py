@@ -154,9 +154,7 @@ def observe(state: State, arm: dict[str, Any], case: dict[str, Any]) -> Answer:
 def judge(
     state: State, check: str, case: dict[str, Any], ranks: list[dict[str, Any]], alone: dict[str, Any] | None
 ) -> Answer:
-    """Apply a check to what all ranks saw of the case that was observed last; rank 0 does it."""
-    if state.rank > 0:
-        return {}
+    """Apply a check to what all ranks saw of the case that was observed last; rank 0 alone is asked to."""
     seen = Seen(Case.from_json(case), ranks, alone, state.oracle, state.loss)
     return asdict(trainer_checks.judge(check, seen))
 
