@@ -69,6 +69,7 @@ def baseline(project: Project) -> Baseline:
     return Baseline(machine_key=about.key, runs=(run,))
 
 
+@pytest.mark.end_to_end
 def test_a_commit_is_measured_beside_an_older_one_and_what_that_lacks_is_an_error(
     project: Project, repository: Repository
 ) -> None:
@@ -142,6 +143,7 @@ def test_a_baseline_of_another_machine_is_an_error(project: Project, baseline: B
     assert project.records() == []
 
 
+@pytest.mark.end_to_end
 def test_a_single_accepted_run_passes_nothing_and_its_commit_is_rebuilt(
     project: Project, repository: Repository, baseline: Baseline
 ) -> None:

@@ -264,6 +264,7 @@ class TestRecord:
         assert next(found for found in again.arms if found.id == OWN.id).gradient_bytes == 516_272
 
 
+@pytest.mark.end_to_end
 @pytest.mark.skipif(len(available_cores()) < 2, reason="two ranks need two cores")
 def test_planted_causes_are_named_first_and_bars_sum_to_the_gap(
     project: Project, monkeypatch: pytest.MonkeyPatch

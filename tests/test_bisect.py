@@ -87,6 +87,7 @@ def run(repository: Repository, *arguments: str) -> subprocess.CompletedProcess[
 JUDGE = [sys.executable, "-m", "suite", "bisect", "--scaling-trainer", "train.py:Mine", "--scaling-workload", "tiny"]
 
 
+@pytest.mark.end_to_end
 def test_git_bisect_names_the_slow_commit(tmp_path: Path) -> None:
     """Six commits, of which one sleeps and one has lost its trainer; only the commit that sleeps is named."""
     repository = Repository(tmp_path / "project")

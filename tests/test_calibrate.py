@@ -60,6 +60,7 @@ def test_a_machine_that_finds_nothing_is_told_so() -> None:
     assert "no slowdown below tenfold" in calibrate.sentence(hopeless, Forecast(5, 12.0, 20.0, "within"), 60.0)
 
 
+@pytest.mark.end_to_end
 @needs_two_cores
 def test_a_machine_is_calibrated(project: Project) -> None:
     """From a project that only has the suite installed. A small budget makes short sessions, of one block each."""

@@ -61,7 +61,7 @@ def test_a_wrong_trainer_is_found_and_the_cause_named(bench: Bench, name: str, c
     assert re.search(cause, failure), failure
 
 
-def test_a_failure_is_shrunk_and_can_be_pasted(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_is_shrunk_and_can_be_pasted(bench: Bench) -> None:
     """13 = 7 + 6 is found as 3 = 2 + 1, the smallest minibatch that two devices share unevenly."""
     mutant = f"{REPOSITORY}/tests/mutants/mean_of_shard_means_one_process.py:Mutant"
     failure = bench.search(mutant, "gradient", examples=20).failure
@@ -69,8 +69,10 @@ def test_a_failure_is_shrunk_and_can_be_pasted(bench: Bench, capsys: pytest.Capt
     assert "net {'inputs': 1}" in failure
     command = shlex.split(failure.partition("see it again: ")[2].splitlines()[0])
     assert command[:3] == ["python", "-m", "suite.checks"]
-    assert again.main(command[3:]) == 1
-    assert failure.splitlines()[0] in capsys.readouterr().out
+    named, check, case = command[3:]
+    right, said = again.put(bench, named, check, Case.from_json(json.loads(case)))
+    assert not right
+    assert failure.splitlines()[0] in said
 
 
 def test_of_the_bugs_that_fit_the_smallest_case_only_those_remain_that_fit_larger_ones(bench: Bench) -> None:
@@ -86,6 +88,7 @@ def test_a_failure_that_does_not_come_back_is_one_all_the_same(bench: Bench) -> 
     assert "not every time: the same case was right when it was put to the trainer again" in failure
 
 
+@pytest.mark.end_to_end
 def test_a_case_again_that_is_right(capsys: pytest.CaptureFixture[str]) -> None:
     assert again.main(["scratch", "gradient", '{"world_size": 3, "batches": [5]}']) == 0
     assert capsys.readouterr().out == "right\n"
@@ -141,10 +144,13 @@ def test_one_rank_that_raises_is_a_refusal_although_the_others_hang(bench: Bench
     assert caught.value.raised
 
 
-def test_the_marker_selects_the_checks_of_the_trainer_and_nothing_else(project: Project) -> None:
-    """All trainers of the table without an option; exit status 1 and JUnit's failure for a wrong one."""
-    everything = project.correctness("--collect-only", "-q")
+def test_the_marker_selects_every_check_of_every_trainer_and_nothing_else(project: Project) -> None:
+    everything = project.inline("-m", "correctness", "--collect-only", "-q", package="suite.checks")
     everything.stdout.fnmatch_lines([f"*{len(TRAINERS) * len(CHECKS)} tests collected*"])
+
+
+@pytest.mark.end_to_end
+def test_a_wrong_trainer_is_a_failure_in_exit_status_and_junit(project: Project) -> None:
     arguments = ["--scaling-trainer", "data_parallel", "--scaling-trainer", HERE + "LeavesNaN"]
     result = project.correctness(*arguments, "-k", "inputs or batch_norm", "--junitxml", "junit.xml")
     assert result.ret == 1
@@ -158,6 +164,7 @@ def test_the_marker_selects_the_checks_of_the_trainer_and_nothing_else(project: 
     assert "see it again: python -m suite.checks" in (project.path / "junit.xml").read_text()
 
 
+@pytest.mark.end_to_end
 def test_the_nightly_profile_is_known_in_any_project_and_has_ten_times_the_examples(project: Project) -> None:
     """Ten times a quarter of hypothesis's own hundred."""
     arguments = ["--scaling-trainer", "single", "-k", "start", "--hypothesis-profile", "nightly"]
@@ -166,14 +173,14 @@ def test_the_nightly_profile_is_known_in_any_project_and_has_ten_times_the_examp
 
 
 def test_an_unknown_trainer_is_a_usage_error(project: Project) -> None:
-    result = project.correctness("--scaling-trainer", "dpp")
+    result = project.inline("-m", "correctness", "--scaling-trainer", "dpp", package="suite.checks")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*--scaling-trainer 'dpp': valid values are single*"])
 
 
 def test_gpus_that_are_not_there_are_one_failing_item(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    result = project.correctness("--scaling-devices", "cuda:2")
+    result = project.inline("-m", "correctness", "--scaling-devices", "cuda:2", package="suite.checks")
     assert result.ret == 1
     result.assert_outcomes(failed=1, deselected=len(TRAINERS) * len(CHECKS) - 1)
     result.stdout.fnmatch_lines(["CUDA: 0 device(s) found, 2 needed*"])

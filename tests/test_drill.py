@@ -135,6 +135,7 @@ def test_a_slowdown_that_is_none_is_a_usage_error(share: str, capsys: pytest.Cap
     assert f"{share!r}: expected a share of the step's time above 0" in capsys.readouterr().err
 
 
+@pytest.mark.end_to_end
 def test_both_faults_turn_the_gate_red(project: Project) -> None:
     """As in a project that only has the suite installed; a step of 400 % more is seen on any machine.
 

@@ -23,7 +23,7 @@ def test_the_list_of_options_is_frozen() -> None:
 
 
 def test_every_option_has_help_and_an_ini_twin(project: Project) -> None:
-    found = project.pytest("--help").stdout.str()
+    found = project.inline("--help").stdout.str()
     for name in FROZEN:
         assert f"--scaling-{name}" in found
         assert f"scaling_{name.replace('-', '_')}" in found
@@ -47,7 +47,7 @@ def test_a_profile_brings_its_budget_and_the_users_own_is_kept_to(project: Proje
 
 
 def test_the_header_shows_effective_settings(project: Project) -> None:
-    result = project.pytest("--collect-only", "--scaling-devices", "cpu:2", "--scaling-world-sizes", "2,1")
+    result = project.inline("--collect-only", "--scaling-devices", "cpu:2", "--scaling-world-sizes", "2,1")
     result.stdout.fnmatch_lines(["scaling: devices cpu:2*, world sizes 1, 2, trainers scratch, data_parallel, ddp,*"])
 
 
@@ -110,7 +110,7 @@ def test_a_bad_value_is_refused_with_the_valid_ones(project: Project, arguments:
 
 
 def test_a_usage_error_is_exit_status_4(project: Project) -> None:
-    result = project.pytest("--scaling-trainer", "nope")
+    result = project.inline("--scaling-trainer", "nope")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: *--scaling-trainer 'nope': valid values are single, scratch, *"])
 

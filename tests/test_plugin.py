@@ -18,7 +18,7 @@ import pytest
 from suite import devices, plugin
 from suite.room.quiet import available_cores
 from tests import trainers_under_test
-from tests.project import REPOSITORY, Project
+from tests.project import REPOSITORY, TINY, Project
 
 HERE = f"{trainers_under_test.__file__}:"
 needs_two_cores = pytest.mark.skipif(len(available_cores()) < 2, reason="two CPU workers need two cores")
@@ -73,6 +73,7 @@ def test_a_first_run(project: Project) -> None:
     assert not workers(project)
 
 
+@pytest.mark.end_to_end
 @needs_two_cores
 def test_what_breaks_is_an_error_and_the_rest_goes_on(project: Project) -> None:
     """One rank killed, one class without a part: each its own ERROR; the others are measured."""
@@ -101,6 +102,7 @@ def test_what_breaks_is_an_error_and_the_rest_goes_on(project: Project) -> None:
     assert not workers(project)
 
 
+@pytest.mark.end_to_end
 @needs_two_cores
 def test_an_interrupt_keeps_what_was_measured_and_leaves_nothing(project: Project) -> None:
     arguments = ["-p", "suite.plugin", "--pyargs", "suite.benchmarks", "-m", "scaling", "--scaling-workload", "tiny"]
@@ -138,22 +140,22 @@ def test_gpu_cells_without_a_gpu_are_one_failing_item(project: Project, monkeypa
         ("gpu", ["--scaling-devices", "cuda:1"]),
         ("scaling", ["--scaling-devices", "cuda"]),
     ):
-        result = project.pytest("-m", marker, *arguments)
+        result = project.inline("-m", marker, *arguments)
         result.assert_outcomes(failed=1, deselected=result.parseoutcomes().get("deselected", 0))
         assert result.ret == 1
         result.stdout.fnmatch_lines(["*CUDA: 0 device(s) found, 1 needed; check the driver*"])
 
 
 def test_too_few_devices_are_one_failing_item(project: Project) -> None:
-    result = project.scaling("--scaling-require-devices", "3")
+    result = project.inline(*TINY, "--scaling-require-devices", "3")
     result.assert_outcomes(failed=1, deselected=12)
     result.stdout.fnmatch_lines(["*CPU: 2 device(s) found, 3 needed*"])
 
 
 def test_nothing_is_timed_under_xdist(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     (project.path / "fake_xdist.py").write_text("def pytest_configure(config):\n    config.workerinput = {}\n")
-    monkeypatch.setenv("PYTHONPATH", f"{REPOSITORY}:{project.path}")
-    result = project.scaling("-p", "fake_xdist")
+    monkeypatch.syspath_prepend(project.path)
+    result = project.inline(*TINY, "-p", "fake_xdist")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*not timed under xdist*"])
 
@@ -165,10 +167,8 @@ def test_a_broken_baseline_is_an_error_before_anything_is_measured(project: Proj
     path = project.path / "reports" / key / "baseline.json"
     path.parent.mkdir(parents=True)
     path.write_text("{")
-    result = project.scaling(
-        *("--scaling-trainer", "single", "--scaling-world-sizes", "1", "--scaling-mode", "strong", "--scaling-accept"),
-        *("--scaling-budget", "1"),
-    )
+    one_cell = ["--scaling-trainer", "single", "--scaling-world-sizes", "1", "--scaling-mode", "strong"]
+    result = project.inline(*TINY, *one_cell, "--scaling-accept", "--scaling-budget", "1")
     assert result.ret == 1
     result.assert_outcomes(errors=1, deselected=1)
     result.stdout.fnmatch_lines(["*baseline.json: not a whole JSON file*"])
@@ -176,7 +176,7 @@ def test_a_broken_baseline_is_an_error_before_anything_is_measured(project: Proj
 
 
 def test_one_pytest_item_a_cell(project: Project) -> None:
-    result = project.scaling("--collect-only", "-q", "-k", "ddp and weak")
+    result = project.inline(*TINY, "--collect-only", "-q", "-k", "ddp and weak")
     result.stdout.fnmatch_lines(["*test_scaling[[]ddp-tiny-weak-1[]]", "*test_scaling[[]ddp-tiny-weak-2[]]"])
 
 
@@ -203,8 +203,8 @@ def test_two_runs_of_one_second_do_not_share_a_folder(tmp_path: Path) -> None:
 
 def test_an_unwritable_report_folder_is_an_error_before_anything_is_measured(project: Project) -> None:
     (project.path / "file").write_text("in the way")
-    result = project.scaling(
-        "--scaling-report-dir", "file", "--scaling-trainer", "single", "--scaling-world-sizes", "1"
+    result = project.inline(
+        *TINY, "--scaling-report-dir", "file", "--scaling-trainer", "single", "--scaling-world-sizes", "1"
     )
     assert result.ret == 1
     result.stdout.fnmatch_lines(["*ERROR: *file*Not a directory*choose another --scaling-report-dir*"])

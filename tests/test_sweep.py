@@ -343,6 +343,7 @@ class TestFailures:
             kept(tmp_path)
 
 
+@pytest.mark.end_to_end
 @needs_two_cores
 def test_real_workers_are_interrupted_and_the_same_command_goes_on(project: Project) -> None:
     """From a project that only has the suite installed; three epochs of a tiny net on one and two devices."""

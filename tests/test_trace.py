@@ -237,6 +237,7 @@ def test_no_steps_are_a_usage_error(option: str, value: str, capsys: pytest.Capt
     assert f"{value!r}: expected a whole number of steps, 1 or more" in capsys.readouterr().err
 
 
+@pytest.mark.end_to_end
 @needs_two_cores
 def test_every_rank_leaves_a_trace_and_a_cell_that_breaks_costs_only_itself(project: Project) -> None:
     """On one device strong and weak are the same step, which is run once for both."""

@@ -28,16 +28,20 @@ def main(arguments: list[str] | None = None) -> int:
     except (KeyError, TypeError, ValueError) as error:
         parser.error(f"{type(error).__name__}: {error}")
     with Pool(kind=used.kind, import_paths=[Path.cwd()], warm=True) as pool:
-        try:
-            found = Bench(pool, used).judge(asked.trainer, asked.check, case)
-        except WorkerFailure as failure:
-            print(failure)
-            return 1
-    if found["finding"]:
-        print(explain(asked.trainer, asked.check, case, found, [found["details"]]))
-        return 1
-    print(found["note"] or "right")
-    return 0
+        right, said = put(Bench(pool, used), asked.trainer, asked.check, case)
+    print(said)
+    return 0 if right else 1
+
+
+def put(bench: Bench, trainer: str, check: str, case: Case) -> tuple[bool, str]:
+    """Put a case to a trainer: whether the check passes, and what is said of it."""
+    try:
+        judgement = bench.judge(trainer, check, case)
+    except WorkerFailure as failure:
+        return False, str(failure)
+    if judgement["finding"]:
+        return False, explain(trainer, check, case, judgement, [judgement["details"]])
+    return True, judgement["note"] or "right"
 
 
 if __name__ == "__main__":
