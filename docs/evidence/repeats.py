@@ -49,7 +49,7 @@ def neighbours(count: int) -> Iterator[None]:
             process.wait()
 
 
-def tests(*arguments: str, environment: dict[str, str] | None = None) -> dict[str, Any]:
+def run_tests(*arguments: str, environment: dict[str, str] | None = None) -> dict[str, Any]:
     """One run of pytest in the repository: exit status, wall seconds, what its last line counts, what failed."""
     begun = time.monotonic()
     done = subprocess.run(
@@ -85,7 +85,7 @@ def run(kind: str, state: dict[str, Any]) -> int:
     for about in left:
         with neighbours(2 if kind == "busy" else 0):
             extra = ["-p", "docs.evidence.repeats"] if kind == "reversed" else [str(v) for v in about.values()]
-            found = tests(*extra, environment={REVERSED: "1"} if kind == "reversed" else None)
+            found = run_tests(*extra, environment={REVERSED: "1"} if kind == "reversed" else None)
         # A file whose tests all belong to another set collects none.
         found["right"] = found["status"] == 0 or (kind == "files" and found["status"] == 5)
         append(LOG, {"kind": kind, **about, **found, **state})
