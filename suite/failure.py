@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import signal
+import unicodedata
 from dataclasses import dataclass, field
+
+# Characters of one text: a message that can still be read, and a long traceback in a record that can still be opened.
+LONGEST_CAUSE = 2_000
+LONGEST = 20_000
+_UNFIT = {"Cc", "Cf", "Cs"}  # control and format characters, and halves of surrogate pairs
 
 
 def describe_exit(exitcode: int) -> str:
@@ -25,16 +31,36 @@ class WorkerFailure(Exception):
         group: the group's name.
         cause: one line: which rank, what happened, what to do where that is known.
         details: more lines: a traceback, the end of a rank's stderr, every live rank's stack.
-        raised: whether a rank raised, which is a clear refusal; otherwise it died or was silent.
+        refused: whether it was the trainer that raised; otherwise it died, was silent, or our own code raised.
     """
 
     group: str
     cause: str
     details: list[str] = field(default_factory=list)
-    raised: bool = False
+    refused: bool = False
+
+    def __post_init__(self) -> None:
+        self.cause, self.details = harmless(self.cause, LONGEST_CAUSE), [harmless(detail) for detail in self.details]
 
     def __str__(self) -> str:
         return "\n".join([f"{self.group}: {self.cause}", *self.details])
+
+
+def harmless(text: str, longest: int = LONGEST) -> str:
+    """A stranger's text as every record, page and terminal can hold it.
+
+    Characters that UTF-8 cannot encode or that a terminal obeys are written as escapes, and of a very long text the
+    middle is left out.
+    """
+    if len(text) > longest:
+        half = longest // 2
+        text = f"{text[:half]} [{len(text) - 2 * half} characters left out] {text[-half:]}"
+    return "".join(
+        character.encode("unicode_escape").decode()
+        if character not in "\n\t" and unicodedata.category(character) in _UNFIT
+        else character
+        for character in text
+    )
 
 
 def died(group: str, rank: int, exitcode: int | None, stderr_tail: str) -> WorkerFailure:
@@ -43,9 +69,9 @@ def died(group: str, rank: int, exitcode: int | None, stderr_tail: str) -> Worke
     return WorkerFailure(group, f"rank {rank}: {how}", _stderr(rank, stderr_tail))
 
 
-def raised(group: str, rank: int, error: str, traceback: str) -> WorkerFailure:
-    """A rank's command raised."""
-    return WorkerFailure(group, f"rank {rank}: {error}", [traceback.rstrip()] if traceback else [], True)
+def raised(group: str, rank: int, error: str, traceback: str, *, refused: bool = False) -> WorkerFailure:
+    """A rank's command raised; `refused` where it has told that it was the trainer."""
+    return WorkerFailure(group, f"rank {rank}: {error}", [traceback.rstrip()] if traceback else [], refused)
 
 
 def silent(group: str, ranks: list[int], doing: str, deadline_s: float, stacks: dict[int, str]) -> WorkerFailure:

@@ -86,7 +86,7 @@ class Group:
                     self.kill()
                     rank, answer = raised
                     what = "{where}: {error}; the other ranks wait for it".format_map(answer["raised"])
-                    raise failure.raised(self.name, rank, what, answer["raised"]["traceback"])
+                    raise failure.raised(self.name, rank, what, answer["raised"]["traceback"], refused=True)
                 missing = sorted(set(self._asked) - set(self.answers))
                 stacks = self._stacks()
                 self.kill()

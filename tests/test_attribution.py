@@ -20,6 +20,7 @@ from suite.run import attribution, results
 from suite.run.attribution import MAX_PAIRS, Target
 from suite.run.measurement import Measurement
 from suite.run.session import Crew, Sessions
+from suite.verdict import Outcome
 from tests.measurements import QUIET, add_sessions, arm, cell, measurement, order, settings
 from tests.project import REPOSITORY, Project
 
@@ -52,7 +53,7 @@ class Scripted:
         arm, point = self.arms[name], point_of(self.arms[name], variant)
         self.asked.append(point)
         if point in self.broken:
-            raise WorkerFailure("group", f"rank 0: {point} went wrong", raised=True)
+            raise WorkerFailure("group", f"rank 0: {point} went wrong")
         lost = {"small batch": 0.0, "contention": 0.0, "overhead": 0.0, "exchange": 0.0, "feed": 0.0} | self.lost_ms
         ms = ONE_MS if arm.mode == "weak" or (arm.world_size == 1 and variant["share"] == 1) else ONE_MS / 2
         if ms < ONE_MS:
@@ -192,6 +193,27 @@ class TestProbing:
         assert run.lost == {}
         assert bars_ms(only(run))["overhead+exchange"] == pytest.approx(4.0, abs=1e-3)
         assert "unsynced went wrong" in " ".join(only(run).notes)
+
+    @pytest.mark.parametrize(
+        ("point", "lost"),
+        [("step", OWN), ("resident", OWN), ("one", ONE), ("one_resident", ONE)]
+        + [(point, None) for point in ("unsynced", "part", "plain", "plain_alone")],
+    )
+    def test_a_candidate_that_fails_in_a_real_training_step_is_lost_and_in_a_variant_it_is_not(
+        self, point: str, lost: Arm | None
+    ) -> None:
+        run = prepared(cell(1), TWO)
+        take_apart(run, Target(TWO, "candidate"), broken=(point,))
+        assert {arm: failure.cause for arm, failure in run.lost.items()} == (
+            {lost: f"rank 0: {point} went wrong"} if lost else {}
+        )
+        assert [found.outcome is Outcome.ERROR for found in results.to_record(run).cells] == [lost == ONE, lost == OWN]
+
+    def test_a_base_that_fails_while_it_is_taken_apart_leaves_what_was_found_beside_it(self) -> None:
+        bases: dict[Side, Base] = {"base": Base("trainer", "ddp", trainer="ddp")}
+        run = prepared(TWO, sides=("base",), bases=bases, beside=[TWO])
+        take_apart(run, Target(TWO, "base"), broken=("step",))
+        assert run.lost == {}
 
     def test_what_would_not_fit_into_the_budget_is_left_out_and_says_so(self) -> None:
         run = prepared(TWO, config=settings(min_sessions=1))

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from suite.checks import __main__ as again
 from suite.checks.bench import Bench, Outcome
 from suite.checks.draw import CHECKS
 from suite.failure import WorkerFailure
+from suite.pool import Group
 from suite.properties import trainer
 from suite.properties.case import Case, Net
 from tests import trainers_under_test
@@ -141,7 +143,48 @@ def test_one_rank_that_raises_is_a_refusal_although_the_others_hang(bench: Bench
     case = Case(2, (4, 4), net=Net(unused="somewhere"))
     with pytest.raises(WorkerFailure, match=r"(?s)rank 1: step 1: .*finished reduction.*wait for it") as caught:
         bench.judge("ddp", "refusals", case)
-    assert caught.value.raised
+    assert caught.value.refused
+
+
+@pytest.mark.parametrize(
+    ("name", "check", "says"),
+    [
+        (
+            "LossOfABatch",
+            "refusals",
+            r"ContractError: .*`loss` takes \(batch: .*: expected def loss\(self, output, y\)",
+        ),
+        ("LossOfOtherLabels", "batch_norm", r"ContractError: `loss` called with output .* raised IndexError"),
+    ],
+)
+def test_a_loss_that_cannot_be_called_breaks_the_protocol_and_is_no_refusal(
+    bench: Bench, name: str, check: str, says: str
+) -> None:
+    outcome = look(bench, name, check, 10)
+    assert re.search(says, outcome.failure), outcome
+    assert outcome.crashed
+
+
+def test_an_exception_of_a_check_itself_is_a_failure_and_no_refusal(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A judge that is told too little of what the ranks saw raises an exception of its own."""
+    observe = bench._observe
+
+    def forget(*arguments: Any) -> tuple[Group, list[dict[str, Any]]]:
+        group, ranks = observe(*arguments)
+        return group, [{**seen, "parameters": []} for seen in ranks]
+
+    monkeypatch.setattr(bench, "_observe", forget)
+    outcome = look(bench, "ByHand", "refusals", 3)
+    assert "the check could not be applied: rank 0: IndexError" in outcome.failure
+    assert outcome.crashed
+
+
+def test_what_a_trainer_says_that_is_not_utf_8_can_be_shown(bench: Bench) -> None:
+    failure = look(bench, "RaisesUnreadably", "gradient").failure
+    assert r"RuntimeError: caf\udce9" in failure
+    assert failure.encode()
 
 
 def test_the_marker_selects_every_check_of_every_trainer_and_nothing_else(project: Project) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from suite.checks.bench import Bench
+from suite.checks.bench import Bench, Outcome
 from suite.checks.draw import CHECKS
 from tests.function_cases import FUNCTION_CHECKS, search
 from tests.mutants import Entry, entries
@@ -17,11 +17,26 @@ by_name = pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.n
 def test_a_mutant_is_found(mutant: Entry, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("suite.checks.bench.HANG_S", 10.0)
     if mutant.kind == "trainer":
-        failure = bench.search(mutant.trainer, mutant.killed_by, shrink=False).failure
-        assert failure
-        assert ("no answer" in failure) is (mutant.name == "uneven_batches_hang"), failure
+        outcome = bench.search(mutant.trainer, mutant.killed_by, shrink=False)
+        assert mutant.killed(outcome), outcome.failure
     else:
         assert search(mutant.kind, mutant.killed_by, mutant.function()).finding
+
+
+@pytest.mark.parametrize(
+    ("outcome", "crashes", "killed"),
+    [
+        (Outcome("the gradient is off", [], 1), "", True),
+        (Outcome("", [], 1), "", False),
+        (Outcome("the trainer raised: RuntimeError", [], 1, crashed=True), "", False),
+        (Outcome("the trainer raised: RuntimeError", [], 1, crashed=True), "no answer", False),
+        (Outcome("no answer to 'observe'", [], 1, crashed=True), "no answer", True),
+    ],
+)
+def test_a_crash_kills_only_where_the_file_says_that_it_is_the_bug(
+    outcome: Outcome, crashes: str, killed: bool
+) -> None:
+    assert Entry("", "trainer", "gradient", "", "", crashes).killed(outcome) is killed
 
 
 @by_name

@@ -20,8 +20,9 @@ from suite import failure
 from suite.checks.bench import Bench
 from suite.failure import WorkerFailure
 from suite.pool import Group, Pool
+from suite.record import CellRecord
 from suite.room.quiet import available_cores
-from tests import trainers_under_test
+from tests import records, trainers_under_test
 from tests.processes import all_end
 
 HERE = f"{trainers_under_test.__file__}:"
@@ -137,6 +138,18 @@ def test_an_exception_comes_with_its_traceback(pool: Pool, dataset: dict[str, An
     assert "trainers_under_test.py" in str(caught.value)
 
 
+def test_whatever_an_exception_says_can_be_kept_and_shown(pool: Pool) -> None:
+    """A name that is not UTF-8 (a lone surrogate in Python), what a terminal obeys, and a text of megabytes."""
+    with one_worker(pool, "says") as group, pytest.raises(WorkerFailure) as caught:
+        group.request("call", function=HERE + "raise_anything", arguments={})
+    cause = caught.value.cause
+    assert cause.startswith(r"rank 0: RuntimeError: caf\udce9 \x1b[31m red")
+    assert "characters left out" in cause
+    assert len(str(caught.value)) < 2 * failure.LONGEST
+    kept = CellRecord.model_validate(records.cell(reason=cause, details=str(caught.value)))
+    assert CellRecord.model_validate_json(kept.model_dump_json()) == kept
+
+
 def test_a_loss_that_is_no_number_is_one_line(pool: Pool, dataset: dict[str, Any]) -> None:
     with one_worker(pool, "nan") as group:
         group.request("setup", name="it", arm=arm(HERE + "Diverges", 1, dataset) | {"processes": "one"})
@@ -183,6 +196,18 @@ def test_nothing_is_left_when_the_controller_is_killed(warm: bool) -> None:
     ended = all_end(pids)
     shutil.rmtree(folder)
     assert ended
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("two\n\tlines, é, 漢字, 🚀", "two\n\tlines, é, 漢字, 🚀"),
+        ("\udce9\x00\x1b\r\u202e", r"\udce9\x00\x1b\r\u202e"),
+        ("0123456789" * 3, "01234 [20 characters left out] 56789"),
+    ],
+)
+def test_a_strangers_text_is_made_harmless(text: str, kept: str) -> None:
+    assert failure.harmless(text, 10 if len(text) == 30 else failure.LONGEST) == kept
 
 
 def test_exits_are_put_in_words() -> None:

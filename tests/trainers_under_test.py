@@ -79,6 +79,34 @@ class ByHand:
         return [self.model]
 
 
+class LossOfABatch(Single):
+    """Has a `loss` that takes something else, as Lightning's modules do."""
+
+    def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return F.cross_entropy(*batch)
+
+
+class LossOfOtherLabels(Single):
+    """Its `loss` takes what it must, and cannot do anything with it."""
+
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        return F.mse_loss(output, y[:, 7])
+
+
+class LossOfClasses(Single):
+    """Its `loss` is one value for each class."""
+
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        return output.mean(dim=0).repeat(100)
+
+
+class RaisesUnreadably(Single):
+    """What it says is not UTF-8."""
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        raise RuntimeError(os.fsdecode(b"caf\xe9"))
+
+
 class Adam(DDPTrainer):
     """Right, under oracle "self": another optimiser and a loss of its own."""
 
@@ -234,3 +262,8 @@ class EmptyReplicas(NoReplicas):
 
 
 not_a_class: Any = len
+
+
+def raise_anything() -> None:
+    """Says what no record and no terminal can take."""
+    raise RuntimeError(os.fsdecode(b"caf\xe9") + " \x1b[31m red " + "x" * 1_000_000)

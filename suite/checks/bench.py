@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, errors, given, settings
 
 from suite.checks import draw
 from suite.devices import Devices
-from suite.failure import WorkerFailure
+from suite.failure import WorkerFailure, harmless
 from suite.pool import Group, Pool
 from suite.properties.case import MAY_REFUSE, Case
 
@@ -34,11 +34,13 @@ class Outcome:
         failure: what is wrong in the smallest case found, ready to be shown; empty when nothing is.
         notes: what a reader should know although it is right, each once.
         examples: cases that were judged.
+        crashed: whether the failure is that the trainer raised, died or hung, and not what it computed.
     """
 
     failure: str
     notes: list[str]
     examples: int
+    crashed: bool = False
 
 
 class _Wrong(Exception):
@@ -92,12 +94,21 @@ class Bench:
             `suite.properties.seen.Judgement` as a dict.
 
         Raises:
-            WorkerFailure: a rank died, hung, or refused while others waited for it.
+            WorkerFailure: a rank died, hung, refused while others waited for it, or breaks the protocol; or the check
+                itself raised.
         """
         about = self.about(trainer)
         alone = self._observe(trainer, about, case.alone())[1][0] if about["oracle"] == "self" else None
         group, ranks = self._observe(trainer, about, case)
-        return group.request_first("judge", check=check, case=case.as_json(), ranks=ranks, alone=alone)
+        # What rank 0 says may quote the trainer's exception.
+        try:
+            found = group.request_first("judge", check=check, case=case.as_json(), ranks=ranks, alone=alone)
+        except WorkerFailure as failure:
+            if failure.details:  # a broken contract needs none, and is not the check's own
+                failure.cause = f"the check could not be applied: {failure.cause}"
+            raise
+        found["suspects"] = list(map(harmless, found["suspects"]))
+        return found | {name: harmless(found[name]) for name in ("finding", "note", "details")}
 
     def search(
         self, trainer: str, check: str, *, examples: int | None = None, fresh: bool = False, shrink: bool = True
@@ -141,7 +152,7 @@ class Bench:
             pass
         except errors.Flaky:
             looking.failure += "\n  not every time: the same case was right when it was put to the trainer again"
-        return Outcome(looking.failure, list(looking.notes), looking.judged)
+        return Outcome(looking.failure, list(looking.notes), looking.judged, looking.crashed)
 
     def close(self) -> None:
         """Let all workers go."""
@@ -176,6 +187,7 @@ class _Search:
     trainer: str
     check: str
     failure: str = ""
+    crashed: bool = False
     smallest: Case | None = None  # the last case that was wrong: at the end of a search, the smallest one
     notes: dict[str, None] = field(default_factory=dict)
     judged: int = 0
@@ -195,16 +207,18 @@ class _Search:
         try:
             found = self.bench.judge(self.trainer, self.check, case)
         except WorkerFailure as failure:
-            if self.check in MAY_REFUSE and failure.raised:
+            if self.check in MAY_REFUSE and failure.refused:
                 self.notes[_first_sentence(f"refused: {failure.cause}")] = None
                 self.refused.add(kind)  # once is enough: the group is gone
                 return
             self.failure = explain(self.trainer, self.check, case, {"finding": failure.cause}, failure.details)
+            self.crashed = True
             raise _Ended from failure
         if found["note"]:
             self.notes[_first_sentence(found["note"])] = None
         if found["finding"]:
             self._suspect(found)
+            self.crashed = found["crashed"]
             self.smallest, self.failure = case, explain(self.trainer, self.check, case, found, [found["details"]])
             raise _Wrong
 

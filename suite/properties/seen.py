@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from suite.properties import nets, tolerance
 from suite.properties.case import Case
 from suite.properties.observe import Loss, Observation
+from suite.rank.contract import apply_loss
 
 Parameters = list[Tensor]
 ALL = slice(None)
@@ -26,12 +27,14 @@ class Judgement:
         suspects: the known bugs that it looks like; there may be none.
         note: what a reader should know although it is right.
         details: a traceback.
+        crashed: whether the finding is that the trainer raised, and not what it computed.
     """
 
     finding: str = ""
     suspects: tuple[str, ...] = ()
     note: str = ""
     details: str = ""
+    crashed: bool = False
 
 
 RIGHT = Judgement()
@@ -102,7 +105,7 @@ class Seen:
     def mean_loss(self, net: nn.Module, X: Tensor, y: Tensor) -> Tensor:
         """The trainer's loss, averaged over samples; () and differentiable."""
         output = net(X)
-        return F.cross_entropy(output, y) if self.loss is None else self.loss(output, y).mean()
+        return F.cross_entropy(output, y) if self.loss is None else apply_loss(self.loss, output, y).mean()
 
     def right_gradient(self, step: int, samples: slice = ALL) -> Parameters:
         """The gradient of the mean loss over some samples of a step's minibatch, on one device, float64."""

@@ -141,7 +141,8 @@ def judge(check: str, seen: Seen) -> Judgement:
             where, error = f"{who}, {observed['raised']['where']}", observed["raised"]["error"]
             if check in MAY_REFUSE:
                 return Judgement(note=f"refused: {where}: {error}")
-            return Judgement(f"the trainer raised: {where}: {error}", details=observed["raised"]["traceback"])
+            trace = observed["raised"]["traceback"]
+            return Judgement(f"the trainer raised: {where}: {error}", details=trace, crashed=True)
     return CHECKS[check](seen)
 
 

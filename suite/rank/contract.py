@@ -7,10 +7,11 @@ look like, so that the author need not read our source.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from reference.load import load_object
 from reference.trainers import TRAINERS
@@ -23,6 +24,7 @@ EXPECTED = {
     "step": "def step(self, X, y, global_batch_size)",
     "replicas": "a property returning 1..k nn.Modules",
     "processes": 'processes = "one" or "per-device"',
+    "loss": "def loss(self, output, y), a tensor: the mean over samples, or one value for each",
 }
 
 
@@ -56,10 +58,11 @@ def describe(trainer: type[Any]) -> dict[str, Any]:
 
 
 def check_instance(trainer: Any, devices: list[torch.device]) -> None:
-    """What only an instance shows: its replicas.
+    """What only an instance shows: its replicas, and how its own loss is called.
 
     Raises:
-        ContractError: `replicas` is missing, empty, too long, or holds something that is not a module.
+        ContractError: `replicas` is missing, empty, too long, or holds something that is not a module; `loss` is there
+            and does not take (output, y).
     """
     name = type(trainer).__name__
     if not hasattr(trainer, "replicas"):
@@ -73,6 +76,38 @@ def check_instance(trainer: Any, devices: list[torch.device]) -> None:
             f"trainer {name} breaks the trainer protocol: `replicas` is {kinds} on {len(devices)} device(s): "
             f"expected {EXPECTED['replicas']}"
         )
+    loss = getattr(trainer, "loss", None)
+    if loss is not None and not (callable(loss) and _accepts(loss, object(), object())):
+        found = f"takes {inspect.signature(loss)}" if callable(loss) else f"is a {type(loss).__name__}"
+        raise ContractError(
+            f"trainer {name} breaks the trainer protocol: `loss` {found}: expected {EXPECTED['loss']}; "
+            "rename it if it is something else"
+        )
+
+
+def apply_loss(loss: Callable[[Tensor, Tensor], Tensor], output: Tensor, y: Tensor) -> Tensor:
+    """A trainer's own loss of what a net put out.
+
+    Args:
+        loss: `check_instance` let it pass.
+        output: (n, classes).
+        y: labels (n,).
+
+    Returns:
+        (), or (n, ...).
+
+    Raises:
+        ContractError: it raised, or returned something else.
+    """
+    called = f"`loss` called with output {tuple(output.shape)} and y {tuple(y.shape)}"
+    try:
+        value = loss(output, y)
+    except Exception as error:
+        raise ContractError(f"{called} raised {type(error).__name__}: {error}: expected {EXPECTED['loss']}") from error
+    if not isinstance(value, Tensor) or not (value.ndim == 0 or len(value) == len(y)):
+        what = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        raise ContractError(f"{called} returned {what}: expected {EXPECTED['loss']}")
+    return value
 
 
 def _findings(trainer: type[Any]) -> list[str]:

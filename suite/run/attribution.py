@@ -1,7 +1,8 @@
 """Where the time went: times the diagnostic variants of cells with a session's living workers (controller's side).
 
-Nothing that is judged is timed here: it happens when a session's blocks are over, and what fails costs its own bar and
-no verdict. `suite.diagnose` says what the variants are and makes bars of them.
+Nothing that is judged is timed here: it happens when a session's blocks are over. A diagnostic variant that fails costs
+its own bar; a candidate that fails in a real training step (`Variant.training`) is lost, as it is in a block.
+`suite.diagnose` says what the variants are and makes bars of them.
 """
 
 from __future__ import annotations
@@ -45,6 +46,11 @@ class Variant(NamedTuple):
     part: bool = False
     exchange: bool = True
     alone: bool = False
+
+    @property
+    def training(self) -> bool:
+        """Whether this is the trainer's own `step` on a whole minibatch, which no trainer may fail in."""
+        return self.whose != "plain" and self.exchange and not self.part
 
 
 _VARIANTS: dict[Point, Variant] = {
@@ -134,7 +140,10 @@ class _Prober:
                         self._keep(point, number, steps, taken)
 
     def _window(self, point: Point, steps: int, timeout_s: float) -> tuple[int, ...] | None:
-        """Nanoseconds of the ranks that took part; None where the workers are gone, or go over it."""
+        """Nanoseconds of the ranks that took part; None where the workers are gone, or go over it.
+
+        A base that fails here was timed in every block before, so what was found beside it stays.
+        """
         chosen = _VARIANTS[point]
         arm = self._arms[chosen.whose]
         if (group := self._crew.groups.get(arm)) is None:
@@ -150,6 +159,8 @@ class _Prober:
             answers = group.request("probe", timeout_s, name=arm.id, steps=steps, variant=variant)
         except WorkerFailure as failure:
             self._run.unprobed[arm, point] = failure.cause
+            if chosen.training and arm.side == "candidate":
+                self._run.lost[arm] = failure
             self._crew.drop(group)
             return None
         return tuple(int(answer["duration_ns"]) for answer in answers if answer["duration_ns"] is not None)

@@ -2,6 +2,8 @@
 
 A file holds `KIND` (what the mutant stands in for: "trainer", "all_reduce", "scatter", "evaluation" or "feed"),
 `KILLED_BY` (a check that finds it), and the mutant itself: the class `Mutant` or the function `mutant`.
+A mutant that raises, dies or hangs is not killed by that: a check has to find what it computes. Where ending so is the
+bug itself, the file says in `CRASHES` how it ends, in words that are in the failure.
 `python -m tests.mutants` puts every check to every mutant and prints the kill table.
 """
 
@@ -13,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from suite.checks.bench import Outcome
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -23,11 +27,18 @@ class Entry:
     killed_by: str
     bug: str
     source: str
+    crashes: str = ""
 
     @property
     def trainer(self) -> str:
         """How a worker loads it."""
         return f"{Path(__file__).parent / self.name}.py:Mutant"
+
+    def killed(self, outcome: Outcome) -> bool:
+        """Whether what a check made of it counts: a wrong result, or the way of ending that is the bug."""
+        if outcome.crashed:
+            return bool(self.crashes) and self.crashes in outcome.failure
+        return bool(outcome.failure)
 
     def function(self) -> Any:
         """The function, loaded here."""
@@ -55,4 +66,5 @@ def _read(path: Path) -> Entry:
         values.get("KILLED_BY", ""),
         " ".join(doc.partition("\n\n")[0].split()),
         " ".join(source.split()),
+        values.get("CRASHES", ""),
     )

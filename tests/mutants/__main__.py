@@ -21,7 +21,7 @@ EXAMPLES = 50
 def kills(entry: Entry, bench: Bench) -> Iterator[str]:
     """The checks that find a mutant."""
     if entry.kind == "trainer":
-        found = (check for check in CHECKS if bench.search(entry.trainer, check, examples=EXAMPLES).failure)
+        found = (c for c in CHECKS if entry.killed(bench.search(entry.trainer, c, examples=EXAMPLES, shrink=False)))
     else:
         function = entry.function()
         found = (c for c in FUNCTION_CHECKS[entry.kind] if search(entry.kind, c, function, EXAMPLES).finding)

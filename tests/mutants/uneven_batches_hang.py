@@ -15,6 +15,7 @@ from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
 KILLED_BY = "gradient"
+CRASHES = "no answer"
 
 
 class Mutant(DDPTrainer):
