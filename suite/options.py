@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -84,9 +87,8 @@ def read(config: pytest.Config) -> Config:
     Raises:
         pytest.UsageError: a value is unknown or impossible; the message lists the valid ones.
     """
+    _refuse_paths_that_stand_alone(config)
     get = _Reader(config)
-    # Looking for its rootdir, pytest takes the value in `--scaling-data-root ../elsewhere` for a test path,
-    # and may end up above the project and without its ini file: then the project is where the user stands.
     root = config.inipath.parent if config.inipath is not None else config.invocation_params.dir
     try:
         found = devices.parse(get.text("devices", "auto"))
@@ -126,6 +128,42 @@ def read(config: pytest.Config) -> Config:
         report_dir=get.folder("report-dir", "reports", root),
         floors=least,
     )
+
+
+def _refuse_paths_that_stand_alone(config: pytest.Config) -> None:
+    """End a run whose root and settings an option's value may have decided.
+
+    Pytest looks for its root and its ini file before it knows our options, and takes the value in
+    `--scaling-against ../other/bin/python` for a test path. What lies in the folder where the user stands does no harm,
+    as long as no test path is given and nothing below that folder was found.
+
+    Raises:
+        pytest.UsageError: there is such a value; the message says what to type.
+    """
+    here = config.invocation_params.dir
+    given = [*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *map(str, config.invocation_params.args)]
+    taking = {f"--scaling-{option.name}" for option in OPTIONS if option.metavar}
+    apart = [(name, value) for name, value in pairwise(given) if name in taking and _path(here, value)]
+    around = (here, *here.parents)
+    found = [config.rootpath, *([] if config.inipath is None else [config.inipath.parent])]
+    tests = any(_path(here, argument) for argument in config.getoption("file_or_dir"))
+    if not tests and all(folder in around for folder in found):
+        apart = [(name, value) for name, value in apart if here not in (_path(here, value) or here).parents]
+    if apart:
+        name, value = apart[0]
+        raise pytest.UsageError(
+            f"{name} {value}: pytest takes a path that stands alone for a test path, and may read settings and write "
+            f"reports of another project; type {name}={shlex.quote(value)}"
+        )
+
+
+def _path(here: Path, argument: str) -> Path | None:
+    """What pytest would take an argument for; None where nothing is there."""
+    path = Path(os.path.abspath(here / argument.partition("::")[0]))  # as pytest does: links are not resolved
+    try:
+        return path if path.exists() else None
+    except OSError:  # a name that no file can have
+        return None
 
 
 class _Reader:

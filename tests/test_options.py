@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+from pathlib import Path
 
 import pytest
 
@@ -115,11 +116,51 @@ def test_a_usage_error_is_exit_status_4(project: Project) -> None:
     result.stderr.fnmatch_lines(["ERROR: *--scaling-trainer 'nope': valid values are single, scratch, *"])
 
 
-def test_a_folder_given_as_an_option_does_not_move_the_project(project: Project) -> None:
-    """Pytest takes the folder for a test path, and its rootdir goes up to where both have a common parent."""
-    elsewhere = project.path.parent / f"{project.path.name}-data"
-    elsewhere.mkdir()
-    config = project.config("--scaling-data-root", str(elsewhere))
-    assert options.read(config).root == project.path
-    assert options.read(config).report_dir == project.path / "reports"
-    assert options.read(config).data_root == elsewhere
+class TestPathsAsValues:
+    """Settings are read and reports are written where the user stands, whatever an option's value is."""
+
+    @pytest.fixture
+    def other(self, project: Project) -> Path:
+        """Another project, with settings and an interpreter of its own."""
+        made = project.path.parent / f"{project.path.name}-other"
+        (made / "bin").mkdir(parents=True)
+        (made / "bin" / "python").touch()
+        (made / "pyproject.toml").write_text("[tool.pytest.ini_options]\nscaling_budget = '66'\n")
+        project.ini(scaling_budget="77")
+        return made
+
+    def test_a_run_never_becomes_another_projects(self, project: Project, other: Path) -> None:
+        value = f"../{other.name}/bin/python"
+        result = project.pytest("-m", "scaling", "--scaling-against", value)
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines([f"ERROR: --scaling-against {value}: *; type --scaling-against={value}"])
+        assert not (other / "reports").exists()
+
+    def test_with_an_equals_sign_it_belongs_to_where_the_user_stands(self, project: Project, other: Path) -> None:
+        found = options.read(project.config(f"--scaling-data-root={other}"))
+        assert (found.root, found.report_dir) == (project.path, project.path / "reports")
+        assert (found.budget_s, found.data_root) == (77, other)
+
+    def test_a_folder_of_the_users_own_may_stand_alone(self, project: Project, other: Path) -> None:
+        (project.path / "data").mkdir()
+        found = options.read(project.config("--scaling-data-root", "data"))
+        assert (found.root, found.budget_s, found.data_root) == (project.path, 77, project.path / "data")
+
+    @pytest.mark.parametrize(
+        ("made", "arguments"),
+        [("data/pytest.ini", []), ("tests/pytest.ini", ["tests"]), ("tests/test_it.py", ["tests/test_it.py::test_x"])],
+        ids=["settings of its own", "beside tests with settings of their own", "beside a test"],
+    )
+    def test_unless_it_decides_which_settings_hold(self, project: Project, made: str, arguments: list[str]) -> None:
+        for folder in ("data", "tests"):
+            (project.path / folder).mkdir()
+        (project.path / made).write_text("[pytest]\n" if made.endswith(".ini") else "")
+        with pytest.raises(pytest.UsageError, match=r"--scaling-data-root data: .*; type --scaling-data-root=data"):
+            options.read(project.config(*arguments, "--scaling-data-root", "data"))
+
+    def test_a_value_from_the_environment_is_no_exception(
+        self, project: Project, other: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PYTEST_ADDOPTS", f"--scaling-data-root {other}")
+        with pytest.raises(pytest.UsageError, match="; type --scaling-data-root="):
+            options.read(project.config())

@@ -144,7 +144,7 @@ class TestOptions:
 
         monkeypatch.setattr(sweep.gate, "settings", refuse)
         assert commands.main(["sweep", "--scaling-devices", "cpu:2", "--seeds", "2"]) == 4
-        assert seen == [["--scaling-devices", "cpu:2", "--scaling-trainer", "ddp"]]
+        assert seen == [["--scaling-devices", "cpu:2", "--scaling-trainer=ddp"]]
 
     @pytest.mark.parametrize(
         ("config", "options", "status", "says"),

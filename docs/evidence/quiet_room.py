@@ -109,7 +109,7 @@ def measure(condition: str, sessions: int, folder: Path, options: Sequence[str] 
     measures, trainers = CONDITIONS[condition], folder / "trainers.py"
     trainers.write_text(TRAINERS, encoding="utf-8")
     name = "Threads" if "threads" in measures else "Quiet"
-    asked = [*options, "-q", "--scaling-trainer", f"{trainers}:{name}", "--scaling-report-dir", str(folder / "reports")]
+    asked = [*options, "-q", "--scaling-trainer", f"{trainers}:{name}", f"--scaling-report-dir={folder / 'reports'}"]
     with without(measures), contextlib.redirect_stdout(sys.stderr):
         ended = gate.run(asked, lambda settings: calibrate.itself(settings, sessions))
     if ended.interrupted:

@@ -122,7 +122,7 @@ def one_run(name: str, folder: Path, calibration: Calibration | None = None, opt
     planted.write_text(PLANTED, encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-q", "-m", "scaling", "suite/benchmarks", *options, *kind.options]
     command += ["--scaling-trainer", f"{planted}:{kind.trainer}", "--scaling-against", f"{planted}:Same"]
-    command += ["--scaling-report-dir", str(reports)]
+    command += [f"--scaling-report-dir={reports}"]
     if calibration is not None:
         calibration.write(reports)
     load, start = os.getloadavg()[0], time.monotonic()

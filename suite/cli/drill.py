@@ -69,7 +69,7 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     """Run the gates; 0 when every one said what it had to, 1 when one did not, pytest's 4 for a wrong option."""
     trainer = absolute(asked.scaling_trainer)
     common = [*pytest_arguments, "--scaling-mode", asked.scaling_mode]
-    settings = gate.settings([*common, "--scaling-trainer", trainer, "--scaling-against", trainer])
+    settings = gate.settings([*common, f"--scaling-trainer={trainer}", f"--scaling-against={trainer}"])
     if not isinstance(settings, Config):
         return settings
     if not settings.world_sizes:
@@ -116,7 +116,7 @@ def wrong_gate(wrong: str, common: Sequence[str], folder: Path) -> list[str]:
     """Run `-m correctness` on the wrong trainer; what is wrong with the answer."""
     _say("a wrong gradient: `-m correctness` must turn red")
     junit = folder / "wrong.xml"
-    status = _pytest(gate.CORRECTNESS, [*common, "--scaling-trainer", wrong, "--junitxml", str(junit)])
+    status = _pytest(gate.CORRECTNESS, [*common, f"--scaling-trainer={wrong}", "--junitxml", str(junit)])
     return judge_wrong(status, failed_checks(junit) if junit.exists() else {})
 
 
@@ -202,8 +202,8 @@ def _scaling(
     trainer: str, against: str, world_size: int, common: Sequence[str], reports: Path
 ) -> tuple[int, Record | None]:
     # The drill's own options come last and win; its records are no part of the machine's history.
-    own = ["--scaling-trainer", trainer, "--scaling-against", f"trainer:{against}"]
-    own += ["--scaling-world-sizes", str(world_size), "--scaling-report-dir", str(reports)]
+    own = [f"--scaling-trainer={trainer}", f"--scaling-against=trainer:{against}"]
+    own += [f"--scaling-world-sizes={world_size}", f"--scaling-report-dir={reports}"]
     status = _pytest(gate.SCALING, [*common, *own])
     path = next(reports.glob("*/runs/*/record.json"), None)
     try:

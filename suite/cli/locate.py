@@ -33,7 +33,7 @@ def report_dir(option: str | None) -> Path:
     Raises:
         SystemExit: the project's settings are wrong, which pytest has said by then; with its exit status.
     """
-    settings = gate.settings([] if option is None else ["--scaling-report-dir", option])
+    settings = gate.settings([] if option is None else [f"--scaling-report-dir={option}"])
     if not isinstance(settings, Config):
         raise SystemExit(settings)
     return settings.report_dir

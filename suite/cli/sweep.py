@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     """Train what is missing; 0 when all of it is there, 1 when some is not, 4 for a wrong option."""
-    settings = gate.settings([*pytest_arguments, "--scaling-trainer", asked.scaling_trainer])
+    settings = gate.settings([*pytest_arguments, f"--scaling-trainer={asked.scaling_trainer}"])
     if not isinstance(settings, Config):
         return settings
     progress = StreamProgress(sys.stdout, "sweep")
