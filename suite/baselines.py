@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from suite.metrics import t_quantile
 from suite.record import CellRecord, Environment, Finite, Record, RecordError, read_model, write_atomically
@@ -66,7 +66,7 @@ class AcceptedCell(_Part):
     mode: str
     world_size: int
     dataset: str
-    sec_per_epoch: Finite
+    sec_per_epoch: Annotated[Finite, Field(gt=0)]
     sessions: int
     log_se: Finite | None = None
 
@@ -111,7 +111,7 @@ class Baseline(_Part):
         return [kept for _, kept in self._holding(Identity.of(cell, record))[-KEPT_RUNS:]]
 
     def comparable(self, cell: CellRecord, record: Record) -> list[Run]:
-        """The same as `suite.verdict.stored.against_runs` takes it.
+        """The same as `suite.verdict.stored.difference` takes it.
 
         A pin that is older than the newest runs is not among them: a level that was left long ago, by runs that became
         faster, would look like spread for ever.
@@ -119,7 +119,7 @@ class Baseline(_Part):
         return [_as_run(run, kept) for run, kept in self._holding(Identity.of(cell, record))[-KEPT_RUNS:]]
 
     def pin(self, cell: CellRecord, record: Record) -> Run | None:
-        """The pinned run's figures, as `suite.verdict.stored.against_pin` takes them.
+        """The pinned run's figures, as `suite.verdict.stored.difference` takes them.
 
         None where nothing is pinned, and where no run came after it: then `comparable` has said it all.
         """
@@ -208,7 +208,7 @@ def accept(baseline: Baseline, record: Record, *, slower: bool) -> Baseline:
 
 
 def measured(cell: CellRecord, record: Record) -> Run:
-    """A run's own figures for a cell, as `suite.verdict.stored.against_runs` takes the candidate.
+    """A run's own figures for a cell, as `suite.verdict.stored.difference` takes the candidate.
 
     Raises:
         ValueError: the cell was not measured.

@@ -1,12 +1,13 @@
 """One run: sessions over all undecided cells, until everything is decided or the budget is spent.
 
 Beside a base that the user named, every cell is measured next to it from the first session on. Without one the cells
-are measured by themselves and held against the accepted runs, and those that these do not clear are then measured next
-to the rebuilt baseline, in what is left of the budget.
+are measured by themselves. Where accepted runs have them, that takes few sessions, and the rest of the budget is for
+measuring them next to the rebuilt commits of those runs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,9 @@ from suite.run.measurement import Measurement
 from suite.run.session import Crew, Say, Sessions
 from suite.verdict import FIRST_LOOK, Outcome
 
+# Of the sessions that a budget allows, a quarter at most is alone where accepted commits are measured beside the cells
+# afterwards: figures, training and waterfalls come from these, and the verdict from the others.
+ALONE_SHARE = 4
 MAX_SESSIONS = {"quick": 6, "full": 20}  # where nothing can be decided, more sessions only narrow the intervals
 
 
@@ -50,13 +54,8 @@ def measure(run: Measurement, root: Path, say: Say) -> None:
             return
         campaign.measure_alone()
         campaign.sweep()
-        draft = results.to_record(run)
-        suspicion.hold_against_stored(run, draft)
-        bases, suspects = suspicion.suspects(run, draft)
-        if suspects:
-            say(f"{len(suspects)} cell(s) not cleared by the accepted runs: rebuilding what those measured")
-            campaign.compare(bases, suspects)
-            suspicion.supersede(run, draft)
+        suspicion.hold_against_stored(run, results.to_record(run))  # what an interrupted run has to say
+        campaign.compare_with_accepted()
 
 
 class _Campaign:
@@ -64,6 +63,7 @@ class _Campaign:
 
     def __init__(self, run: Measurement, sides: Sides, meter: Meter, say: Say) -> None:
         self._run, self._sides, self._say = run, sides, say
+        self._rebuild = suspicion.Rebuild({}, [])
         self._begun = 0  # sessions that were over when the present part of the campaign began
         rng = random.Random(run.order_seed)
         self._sessions = Sessions(sides.pools, run.orders, rng, meter, self._left_s, self._say_left)
@@ -75,6 +75,8 @@ class _Campaign:
         explained = attribution.targets(self._run, self._run.cells, ["candidate"])
         beside = attribution.arms(self._run, explained)
         preparing.prepare(self._run, self._sides, [*_arms(own + yardsticks), *beside], self._say)
+        if not self._run.config.calibrate:
+            self._rebuild = suspicion.rebuild(self._run, results.to_record(self._run))
         train = accuracy.training(self._run, self._sessions, self._say_left)
         self._go_on(self._run.cells, yardsticks, explained, train)
 
@@ -84,7 +86,10 @@ class _Campaign:
         if not run.sweeps:
             return
         if not run.versions:  # there was no cell that would have asked
-            run.versions["candidate"] = self._sides.clerk("candidate").ask("describe", trainer=YARDSTICK)["versions"]
+            with contextlib.suppress(WorkerFailure):  # every sweep will say for itself what is wrong
+                run.versions["candidate"] = self._sides.clerk("candidate").ask("describe", trainer=YARDSTICK)[
+                    "versions"
+                ]
             self._sides.dismiss_clerks()
         sizes = set(run.gradient_bytes.values())
         run.collectives = all_reduce.measure(
@@ -95,6 +100,15 @@ class _Campaign:
             gradient_bytes=sizes,
             seed=run.order_seed,
         )
+
+    def compare_with_accepted(self) -> None:
+        """Time the cells that accepted runs have next to the rebuilt commits of those."""
+        run = self._run
+        measured = [cell for cell in self._rebuild.cells if run.own(cell) not in run.lost]
+        if measured:
+            self._say(f"{len(measured)} cell(s) with accepted runs: rebuilding what those measured")
+            self.compare(self._rebuild.bases, measured)
+            suspicion.hold_against_stored(run, results.to_record(run))
 
     def compare(self, bases: Mapping[Side, Base], chosen: Sequence[Cell]) -> None:
         """Time cells next to their bases until each is decided; the whole budget goes to the comparison."""
@@ -196,8 +210,9 @@ class _Campaign:
         affordable = max(run.config.min_sessions, int(affordable))
         if run.bases:
             return affordable
-        # Where accepted runs may leave a doubt, the budget is for what settles it.
-        return min(affordable, FIRST_LOOK if run.baseline.runs else MAX_SESSIONS[run.config.profile])
+        if self._rebuild.cells:
+            return min(max(1, affordable // ALONE_SHARE), FIRST_LOOK)
+        return min(affordable, MAX_SESSIONS[run.config.profile])
 
     def _failed(self, cell: Cell) -> bool:
         outcome, _ = judging.combined(judging.checks(self._run, cell))

@@ -17,7 +17,7 @@ from suite.baselines import Baseline
 from suite.metrics import from_logs, mean_and_standard_error
 from suite.record import Record, RecordError
 from suite.verdict import ALPHA_FAIL, Outcome
-from suite.verdict.stored import KEPT_RUNS, Run, against_runs
+from suite.verdict.stored import KEPT_RUNS, Run
 from tests import records
 
 KEY = "cpu-2xtest-00000000"
@@ -139,13 +139,14 @@ def test_a_file_of_the_first_schema_is_read(tmp_path: Path) -> None:
     assert baselines.accept(old, week(2), slower=False).schema_version == 2
 
 
-def test_a_single_accepted_run_never_passes_anything() -> None:
-    run, baseline = week(2), accepted(week(1))
-    found = against_runs(
-        baselines.measured(run.cells[0], run), baseline.comparable(run.cells[0], run), run.tolerance, 1
-    )
-    assert found.outcome is Outcome.INCONCLUSIVE
-    assert "accept more runs, or measure a base in the same run" in found.reason
+@pytest.mark.parametrize("seconds", [0.0, -1.0])
+def test_a_time_that_cannot_be_is_refused_before_anything_is_measured(tmp_path: Path, seconds: float) -> None:
+    path = baselines.write(accepted(week(1)), tmp_path)
+    content = json.loads(path.read_text())
+    content["runs"][0]["cells"][0]["sec_per_epoch"] = seconds
+    path.write_text(json.dumps(content))
+    with pytest.raises(RecordError, match="sec_per_epoch: Input should be greater than 0"):
+        baselines.read(tmp_path, KEY)
 
 
 def test_accepting_moves_the_latest_and_not_the_pin() -> None:

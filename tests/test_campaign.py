@@ -158,7 +158,13 @@ class PretendedSides:
         return ()
 
     def clerk(self, side: Side) -> Any:
-        return types.SimpleNamespace(start_s=2.0)
+        def ask(*_: object, **__: object) -> None:
+            raise WorkerFailure("clerk", "the launcher did not start")
+
+        return types.SimpleNamespace(start_s=2.0, ask=ask)
+
+    def dismiss_clerks(self) -> None:
+        return
 
 
 @pytest.fixture
@@ -307,7 +313,7 @@ class TestBesideABase:
 
 
 class TestAgainstStored:
-    """Without a base: measured alone, and beside the rebuilt baseline where that leaves a doubt."""
+    """Without a base: few sessions alone, and then beside the rebuilt commits of the accepted runs."""
 
     @pytest.fixture
     def repository(self, tmp_path: Path) -> Repository:
@@ -322,46 +328,53 @@ class TestAgainstStored:
         config = settings(root=repository.path, **changes)
         return world.measure(*cells, config=config, baseline=baseline(*kept))
 
-    def test_what_they_clear_is_not_measured_again(self, world: World, repository: Repository) -> None:
-        world.step_s = {OWN: 0.5}
-        run = self.measure(world, repository, TWO, budget_s=1e6)
-        assert world.outcomes() == {TWO.id: Outcome.PASS}
-        assert (len(world.timed), run.bases) == (3, {})
-
-    def test_a_suspected_slowdown_is_confirmed_beside_the_rebuilt_commit(
-        self, world: World, repository: Repository
+    @pytest.mark.parametrize("stored", [0.5, 0.6], ids=["as fast as stored", "slower than stored"])
+    @pytest.mark.parametrize(("beside", "outcome"), [(1.0, Outcome.PASS), (1.2, Outcome.FAIL)])
+    def test_the_rebuilt_commit_decides_whatever_stored_figures_say(
+        self, world: World, repository: Repository, stored: float, beside: float, outcome: Outcome
     ) -> None:
-        world.step_s = {OWN: 0.6, BASE: 0.5}
+        world.step_s = {OWN: stored, BASE: stored / beside}
         run = self.measure(world, repository, TWO, budget_s=1000.0)
-        assert world.outcomes() == {TWO.id: Outcome.FAIL}
+        assert world.outcomes() == {TWO.id: outcome}
         assert run.alone == 3
         assert world.timed[3:] == [{OWN, BASE}] * (len(world.timed) - 3)
-        assert len(world.timed) >= 3 + 3
+        assert 3 + 3 <= len(world.timed) < run.planned, "a clear case ends soon"
         [found] = results.to_record(run).cells
         assert [(c.rule, c.outcome, c.counts) for c in found.checks] == [
-            ("time", Outcome.FAIL, True),
-            ("stored", Outcome.FAIL, False),
-            ("stored", Outcome.FAIL, False),
+            ("time", outcome, True),
+            ("stored", Outcome.INCONCLUSIVE, False),
+            ("stored", Outcome.INCONCLUSIVE, False),
         ]
+        assert found.checks[1].ratio is not None
+        assert found.checks[1].ratio.low is not None
 
-    def test_a_suspicion_of_the_machine_is_cleared_beside_it_and_soon(
+    def test_every_cell_that_was_accepted_is_measured_beside_it_and_no_other(
         self, world: World, repository: Repository
     ) -> None:
-        """The baseline's commit is as slow today; what stored runs say for ever keeps no clear case going."""
-        world.step_s = {OWN: 0.6, BASE: 0.6}
-        run = self.measure(world, repository, TWO, budget_s=1000.0)
-        assert world.outcomes() == {TWO.id: Outcome.PASS}
-        assert 3 + 3 <= len(world.timed) < run.planned
+        world.step_s = {OWN: 0.5, BASE: 0.5}
+        new = cell(2, "scratch")
+        run = self.measure(world, repository, ONE, TWO, new)
+        assert run.beside == [ONE, TWO]
+        assert world.timed[3] == {OWN, BASE, arm(1), arm(1, side="base")}
+        assert world.outcomes() == {ONE.id: Outcome.PASS, TWO.id: Outcome.PASS, new.id: Outcome.NO_BASELINE}
 
-    def test_only_the_cells_in_doubt_are_measured_beside_it(self, world: World, repository: Repository) -> None:
-        world.step_s = {OWN: 0.6, BASE: 0.5, arm(1): 1.0}
-        run = self.measure(world, repository, ONE, TWO)
-        assert run.beside == [TWO]
-        assert world.timed[3] == {OWN, BASE}
-        assert world.outcomes() == {ONE.id: Outcome.PASS, TWO.id: Outcome.FAIL}
+    @pytest.mark.parametrize(("budget_s", "alone"), [(40.0, 1), (90.0, 2), (1000.0, 3)])
+    def test_most_of_the_budget_is_for_the_comparison(
+        self, world: World, repository: Repository, budget_s: float, alone: int
+    ) -> None:
+        world.step_s, world.wobble = {OWN: 0.5, BASE: 0.5}, 0.3
+        assert self.measure(world, repository, TWO, budget_s=budget_s).alone == alone
+
+    def test_where_nothing_can_be_rebuilt_the_budget_narrows_the_figures(self, world: World, tmp_path: Path) -> None:
+        kept = [accepted_run({TWO: s}, n) for n, s in enumerate((0.5, 0.501, 0.499))]
+        world.step_s = {OWN: 0.5}
+        config = settings(root=tmp_path, budget_s=1e6)
+        run = world.measure(TWO, config=config, baseline=baseline(*kept))
+        assert (len(world.timed), run.bases) == (campaign.MAX_SESSIONS["quick"], {})
+        assert world.outcomes() == {TWO.id: Outcome.INCONCLUSIVE}
 
     @pytest.mark.parametrize("how", ["no checkout", "does not build"])
-    def test_a_commit_that_cannot_be_rebuilt_leaves_the_stored_verdict(
+    def test_a_commit_that_cannot_be_rebuilt_leaves_the_cell_open(
         self, world: World, repository: Repository, how: str
     ) -> None:
         world.step_s = {OWN: 0.6}
@@ -370,9 +383,9 @@ class TestAgainstStored:
         else:
             world.broken = {3: {BASE}}
         run = self.measure(world, repository, TWO, budget_s=1e6)
-        assert world.outcomes() == {TWO.id: Outcome.FAIL}
+        assert world.outcomes() == {TWO.id: Outcome.INCONCLUSIVE}
         assert len(world.timed) == 3 + (how == "does not build"), "no more sessions for a cell that nothing settles"
-        assert "could not be rebuilt" in results.to_record(run).cells[0].reason
+        assert "could not be measured" in results.to_record(run).cells[0].reason
 
     def test_a_pin_is_not_measured_on_when_the_newest_commit_does_not_build(
         self, world: World, repository: Repository
@@ -386,7 +399,21 @@ class TestAgainstStored:
         world.measure(TWO, config=config, baseline=baseline(*kept))
         assert [BASE in timed for timed in world.timed] == [False, False, False, True]
         assert world.timed[3] == {OWN, BASE, arm(2, side="pinned")}
-        assert world.outcomes() == {TWO.id: Outcome.FAIL}
+        assert world.outcomes() == {TWO.id: Outcome.INCONCLUSIVE}
+
+    def test_a_cell_that_is_lost_alone_is_not_measured_beside_it(self, world: World, repository: Repository) -> None:
+        world.broken = {0: {OWN}}
+        run = self.measure(world, repository, TWO)
+        assert world.outcomes() == {TWO.id: Outcome.ERROR}
+        assert (run.bases, len(world.timed)) == ({}, 1)
+
+    def test_an_interrupted_run_shows_what_was_accepted(self, world: World, repository: Repository) -> None:
+        world.step_s, world.interrupted_in = {OWN: 0.6}, 3
+        with pytest.raises(KeyboardInterrupt):
+            self.measure(world, repository, TWO)
+        [found] = results.to_record(world.run).cells
+        assert found.outcome is Outcome.INCONCLUSIVE
+        assert {check.rule for check in found.checks} == {"time", "stored"}
 
     def test_beside_it_there_are_as_many_sessions_as_planned_from_there_on(
         self, world: World, repository: Repository
@@ -409,6 +436,18 @@ class TestAgainstStored:
         plans = [number for number, line in enumerate(run.plan) if "cell(s)" in line]
         assert len(plans) == 2
         assert "beside the accepted run run-2, rebuilt" in run.plan[plans[1]]
+
+
+def test_where_only_collectives_are_selected_a_worker_that_does_not_start_is_theirs_to_report(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(campaign.all_reduce, "measure", lambda pool, sweeps, *_, **__: asked.extend(sweeps) or ())
+    monkeypatch.setattr(PretendedSides, "pools", {"candidate": None}, raising=False)
+    monkeypatch.setattr(PretendedSides, "__init__", lambda self, world: None)
+    sweep = campaign.all_reduce.CollectiveCell("ring", 2)
+    run = world.measure(sweeps=[sweep], versions={})
+    assert (asked, run.versions) == ([sweep], {})
 
 
 class TestAttribution:

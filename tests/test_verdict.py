@@ -87,28 +87,3 @@ def test_noise_is_inconclusive_and_says_what_would_help() -> None:
     found = paired([0.1, -0.1, 0.12, -0.08], 0.05, 1, 4, 30.0)
     assert found.outcome is Outcome.INCONCLUSIVE
     assert "more minutes, a quieter machine, or a tolerance of" in found.reason
-
-
-def test_one_accepted_run_decides_nothing() -> None:
-    found = verdict.stored(math.log(2.0), [math.log(1.0)], 0.05, 1)
-    assert found.outcome is Outcome.INCONCLUSIVE
-    assert "100.0% slower than the 1 accepted run(s)" in found.reason
-    assert "--scaling-against" in found.reason
-
-
-@pytest.mark.parametrize(
-    ("seconds", "outcome"),
-    [(1.001, Outcome.PASS), (1.6, Outcome.FAIL), (0.5, Outcome.PASS), (1.1, Outcome.INCONCLUSIVE)],
-)
-def test_several_accepted_runs_decide_by_how_they_differ(seconds: float, outcome: Outcome) -> None:
-    accepted = [math.log(value) for value in (1.0, 1.01, 0.99, 1.0)]
-    if outcome is Outcome.INCONCLUSIVE:
-        accepted = [math.log(value) for value in (1.0, 1.1, 0.9, 1.0)]
-    assert verdict.stored(math.log(seconds), accepted, 0.05, 1).outcome is outcome
-
-
-def test_stored_runs_keep_the_false_alarm_rate() -> None:
-    rng = numpy.random.default_rng(11)
-    logs = rng.normal(0, 0.08, size=(4000, 5))
-    alarms = sum(verdict.stored(row[0], list(row[1:]), 0.05, 1).outcome is Outcome.FAIL for row in logs)
-    assert stats.binomtest(alarms, 4000, ALPHA_FAIL, alternative="greater").pvalue > 0.001

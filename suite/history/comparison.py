@@ -15,8 +15,8 @@ from suite import baselines
 from suite.baselines import Baseline
 from suite.calibration import Calibration
 from suite.cells import short
-from suite.record import BarRecord, CellRecord, IntervalRecord, Record, WaterfallRecord
-from suite.verdict.stored import MIN_BASELINE_RUNS, Run, RunSpread, against_pin, against_runs
+from suite.record import BarRecord, CellRecord, IntervalRecord, Record, WaterfallRecord, interval
+from suite.verdict.stored import MIN_BASELINE_RUNS, RunSpread, difference
 
 ACCEPTED = "intervals of ratios: from how accepted runs differ"
 CALIBRATED = (
@@ -213,25 +213,13 @@ def _ratio(
         own, pin = baselines.measured(second, b), baselines.measured(first, a)
         accepted = [] if known.baseline is None else known.baseline.comparable(second, b)
         for spread, basis in ((None, ACCEPTED), (_spread(second, b, known.calibration), CALIBRATED)):
-            found = _held_against(own, pin, accepted, b.tolerance, spread)
+            ratio = difference(own, accepted, spread, pin).ratio if accepted else difference(own, [pin], spread).ratio
+            found = interval(ratio)
             if found.low is not None:
                 return found, basis
     except (ArithmeticError, ValueError):  # a record may hold any finite numbers
         return None, NONSENSE
     return found, OTHER_HOST if own.host != pin.host else UNKNOWN
-
-
-def _held_against(
-    own: Run, pin: Run, accepted: Sequence[Run], tolerance: float, spread: RunSpread | None
-) -> IntervalRecord:
-    """The ratio of a verdict against one stored run: two-sided, 95 %, whatever tolerance and comparisons are."""
-    if accepted:
-        ratio = against_pin(own, pin, accepted, tolerance, 1, spread).ratio
-    else:
-        ratio = against_runs(own, [pin], tolerance, 1, spread).ratio
-    if ratio is None:
-        raise ValueError("a verdict against a run that was measured has a ratio")
-    return IntervalRecord(estimate=ratio.estimate, low=ratio.low, high=ratio.high)
 
 
 def _spread(cell: CellRecord, record: Record, calibration: Calibration | None) -> RunSpread | None:

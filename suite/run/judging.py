@@ -2,7 +2,8 @@
 
 - time: beside a base in the same sessions, `--scaling-against` or the baseline's commit rebuilt;
 - drift: the same beside a pinned older baseline;
-- stored: against accepted runs of other times, where nothing could be measured beside the candidate;
+- stored: against accepted runs of other times; it decides nothing, and keeps a cell INCONCLUSIVE whose accepted commit
+  was not measured beside it;
 - floor: efficiency against a configured one;
 - accuracy: k devices against one.
 
@@ -57,7 +58,7 @@ def checks(run: Measurement, cell: Cell) -> tuple[CheckRecord, ...]:
 def combined(checks: Sequence[CheckRecord]) -> tuple[Outcome, str]:
     """A cell's outcome from those of its rules: the gravest counts, and says why; time is what a PASS is about."""
     counting = [check for check in checks if check.counts]
-    timed = any(check.rule in ("time", "stored") for check in counting)
+    timed = any(check.rule == "time" for check in counting)
     for gravest in GRAVEST_FIRST:
         reasons = [check.reason for check in counting if check.outcome is gravest]
         if reasons and (gravest is not Outcome.PASS or timed):

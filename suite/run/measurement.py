@@ -39,7 +39,7 @@ class Measurement:
         plan: what the run was going to do, in sentences.
         bases: what the candidate is compared with in this run, by side.
         beside: the cells that are: all of them beside a base that the user named, beside a rebuilt baseline those that
-            look slower than the stored one.
+            it has.
         stored: what the accepted runs of other times say of each cell.
         versions: of each side's interpreter.
         trainers: a worker's answer to "describe", by side and trainer.
@@ -137,8 +137,8 @@ class Measurement:
     def failure(self, cell: Cell) -> WorkerFailure | None:
         """Why a cell has no answer, if an arm that it cannot do without was lost.
 
-        That is its own, and that of a base which the user named. A baseline that cannot be rebuilt leaves the stored
-        one to judge by.
+        That is its own, and that of a base which the user named. A baseline that cannot be rebuilt leaves the cell
+        INCONCLUSIVE.
         """
         needed = self.compared(cell).values() if self.config.against is not None else [self.own(cell)]
         return next((self.lost[arm] for arm in needed if arm in self.lost), None)

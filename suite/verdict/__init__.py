@@ -3,17 +3,14 @@
 from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, Outcome, Verdict
 from suite.verdict.paired import FIRST_LOOK, paired, spending
 from suite.verdict.spread import Learned
-from suite.verdict.stored import MIN_BASELINE_RUNS, stored
 
 __all__ = [
     "ALPHA_FAIL",
     "ALPHA_PASS",
     "FIRST_LOOK",
-    "MIN_BASELINE_RUNS",
     "Learned",
     "Outcome",
     "Verdict",
     "paired",
     "spending",
-    "stored",
 ]

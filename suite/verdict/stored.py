@@ -1,22 +1,20 @@
-"""A cell against accepted runs of other times: the unit is the run, and they predict a new one.
+"""A cell against accepted runs of other times: how far it is off them, and within which interval. It decides nothing.
 
-Between runs a machine changes in ways that no session of one run shows, so what an estimate is held against is how runs
-differ from one another. With level and spread from n runs, the deviation of one more that is no slower,
+Between runs a machine changes in ways that no session of one run shows, so the unit is the run, and what an estimate is
+held against is how runs differ from one another. With level and spread from n runs, the deviation of one more of the
+same build,
 
     delta = ln t_candidate - mean(ln t_accepted),   has variance   s^2 (1 + 1/n),
 
-and s^2 is estimated from the runs themselves: delta over its root follows Student's t exactly, at any noise.
+and s^2 is estimated from the runs themselves: delta over its root follows Student's t. That supposes that runs are
+exchangeable, which nobody can promise: three that were accepted in one sitting agree, and the next day differs. So what
+is found here is shown, and a verdict comes from a base in the same run (`suite.base.suspicion`).
 
-The two outcomes do not rest on the same evidence. PASS is final, so it stands on the accepted runs alone. FAIL is a
-suspicion, because the baseline's commit is then rebuilt and measured beside the candidate; it may lean on calibrate's
-figure for s, pooled with the runs' own. A figure that was learned in a quiet hour can therefore cost a rebuild, and
-never let a slower build through.
+Where runs are too few to show how they differ, the interval rests on calibrate's figure for s, if there is one.
 
 Hosts of one machine key have levels of their own. Where runs of the candidate's host are there, they alone give the
 level, and the runs of every host, each around its own host's mean, the spread. Where too few runs share a host to show
 one (machines that live for one job), the host is the unit: the newest run of each, and how those differ.
-
-Judged once, at the end of a run: nothing is spent over looks here.
 """
 
 from __future__ import annotations
@@ -24,20 +22,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from suite.metrics import Interval
-from suite.verdict.decide import decide, quantile
-from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, Outcome, Verdict, percent
+from suite.metrics import Interval, t_quantile
+from suite.verdict.outcome import percent
 
 MIN_BASELINE_RUNS = 3  # how runs differ from one another is estimated from them, and two give no usable estimate
 _ENOUGH_DF = MIN_BASELINE_RUNS - 1
 
-# The smallest number whose bound for PASS, t(n - 1) sqrt(1 + 1/n), is within a fifth of what any number would give.
-# More would describe older surroundings and gain little.
+# The smallest number whose one-sided 95 % bound, t(n - 1) sqrt(1 + 1/n), is within a fifth of what any number would
+# give. More would describe older surroundings and gain little.
 KEPT_RUNS = 9
-
-_BASE = "measure a base in the same run (--scaling-against)"
-_MORE_RUNS = "accept more runs"
 
 
 @dataclass(frozen=True)
@@ -80,66 +75,47 @@ class RunSpread:
             )
 
 
-def suspicious(found: Verdict) -> bool:
-    """Whether the baseline's commit has to be rebuilt and measured beside the candidate: only a PASS stands alone."""
-    return found.outcome in (Outcome.FAIL, Outcome.INCONCLUSIVE)
+class Difference(NamedTuple):
+    """How a run differs from accepted ones.
+
+    Attributes:
+        ratio: t_candidate / t_accepted with its 95 % interval; without one where how runs differ is not known.
+        said: the same in words, and why there is no interval.
+    """
+
+    ratio: Interval
+    said: str
 
 
-def against_runs(
-    candidate: Run, accepted: Sequence[Run], tolerance: float, comparisons: int, spread: RunSpread | None = None
-) -> Verdict:
-    """Judge a cell against accepted runs of other times.
-
-    P(FAIL | not slower) <= ALPHA_FAIL / comparisons, as far as `spread` holds where one is given;
-    P(PASS | slower by the tolerance or more) <= ALPHA_PASS whatever `spread` says.
+def difference(
+    candidate: Run, accepted: Sequence[Run], spread: RunSpread | None = None, pin: Run | None = None
+) -> Difference:
+    """Hold a cell against accepted runs of other times, or against one older run.
 
     Args:
-        candidate: the run to be judged.
-        accepted: those of the cell's present level, oldest first.
-        tolerance: m, the slowdown that must be found.
-        comparisons: how many of the run can fail.
-        spread: calibrate's figure for how runs differ. With it and fewer than `MIN_BASELINE_RUNS` a FAIL is possible;
-            a PASS is not.
+        candidate: the run that is looked at.
+        accepted: those of the cell's present level, oldest first; one at least.
+        spread: calibrate's figure for how runs differ; it counts where these are too few to show it.
+        pin: an older run, for what creeps: each week's run is close to those before it. The level is then the pin's
+            alone, and how runs differ is what the newest ones show, in which a creep's own slope is spread.
     """
-    if not accepted:
-        return Verdict(Outcome.NO_BASELINE, "no accepted run has this cell: --scaling-accept keeps one")
     seen = _predict(candidate.host, accepted)
-    return _judge(candidate, seen, f"the {len(seen.runs)} accepted run(s)", tolerance, comparisons, spread)
-
-
-def against_pin(
-    candidate: Run,
-    pin: Run,
-    accepted: Sequence[Run],
-    tolerance: float,
-    comparisons: int,
-    spread: RunSpread | None = None,
-) -> Verdict:
-    """Judge a cell against one older run, for what creeps: each week's run is close to those before it.
-
-    The level is the pin's alone, so s^2 (1 + 1/n) has n = 1; how runs differ is what the newest ones show, in which a
-    creep's own slope is spread. The same promises as `against_runs`; where the pin is one of `accepted`, its deviation
-    is in the estimated spread as well, which only makes the bounds wider.
-
-    Args:
-        candidate: the run to be judged.
-        pin: the oldest accepted run of the cell's present level.
-        accepted: the newest ones, oldest first.
-        tolerance, comparisons, spread: as in `against_runs`.
-    """
-    if not accepted:
-        return Verdict(Outcome.NO_BASELINE, "no accepted run has this cell: --scaling-accept keeps one")
-    seen = _predict(candidate.host, accepted)
-    if pin.host != candidate.host and not seen.by_host:
-        delta = candidate.log_t - pin.log_t
-        reason = f"{percent(delta)} than the pinned run, which is another host's: {_BASE}"
-        return Verdict(Outcome.INCONCLUSIVE, reason, Interval(math.exp(delta)))
-    return _judge(candidate, replace(seen, pin=pin), "the pinned run", tolerance, comparisons, spread)
-
-
-def stored(log_t: float, baseline_log_t: Sequence[float], tolerance: float, cells: int) -> Verdict:
-    """The same for runs of which nothing but ln t is known: one host, equally many sessions."""
-    return against_runs(Run(log_t), [Run(value) for value in baseline_log_t], tolerance, cells)
+    what = f"the {len(seen.runs)} accepted run(s)" if pin is None else "the pinned run"
+    seen = replace(seen, pin=pin)
+    delta = candidate.log_t - seen.mean
+    said = f"{percent(delta)} than {what}"
+    if why := _incomparable(candidate, seen, spread):
+        return Difference(Interval(math.exp(delta)), f"{said}, {why}")
+    if seen.df < _ENOUGH_DF and spread is not None:
+        seen = seen.pooled(spread)
+    alone = (candidate,) if pin is None else (candidate, pin)
+    excess = [_excess(run, seen.runs) for run in alone]
+    df = min([seen.df, *(run.sessions - 1 for run, more in zip(alone, excess, strict=True) if more > 0)])
+    half = t_quantile(int(df), 0.975) * seen.error(math.fsum(excess))
+    low, high = delta - half, delta + half
+    return Difference(
+        Interval(math.exp(delta), math.exp(low), math.exp(high)), f"{said} (95 %: {percent(low)} to {percent(high)})"
+    )
 
 
 @dataclass(frozen=True)
@@ -194,54 +170,19 @@ def _predict(host: str, accepted: Sequence[Run]) -> _Prediction:
     return _Prediction(newest, _squares(newest) / df, df, by_host=True, elsewhere=not own)
 
 
-def _judge(
-    candidate: Run, seen: _Prediction, what: str, tolerance: float, comparisons: int, spread: RunSpread | None
-) -> Verdict:
-    delta = candidate.log_t - seen.mean
-    said = f"{percent(delta)} than {what}"
-    if why := _incomparable(candidate, seen, spread):
-        return Verdict(Outcome.INCONCLUSIVE, f"{said}, {why}", Interval(math.exp(delta)))
-    enough = seen.df >= _ENOUGH_DF
-    pooled = seen if spread is None or seen.by_host else seen.pooled(spread)
-    final = seen if enough else pooled
-    alone = (candidate,) if seen.pin is None else (candidate, seen.pin)
-    excess = math.fsum(_excess(run, seen.runs) for run in alone)
-    fewest_df = min((run.sessions - 1 for run in alone if _excess(run, seen.runs) > 0), default=math.inf)
-    final_df, final_se = int(min(final.df, fewest_df)), final.error(excess)
-    half = quantile(final_df, 0.975) * final_se
-    found = decide(
-        delta,
-        low=delta - quantile(int(min(pooled.df, fewest_df)), 1 - ALPHA_FAIL / comparisons) * pooled.error(excess),
-        high=delta + quantile(final_df, 1 - ALPHA_PASS) * final_se,
-        tolerance=tolerance,
-        ratio=Interval(math.exp(delta), math.exp(delta - half), math.exp(delta + half)),
-        advice=_advice(seen, math.log1p(tolerance) - max(delta, 0.0)) if enough else f"{_MORE_RUNS}, or {_BASE}",
-    )
-    if found.outcome is Outcome.PASS and not enough:
-        return Verdict(
-            Outcome.INCONCLUSIVE,
-            f"{said}; only {MIN_BASELINE_RUNS} or more show how runs differ, and nothing passes on calibrate's figure "
-            f"alone: {_MORE_RUNS}, or {_BASE}",
-            found.ratio,
-        )
-    return found
-
-
 def _incomparable(candidate: Run, seen: _Prediction, spread: RunSpread | None) -> str:
-    """Why no interval can be put around the difference, and what to do about it; empty where one can."""
+    """Why no interval can be put around the difference; empty where one can."""
     few = f"is not known from fewer than {MIN_BASELINE_RUNS}"
-    most = max(run.sessions for run in seen.runs)
+    if seen.pin is not None and seen.pin.host != candidate.host and not seen.by_host:
+        return "which is another host's"
     if seen.df < _ENOUGH_DF and seen.elsewhere:
-        return f"all of other hosts, and how hosts differ {few} of them: {_MORE_RUNS}, or {_BASE}"
+        return f"all of other hosts, and how hosts differ {few} of them"
     if seen.df < _ENOUGH_DF and spread is None:
-        return f"but how runs differ on this machine {few}: {_MORE_RUNS}, or {_BASE}"
-    for run, remedy in ((candidate, "raise the budget"), (seen.pin, _MORE_RUNS)):
+        return f"but how runs differ on this machine {few}"
+    most = max(run.sessions for run in seen.runs)
+    for run, which in ((candidate, "it"), (seen.pin, "the pin")):
         if run is not None and run.sessions < most and (run.log_se is None or run.sessions < 2):
-            which = "it" if run is candidate else "the pin"
-            return (
-                f"but {which} was measured in {run.sessions} session(s), accepted runs in up to {most}: "
-                f"{remedy}, or {_BASE}"
-            )
+            return f"but {which} was measured in {run.sessions} session(s), accepted runs in up to {most}"
     return ""
 
 
@@ -260,16 +201,3 @@ def _excess(candidate: Run, runs: Sequence[Run]) -> float:
         return 0.0
     usual = math.fsum((run.log_se or 0.0) ** 2 for run in runs) / len(runs)
     return max(0.0, candidate.log_se**2 - usual)
-
-
-def _advice(seen: _Prediction, room: float) -> str:
-    """What would decide: as many accepted runs as leave `room` for the bound, if any number that is kept does."""
-    sd, now = math.sqrt(seen.variance), len(seen.runs)
-
-    def bound(n: int) -> float:
-        return quantile(n - 1, 1 - ALPHA_PASS) * sd * math.sqrt(1 + (1 / n if seen.pin is None else 1))
-
-    needed = next((n for n in range(now + 1, KEPT_RUNS + 1) if bound(n) < room), None)
-    if needed is None:
-        return f"runs differ by {sd:.1%} here, too much for stored ones to decide: {_BASE}"
-    return f"{needed} accepted runs would decide it, or {_BASE}"
