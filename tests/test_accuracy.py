@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,10 +10,11 @@ import pytest
 
 from suite.base.bases import Base
 from suite.cells import Arm, Cell
+from suite.failure import WorkerFailure
 from suite.run import accuracy
 from suite.run.accuracy import SEED, Trained
 from suite.run.measurement import Measurement
-from suite.run.session import Session
+from suite.run.session import Crew, Session
 from suite.verdict import Outcome
 from suite.workloads import Recipe
 from tests.measurements import LENET, SEED_PAIRS, arm, cell, measurement, order, settings, trained
@@ -188,3 +190,21 @@ def test_the_recipes_margin_is_the_one_that_counts() -> None:
 def test_beside_a_base_or_without_a_recipe_there_is_nothing_to_train(changes: dict[str, Any]) -> None:
     assert accuracy.wanted_pairs(measurement(cell(), config=settings(**changes))) == []
     assert accuracy.wanted_pairs(measurement(cell())) == [PAIR]
+
+
+def test_a_candidate_that_fails_while_it_trains_is_lost() -> None:
+    """As it is where it fails in a block: a campaign makes an ERROR of what a session has lost."""
+    cause = WorkerFailure("group", "rank 0: RuntimeError: out of luck")
+
+    class Failing:
+        def request(self, *_: object, **__: object) -> None:
+            raise cause
+
+    run = measurement(cell(2), config=settings())
+    run.orders = {found: order(found) for found in (arm(1), arm(2))}
+    run.datasets["digits"] = {"name": "digits", "train_samples": 1437, "test_samples": 10_000, "folder": ""}
+    crew = Crew(Session(0), {arm(2): Failing()})  # type: ignore[dict-item]
+    sessions = types.SimpleNamespace(timeout_s=lambda arm, steps: 20.0)
+    accuracy.training(run, sessions, lambda line: None)(crew)  # type: ignore[arg-type]
+    assert crew.session.failures == {arm(2): cause}
+    assert crew.groups == {}
