@@ -203,6 +203,8 @@ def test_two_runs_of_one_second_do_not_share_a_folder(tmp_path: Path) -> None:
 
 def test_an_unwritable_report_folder_is_an_error_before_anything_is_measured(project: Project) -> None:
     (project.path / "file").write_text("in the way")
-    result = project.inline(*TINY, "--scaling-report-dir=file", "--scaling-trainer", "single", "--scaling-world-sizes", "1")
+    result = project.inline(
+        *TINY, "--scaling-report-dir=file", "--scaling-trainer", "single", "--scaling-world-sizes", "1"
+    )
     assert result.ret == 1
     result.stdout.fnmatch_lines(["*ERROR: *file*Not a directory*choose another --scaling-report-dir*"])

@@ -118,7 +118,9 @@ def _open(run: Measurement, cell: Cell, accepted: AcceptedRun | None, missing: _
         return f"{nothing} the commit of run {accepted.run_id} cannot be rebuilt: {why}; {remedy}"
     side = next((side for side, base in run.bases.items() if base.commit == accepted.environment.commit), None)
     if side is None or cell not in run.beside:
-        return f"{nothing} the commit of run {accepted.run_id} was not measured beside it: run it by itself (-k {cell.id})"
+        return (
+            f"{nothing} the commit of run {accepted.run_id} was not measured beside it: run it by itself (-k {cell.id})"
+        )
     if failed := run.lost.get(run.compared(cell)[side]):
         return f"{nothing} the commit of run {accepted.run_id} could not be measured: {failed.cause}"
     return ""
