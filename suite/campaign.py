@@ -140,7 +140,7 @@ class _Campaign:
         preparing.prepare(run, self._sides, beside, self._say)
         alive = [arm for arm in beside if arm not in run.lost]
         cost_s = run.session_s
-        for _ in range(attribution.SESSIONS):
+        for _ in range(attribution.SESSIONS[run.config.profile]):
             if self._left_s() < cost_s:
                 break
             probe = attribution.probing(run, self._sessions, wanted, self._say_left)
@@ -169,7 +169,7 @@ class _Campaign:
             timed = _arms(units)
             units += [unit for unit in yardsticks if unit[0] not in timed and unit[0] not in run.lost]
             number = len(run.sessions) - self._begun
-            probed = explained if number < attribution.SESSIONS else []
+            probed = explained if number < attribution.SESSIONS[run.config.profile] else []
             beside = [arm for arm in attribution.arms(run, probed) if arm not in run.lost]
             afterwards = [attribution.probing(run, self._sessions, probed, self._say_left)] if probed else []
             afterwards += [train] if train is not None and number == 0 else []

@@ -28,10 +28,13 @@ from dataclasses import dataclass
 from statistics import fmean, median_low
 from typing import Literal, NamedTuple
 
-from suite.metrics import Interval, from_values, location
+from suite.metrics import Bounds, Interval, from_values, location, lower_bound
 
 Point = Literal["one", "one_resident", "part", "plain_alone", "plain", "unsynced", "resident", "step"]
 NEEDED: tuple[Point, ...] = ("one", "one_resident", "resident", "step")
+
+MANY = 1000  # sessions; more change no quantile of t that could be seen
+NAMING_ERROR = 0.05  # P(a part is named that costs nothing) of one waterfall, shared by all its parts
 
 CAUSES = {
     "small batch": "a k-th of the batch takes longer than a k-th of the time",
@@ -41,6 +44,8 @@ CAUSES = {
     "exchange": "the exposed part of the gradients' exchange",
     "feed": "waiting for data",
 }
+
+OWN_WORK = "one device's own work"  # not lost by scaling, but a base's may be shorter
 
 # Of one session: for every window, the seconds a step of each rank.
 Rounds = Mapping[Point, Sequence[Sequence[float]]]
@@ -81,9 +86,53 @@ class Waterfall:
         return next((bar for bar in self.bars if bar.causes == (cause,)), None)
 
     @property
-    def largest(self) -> Bar:
-        """The bar that explains most."""
-        return max(self.bars, key=lambda bar: bar.step_s.estimate)
+    def named(self) -> Bar | None:
+        """The largest bar that its interval supports; None where it supports none."""
+        found = supported([bar.step_s for bar in self.bars], self.sessions)
+        return None if found is None else self.bars[found]
+
+
+@dataclass(frozen=True)
+class Growth:
+    """By how much a candidate's step is longer than its base's: seconds a step, over sessions that timed both.
+
+    Attributes:
+        sessions: how many.
+        whole_s: the step.
+        parts: their sum is `whole_s`, to rounding; the first is one device's own work.
+    """
+
+    sessions: int
+    whole_s: Interval
+    parts: tuple[Bar, ...]
+
+    @property
+    def named(self) -> Bar | None:
+        """The largest part that its interval supports and that the whole has room for; None where there is none."""
+        found = supported([part.step_s for part in self.parts], self.sessions, most_s=self.whole_s.high)
+        return None if found is None else self.parts[found]
+
+
+def supported(parts_s: Sequence[Bounds], sessions: int, *, most_s: float | None = None) -> int | None:
+    """Which part may be named: the largest of those whose one-sided lower bound is above zero.
+
+    The bounds share `NAMING_ERROR` evenly (Bonferroni; docs/diagnosis.md), because the largest is picked after looking
+    at all of them.
+
+    Args:
+        parts_s: seconds, with 95 % t-intervals over sessions.
+        sessions: how many.
+        most_s: parts with a larger estimate are not plausible, and are not named.
+
+    Returns:
+        Its index; None where no part may be named, and always from one session.
+    """
+    found, df = [], min(sessions, MANY) - 1.0
+    for index, part in enumerate(parts_s):
+        low = lower_bound(part, df, NAMING_ERROR / max(2, len(parts_s)))  # never above the end of what is shown
+        if low is not None and low > 0 and (most_s is None or part.estimate <= most_s):
+            found.append(index)
+    return max(found, key=lambda index: parts_s[index].estimate, default=None)
 
 
 class Times(NamedTuple):
@@ -105,24 +154,63 @@ def waterfall(sessions: Sequence[Rounds], *, mode: str, world_size: int) -> Wate
     Returns:
         None where no session counts.
     """
-    whole = [rounds for rounds in sessions if all(rounds.get(point) for point in NEEDED)]
+    whole = [rounds for rounds in sessions if _is_whole(rounds)]
     if not whole:
         return None
     common = [point for point in whole[0] if all(rounds.get(point) for rounds in whole)]
-    times = [{point: _times(rounds[point]) for point in common} for rounds in whole]
-    share = 1 / world_size if mode == "strong" else 1.0
-    chains = [_chain(found, mode, share) for found in times]
-    ideal = [found["one"].slowest_s * share for found in times]
-    measured = [found["step"].slowest_s for found in times]
-    bars = tuple(Bar(causes, from_values([chain[causes] for chain in chains])) for causes in chains[0])
+    taken = [_taken(rounds, common, mode, world_size) for rounds in whole]
     return Waterfall(
         sessions=len(whole),
-        ideal_s=from_values(ideal),
-        measured_s=from_values(measured),
-        gap_s=from_values([end - start for start, end in zip(ideal, measured, strict=True)]),
-        bars=bars,
+        ideal_s=from_values([found.ideal_s for found in taken]),
+        measured_s=from_values([found.measured_s for found in taken]),
+        gap_s=from_values([found.measured_s - found.ideal_s for found in taken]),
+        bars=tuple(Bar(causes, from_values([found.bars[causes] for found in taken])) for causes in taken[0].bars),
         slow_rank=_slow_rank(whole, common),
     )
+
+
+def growth(candidate: Sequence[Rounds], base: Sequence[Rounds], *, mode: str, world_size: int) -> Growth | None:
+    """What a candidate spends more time on than its base, session by session.
+
+    Args:
+        candidate: of every session.
+        base: of the same sessions, in the same order; one counts where both sides have all of `NEEDED`.
+        mode: the cell's, "strong" or "weak".
+        world_size: k, at least 2.
+
+    Returns:
+        None where no session counts.
+    """
+    both = [pair for pair in zip(candidate, base, strict=True) if all(map(_is_whole, pair))]
+    if not both:
+        return None
+    common = [point for point in both[0][0] if all(rounds.get(point) for pair in both for rounds in pair)]
+    taken = [[_taken(rounds, common, mode, world_size) for rounds in pair] for pair in both]
+    own = Bar((OWN_WORK,), from_values([new.ideal_s - old.ideal_s for new, old in taken]))
+    bars = [
+        Bar(causes, from_values([new.bars[causes] - old.bars[causes] for new, old in taken]))
+        for causes in taken[0][0].bars
+    ]
+    whole = from_values([new.measured_s - old.measured_s for new, old in taken])
+    return Growth(len(taken), whole, (own, *bars))
+
+
+class _Taken(NamedTuple):
+    """One step of one session, taken apart: seconds."""
+
+    ideal_s: float
+    measured_s: float
+    bars: dict[tuple[str, ...], float]
+
+
+def _is_whole(rounds: Rounds) -> bool:
+    return all(rounds.get(point) for point in NEEDED)
+
+
+def _taken(rounds: Rounds, points: Sequence[Point], mode: str, world_size: int) -> _Taken:
+    times = {point: _times(rounds[point]) for point in points}
+    share = 1 / world_size if mode == "strong" else 1.0
+    return _Taken(times["one"].slowest_s * share, times["step"].slowest_s, _chain(times, mode, share))
 
 
 def _times(windows: Sequence[Sequence[float]]) -> Times:

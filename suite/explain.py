@@ -1,13 +1,19 @@
-"""A waterfall in a sentence: its largest cause, what that costs, and what the batch on a device has to do with it."""
+"""A waterfall in a sentence: a cause, what it costs, and what the batch on a device has to do with it.
+
+A cause is named only where its interval supports that it costs anything (`suite.diagnose.supported`); otherwise the
+sentence says that it is not known, and what would help. docs/diagnosis.md has the rule.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from suite.diagnose import Bar, Waterfall
+from suite.diagnose import Bar, Growth, Waterfall
+from suite.metrics import Interval
 
 EFFICIENT = 0.05  # a smaller share of the step is no reason to change the batch
 BUSY_CORES = 0.10  # others that use more are worth naming; `suite.room.conditions` derives the same limit
+MORE = "more sessions would tell (--scaling-profile full, or fewer cells)"
 
 
 @dataclass(frozen=True)
@@ -31,36 +37,56 @@ class About:
 
 
 def sentence(found: Waterfall, about: About) -> str:
-    """The largest cause, and whether the batch on a device is still efficient."""
-    gap, largest = found.gap_s, found.largest
-    if gap.estimate <= 0 or (gap.low is not None and gap.low <= 0):
-        share = max(0.0, gap.estimate / found.measured_s.estimate)
-        return f"Nothing to explain: {about.world_size} devices lose {share:.1%} of the step, which may be chance."
-    text = _cause(largest, found, about)
-    if largest.step_s.low is not None and largest.step_s.low <= 0:
-        text += "; its interval includes zero, so another cause may be larger"
-    batch = found.bar("small batch")
-    if batch is not None and batch is not largest:
-        share = batch.step_s.estimate / found.measured_s.estimate
-        efficient = "is still efficient" if share < EFFICIENT else f"is small for it and costs {share:.0%} more"
-        text += f"; batch {about.batch} per device {efficient}"
+    """The largest cause that is supported, and whether the batch on a device is still efficient."""
+    named = found.named
+    return _unknown(found, about) if named is None else _known(named, found, about)
+
+
+def beside(found: Waterfall, about: About, grown: Growth) -> str:
+    """What a candidate that failed spends more time on than its base, and its own cause where one is supported."""
+    named = found.named
+    return grew(grown) + ("" if named is None else f" {_known(named, found, about)}")
+
+
+def grew(found: Growth) -> str:
+    """The part that grew most, if it is supported and plausible."""
+    whole, named = f"takes {_with_interval(found.whole_s)} a step longer", found.named
+    if named is not None:
+        return f"Against the base, {named.name} takes {_with_interval(named.step_s)} a step longer; the whole {whole}."
+    return (
+        f"Which part grew is not known after {_sessions(found.sessions)}: the whole {whole} than the base's, and no "
+        "part is surely above zero and within that; a larger --scaling-budget leaves more sessions for it."
+    )
+
+
+def _known(named: Bar, found: Waterfall, about: About) -> str:
+    text = _cause(named, found, about)
+    # Its own upper end may be above its estimate; what counts is whether another may cost more than it does.
+    if any(bar is not named and (bar.step_s.high or 0.0) > named.step_s.estimate for bar in found.bars):
+        text += "; another part may cost more: its interval is too wide to tell"
+    batch, whole_s = found.bar("small batch"), found.measured_s.estimate
+    if batch is not None and batch is not named and batch.step_s.high is not None:
+        if batch.step_s.high < EFFICIENT * whole_s:
+            text += f"; batch {about.batch} per device is still efficient"
+        elif (batch.step_s.low or 0.0) > 0 and batch.step_s.estimate >= EFFICIENT * whole_s:
+            text += f"; batch {about.batch} per device is small for it and costs {_share(batch, found)}"
     return text + "."
 
 
-def grew(candidate: Waterfall, base: Waterfall) -> str:
-    """What a candidate spends more time on than its base, largest first cause only."""
-    before = {bar.causes: bar.step_s.estimate for bar in base.bars}
-    more = {bar.name: bar.step_s.estimate - before[bar.causes] for bar in candidate.bars if bar.causes in before}
-    more["one device's own work"] = candidate.ideal_s.estimate - base.ideal_s.estimate
-    name, most = max(more.items(), key=lambda item: item[1])
-    whole = candidate.measured_s.estimate - base.measured_s.estimate
-    if most <= 0:
-        return "No part of the step takes longer than the base's."
-    return f"Against the base, {name} grew most: by {_time(most)} of {_time(whole)} that the step takes longer."
+def _unknown(found: Waterfall, about: About) -> str:
+    gap, whole_s = found.gap_s, found.measured_s.estimate
+    if gap.low is None or gap.high is None:
+        return f"What holds {about.world_size} devices back is not known from one session; {MORE}."
+    if gap.high <= EFFICIENT * whole_s:
+        return f"{about.world_size} devices lose {max(gap.high, 0.0) / whole_s:.1%} of the step at most."
+    return (
+        f"What holds {about.world_size} devices back is not known after {_sessions(found.sessions)}: "
+        f"{_with_interval(gap)} a step are lost, and no part is surely above zero; {MORE}."
+    )
 
 
 def _cause(bar: Bar, found: Waterfall, about: About) -> str:
-    costs = f"{_time(bar.step_s.estimate)} a step: {bar.step_s.estimate / found.measured_s.estimate:.0%}"
+    costs = f"{_time(bar.step_s.estimate)} a step ({_share(bar, found)})"
     if len(bar.causes) > 1:
         return f"{_list(bar.causes).capitalize()} of {about.trainer}, which could not be told apart, cost {costs}"
     k, others = about.world_size, ""
@@ -69,27 +95,44 @@ def _cause(bar: Bar, found: Waterfall, about: About) -> str:
     match bar.causes[0]:
         case "small batch":
             few = f"{about.batch} samples on a device are few for {about.model}"
-            return f"{few}, whose step does not shrink as they do: {costs}"
+            return f"{few}, whose step does not shrink as they do: that costs {costs}"
         case "contention":
-            return f"{k} devices at work at once slow one another down{others}: {costs}"
+            return f"{k} devices at work at once slow one another down{others}: that costs {costs}"
         case "imbalance":
             slow = "One rank" if found.slow_rank is None else f"Rank {found.slow_rank}"
-            return f"{slow} is slower than the others, which wait for it{others}: {costs}"
+            return f"{slow} is slower than the others, which wait for it{others}: that costs {costs}"
         case "overhead":
-            return f"{about.trainer} itself, without any exchange, is slower than {k} independent devices: {costs}"
+            slower = f"is slower than {k} independent devices"
+            return f"{about.trainer} itself, without any exchange, {slower}: that costs {costs}"
         case "exchange":
             size = f" {_bytes(about.gradient_bytes)} of" if about.gradient_bytes else ""
-            return f"Exchanging {about.model}'s{size} gradients holds the step up: {costs}"
-        case other:
-            return f"{other.capitalize()}: waiting for data holds the step up: {costs}"
+            return f"Exchanging {about.model}'s{size} gradients costs {costs}"
+        case _:
+            return f"Waiting for data costs {costs}"
+
+
+def _share(bar: Bar, found: Waterfall) -> str:
+    return f"{bar.step_s.estimate / found.measured_s.estimate * 100:.0f} %"
 
 
 def _list(names: tuple[str, ...]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
+def _sessions(count: int) -> str:
+    return f"{count} session{'s' if count != 1 else ''}"
+
+
 def _time(seconds: float) -> str:
     return f"{seconds:.2f} s" if abs(seconds) >= 1 else f"{seconds * 1e3:.1f} ms"
+
+
+def _with_interval(found: Interval) -> str:
+    if found.low is None or found.high is None:
+        return _time(found.estimate)
+    factor, unit, form = (1.0, "s", ".2f") if abs(found.estimate) >= 1 else (1e3, "ms", ".1f")
+    estimate, low, high = (format(value * factor, form) for value in (found.estimate, found.low, found.high))
+    return f"{estimate} [{low}, {high}] {unit}"
 
 
 def _bytes(count: int) -> str:

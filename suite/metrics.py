@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from scipy.special import stdtrit
 
@@ -20,6 +21,17 @@ class Interval:
     estimate: float
     low: float | None = None
     high: float | None = None
+
+
+class Bounds(Protocol):
+    """An interval as it is computed here, or as a record keeps it."""
+
+    @property
+    def estimate(self) -> float: ...  # noqa: D102
+    @property
+    def low(self) -> float | None: ...  # noqa: D102
+    @property
+    def high(self) -> float | None: ...  # noqa: D102
 
 
 def t_quantile(df: float, probability: float) -> float:
@@ -51,6 +63,34 @@ def from_values(values: Sequence[float]) -> Interval:
     mean, error = mean_and_standard_error(values)
     half = t_quantile(len(values) - 1, 0.975) * error
     return Interval(mean, mean - half, mean + half)
+
+
+def lower_bound(found: Bounds, df: float, error: float) -> float | None:
+    """The one-sided lower bound that is too high with probability `error`, from a 95 % t-interval.
+
+    Args:
+        found: as `from_values` makes it.
+        df: its degrees of freedom.
+        error: in (0, 1).
+
+    Returns:
+        None where there is no interval, or none that a machine could have shown.
+    """
+    if found.low is None or not df >= 1:
+        return None
+    return found.estimate - (found.estimate - found.low) * t_quantile(df, 1 - error) / t_quantile(df, 0.975)
+
+
+def difference(minuend: Bounds, subtrahend: Bounds) -> Interval:
+    """The difference of two means over sessions of their own; without an interval where one of them has none.
+
+    Banerjee (1961): the root of the sum of squares of both halves covers at least 95 %, whatever the two variances are.
+    """
+    estimate = minuend.estimate - subtrahend.estimate
+    if minuend.low is None or subtrahend.low is None:
+        return Interval(estimate)
+    half = math.hypot(minuend.estimate - minuend.low, subtrahend.estimate - subtrahend.low)
+    return Interval(estimate, estimate - half, estimate + half)
 
 
 def location(values: Sequence[float]) -> float:

@@ -457,9 +457,9 @@ class TestAttribution:
 
     def test_alone_the_first_sessions_do_with_the_arms_it_takes(self, world: World) -> None:
         world.measure(ONE, TWO, config=settings(budget_s=60.0))
-        assert world.probed == {number: [(TWO.id, "candidate")] for number in range(SESSIONS)}
+        assert world.probed == {number: [(TWO.id, "candidate")] for number in range(SESSIONS["quick"])}
         assert world.beside[0] == {arm(1), OWN, self.PLAIN}
-        assert world.beside[SESSIONS] == set()
+        assert world.beside[SESSIONS["quick"]] == set()
         assert self.PLAIN not in world.timed[0]
 
     def test_a_calibration_does_without(self, world: World) -> None:
@@ -481,7 +481,7 @@ class TestAttribution:
         world.measure(ONE, TWO, config=against(budget_s=300.0))
         assert world.outcomes() == {ONE.id: Outcome.PASS, TWO.id: Outcome.FAIL}
         judged = len(world.timed)
-        assert list(world.probed) == [judged + number for number in range(SESSIONS)]
+        assert list(world.probed) == [judged + number for number in range(SESSIONS["quick"])]
         assert world.probed[judged] == [(TWO.id, "candidate"), (TWO.id, "base")]
         assert any("taking their steps apart" in line for line in world.said)
 

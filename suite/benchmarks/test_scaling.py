@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from suite.cells import Cell, arm
+from suite.diagnose import supported
 from suite.plugin import CONFIG, Run, ScalingWarning
 from suite.record import CellRecord, IntervalRecord, WaterfallRecord
 from suite.replay import Clock, replay
@@ -58,7 +59,7 @@ def test_scaling(
 
 
 def properties(cell: CellRecord) -> list[tuple[str, str]]:
-    """A cell's verdict, figures and largest cause of lost time, for JUnit; what a cell does not have is left out."""
+    """A cell's verdict, figures and named cause of lost time, for JUnit; what a cell does not have is left out."""
     found = [("verdict", cell.outcome.value), ("reason", cell.reason)]
     for name in FIGURES:
         figure: IntervalRecord | None = getattr(cell, name)
@@ -75,14 +76,13 @@ def properties(cell: CellRecord) -> list[tuple[str, str]]:
 
 
 def _lost_time(waterfall: WaterfallRecord) -> list[tuple[str, str]]:
-    largest = max(waterfall.bars, key=lambda bar: bar.step_s.estimate, default=None)
-    if largest is None or largest.step_s.estimate <= 0:
-        return []
-    return [
-        ("largest_cause", " + ".join(largest.causes)),
-        ("largest_cause_s", f"{largest.step_s.estimate:.6g}"),
-        ("lost_time", waterfall.sentence),
-    ]
+    found = [("lost_time", waterfall.sentence)]
+    named = supported([bar.step_s for bar in waterfall.bars], waterfall.sessions)
+    if named is None:
+        return found
+    largest = waterfall.bars[named]
+    cause = ("largest_cause", " + ".join(largest.causes))
+    return [cause, ("largest_cause_s", f"{largest.step_s.estimate:.6g}"), *found]
 
 
 @pytest.mark.gpu

@@ -11,10 +11,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from suite import baselines
+from suite import baselines, metrics
 from suite.baselines import Baseline
 from suite.calibration import Calibration
 from suite.cells import short
+from suite.diagnose import supported
 from suite.record import BarRecord, CellRecord, IntervalRecord, Record, WaterfallRecord, interval
 from suite.verdict.stored import MIN_BASELINE_RUNS, RunSpread, difference
 
@@ -89,16 +90,20 @@ class Pair:
 
     @property
     def grew(self) -> str:
-        """Which part of the step grew most, in a sentence; "" where that is not known."""
+        """Which part of the step takes longer, as far as its interval supports one; "" without parts or a ratio."""
         if not self.parts or self.ratio is None:
             return ""
-        most, whole = max(self.parts[:-1], key=lambda part: part.grew_s), self.parts[-1]
-        if most.grew_s <= 0:
-            return "No part of the step takes longer than in the first run."
-        return (
-            f"{most.name} grew most, by {_milliseconds(most.grew_s)} a step; the whole step by "
-            f"{_milliseconds(whole.grew_s)}."
-        )
+        *parts, whole = (metrics.difference(part.second, part.first) for part in self.parts)
+        sessions = [found.sessions for cell in (self.first, self.second) for found in cell.waterfalls]
+        named = supported(parts, min(sessions), most_s=whole.high)
+        if named is not None:
+            return (
+                f"{self.parts[named].name} takes {_milliseconds(parts[named].estimate)} a step longer; the whole step "
+                f"{_milliseconds(whole.estimate)}."
+            )
+        if whole.high is not None and whole.high <= 0:
+            return "The step does not take longer than in the first run."
+        return "Which part takes longer is not known: no part's interval is above zero and within the whole step's."
 
 
 @dataclass(frozen=True)

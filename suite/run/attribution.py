@@ -15,14 +15,16 @@ from typing import Literal, NamedTuple
 
 from suite import cells, record
 from suite.cells import PLAIN, Arm, Cell, Side
-from suite.diagnose import Point, Rounds, Waterfall, waterfall
-from suite.explain import About, grew, sentence
+from suite.diagnose import Growth, Point, Rounds, Waterfall, growth, waterfall
+from suite.explain import About, beside, sentence
 from suite.failure import WorkerFailure
 from suite.record import interval
 from suite.run.measurement import Measurement
 from suite.run.session import FIRST_STEP_TIMEOUT_S, PATIENCE, Crew, Say, Sessions
 
-SESSIONS = 4  # as many as the shortest profile has; a t-interval over fewer is too wide to say much
+# The shortest profile has as many; a t-interval over fewer is too wide to name a cause. Three times as many are a third
+# as wide, with the smaller t-quantile.
+SESSIONS = {"quick": 4, "full": 12}
 WINDOW_S = 0.06
 SESSION_S = 6.0  # of a session, which its waterfalls share; each has a round forwards and one backwards at least
 MAX_PAIRS = 6  # of such rounds
@@ -188,13 +190,12 @@ def _points(run: Measurement, target: Target) -> list[Point]:
 
 def waterfalls(run: Measurement, cell: Cell) -> tuple[record.WaterfallRecord, ...]:
     """A cell's waterfall, and its base's where that was timed too."""
-    found: dict[Side, Waterfall] = {}
-    for side in run.compared(cell):
-        per_session = [_rounds(session.probes, cell, side) for session in run.sessions]
-        made = waterfall(per_session, mode=cell.mode, world_size=cell.world_size)
-        if made is not None:
-            found[side] = made
-    return tuple(_to_record(run, cell, side, made, found.get("base")) for side, made in found.items())
+    rounds = {side: [_rounds(session.probes, cell, side) for session in run.sessions] for side in run.compared(cell)}
+    grown = None
+    if "base" in rounds:
+        grown = growth(rounds["candidate"], rounds["base"], mode=cell.mode, world_size=cell.world_size)
+    made = {side: waterfall(of, mode=cell.mode, world_size=cell.world_size) for side, of in rounds.items()}
+    return tuple(_to_record(run, cell, side, found, grown) for side, found in made.items() if found is not None)
 
 
 def note(run: Measurement, cell: Cell) -> str:
@@ -225,7 +226,7 @@ def _rounds(probes: Sequence[record.Probe], cell: Cell, side: Side) -> Rounds:
 
 
 def _to_record(
-    run: Measurement, cell: Cell, side: Side, made: Waterfall, base: Waterfall | None
+    run: Measurement, cell: Cell, side: Side, made: Waterfall, grown: Growth | None
 ) -> record.WaterfallRecord:
     target = Target(cell, side)
     own = target.arms(run)["own"]
@@ -238,16 +239,13 @@ def _to_record(
         gradient_bytes=run.gradient_bytes.get(own, 0),
         foreign_cores=fmean(foreign) if foreign else None,
     )
-    said = sentence(made, about)
-    if side == "candidate" and base is not None:
-        said += f" {grew(made, base)}"
     return record.WaterfallRecord(
         side=side,
         sessions=made.sessions,
         ideal_s=interval(made.ideal_s),
         measured_s=interval(made.measured_s),
         bars=tuple(record.BarRecord(causes=bar.causes, step_s=interval(bar.step_s)) for bar in made.bars),
-        sentence=said,
+        sentence=sentence(made, about) if side != "candidate" or grown is None else beside(made, about, grown),
         notes=tuple(_notes(run, target, made)),
     )
 
