@@ -40,6 +40,7 @@ class Config:
     report_dir: Path
     floors: tuple[Floor, ...] = ()
     explain: bool = True  # whether to say where the time goes; the commands that want a verdict alone do not
+    repeat: tuple[str, ...] = ()  # pytest's arguments that ask for the same again, but for --scaling-accept
     calibrate: int = 0  # sessions of a calibration, in which nothing is decided early; 0 in a run that judges
 
     def header(self) -> list[str]:

@@ -53,6 +53,15 @@ def git_state(folder: Path) -> tuple[str, bool]:
     return commit, bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
 
 
+def main_branch(folder: Path) -> str:
+    """What the remote has checked out, else a local main or master; empty where there is none of them."""
+    remote = _git(folder, "symbolic-ref", "--quiet", "--short", "refs/remotes/origin/HEAD")
+    known = (
+        name for name in ("main", "master") if _git(folder, "rev-parse", "--verify", "--quiet", f"refs/heads/{name}")
+    )
+    return remote or next(known, "")
+
+
 def _git(folder: Path, *arguments: str) -> str | None:
     try:
         done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=20)

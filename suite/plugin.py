@@ -81,7 +81,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "all_reduce_cell" in metafunc.fixturenames:
         # Beside a base, and where only a verdict is asked for, the time is for that.
         wanted = config.explain and config.against is None
-        sweeps = all_reduce.sweeps(config.devices, config.world_sizes) if wanted else []
+        named = all_reduce.named(config.repeat)
+        sweeps = all_reduce.sweeps(config.devices, config.world_sizes, every=named) if wanted else []
         asked = [pytest.param(sweep, id=sweep.id, marks=marks) for sweep in sweeps]
         metafunc.parametrize("all_reduce_cell", asked)
     if "scaling_cell" not in metafunc.fixturenames:
@@ -203,6 +204,7 @@ class Run:
             calibration=calibration.read(settings.report_dir, about.key),
             floors=floors.resolve(settings.floors, cells, settings.devices.oversubscribed),
             sweeps=sweeps,
+            main=machine.main_branch(settings.root),
         )
         self.accepted = self.job_summary = ""
         runs = settings.report_dir / about.key / "runs"

@@ -59,6 +59,7 @@ class Environment(_Part):
     versions: dict[str, str]
     commit: str
     dirty: bool
+    main: str = ""  # the branch that changes go to, as git names it here; empty where there is none, or nobody looked
 
 
 class ArmRecord(_Part):
@@ -246,6 +247,7 @@ class Record(_Part):
     wall_s: Finite
     interrupted: bool = False
     settings: tuple[str, ...]
+    repeat: tuple[str, ...] = ()  # pytest's arguments that measure it again, but for --scaling-accept
     tolerance: Finite
     against: str | None
     bases: tuple[BaseRecord, ...] = ()

@@ -217,10 +217,26 @@ def test_there_is_one_item_for_each_algorithm_and_several_devices() -> None:
         *(f"all_reduce-{name}-2" for name in IN_PROCESS),
     ]
     assert sweeps(TWO, (1,)) == []
+    assert [sweep.id for sweep in sweeps(TWO, (2,), every=False)] == ["all_reduce-gloo-2"]
     gpus = devices.Devices("cuda", ("cuda:0", "cuda:1"), ())
     assert sweeps(gpus, (2,))[0].id == "all_reduce-nccl-2"
     shared = devices.Devices("cuda", ("cuda:0", "cuda:0"), ())
     assert sweeps(shared, (2,))[0].id == "all_reduce-gloo-2"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["-m", "scaling"], False),
+        (["-m", "scaling", "--pyargs", "suite.benchmarks", "--scaling-trainer=string.py:Ring"], False),
+        (["-m", "scaling", "-k", "all_reduce"], True),
+        (["-m", "scaling", "-k", "ring or tree"], True),
+        (["-m", "scaling", "suite/benchmarks/test_all_reduce.py"], True),
+        (["-m", "gpu", "suite/benchmarks/test_all_reduce.py::test_all_reduce[all_reduce-ring-2]"], True),
+    ],
+)
+def test_the_references_algorithms_are_timed_where_they_are_named(arguments: list[str], named: bool) -> None:
+    assert all_reduce.named(arguments) == named
 
 
 def test_the_controller_knows_the_references_algorithms_by_name() -> None:

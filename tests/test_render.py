@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from suite.render import figures, markdown, terminal
 from tests import records
 
@@ -12,7 +14,7 @@ def test_the_table_shows_figures_with_their_intervals() -> None:
     assert "0.80 [0.75, 0.85]" in text
     assert "0.970" in text
     assert "2.6 s" in text, "the documents' own figure stands beside ours"
-    assert "NO BASELINE: there is nothing to compare with" in text
+    assert "NO BASELINE: 2 cells; accept a run like this one" in text
     assert "\x1b" not in text
 
 
@@ -30,9 +32,14 @@ def test_oversubscription_is_marked_in_every_output() -> None:
     assert "(oversubscribed)" in markdown.render(record)
 
 
-def test_the_summary_begins_with_the_verdicts() -> None:
+def test_the_summary_begins_with_the_verdicts_and_their_cells() -> None:
+    text = markdown.render(records.full())
+    assert text.startswith("# Scaling: 1 FAIL, 1 ERROR, 1 INCONCLUSIVE, 1 NO BASELINE, 8 PASS\n")
+    assert "- **Verdict** FAIL: ddp-lenet-strong-2: why it is FAIL\n" in text
+
+
+def test_the_summary_of_a_first_run_has_figures_and_versions() -> None:
     text = markdown.render(records.make())
-    assert text.startswith("# Scaling: 2 NO BASELINE\n")
     assert "| 0.80 [0.75, 0.85] |" in text
     assert "torch 2.15.0" in text
     assert "Timed on lenet: synthetic (60,000 samples)." in text
@@ -46,10 +53,11 @@ def test_markup_in_a_record_stays_text() -> None:
     hostile = "<script>alert(1)</script>|`x`"
     record = records.make(cells=[records.cell(trainer=hostile, reason=hostile, outcome="ERROR", details="```\n<b>")])
     text = markdown.render(record)
-    assert "<script>" not in text
+    fenced = re.compile(r"```.*?```", re.DOTALL)
+    assert "<script>" not in fenced.sub("", text), "and in a fence it is text"
     assert "&lt;script&gt;" in text
     assert "[bold" not in terminal.render(record, 160, color=False)
-    assert text.count("```") == 4, "neither details nor settings can close their own fence"
+    assert text.count("```") == 6, "neither commands nor details nor settings can close their own fence"
 
 
 def test_the_books_closing_line_stands_for_runs_on_their_own_dataset() -> None:
@@ -115,5 +123,5 @@ def test_causes_that_could_not_be_told_apart_share_a_name() -> None:
 
 def test_settings_cannot_break_out_of_their_fence() -> None:
     text = markdown.render(records.make(settings=["a\n```\n<script>"], neighbours=["x"]))
-    assert text.count("```") == 2
+    assert text.count("```") == 4
     assert text.index("```") < text.index("<script>") < text.rindex("```")

@@ -17,6 +17,7 @@ from suite.baselines import Baseline
 from suite.record import Record, read_model
 from suite.render import figures, markdown, terminal
 from suite.render.html import environment, render
+from suite.render.lead import title
 from suite.render.html.bounds import CHARACTERS, FOLDED, SHOWN, bounded
 from tests import records
 from tests.pages import Page
@@ -233,7 +234,7 @@ class TestExtremes:
     def test_a_real_record(self, path: Path) -> None:
         record = read_model(path, Record)
         page = Page(render(record))
-        assert page.one("h1").text == f"Scaling: {figures.headline(record)}"
+        assert page.one("h1").text == f"Scaling: {title(record)}"
         for row in figures.rows(record, record.cells):
             assert all(text in page.section("verdicts") for text in row)
 
@@ -457,7 +458,8 @@ class TestContent:
         ],
     )
     def test_how_to_accept_depends_on_what_was_found(self, outcome: str, expected: str) -> None:
-        text = Page(render(records.make(cells=[records.cell(outcome=outcome)]))).section("accepting")
+        record = records.make(cells=[records.cell(outcome=outcome)], repeat=["-m", "scaling"])
+        text = Page(render(record)).section("accepting")
         assert expected in text
         assert "cpu-2xtest-00000000/baseline.json" in text
         assert ("=slower" in text) == (outcome == "FAIL")

@@ -76,6 +76,8 @@ def properties(cell: CellRecord) -> list[tuple[str, str]]:
 
 
 def _lost_time(waterfall: WaterfallRecord) -> list[tuple[str, str]]:
+    if not any(bar.step_s.estimate > 0 for bar in waterfall.bars):
+        return []
     found = [("lost_time", waterfall.sentence)]
     named = supported([bar.step_s for bar in waterfall.bars], waterfall.sessions)
     if named is None:

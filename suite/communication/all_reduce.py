@@ -57,14 +57,27 @@ class CollectiveCell:
         return f"all_reduce-{self.algorithm}-{self.world_size}"
 
 
-def sweeps(devices: Devices, world_sizes: Iterable[int]) -> list[CollectiveCell]:
-    """All there is to sweep: nothing where only one device takes part."""
+def sweeps(devices: Devices, world_sizes: Iterable[int], *, every: bool = True) -> list[CollectiveCell]:
+    """What there is to sweep: nothing where only one device takes part.
+
+    Args:
+        devices: of the run.
+        world_sizes: of the run.
+        every: the algorithms of the reference too, and not only the backend's own, which projections are made from.
+    """
+    algorithms = IN_PROCESS if every else ()
     return [
         CollectiveCell(algorithm, world_size)
         for world_size in world_sizes
         if world_size > 1
-        for algorithm in (devices.backend(devices.names[:world_size]), *IN_PROCESS)
+        for algorithm in (devices.backend(devices.names[:world_size]), *algorithms)
     ]
+
+
+def named(arguments: Sequence[str]) -> bool:
+    """Whether pytest's arguments name items of all_reduce: by file, by node id, or in `-k`."""
+    naming = [argument for argument in arguments if not argument.startswith("--scaling-")]
+    return any(word in argument for argument in naming for word in ("all_reduce", *IN_PROCESS))
 
 
 def find(record: Record, sweep: CollectiveCell) -> CollectiveRecord:

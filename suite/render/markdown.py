@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from suite.record import CellRecord, Record
 from suite.render import figures
+from suite.render.lead import MOST, Lead, is_compared, lead, no_baseline, verdicts
 from suite.render.stopping import stops
 
 MAX_BYTES = 1024 * 1024
@@ -19,7 +20,8 @@ MAX_DETAILS = 20_000  # characters of one cell's stacks
 # Bytes of each section; the sum leaves a tenth for headings and notes.
 _SHARES = {
     "cells": 250_000,
-    "why": 100_000,
+    "lead": 50_000,
+    "why": 50_000,
     "lost time": 100_000,
     "stops": 50_000,
     "rules": 100_000,
@@ -30,17 +32,19 @@ _SHARES = {
 
 
 def render(record: Record) -> str:
-    """Verdicts first, then the table, what was trained, and where it ran. Text from the record is escaped."""
+    """What a reader wants first, then the table, what was trained, and where. Text from the record is escaped."""
+    first = lead(record)
     cells = record.cells if len(record.cells) <= 100 else figures.graver_first(record.cells)
     parts = [
-        _heading(record),
+        _heading(record, first),
+        _lead(first),
         _table(figures.COLUMNS, figures.rows(record, cells), "cells"),
         [
             "Square brackets are 95 % intervals over sessions (fresh processes). Efficiency is R_k / (k R_1) of the "
             "same trainer; the speed-up is over the plain trainer on one device.",
             "",
         ],
-        _why(cells),
+        _verdicts(record),
         _lost_time(cells),
         _stops(record),
         _rules(cells),
@@ -51,30 +55,41 @@ def render(record: Record) -> str:
     return "\n".join(line for part in parts for line in part) + "\n"
 
 
-def _heading(record: Record) -> list[str]:
+def _heading(record: Record, first: Lead) -> list[str]:
     timed = ", ".join(
         f"{text(name)}: {text(data)} ({figures.number(record.epoch_samples.get(name, 0), ',')} samples)"
         for name, data in sorted(record.datasets.items())[:20]
     )
     return [
-        f"# Scaling: {figures.headline(record)}",
+        f"# Scaling: {text(first.title)}",
         "",
         *(
             ["**Cut short: what follows was measured before the run was interrupted.**", ""]
             if record.interrupted
             else []
         ),
-        f"Commit {text(figures.commit(record))}, compared with {text(figures.compared_with(record))}, "
+        f"Commit {text(figures.commit(record))}, compared with "
+        f"{text(figures.compared_with(record)) if is_compared(record) else 'nothing yet'}, "
         f"tolerance {figures.number(record.tolerance, '.1%')}, {len(record.sessions)} sessions in "
         f"{figures.number(record.wall_s, '.0f')} s. Timed on {timed}.",
         "",
     ]
 
 
-def _why(cells: Sequence[CellRecord]) -> list[str]:
-    reasons = dict.fromkeys((cell.outcome.value, cell.reason) for cell in cells)
-    lines = (f"- {outcome}: {text(reason)}" for outcome, reason in reasons)
-    return ["## Why", "", *_bounded(lines, "why"), ""]
+def _lead(first: Lead) -> list[str]:
+    lines = []
+    for fact in first.facts:
+        lines += [f"- **{fact.name}** {text(fact.lines[0])}", *(f"  <br>{text(line)}" for line in fact.lines[1:])]
+    steps = "\n".join(f"# {_plain(step.what, MAX_TEXT)}\n{_plain(step.command, MAX_TEXT)}" for step in first.steps)
+    return [*_bounded(lines, "lead"), "", *([_fence(steps, "sh"), ""] if steps else [])]
+
+
+def _verdicts(record: Record) -> list[str]:
+    """Every reason with its cells where the lead had no room for all, or why there are no verdicts."""
+    if not is_compared(record):
+        return [text(no_baseline(record)), ""]
+    lines = verdicts(record)
+    return ["## Verdicts", "", *_bounded((f"- {text(line)}" for line in lines), "why"), ""] if len(lines) > MOST else []
 
 
 def _lost_time(cells: Sequence[CellRecord]) -> list[str]:
@@ -155,8 +170,8 @@ def _bounded(lines: Iterable[str], share: str) -> list[str]:
     return [*kept, "", f"*{dropped} more left out here; record.json has them.*"] if dropped else kept
 
 
-def _fence(text: str) -> str:
-    return "```\n" + _encodable(text).replace("`", "'") + "\n```"
+def _fence(text: str, language: str = "") -> str:
+    return f"```{language}\n" + _encodable(text).replace("`", "'") + "\n```"
 
 
 def text(value: str) -> str:

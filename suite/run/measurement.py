@@ -29,6 +29,7 @@ class Measurement:
     Attributes:
         cells: those that pytest selected.
         commit, dirty: of the user's project when the run began.
+        main: the branch that its changes go to; empty where that is not known.
         order_seed: draws the order in which arms are timed.
         baseline: the accepted one of this machine.
         calibration: how this machine differs from itself, where that was measured.
@@ -87,6 +88,7 @@ class Measurement:
     alone: int = 0
     planned: int = 0
     interrupted: bool = False
+    main: str = ""
     _begun: float = field(default_factory=time.monotonic)
 
     @property

@@ -25,6 +25,7 @@ def to_record(run: Measurement) -> record.Record:
         wall_s=round(run.elapsed_s, 3),
         interrupted=run.interrupted,
         settings=tuple(run.config.header()),
+        repeat=run.config.repeat,
         tolerance=run.config.tolerance,
         against=run.config.against and run.config.against.label,
         bases=tuple(_base(run, side) for side in run.bases),
@@ -33,7 +34,9 @@ def to_record(run: Measurement) -> record.Record:
         neighbours=tuple(run.neighbours),
         seed=run.order_seed,
         machine=run.machine,
-        environment=record.Environment(versions=run.versions.get("candidate", {}), commit=run.commit, dirty=run.dirty),
+        environment=record.Environment(
+            versions=run.versions.get("candidate", {}), commit=run.commit, dirty=run.dirty, main=run.main
+        ),
         workloads=used,
         workload_hashes={name: workload.hash for name, workload in used.items()},
         datasets={name: dataset["name"] for name, dataset in datasets.items()},

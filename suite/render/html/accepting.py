@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from suite.baselines import AcceptedRun, Baseline
 from suite.record import Record
+from suite.render import commands
 from suite.verdict import Outcome
 
 
@@ -42,10 +43,10 @@ def view(record: Record, baseline: Baseline | None) -> View:
         refused = "This run was cut short, and such a run is never a baseline."
     elif Outcome.ERROR in outcomes:
         refused = "This run has an ERROR, and such a run is never a baseline: mend it and run again."
-    value = "=slower" if Outcome.FAIL in outcomes else ""
+    value = "slower" if Outcome.FAIL in outcomes else ""
     return View(
         refused=refused,
-        command=f"pytest -m scaling --scaling-accept{value}",
+        command=commands.accept(record, value),
         accepted=len(baseline.runs) if baseline else None,
         included=baseline is not None and any(run.run_id == record.run_id for run in baseline.runs),
         path=f"{record.machine.key}/baseline.json",

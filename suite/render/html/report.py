@@ -24,6 +24,7 @@ from suite.render.html import (
     verdicts,
 )
 from suite.render.html.environment import environment, page
+from suite.render.lead import is_compared, lead
 
 
 @dataclass(frozen=True)
@@ -74,10 +75,11 @@ def render(record: Record, baseline: Baseline | None = None) -> str:
         "report.html.j2",
         sections=sections,
         counts=figures.counts(record),
-        headline=figures.headline(record),
+        lead=lead(record),
+        compared=is_compared(record),
         commit=figures.commit(record),
         started=figures.when(record),
-        compared_with=figures.compared_with(record),
+        compared_with=figures.compared_with(record) if is_compared(record) else "nothing yet",
         tolerance=figures.number(record.tolerance, ".1%"),
         sessions=len(record.sessions),
         wall=figures.number(record.wall_s, ".0f"),

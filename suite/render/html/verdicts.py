@@ -9,6 +9,8 @@ from suite.baselines import Baseline
 from suite.record import CellRecord, Record
 from suite.render import figures
 from suite.render.html.bounds import Rows, bounded
+from suite.render.lead import no_baseline
+from suite.verdict import Outcome
 
 MAX_REASON = 600
 MAX_STACKS = 20  # cells whose stacks are shown
@@ -28,9 +30,12 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """What the template shows; `stacks` are cells that failed, with the end of what their ranks said."""
+    """What the template shows; `stacks` are cells that failed, with the end of what their ranks said.
 
-    counts: tuple[tuple[str, int], ...]
+    Cells that have nothing to be compared with share the line `no_baseline` and are not among the `verdicts`.
+    """
+
+    no_baseline: str
     verdicts: Rows[Verdict]
     columns: tuple[str, ...]
     figures: Rows[tuple[str, ...]]
@@ -40,15 +45,17 @@ class View:
 
 def view(record: Record, baseline: Baseline | None) -> View:
     """All cells, the gravest first."""
-    cells = figures.graver_first(record.cells)
+    judged = [cell for cell in figures.graver_first(record.cells) if cell.outcome is not Outcome.NO_BASELINE]
     wanted = [figures.COLUMNS.index(column) for column in COLUMNS]
     rows = figures.rows(record, record.cells)
     return View(
-        counts=tuple(figures.counts(record)),
-        verdicts=bounded(map(_verdict, cells), len(cells)),
+        no_baseline=no_baseline(record),
+        verdicts=bounded(map(_verdict, judged), len(judged)),
         columns=COLUMNS,
-        figures=bounded((tuple(row[column] for column in wanted) for row in rows), len(cells)),
-        stacks=tuple((cell.id, cell.details) for cell in cells if cell.details)[:MAX_STACKS],
+        figures=bounded((tuple(row[column] for column in wanted) for row in rows), len(record.cells)),
+        stacks=tuple((cell.id, cell.details) for cell in figures.graver_first(record.cells) if cell.details)[
+            :MAX_STACKS
+        ],
         shortened=any(run.shortened for run in record.accuracies),
     )
 
