@@ -135,6 +135,12 @@ def supported(parts_s: Sequence[Bounds], sessions: int, *, most_s: float | None 
     return max(found, key=lambda index: parts_s[index].estimate, default=None)
 
 
+def outdone(parts_s: Sequence[Bounds], named: int) -> bool:
+    """Whether another part may cost more than the named one's estimate, or have no interval that says."""
+    most_s = parts_s[named].estimate
+    return any(i != named and (part.high is None or part.high > most_s) for i, part in enumerate(parts_s))
+
+
 class Times(NamedTuple):
     """Seconds a step of one variant in one session."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from suite.diagnose import Bar, Growth, Waterfall
+from suite.diagnose import Bar, Growth, Waterfall, outdone
 from suite.metrics import Interval
 
 EFFICIENT = 0.05  # a smaller share of the step is no reason to change the batch
@@ -61,8 +61,7 @@ def grew(found: Growth) -> str:
 
 def _known(named: Bar, found: Waterfall, about: About) -> str:
     text = _cause(named, found, about)
-    # Its own upper end may be above its estimate; what counts is whether another may cost more than it does.
-    if any(bar is not named and (bar.step_s.high or 0.0) > named.step_s.estimate for bar in found.bars):
+    if outdone([bar.step_s for bar in found.bars], found.bars.index(named)):
         text += "; another part may cost more: its interval is too wide to tell"
     batch, whole_s = found.bar("small batch"), found.measured_s.estimate
     if batch is not None and batch is not named and batch.step_s.high is not None:

@@ -249,7 +249,8 @@ class TestRecord:
         run = prepared(TWO)
         take_apart(run, Target(TWO, "candidate"), lost_ms={"exchange": 5.0})
         assert only(run).sentence == (
-            "Exchanging lenet's 0.5 MB of gradients costs 5.0 ms a step (20 %); batch 128 per device is still efficient."
+            "Exchanging lenet's 0.5 MB of gradients costs 5.0 ms a step (20 %); "
+            "batch 128 per device is still efficient."
         )
 
     def test_other_processes_are_named_where_they_were_seen(self) -> None:

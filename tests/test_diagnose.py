@@ -162,7 +162,7 @@ class TestNaming:
         assert supported([just, *[Interval(0.0, -0.001, 0.001)] * 5], 4) is None
 
     def test_parts_that_cost_nothing_are_rarely_named(self) -> None:
-        """Of 2,000 waterfalls of six such parts over four sessions, 5 % may be wrong, and 1.5 % more are three sigma."""
+        """2,000 waterfalls of six such parts over four sessions: 5 % may be wrong, and three sigma are 1.5 % more."""
         rng = random.Random(1)
         wrong = sum(
             supported([from_values([rng.gauss(0, 1) for _ in range(4)]) for _ in range(6)], 4) is not None

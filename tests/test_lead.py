@@ -67,7 +67,7 @@ class TestFirstRun:
     def test_the_commands_are_those_of_the_run(self) -> None:
         assert steps(first_run()) == {
             "check the gradients": "pytest -m correctness",
-            "accept it: measured again, as baseline": "pytest -m scaling --scaling-world-sizes=1,2 --scaling-accept",
+            "measure it again as the baseline": "pytest -m scaling --scaling-world-sizes=1,2 --scaling-accept",
             "compare with main": "pytest -m scaling --scaling-world-sizes=1,2 --scaling-against=ref:main",
             "look inside a step (exchange)": (
                 "python -m suite trace --scaling-trainer=scratch --scaling-mode=weak --scaling-world-sizes=2"
@@ -81,7 +81,11 @@ class TestFirstRun:
 
     def test_every_output_leads_with_it_and_folds_the_verdicts_into_a_line(self) -> None:
         page = Page(html.render(first_run()))
-        for text in (terminal.render(first_run(), 160, color=False), markdown.render(first_run()), page.one("body").text):
+        for text in (
+            terminal.render(first_run(), 160, color=False),
+            markdown.render(first_run()),
+            page.one("body").text,
+        ):
             assert text.index("Is it right?") < text.index("How fast?") < text.index("--scaling-accept")
             assert text.index("--scaling-accept") < text.index("NO BASELINE: 12 cells; accept a run like this one")
             assert "there is nothing to compare with" not in text
@@ -156,7 +160,7 @@ class TestVerdict:
             "pytest -m scaling --scaling-against=main --scaling-trainer=ddp --scaling-mode=strong "
             "--scaling-world-sizes=2"
         )
-        assert "accept it" not in "".join(steps(record)), "a run with an ERROR is never a baseline"
+        assert "measure it" not in "".join(steps(record)), "a run with an ERROR is never a baseline"
 
     def test_a_fail_leads_with_what_grew(self) -> None:
         assert facts(records.full())["Held back by"] == "ddp-lenet-strong-2: the exchange costs 11.2 ms a step"

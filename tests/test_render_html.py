@@ -17,8 +17,8 @@ from suite.baselines import Baseline
 from suite.record import Record, read_model
 from suite.render import figures, markdown, terminal
 from suite.render.html import environment, render
-from suite.render.lead import title
 from suite.render.html.bounds import CHARACTERS, FOLDED, SHOWN, bounded
+from suite.render.lead import title
 from tests import records
 from tests.pages import Page
 from tests.project import REPOSITORY

@@ -1,4 +1,4 @@
-"""What a reader sees first of a run: is it right, is it slower, how fast, what holds it back, how sure, what to type. Pure.
+"""What a reader sees first: is it right, is it slower, how fast, what holds it back, how sure, what to type. Pure.
 
 A run that was compared with something leads with its verdict. One that was not, the first on a machine, leads with
 what it found: its cells have the same verdict, and that stands in one line. Terminal, summary.md and report.html show
@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 from suite.cells import short
-from suite.diagnose import supported
-from suite.record import BarRecord, CellRecord, Record, WaterfallRecord
+from suite.diagnose import outdone, supported
+from suite.record import BarRecord, CellRecord, Record
 from suite.render import commands, figures
 from suite.render.figures import interval, number
 from suite.verdict import Outcome
@@ -148,10 +149,9 @@ def _fastest(record: Record) -> Iterable[CellRecord]:
 def _fast(record: Record) -> Iterable[str]:
     for cell in _fastest(record):
         times = f"; {interval(cell.speedup, '.2f')} times the plain trainer on one" if cell.speedup else ""
-        yield (
-            f"{figures.name(cell)} on {_devices(cell.world_size)}: {interval(cell.samples_per_s, ',.0f', bounds=False)} "
-            f"samples/s, {interval(cell.sec_per_epoch, '.3g')} s an epoch{times}"
-        )
+        speed = f"{interval(cell.samples_per_s, ',.0f', bounds=False)} samples/s"
+        epoch = f"{interval(cell.sec_per_epoch, '.3g')} s an epoch"
+        yield f"{figures.name(cell)} on {_devices(cell.world_size)}: {speed}, {epoch}{times}"
 
 
 def _efficiency(record: Record) -> Iterable[str]:
@@ -179,31 +179,38 @@ def _held_back(record: Record) -> Iterable[str]:
     if failed:
         yield from (f"{cell.id}: {fall.sentence}" for cell, fall in failed)
         return
-    for cell, bar, share in _causes(record):
-        cost = f"{interval(bar.step_s, '.1f', factor=1e3)} ms a step"
-        yield f"{cell.id}: {figures.causes(bar)}, {cost} ({number(share * 100, '.0f')} %)"
-    named = {cell.id for cell, _, _ in _causes(record)}
+    causes = _causes(record)
+    for cause in causes:
+        cost = f"{interval(cause.bar.step_s, '.1f', factor=1e3)} ms a step ({number(cause.share * 100, '.0f')} %)"
+        more = "; another part may cost more" if cause.outdone else ""
+        yield f"{cause.cell.id}: {figures.causes(cause.bar)}, {cost}{more}"
+    named = {cause.cell.id for cause in causes}
     unknown = [cell for cell, _ in apart if cell.id not in named]
     if unknown:
         sessions = max(fall.sessions for _, fall in apart)
         yield f"not known after {sessions} session{'s' if sessions != 1 else ''}: {names(unknown)}"
 
 
-def _causes(record: Record) -> list[tuple[CellRecord, BarRecord, float]]:
-    """The cells with a cause that its interval supports, with the share of the step it costs, the largest first."""
+class _Cause(NamedTuple):
+    """A part of a cell's step that its interval supports, the share of the step, and whether another may be larger."""
+
+    cell: CellRecord
+    bar: BarRecord
+    share: float
+    outdone: bool
+
+
+def _causes(record: Record) -> list[_Cause]:
+    """The largest share first."""
     found = []
     for cell in record.cells:
         for fall in cell.waterfalls:
-            bar = _cause(fall)
-            if fall.side == "candidate" and bar is not None and fall.measured_s.estimate > 0:
-                found.append((cell, bar, bar.step_s.estimate / fall.measured_s.estimate))
-    found = [cause for cause in found if cause[2] >= WORTH_SAYING]
-    return sorted(found, key=lambda cause: cause[2], reverse=True)
-
-
-def _cause(fall: WaterfallRecord) -> BarRecord | None:
-    named = supported([bar.step_s for bar in fall.bars], fall.sessions)
-    return None if named is None else fall.bars[named]
+            parts_s = [bar.step_s for bar in fall.bars]
+            named = supported(parts_s, fall.sessions)
+            if fall.side == "candidate" and named is not None and fall.measured_s.estimate > 0:
+                share = parts_s[named].estimate / fall.measured_s.estimate
+                found.append(_Cause(cell, fall.bars[named], share, outdone(parts_s, named)))
+    return sorted((each for each in found if each.share >= WORTH_SAYING), key=lambda each: each.share, reverse=True)
 
 
 def _sure(record: Record) -> Iterable[str]:
@@ -232,9 +239,9 @@ def _steps(record: Record) -> Iterable[Step]:
         yield Step("decide what is INCONCLUSIVE", commands.longer(record, of[Outcome.INCONCLUSIVE]))
     yield Step("check the gradients", commands.correctness(record))
     if of[Outcome.FAIL] and not _refused(record):
-        yield Step("accept it as slower: measured again", commands.accept(record, "slower"))
+        yield Step("measure it again and accept it as slower", commands.accept(record, "slower"))
     elif not _refused(record):
-        yield Step("accept it: measured again, as baseline", commands.accept(record))
+        yield Step("measure it again as the baseline", commands.accept(record))
     if record.against is None:
         yield Step(f"compare with {record.environment.main or 'main'}", commands.against_main(record))
     yield from _about_causes(record)
@@ -248,7 +255,7 @@ def _about_causes(record: Record) -> Iterable[Step]:
         if unknown:
             yield Step("learn what holds it back", commands.longer(record, unknown))
         return
-    cell, bar, _ = causes[0]
+    cell, bar = causes[0].cell, causes[0].bar
     name = figures.causes(bar)
     if bar.causes != ("small batch",):
         yield Step(f"look inside a step ({name})", commands.trace(record, cell))
