@@ -115,8 +115,14 @@ class TestFirstRun:
         assert steps(first_run(cells=both))["see which accuracy a larger batch has"] == larger
 
     def test_one_device_says_what_it_needs(self) -> None:
-        cells = [records.cell(efficiency_note="needs 2 devices")]
+        cells = [records.cell(efficiency_note="needs 2 devices", speedup=records.interval(1.0))]
         assert facts(records.make(cells=cells))["Efficiency"] == "needs 2 devices"
+        assert lead(records.make(cells=cells)).title == "lenet on one device, 4,600 samples/s"
+
+    def test_more_devices_that_are_slower_are_said_to_be(self) -> None:
+        cells = records.matrix(loss=0.7, outcome="NO BASELINE")
+        assert lead(first_run(cells=cells)).title == "lenet runs 0.60 times as fast on 2 devices as on one"
+        assert facts(first_run(cells=cells))["How fast?"].startswith("ddp lenet strong on 1 device: 4,615 samples/s")
 
     def test_a_run_of_nothing_has_a_lead(self) -> None:
         assert lead(records.make(cells=[], sessions=[])).title == "no cells"

@@ -52,7 +52,8 @@ def test_a_first_run(project: Project) -> None:
     assert [(a.trainer, a.world_size) for a in record.accuracies] == [("scratch", 1), ("scratch", 2)]
     assert len(record.sessions[0].windows) == 2 * 4 * (1 + max(window.block for window in record.sessions[0].windows))
     summary = next(project.path.glob("reports/*/runs/*/summary.md")).read_text()
-    assert summary.startswith("# Scaling: 4 NO BASELINE")
+    assert summary.startswith("# Scaling: tiny runs ")
+    assert "NO BASELINE: 4 cells" in summary
     case = (
         ElementTree.parse(project.path / "junit.xml")
         .getroot()

@@ -71,10 +71,13 @@ def is_compared(record: Record) -> bool:
 
 def title(record: Record) -> str:
     """The verdicts, or what a first run found."""
-    best = next(iter(_fastest(record)), None)
-    if is_compared(record) or best is None or best.speedup is None:
+    sped = [cell for cell in record.cells if cell.speedup is not None and not cell.oversubscribed]
+    if is_compared(record) or not sped:
         return figures.headline(record)
-    times = number(best.speedup.estimate, ".2f")
+    best = max(sped, key=lambda cell: (cell.world_size, cell.speedup.estimate if cell.speedup else 0.0))
+    if best.world_size == 1:
+        return f"{best.workload} on one device, {interval(best.samples_per_s, ',.0f', bounds=False)} samples/s"
+    times = interval(best.speedup, ".2f", bounds=False)
     return f"{best.workload} runs {times} times as fast on {_devices(best.world_size)} as on one"
 
 

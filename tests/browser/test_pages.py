@@ -104,8 +104,9 @@ def test_the_report_begins_with_what_failed(watched: Watched, pages: dict[str, P
     watched.open(pages["report"])
     assert watched.page.locator("h1").inner_text().startswith("Scaling: 1 FAIL, 1 ERROR")
     assert "FAIL" in watched.page.locator("#verdicts tbody tr").first.inner_text()
-    heading = watched.page.locator("#verdicts h2").bounding_box()
-    assert heading["y"] < 900, "verdicts are in view without scrolling"
+    first = watched.page.locator("dl.answers dd").first
+    assert first.inner_text().startswith("FAIL: ddp-lenet-strong-2")
+    assert watched.page.locator("dl.steps").bounding_box()["y"] < 900, "what to type is in view without scrolling"
 
 
 def test_the_history_names_its_runs_and_the_comparison_both_of_its(watched: Watched, pages: dict[str, Path]) -> None:
