@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from scipy.special import stdtrit
-
 
 @dataclass(frozen=True)
 class Interval:
@@ -36,6 +34,8 @@ class Bounds(Protocol):
 
 def t_quantile(df: float, probability: float) -> float:
     """The quantile of Student's t distribution."""
+    from scipy.special import stdtrit  # takes half a second to load, which --help and --collect-only do without
+
     return float(stdtrit(df, probability))
 
 

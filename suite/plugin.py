@@ -13,21 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from suite import baselines, calibration, campaign, floors, job_summary, machine, options
+from suite import options
 from suite.cells import Cell, short
-from suite.communication import all_reduce
-from suite.communication.all_reduce import CollectiveCell
+from suite.communication.cells import CollectiveCell, named, sweeps
 from suite.config import Config
 from suite.devices import cuda_count
-from suite.history import pages
-from suite.record import CellRecord, CollectiveRecord, RecordError, write_atomically
-from suite.render import terminal
-from suite.run import results
-from suite.run.measurement import Measurement
-from suite.run.progress import Progress
 
 if TYPE_CHECKING:
     from suite.checks.bench import Bench
+    from suite.execute import Run
 
 MARKERS = (
     "gpu: needs CUDA devices",
@@ -81,9 +75,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "all_reduce_cell" in metafunc.fixturenames:
         # Beside a base, and where only a verdict is asked for, the time is for that.
         wanted = config.explain and config.against is None
-        named = all_reduce.named(config.repeat)
-        sweeps = all_reduce.sweeps(config.devices, config.world_sizes, every=named) if wanted else []
-        asked = [pytest.param(sweep, id=sweep.id, marks=marks) for sweep in sweeps]
+        every = named(config.repeat)
+        chosen = sweeps(config.devices, config.world_sizes, every=every) if wanted else []
+        asked = [pytest.param(sweep, id=sweep.id, marks=marks) for sweep in chosen]
         metafunc.parametrize("all_reduce_cell", asked)
     if "scaling_cell" not in metafunc.fixturenames:
         return
@@ -171,88 +165,6 @@ def _under_xdist(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput") or bool(getattr(config.option, "numprocesses", None))
 
 
-def _new_folder(wanted: Path) -> Path:
-    """Make a folder that is nobody else's: two runs of one second, or at once, must not write over each other."""
-    wanted.parent.mkdir(parents=True, exist_ok=True)
-    folder, number = wanted, 1
-    while True:
-        try:
-            folder.mkdir()
-            return folder
-        except FileExistsError:
-            number += 1
-            folder = wanted.with_name(f"{wanted.name}-{number}")
-
-
-class Run:
-    """The run behind all selected cells: measured when the first of them asks, kept, and shown at the end.
-
-    Raises:
-        RecordError: the accepted baseline or the calibration cannot be read, or no report folder made.
-        ValueError: two floors hold for a cell and none is more specific. Both come before anything is measured.
-    """
-
-    def __init__(self, config: pytest.Config, cells: list[Cell], sweeps: list[CollectiveCell]) -> None:
-        self.settings = settings = config.stash[CONFIG]
-        about = machine.describe(settings.devices)
-        self.measurement = Measurement(
-            settings,
-            cells,
-            about,
-            *machine.git_state(settings.root),
-            baseline=baselines.read(settings.report_dir, about.key),
-            calibration=calibration.read(settings.report_dir, about.key),
-            floors=floors.resolve(settings.floors, cells, settings.devices.oversubscribed),
-            sweeps=sweeps,
-            main=machine.main_branch(settings.root),
-        )
-        self.accepted = self.job_summary = ""
-        runs = settings.report_dir / about.key / "runs"
-        try:
-            self.folder = _new_folder(runs / self.measurement.run_id)
-        except OSError as error:
-            raise RecordError(f"{runs}: {error.strerror}; choose another --scaling-report-dir") from error
-        try:
-            campaign.measure(self.measurement, settings.root, Progress(config))
-        except KeyboardInterrupt:
-            self.measurement.interrupted = True
-            raise
-        finally:
-            self.record = results.to_record(self.measurement)
-            config.stash[RUN] = self
-            write_atomically(self.folder / "record.json", self.record.model_dump_json(indent=1) + "\n")
-            pages.write_run(self.folder, self.record, self.measurement.baseline)
-            summary = self.folder / pages.SUMMARY
-            self.job_summary = job_summary.publish(summary.read_text(encoding="utf-8"), summary)
-        if settings.accept:
-            self.accepted = self._accept()
-        with contextlib.suppress(OSError):  # the next run writes it again, and this one's own files are safe
-            pages.write_index(runs.parent)  # when what is accepted is known
-
-    def cell(self, cell: Cell) -> CellRecord:
-        """What the run found for a cell."""
-        wanted = (cell.trainer, cell.workload, cell.mode, cell.world_size)
-        return next(c for c in self.record.cells if (c.trainer, c.workload, c.mode, c.world_size) == wanted)
-
-    def collective(self, sweep: CollectiveCell) -> CollectiveRecord:
-        """What the run found for a sweep.
-
-        Raises:
-            LookupError: it was cut short before it.
-        """
-        return all_reduce.find(self.record, sweep)
-
-    def _accept(self) -> str:
-        # Read again: another run may have been accepted while this one measured.
-        baseline = baselines.read(self.settings.report_dir, self.record.machine.key)
-        try:
-            grown = baselines.accept(baseline, self.record, slower=self.settings.accept == "slower")
-        except ValueError as error:
-            return str(error)
-        path = baselines.write(grown, self.settings.report_dir)
-        return f"accepted as baseline ({len(grown.runs)} run(s)): {path}"
-
-
 @pytest.fixture(scope="session")
 def scaling_config(request: pytest.FixtureRequest) -> Config:
     """The effective settings."""
@@ -283,9 +195,11 @@ def scaling_run(request: pytest.FixtureRequest) -> Run:
     """The run over all selected cells."""
     selected = [_parameters(item) for item in request.session.items]
     cells = [parameters["scaling_cell"] for parameters in selected if "scaling_cell" in parameters]
-    sweeps = [parameters["all_reduce_cell"] for parameters in selected if "all_reduce_cell" in parameters]
+    collectives = [parameters["all_reduce_cell"] for parameters in selected if "all_reduce_cell" in parameters]
+    from suite.execute import Run  # loads what measures and renders: only where something is measured
+
     try:
-        return Run(request.config, cells, sweeps)
+        return Run(request.config, cells, collectives)
     except ValueError as error:  # RecordError is one
         pytest.fail(f"ERROR: {error}", pytrace=False)
 
@@ -309,6 +223,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     run = config.stash.get(RUN, None)
     if run is None:
         return
+    from suite.history import pages
+    from suite.render import terminal
+
     terminalreporter.section("scaling")
     with contextlib.suppress(UnicodeEncodeError):
         terminalreporter.write_line(

@@ -8,8 +8,8 @@ import numpy
 import pytest
 
 from suite.communication import alpha_beta
-from suite.communication.all_reduce import SIZES_BYTES
 from suite.communication.alpha_beta import Line, algbw_gb_per_s, busbw_gb_per_s, fit, fit_line
+from suite.communication.cells import SIZES_BYTES
 
 ALPHA_S, BETA_S_PER_BYTE = 50e-6, 1e-9
 LINE = Line(ALPHA_S, BETA_S_PER_BYTE)

@@ -16,6 +16,7 @@ from suite.base.bases import Base
 from suite.base.checkout import CheckoutError
 from suite.cells import Arm, Cell, Side
 from suite.cli import calibrate
+from suite.communication.cells import CollectiveCell
 from suite.config import Config
 from suite.devices import Devices
 from suite.failure import WorkerFailure
@@ -445,7 +446,7 @@ def test_where_only_collectives_are_selected_a_worker_that_does_not_start_is_the
     monkeypatch.setattr(campaign.all_reduce, "measure", lambda pool, sweeps, *_, **__: asked.extend(sweeps) or ())
     monkeypatch.setattr(PretendedSides, "pools", {"candidate": None}, raising=False)
     monkeypatch.setattr(PretendedSides, "__init__", lambda self, world: None)
-    sweep = campaign.all_reduce.CollectiveCell("ring", 2)
+    sweep = CollectiveCell("ring", 2)
     run = world.measure(sweeps=[sweep], versions={})
     assert (asked, run.versions) == ([sweep], {})
 

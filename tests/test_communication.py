@@ -13,8 +13,10 @@ from suite import devices
 from suite.benchmarks.test_all_reduce import properties
 from suite.checks.bench import Bench
 from suite.communication import all_reduce
-from suite.communication.all_reduce import IN_PROCESS, SIZES_BYTES, WINDOW_S, CollectiveCell, find, measure, sweeps
+from suite.communication import cells as collective_cells
+from suite.communication.all_reduce import WINDOW_S, find, measure
 from suite.communication.alpha_beta import Line
+from suite.communication.cells import IN_PROCESS, SIZES_BYTES, CollectiveCell, sweeps
 from suite.failure import WorkerFailure
 from suite.rank import collectives
 from suite.room.quiet import available_cores
@@ -236,7 +238,7 @@ def test_there_is_one_item_for_each_algorithm_and_several_devices() -> None:
     ],
 )
 def test_the_references_algorithms_are_timed_where_they_are_named(arguments: list[str], named: bool) -> None:
-    assert all_reduce.named(arguments) == named
+    assert collective_cells.named(arguments) == named
 
 
 def test_the_controller_knows_the_references_algorithms_by_name() -> None:

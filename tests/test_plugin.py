@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import psutil
 import pytest
 
-from suite import devices, plugin
+from suite import devices, execute
 from suite.room.quiet import available_cores
 from tests import trainers_under_test
 from tests.project import REPOSITORY, TINY, Project
@@ -198,7 +198,7 @@ def test_the_entry_point_has_the_name_the_conftest_asks_for() -> None:
 
 
 def test_two_runs_of_one_second_do_not_share_a_folder(tmp_path: Path) -> None:
-    folders = [plugin._new_folder(tmp_path / "runs" / "20260101T000000Z-abc") for _ in range(3)]
+    folders = [execute._new_folder(tmp_path / "runs" / "20260101T000000Z-abc") for _ in range(3)]
     assert [folder.name for folder in folders] == [f"20260101T000000Z-abc{suffix}" for suffix in ("", "-2", "-3")]
 
 

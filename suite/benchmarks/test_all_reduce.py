@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from suite.communication import all_reduce
-from suite.communication.all_reduce import CollectiveCell
-from suite.plugin import Run
+from suite.communication.cells import LARGEST_BYTES, CollectiveCell
 from suite.record import CollectiveRecord
 from suite.replay import Clock, replay
+
+if TYPE_CHECKING:
+    from suite.execute import Run
 
 CLOCK = Clock()
 
 
 @pytest.mark.scaling
 @pytest.mark.filterwarnings("ignore:Benchmark fixture was not used")  # an ERROR has no samples to hand over
-@pytest.mark.benchmark(timer=CLOCK, group=f"all_reduce: seconds a call of {all_reduce.LARGEST_BYTES} bytes")
+@pytest.mark.benchmark(timer=CLOCK, group=f"all_reduce: seconds a call of {LARGEST_BYTES} bytes")
 def test_all_reduce(
     all_reduce_cell: CollectiveCell,
     scaling_run: Run,
@@ -29,7 +30,7 @@ def test_all_reduce(
     if found.error:
         pytest.fail(f"ERROR: {found.error}", pytrace=False)
     request.node.user_properties.extend(properties(found))
-    largest = next(point for point in found.points if point.size_bytes == all_reduce.LARGEST_BYTES)
+    largest = next(point for point in found.points if point.size_bytes == LARGEST_BYTES)
     figures = {
         "size_bytes": largest.size_bytes,
         "algbw_gb_per_s": largest.algbw_gb_per_s,

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from suite.cells import Cell, arm
 from suite.diagnose import supported
-from suite.plugin import CONFIG, Run, ScalingWarning
+from suite.plugin import CONFIG, ScalingWarning
 from suite.record import CellRecord, IntervalRecord, WaterfallRecord
 from suite.replay import Clock, replay
 from suite.run import samples
 from suite.verdict import Outcome
+
+if TYPE_CHECKING:
+    from suite.execute import Run
 
 CLOCK = Clock()
 FIGURES = ("sec_per_epoch", "samples_per_s", "efficiency", "speedup", "slowdown")

@@ -9,7 +9,8 @@ import pytest
 
 from suite import options
 from suite.config import Config
-from suite.plugin import CONFIG, RUN, Run
+from suite.execute import Run
+from suite.plugin import CONFIG, RUN
 
 # Named as modules, so that they are found from a clone and from any project that only has them installed.
 SCALING = ("-p", "suite.plugin", "--pyargs", "suite.benchmarks.test_scaling", "-m", "scaling")

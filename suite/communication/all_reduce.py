@@ -14,21 +14,17 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from suite import blocks
 from suite.communication import alpha_beta
+from suite.communication.cells import IN_PROCESS, SIZES_BYTES, CollectiveCell
 from suite.devices import Devices
 from suite.failure import WorkerFailure
 from suite.pool import START_TIMEOUT_S, Group, Pool
 from suite.record import CollectivePoint, CollectiveRecord, Record, interval
 from suite.run.session import PATIENCE, Say
-
-SIZES_BYTES = tuple(4**n for n in range(6, 13))  # 4 KiB to 16 MiB
-LARGEST_BYTES = SIZES_BYTES[-1]
-IN_PROCESS = ("naive", "tree", "ring", "sharded", "bucketed")  # `reference.all_reduce.ALL_REDUCE`, which loads torch
 
 WINDOW_S = 0.008  # long against the tens of microseconds by which ranks leave a barrier one after the other
 MAX_CALLS = 1000
@@ -37,47 +33,6 @@ COST_S = 2 * MEASURE_S
 BLOCKS = (3, 5)  # two rounds each: fewer than six give the middle of the rounds no useful interval
 CHECK_TIMEOUT_S = 60.0
 TIMEOUT_S = 20.0
-
-
-@dataclass(frozen=True)
-class CollectiveCell:
-    """One algorithm at one world size, over all message sizes; one pytest item.
-
-    Attributes:
-        algorithm: one of `IN_PROCESS`, or a backend of torch.distributed.
-        world_size: at least 2.
-    """
-
-    algorithm: str
-    world_size: int
-
-    @property
-    def id(self) -> str:
-        """Readable; the pytest item's parameter id."""
-        return f"all_reduce-{self.algorithm}-{self.world_size}"
-
-
-def sweeps(devices: Devices, world_sizes: Iterable[int], *, every: bool = True) -> list[CollectiveCell]:
-    """What there is to sweep: nothing where only one device takes part.
-
-    Args:
-        devices: of the run.
-        world_sizes: of the run.
-        every: the algorithms of the reference too, and not only the backend's own, which projections are made from.
-    """
-    algorithms = IN_PROCESS if every else ()
-    return [
-        CollectiveCell(algorithm, world_size)
-        for world_size in world_sizes
-        if world_size > 1
-        for algorithm in (devices.backend(devices.names[:world_size]), *algorithms)
-    ]
-
-
-def named(arguments: Sequence[str]) -> bool:
-    """Whether pytest's arguments name items of all_reduce: by file, by node id, or in `-k`."""
-    naming = [argument for argument in arguments if not argument.startswith("--scaling-")]
-    return any(word in argument for argument in naming for word in ("all_reduce", *IN_PROCESS))
 
 
 def find(record: Record, sweep: CollectiveCell) -> CollectiveRecord:

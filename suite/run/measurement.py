@@ -14,7 +14,7 @@ from suite.base.bases import Base
 from suite.baselines import Baseline
 from suite.calibration import Calibration, Found, Spread
 from suite.cells import Arm, Cell, Side
-from suite.communication.all_reduce import CollectiveCell
+from suite.communication.cells import CollectiveCell
 from suite.config import Config
 from suite.failure import WorkerFailure
 from suite.floors import Floor
