@@ -208,8 +208,9 @@ def _parameters(item: pytest.Item) -> dict[str, Any]:
     return item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
 
 
+@pytest.hookimpl(trylast=True)  # below pytest-benchmark's tables, where a terminal ends
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """The notes of the correctness checks; the table of a run, and where its record lies."""
+    """The notes of the correctness checks; the first screen of a run, and where its record lies."""
     notes = [
         value
         for report in terminalreporter.getreports("passed") + terminalreporter.getreports("failed")

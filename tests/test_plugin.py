@@ -42,7 +42,12 @@ def test_a_first_run(project: Project) -> None:
     result.assert_outcomes(passed=4, deselected=1, warnings=4)
     assert result.ret == 0
     result.stdout.fnmatch_lines(
-        ["*scratch tiny strong*2*NO BASELINE*", "report: *", "accepted as baseline (1 run(s))*"]
+        [
+            "*benchmark 'scaling: *",
+            "*scratch tiny strong*2*NO BASELINE*",
+            "report: *",
+            "accepted as baseline (1 run(s))*",
+        ]
     )
     [record] = project.records()
     assert {cell.outcome for cell in record.cells} == {"NO BASELINE"}
