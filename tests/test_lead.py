@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
+from pathlib import Path
 
 import pytest
 
-from suite import options
+from suite import machine, options
 from suite.cli.selection import select
 from suite.record import CellRecord, Record
 from suite.render import commands, html, markdown, terminal
@@ -183,6 +185,21 @@ class TestCommands:
             "-m", "scaling", "-k", "strong and not 1", "--scaling-trainer=ddp", "--scaling-trainer=scratch",
             "--scaling-budget=9", "--scaling-require-baseline",
         )  # fmt: skip
+
+    def test_the_main_branch_is_the_remotes_or_a_local_one(self, tmp_path: Path) -> None:
+        def git(*arguments: str) -> None:
+            who = ["-c", "user.name=n", "-c", "user.email=e@x"]
+            subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+        assert machine.main_branch(tmp_path) == ""
+        git("init", "-b", "topic")
+        git("commit", "--allow-empty", "-m", "first")
+        assert machine.main_branch(tmp_path) == ""
+        git("branch", "master")
+        assert machine.main_branch(tmp_path) == "master"
+        git("update-ref", "refs/remotes/origin/trunk", "HEAD")
+        git("symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/trunk")
+        assert machine.main_branch(tmp_path) == "origin/trunk"
 
     def test_an_installed_suite_is_named_where_it_was(self) -> None:
         record = records.make(repeat=["-m", "scaling", "--pyargs", "suite.benchmarks", "--scaling-devices=cpu:2"])
