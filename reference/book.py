@@ -19,10 +19,11 @@ from typing import cast
 
 import torch
 
-from reference.closing_line import closing_line
+from reference.closing_line import closing_line, sec_per_epoch
 from reference.data import DATASETS, LOADERS, feed, load
 from reference.evaluate import accuracy
 from reference.load import load_named
+from reference.loss import mean_loss
 from reference.models import MODELS
 from reference.models.init import INITS, build
 from reference.trainers import TRAINERS
@@ -39,17 +40,19 @@ class BookRun:
     """Seconds of each epoch's training, the first one included."""
     devices: tuple[str, ...]
     """The devices' names, as in "cuda:0"."""
+    losses: tuple[float, ...] = ()
+    """Mean training loss of each epoch; empty where the trainer's step returns none."""
 
     @property
     def sec_per_epoch(self) -> float:
         """Mean over the epochs after the first; a run of one epoch has no other than the warm-up."""
-        measured = self.epoch_s[1:] or self.epoch_s
-        return sum(measured) / len(measured)
+        return sec_per_epoch(self.epoch_s)
 
     @property
     def closing_line(self) -> str:
         """The line that ends the run."""
-        return closing_line(self.accuracies[-1], self.sec_per_epoch, self.devices)
+        last_loss = self.losses[-1] if self.losses else None
+        return closing_line(self.accuracies[-1], self.sec_per_epoch, self.devices, last_loss)
 
 
 def train(
@@ -106,20 +109,23 @@ def train(
     trained = trainer_class(build(net, init, seed), devices, lr=lr)
     accuracies: list[float] = []
     epoch_s: list[float] = []
+    epoch_losses: list[float] = []
     try:
         for epoch in range(num_epochs):
             _synchronize(devices)
             start = time.perf_counter()
             batches = feed(data, loader, batch_size, device=devices[0], seed=seed, epoch=epoch)
-            for X, y in islice(batches, max_steps):
-                trained.step(X, y, len(X))
+            steps = [(trained.step(X, y, len(X)), len(X)) for X, y in islice(batches, max_steps)]
             _synchronize(devices)
             epoch_s.append(time.perf_counter() - start)
             accuracies.append(accuracy(trained.replicas, devices, data.test_X, data.test_y))
-            report(f"epoch {epoch + 1}: {epoch_s[-1]:.1f} sec, test acc {accuracies[-1]:.4f}")
+            loss = mean_loss(steps, sum(size for _, size in steps))
+            epoch_losses += [] if loss is None else [loss]
+            shown = "" if loss is None else f", loss {loss:.4f}"
+            report(f"epoch {epoch + 1}: {epoch_s[-1]:.1f} sec{shown}, test acc {accuracies[-1]:.4f}")
     finally:
         getattr(trained, "close", lambda: None)()
-    run = BookRun(tuple(accuracies), tuple(epoch_s), tuple(map(str, devices)))
+    run = BookRun(tuple(accuracies), tuple(epoch_s), tuple(map(str, devices)), tuple(epoch_losses))
     if num_epochs > 1:
         report(f"first epoch, with warm-up: {epoch_s[0]:.1f} sec, not in the mean")
     report(run.closing_line)

@@ -1,9 +1,10 @@
-"""The loss of every trainer that writes its own step: cross-entropy summed over the samples, as the book has it."""
+"""Cross-entropy summed over the samples, as the book has it, and the mean of what an epoch's steps return."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -14,3 +15,20 @@ def summed_loss(net: Callable[[Tensor], Tensor], X: Tensor, y: Tensor) -> Tensor
     A sum and not a mean, because sums over shards add up to the minibatch's whatever the shards' sizes.
     """
     return F.cross_entropy(net(X), y, reduction="none").sum()
+
+
+def mean_loss(steps: Sequence[tuple[Tensor | None, int]], samples: int) -> float | None:
+    """Return the mean training loss over the samples of an epoch; None where a step has returned no loss.
+
+    The losses are read here, in one transfer, so that no step has to wait for its device. Each of several processes
+    gets its own samples' share of the mean: over all processes the shares add up to it.
+
+    Args:
+        steps: what each `Trainer.step` has returned, and the batch size that it was given.
+        samples: of the epoch, over all processes.
+    """
+    losses = [torch.as_tensor(loss).detach().reshape(()) for loss, _ in steps if loss is not None]
+    if not losses or len(losses) < len(steps):
+        return None
+    divisors = torch.tensor([divisor for _, divisor in steps], dtype=torch.float64)
+    return float(torch.stack(losses).cpu().double() @ divisors) / samples

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from suite.cells import Side
 from suite.diagnose import Point
@@ -23,7 +23,8 @@ from suite.workloads import Workload
 
 # 2: what a run was compared with, by side; every rule's own outcome; conditions of each block.
 # 3: where the time went (probes and waterfalls), collectives.
-SCHEMA_VERSION = 3
+# 4: trained nets by mode, with batch, rate and losses; before, there were those of strong scaling alone.
+SCHEMA_VERSION = 4
 MAX_RECORD_BYTES = 64 * 1024 * 1024
 MAX_DIGITS = 20
 
@@ -141,17 +142,25 @@ def interval(found: Interval) -> IntervalRecord:
 
 
 class Accuracy(_Part):
-    """Really trained epochs, by the workload's own recipe."""
+    """Really trained epochs: the workload's own recipe, with `batch` and `lr` as this mode and world size have them.
+
+    On one device the mode is "strong", as for an arm. `loss` is the mean training loss of each epoch, None where it was
+    not finite; there is none where the trainer's step returns none.
+    """
 
     trainer: str
     workload: str
+    mode: str = "strong"
     world_size: int
+    batch: int | None = None
+    lr: Finite | None = None
     seed: int = 1
     dataset: str
     train_samples: int
     test_samples: int
     per_epoch: tuple[Finite, ...]
     train_s: tuple[Finite, ...]
+    loss: tuple[Finite | None, ...] = ()
     shortened: str = ""
 
 
@@ -233,6 +242,7 @@ class CellRecord(_Part):
     checks: tuple[CheckRecord, ...] = ()
     warning: str = ""
     accuracy: Finite | None = None
+    accuracy_note: str = ""  # why there is none
     devices: tuple[str, ...] = ()
     waterfalls: tuple[WaterfallRecord, ...] = ()  # the candidate's, and after a FAIL the base's beside it
     waterfall_note: str = ""  # why there is none
@@ -241,7 +251,7 @@ class CellRecord(_Part):
 class Record(_Part):
     """One run."""
 
-    schema_version: Literal[1, 2, 3] = 3
+    schema_version: Literal[1, 2, 3, 4] = 4
     run_id: str
     started_utc: str
     wall_s: Finite
@@ -266,6 +276,22 @@ class Record(_Part):
     accuracies: tuple[Accuracy, ...]
     cells: tuple[CellRecord, ...]
     collectives: tuple[CollectiveRecord, ...] = ()
+
+    @field_validator("cells")
+    @classmethod
+    def _weak_cells_showed_strong_ones(
+        cls, cells: tuple[CellRecord, ...], info: ValidationInfo
+    ) -> tuple[CellRecord, ...]:
+        """Take out what older schemas say of weak cells: nets were trained at strong scaling alone."""
+        if info.data.get("schema_version", SCHEMA_VERSION) >= 4:
+            return cells
+        nothing = {
+            "accuracy": None,
+            "accuracy_note": "this record is of a version that trained at strong scaling alone",
+        }
+        return tuple(
+            cell.model_copy(update=nothing) if cell.mode == "weak" and cell.world_size > 1 else cell for cell in cells
+        )
 
 
 def read_model(path: Path, model: type[Model]) -> Model:

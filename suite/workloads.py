@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import tomllib
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
 
+from reference.schedule import scale
 from suite.verdict.accuracy import MARGIN, SEED_PAIRS
 
 
@@ -23,7 +25,7 @@ class _Frozen(BaseModel):
 
 
 class Recipe(_Frozen):
-    """How a net is really trained for its accuracy; the same at every world size (strong scaling).
+    """How a net is really trained for its accuracy, on one device and at strong scaling; weak scaling grows the batch.
 
     k devices are compared with one over `seed_pairs` fresh nets each, and must not lose `margin` (a share).
     `cpu_epochs` and `cpu_samples` are what is left of it where there is no GPU; a report that used them says so.
@@ -107,7 +109,9 @@ def _book(name: str, model: str, batch: int, lr: float, epochs: int = 10, **more
         "model": model,
         "batch": batch,
         "lr": lr,
-        "lr_rule": "book",
+        "lr_rule": "linear"
+        if deep
+        else "book",  # the chapters' (256, .1) -> (512, .2), the notebook's (256, .2) -> (512, .3)
         "epochs": epochs,
         "init": "normal",
     }
@@ -189,6 +193,22 @@ _BUILT_IN = (
 )
 
 BUILT_IN: dict[str, Workload] = {workload.name: workload for workload in _BUILT_IN}
+
+
+def published(workload: Workload, mode: str, world_size: int) -> Published | None:
+    """What a document prints for this very run: the same model, data, world size, global batch and learning rate.
+
+    Weak scaling comes to the batch and rate of another workload: `lenet` on two devices is what `book-lenet-512` is.
+    """
+    try:
+        batch, lr = scale(mode, world_size, workload.batch, workload.lr, workload.lr_rule)
+    except (ValueError, OverflowError):  # a record from elsewhere may hold any mode and world size
+        return None
+    for other in (workload, *BUILT_IN.values()):
+        same = (other.model, other.dataset, other.batch) == (workload.model, workload.dataset, batch)
+        if world_size in other.published and same and math.isclose(other.lr, lr):
+            return other.published[world_size]
+    return None
 
 
 def available(pyproject: Path) -> dict[str, Workload]:

@@ -81,6 +81,18 @@ class Noted(Single):
         self.closed += 1
 
 
+class Silent(Single):
+    """Returns no loss."""
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> None:  # type: ignore[override]
+        super().step(X, y, global_batch_size)
+
+
+def normalised() -> nn.Module:
+    """A net whose running statistics are those of its last shard, so that replicas differ in them."""
+    return nn.Sequential(nn.BatchNorm1d(5, momentum=1.0), nn.Linear(5, 2))
+
+
 class OwnOracle(Single):
     """Says that its step is not plain SGD."""
 

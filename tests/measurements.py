@@ -192,11 +192,12 @@ def calibrated(session_sd: float, *measured: Cell, sessions: int = 12, host: str
     )
 
 
-def trained(accuracy: float, world_size: int, seed: int = 1, trainer: str = "ddp") -> Accuracy:
+def trained(accuracy: float, world_size: int, seed: int = 1, trainer: str = "ddp", mode: str = "strong") -> Accuracy:
     """A net that was trained to this accuracy."""
     return Accuracy(
         trainer=trainer,
         workload=LENET.name,
+        mode=mode,
         world_size=world_size,
         seed=seed,
         dataset="digits",

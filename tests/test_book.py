@@ -41,13 +41,14 @@ def test_training_learns_and_ends_with_the_books_line(trainer: str, tiny: str) -
         2, 8, 1.0, net="toy", trainer=trainer, num_epochs=5, dataset=tiny, devices=[CPU] * 2, report=lines.append
     )
     assert run.accuracies[-1] > 0.9
-    assert len(run.accuracies) == len(run.epoch_s) == 5
+    assert len(run.accuracies) == len(run.epoch_s) == len(run.losses) == 5
+    assert run.losses[-1] < run.losses[0] < 1.0
     assert [line.split(":")[0] for line in lines[:6]] == [
         *(f"epoch {i}" for i in range(1, 6)),
         "first epoch, with warm-up",
     ]
     assert lines[-1] == run.closing_line
-    assert re.fullmatch(r"test acc (0\.9\d|1\.00), \d+\.\d sec/epoch on \[cpu, cpu\]", run.closing_line)
+    assert re.fullmatch(r"loss \d\.\d{3}, test acc (0\.9\d|1\.00), \d+\.\d sec/epoch on \[cpu, cpu\]", run.closing_line)
 
 
 def test_every_world_size_trains_the_same_network(tiny: str) -> None:
@@ -97,7 +98,9 @@ def test_the_command_line_trains_lenet_on_a_users_data(tmp_path: Path, capsys: p
     )
     options = ["--num-gpus", "2", "--batch-size", "8", "--lr", ".2", "--epochs", "1", "--dataset", f"{path}:data"]
     assert main(options) == 0
-    assert re.search(r"^test acc 0\.\d\d, \d+\.\d sec/epoch on \[.*, .*\]$", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(
+        r"^loss \d\.\d+, test acc 0\.\d\d, \d+\.\d sec/epoch on \[.*, .*\]$", capsys.readouterr().out, re.MULTILINE
+    )
 
 
 def test_the_command_line_reports_an_error_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

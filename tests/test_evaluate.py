@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from reference import evaluate
 from reference.evaluate import accuracy, count_correct
+from reference.trainers.data_parallel import DataParallelTrainer
 from tests.strategies import CPU, world_sizes
 
 
@@ -58,10 +62,48 @@ def test_modes_are_restored_when_the_forward_raises() -> None:
     assert net.dropout.training
 
 
-def test_one_replica_on_many_devices_sees_everything() -> None:
-    """nn.DataParallel's trainer has one module for all its devices."""
-    net = Recorder()
+class ByThread(nn.Module):
+    """Says "class of the first feature", and remembers which thread was given which samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: dict[str, list[float]] = {}
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Map X (n, d) to scores (n, 3)."""
+        self.seen.setdefault(threading.current_thread().name, []).extend(X[:, 0].tolist())
+        return nn.functional.one_hot(X[:, 0].long() % 3, 3).float()
+
+
+def test_a_single_module_is_evaluated_on_all_its_devices_as_the_book_does() -> None:
+    """Every sample once, batches and shards uneven; nn.DataParallel's trainer has one module for all of them."""
+    trainer = DataParallelTrainer(ByThread(), [CPU] * 3, lr=0.1)
+    X = torch.arange(11.0).reshape(11, 1)
+    assert count_correct(trainer.replicas, [CPU] * 3, X, torch.zeros(11, dtype=torch.int64), batch_size=7) == 4
+    seen = trainer.module.seen
+    assert {name: len(samples) for name, samples in seen.items()} == {"replica-0": 5, "replica-1": 5, "replica-2": 1}
+    assert sorted(sample for samples in seen.values() for sample in samples) == X.flatten().tolist()
+    trainer.close()
+
+
+def test_a_module_that_cannot_be_replicated_is_evaluated_as_it_is() -> None:
+    """A replica of a compiled one would call the original."""
+    net = ByThread()
+    net._compiled_call_impl = net._call_impl
     assert accuracy([net], [CPU] * 4, torch.arange(5.0).reshape(5, 1), torch.zeros(5, dtype=torch.int64)) == 0.4
+    assert not evaluate._can_be_replicated(nn.Linear(1, 1), torch.device("cuda:0"))
+    assert evaluate._can_be_replicated(nn.Linear(1, 1), CPU)
+
+
+def test_replicas_with_statistics_of_their_own_are_one_net() -> None:
+    """Those of the first replica, whatever the others have seen; and all keep their own for training."""
+    nets = [nn.Sequential(nn.BatchNorm1d(2), nn.Identity()) for _ in range(2)]
+    for net, mean in zip(nets, (0.0, 10.0), strict=True):
+        net[0].running_mean[0] = mean
+    X, y = torch.tensor([[3.0, 0.0]] * 8), torch.zeros(8, dtype=torch.int64)
+    assert count_correct(nets, [CPU] * 2, X, y) == 8
+    assert count_correct(nets[::-1], [CPU] * 2, X, y) == 0
+    assert [float(net[0].running_mean[0]) for net in nets] == [0.0, 10.0]
 
 
 @pytest.mark.parametrize(

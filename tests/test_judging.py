@@ -59,11 +59,11 @@ class TestComparisons:
 
     def test_stored_runs_and_their_pin_are_two(self) -> None:
         run = measurement(*MATRIX, baseline=baseline(accepted_run({cell(): 1.0})))
-        assert judging.comparisons(run) == 2 * 3 + 1
+        assert judging.comparisons(run) == 2 * 3 + 2
 
-    def test_accuracy_is_one_a_trainer_and_world_size_whatever_the_mode(self) -> None:
-        assert judging.comparisons(measurement(*MATRIX)) == 1
-        assert judging.comparisons(measurement(*MATRIX, cell(2, "scratch"))) == 2
+    def test_accuracy_is_one_a_trainer_mode_and_world_size_above_one(self) -> None:
+        assert judging.comparisons(measurement(*MATRIX)) == 2
+        assert judging.comparisons(measurement(*MATRIX, cell(2, "scratch"))) == 3
 
     def test_every_cell_with_a_floor_adds_one(self) -> None:
         floors = {cell(2): Floor(entry=1, efficiency=0.5), cell(2, mode="weak"): Floor(entry=1, efficiency=0.5)}
@@ -239,12 +239,12 @@ class TestAccuracy:
     def test_the_books_loss_turns_the_cell_red(self, one: float, two: float, red: bool) -> None:
         run = measurement(*MATRIX)
         add_sessions(run, {arm(1): 1.0, arm(2): 0.5, arm(2, mode="weak"): 0.5})
-        run.accuracies += [trained(one, 1), trained(two, 2)]
+        run.accuracies += [trained(one, 1), trained(two, 2, mode="weak")]
         found = results.to_record(run).cells
         expected = Outcome.FAIL if red else Outcome.NO_BASELINE
-        assert [c.outcome for c in found] == [Outcome.NO_BASELINE, expected, Outcome.NO_BASELINE, expected]
-        assert [[c.rule for c in f.checks] for f in found] == [[], ["accuracy"], [], ["accuracy"]]
-        assert (found[1].accuracy, found[0].accuracy) == (two, one)
+        assert [c.outcome for c in found] == [Outcome.NO_BASELINE, Outcome.NO_BASELINE, Outcome.NO_BASELINE, expected]
+        assert [[c.rule for c in f.checks] for f in found] == [[], [], [], ["accuracy"]]
+        assert [f.accuracy for f in found] == [one, None, one, two], "strong scaling's is another net's"
 
     def test_beside_a_base_none_is_trained_and_none_is_asked(self) -> None:
         run = beside({arm(1): 1.0, arm(1, side="base"): 1.0, arm(2): 0.5, arm(2, side="base"): 0.5})

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from suite.failure import WorkerFailure
 from suite.render.sparkline import sparkline
-from suite.run.learning import describe, learn
+from suite.run import learning
+from suite.run.learning import OutOfTime, describe, learn
 from suite.run.session import FIRST_STEP_TIMEOUT_S
 
 RECIPE = {"epochs": 3}
@@ -42,7 +45,51 @@ def test_every_epoch_is_said_before_the_next_is_asked_for() -> None:
         (2, "training ddp: epoch 2 of 3, accuracy 0.50 ▃▅"),
         (3, "training ddp: epoch 3 of 3, accuracy 0.75 ▃▅▇"),
     ]
-    assert curve == ((0.25, 0.5, 0.75), (2.0, 3.0, 4.0), 100, 20), "the slowest rank's seconds count"
+    assert curve == ((0.25, 0.5, 0.75), (2.0, 3.0, 4.0), 100, 20, ()), "the slowest rank's seconds count"
+
+
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [((0.25, 0.5), (0.75,) * 3), ((0.25, None), ()), ((0.25, math.nan), (None,) * 3), ((math.inf, 0.5), (None,) * 3)],
+)
+def test_a_loss_is_the_sum_of_the_ranks_shares(shares: tuple[float | None, ...], expected: tuple[float | None]) -> None:
+    """None of it where a rank's trainer returns none; an epoch whose loss is no number has none that can be kept."""
+
+    def ranks(*_: Any, **told: Any) -> list[dict[str, Any]]:
+        common = {"accuracy": 0.5, "train_samples": 100, "test_samples": 20, "train_s": 1.0}
+        return [common | {"loss": share} for share in shares]
+
+    curve = learn(ranks, {}, RECIPE, 30.0, "ddp", lambda line: None)
+    assert curve is not None
+    assert curve.loss == expected
+
+
+@pytest.mark.parametrize(
+    ("epochs_s", "allowed_s", "trained"),
+    [
+        ((9.0, 1.0, 1.0), 11.0, 3),  # a first epoch that is slow is not taken for the others
+        ((9.0, 1.0, 1.0), 8.0, 1),
+        ((1.0, 5.0, 5.0), 10.0, 2),
+        ((1.0, 5.0, 1.0), 6.5, 2),
+    ],
+)
+def test_a_training_ends_as_soon_as_it_cannot_end_in_time(
+    monkeypatch: pytest.MonkeyPatch, epochs_s: tuple[float, ...], allowed_s: float, trained: int
+) -> None:
+    ranks, clock = Ranks(), [0.0]
+    monkeypatch.setattr(learning, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def ask(*command: Any, **told: Any) -> list[dict[str, Any]] | None:
+        clock[0] += epochs_s[told["epoch"]]
+        return ranks(*command, **told)
+
+    if trained == len(epochs_s):
+        assert learn(ask, {"seed": 4}, RECIPE, 30.0, "ddp", lambda line: None, allowed_s) is not None
+    else:
+        with pytest.raises(OutOfTime, match=r"the training takes about \d+ s") as out:
+            learn(ask, {"seed": 4}, RECIPE, 30.0, "ddp", lambda line: None, allowed_s)
+        assert out.value.needed_s > allowed_s
+    assert len(ranks.asked) == trained
 
 
 def test_every_epoch_has_its_deadline_and_the_first_one_time_to_build() -> None:

@@ -33,7 +33,7 @@ def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
         ("[]", "content: Input should be a valid dictionary"),
         ("{}", "run_id: Field required"),
         (json.dumps({"seed": 10**400}), "a whole number of 401 digits; a record of ours has 20 at most"),
-        (json.dumps({"schema_version": 99}), "schema version 99 is newer than 3; update torch-scaling-suite"),
+        (json.dumps({"schema_version": 99}), "schema version 99 is newer than 4; update torch-scaling-suite"),
         (json.dumps({**records.make().model_dump(mode="json"), "extra": 1}), "extra: Extra inputs"),
         (
             records.make().model_dump_json().replace('"wall_s":100.0', '"wall_s":NaN'),
@@ -67,3 +67,17 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeyp
         record.write_atomically(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_older_records_say_of_weak_cells_is_taken_out() -> None:
+    """Until schema 4 they showed the accuracy that strong scaling had reached."""
+    content = records.make(cells=records.matrix(accuracy=0.97)).model_dump(mode="json")
+    assert [cell.accuracy for cell in Record.model_validate(content).cells] == [0.97] * 4
+    older = Record.model_validate(content | {"schema_version": 3})
+    assert [(cell.mode, cell.world_size, cell.accuracy) for cell in older.cells] == [
+        ("strong", 1, 0.97),
+        ("strong", 2, 0.97),
+        ("weak", 1, 0.97),
+        ("weak", 2, None),
+    ]
+    assert "trained at strong scaling alone" in older.cells[3].accuracy_note

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from suite.render import figures, markdown, terminal
+from suite.render.html import report as html
 from tests import records
 
 
@@ -65,8 +66,37 @@ def test_the_books_closing_line_stands_for_runs_on_their_own_dataset() -> None:
     own = lenet.model_copy(update={"accuracy": lenet.accuracy.model_copy(update={"dataset": "auto"})})  # type: ignore[union-attr]
     record = records.make(workloads={"lenet": own.model_dump()}, epoch_samples={"lenet": 2874})
     assert figures.closing_lines(records.make()) == []
-    # Two epochs of 1 s each over 1,437 samples are 2 s for an epoch of 2,874.
+    # The warm-up left out, an epoch of 1 s over 1,437 samples is 2 s for an epoch of 2,874.
     assert figures.closing_lines(record) == ["ddp lenet: test acc 0.97, 2.0 sec/epoch on [cpu]"]
+    nets = [records.accuracy(train_s=[9.0, 1.0]), records.accuracy(mode="weak", loss=[2.0, 0.25])]
+    both = records.make(
+        workloads={"lenet": own.model_dump()}, epoch_samples={"lenet": 2874}, accuracies=nets, cells=records.matrix()
+    )
+    assert figures.closing_lines(both) == [
+        "ddp lenet: test acc 0.97, 2.0 sec/epoch on [cpu, cpu]",
+        "ddp lenet weak: loss 0.250, test acc 0.97, 2.0 sec/epoch on [cpu, cpu]",
+    ]
+
+
+def test_the_summary_shows_each_epochs_time_and_loss_beside_its_accuracy() -> None:
+    net = records.accuracy(mode="weak", batch=64, lr=0.15, train_s=[14.2, 10.1], loss=[0.612, None])
+    text = markdown.render(records.make(accuracies=[net]))
+    assert (
+        "| ddp | lenet | 2 | weak, batch 64, lr 0.15 | digits | 2 | 0.500 (14.2 s, loss 0.612), 0.970 (10.1 s) |"
+        in text
+    )
+
+
+def test_an_empty_accuracy_says_why_in_every_output() -> None:
+    why = "70 s of training do not fit into the budget"
+    cells = records.matrix(accuracy_note=why)
+    for cell in cells[:2]:
+        cell |= {"accuracy": 0.97, "accuracy_note": ""}
+    record = records.make(cells=cells)
+    line = f"no accuracy for ddp-lenet-weak-1, ddp-lenet-weak-2: {why}"
+    assert line in terminal.render(record, 160, color=False)
+    assert f"- {line}" in markdown.render(record)
+    assert line in html.render(record)
 
 
 def test_the_torch_of_each_side_is_named_where_they_differ() -> None:
@@ -125,3 +155,11 @@ def test_settings_cannot_break_out_of_their_fence() -> None:
     text = markdown.render(records.make(settings=["a\n```\n<script>"], neighbours=["x"]))
     assert text.count("```") == 4
     assert text.index("```") < text.index("<script>") < text.rindex("```")
+
+
+def test_what_a_document_prints_stands_beside_the_cell_that_is_the_same_run() -> None:
+    """LeNet on two devices at weak scaling is the notebook's (2, 512, .3), whichever workload it came from."""
+    shown = {cell.id: figures.published(record, cell) for record in [records.full()] for cell in record.cells}
+    assert shown["ddp-lenet-weak-1"] == shown["ddp-lenet-strong-1"] == shown["ddp-lenet-strong-2"] == "2.6 s"
+    assert shown["ddp-lenet-weak-2"] == "2.4 s"
+    assert shown["ddp-lenet-weak-4"] == shown["ddp-lenet-strong-4"] == "-"

@@ -404,9 +404,16 @@ class TestContent:
         assert "k = 2 2 0.850 [0.800, 0.900]" in text
         assert "lowest and highest seed" in text
 
+    def test_each_mode_has_a_curve_of_its_own(self) -> None:
+        runs = [records.accuracy(per_epoch=[0.5, 0.9]), records.accuracy(mode="weak", per_epoch=[0.5, 0.8])]
+        text = Page(render(records.make(accuracies=runs))).section("learning")
+        assert "k = 2 2 0.900" in text
+        assert "k = 2, weak 2 0.800" in text
+
     def test_published_figures_stand_beside_ours(self) -> None:
         text = Page(render(records.make(cells=records.matrix()))).section("book")
         assert "lenet 2 lecture notebook, scratch 2.6 1.00 - ddp 7.22 [6.86, 7.58] 1.80 [1.71, 1.89]" in text
+        assert "lenet weak 2 lecture notebook, scratch 2.4 1.08 - ddp 7.22" in text
 
     def test_sweeps_have_their_fit_beside_what_was_measured(self) -> None:
         text = Page(render(records.full())).section("communication")

@@ -71,4 +71,6 @@ def test_warmup_reports_negative_steps() -> None:
 
 def test_closing_line_is_the_notebooks() -> None:
     """Accuracy with two digits, seconds with one, and the devices."""
-    assert closing_line(0.8312, 2.61, ["cuda:0", "cuda:1"]) == "test acc 0.83, 2.6 sec/epoch on [cuda:0, cuda:1]"
+    line = "test acc 0.83, 2.6 sec/epoch on [cuda:0, cuda:1]"
+    assert closing_line(0.8312, 2.61, ["cuda:0", "cuda:1"]) == line
+    assert closing_line(0.8312, 2.61, ["cuda:0", "cuda:1"], 0.41239) == f"loss 0.412, {line}"

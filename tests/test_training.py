@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from reference.data import feed
 from reference.evaluate import accuracy
@@ -64,6 +65,35 @@ def test_an_epoch_answers_how_much_was_trained_and_how_long(dataset: dict[str, A
     assert 0 < answer["train_s"] < 60
     cut = Training(0, [CPU], order("single"), recipe(dataset, samples=48)).epoch(0)
     assert (cut["train_samples"], cut["test_samples"]) == (48, 48)
+
+
+@pytest.mark.parametrize("trainer", ["single", "scratch", "data_parallel", "gluon"])
+def test_the_loss_of_an_epoch_is_the_mean_over_its_samples(dataset: dict[str, Any], trainer: str) -> None:
+    """By hand, the short last minibatch counted by its samples; no more is computed for it than the steps return."""
+    whole = open_dataset(dataset, CPU, "float32")
+    by_hand, losses = Single(build("toy", "default", 1), [CPU], lr=0.2), []
+    for X, y in feed(whole, "resident", 50, seed=1, epoch=0):
+        losses.append(float(F.cross_entropy(by_hand.net(X), y, reduction="sum").detach()))
+        by_hand.step(X, y, len(X))
+    answer = Training(0, [CPU] * 2, order(trainer), recipe(dataset, batch=50)).epoch(0)
+    assert answer["loss"] == pytest.approx(sum(losses) / TRAIN, rel=1e-5)
+
+
+def test_a_trainer_that_returns_no_loss_has_none(dataset: dict[str, Any]) -> None:
+    assert Training(0, [CPU], order("tests.learners:Silent"), recipe(dataset)).epoch(0)["loss"] is None
+
+
+def test_one_process_evaluates_replicas_with_batch_norm_as_one_net(dataset: dict[str, Any]) -> None:
+    """With the statistics of the first, on all samples, as ranks do."""
+    told = order("scratch")
+    told["workload"] |= {"model": "tests.learners:normalised"}
+    training = Training(0, [CPU] * 2, told, recipe(dataset, epochs=1))
+    first = training._trainer.replicas[0]
+    found = training.epoch(0)["accuracy"]
+    whole = open_dataset(dataset, CPU, "float32")
+    own = [accuracy([replica], [CPU], whole.test_X, whole.test_y) for replica in training._trainer.replicas]
+    assert own[0] != own[1], "their statistics differ by so much that it shows"
+    assert found == accuracy([first], [CPU], whole.test_X, whole.test_y) == own[0]
 
 
 @pytest.mark.parametrize(("done", "asked"), [(0, 1), (1, 0), (1, 2), (3, 3)])

@@ -69,3 +69,35 @@ def test_a_wrong_workload_is_named_with_its_field(tmp_path: Path, text: str, mes
     file.write_text(f"[tool.scaling.workloads.{text}\n")
     with pytest.raises(ValueError, match=message):
         workloads.available(file)
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "world_size", "expected"),
+    [
+        ("lenet", "strong", 2, (2.6, None)),
+        ("lenet", "weak", 2, (2.4, None)),
+        ("book-lenet-256", "weak", 2, (2.4, None)),
+        ("book-lenet-512", "strong", 1, None),
+        ("book-resnet18-256", "weak", 1, (12.2, 0.91)),
+        ("book-resnet18-256", "weak", 2, (7.5, 0.73)),
+        ("book-resnet18-256", "strong", 2, None),
+        ("book-gluon-256", "strong", 2, (10.2, 0.8897)),
+        ("book-gluon-256", "weak", 2, (8.1, 0.9074)),
+        ("book-gluon-512", "weak", 2, None),
+        ("lenet", "sideways", 2, None),
+        ("lenet", "weak", 10**400, None),
+    ],
+)
+def test_a_published_figure_is_found_by_the_run_and_not_by_the_workload(
+    name: str, mode: str, world_size: int, expected: tuple[float, float | None] | None
+) -> None:
+    """Model, data, world size, global batch and rate: (1, 256, .1) and (2, 512, .2) are one workload's weak cells."""
+    found = workloads.published(BUILT_IN[name], mode, world_size)
+    assert (found and (found.sec_per_epoch, found.accuracy)) == expected
+
+
+@pytest.mark.parametrize("change", [{"model": "resnet18"}, {"dataset": "digits"}, {"batch": 128}, {"lr": 0.1}])
+def test_another_run_has_no_published_figure(change: dict[str, object]) -> None:
+    own = BUILT_IN["lenet"].model_copy(update={"published": {}})
+    assert workloads.published(own, "weak", 2) is not None
+    assert workloads.published(own.model_copy(update=change), "weak", 2) is None

@@ -17,6 +17,7 @@ from torch import distributed as dist
 
 from reference.data import Dataset, feed
 from reference.evaluate import count_correct
+from reference.loss import mean_loss
 from reference.models.init import build
 from reference.scatter import shard_bounds
 from reference.schedule import warmup
@@ -71,8 +72,8 @@ class Training:
             number: from 0.
 
         Returns:
-            {"accuracy": share of the test set, "train_s": this rank's seconds of training, "train_samples",
-            "test_samples"}.
+            {"accuracy": share of the test set, "loss": this rank's share of the mean training loss (None where its
+            trainer returns none), "train_s": this rank's seconds of training, "train_samples", "test_samples"}.
 
         Raises:
             ValueError: it is not this epoch's turn.
@@ -86,22 +87,24 @@ class Training:
             replica.train()
         synchronise(self._devices)
         start = time.perf_counter()
-        self._train(number)
+        steps = self._train(number)
         synchronise(self._devices)
         train_s = time.perf_counter() - start
+        loss = mean_loss(steps, len(self._dataset.train_y))
         test_X, test_y = self._dataset.test_X, self._dataset.test_y
         correct = _count_correct(list(self._trainer.replicas), self._devices, test_X, test_y, self._shard)
         self._done += 1
         if self.finished:
             self.close()
         samples = {"train_samples": len(self._dataset.train_y), "test_samples": len(test_y)}
-        return {"accuracy": correct / len(test_y), "train_s": train_s, **samples}
+        return {"accuracy": correct / len(test_y), "loss": loss, "train_s": train_s, **samples}
 
     def close(self) -> None:
         """Let the trainer end its threads."""
         close_trainer(self._trainer)
 
-    def _train(self, epoch: int) -> None:
+    def _train(self, epoch: int) -> list[tuple[Tensor | None, int]]:
+        """Train an epoch; return of every step what the trainer returned, and what it was told to divide by."""
         samples, batch = len(self._dataset.train_y), self._recipe["batch"]
         batches = feed(
             self._dataset,
@@ -114,9 +117,11 @@ class Training:
             cpus=set(self._arm["free_cores"]),
         )
         first = epoch * math.ceil(samples / batch)
+        steps = []
         for number, (X, y) in enumerate(batches):
-            size = min(batch, samples - number * batch)
-            self._trainer.step(X, y, self._divisor(first + number, size))
+            divisor = self._divisor(first + number, min(batch, samples - number * batch))
+            steps.append((self._trainer.step(X, y, divisor), divisor))
+        return steps
 
     def _divisor(self, step: int, size: int) -> int:
         """What a step's summed gradient is divided by: the samples of its minibatch, or more while the rate climbs.
@@ -145,7 +150,7 @@ def _count_correct(
 ) -> int:
     """How many of the test samples are classified right, every sample counted once over all ranks.
 
-    Replicas that keep statistics of their own (BatchNorm) are evaluated with rank 0's, as one net.
+    Replicas that keep statistics of their own (BatchNorm) are evaluated with the first one's, as one net.
     """
     if shard["world_size"] == 1:
         return count_correct(replicas, devices, X, y)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from reference.closing_line import closing_line
+from reference.closing_line import closing_line, sec_per_epoch
+from suite import workloads
 from suite.cells import short
 from suite.record import Accuracy, BarRecord, CellRecord, IntervalRecord, Record
 from suite.room.conditions import Conditions, disturbed
@@ -50,8 +51,9 @@ def rows(record: Record, cells: Iterable[CellRecord]) -> Iterator[tuple[str, ...
         )
 
 
-def _trained(part: CellRecord | Accuracy) -> tuple[str, str, int]:
-    return part.trainer, part.workload, part.world_size
+def _trained(part: CellRecord | Accuracy) -> tuple[str, str, str, int]:
+    """What was trained for a cell; on one device both modes are the same."""
+    return part.trainer, part.workload, part.mode if part.world_size > 1 else "strong", part.world_size
 
 
 def name(cell: CellRecord) -> str:
@@ -118,12 +120,39 @@ def accuracy(cell: CellRecord, *, shortened: bool) -> str:
 
 
 def published(record: Record, cell: CellRecord) -> str:
-    """What the documents print for this workload at this world size."""
+    """What the documents print for this cell's model, batch, rate and world size."""
     workload = record.workloads.get(cell.workload)
-    figure = workload.published.get(cell.world_size) if workload else None
-    if figure is None or cell.mode == "weak":
+    figure = workloads.published(workload, cell.mode, cell.world_size) if workload else None
+    if figure is None:
         return "-"
     return f"{figure.sec_per_epoch:g} s" + (f", {figure.accuracy:g}" if figure.accuracy is not None else "")
+
+
+def without_accuracy(cells: Iterable[CellRecord]) -> list[str]:
+    """Why cells have no accuracy, a sentence for each reason, with the cells it is about."""
+    ids: dict[str, list[str]] = {}
+    for cell in cells:
+        if cell.accuracy is None and cell.accuracy_note:
+            ids.setdefault(cell.accuracy_note, []).append(cell.id)
+    return [f"no accuracy for {', '.join(which)}: {reason}" for reason, which in ids.items()]
+
+
+def setting(run: Accuracy) -> str:
+    """'weak, batch 64, lr 0.15': what a net was trained with, as far as its record says."""
+    mode = [run.mode] if run.world_size > 1 else []
+    batch = [] if run.batch is None else [f"batch {number(run.batch, 'd')}"]
+    return ", ".join([*mode, *batch, *([] if run.lr is None else [f"lr {number(run.lr, 'g')}"])])
+
+
+def epochs(run: Accuracy, most: int = 1000) -> list[str]:
+    """'0.853 (14.2 s, loss 0.412)' for each of the first epochs: accuracy after it, seconds of training, mean loss."""
+    shown = []
+    for epoch, reached in enumerate(run.per_epoch[:most]):
+        seconds = [f"{number(run.train_s[epoch], '.3g')} s"] if epoch < len(run.train_s) else []
+        loss = run.loss[epoch] if epoch < len(run.loss) else None
+        about = ", ".join([*seconds, *([] if loss is None else [f"loss {number(loss, '.3f')}"])])
+        shown.append(number(reached, ".3f") + (f" ({about})" if about else ""))
+    return shown
 
 
 def causes(bar: BarRecord) -> str:
@@ -149,10 +178,12 @@ def closing_lines(record: Record) -> list[str]:
             continue
         # The seconds of training alone, for a whole epoch, also where fewer samples were trained on.
         share = as_float(samples) / as_float(run.train_samples)
-        seconds = sum(run.train_s) / len(run.train_s) * share
+        seconds = sec_per_epoch(run.train_s) * share
         note = f"  ({run.shortened})" if run.shortened else ""
-        who = f"{short(run.trainer)} {run.workload}"
-        lines.append(f"{who}: {closing_line(run.per_epoch[-1], seconds, devices.get(_trained(run), ()))}{note}")
+        who = f"{short(run.trainer)} {run.workload}" + (" weak" if run.mode == "weak" else "")
+        loss = run.loss[-1] if run.loss else None
+        line = closing_line(run.per_epoch[-1], seconds, devices.get(_trained(run), ()), loss)
+        lines.append(f"{who}: {line}{note}")
     return lines
 
 

@@ -22,6 +22,7 @@ _SHARES = {
     "cells": 250_000,
     "lead": 50_000,
     "why": 50_000,
+    "no accuracy": 20_000,
     "lost time": 100_000,
     "stops": 50_000,
     "rules": 100_000,
@@ -42,6 +43,8 @@ def render(record: Record) -> str:
         [
             "Square brackets are 95 % intervals over sessions (fresh processes). Efficiency is R_k / (k R_1) of the "
             "same trainer; the speed-up is over the plain trainer on one device.",
+            "",
+            *_bounded((f"- {text(line)}" for line in figures.without_accuracy(cells)), "no accuracy"),
             "",
         ],
         _verdicts(record),
@@ -130,10 +133,18 @@ def _accuracy(record: Record) -> list[str]:
         return []
     rows = []
     for run in record.accuracies:
-        curve = " ".join(figures.number(value, ".3f") for value in run.per_epoch)
-        epochs = f"{len(run.per_epoch)}{f' ({run.shortened})' if run.shortened else ''}"
-        rows.append((run.trainer, run.workload, str(run.world_size), run.dataset, epochs, curve))
-    columns = ("trainer", "workload", "k", "dataset", "epochs", "accuracy")
+        trained = f"{len(run.per_epoch)}{f' ({run.shortened})' if run.shortened else ''}"
+        about = (run.trainer, run.workload, str(run.world_size), figures.setting(run), run.dataset, trained)
+        rows.append((*about, ", ".join(figures.epochs(run))))
+    columns = (
+        "trainer",
+        "workload",
+        "k",
+        "trained with",
+        "dataset",
+        "epochs",
+        "after each: accuracy (time, mean loss)",
+    )
     closing = figures.closing_lines(record)[:100]
     fenced = [_fence("\n".join(line[:MAX_TEXT] for line in closing)[:MAX_DETAILS]), ""] if closing else []
     return ["## Accuracy by epoch", "", *_table(columns, rows, "accuracy"), *fenced]

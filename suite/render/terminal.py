@@ -8,6 +8,9 @@ from suite.render.lead import is_compared, lead, no_baseline
 from suite.render.screen import Screen
 
 
+MAX_NOTES = 24  # lines on why there is no accuracy; the report has all of them
+
+
 def render(record: Record, width: int, *, color: bool) -> str:
     """The first screen, the table, and what the trained runs end with.
 
@@ -33,6 +36,7 @@ def render(record: Record, width: int, *, color: bool) -> str:
     notes = [f"compared with {figures.compared_with(record)}"] if is_compared(record) else [no_baseline(record)]
     if any(run.shortened for run in record.accuracies):
         notes.append("* trained for less than the recipe says, because this is a CPU")
+    notes += figures.without_accuracy(record.cells)[:MAX_NOTES]
     for line in [*notes, *figures.closing_lines(record)]:
         screen.line(line)
     return screen.text()

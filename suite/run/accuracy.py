@@ -1,18 +1,25 @@
 """Accuracy: nets trained on one device and on k from the same seeds, and whether k lose any (controller's side).
 
 Each pair is a fresh net from one seed, trained by the workload's recipe with the first session's workers when their
-timing is over. The quick profile trains one pair, which is shown and judged only if it looks like a loss: then, as
-ever in the full profile, all pairs of the recipe are trained, and all of them are judged.
+timing is over. Strong scaling keeps the recipe; weak scaling trains with k times its batch and the rate that the
+workload's rule makes of its own. Both are held against one device with the recipe as it is, which is trained once.
+
+The quick profile trains one pair, which is shown and judged only if it looks like a loss: then, as ever in the full
+profile, all pairs of the recipe are trained, and all of them are judged. What does not fit into the budget is not
+trained, and the cell says so.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
+from reference.schedule import scale
 from suite import record
 from suite.cells import Arm, Cell, short
 from suite.run import learning
@@ -23,22 +30,21 @@ from suite.verdict.accuracy import noninferiority
 from suite.workloads import Recipe
 
 SEED = 1  # of the first pair, and of the weights and the order of samples in everything that is timed
+SHARE = 0.5  # of the budget is for training at most, the rest for timing
 
 
-class Trained(NamedTuple):
-    """What is trained: the same in both modes. With a world size above one it names the pair of one device and k."""
-
-    trainer: str
-    workload: str
-    world_size: int
-
-
-def wanted_pairs(run: Measurement) -> list[Trained]:
-    """One for each trainer, workload and world size above one; none beside a base, where the budget is for time."""
+def wanted_pairs(run: Measurement) -> list[Arm]:
+    """The arms on several devices that are held against one device; none beside a base, whose budget is for time."""
     if run.config.against is not None:
         return []
-    every = (Trained(cell.trainer, cell.workload, cell.world_size) for cell in run.cells if cell.world_size > 1)
-    return list(dict.fromkeys(pair for pair in every if run.workload(pair.workload).accuracy is not None))
+    several = (run.own(cell) for cell in run.cells if cell.world_size > 1)
+    return list(dict.fromkeys(arm for arm in several if run.workload(arm.workload).accuracy is not None))
+
+
+def allowed_s(run: Measurement, left_s: float) -> float:
+    """Wall seconds that training may take: a share of the budget, and no more than is left of one the user gave."""
+    share_s = SHARE * run.config.budget_s
+    return min(share_s, left_s) if run.config.min_sessions == 1 else share_s
 
 
 def training(run: Measurement, sessions: Sessions, say: Say) -> Callable[[Crew], None]:
@@ -46,33 +52,34 @@ def training(run: Measurement, sessions: Sessions, say: Say) -> Callable[[Crew],
 
     def train(crew: Crew) -> None:
         start = time.monotonic()
-        done: set[tuple[Trained, int]] = set()
+        until = start + allowed_s(run, sessions.left_s())
+        done: set[tuple[Arm, int]] = set()
 
-        def ensure(seed: int, *wanted: Trained) -> None:
-            for one in wanted:
-                if (one, seed) not in done:
-                    done.add((one, seed))
-                    _train(run, sessions, crew, one, seed, say)
+        def ensure(seed: int, *wanted: Arm) -> None:
+            for arm in wanted:
+                if (arm, seed) not in done:
+                    done.add((arm, seed))
+                    _train(run, sessions, crew, arm, seed, until, say)
 
-        for pair in wanted_pairs(run):
-            recipe, sides = run.workload(pair.workload).accuracy, (pair._replace(world_size=1), pair)
-            assert recipe is not None
-            ensure(SEED, *sides)
-            if run.config.profile == "full" or judged(run, pair, 1).outcome is Outcome.FAIL:
-                for seed in range(SEED + 1, SEED + recipe.seed_pairs):
-                    ensure(seed, *sides)
-        ensure(SEED, *(Trained(cell.trainer, cell.workload, cell.world_size) for cell in run.cells))
+        pairs = wanted_pairs(run)
+        for pair in pairs:
+            ensure(SEED, _alone(pair), pair)
+        ensure(SEED, *map(run.own, run.cells))
+        all_of_them = run.config.profile == "full"
+        doubtful = [pair for pair in pairs if all_of_them or judged(run, pair, 1).outcome is Outcome.FAIL]
+        # Seed by seed, so that where time runs out every pair has as many as the others.
+        for more in range(1, max((_recipe(run, pair).seed_pairs for pair in doubtful), default=0)):
+            for pair in doubtful:
+                if more < _recipe(run, pair).seed_pairs:
+                    ensure(SEED + more, _alone(pair), pair)
         run.training_s = time.monotonic() - start
 
     return train
 
 
-def judged(run: Measurement, pair: Trained, comparisons: int) -> record.CheckRecord:
+def judged(run: Measurement, pair: Arm, comparisons: int) -> record.CheckRecord:
     """What the seed pairs trained so far say; it counts from as many as the recipe asks, or if it is a FAIL."""
-    recipe = run.workload(pair.workload).accuracy
-    assert recipe is not None
-    many = _by_seed(run, pair)
-    alone = _by_seed(run, pair._replace(world_size=1))
+    recipe, many, alone = _recipe(run, pair), _by_seed(run, pair), _by_seed(run, _alone(pair))
     both = [seed for seed in alone if seed in many]
     found = noninferiority(
         [(alone[seed].per_epoch[-1], many[seed].per_epoch[-1]) for seed in both],
@@ -91,59 +98,105 @@ def judged(run: Measurement, pair: Trained, comparisons: int) -> record.CheckRec
 
 def checks(run: Measurement, cell: Cell, comparisons: int) -> tuple[record.CheckRecord, ...]:
     """The accuracy rule for a cell; nothing where no pair was trained."""
-    pair = Trained(cell.trainer, cell.workload, cell.world_size)
+    pair = run.own(cell)
     return (judged(run, pair, comparisons),) if pair in wanted_pairs(run) and _by_seed(run, pair) else ()
 
 
-def _by_seed(run: Measurement, pair: Trained) -> dict[int, record.Accuracy]:
-    return {found.seed: found for found in run.accuracies if (found.trainer, found.workload, found.world_size) == pair}
+def reached(run: Measurement, cell: Cell) -> float | None:
+    """A cell's accuracy after the last epoch, the mean over its seeds; None where no net of it was trained."""
+    found = [net.per_epoch[-1] for net in _by_seed(run, run.own(cell)).values()]
+    return statistics.fmean(found) if found else None
 
 
-def _train(run: Measurement, sessions: Sessions, crew: Crew, wanted: Trained, seed: int, say: Say) -> None:
-    recipe = run.workload(wanted.workload).accuracy
-    arm = next((arm for arm in crew.groups if (arm.trainer, arm.workload, arm.world_size) == wanted), None)
-    if recipe is None or arm is None:
+def why_none(run: Measurement, cell: Cell) -> str:
+    """Why a cell has no accuracy, in words; empty where it has one."""
+    if _by_seed(run, run.own(cell)):
+        return ""
+    if run.config.against is not None:
+        return "nothing is trained beside a base: the budget is for the comparison"
+    if run.workload(cell.workload).accuracy is None:
+        return f"workload {cell.workload} has no recipe to train by"
+    return run.untrained.get(run.own(cell), "the run ended before it was trained")
+
+
+def _recipe(run: Measurement, arm: Arm) -> Recipe:
+    recipe = run.workload(arm.workload).accuracy
+    assert recipe is not None, "an arm without a recipe is no pair"
+    return recipe
+
+
+def _alone(arm: Arm) -> Arm:
+    """The same trainer on one device: one arm for both modes."""
+    return replace(arm, mode="strong", world_size=1)
+
+
+def _by_seed(run: Measurement, arm: Arm) -> dict[int, record.Accuracy]:
+    wanted = (arm.trainer, arm.workload, arm.mode, arm.world_size)
+    return {net.seed: net for net in run.accuracies if (net.trainer, net.workload, net.mode, net.world_size) == wanted}
+
+
+def _train(run: Measurement, sessions: Sessions, crew: Crew, arm: Arm, seed: int, until: float, say: Say) -> None:
+    if run.workload(arm.workload).accuracy is None or arm not in crew.groups:
         return
-    told, shortened = _recipe(run, recipe)
+    told, shortened = _told(run, arm)
+    dataset = told["dataset"]
     order = {**run.orders[arm], "seed": seed}
-    what = f"{short(arm.trainer)} on {arm.world_size} device(s) with {told['dataset']['name']}, seed {seed}"
-    epoch_s = sessions.timeout_s(arm, _steps(order, told))
-    curve = learning.learn(partial(crew.request, arm), order, told, epoch_s, what, say)
+    where = f"{arm.world_size} device(s)" + (f" ({arm.mode})" if arm.world_size > 1 else "")
+    what = f"{short(arm.trainer)} on {where} with {dataset['name']}, seed {seed}"
+    epoch_s, left_s = sessions.timeout_s(arm, _steps(order, told)), until - time.monotonic()
+    try:
+        # At the rate that was timed, and a recipe's batch is smaller as a rule: it will not take less.
+        least_s = told["epochs"] * _samples(told, "train") / order["global_batch"] * sessions.step_s[arm]
+        if least_s > left_s:
+            raise learning.OutOfTime(least_s)
+        curve = learning.learn(partial(crew.request, arm), order, told, epoch_s, what, say, left_s)
+    except learning.OutOfTime as short_of:
+        run.untrained[arm] = (
+            f"{short_of.needed_s:.0f} s or more of training do not fit into what the budget has for it "
+            f"({SHARE:.0%} of {run.config.budget_s:.0f} s at most, for all cells); raise --scaling-budget"
+        )
+        return
     if curve is not None:
-        run.accuracies.append(_accuracy(arm, seed, told["dataset"]["name"], curve, shortened))
+        run.accuracies.append(
+            record.Accuracy(
+                trainer=arm.trainer,
+                workload=arm.workload,
+                mode=arm.mode,
+                world_size=arm.world_size,
+                batch=told["batch"],
+                lr=told["lr"],
+                seed=seed,
+                dataset=dataset["name"],
+                shortened=shortened,
+                **curve._asdict(),
+            )
+        )
 
 
-def _steps(order: dict[str, Any], recipe: dict[str, Any]) -> int:
+def _samples(told: dict[str, Any], part: Literal["train", "test"]) -> int:
+    """That an epoch trains or evaluates."""
+    whole = int(told["dataset"][f"{part}_samples"])
+    return min(whole, int(told["samples"] or whole))
+
+
+def _steps(order: dict[str, Any], told: dict[str, Any]) -> int:
     """An epoch and its evaluation in steps such as were timed; a minibatch that is larger counts for several."""
-    dataset, batch = recipe["dataset"], int(recipe["batch"])
-    parts = (dataset["train_samples"], dataset["test_samples"])
-    minibatches: int = sum(math.ceil(min(samples, recipe["samples"] or samples) / batch) for samples in parts)
-    timed: int = order["global_batch"]
+    batch, timed = told["batch"], order["global_batch"]
+    minibatches = sum(math.ceil(_samples(told, part) / batch) for part in ("train", "test"))
     return minibatches * math.ceil(batch / timed)
 
 
-def _recipe(run: Measurement, recipe: Recipe) -> tuple[dict[str, Any], str]:
-    """The recipe as workers are told it, and in words what was cut from it on a CPU."""
-    on_cpu = run.config.devices.kind == "cpu"
+def _told(run: Measurement, arm: Arm) -> tuple[dict[str, Any], str]:
+    """The recipe as an arm's workers are told it, and in words what was cut from it on a CPU.
+
+    In weak scaling the batch grows with the devices, and the rate by the workload's rule, as in what is timed.
+    """
+    recipe, on_cpu = _recipe(run, arm), run.config.devices.kind == "cpu"
+    batch, lr = scale(arm.mode, arm.world_size, recipe.batch, recipe.lr, run.workload(arm.workload).lr_rule)
     epochs = (on_cpu and recipe.cpu_epochs) or recipe.epochs
-    samples = recipe.cpu_samples if on_cpu else None
+    samples = recipe.cpu_samples * batch // recipe.batch if on_cpu and recipe.cpu_samples else None
     cut = [f"{epochs} of {recipe.epochs} epochs"] if epochs < recipe.epochs else []
     if samples is not None:
         cut.append(f"{samples} samples an epoch")
-    order = {"batch": recipe.batch, "lr": recipe.lr, "init": recipe.init, "epochs": epochs, "samples": samples}
-    return {**order, "dataset": run.datasets[recipe.dataset]}, ", ".join(cut)
-
-
-def _accuracy(arm: Arm, seed: int, dataset: str, curve: learning.Curve, shortened: str) -> record.Accuracy:
-    return record.Accuracy(
-        trainer=arm.trainer,
-        workload=arm.workload,
-        world_size=arm.world_size,
-        seed=seed,
-        dataset=dataset,
-        train_samples=curve.train_samples,
-        test_samples=curve.test_samples,
-        per_epoch=curve.per_epoch,
-        train_s=curve.train_s,
-        shortened=shortened,
-    )
+    told = {"batch": batch, "lr": lr, "init": recipe.init, "epochs": epochs, "samples": samples}
+    return {**told, "dataset": run.datasets[recipe.dataset]}, ", ".join(cut)

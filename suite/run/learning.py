@@ -6,6 +6,8 @@ or hangs ends the group as in any command.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -23,6 +25,7 @@ class Curve(NamedTuple):
     Attributes:
         per_epoch: test accuracy after every epoch, a share.
         train_s: seconds of training in every epoch, the slowest rank's, evaluation not in it.
+        loss: mean training loss of every epoch, None where it was not finite; empty where the trainer returns none.
         train_samples: of an epoch.
         test_samples: that were classified after it.
     """
@@ -31,9 +34,26 @@ class Curve(NamedTuple):
     train_s: tuple[float, ...]
     train_samples: int
     test_samples: int
+    loss: tuple[float | None, ...] = ()
 
 
-def learn(ask: Ask, arm: dict[str, Any], recipe: dict[str, Any], epoch_s: float, what: str, say: Say) -> Curve | None:
+class OutOfTime(Exception):
+    """A training does not fit into the time that it may take; `needed_s` is what it takes, or a little less."""
+
+    def __init__(self, needed_s: float) -> None:
+        super().__init__(f"the training takes about {needed_s:.0f} s")
+        self.needed_s = needed_s
+
+
+def learn(
+    ask: Ask,
+    arm: dict[str, Any],
+    recipe: dict[str, Any],
+    epoch_s: float,
+    what: str,
+    say: Say,
+    allowed_s: float = math.inf,
+) -> Curve | None:
     """Train a fresh net to the end of its recipe.
 
     Args:
@@ -43,28 +63,47 @@ def learn(ask: Ask, arm: dict[str, Any], recipe: dict[str, Any], epoch_s: float,
         epoch_s: the deadline of an epoch, its evaluation included; the first has time to build and compile as well.
         what: is trained, in words.
         say: is told every epoch's accuracy.
+        allowed_s: wall seconds that the training may take. It ends as soon as an epoch shows that it will not fit.
 
     Returns:
         None where `ask` did.
 
     Raises:
+        OutOfTime: it takes longer than it may.
         WorkerFailure: `ask` raised it.
     """
     done: list[list[Message]] = []
+    begun = time.monotonic()
+    shortest_s = math.inf
     say(describe(what, recipe["epochs"], []))
     for epoch in range(recipe["epochs"]):
+        epoch_begun = time.monotonic()
         timeout_s = epoch_s + (FIRST_STEP_TIMEOUT_S if epoch == 0 else 0.0)
         answers = ask("train", timeout_s, arm=arm, recipe=recipe, epoch=epoch)
         if answers is None:
             return None
         done.append(answers)
         say(describe(what, recipe["epochs"], [ranks[0]["accuracy"] for ranks in done]))
+        now, left = time.monotonic(), recipe["epochs"] - len(done)
+        if epoch > 0:  # the first one pays for building and compiling, and says nothing of the others
+            shortest_s = min(shortest_s, now - epoch_begun)
+        needed_s = now - begun + (left * shortest_s if epoch > 0 else 0.0)
+        if left and needed_s > allowed_s:
+            raise OutOfTime(needed_s)
+    losses = [_mean_loss(ranks) for ranks in done if all(rank.get("loss") is not None for rank in ranks)]
     return Curve(
         per_epoch=tuple(ranks[0]["accuracy"] for ranks in done),
         train_s=tuple(max(rank["train_s"] for rank in ranks) for ranks in done),
         train_samples=done[0][0]["train_samples"],
         test_samples=done[0][0]["test_samples"],
+        loss=tuple(losses) if len(losses) == len(done) else (),
     )
+
+
+def _mean_loss(ranks: Sequence[Message]) -> float | None:
+    """The ranks' shares together; None where that is no number that a record can hold."""
+    total = sum(float(rank["loss"]) for rank in ranks)
+    return total if math.isfinite(total) else None
 
 
 def describe(what: str, epochs: int, accuracies: Sequence[float]) -> str:

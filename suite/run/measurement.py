@@ -51,6 +51,7 @@ class Measurement:
         unprobed: diagnostic variants that could not be timed, and why.
         unexplained: cells without a waterfall, and why.
         lost: arms that failed, and why; they stay lost for the run.
+        untrained: arms whose nets were not trained for want of time, in words.
         training_s: how much of the first session was training to accuracy.
         alone: sessions that were over when the comparison with a rebuilt baseline began.
         planned: sessions that the budget allows from there on; 0 until the first has shown what one costs.
@@ -84,6 +85,7 @@ class Measurement:
     unexplained: dict[Cell, str] = field(default_factory=dict)
     lost: dict[Arm, WorkerFailure] = field(default_factory=dict)
     accuracies: list[record.Accuracy] = field(default_factory=list)
+    untrained: dict[Arm, str] = field(default_factory=dict)
     training_s: float = 0.0
     alone: int = 0
     planned: int = 0

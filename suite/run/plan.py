@@ -45,7 +45,8 @@ def lines(run: Measurement, planned: int, each_s: float) -> list[str]:
     comparisons = judging.comparisons(run)
     beside = f" beside {', '.join(base.label for base in run.bases.values())}" if run.bases else ""
     minutes = (run.elapsed_s + planned * each_s) / 60
-    training = ", and what training takes" if accuracy.wanted_pairs(run) else ""
+    training_s = accuracy.allowed_s(run, run.config.budget_s - run.elapsed_s)
+    training = f", and at most {training_s / 60:.1f} min of training" if accuracy.wanted_pairs(run) else ""
     first = (
         f"plan: {len(run.beside) or len(run.cells)} cell(s){beside}, about {planned} session(s) of {each_s:.0f} s, "
         f"{minutes:.1f} min in all{training} (budget {run.config.budget_s / 60:.1f} min); "

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
 
 from suite import cells, metrics, record
 from suite.cells import YARDSTICK, Arm, Cell, Side
 from suite.record import CellRecord, IntervalRecord
-from suite.run import attribution, judging, samples
+from suite.run import accuracy, attribution, judging, samples
 from suite.run.measurement import Measurement
 from suite.verdict import Outcome
 
@@ -79,7 +78,8 @@ def _cell(run: Measurement, cell: Cell) -> CellRecord:
         "slowdown": next((check.ratio for check in checks if check.ratio is not None and check.counts), None),
         "checks": checks,
         "warning": judging.warning(run, cell),
-        "accuracy": _final_accuracy(run, cell),
+        "accuracy": accuracy.reached(run, cell),
+        "accuracy_note": accuracy.why_none(run, cell),
         "devices": tuple(order["devices"]),
         "waterfalls": attribution.waterfalls(run, cell),
         "waterfall_note": attribution.note(run, cell),
@@ -134,12 +134,6 @@ def _arm(run: Measurement, arm: Arm) -> record.ArmRecord:
         steps_per_window=run.steps[arm],
         gradient_bytes=run.gradient_bytes.get(arm, 0),
     )
-
-
-def _final_accuracy(run: Measurement, cell: Cell) -> float | None:
-    wanted = (cell.trainer, cell.workload, cell.world_size)
-    found = [a.per_epoch[-1] for a in run.accuracies if (a.trainer, a.workload, a.world_size) == wanted]
-    return statistics.fmean(found) if found else None
 
 
 def _scaled(interval: metrics.Interval | None, function: Callable[[float], float]) -> IntervalRecord | None:

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from reference.closing_line import sec_per_epoch
 from suite.baselines import Baseline
 from suite.cells import short
 from suite.record import Accuracy, CellRecord, Record
 from suite.render import figures
 from suite.render.html.bounds import Rows, bounded
 from suite.render.html.chart import MAX_SERIES, Axis, Chart, Point, Series, figure
-from suite.workloads import Workload
+from suite.workloads import Published, published
 
 MAX_CHARTS = 12
 MAX_TICKS = 10  # epochs that are each named
@@ -49,61 +50,60 @@ def view(record: Record, baseline: Baseline | None) -> View | None:
 
 
 def _chart(trainer: str, workload: str, dataset: str, runs: Sequence[Accuracy]) -> Chart:
-    sizes = sorted({run.world_size for run in runs})[:MAX_SERIES]
+    settings = sorted({(run.world_size, run.mode) for run in runs})[:MAX_SERIES]
     epochs = max(len(run.per_epoch) for run in runs)
     each = tuple((float(epoch), str(epoch)) for epoch in range(1, epochs + 1))
     return Chart(
         title=f"{short(trainer)}, {workload}, on {dataset}",
         x=Axis("epoch", form=".0f", ticks=each if epochs <= MAX_TICKS else ()),
         y=Axis("test accuracy", form=".3f", include=(1.0,)),
-        series=tuple(_curve(k, [run for run in runs if run.world_size == k]) for k in sizes),
+        series=tuple(
+            _curve(k, mode, [run for run in runs if (run.world_size, run.mode) == (k, mode)]) for k, mode in settings
+        ),
         interval="lowest and highest seed",
     )
 
 
-def _curve(world_size: int, runs: Sequence[Accuracy]) -> Series:
+def _curve(world_size: int, mode: str, runs: Sequence[Accuracy]) -> Series:
     """The mean over seeds after each epoch that any of them has."""
     points = []
     for epoch in range(max(len(run.per_epoch) for run in runs)):
         values = [run.per_epoch[epoch] for run in runs if epoch < len(run.per_epoch)]
         low, high = (min(values), max(values)) if len(values) > 1 else (None, None)
         points.append(Point(epoch + 1, sum(values) / len(values), low, high))
-    return Series(f"k = {figures.number(world_size, 'd')}", tuple(points))
+    return Series(f"k = {figures.number(world_size, 'd')}{', weak' if mode == 'weak' else ''}", tuple(points))
 
 
 def _row(run: Accuracy) -> tuple[str, ...]:
-    curve = " ".join(figures.number(value, ".3f") for value in run.per_epoch[:1000])
-    seconds = figures.number(sum(run.train_s) / len(run.train_s), ".3g") if run.train_s else "-"
+    seconds = figures.number(sec_per_epoch(run.train_s), ".3g") if run.train_s else "-"
     numbers = [figures.number(value, ",d") for value in (run.train_samples, run.test_samples)]
-    about = (short(run.trainer), run.workload, figures.number(run.world_size, "d"), str(run.seed))
+    size, curve = figures.number(run.world_size, "d"), ", ".join(figures.epochs(run))
+    about = (short(run.trainer), run.workload, size, figures.setting(run), str(run.seed))
     return (*about, run.dataset, *numbers, seconds, run.shortened or "whole", curve)
 
 
 def book(record: Record, baseline: Baseline | None) -> Book | None:
     """The published figures of the run's workloads beside what was measured; None where there are none."""
-    theirs = {
-        (name, world_size): _theirs(name, world_size, workload)
-        for name, workload in record.workloads.items()
-        for world_size in sorted(workload.published)
-    }
     datasets: dict[tuple[str, str], set[str]] = {}
     for run in record.accuracies:
         datasets.setdefault((run.trainer, run.workload), set()).add(run.dataset)
-    ours = [cell for cell in record.cells if (cell.workload, cell.world_size) in theirs and cell.mode != "weak"]
-    rows = (
-        (*theirs[cell.workload, cell.world_size], *_ours(cell, datasets.get((cell.trainer, cell.workload), set())))
-        for cell in ours
-    )
-    return Book(bounded(rows, len(ours))) if ours else None
+    rows = []
+    for cell in record.cells:
+        workload = record.workloads.get(cell.workload)
+        printed = workload and published(workload, cell.mode, cell.world_size)
+        if workload and printed and (cell.mode, cell.world_size) != ("weak", 1):  # which is the strong one
+            theirs = _theirs(cell, workload.published.get(1), printed)
+            rows.append((*theirs, *_ours(cell, datasets.get((cell.trainer, cell.workload), set()))))
+    return Book(bounded(rows, len(rows))) if rows else None
 
 
-def _theirs(name: str, world_size: int, workload: Workload) -> tuple[str, ...]:
-    one, printed = workload.published.get(1), workload.published[world_size]
+def _theirs(cell: CellRecord, one: Published | None, printed: Published) -> tuple[str, ...]:
     gained = "-"
-    if one is not None and world_size > 1 and printed.sec_per_epoch:
+    if one is not None and cell.world_size > 1 and printed.sec_per_epoch:
         gained = figures.number(one.sec_per_epoch / printed.sec_per_epoch, ".2f")
     reached = "-" if printed.accuracy is None else f"{printed.accuracy:g}"
-    return name, str(world_size), printed.source, f"{printed.sec_per_epoch:g}", gained, reached
+    name = cell.workload + (" weak" if cell.mode == "weak" else "")
+    return name, str(cell.world_size), printed.source, f"{printed.sec_per_epoch:g}", gained, reached
 
 
 def _ours(cell: CellRecord, datasets: set[str]) -> tuple[str, ...]:

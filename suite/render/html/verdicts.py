@@ -30,7 +30,9 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """What the template shows; `stacks` are cells that failed, with the end of what their ranks said.
+    """What the template shows.
+
+    `stacks` are cells that failed, with the end of what their ranks said; `untrained` says why cells have no accuracy.
 
     Cells that have nothing to be compared with share the line `no_baseline` and are not among the `verdicts`.
     """
@@ -41,6 +43,7 @@ class View:
     figures: Rows[tuple[str, ...]]
     stacks: tuple[tuple[str, str], ...]
     shortened: bool
+    untrained: tuple[str, ...]
 
 
 def view(record: Record, baseline: Baseline | None) -> View:
@@ -57,6 +60,7 @@ def view(record: Record, baseline: Baseline | None) -> View:
             :MAX_STACKS
         ],
         shortened=any(run.shortened for run in record.accuracies),
+        untrained=tuple(line[:MAX_REASON] for line in figures.without_accuracy(record.cells)[:MAX_STACKS]),
     )
 
 
