@@ -21,20 +21,6 @@ from tests import trainers_under_test
 from tests.project import REPOSITORY, TINY, Project
 
 HERE = f"{trainers_under_test.__file__}:"
-SECOND_RUN = """\
-[tool.scaling.workloads.chapter]
-model = "tests.second_run:first_run"
-dataset = "digits"
-batch = 32
-lr = 0.1
-lr_rule = "linear"
-
-[tool.scaling.workloads.chapter.accuracy]
-epochs = 8
-init = "default"
-
-[tool.pytest.ini_options]
-"""
 needs_two_cores = pytest.mark.skipif(len(available_cores()) < 2, reason="two CPU workers need two cores")
 
 
@@ -91,29 +77,6 @@ def test_a_first_run(project: Project) -> None:
     ]
     assert benchmarks["scratch-tiny-strong-2"]["stats"]["data"] == pytest.approx(ours, rel=1e-6)
     assert not workers(project)
-
-
-@pytest.mark.end_to_end
-@needs_two_cores
-def test_a_start_like_the_books_second_run_turns_its_weak_cell_red(project: Project) -> None:
-    """(1, 32, .1) against (2, 64, .2) in one run, whose trainer starts anew on two devices: .91 -> .73, on digits."""
-    (project.path / "pyproject.toml").write_text(SECOND_RUN)
-    result = project.pytest(
-        *("-m", "scaling", "--scaling-devices", "cpu:2", "--scaling-workload", "chapter", "--scaling-mode", "weak"),
-        *("--scaling-trainer", "tests.second_run:StartsAnew", "--scaling-budget", "400"),
-    )
-    assert result.ret == 1
-    [record] = project.records()
-    one, two = record.cells
-    assert [(net.mode, net.batch, net.lr) for net in record.accuracies[:2]] == [("strong", 32, 0.1), ("weak", 64, 0.2)]
-    assert (one.outcome, two.outcome) == ("NO BASELINE", "FAIL")
-    [check] = two.checks
-    assert (check.rule, check.against, check.outcome) == ("accuracy", "1 device", "FAIL")
-    assert one.accuracy is not None
-    assert two.accuracy is not None
-    assert one.accuracy - two.accuracy > 0.1
-    assert all(net.loss[-1] < net.loss[0] for net in record.accuracies)
-    result.stdout.fnmatch_lines(["*FAIL: accuracy 0.* lower than on 1 device over * seed pair*"])
 
 
 @pytest.mark.end_to_end

@@ -30,7 +30,7 @@ from suite.verdict.accuracy import noninferiority
 from suite.workloads import Recipe
 
 SEED = 1  # of the first pair, and of the weights and the order of samples in everything that is timed
-SHARE = 0.5  # of the budget is for training at most, the rest for timing
+SHARE = 0.6  # of the budget is for training at most, the rest for timing
 
 
 def wanted_pairs(run: Measurement) -> list[Arm]:
@@ -181,7 +181,7 @@ def _samples(told: dict[str, Any], part: Literal["train", "test"]) -> int:
 
 def _steps(order: dict[str, Any], told: dict[str, Any]) -> int:
     """An epoch and its evaluation in steps such as were timed; a minibatch that is larger counts for several."""
-    batch, timed = told["batch"], order["global_batch"]
+    batch, timed = int(told["batch"]), int(order["global_batch"])
     minibatches = sum(math.ceil(_samples(told, part) / batch) for part in ("train", "test"))
     return minibatches * math.ceil(batch / timed)
 
