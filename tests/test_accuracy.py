@@ -310,7 +310,9 @@ def test_a_candidate_that_fails_while_it_trains_is_lost() -> None:
     run.orders = {found: order(found) for found in (arm(1), arm(2))}
     run.datasets["digits"] = {"name": "digits", "train_samples": 1437, "test_samples": 10_000, "folder": ""}
     crew = Crew(Session(0), {arm(2): Failing()})  # type: ignore[dict-item]
-    sessions = SimpleNamespace(timeout_s=lambda arm, steps: 20.0, left_s=lambda: 600.0)
+    sessions = SimpleNamespace(
+        timeout_s=lambda arm, steps: 20.0, left_s=lambda: 600.0, step_s={arm(1): 0.01, arm(2): 0.01}
+    )
     accuracy.training(run, sessions, lambda line: None)(crew)  # type: ignore[arg-type]
     assert crew.session.failures == {arm(2): cause}
     assert crew.groups == {}
