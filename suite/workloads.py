@@ -140,7 +140,7 @@ _BUILT_IN = (
         model="resnet18",
         lr=0.1,
         init="normal",
-        accuracy=Recipe(lr=0.05, epochs=6, init="default"),
+        accuracy=Recipe(batch=16, lr=0.025, epochs=10, init="default"),
         published={1: Published(sec_per_epoch=12.2, accuracy=0.91, source=_CONCISE)},
     ),
     _book(

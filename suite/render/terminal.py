@@ -7,7 +7,7 @@ from suite.render import figures
 from suite.render.lead import is_compared, lead, no_baseline
 from suite.render.screen import Screen
 
-MAX_NOTES = 24  # lines on why there is no accuracy; the report has all of them
+MAX_NOTES = 24  # on cells without an accuracy; the record has all of them
 
 
 def render(record: Record, width: int, *, color: bool) -> str:

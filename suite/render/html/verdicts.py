@@ -33,7 +33,6 @@ class View:
     """What the template shows.
 
     `stacks` are cells that failed, with the end of what their ranks said; `untrained` says why cells have no accuracy.
-
     Cells that have nothing to be compared with share the line `no_baseline` and are not among the `verdicts`.
     """
 
