@@ -184,7 +184,7 @@ class TestRebuild:
         suspicion.hold_against_stored(run, draft)
         other = results.to_record(run).cells[0]
         assert other.outcome is Outcome.INCONCLUSIVE
-        assert f"the commit of run run-1 was not measured beside it: run it by itself (-k {OTHER.id})" in other.reason
+        assert f"the commit of run run-1 was not measured here: run this cell by itself (-k {OTHER.id})" in other.reason
 
 
 class TestBeside:

@@ -109,20 +109,18 @@ def _base(what: str, accepted: AcceptedRun | None) -> Base | None:
 
 def _open(run: Measurement, cell: Cell, accepted: AcceptedRun | None, missing: _Find) -> str:
     """Why an accepted run was not measured beside a cell, and what to do; "" where it was."""
-    nothing = "figures of other times decide nothing, and"
+    nothing, it = "figures of other times decide nothing, and", accepted and f"the commit of run {accepted.run_id}"
     if accepted is None:
         where = "a working tree with changes, or from outside of a git repository"
         return f"{nothing} they come from {where}: accept a run of a clean commit, or {_BASE}"
     if why := missing(accepted.environment.commit):
         remedy = f"{_BASE}, or take that run out of baseline.json"
-        return f"{nothing} the commit of run {accepted.run_id} cannot be rebuilt: {why}; {remedy}"
+        return f"{nothing} {it} cannot be rebuilt: {why}; {remedy}"
     side = next((side for side, base in run.bases.items() if base.commit == accepted.environment.commit), None)
     if side is None or cell not in run.beside:
-        return (
-            f"{nothing} the commit of run {accepted.run_id} was not measured beside it: run it by itself (-k {cell.id})"
-        )
+        return f"{nothing} {it} was not measured here: run this cell by itself (-k {cell.id})"
     if failed := run.lost.get(run.compared(cell)[side]):
-        return f"{nothing} the commit of run {accepted.run_id} could not be measured: {failed.cause}"
+        return f"{nothing} {it} could not be measured: {failed.cause}"
     return ""
 
 
