@@ -12,7 +12,7 @@ from suite import baselines, devices, machine, workloads
 from suite.baselines import AcceptedCell, AcceptedRun, Baseline
 from suite.record import Environment
 from tests import stand_in
-from tests.project import Project
+from tests.project import TINY, Project
 from tests.repositories import Repository
 
 # A second of budget leaves one session for each part of a run; what more of them decide is shown by test_bisect.
@@ -125,7 +125,7 @@ def test_a_base_that_cannot_serve_ends_pytest_before_anything_is_measured(
         (str(bare), f"*--scaling-against '{bare}': *lacks torch and numpy; {bare} -m pip install torch numpy*"),
         ("ref:v9.9", "*--scaling-against 'ref:v9.9': 'v9.9' names no commit of the repository*"),
     ):
-        result = project.scaling("--scaling-trainer", "scratch", f"--scaling-against={against}", *ONE_CELL)
+        result = project.inline(*TINY, "--scaling-trainer", "scratch", f"--scaling-against={against}", *ONE_CELL)
         assert result.ret == pytest.ExitCode.USAGE_ERROR
         result.stderr.fnmatch_lines([says])
     assert not (project.path / "reports").exists()
@@ -135,7 +135,7 @@ def test_a_baseline_of_another_machine_is_an_error(project: Project, baseline: B
     path = baselines.write(baseline, project.path / "reports")
     foreign = baseline.model_copy(update={"machine_key": "cpu-64xanother-00000000"})
     path.write_text(foreign.model_dump_json())
-    result = project.scaling("--scaling-trainer", "scratch", *ONE_CELL)
+    result = project.inline(*TINY, "--scaling-trainer", "scratch", *ONE_CELL)
     assert result.ret == 1
     result.assert_outcomes(errors=1, deselected=1)
     says = f"it is the baseline of machine {foreign.machine_key}, not of {baseline.machine_key}"
@@ -177,7 +177,7 @@ def test_a_floor_fails_a_cell_without_any_baseline(project: Project) -> None:
         for mode, efficiency in (("strong", 0.9), ("weak", 0.7)):
             file.write(f'\n[[tool.scaling.floors]]\nmode = "{mode}"\nworld_size = 2\nefficiency = {efficiency}\n')
     cells = ("--scaling-devices", "cpu:2", "--scaling-trainer", "scratch", "--scaling-world-sizes", "2")
-    result = project.pytest("-m", "scaling", "-p", stand_in.__name__, *cells, "-k", "lenet")
+    result = project.inline("-m", "scaling", "-p", stand_in.__name__, *cells, "-k", "lenet")
     assert result.ret == 1
     assert project.outcomes() == {"scratch-lenet-strong-2": "FAIL", "scratch-lenet-weak-2": "NO BASELINE"}
     [record] = project.records()

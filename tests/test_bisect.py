@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from suite.__main__ import main
 from suite.cli import bisect
 from suite.record import Record, read_model
 from tests import records
@@ -119,13 +120,11 @@ def test_git_bisect_names_the_slow_commit(tmp_path: Path) -> None:
     assert [cell.outcome for cell in bad.cells] == ["FAIL"]
 
 
-def test_a_file_that_cannot_be_collected_is_no_interrupt(project: Project) -> None:
+def test_a_file_that_cannot_be_collected_is_no_interrupt(project: Project, capfd: pytest.CaptureFixture[str]) -> None:
     """Pytest ends both with status 2; git must skip the one and stop at the other."""
     (project.path / "test_broken.py").write_text("import nothing_of_that_name\n")
-    done = subprocess.run([*JUDGE[:4], "test_broken.py"], cwd=project.path, capture_output=True, text=True, timeout=100)
-    assert done.stderr.splitlines()[-1] == "bisect: skip (125): a file could not be collected"
-    assert done.returncode == 125
+    assert main(["bisect", "test_broken.py"]) == 125
+    assert capfd.readouterr().err.splitlines()[-1] == "bisect: skip (125): a file could not be collected"
     (project.path / "conftest.py").write_text("def pytest_collection():\n    raise KeyboardInterrupt\n")
-    done = subprocess.run(JUDGE[:4], cwd=project.path, capture_output=True, text=True, timeout=100)
-    assert done.stderr.splitlines()[-1] == "bisect: stop (130): interrupted"
-    assert done.returncode == 130
+    assert main(["bisect"]) == 130
+    assert capfd.readouterr().err.splitlines()[-1] == "bisect: stop (130): interrupted"

@@ -91,15 +91,14 @@ def test_too_few_sessions_are_a_usage_error(sessions: str, capsys: pytest.Captur
     assert f"{sessions!r}: expected a whole number of sessions, 3 or more" in capsys.readouterr().err
 
 
-def test_an_option_of_pytests_is_judged_by_pytest(project: Project) -> None:
-    done = suite(project, "calibrate", "--scaling-mode", "sideways")
-    assert done.returncode == 4
-    assert "--scaling-mode 'sideways': valid values are strong, weak" in done.stderr
+@pytest.mark.usefixtures("project")
+def test_an_option_of_pytests_is_judged_by_pytest(capfd: pytest.CaptureFixture[str]) -> None:
+    assert commands.main(["calibrate", "--scaling-mode", "sideways"]) == pytest.ExitCode.USAGE_ERROR
+    assert "--scaling-mode 'sideways': valid values are strong, weak" in capfd.readouterr().err
 
 
 def test_no_cell_selected_is_pytests_status(project: Project) -> None:
-    done = suite(project, "calibrate", "-k", "nothing_of_that_name")
-    assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert commands.main(["calibrate", "-k", "nothing_of_that_name"]) == pytest.ExitCode.NO_TESTS_COLLECTED
     assert not list(project.path.glob("reports/*"))
 
 

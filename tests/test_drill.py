@@ -156,18 +156,13 @@ def test_both_faults_turn_the_gate_red(project: Project) -> None:
     assert not list(project.path.glob("reports/*")), "the machine's own history knows nothing of it"
 
 
-def test_a_wrong_option_is_pytests_usage_error(project: Project) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "suite", "drill", "--scaling-trainer", "nobody"],
-        cwd=project.path,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 4
-    assert "--scaling-trainer 'nobody': valid values are" in done.stderr
+@pytest.mark.usefixtures("project")
+def test_a_wrong_option_is_pytests_usage_error(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["drill", "--scaling-trainer", "nobody"]) == 4
+    assert "--scaling-trainer 'nobody': valid values are" in capfd.readouterr().err
 
 
+@pytest.mark.end_to_end
 def test_a_drill_whose_gates_run_nothing_fails_and_says_so(project: Project) -> None:
     """Both gates end with 0, as if all were well; of a fault that turns one red for another reason, see above."""
     done = subprocess.run(
