@@ -23,6 +23,13 @@ def bench(request: pytest.FixtureRequest, scaling_config: Config) -> Iterator[Be
         yield Bench(pool, devices.parse("cpu"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _ranks_load_torch_meanwhile(request: pytest.FixtureRequest) -> None:
+    """Start the template of the ranks before the first test where any test needs it: it loads torch on another core."""
+    if any({"bench", "correctness_bench"} & set(getattr(item, "fixturenames", ())) for item in request.session.items):
+        request.getfixturevalue("bench")
+
+
 @pytest.fixture(scope="module")
 def one_intra_op_thread() -> Iterator[None]:
     """Keep torch to one thread: on a busy machine a second one is waited for at every small operation."""

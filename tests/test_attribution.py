@@ -293,10 +293,13 @@ class TestRecord:
 def test_planted_causes_are_named_first_and_bars_sum_to_the_gap(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One session of real ranks: a delayed exchange, a late rank, and a loop that takes its shards in turn."""
+    """One session of real ranks: a delayed exchange, a late rank, and replicas that are given their work late.
+
+    Each plant is a sleep of more than a step, so that no neighbour on the machine costs as much.
+    """
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     (project.path / "pyproject.toml").write_text(WORKLOADS)
-    planted = {"DelayedExchange": "exchange", "SlowRank": "imbalance", "Serial": "overhead"}
+    planted = {"DelayedExchange": "exchange", "SlowRank": "imbalance", "LateDispatch": "overhead"}
     trainers = [f"--scaling-trainer=docs.evidence.planted_causes:{name}" for name in planted]
     result = project.pytest(
         "-m", "scaling", "-k", "test_scaling", "--scaling-devices", "cpu:2", "--scaling-world-sizes", "2",

@@ -1,8 +1,8 @@
-"""Trainers and a net with one known cause for not scaling each; `docs.evidence.causes` has the gate name it.
+"""Trainers and nets with one known cause for not scaling each; `docs.evidence.causes` has the gate name it.
 
 Annotations are not postponed here, because torch looks at those of a communication hook.
 
-The delays are long against the step of LeNet on 256 samples, about 60 ms on a core, and against a busy machine's moods.
+The delays are longer than the step of LeNet on 256 samples, about 60 ms on a core, and than what a busy machine adds.
 """
 
 import time
@@ -43,6 +43,15 @@ class SlowRank(DDPTrainer):
         if dist.get_world_size() > 1 and dist.get_rank() == dist.get_world_size() - 1:
             time.sleep(DELAY_S)
         return super().step(X, y, global_batch_size)
+
+
+class LateDispatch(Scratch):
+    """Replicas that are given their work late: overhead, by a delay that no busy machine hides."""
+
+    def _step(self, *arguments: Any) -> Tensor:
+        if len(self.replicas) > 1:
+            time.sleep(DELAY_S)
+        return super()._step(*arguments)
 
 
 class Serial(Scratch):
