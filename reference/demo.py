@@ -5,6 +5,10 @@ devices every replica sees its shard, while the caller sees the whole minibatch,
 
     python -m reference.demo                        1, 2, 3 and 8 devices: GPUs where there are so many, else CPU
     python -m reference.demo --devices cpu:3        one table
+    python -m reference.demo --shuffle              samples in an order that is drawn, as the tutorial's loader has them
+
+Note that ``tensor.to(device)`` returns a copy, which has to be assigned or passed on; the tensor itself stays where it
+was. ``module.to(device)`` moves the module.
 """
 
 from __future__ import annotations
@@ -62,12 +66,15 @@ class Announced(nn.Module):
         return output
 
 
-def demonstrate(devices: Sequence[torch.device], report: Callable[[str], None] = print) -> None:
+def demonstrate(
+    devices: Sequence[torch.device], report: Callable[[str], None] = print, *, shuffle: bool = False
+) -> None:
     """Run the tutorial on these devices and report its table, line by line: shards in order, then the whole.
 
     Args:
         devices: all CUDA or all CPU; the same CPU device may stand there several times.
         report: gets every line.
+        shuffle: draw the samples' order, from torch's generator, instead of taking them as they come.
 
     Raises:
         ValueError: as in `data_parallel`.
@@ -77,8 +84,9 @@ def demonstrate(devices: Sequence[torch.device], report: Callable[[str], None] =
     if len(devices) > 1:
         report(f"Let's use {_name(devices)}!")
     try:
-        for X in DataLoader(RandomDataset(5, 100), batch_size=30):
-            output = net(X.to(devices[0]), torch.arange(len(X), device=devices[0]))
+        for X in DataLoader(RandomDataset(5, 100), batch_size=30, shuffle=shuffle):
+            X = X.to(devices[0])  # a copy: X.to(...) alone would leave X where it was
+            output = net(X, torch.arange(len(X), device=devices[0]))
             for _, line in sorted(model.inside):
                 report(line)
             model.inside.clear()
@@ -122,7 +130,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         help=f"one table on N devices (default: tables for {', '.join(map(str, WORLD_SIZES))}, on GPUs where there are "
         "so many, otherwise on virtual CPU devices)",
     )
-    setting: str | None = parser.parse_args(argv).devices
+    parser.add_argument("--shuffle", action="store_true", help="draw the order of the samples")
+    asked = parser.parse_args(argv)
+    setting: str | None = asked.devices
     available = torch.cuda.device_count()
     settings = [setting] if setting else [f"{'cuda' if k <= available else 'cpu'}:{k}" for k in WORLD_SIZES]
     try:
@@ -134,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if number:
             print()
         print(f"# on {_name(devices)}")
-        demonstrate(devices)
+        demonstrate(devices, shuffle=asked.shuffle)
     return 0
 
 

@@ -34,37 +34,42 @@ class Residual(nn.Module):
         return F.relu(self.bn2(self.conv2(h)) + self.shortcut(X))
 
 
-def resnet18(num_classes: int = 10, in_channels: int = 1) -> nn.Sequential:
+def resnet18(num_classes: int = 10, in_channels: int = 1, width: int = 64) -> nn.Sequential:
     """Return d2l's ResNet-18: a 3x3 stem without max-pooling, then 64, 128, 256, 512 channels, two blocks each.
 
     Maps (n, in_channels, h, w) to (n, num_classes). With the defaults 11,175,818 parameters. Not torchvision's
     network of the same name, which has a 7x7 stem and max-pooling.
+
+    Args:
+        num_classes, in_channels: of the data.
+        width: channels of the stem and the first blocks; 64 is the book's, and less makes a narrow net of that depth.
     """
     return nn.Sequential(
-        nn.Conv2d(in_channels, 64, 3, padding=1),
-        nn.BatchNorm2d(64),
+        nn.Conv2d(in_channels, width, 3, padding=1),
+        nn.BatchNorm2d(width),
         nn.ReLU(),
-        *_two_blocks(64, 64),
-        *_two_blocks(64, 128),
-        *_two_blocks(128, 256),
-        *_two_blocks(256, 512),
-        *_head(512, num_classes),
+        *_two_blocks(width, width),
+        *_two_blocks(width, 2 * width),
+        *_two_blocks(2 * width, 4 * width),
+        *_two_blocks(4 * width, 8 * width),
+        *_head(8 * width, num_classes),
     )
 
 
-def gluon_resnet18(num_classes: int = 10, in_channels: int = 1) -> nn.Sequential:
+def gluon_resnet18(num_classes: int = 10, in_channels: int = 1, width: int = 64) -> nn.Sequential:
     """Return the Gluon chapter's network: the input normalised, a valid 3x3 convolution, max-pooling, six blocks.
 
-    Maps (n, in_channels, h, w) to (n, num_classes): 28 -> 26 -> 12 -> 6 -> 3 with 64, 128, 256 channels.
+    Maps (n, in_channels, h, w) to (n, num_classes): 28 -> 26 -> 12 -> 6 -> 3 with 64, 128, 256 channels, or as many
+    times less as ``width`` is below 64.
     """
     return nn.Sequential(
         nn.BatchNorm2d(in_channels),
-        nn.Conv2d(in_channels, 64, 3),
+        nn.Conv2d(in_channels, width, 3),
         nn.MaxPool2d(3, 2),
-        *_two_blocks(64, 64),
-        *_two_blocks(64, 128),
-        *_two_blocks(128, 256),
-        *_head(256, num_classes),
+        *_two_blocks(width, width),
+        *_two_blocks(width, 2 * width),
+        *_two_blocks(2 * width, 4 * width),
+        *_head(4 * width, num_classes),
     )
 
 

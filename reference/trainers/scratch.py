@@ -63,6 +63,7 @@ class Scratch:
     """`train_batch` on copies of any module, one on each device."""
 
     processes: ClassVar[Literal["one", "per-device"]] = "one"
+    all_reduce: ClassVar[str] = "naive"
 
     def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
         self.nets = [copy.deepcopy(model).to(device) for device in devices]
@@ -72,7 +73,7 @@ class Scratch:
 
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
         """Update every replica with the gradient of the whole batch; see `Trainer.step`."""
-        return self._step(X, y, global_batch_size, ALL_REDUCE["naive"])
+        return self._step(X, y, global_batch_size, ALL_REDUCE[self.all_reduce])
 
     def step_unsynced(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
         """Update every replica with its own shard's gradient only: the replicas drift apart."""
@@ -99,6 +100,12 @@ class Scratch:
             all_reduce_=all_reduce_,
         )
         return loss / global_batch_size
+
+
+class ScratchSharded(Scratch):
+    """`Scratch` with the book's exercise carried out: different parameters are summed on different devices."""
+
+    all_reduce = "sharded"
 
 
 def _gradients(copies: Sequence[Tensor]) -> list[Tensor]:
