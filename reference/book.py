@@ -96,7 +96,7 @@ def train(
     for name, value in (("num_gpus", num_gpus), ("num_epochs", num_epochs), ("max_steps", max_steps)):
         if value is not None and value < 1:
             raise ValueError(f"{name} is {value}: it must be at least 1")
-    devices = _devices(num_gpus) if devices is None else devices
+    devices = _devices(num_gpus, report) if devices is None else devices
     if len(devices) != num_gpus:
         raise ValueError(f"devices names {len(devices)} devices, but num_gpus is {num_gpus}: make them agree")
     trainer_class = cast(type[Trainer], load_named(trainer, TRAINERS, "trainer"))
@@ -132,8 +132,9 @@ def train(
     return run
 
 
-def _devices(count: int) -> list[torch.device]:
+def _devices(count: int, report: Callable[[str], None]) -> list[torch.device]:
     if not torch.cuda.is_available():
+        report(f"CUDA shows no device: training on {count} CPU device(s) instead")
         return [torch.device("cpu")] * count
     if count > torch.cuda.device_count():
         raise ValueError(f"num_gpus is {count}, but CUDA shows {torch.cuda.device_count()}: ask for at most as many")
@@ -166,8 +167,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--loader", default="resident", choices=LOADERS, help="default: resident")
     parser.add_argument("--init", default="normal", choices=INITS, help="default: normal, as in the book")
     parser.add_argument("--seed", type=int, default=0, help="default: 0")
+    # The notebook has both names, and calls its function by the one that is not its argument's.
+    parser.add_argument("--nums-gpus", help=argparse.SUPPRESS)
+    asked = vars(parser.parse_args(argv))
+    if asked.pop("nums_gpus") is not None:
+        parser.error("--nums-gpus is not an option: the number of devices is --num-gpus")
     try:
-        train(**vars(parser.parse_args(argv)))
+        train(**asked)
     except (ImportError, OSError, TypeError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -111,6 +111,24 @@ def test_the_command_line_reports_an_error_in_one_line(capsys: pytest.CaptureFix
     assert error.count("\n") == 1
 
 
+def test_the_notebooks_other_name_is_reported_with_the_right_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its function has nums_gpus and is called with num_gpus, a TypeError; here there is one name."""
+    with pytest.raises(SystemExit, match="2"):
+        main(["--nums-gpus", "2"])
+    assert "--nums-gpus is not an option: the number of devices is --num-gpus" in capsys.readouterr().err
+    with pytest.raises(TypeError, match="unexpected keyword argument 'nums_gpus'"):
+        train(nums_gpus=2, batch_size=256, lr=0.2)  # type: ignore[call-arg]
+
+
+def test_without_a_gpu_training_falls_back_to_the_cpu_and_says_so(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The documents' try_gpu falls back without a word."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    lines: list[str] = []
+    run = train(2, 8, 0.5, net="toy", num_epochs=1, dataset=tiny, max_steps=1, report=lines.append)
+    assert lines[0] == "CUDA shows no device: training on 2 CPU device(s) instead"
+    assert run.devices == ("cpu", "cpu")
+
+
 @pytest.mark.parametrize("number", ["num_gpus", "num_epochs", "max_steps"])
 def test_numbers_below_one_are_reported(number: str) -> None:
     """Before any data is read."""

@@ -95,11 +95,25 @@ def test_lines_keep_the_replicas_order_whatever_order_the_threads_run_in(monkeyp
     assert lines[1:] == [inside(4), inside(4), inside(2), outside(10)]
 
 
+def test_shuffled_samples_are_the_same_ones_in_another_order(capsys: pytest.CaptureFixture[str]) -> None:
+    """--shuffle; sizes, and so the tables, stay as they are."""
+    seen: list[torch.Tensor] = []
+    hook = nn.modules.module.register_module_forward_pre_hook(
+        lambda module, inputs: seen.append(inputs[0]) if isinstance(module, demo.Announced) else None
+    )
+    with hook:
+        assert main(["--devices", "cpu:1", "--shuffle"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["# on 1 virtual CPU device", *expected(1)]
+    shuffled, in_order = torch.cat(seen), demo.RandomDataset(5, 100).data
+    assert not torch.equal(shuffled, in_order)
+    assert torch.equal(shuffled[shuffled[:, 0].argsort()], in_order[in_order[:, 0].argsort()])
+
+
 def test_gpus_are_used_where_there_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two of them: the tables for 1 and 2 devices run on GPUs, those for 3 and 8 on virtual devices."""
     asked: list[list[torch.device]] = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(demo, "demonstrate", asked.append)
+    monkeypatch.setattr(demo, "demonstrate", lambda devices, shuffle: asked.append(devices))
     assert main([]) == 0
     cuda = [torch.device("cuda", index) for index in range(2)]
     assert asked == [cuda[:1], cuda, [CPU] * 3, [CPU] * 8]

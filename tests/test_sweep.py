@@ -101,14 +101,14 @@ class TestOptions:
     @pytest.mark.parametrize(
         ("option", "value", "says"),
         [
-            ("--batches", "0", "'0': expected whole numbers of samples from 1"),
-            ("--batches", "32,x", "'32,x': expected whole numbers of samples from 1"),
+            ("--batches", "0", "'0': expected whole numbers from 1"),
+            ("--batches", "32,x", "'32,x': expected whole numbers from 1"),
             ("--lrs", "-0.1", "'-0.1': expected learning rates above 0"),
             ("--lrs", "nan", "'nan': expected learning rates above 0"),
             ("--lrs", "inf", "'inf': expected learning rates above 0"),
             ("--lrs", ",", "',': expected learning rates above 0"),
             ("--lr-rules", "linear,square", "valid values are constant, linear, linear-warmup, book"),
-            ("--epochs", "0", "'0': expected a whole number from 1"),
+            ("--epochs", "0", "'0': expected whole numbers from 1"),
             ("--seeds", "few", "'few': expected a whole number from 1"),
             ("--warmup-epochs", "-1", "'-1': expected a whole number from 1"),
         ],
@@ -130,6 +130,17 @@ class TestOptions:
     def test_a_sweep_of_one_epoch_warms_up_in_it(self, workers: Pretending, tmp_path: Path) -> None:
         assert sweep.run(asked("--epochs", "1", "--out", str(tmp_path)), []) == 0
         assert workers.warmup_epochs == 1
+
+    def test_several_numbers_of_epochs_are_one_training_and_a_table_for_each(
+        self, workers: Pretending, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    ) -> None:
+        """The first two epochs of four are a training of two."""
+        options = ("--lrs", "0.1", "--lr-rules", "linear-warmup", "--seeds", "1", "--epochs", "4,1,2")
+        assert sweep.run(asked(*options, "--out", str(tmp_path)), []) == 0
+        assert (workers.epochs, workers.warmup_epochs, len(workers.trained)) == (4, 1, 2)
+        said = capsys.readouterr().out
+        assert [said.count(f"{epochs} epoch") > 0 for epochs in (1, 2, 4)] == [True] * 3
+        assert kept(tmp_path).after(2).epochs == len(kept(tmp_path).after(2).trained[0].per_epoch) == 2
 
     def test_values_that_stand_twice_count_once(self) -> None:
         assert asked("--batches", "64,32,032").batches == (32, 64)

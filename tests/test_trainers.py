@@ -13,26 +13,31 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
+from hypothesis import given, settings
 from torch import Tensor, nn
 
+from reference.all_reduce.traffic import count_traffic
 from reference.load import load_named
-from reference.models.lenet import lenet, lenet_params
+from reference.models.lenet import LeNet, lenet
+from reference.models.resnet import resnet18
 from reference.replicas import PerDevice, get_params
 from reference.trainers import TRAINERS
 from reference.trainers.ddp import DDPTrainer
-from reference.trainers.scratch import train_batch
+from reference.trainers.scratch import Scratch, ScratchSharded, train_batch
 from reference.trainers.single import Single
 from tests.strategies import (
     CPU,
     LR,
+    Case,
     Gated,
     TiedNet,
     batch,
     bit_equal,
+    cases,
     check_step,
     conv_net,
     smooth_net,
+    update_bound,
     values,
 )
 
@@ -169,20 +174,55 @@ def test_every_replica_keeps_the_statistics_of_its_own_shard_in_its_buffers(
     assert not torch.allclose(torch.stack(means).mean(0), 0.1 * X.mean(0))
 
 
-def test_train_batch_takes_the_functional_lenet_with_its_parameters_bound() -> None:
-    """The notebook's own use: functions and parameter lists, no modules."""
-    torch.manual_seed(0)
-    X, y = torch.randn(5, 1, 28, 28), torch.randint(10, (5,))
-    master = lenet_params()
-    device_params = [get_params(master, CPU) for _ in range(3)]
+@settings(max_examples=4)
+@given(case=cases(LeNet, (1, 28, 28), torch.float64, max_steps=1))
+def test_the_notebooks_functional_lenet_on_any_split_is_one_device(case: Case) -> None:
+    """Functions and parameter lists, no modules: losses and updates are `Single`'s, and the copies stay equal."""
+    oracle = Single(case.net, [CPU], lr=LR)
+    device_params = [get_params(list(case.net.parameters()), CPU) for _ in case.devices]
     nets = [partial(lenet, params=params) for params in device_params]
-    loss = train_batch(X, y, nets, device_params, PerDevice([CPU] * 3), LR)
-    torch.testing.assert_close(loss, F.cross_entropy(lenet(X, master), y, reduction="sum"))
-    (alone,) = params_of_one = [get_params(master, CPU)]
-    train_batch(X, y, [partial(lenet, params=alone)], params_of_one, PerDevice([CPU]), LR)
-    for params in device_params:
-        torch.testing.assert_close(params, alone)
-        assert all(torch.equal(a, b) for a, b in zip(params, device_params[0], strict=True))
+    per_device = PerDevice(case.devices)
+    for X, y in case.batches:
+        bounds = update_bound(oracle.net, X, LR)
+        loss = train_batch(X, y, nets, device_params, per_device, LR)
+        torch.testing.assert_close(loss / len(X), oracle.step(X, y, len(X)))
+        for params in device_params:
+            assert all(torch.equal(a, b) for a, b in zip(params, device_params[0], strict=True))
+        for ours, theirs, bound in zip(device_params[0], values(oracle.net), bounds, strict=True):
+            assert bool(((ours - theirs).abs() <= bound).all())
+    per_device.close()
+
+
+def normalising_by_what_it_has_seen() -> nn.Module:
+    """Return a ResNet-18 of 4 channels whose BatchNorm does not see the split, so that one device is the oracle."""
+    net = resnet18(width=4)
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.eval()
+    return net
+
+
+@settings(max_examples=2)
+@given(case=cases(normalising_by_what_it_has_seen, (1, 12, 12), torch.float64, max_steps=1))
+def test_resnet18_on_any_split_is_one_device(case: Case) -> None:
+    """The book's second network, narrow, in float64, through the trainer of its chapter."""
+    trainer = TRAINER_CLASSES["data_parallel"](case.net, case.devices, lr=LR)
+    for X, y in case.batches:
+        check_step(trainer, X, y)
+    trainer.close()
+
+
+def test_different_parameters_on_different_devices_is_the_same_step_with_less_through_the_first() -> None:
+    """The book's exercise in a trainer: bytes a device are 2 (k - 1) / k of the gradients, where k divides them."""
+    net, (X, y), k = nn.Linear(6, 4, bias=False).double(), batch(8), 4
+    counts = {}
+    for trainer in (Scratch(net, [CPU] * k, lr=LR), ScratchSharded(net, [CPU] * k, lr=LR)):
+        with count_traffic() as traffic:
+            check_step(trainer, X, y)
+        counts[type(trainer)] = [traffic.sent_bytes(rank) for rank in range(k)]
+        trainer.close()
+    n = net.weight.numel() * 8
+    assert counts == {Scratch: [3 * n, n, n, n], ScratchSharded: [n * 2 * 3 // 4] * k}
 
 
 # DistributedDataParallel, in a world of one; more ranks need more processes.

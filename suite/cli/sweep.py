@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what is asked beside pytest's own options."""
     ones = "on one device, comma-separated"
     parser.add_argument(
-        "--batches", type=_batches, metavar="B,...", help=f"samples a step {ones} (default: the workload's recipe)"
+        "--batches", type=_counts, metavar="B,...", help=f"samples a step {ones} (default: the workload's recipe)"
     )
     parser.add_argument(
         "--lrs", type=_rates, metavar="LR,...", help=f"learning rates {ones} (default: half to four times the recipe's)"
@@ -60,7 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lr-rules", type=_rules, default=RULES, metavar="NAME,...", help=f"of {', '.join(RULES)} (default: all)"
     )
-    parser.add_argument("--epochs", type=_count, default=EPOCHS, metavar="N", help=f"of a training (default: {EPOCHS})")
+    parser.add_argument(
+        "--epochs",
+        type=_counts,
+        default=(EPOCHS,),
+        metavar="N,...",
+        help=f"of a training; a table for each, of the same nets (default: {EPOCHS})",
+    )
     parser.add_argument("--seeds", type=_count, default=SEEDS, metavar="N", help=f"nets a setting (default: {SEEDS})")
     parser.add_argument(
         "--warmup-epochs",
@@ -80,13 +86,13 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     if not isinstance(settings, Config):
         return settings
     progress = StreamProgress(sys.stdout, "sweep")
-    asked.warmup_epochs = asked.warmup_epochs or min(WARMUP_EPOCHS, asked.epochs)
+    asked.warmup_epochs = asked.warmup_epochs or min(WARMUP_EPOCHS, *asked.epochs)
     try:
         grid, recipe = _grid(asked, settings)
         measurement = _measurement(settings, recipe, grid)
         name = f"{short(settings.trainers[0])}-{settings.workloads[0].name}"
         path = asked.out or settings.report_dir / measurement.machine.key / "sweeps" / name
-        with alone_in(path), Trainings(measurement, settings.root, asked.epochs, asked.warmup_epochs) as trainings:
+        with alone_in(path), Trainings(measurement, settings.root, asked.epochs[-1], asked.warmup_epochs) as trainings:
             trainings.prepare(progress)
             _check_prepared(measurement, recipe, grid)
             folder = SweepFolder(path, _described(measurement, settings, asked, recipe, grid))
@@ -100,7 +106,8 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
         return 1
     finally:
         progress.end()
-    progress.write(render.terminal(folder.sweep, shutil.get_terminal_size().columns))
+    for epochs in asked.epochs:
+        progress.write(render.terminal(folder.sweep.after(epochs), shutil.get_terminal_size().columns))
     progress.keep(f"kept in {path} ({', '.join(FILES)})")
     return 1 if folder.sweep.missing() else 0
 
@@ -156,8 +163,8 @@ def _grid(asked: argparse.Namespace, settings: Config) -> tuple[Grid, Recipe]:
     if workload.accuracy is None:
         table = f"[tool.scaling.workloads.{workload.name}.accuracy]"
         raise _Refused(USAGE_ERROR, f"workload {workload.name!r} has no recipe to train by: add {table}")
-    if LINEAR_WARMUP in asked.lr_rules and asked.warmup_epochs > asked.epochs:
-        longer = f"--warmup-epochs {asked.warmup_epochs} is above --epochs {asked.epochs}"
+    if LINEAR_WARMUP in asked.lr_rules and asked.warmup_epochs > asked.epochs[0]:
+        longer = f"--warmup-epochs {asked.warmup_epochs} is above --epochs {asked.epochs[0]}"
         raise _Refused(USAGE_ERROR, f"{longer}: the rate would never be reached")
     if not settings.world_sizes or (devices.kind == "cuda" and devices.gpus_needed > cuda_count()):
         found = f"{devices}: CUDA shows {cuda_count()} device(s)"
@@ -211,7 +218,7 @@ def _described(run: Measurement, settings: Config, asked: argparse.Namespace, re
     return Sweep(
         trainer=settings.trainers[0],
         workload=settings.workloads[0],
-        epochs=asked.epochs,
+        epochs=asked.epochs[-1],
         warmup_epochs=asked.warmup_epochs,
         dataset=dataset["name"],
         train_samples=dataset["train_samples"],
@@ -226,10 +233,10 @@ def _list(text: str) -> Sequence[str]:
     return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
-def _batches(text: str) -> tuple[int, ...]:
+def _counts(text: str) -> tuple[int, ...]:
     parts = _list(text)
     if not parts or not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected whole numbers of samples from 1, such as 32,64")
+        raise argparse.ArgumentTypeError(f"{text!r}: expected whole numbers from 1, such as 32,64")
     return tuple(sorted(set(map(int, parts))))
 
 

@@ -5,8 +5,9 @@ the alpha and beta of the run's own sweep (`suite.communication.scaling_model`).
 beside the measured efficiency, as a test of the model; beyond, the same is carried on, and that is a projection: it
 says what follows from the assumptions that come with it, not what a larger machine does.
 
-docs/communication.md derives the formulas and has the error bars' meaning. Not covered: trainers that drive all devices
-from one process, whose exchange no sweep of torch.distributed describes.
+Trainers that drive all devices from one process have an exchange that no sweep of torch.distributed describes. What
+their process does in turn is projected from the waterfall alone, and nothing independent stands beside it where k was
+measured. docs/communication.md derives the formulas and has the error bars' meaning.
 """
 
 from __future__ import annotations
@@ -35,10 +36,11 @@ class Projection:
     Attributes:
         trainer, workload, mode: as in its cells.
         reason: why there is nothing else; empty where there is.
-        algorithm: whose alpha and beta they are.
+        algorithm: whose alpha and beta they are; empty where one process drives all devices.
         gradient_bytes: of one replica.
         misfit: the largest factor by which the line and the ring's terms miss what was swept.
-        expected: at the world sizes that were measured: the measured compute, and an exchange that nothing hides.
+        expected: at the world sizes that were measured: the measured compute, and an exchange that nothing hides; none
+            where one process drives all devices.
         projected: at world sizes that were not measured, from the largest that was.
         assumptions: in sentences; to be shown wherever `projected` is.
     """
@@ -186,20 +188,25 @@ def _project(
     if not models:
         raise reason
     largest = models[-1][1]
-    sweep = sweeps.nearest(largest.world_size)
     beyond = [k for k in world_sizes if k > largest.world_size]
     if largest.mode == "strong":
         beyond = [k for k in beyond if k <= largest.global_batch]
-    return replace(
+    found = replace(
         empty,
-        algorithm=sweep.algorithm,
         gradient_bytes=largest.gradient_bytes,
+        projected=tuple(largest.expect(k, calibrated=True) for k in beyond),
+    )
+    if largest.one_process:
+        return replace(found, assumptions=tuple(_assumptions_of_one_process(largest)))
+    sweep = sweeps.nearest(largest.world_size)
+    return replace(
+        found,
+        algorithm=sweep.algorithm,
         misfit=sweeps.misfit(sweep, largest.gradient_bytes),
         expected=tuple(
             replace(model.expect(model.world_size, calibrated=False), measured=_measured(cell))
             for cell, model in models
         ),
-        projected=tuple(largest.expect(k, calibrated=True) for k in beyond),
         assumptions=tuple(_assumptions(largest, sweep)),
     )
 
@@ -211,19 +218,19 @@ def _model(sweeps: _Sweeps, arms: Mapping[str, ArmRecord], cell: CellRecord) -> 
         _Impossible: something that is needed is not there.
     """
     arm, waterfall = _arm(arms, cell), _waterfall(cell)
-    sweep = sweeps.nearest(cell.world_size)
-    misfit = sweeps.misfit(sweep, arm.gradient_bytes)
+    one_process = arm.processes == "one"
     share = cell.world_size if cell.mode == "strong" else 1
     inputs: dict[Hashable, Interval] = {
         "one": _scaled(_known(waterfall.ideal_s, "the waterfall"), share),
         **{bar.causes: _known(bar.step_s, "the waterfall") for bar in waterfall.bars},
-        "message": sweep.message_s,
-        "byte": sweep.byte_s,
-        "misfit": Interval(1.0, 1 / misfit, misfit),
-        "growing": Interval(0.0, 0.0, 1.0),
+        "growing": Interval(1.0, 0.0, 1.0) if one_process else Interval(0.0, 0.0, 1.0),
     }
+    if not one_process:
+        sweep = sweeps.nearest(cell.world_size)
+        misfit = sweeps.misfit(sweep, arm.gradient_bytes)
+        inputs |= {"message": sweep.message_s, "byte": sweep.byte_s, "misfit": Interval(1.0, 1 / misfit, misfit)}
     bars = tuple(bar.causes for bar in waterfall.bars)
-    return StepModel(cell.mode, cell.world_size, arm.global_batch, arm.gradient_bytes, bars, inputs)
+    return StepModel(cell.mode, cell.world_size, arm.global_batch, arm.gradient_bytes, bars, inputs, one_process)
 
 
 def _arm(arms: Mapping[str, ArmRecord], cell: CellRecord) -> ArmRecord:
@@ -231,9 +238,7 @@ def _arm(arms: Mapping[str, ArmRecord], cell: CellRecord) -> ArmRecord:
     arm = arms.get(cells.arm("candidate", cell.trainer, wanted).id)
     if arm is None:
         raise _Impossible(f"{cell.id} was not timed")
-    if arm.processes == "one":
-        raise _Impossible("one process drives all devices, and no sweep of torch.distributed describes its exchange")
-    if not arm.gradient_bytes:
+    if not arm.gradient_bytes and arm.processes != "one":
         raise _Impossible(f"how many bytes of gradients {cell.id} exchanges is not known")
     return arm
 
@@ -249,20 +254,14 @@ def _assumptions(model: StepModel, sweep: _Sweep) -> list[str]:
     at, k, byte_s = model.middle, model.world_size, sweep.byte_s.estimate
     speed = f" and {1 / byte_s / BYTES_PER_GB:.2g} GB/s" if byte_s else ""
     said = [
-        f"A projection from {k} devices, not a measurement.",
+        _no_measurement(k),
         f"Every link is like those between the {sweep.world_size} devices of the {sweep.algorithm} sweep: "
         f"{sweep.message_s.estimate * 1e6:.3g} µs a message{speed}.",
         f"The {model.gradient_bytes / 1e6:.3g} MB of gradients go around one ring, in one all_reduce a step: "
         "2 (k - 1) messages of a k-th.",
         "Contention, imbalance and waiting for data grow with the work on a device; the trainer's own overhead stays.",
+        _shares(model),
     ]
-    if model.mode == "strong":
-        said.append(
-            f"The global batch stays {model.global_batch}, so a device's share shrinks until it is 1; a line through "
-            f"one device's times on the whole batch and on 1/{k} of it says what that takes."
-        )
-    else:
-        said.append(f"Every device keeps its batch of {model.batch(k)}.")
     if not model.exposed:
         return [*said, "Nothing of the exchange is hidden: what it added to the step could not be told apart."]
     beyond = max(0.0, at[EXCHANGE]) - model.exchange_s(at, k)
@@ -277,6 +276,31 @@ def _assumptions(model: StepModel, sweep: _Sweep) -> list[str]:
             "compute, and as much is behind every such stretch of it."
         )
     return [*said, last]
+
+
+def _assumptions_of_one_process(model: StepModel) -> list[str]:
+    serial_s, k = model.exchange_s(model.middle, model.world_size), model.world_size
+    return [
+        _no_measurement(k),
+        f"One process drives all devices: what it does in turn, and what goes through the first one, took "
+        f"{serial_s * 1e3:.2g} ms of the step (overhead and exchange), and as much again comes with every {k - 1} "
+        "further device(s); at the better end of the error bar it stays.",
+        "Contention, imbalance and waiting for data grow with the work on a device.",
+        _shares(model),
+    ]
+
+
+def _no_measurement(k: int) -> str:
+    return f"A projection from {k} devices, not a measurement."
+
+
+def _shares(model: StepModel) -> str:
+    if model.mode == "weak":
+        return f"Every device keeps its batch of {model.batch(model.world_size)}."
+    return (
+        f"The global batch stays {model.global_batch}, so a device's share shrinks until it is 1; a line through "
+        f"one device's times on the whole batch and on 1/{model.world_size} of it says what that takes."
+    )
 
 
 def _known(found: IntervalRecord, whose: str) -> Interval:

@@ -2,7 +2,9 @@
 
 A step is compute and exchange. Compute comes from the bars of a measured waterfall without its exchange, the exchange
 from what a message and a byte take on a link: a ring's all_reduce sends 2 (k - 1) messages of a k-th of the bytes.
-docs/communication.md derives it; `suite.communication.projection` fills it from a record and says what it assumes.
+Where one process drives all devices, what it does in turn (dispatch, and the traffic through the first device) grows
+with every further one instead. docs/communication.md derives both; `suite.communication.projection` fills the model
+from a record and says what it assumes.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from suite.metrics import Interval
 # Bars that grow with the work on a device; everything else of the compute stays as it is, however many devices.
 PROPORTIONAL = frozenset(("contention", "imbalance", "feed"))
 SMALL_BATCH, EXCHANGE = ("small batch",), ("exchange",)
+SERIAL = ("overhead", *EXCHANGE)  # what one process that drives all devices does in turn
 
 Values = Mapping[Hashable, float]
 Inputs = Mapping[Hashable, Interval]
@@ -52,6 +55,8 @@ class StepModel:
         global_batch: there.
         gradient_bytes: of one replica.
         bars: causes of each bar of the waterfall.
+        one_process: whether one process drives all devices. Then "growing" is the share of its serial part, the bars of
+            overhead and exchange, that grows with the number of further devices, and nothing on a link is asked.
         inputs: all that is uncertain, by name: "one", seconds a step of one device on the whole batch (weak: on its
             own); every bar, by its causes; "message" and "byte", seconds on a link; "misfit", the factor by which the
             exchange may miss; "growing", the share of what an exchange costs beyond the bare one that grows with it.
@@ -63,6 +68,7 @@ class StepModel:
     gradient_bytes: int
     bars: tuple[tuple[str, ...], ...]
     inputs: Inputs = field(repr=False)
+    one_process: bool = False
 
     @property
     def exposed(self) -> bool:
@@ -108,13 +114,15 @@ class StepModel:
 
     def compute_s(self, at: Values, k: int) -> float:
         """A step without its exchange."""
-        rest = [bar for bar in self.bars if bar != SMALL_BATCH and not set(EXCHANGE) & set(bar)]
+        rest = [bar for bar in self.bars if bar != SMALL_BATCH and not self._not_compute.intersection(bar)]
         proportional = sum(at[bar] for bar in rest if PROPORTIONAL.issuperset(bar))
         constant = sum(at[bar] for bar in rest if not PROPORTIONAL.issuperset(bar))
         return self._share_s(at, k) * (1 + proportional / self._share_s(at, self.world_size)) + constant
 
     def exchange_s(self, at: Values, k: int) -> float:
-        """The bare all_reduce."""
+        """The bare all_reduce; of one process all that it does in turn."""
+        if self.one_process:
+            return self._serial_s(at, k)
         return at["misfit"] * self._ring_s(at, k)
 
     def exposed_s(self, at: Values, k: int) -> float:
@@ -124,7 +132,7 @@ class StepModel:
         for one another) stays as it is, or grows as the exchange does. Less: that was hidden behind the compute, and as
         much is behind every second of it.
         """
-        if not self.exposed:
+        if self.one_process or not self.exposed:
             return self.exchange_s(at, k)
         beyond = max(0.0, at[EXCHANGE]) - self._ring_s(at, self.world_size)
         if beyond >= 0:
@@ -132,6 +140,15 @@ class StepModel:
             return self.exchange_s(at, k) + beyond * (1 + at["growing"] * (grown - 1))
         hidden = -beyond * self.compute_s(at, k) / self.compute_s(at, self.world_size)
         return max(0.0, self.exchange_s(at, k) - hidden)
+
+    @property
+    def _not_compute(self) -> frozenset[str]:
+        return frozenset(SERIAL if self.one_process else EXCHANGE)
+
+    def _serial_s(self, at: Values, k: int) -> float:
+        """The parts of a step that one process goes through device by device, or sends through the first one."""
+        measured = sum(max(0.0, at[bar]) for bar in self.bars if self._not_compute.intersection(bar))
+        return measured * (1 + at["growing"] * ((k - 1) / (self.world_size - 1) - 1))
 
     def _share_s(self, at: Values, k: int) -> float:
         """One device's step on its share of the batch: a line through its times on the whole batch and on a part."""

@@ -171,6 +171,14 @@ class Sweep(_Part):
         there = {(net.setting, net.seed) for net in self.trained}
         return [one for one in self.grid.wanted() if one not in there]
 
+    def after(self, epochs: int) -> Sweep:
+        """The same nets after fewer epochs: nothing in a training depends on how many are to come."""
+        cut = [
+            net.model_copy(update={"per_epoch": net.per_epoch[:epochs], "train_s": net.train_s[:epochs]})
+            for net in self.trained
+        ]
+        return self.model_copy(update={"epochs": epochs, "trained": tuple(cut)})
+
     def differences(self, other: Sweep) -> list[str]:
         """Why the nets of both must not stand in one figure, in words; none where only the grids differ."""
         own, others = _identity(self), _identity(other)
