@@ -69,9 +69,12 @@ def ratio(device: torch.device) -> None:
             assert found.low is not None, "there are several rounds"
             assert found.high is not None
             exchange = f"{found.estimate * 1e3:.1f} [{found.low * 1e3:.1f}, {found.high * 1e3:.1f}]"
-            share = max(0.0, found.estimate) / (computation_s + max(0.0, found.estimate))
+            share, least, most = (
+                max(0.0, each) / (computation_s + max(0.0, each)) for each in (found.estimate, found.low, found.high)
+            )
             speedup = location(one_s) / location(step_s)
-            rows.append(f"| {model} | {batch} | {computation_s * 1e3:.1f} | {exchange} | {share:.1%} | {speedup:.2f} |")
+            shares = f"{share:.1%} [{least:.1%}, {most:.1%}]"
+            rows.append(f"| {model} | {batch} | {computation_s * 1e3:.1f} | {exchange} | {shares} | {speedup:.2f} |")
             filled = round(share * BAR)
             bars.append(f"    {model:<8} {batch:>4}  {'█' * (BAR - filled)}{'░' * filled}  {share:.1%}")
     if dist.get_rank() == 0:
