@@ -21,7 +21,6 @@ lr_rule = "linear"
 [tool.scaling.workloads.chapter.accuracy]
 epochs = 8
 init = "default"
-seed_pairs = 4
 
 [tool.pytest.ini_options]
 """
@@ -30,13 +29,16 @@ seed_pairs = 4
 @pytest.mark.end_to_end
 @pytest.mark.skipif(len(available_cores()) < 2, reason="two CPU workers need two cores")
 def test_a_start_like_the_books_second_run_turns_its_weak_cell_red(project: Project) -> None:
-    """One workload's (1, 32, .1) against (2, 64, .2), by a trainer that starts anew on two devices."""
+    """One workload's (1, 32, .1) against (2, 64, .2), by a trainer that starts anew on two devices.
+
+    Six pairs, because its nets on two devices lie far apart: four of them came to .33 lost and INCONCLUSIVE.
+    """
     (project.path / "pyproject.toml").write_text(CHAPTER)
     cell_of = ["--scaling-devices", "cpu:2", "--scaling-workload", "chapter", "--scaling-mode", "weak"]
     planted = ["--scaling-trainer", "tests.second_run:StartsAnew", "--scaling-world-sizes", "2"]
     gate = [sys.executable, "-m", "pytest", "-p", "suite.plugin", "--pyargs", "suite.benchmarks.test_scaling"]
-    command = [*gate, "-m", "scaling", *cell_of, *planted, "--scaling-budget", "400"]
-    run = subprocess.run(command, cwd=project.path, capture_output=True, text=True, timeout=600)
+    command = [*gate, "-m", "scaling", *cell_of, *planted, "--scaling-budget", "600"]
+    run = subprocess.run(command, cwd=project.path, capture_output=True, text=True, timeout=900)
     assert run.returncode == 1, run.stdout
     [record] = project.records()
     assert [(net.mode, net.batch, net.lr) for net in record.accuracies[:2]] == [("strong", 32, 0.1), ("weak", 64, 0.2)]
