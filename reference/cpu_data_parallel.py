@@ -149,7 +149,16 @@ def _replicate(module: nn.Module, device: torch.device, keep_buffers: bool) -> n
     """Return a copy with the same structure and attributes, fresh leaf parameters and its own buffers.
 
     A module or tensor that the original holds twice is one in the copy too.
+
+    Raises:
+        RuntimeError: the module was compiled in place. A copy would keep the compiled call, which is bound to the
+            original: every replica would compute with the original's parameters, and none would get a gradient.
     """
+    if any(part._compiled_call_impl is not None for part in module.modules()):
+        raise RuntimeError(
+            "the module was compiled in place (module.compile()), and its replicas would run the original: leave "
+            "compile off, or use a trainer with a replica of its own on each device"
+        )
     tensors: dict[Tensor, Tensor] = {}
     # torch's own hook for this purpose: modules that keep their weights in a second place (RNNs) override it.
     modules = {original: original._replicate_for_data_parallel() for original in module.modules()}  # type: ignore[no-untyped-call]

@@ -116,3 +116,11 @@ def test_devices_of_two_kinds_are_reported() -> None:
     """Neither wrapper can drive both."""
     with pytest.raises(ValueError, match=r"devices are of 2 kinds, .*needs exactly one kind"):
         data_parallel(smooth_net(), [CPU, torch.device("cuda:0")])
+
+
+def test_a_module_that_was_compiled_in_place_is_refused() -> None:
+    """Its replicas would run the original's compiled call, and nothing would be trained."""
+    module = nn.Linear(3, 2)
+    module.compile(backend="eager")
+    with pytest.raises(RuntimeError, match=r"compiled in place .* leave compile off"):
+        CPUDataParallel(module, [CPU] * 2)(torch.ones(4, 3))
