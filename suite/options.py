@@ -147,7 +147,7 @@ def _refuse_paths_that_stand_alone(config: pytest.Config) -> None:
     apart = [(name, value) for name, value in pairwise(given) if name in taking and _path(here, value)]
     around = (here, *here.parents)
     found = [config.rootpath, *([] if config.inipath is None else [config.inipath.parent])]
-    tests = any(_path(here, argument) for argument in config.getoption("file_or_dir"))
+    tests = any(_path(here, argument) for argument in config.getoption("file_or_dir", []))
     if not tests and all(folder in around for folder in found):
         apart = [(name, value) for name, value in apart if here not in (_path(here, value) or here).parents]
     if apart:

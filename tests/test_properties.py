@@ -92,7 +92,8 @@ def test_an_exception_is_a_finding_with_its_traceback_and_in_refusals_a_note() -
         seen["raised"] = {"where": "step 1", "error": "RuntimeError: no", "traceback": "Traceback: here"}
 
     judgement = judge("gradient", tampered(refuse))
-    assert judgement == Judgement("the trainer raised: rank 0, step 1: RuntimeError: no", details="Traceback: here")
+    said = "the trainer raised: rank 0, step 1: RuntimeError: no"
+    assert judgement == Judgement(said, details="Traceback: here", crashed=True)
     assert judge("refusals", tampered(refuse)) == Judgement(note="refused: rank 0, step 1: RuntimeError: no")
 
 

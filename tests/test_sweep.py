@@ -123,7 +123,7 @@ class TestOptions:
     def test_without_any_a_recipe_and_its_neighbourhood_are_swept(self, workers: Pretending, tmp_path: Path) -> None:
         assert sweep.run(asked("--out", str(tmp_path)), []) == 0
         grid = kept(tmp_path).grid
-        assert (grid.batches, grid.lrs, grid.rules) == ((32,), (0.05, 0.1, 0.2, 0.4), RULES)
+        assert (grid.batches, grid.lrs, grid.rules) == ((16,), (0.025, 0.05, 0.1, 0.2), RULES)
         assert (grid.world_sizes, grid.seeds, workers.epochs, workers.warmup_epochs) == ((1, 2), 3, 10, 2)
         assert len(workers.trained) == 3 * (4 + 13)
 
@@ -296,7 +296,7 @@ class TestFailures:
         said = capsys.readouterr().out
         assert "sweep: failed: sweep-1-2: rank 1: gone\nits stack" in said
         assert "2 nets are missing" in said
-        assert "- failed: 2 device(s), batch 64, lr 0.4, seed 1: rank 1: gone\n" in (tmp_path / FILES[1]).read_text()
+        assert "- failed: 2 device(s), batch 32, lr 0.4, seed 1: rank 1: gone\n" in (tmp_path / FILES[1]).read_text()
         workers.on = lambda setting, seed: None
         assert sweep.run(asked(*SMALL, "--out", str(tmp_path)), []) == 0
         assert kept(tmp_path).failed == ()
