@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
 
 pytest_plugins = ["suite.plugin", "pytester"]
@@ -10,3 +13,13 @@ pytest_plugins = ["suite.plugin", "pytester"]
 settings.register_profile("default", deadline=None, derandomize=True)
 settings.register_profile("nightly", deadline=None, max_examples=1000)
 settings.load_profile("default")
+
+# No test of tests/ is a cell or a check, and to collect them takes longer than a trainer's checks.
+OF_THE_SUITE = ("correctness", "scaling")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave tests/ out where only cells or only checks are asked for."""
+    if config.getoption("markexpr") in OF_THE_SUITE and Path(__file__).with_name("tests") in collection_path.parents:
+        return True
+    return None
