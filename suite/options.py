@@ -127,6 +127,7 @@ def read(config: pytest.Config) -> Config:
         require_baseline=get.text("require-baseline", "no") not in ("no", "false"),
         report_dir=get.folder("report-dir", "reports", root),
         floors=least,
+        repeat=_repeat(config),
     )
 
 
@@ -146,7 +147,7 @@ def _refuse_paths_that_stand_alone(config: pytest.Config) -> None:
     apart = [(name, value) for name, value in pairwise(given) if name in taking and _path(here, value)]
     around = (here, *here.parents)
     found = [config.rootpath, *([] if config.inipath is None else [config.inipath.parent])]
-    tests = any(_path(here, argument) for argument in config.getoption("file_or_dir", ()))
+    tests = any(_path(here, argument) for argument in config.getoption("file_or_dir", []))
     if not tests and all(folder in around for folder in found):
         apart = [(name, value) for name, value in apart if here not in (_path(here, value) or here).parents]
     if apart:
@@ -164,6 +165,24 @@ def _path(here: Path, argument: str) -> Path | None:
         return path if path.exists() else None
     except OSError:  # a name that no file can have
         return None
+
+
+def _repeat(config: pytest.Config) -> tuple[str, ...]:
+    """What was typed of the selection and of our options; ini files speak for themselves. No value stands alone."""
+    found = ["-m", str(config.getoption("markexpr")), *(["--pyargs"] if config.getoption("pyargs") else [])]
+    if config.args_source is pytest.Config.ArgsSource.ARGS:
+        found += config.args
+    if keyword := config.getoption("keyword"):
+        found += ["-k", str(keyword)]
+    for option in OPTIONS:
+        given = config.getoption(option.dest)
+        if given is None or option.name == "accept":
+            continue
+        if option.flag:
+            found.append(f"--scaling-{option.name}")
+            continue
+        found += [f"--scaling-{option.name}={value}" for value in (given if option.repeatable else [given])]
+    return tuple(found)
 
 
 class _Reader:
