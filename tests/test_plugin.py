@@ -34,6 +34,7 @@ def workers(project: Project) -> set[int]:
     return found
 
 
+@pytest.mark.end_to_end
 @needs_two_cores
 def test_a_first_run(project: Project) -> None:
     """NO BASELINE passes with a warning, leaves its files, and is accepted; for the next run see test_against."""

@@ -14,8 +14,8 @@ from reference.evaluate import accuracy
 from reference.models.init import build
 from reference.schedule import warmup
 from reference.trainers.single import Single
+from suite.checks.bench import Bench
 from suite.failure import WorkerFailure
-from suite.pool import Pool
 from suite.rank import commands
 from suite.rank.arm import open_dataset
 from suite.rank.commands import State
@@ -23,7 +23,6 @@ from suite.rank.contract import ContractError
 from suite.rank.training import Training
 from suite.run.learning import learn
 from tests.learners import TEST, TRAIN, Noted, order, prepared, recipe
-from tests.project import REPOSITORY
 
 CPU = torch.device("cpu")
 NOTED = "tests.learners:Noted"
@@ -164,15 +163,15 @@ class TestTheCommand:
         assert [net.closed for net in noted] == [1, 1]
 
 
-def test_a_rank_that_dies_in_the_third_epoch_is_named_and_two_epochs_were_said(dataset: dict[str, Any]) -> None:
+def test_a_rank_that_dies_in_the_third_epoch_is_named_and_two_epochs_were_said(
+    dataset: dict[str, Any], bench: Bench
+) -> None:
     said: list[str] = []
-    with Pool(kind="cpu", import_paths=[REPOSITORY]) as pool:
-        group = pool.launch("dies", 2)
-        group.wait_connected()
-        with pytest.raises(WorkerFailure, match=r"rank 1: its process ended with signal 9 \(SIGKILL\)"):
-            order_ = order("tests.learners:DiesInTheThirdEpoch", 2)
-            learn(group.request, order_, recipe(dataset), 60.0, "it", said.append)
-        assert not group.alive
+    group = bench.group(2)
+    with pytest.raises(WorkerFailure, match=r"rank 1: its process ended with signal 9 \(SIGKILL\)"):
+        order_ = order("tests.learners:DiesInTheThirdEpoch", 2)
+        learn(group.request, order_, recipe(dataset), 60.0, "it", said.append)
+    assert not group.alive
     assert [line.partition(", accuracy")[0] for line in said] == [
         "training it: epoch 1 of 3",
         "training it: epoch 1 of 3",
