@@ -7,6 +7,7 @@ and the loop over the GPUs runs beside them.
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import weakref
@@ -41,6 +42,10 @@ class PerDevice:
     everywhere. The i-th thread is bound to the i-th core, modulo their number, that the caller may use when the object
     is made. Threads end with `close`, with the object, or with the interpreter. Not covered: calling `map` from inside
     a mapped function.
+
+    While threads work, Python's garbage collector is off in the whole process (`_NoCollection` says why); what has
+    become garbage is collected between two maps. A collector that the user has switched off stays off. Not covered: a
+    mapped function that calls ``gc.enable`` or ``gc.disable`` itself.
 
     Args:
         devices: one entry a replica; the same device may stand there several times.
@@ -96,7 +101,7 @@ class PerDevice:
                 queue.put(_job(futures[rank], modes, fn, calls[rank]))
         for rank, (device, args) in enumerate(zip(self.devices, calls, strict=False)):
             if rank not in self._queues:
-                _job(futures[rank], partial(_current, device), fn, args)()
+                _job(futures[rank], partial(_caller_contexts, device, bool(self._queues)), fn, args)()
         wait(futures)
         return [future.result() for future in futures]
 
@@ -149,13 +154,14 @@ def _job(
 
 
 def _caller_modes() -> Callable[[], _Modes]:
-    """Read the modes that torch keeps per thread; the result makes the contexts that set them in another thread."""
+    """Read the modes that torch keeps per thread; the result makes the contexts of a job in another thread."""
     inference, grad = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
     autocast, dtype = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
     cache = torch.is_autocast_cache_enabled()
 
     def contexts() -> _Modes:
         return [
+            _NO_COLLECTION,
             torch.inference_mode(inference),
             torch.set_grad_enabled(grad),
             torch.autocast("cpu", dtype, autocast, cache),
@@ -164,9 +170,42 @@ def _caller_modes() -> Callable[[], _Modes]:
     return contexts
 
 
-def _current(device: torch.device) -> _Modes:
-    """Make the context in which a CUDA device is torch's current one; other kinds have no such thing."""
-    return [torch.cuda.device(device)] if device.type == "cuda" else []
+class _NoCollection:
+    """Keeps Python's garbage collector off while any thread is inside; leaves it off where it was off before.
+
+    `torch.get_rng_state`, which `torch.utils.checkpoint` calls, holds the generator's mutex and the interpreter's lock
+    (GIL) while it allocates its result. A collection that starts there may free a tensor, and torch lets go of the GIL
+    for that. If another replica takes the GIL now and waits for the mutex, the whole process is frozen for ever: torch
+    2.15 on Python 3.11, docs/upstream/get_rng_state_deadlock.md.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # re-entrant: a finalizer that runs while a thread enters may enter too
+        self._inside = 0
+        self._was_on = False
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._was_on = gc.isenabled()
+                gc.disable()
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0 and self._was_on:
+                gc.enable()
+
+
+# One for the process, as the collector is: maps of several objects may overlap in time.
+_NO_COLLECTION = _NoCollection()
+
+
+def _caller_contexts(device: torch.device, beside_threads: bool) -> _Modes:
+    """Make the contexts of a job in the caller's thread: there a CUDA device is made torch's current one."""
+    current: _Modes = [torch.cuda.device(device)] if device.type == "cuda" else []
+    return [_NO_COLLECTION, *current] if beside_threads else current
 
 
 def _cores(count: int) -> list[int | None]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import threading
 import time
 from typing import Any
 
@@ -171,6 +173,22 @@ class Hangs(DDPTrainer):
         if dist.get_rank() == 1:
             time.sleep(3600)
         return super().step(X, y, global_batch_size)
+
+
+class Freezes(Single):
+    """A thread of its own waits for a mutex and keeps the interpreter's lock: no Python runs any more."""
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        thread = threading.Thread(target=_freeze)
+        thread.start()
+        thread.join()
+        return super().step(X, y, global_batch_size)
+
+
+def _freeze() -> None:
+    mutex, libc = ctypes.create_string_buffer(64), ctypes.PyDLL(None)
+    libc.pthread_mutex_lock(mutex)
+    libc.pthread_mutex_lock(mutex)
 
 
 class Diverges(Single):
