@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ["suite.plugin", "pytester"]
+pytest_plugins = ["suite.plugin", "pytester", "tests.deadlines"]
 
 # No deadline: a shared machine may hold up any example. Derandomised by default, so that a red run can be repeated.
 settings.register_profile("default", deadline=None, derandomize=True)

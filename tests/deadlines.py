@@ -1,0 +1,132 @@
+"""Every test has a deadline. conftest.py loads this as a plugin; the benchmark matrix, marked `scaling`, has none.
+
+Two clocks run for each test. pytest-timeout, where it is installed, ends a test whose main thread still runs Python:
+the test fails with all threads' stacks, and the run goes on. faulthandler's watchdog, a thread in C, also ends one
+whose interpreter is frozen: it prints all threads' stacks to stderr, among them a frame that has the test's name, and
+ends the run with status 1. The watchdog also looks after collection, where pytest-timeout is installed, and after the
+end of the session.
+
+`--timeout SECONDS`, pytest-timeout's option, sets another deadline for all tests; 0 switches both clocks off.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+from collections.abc import Callable, Generator
+from types import FrameType
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+TEST_S = 100.0
+END_TO_END_S = 250.0
+GRACE_S = 15.0  # the watchdog comes so much after pytest-timeout: the test has time to unwind
+STDERR = pytest.StashKey[int]()
+
+
+class Hung(BaseException):
+    """A test ran past its deadline: passes through hypothesis, which would repeat what hangs to shrink it."""
+
+
+def deadline_s(item: pytest.Item) -> float:
+    """Seconds that an item may take, setup and teardown included; 0 for no deadline."""
+    if item.get_closest_marker("scaling"):
+        return 0.0
+    if (asked := item.config.getoption("timeout", None)) is not None:
+        return float(asked)
+    examples = max(1.0, settings().max_examples / 100)  # the nightly profile draws ten times as many
+    return examples * (END_TO_END_S if item.get_closest_marker("end_to_end") else TEST_S)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the real stderr, which is another one while a test is captured; it stays open until the process ends."""
+    config.stash[STDERR] = os.dup(2)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Watch the import of test modules. Without pytest-timeout it may be a user's first run, on a slow file system."""
+    if session.config.pluginmanager.hasplugin("timeout"):
+        _watch(session.config, TEST_S)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give pytest-timeout each item's deadline."""
+    if config.pluginmanager.hasplugin("timeout"):
+        for item in items:
+            if seconds := deadline_s(item):
+                item.add_marker(pytest.mark.timeout(seconds, method="signal"))
+
+
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> object:
+    """Run an item as pytest does, under the watchdog and inside a frame that has the item's name."""
+    runner: Any = item.config.pluginmanager.getplugin("runner")
+    _watch(item.config, deadline_s(item))
+    try:
+        return _named(item.nodeid, runner.pytest_runtest_protocol)(item, nextitem)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(wrapper=True, optionalhook=True)
+def pytest_timeout_set_timer(settings: Any) -> Generator[None, object, object]:
+    """Let pytest-timeout's signal end a test by `Hung` in place of a failure that code under test may catch."""
+    result = yield
+    fail = signal.getsignal(signal.SIGALRM)
+    if settings.method == "signal" and callable(fail):
+
+        def end(signum: int, frame: FrameType | None) -> None:
+            __tracebackhide__ = True
+            try:
+                fail(signum, frame)
+            except pytest.fail.Exception as failure:
+                raise Hung(str(failure)) from None
+
+        signal.signal(signal.SIGALRM, end)
+    return result
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
+    """Start both clocks again: pytest and pytest-timeout stop them at a failure, and the teardown is still to come."""
+    if isinstance(node, pytest.Item) and (marker := node.get_closest_marker("timeout")):
+        import pytest_timeout
+
+        again = pytest_timeout.Settings(marker.args[0], "signal", False, False)
+        node.ihook.pytest_timeout_set_timer(item=node, settings=again)
+    if isinstance(node, pytest.Item):
+        _watch(node.config, deadline_s(node))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Watch what comes after the last test, until the interpreter has ended: it waits for threads that are left."""
+    if any(deadline_s(item) for item in session.items):
+        _watch(session.config, TEST_S)
+
+
+def _watch(config: pytest.Config, seconds: float) -> None:
+    if config.pluginmanager.hasplugin("timeout"):
+        import pytest_timeout
+
+        seconds = 0.0 if pytest_timeout.is_debugging() else seconds
+    if seconds:
+        faulthandler.dump_traceback_later(seconds + GRACE_S, exit=True, file=config.stash[STDERR])
+
+
+def _named(name: str, call: Callable[..., object]) -> Callable[..., object]:
+    """Return a function whose frame has this name in a stack: the watchdog can print stacks, and nothing else."""
+
+    def frame(*arguments: object) -> object:
+        return call(*arguments)
+
+    frame.__code__ = frame.__code__.replace(co_name=name)
+    return frame
