@@ -52,25 +52,37 @@ class Channel:
         return self._sock.fileno()
 
     def send(self, message: Message) -> None:
-        """Send one message.
+        """Send one message, waiting as long as the peer is there.
 
         Raises:
             ChannelClosed: the peer has gone.
         """
         self.send_line(encode(message))
 
-    def send_line(self, encoded: bytes) -> None:
-        """Send one message that `encode` has made ready, as when several peers are told the same; raises as `send`."""
+    def send_line(self, encoded: bytes, timeout_s: float | None = None) -> None:
+        """Send one message that `encode` has made ready, as when several peers are told the same.
+
+        Args:
+            encoded: the message.
+            timeout_s: seconds until the peer must have read what does not fit into the socket; None waits as long as
+                the peer is there. After a timeout the channel is of no use any more.
+
+        Raises:
+            ChannelClosed: the peer has gone, or does not read.
+        """
+        self._sock.settimeout(timeout_s)
         try:
             self._sock.sendall(encoded)
         except OSError as error:
             raise ChannelClosed(str(error)) from error
+        finally:
+            self._sock.settimeout(None)
 
     def receive(self, timeout_s: float | None = None) -> Message:
         """Wait for one message.
 
         Args:
-            timeout_s: seconds to wait; None waits for ever.
+            timeout_s: seconds to wait; None waits as long as the peer is there.
 
         Raises:
             TimeoutError: nothing whole arrived in time.

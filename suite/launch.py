@@ -139,7 +139,7 @@ def main() -> None:
     channel.send({"event": "launcher"})
     while True:
         try:
-            order = channel.receive()
+            order = channel.receive()  # no deadline: it ends when the controller goes
         except ChannelClosed:
             return
         # A thread each: an agent blocks until its group ends. Daemon, so that the launcher's own end is never held up.

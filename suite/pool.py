@@ -30,8 +30,10 @@ from suite.room import quiet
 
 START_TIMEOUT_S = 120.0  # the first answer of a worker includes the import of torch, on a machine that may be busy
 END_TIMEOUT_S = 10.0
+SEND_TIMEOUT_S = 30.0  # a rank that hangs reads nothing, and the socket takes only so much
 ECHO_S = 2.0  # a rank that raised leaves the others waiting for it in a collective: they are given so long
 TAIL_BYTES = 4000
+STACKS_BYTES = 64 * 1024  # all of them: the thread that holds the others up may be the first or the last
 
 
 class Group:
@@ -136,8 +138,9 @@ class Group:
         self._asked = ranks
         encoded = encode({"command": command, **arguments})
         for rank in ranks:
-            with contextlib.suppress(ChannelClosed, KeyError):  # noticed as a lost rank when the answers are collected
-                self.channels[rank].send_line(encoded)
+            # What could not be sent is noticed when the answers are collected: the rank is lost, or silent.
+            with contextlib.suppress(ChannelClosed, KeyError):
+                self.channels[rank].send_line(encoded, SEND_TIMEOUT_S)
 
     def _raise_if_broken(self) -> None:
         if not self.alive:
@@ -177,7 +180,10 @@ class Group:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGUSR1)  # the worker has faulthandler registered on it
         time.sleep(0.5)
-        return {rank: self._pool.stderr_tail(self.name, rank, after=size) for rank, size in before.items()}
+        return {
+            rank: self._pool.stderr_tail(self.name, rank, after=size, most=STACKS_BYTES)
+            for rank, size in before.items()
+        }
 
 
 class Pool:
@@ -298,12 +304,12 @@ class Pool:
         """Bytes that a rank has written to stderr so far."""
         return sum(path.stat().st_size for path in self._stderr(name, rank))
 
-    def stderr_tail(self, name: str, rank: int, after: int = 0) -> str:
+    def stderr_tail(self, name: str, rank: int, after: int = 0, most: int = TAIL_BYTES) -> str:
         """The end of what a rank wrote to stderr, however much that is; of what came after so many bytes."""
         for path in self._stderr(name, rank):
             with path.open("rb") as file:
-                file.seek(max(after, path.stat().st_size - TAIL_BYTES))
-                return file.read(TAIL_BYTES).decode(errors="replace")
+                file.seek(max(after, path.stat().st_size - most))
+                return file.read(most).decode(errors="replace")
         return ""
 
     def close(self) -> None:
@@ -313,7 +319,8 @@ class Pool:
                 group.kill()
         finally:  # however impatient the user is: workers end with the launcher, and the folder goes
             self._process.kill()
-            self._process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel may hold it, in a driver or a file system
+                self._process.wait(END_TIMEOUT_S)
             shutil.rmtree(self.folder, ignore_errors=True)
         for key in list(self._selector.get_map().values()):
             if isinstance(key.fileobj, Channel):

@@ -48,7 +48,7 @@ def serve(channel: Channel, rank: int) -> None:
     state = State(rank)
     while True:
         try:
-            message: Message = channel.receive()
+            message: Message = channel.receive()  # no deadline: it ends when the controller goes
         except ChannelClosed:
             break
         if message["command"] == "exit":

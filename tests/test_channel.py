@@ -59,6 +59,12 @@ def test_sending_to_a_closed_peer_is_the_same_error() -> None:
             sender.send({"x": "y" * 1000})
 
 
+def test_sending_to_a_peer_that_does_not_read_ends() -> None:
+    sender, _peer = pair()
+    with pytest.raises(ChannelClosed, match="timed out"):
+        sender.send_line(b"y" * 10_000_000, timeout_s=0.05)
+
+
 @pytest.mark.parametrize("line", [b"not json\n", b"[1]\n", b"\xff\xfe\n"])
 def test_nonsense_is_refused(line: bytes) -> None:
     receiver, peer = pair()

@@ -223,7 +223,7 @@ def _pytest(gate_arguments: Sequence[str], arguments: Sequence[str]) -> int:
     environment = {name: value for name, value in os.environ.items() if name != job_summary.VARIABLE}
     with subprocess.Popen(command, env=environment) as process:
         try:
-            status = process.wait()
+            status = process.wait()  # no deadline here: the gate has a budget, and each of its waits a deadline
         except KeyboardInterrupt:  # a terminal tells it as well; it ends its workers and keeps its record
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(LEAVING_S)

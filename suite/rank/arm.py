@@ -236,6 +236,9 @@ def close_trainer(trainer: Any) -> None:
 
 
 def join(backend: str) -> None:
-    """Join this group's process group once; the launcher's environment says where."""
+    """Join this group's process group once; the launcher's environment says where.
+
+    Collectives wait for the other ranks as long as torch lets them: the controller's deadline for a command ends them.
+    """
     if not dist.is_initialized():
         dist.init_process_group(backend)
