@@ -98,8 +98,8 @@ class Bench:
                 itself raised.
         """
         about = self.about(trainer)
-        alone = self._observe(trainer, about, case.alone())[1][0] if about["oracle"] == "self" else None
-        group, ranks = self._observe(trainer, about, case)
+        alone = self._observe(trainer, about, case.alone(), check)[1][0] if about["oracle"] == "self" else None
+        group, ranks = self._observe(trainer, about, case, check)
         # What rank 0 says may quote the trainer's exception.
         try:
             found = group.request_first("judge", check=check, case=case.as_json(), ranks=ranks, alone=alone)
@@ -160,7 +160,9 @@ class Bench:
             group.close()
         self._groups.clear()
 
-    def _observe(self, trainer: str, about: dict[str, Any], case: Case) -> tuple[Group, list[dict[str, Any]]]:
+    def _observe(
+        self, trainer: str, about: dict[str, Any], case: Case, check: str
+    ) -> tuple[Group, list[dict[str, Any]]]:
         one = about["processes"] == "one"
         names = [self.devices.names[rank % len(self.devices.names)] for rank in range(case.world_size)]
         group = self.group(1 if one else case.world_size)
@@ -175,7 +177,7 @@ class Bench:
         if group.name not in self._bound:
             group.request("bind", arm=arm)
             self._bound.add(group.name)
-        answers = group.request("observe", HANG_S, arm=arm, case=case.as_json())
+        answers = group.request("observe", HANG_S, arm=arm, case=case.as_json(), evaluates=check == "evaluation")
         return group, answers
 
 

@@ -28,7 +28,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def observe(
-    trainer: type[Any], devices: Sequence[torch.device], case: Case, rank: int = 0
+    trainer: type[Any], devices: Sequence[torch.device], case: Case, rank: int = 0, *, evaluates: bool = True
 ) -> tuple[Observation, Loss | None]:
     """Train the steps of a case.
 
@@ -37,6 +37,7 @@ def observe(
         devices: those that this process drives.
         case: the whole minibatch goes in where one process drives all devices; this rank's shard otherwise.
         rank: of this process; it starts from weights of its own, and rank 0's are the ones that count.
+        evaluates: whether the trained replicas are evaluated, which one check asks about.
 
     Returns:
         What this process saw, and the trainer's own loss where it has one:
@@ -49,7 +50,7 @@ def observe(
         - "changed": whether a step changed its minibatch, or one before;
         - "log": for every step, what the net's forwards saw (`suite.properties.nets.Log`);
         - "correct": of `EVALUATED` test samples, {"shared": how many its replicas together got right of this process's
-          share, "alone": how many each of its replicas got right of all}.
+          share, "alone": how many each of its replicas got right of all}; None where it was not evaluated.
     """
     per_device = trainer.processes == "per-device"
     seen: Observation = {
@@ -86,7 +87,8 @@ def observe(
             seen["parameters"].append(_values(made))
             seen["differing"].append(_differing(made))
         where = "evaluating the replicas"
-        seen["correct"] = _evaluate(made, devices, case, rank if per_device else None)
+        if evaluates:
+            seen["correct"] = _evaluate(made, devices, case, rank if per_device else None)
         seen["buffers"] = {
             name: buffer.detach().cpu().to(torch.float64).flatten().tolist()
             for name, buffer in made.replicas[0].named_buffers()

@@ -143,10 +143,10 @@ def bind(state: State, arm: dict[str, Any]) -> Answer:
     return {}
 
 
-def observe(state: State, arm: dict[str, Any], case: dict[str, Any]) -> Answer:
+def observe(state: State, arm: dict[str, Any], case: dict[str, Any], evaluates: bool) -> Answer:
     """Run a trainer through a case of a correctness check; the answer is what this rank saw."""
     trainer, devices = contract.load_trainer(arm["trainer"]), state.devices(arm)
-    seen, state.loss = observation.observe(trainer, devices, Case.from_json(case), state.rank)
+    seen, state.loss = observation.observe(trainer, devices, Case.from_json(case), state.rank, evaluates=evaluates)
     state.oracle = getattr(trainer, "oracle", "sgd")
     return seen
 
