@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from suite.room.quiet import available_cores
+
 pytest_plugins = ["suite.plugin", "pytester", "tests.deadlines"]
 
 # No deadline: a shared machine may hold up any example. Derandomised by default, so that a red run can be repeated.
@@ -23,3 +25,21 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.getoption("markexpr") in OF_THE_SUITE and Path(__file__).with_name("tests") in collection_path.parents:
         return True
     return None
+
+
+MOST_PROCESSES = 4  # each loads torch
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Spread all tests over the cores, as `-n` would, where pytest-xdist is installed and nothing else was asked for.
+
+    Half of their time is spent waiting for worker processes. One file, a keyword, a debugger or another set of tests
+    (`-m end_to_end`, whose runs are timed) stays in this process; so does everything with `-n 0`.
+    """
+    option = config.option
+    everything = config.args_source is not pytest.Config.ArgsSource.ARGS and not option.keyword
+    undecided = hasattr(option, "numprocesses") and option.numprocesses is None
+    if undecided and everything and "not scaling" in option.markexpr and not (option.usepdb or option.collectonly):
+        option.numprocesses = min(MOST_PROCESSES, len(available_cores()))
+        option.dist = "worksteal"

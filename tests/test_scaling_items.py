@@ -81,6 +81,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(here)
             patch.setenv(stand_in.STEP_S, step_s)
+            patch.delenv("PYTEST_XDIST_WORKER", raising=False)  # beside which pytest-benchmark writes no file
             patch.setenv(job_summary.VARIABLE, str(here / "job.md"))
             files = [f"--benchmark-json={name}.json", f"--junitxml={name}.xml", "-p", "no:cacheprovider"]
             cells = ["--scaling-devices", "cpu:2", "--scaling-trainer", "ddp", "-k", "lenet-strong"]
