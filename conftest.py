@@ -38,6 +38,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     (`-m end_to_end`, whose runs are timed) stays in this process; so does everything with `-n 0`.
     """
     option = config.option
+    if hasattr(config, "workerinput"):  # one of those processes
+        return
     everything = config.args_source is not pytest.Config.ArgsSource.ARGS and not option.keyword
     undecided = hasattr(option, "numprocesses") and option.numprocesses is None
     if undecided and everything and "not scaling" in option.markexpr and not (option.usepdb or option.collectonly):
