@@ -70,13 +70,12 @@ class Channel:
         Raises:
             ChannelClosed: the peer has gone, or does not read.
         """
-        self._sock.settimeout(timeout_s)
         try:
+            self._sock.settimeout(timeout_s)
             self._sock.sendall(encoded)
+            self._sock.settimeout(None)
         except OSError as error:
             raise ChannelClosed(str(error)) from error
-        finally:
-            self._sock.settimeout(None)
 
     def receive(self, timeout_s: float | None = None) -> Message:
         """Wait for one message.

@@ -79,3 +79,12 @@ def test_an_endless_line_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     peer.send(b"x" * 20)
     with pytest.raises(ChannelGarbled, match="longer than 10 bytes"):
         receiver.receive(1.0)
+
+
+def test_a_channel_that_was_closed_here_is_a_closed_channel() -> None:
+    """As a group's is where it is asked to leave twice."""
+    ours, theirs = (Channel(end) for end in socket.socketpair())
+    ours.close()
+    with pytest.raises(ChannelClosed):
+        ours.send_line(b"{}\n", 1.0)
+    theirs.close()
