@@ -9,7 +9,7 @@ from hypothesis import settings
 
 from suite.room.quiet import available_cores
 
-pytest_plugins = ["suite.plugin", "pytester", "tests.deadlines"]
+pytest_plugins = ["suite.plugin", "pytester", "tests.support.deadlines"]
 
 # No deadline: a shared machine may hold up any example. Derandomised by default, so that a red run can be repeated.
 settings.register_profile("default", deadline=None, derandomize=True)

@@ -31,7 +31,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from suite.channel import Channel, ChannelClosed
+from suite.processes.channel import Channel, ChannelClosed
 from suite.room.quiet import die_with_parent
 
 LOOPBACK = "127.0.0.1"

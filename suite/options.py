@@ -13,10 +13,11 @@ import pytest
 
 from reference.schedule import MODES
 from reference.trainers import TRAINERS
-from suite import devices, floors, workloads
 from suite.base import bases
-from suite.base.bases import Base
-from suite.config import BUDGET_S, MIN_SESSIONS, Config
+from suite.plan import floors, workloads
+from suite.plan.base import Base
+from suite.plan.config import BUDGET_S, MIN_SESSIONS, Config
+from suite.room import devices
 
 DEFAULT_TRAINERS = ("scratch", "data_parallel", "ddp")
 

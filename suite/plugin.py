@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from suite import options
-from suite.cells import Cell, short
-from suite.communication.cells import CollectiveCell, named, sweeps
-from suite.config import Config
-from suite.devices import cuda_count
+from suite.checks import NOTE
+from suite.plan.cells import Cell, short
+from suite.plan.collectives import CollectiveCell, named, sweeps
+from suite.plan.config import Config
+from suite.room.devices import cuda_count
 
 if TYPE_CHECKING:
     from suite.checks.bench import Bench
-    from suite.execute import Run
+    from suite.run.execute import RunResult
 
 MARKERS = (
     "gpu: needs CUDA devices",
@@ -32,10 +33,9 @@ MARKERS = (
 
 OURS = ("scaling", "correctness")
 NIGHTLY = "nightly"
-NOTE = "note"  # the name of a user property that the summary shows
 
 CONFIG = pytest.StashKey[Config]()
-RUN = pytest.StashKey["Run"]()
+RUN = pytest.StashKey["RunResult"]()
 
 
 class ScalingWarning(UserWarning):
@@ -175,7 +175,7 @@ def scaling_config(request: pytest.FixtureRequest) -> Config:
 def correctness_bench(scaling_config: Config) -> Iterator[Bench]:
     """The workers that correctness checks share."""
     from suite.checks.bench import Bench  # loads hypothesis
-    from suite.pool import Pool
+    from suite.processes.pool import Pool
 
     paths = [Path.cwd(), scaling_config.root]
     with Pool(kind=scaling_config.devices.kind, import_paths=paths, warm=True) as pool:
@@ -191,15 +191,20 @@ def fresh_examples(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture(scope="session")
-def scaling_run(request: pytest.FixtureRequest) -> Run:
+def scaling_run(request: pytest.FixtureRequest) -> RunResult:
     """The run over all selected cells."""
     selected = [_parameters(item) for item in request.session.items]
     cells = [parameters["scaling_cell"] for parameters in selected if "scaling_cell" in parameters]
     collectives = [parameters["all_reduce_cell"] for parameters in selected if "all_reduce_cell" in parameters]
-    from suite.execute import Run  # loads what measures and renders: only where something is measured
+    # They load what measures and renders: only where something is measured.
+    from suite.run.execute import execute
+    from suite.run.progress import Progress
+
+    def keep(result: RunResult) -> None:
+        request.config.stash[RUN] = result
 
     try:
-        return Run(request.config, cells, collectives)
+        return execute(request.config.stash[CONFIG], cells, collectives, Progress(request.config), keep)
     except ValueError as error:  # RecordError is one
         pytest.fail(f"ERROR: {error}", pytrace=False)
 
@@ -224,8 +229,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     run = config.stash.get(RUN, None)
     if run is None:
         return
-    from suite.history import pages
-    from suite.render import terminal
+    from suite.render import pages, terminal
 
     terminalreporter.section("scaling")
     with contextlib.suppress(UnicodeEncodeError):

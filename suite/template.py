@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from suite import worker
-from suite.channel import Channel, ChannelClosed, Message
+from suite.processes.channel import Channel, ChannelClosed, Message
 from suite.room import quiet
 
 LOOPBACK = "127.0.0.1"

@@ -15,7 +15,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from suite.channel import Channel, ChannelClosed, Message
+from suite.processes.channel import Channel, ChannelClosed, Message
 from suite.room import quiet
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from suite import devices
 from suite.checks.bench import Bench
-from suite.config import Config
-from suite.pool import Pool
-from tests.project import REPOSITORY, Project
+from suite.plan.config import Config
+from suite.processes.pool import Pool
+from suite.room import devices
+from tests.support.project import REPOSITORY, Project
 
 
 @pytest.fixture(scope="session")

@@ -40,7 +40,7 @@ from reference.data import Dataset, feed, load
 from reference.evaluate import accuracy
 from reference.models.resnet import Residual
 from reference.trainers.single import Single
-from suite.metrics import t_quantile
+from suite.verdict.metrics import t_quantile
 
 WIDTHS = (8, 16, 32, 64)  # the chapter's are 64, 128, 256, 512, two blocks each, at four times the pixels
 EPOCHS = 10

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from docs.evidence.log import ROOT
-from suite.record import Record, WaterfallRecord, read_model, write_atomically
+from suite.records.record import Record, WaterfallRecord, read_model, write_atomically
 
 FOUND = Path(__file__).with_name("causes.json")
 BUDGET_S = 75  # three sessions and their starts
@@ -54,7 +54,7 @@ loader = "book"
 
 @dataclass(frozen=True)
 class Cause:
-    """What is planted, and which of `suite.diagnose.CAUSES` are right to name first; none where nothing is planted."""
+    """What is planted, and which of `suite.verdict.diagnose.CAUSES` are right to name first; none where nothing is."""
 
     name: str
     trainer: str = "ddp"

@@ -23,7 +23,7 @@ from torch import nn
 
 from reference.book import BookRun, train
 from reference.models.resnet import gluon_resnet18, resnet18
-from suite.workloads import BUILT_IN, Workload
+from suite.plan.workloads import BUILT_IN, Workload
 
 SCALE = 16
 WIDTH = 8  # of 64

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from suite.history import changes
+from suite.records import changes
 
 NOISE = 0.02
 BEFORE = 30

@@ -40,11 +40,11 @@ from scipy.stats import chi2
 from docs.evidence.log import ROOT, Line, append, check_same_code, code_state, read_log
 from docs.evidence.recording import RecordedSession, of_record
 from docs.evidence.runs import ONE_CELL
-from suite import cells
 from suite.cli import calibrate, gate
-from suite.metrics import location
-from suite.record import Record
+from suite.plan import cells
+from suite.records.record import Record
 from suite.room import quiet
+from suite.verdict.metrics import location
 
 LOG = Path(__file__).with_name("quiet_room.jsonl")
 SESSIONS_A_RUN = 2  # more would share less of what changes between runs, fewer would mostly wait for starts

@@ -28,10 +28,11 @@ from pathlib import Path
 from scipy.stats import binomtest
 
 from docs.evidence.recording import RECORDING, RecordedSession, load
-from suite import calibration, verdict
-from suite.config import BUDGET_S, MIN_SESSIONS
-from suite.metrics import location
+from suite import verdict
+from suite.plan.config import BUDGET_S, MIN_SESSIONS
+from suite.records import calibration
 from suite.verdict import Learned, Outcome, Verdict
+from suite.verdict.metrics import location
 
 RUNS = 10_000
 START_S = 12.0  # what starting both arms takes where a recording has no wall times: LeNet, two ranks on two cores
@@ -102,7 +103,7 @@ def session_s(sessions: Sequence[RecordedSession], start_s: float | None) -> flo
 
 
 def planned_sessions(budget_s: float, session_s: float) -> int:
-    """Sessions that a budget allows, as `suite.campaign` reckons after the first one."""
+    """Sessions that a budget allows, as `suite.run.campaign` reckons after the first one."""
     return max(MIN_SESSIONS, 1 + int((budget_s - FIXED_S - session_s) / session_s))
 
 

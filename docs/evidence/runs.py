@@ -38,8 +38,8 @@ from pathlib import Path
 from docs.evidence.log import ROOT, Line, append, check_same_code, code_state, read_log
 from docs.evidence.recording import of_record
 from docs.evidence.replay import rate
-from suite.calibration import Calibration
-from suite.record import Record, read_model
+from suite.records.calibration import Calibration
+from suite.records.record import Record, read_model
 from suite.verdict import Outcome
 
 LOG = Path(__file__).with_name("runs.jsonl")

@@ -38,8 +38,8 @@ from reference.load import load_named
 from reference.models.init import build
 from reference.trainers import TRAINERS
 from reference.trainers.weighted import Weighted
-from suite.metrics import from_values, location
 from suite.room import quiet
+from suite.verdict.metrics import from_values, location
 
 Step = Callable[[], Any]
 

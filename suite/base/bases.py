@@ -15,13 +15,11 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from suite.base.git import FULL_NAME, GitError, git, is_shallow, toplevel
+from suite.plan.base import Base
 
 OLDEST_PYTHON = (3, 10)  # our workers' code needs it, and no torch from 2.9 on was built for an older one
 NEEDED = ("torch", "numpy")  # all that a worker imports beside the standard library and our own code
@@ -46,25 +44,6 @@ if version >= {OLDEST_PYTHON}:
 print("Python %d.%d.%d lacks [%s]" % (version + (" ".join(lacks),)))
 """
 _PROBED = re.compile(r"Python (\d+)\.(\d+)\.(\d+) lacks \[(.*)\]")
-
-
-@dataclass(frozen=True)
-class Base:
-    """What the candidate is compared with in the same run.
-
-    Attributes:
-        kind: what differs from the candidate; "self" is nothing, the candidate's own code and interpreter once more.
-        label: for people, as "ddp", "python3.12 (Python 3.12.3)" or "v1.0 (3f2a91c)".
-        trainer: a table name, module:Class or path.py:Class; None stands for each cell's own.
-        python: path of the interpreter of the base's workers.
-        commit: full object name; the user's repository is checked out there (`suite.base.checkout`).
-    """
-
-    kind: Literal["trainer", "python", "ref", "self"]
-    label: str
-    trainer: str | None = None
-    python: str = sys.executable
-    commit: str | None = None
 
 
 def parse(setting: str, root: Path, is_table_name: Callable[[str], bool]) -> Base:

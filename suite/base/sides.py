@@ -16,12 +16,12 @@ from typing import Any
 
 import reference
 import suite
-from suite.base.bases import Base
 from suite.base.checkout import Checkout
-from suite.cells import Side
-from suite.channel import Message
-from suite.failure import WorkerFailure
-from suite.pool import START_TIMEOUT_S, Group, Pool
+from suite.plan.base import Base
+from suite.plan.cells import Side
+from suite.processes.channel import Message
+from suite.processes.failure import WorkerFailure
+from suite.processes.pool import START_TIMEOUT_S, Group, Pool
 
 
 class Clerk:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from suite.communication.cells import LARGEST_BYTES, CollectiveCell
-from suite.record import CollectiveRecord
-from suite.replay import Clock, replay
+from suite.benchmarks.replay import Clock, replay
+from suite.plan.collectives import LARGEST_BYTES, CollectiveCell
+from suite.records.record import CollectiveRecord
 
 if TYPE_CHECKING:
-    from suite.execute import Run
+    from suite.run.execute import RunResult
 
 CLOCK = Clock()
 
@@ -21,7 +21,7 @@ CLOCK = Clock()
 @pytest.mark.benchmark(timer=CLOCK, group=f"all_reduce: seconds a call of {LARGEST_BYTES} bytes")
 def test_all_reduce(
     all_reduce_cell: CollectiveCell,
-    scaling_run: Run,
+    scaling_run: RunResult,
     benchmark: Any,
     request: pytest.FixtureRequest,
 ) -> None:

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from suite.cells import Cell, arm
-from suite.diagnose import supported
+from suite.benchmarks.replay import Clock, replay
+from suite.plan.cells import Cell, arm
 from suite.plugin import CONFIG, ScalingWarning
-from suite.record import CellRecord, IntervalRecord, WaterfallRecord
-from suite.replay import Clock, replay
+from suite.records.record import CellRecord, IntervalRecord, WaterfallRecord
 from suite.run import samples
 from suite.verdict import Outcome
+from suite.verdict.diagnose import supported
 
 if TYPE_CHECKING:
-    from suite.execute import Run
+    from suite.run.execute import RunResult
 
 CLOCK = Clock()
 FIGURES = ("sec_per_epoch", "samples_per_s", "efficiency", "speedup", "slowdown")
@@ -28,7 +28,7 @@ FIGURES = ("sec_per_epoch", "samples_per_s", "efficiency", "speedup", "slowdown"
 @pytest.mark.benchmark(timer=CLOCK, group="scaling: seconds a step")
 def test_scaling(
     scaling_cell: Cell,
-    scaling_run: Run,
+    scaling_run: RunResult,
     benchmark: Any,
     request: pytest.FixtureRequest,
 ) -> None:

@@ -7,11 +7,11 @@ import json
 import sys
 from pathlib import Path
 
-from suite import devices
 from suite.checks.bench import Bench, explain
-from suite.failure import WorkerFailure
-from suite.pool import Pool
+from suite.processes.failure import WorkerFailure
+from suite.processes.pool import Pool
 from suite.properties.case import Case
+from suite.room import devices
 
 
 def main(arguments: list[str] | None = None) -> int:

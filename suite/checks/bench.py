@@ -15,10 +15,10 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, errors, given, settings
 
 from suite.checks import draw
-from suite.devices import Devices
-from suite.failure import WorkerFailure, harmless
-from suite.pool import Group, Pool
+from suite.processes.failure import WorkerFailure, harmless
+from suite.processes.pool import Group, Pool
 from suite.properties.case import MAY_REFUSE, Case
+from suite.room.devices import Devices
 
 MOST_REPLICAS = 8  # virtual devices of one process
 MOST_RANKS = 4  # processes

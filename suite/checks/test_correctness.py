@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from suite.checks import NOTE
 from suite.checks.bench import Bench
-from suite.failure import WorkerFailure
-from suite.plugin import NOTE
+from suite.processes.failure import WorkerFailure
 
 
 @pytest.mark.correctness

@@ -13,7 +13,7 @@ import sys
 import pytest
 
 from suite.cli import gate
-from suite.record import Record
+from suite.records.record import Record
 from suite.verdict import Outcome
 
 SUMMARY = "judge the commit that is checked out, for `git bisect run`"

@@ -1,7 +1,7 @@
 """`python -m suite calibrate`: this machine against itself, so that a run knows beforehand what it can promise.
 
 The cells are measured as in any run, with the same code as their base, for a fixed number of sessions in which nothing
-is decided. What it finds is stored with the machine key (`suite.calibration`).
+is decided. What it finds is stored with the machine key (`suite.records.calibration`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import statistics
 import sys
 from datetime import UTC
 
-from suite import calibration
-from suite.base.bases import Base
-from suite.calibration import Calibration, Entry, Forecast, Spread
-from suite.cells import arm
 from suite.cli import gate
-from suite.config import Config
-from suite.record import Environment, RecordError
+from suite.plan.base import Base
+from suite.plan.cells import arm
+from suite.plan.config import Config
+from suite.records import calibration
+from suite.records.calibration import Calibration, Entry, Forecast, Spread
+from suite.records.record import Environment, RecordError
 from suite.render.screen import Screen
 from suite.run import judging, samples
 from suite.run.measurement import Measurement

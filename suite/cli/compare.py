@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from suite import baselines, calibration
 from suite.cli import locate
-from suite.history import comparison
-from suite.history.comparison import Known
-from suite.record import Record, read_model, write_atomically
+from suite.records import baselines, calibration, comparison
+from suite.records.comparison import Known
+from suite.records.record import Record, read_model, write_atomically
 from suite.render import comparison as render
 
 SUMMARY = "lay two runs side by side: what differs around them, and which cells became slower or faster"

@@ -19,11 +19,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from suite import job_summary
-from suite.calibration import path_for
 from suite.cli import gate
-from suite.config import Config
-from suite.record import Record, RecordError, read_model
+from suite.plan.config import Config
+from suite.records.calibration import path_for
+from suite.records.record import Record, RecordError, read_model
+from suite.render import job_summary
 from suite.verdict import Outcome
 
 SUMMARY = "plant a slowdown and a wrong gradient; fail unless both turn the gate red"

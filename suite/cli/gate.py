@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pytest
 
 from suite import options
-from suite.config import Config
-from suite.execute import Run
+from suite.plan.config import Config
 from suite.plugin import CONFIG, RUN
+from suite.run.execute import RunResult
 
 # Named as modules, so that they are found from a clone and from any project that only has them installed.
 SCALING = ("-p", "suite.plugin", "--pyargs", "suite.benchmarks.test_scaling", "-m", "scaling")
@@ -31,7 +31,7 @@ class Ended:
     """
 
     status: int
-    run: Run | None
+    run: RunResult | None
     interrupted: bool
 
 
@@ -56,7 +56,7 @@ def settings(arguments: Sequence[str]) -> Config | int:
 
 class _Watch:
     def __init__(self, change: Callable[[Config], Config]) -> None:
-        self.run: Run | None = None
+        self.run: RunResult | None = None
         self.interrupted = False
         self._change = change
 

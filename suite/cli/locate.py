@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from suite.cli import gate
-from suite.config import Config
-from suite.record import RecordError
+from suite.plan.config import Config
+from suite.records.record import RecordError
 
 Known = TypeVar("Known")
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from suite import baselines
-from suite.baselines import Baseline
 from suite.cli import locate
-from suite.history import pages
-from suite.record import Record, RecordError, read_model
+from suite.records import baselines
+from suite.records.baselines import Baseline
+from suite.records.record import Record, RecordError, read_model
+from suite.render import pages
 
 SUMMARY = "write report.html, summary.md and index.html again, from what the records say"
 PYTEST_OPTIONS = False

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from suite.cells import Cell
 from suite.cli.gate import SCALING
-from suite.config import Config
+from suite.plan.cells import Cell
+from suite.plan.config import Config
 from suite.plugin import CONFIG, MissingDevices
 
 # Nothing runs, so pytest has only its errors to show; those it prints however quiet it is.

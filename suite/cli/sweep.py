@@ -19,21 +19,21 @@ from pathlib import Path
 
 import pytest
 
-from suite import machine
-from suite.baselines import Baseline
-from suite.cells import Cell, short
 from suite.cli import gate
-from suite.config import Config
-from suite.devices import cuda_count
-from suite.failure import WorkerFailure
-from suite.record import Environment, RecordError
+from suite.cli.sweep_folder import FILES, SweepFolder, alone_in
+from suite.plan.cells import Cell, short
+from suite.plan.config import Config
+from suite.plan.workloads import Recipe
+from suite.processes.failure import WorkerFailure
+from suite.records.baselines import Baseline
+from suite.records.record import Environment, RecordError
+from suite.records.sweep import LINEAR_WARMUP, RULES, Grid, Sweep
 from suite.render import sweep as render
+from suite.room.devices import cuda_count
+from suite.run import machine
 from suite.run.measurement import Measurement
 from suite.run.progress import StreamProgress
-from suite.sweeps.folder import FILES, SweepFolder, alone_in
-from suite.sweeps.record import LINEAR_WARMUP, RULES, Grid, Sweep
-from suite.sweeps.training import GivenUp, Trainings
-from suite.workloads import Recipe
+from suite.run.sweep import GivenUp, Trainings
 
 SUMMARY = "train over batch x learning rate x world size, and compare the rules that scale the rate"
 PYTEST_OPTIONS = True

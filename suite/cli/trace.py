@@ -20,16 +20,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from suite import machine
 from suite.base.sides import Sides
-from suite.baselines import Baseline
-from suite.cells import Arm, Cell
 from suite.cli.selection import select
-from suite.config import Config
-from suite.failure import WorkerFailure
-from suite.pool import START_TIMEOUT_S, Pool
+from suite.plan.cells import Arm, Cell
+from suite.plan.config import Config
+from suite.processes.failure import WorkerFailure
+from suite.processes.pool import START_TIMEOUT_S, Pool
+from suite.records.baselines import Baseline
 from suite.render.screen import Screen
-from suite.run import preparing
+from suite.run import machine, preparing
 from suite.run.measurement import Measurement
 from suite.run.session import FIRST_STEP_TIMEOUT_S, processes
 

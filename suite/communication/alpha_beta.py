@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy
 from numpy.typing import NDArray
 
-from suite.metrics import Interval, location, location_variance, t_quantile
+from suite.verdict.metrics import Interval, location, location_variance, t_quantile
 
 BYTES_PER_GB = 1e9
 ITERATIONS = 8  # weights settle within four, to a thousandth

@@ -16,12 +16,12 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from suite import cells
-from suite.cells import Cell
 from suite.communication.alpha_beta import BYTES_PER_GB, Line
 from suite.communication.scaling_model import EXCHANGE, Expectation, StepModel
-from suite.metrics import Interval
-from suite.record import ArmRecord, CellRecord, CollectiveRecord, IntervalRecord, Record, WaterfallRecord
+from suite.plan import cells
+from suite.plan.cells import Cell
+from suite.records.record import ArmRecord, CellRecord, CollectiveRecord, IntervalRecord, Record, WaterfallRecord
+from suite.verdict.metrics import Interval
 
 WORLD_SIZES = (4, 8, 16, 32, 64)  # the documents' three, and beyond
 BACKENDS = ("nccl", "gloo")  # what the processes of a trainer talk through

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 
-from suite.metrics import Interval
+from suite.verdict.metrics import Interval
 
 # Bars that grow with the work on a device; everything else of the compute stays as it is, however many devices.
 PROPORTIONAL = frozenset(("contention", "imbalance", "feed"))

@@ -1,6 +1,6 @@
 """The checks on what trainers are built from: collectives, splits, evaluations and feeds, each given as a function.
 
-Somebody else's function is put under them by calling them from a test; `tests/function_cases.py` shows what to draw.
+A test puts somebody else's function under them by calling them; `tests/support/function_cases.py` shows what to draw.
 Inputs differ between devices, always: equal ones hide what is not exchanged (pytorch/pytorch#60118).
 """
 

@@ -16,10 +16,8 @@ from torch import Tensor, nn
 
 from reference.evaluate import count_correct
 from reference.scatter import shard_bounds
-from suite.properties import nets
+from suite.properties import contract, nets
 from suite.properties.case import Case
-from suite.rank import contract
-from suite.rank.arm import close_trainer
 
 EVALUATED = 11  # test samples: uneven over 2, 3, 4, ... devices
 
@@ -33,7 +31,7 @@ def observe(
     """Train the steps of a case.
 
     Args:
-        trainer: a class that `suite.rank.contract.load_trainer` let pass.
+        trainer: a class that `suite.properties.contract.load_trainer` let pass.
         devices: those that this process drives.
         case: the whole minibatch goes in where one process drives all devices; this rank's shard otherwise.
         rank: of this process; it starts from weights of its own, and rank 0's are the ones that count.
@@ -102,7 +100,7 @@ def observe(
             "traceback": traceback.format_exc(),
         }
     with suppress(Exception):
-        close_trainer(made)
+        contract.close_trainer(made)
     return seen, getattr(made, "loss", None)
 
 

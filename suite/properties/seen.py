@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from suite.properties import nets, tolerance
 from suite.properties.case import Case
+from suite.properties.contract import apply_loss
 from suite.properties.observe import Loss, Observation
-from suite.rank.contract import apply_loss
 
 Parameters = list[Tensor]
 ALL = slice(None)

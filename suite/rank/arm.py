@@ -17,7 +17,7 @@ from torch import distributed as dist
 from reference.data import Dataset, feed
 from reference.data import load as load_dataset
 from reference.models.init import build
-from suite.rank import contract
+from suite.properties import contract
 from suite.rank.timing import window
 from suite.room import quiet
 
@@ -99,7 +99,7 @@ def make_trainer(
     """Construct a trainer on a model in the workload's precision and memory format, and hold it against the protocol.
 
     Raises:
-        suite.rank.contract.ContractError: what it offers as replicas is not what the protocol asks.
+        suite.properties.contract.ContractError: what it offers as replicas is not what the protocol asks.
     """
     model = model.to(set_precision(workload["precision"]))
     if workload["memory_format"] == "channels_last":
@@ -125,7 +125,7 @@ class TimedArm:
         Args:
             rank: of this process.
             devices: those that this process drives.
-            arm: the controller's description (see `suite.cells.describe`).
+            arm: the controller's description (see `suite.plan.cells.describe`).
         """
         workload = arm["workload"]
         per_device = arm["processes"] == "per-device"
@@ -180,7 +180,7 @@ class TimedArm:
 
     def close(self) -> None:
         """Let the trainer end its threads."""
-        close_trainer(self.trainer)
+        contract.close_trainer(self.trainer)
 
     def _resident_step(self, share: int, exchange: bool) -> Callable[[], Any]:
         if self._minibatch is None:
@@ -227,12 +227,6 @@ def _kept(replicas: Sequence[nn.Module]) -> Iterator[None]:
     with torch.no_grad():
         for tensor, was in zip(tensors, before, strict=True):
             tensor.copy_(was)
-
-
-def close_trainer(trainer: Any) -> None:
-    """Call the optional `close()` of a trainer."""
-    if callable(close := getattr(trainer, "close", None)):
-        close()
 
 
 def join(backend: str) -> None:

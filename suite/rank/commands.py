@@ -18,12 +18,13 @@ import torch
 from torch import distributed as dist
 
 from reference.load import load_object
+from suite.properties import contract
 from suite.properties import observe as observation
 from suite.properties import trainer as trainer_checks
 from suite.properties.case import Case
 from suite.properties.seen import Seen
 from suite.rank import arm as arms
-from suite.rank import collectives, contract, profiling, purity, training
+from suite.rank import collectives, profiling, purity, training
 from suite.rank.timing import LossNotFinite
 
 Answer = dict[str, Any]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from suite.rank.contract import load_trainer
+from suite.properties.contract import load_trainer
 from suite.rank.timing import synchronise
 
 
@@ -30,7 +30,7 @@ def slowed(spec: str, share: float, at: int | None = None) -> type[Any]:
 
     Raises:
         ValueError: the share is negative, or not a number.
-        suite.rank.contract.ContractError: `spec` is no trainer.
+        suite.properties.contract.ContractError: `spec` is no trainer.
     """
     if not share >= 0:
         raise ValueError(f"share {share!r}: a slowdown is a share of the step's time, 0 or more")
@@ -67,7 +67,7 @@ def wrong(spec: str) -> type[Any]:
         spec: a table name, module:Class or path.py:Class.
 
     Raises:
-        suite.rank.contract.ContractError: `spec` is no trainer.
+        suite.properties.contract.ContractError: `spec` is no trainer.
     """
     inner: Any = load_trainer(spec)
 

@@ -21,8 +21,9 @@ from reference.loss import mean_loss
 from reference.models.init import build
 from reference.scatter import shard_bounds
 from reference.schedule import warmup
-from suite.rank import contract
-from suite.rank.arm import PARTS, close_trainer, make_trainer, open_dataset
+from suite.properties import contract
+from suite.properties.contract import close_trainer
+from suite.rank.arm import PARTS, make_trainer, open_dataset
 from suite.rank.timing import synchronise
 
 
@@ -41,7 +42,7 @@ class Training:
                 "epochs": until "lr" is reached}.
 
         Raises:
-            suite.rank.contract.ContractError: a warm-up is asked of a trainer whose step is not plain SGD.
+            suite.properties.contract.ContractError: a warm-up is asked of a trainer whose step is not plain SGD.
         """
         per_device = arm["processes"] == "per-device"
         self._shard = {"world_size": arm["world_size"], "rank": rank} if per_device else {"world_size": 1, "rank": 0}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from suite.record import CellRecord, Record
+from suite.records.record import CellRecord, Record
 
 _CHOOSING = ("trainer", "workload", "mode", "world-sizes")  # options that say which cells there are
 _MEASURING = ("devices", "data-root", "report-dir")  # where and on what

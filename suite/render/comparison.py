@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from suite.history.comparison import Comparison, Pair, Part
-from suite.record import IntervalRecord, Record
+from suite.records.comparison import Comparison, Pair, Part
+from suite.records.record import IntervalRecord, Record
 from suite.render import figures
 from suite.render.html.bounds import bounded
 from suite.render.html.chart import Span, Strip, strips

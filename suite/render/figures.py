@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from reference.closing_line import closing_line, sec_per_epoch
-from suite import workloads
-from suite.cells import short
-from suite.record import Accuracy, BarRecord, CellRecord, IntervalRecord, Record
+from suite.plan import workloads
+from suite.plan.cells import short
+from suite.records.record import Accuracy, BarRecord, CellRecord, IntervalRecord, Record
 from suite.room.conditions import Conditions, disturbed
 from suite.verdict import Outcome
 

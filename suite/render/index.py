@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import quote
 
-from suite.history import MAX_CELLS, MAX_RUNS, Event, History, Mark, PastRun, Point, Series
-from suite.history.changes import ALPHA, MIN_RUNS
+from suite.records.changes import ALPHA, MIN_RUNS
+from suite.records.history import MAX_CELLS, MAX_RUNS, Event, History, Mark, PastRun, Point, Series
 from suite.render import figures
 from suite.render.html import chart
 from suite.render.html.bounds import bounded

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from suite.cells import short
-from suite.diagnose import outdone, supported
-from suite.record import BarRecord, CellRecord, Record
+from suite.plan.cells import short
+from suite.records.record import BarRecord, CellRecord, Record
 from suite.render import commands, figures
 from suite.render.figures import interval, number
 from suite.verdict import Outcome
+from suite.verdict.diagnose import outdone, supported
 
 MOST = 6  # lines of a fact, and names in a line
 GRAVE = (Outcome.FAIL, Outcome.ERROR, Outcome.INCONCLUSIVE)
@@ -227,7 +227,7 @@ def _sure(record: Record) -> Iterable[str]:
 
 
 def _refused(record: Record) -> bool:
-    """Whether a run like this cannot be accepted, as `suite.baselines.accept` has it."""
+    """Whether a run like this cannot be accepted, as `suite.records.baselines.accept` has it."""
     return record.interrupted or any(cell.outcome is Outcome.ERROR for cell in record.cells)
 
 

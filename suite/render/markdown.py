@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from suite.record import CellRecord, Record
+from suite.records.record import CellRecord, Record
 from suite.render import figures
 from suite.render.lead import MOST, Lead, is_compared, lead, no_baseline, verdicts
 from suite.render.stopping import stops

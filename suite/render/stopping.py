@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from suite.cells import short
-from suite.record import CellRecord, IntervalRecord, Record
+from suite.plan.cells import short
+from suite.records.record import CellRecord, IntervalRecord, Record
 from suite.render.figures import as_float, interval, number
 
 WORTH = 0.80  # efficiency from which a device is said to pay: the same epoch costs a quarter more than on one

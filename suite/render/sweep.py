@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from suite.cells import short
+from suite.plan.cells import short
+from suite.records.sweep import LINEAR_WARMUP, ONE_DEVICE, Start, Sweep
 from suite.render.html.chart import Axis, Chart, Point, Series, figure
 from suite.render.html.environment import page
 from suite.render.markdown import text
 from suite.render.screen import Screen
 from suite.render.sweep_figures import COLUMNS, Found, best_start, found, named, sentences, texts
-from suite.sweeps.record import LINEAR_WARMUP, ONE_DEVICE, Start, Sweep
 
 MAX_CHARTS = 12
 _TO_THE_LEFT = ("start", "rule", "mean curve")

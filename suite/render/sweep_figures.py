@@ -10,9 +10,9 @@ from __future__ import annotations
 import statistics
 from typing import NamedTuple
 
-from suite.metrics import Interval, from_values
+from suite.records.sweep import LINEAR_WARMUP, ONE_DEVICE, Row, Setting, Start, Sweep, Trained, scaled
 from suite.render.sparkline import sparkline
-from suite.sweeps.record import LINEAR_WARMUP, ONE_DEVICE, Row, Setting, Start, Sweep, Trained, scaled
+from suite.verdict.metrics import Interval, from_values
 
 COLUMNS = ("start", "k", "rule", "batch", "lr", "accuracy", "- 1 device", "sec/epoch", "seeds", "mean curve")
 

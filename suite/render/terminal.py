@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from suite.record import Record
+from suite.records.record import Record
 from suite.render import figures
 from suite.render.lead import is_compared, lead, no_baseline
 from suite.render.screen import Screen

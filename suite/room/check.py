@@ -17,9 +17,9 @@ from pathlib import Path, PurePath
 
 import psutil
 
-from suite.devices import Devices
 from suite.room import limits
 from suite.room.conditions import Conditions, limit_cores
+from suite.room.devices import Devices
 from suite.room.gpus import Gpus
 from suite.room.meter import CPUS, Meter, family
 from suite.room.quiet import available_cores

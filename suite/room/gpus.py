@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from suite.devices import Devices, visible_handles
 from suite.room.conditions import GpuConditions
+from suite.room.devices import Devices, visible_handles
 
 # NVML's nvmlClocksEventReason bits. Not among them: an idle card, and clocks that somebody has set.
 REASONS = {

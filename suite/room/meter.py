@@ -20,9 +20,9 @@ from types import TracebackType
 
 import psutil
 
-from suite.devices import Devices
 from suite.room import gpus
 from suite.room.conditions import TICK_S, Conditions, resolution_s
+from suite.room.devices import Devices
 from suite.room.gpus import GpuReading, Gpus
 
 CPUS = Path("/sys/devices/system/cpu")

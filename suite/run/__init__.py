@@ -1,1 +1,1 @@
-"""One run of the suite, from its plan over its sessions to the record. `suite.campaign` leads it."""
+"""One run of the suite, from its plan over its sessions to the record. `suite.run.campaign` leads it."""

@@ -20,14 +20,14 @@ from functools import partial
 from typing import Any, Literal
 
 from reference.schedule import scale
-from suite import record
-from suite.cells import Arm, Cell, short
+from suite.plan.cells import Arm, Cell, short
+from suite.plan.workloads import Recipe
+from suite.records import record
 from suite.run import learning
 from suite.run.measurement import Measurement
 from suite.run.session import Crew, Say, Sessions
 from suite.verdict import Outcome
 from suite.verdict.accuracy import noninferiority
-from suite.workloads import Recipe
 
 SEED = 1  # of the first pair, and of the weights and the order of samples in everything that is timed
 SHARE = 0.6  # of the budget is for training at most, the rest for timing

@@ -2,7 +2,7 @@
 
 Nothing that is judged is timed here: it happens when a session's blocks are over. A diagnostic variant that fails costs
 its own bar; a candidate that fails in a real training step (`Variant.training`) is lost, as it is in a block.
-`suite.diagnose` says what the variants are and makes bars of them.
+`suite.verdict.diagnose` says what the variants are and makes bars of them.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 from typing import Literal, NamedTuple
 
-from suite import cells, record
-from suite.cells import PLAIN, Arm, Cell, Side
-from suite.diagnose import Growth, Point, Rounds, Waterfall, growth, waterfall
-from suite.explain import About, beside, sentence
-from suite.failure import WorkerFailure
-from suite.record import interval
+from suite.plan import cells
+from suite.plan.cells import PLAIN, Arm, Cell, Side
+from suite.processes.failure import WorkerFailure
+from suite.records import record
+from suite.records.record import interval
 from suite.run.measurement import Measurement
 from suite.run.session import FIRST_STEP_TIMEOUT_S, PATIENCE, Crew, Say, Sessions
+from suite.verdict.diagnose import Growth, Point, Rounds, Waterfall, growth, waterfall
+from suite.verdict.explain import About, beside, sentence
 
 # The shortest profile has as many; a t-interval over fewer is too wide to name a cause. Three times as many are a third
 # as wide, with the smaller t-quantile.

@@ -15,12 +15,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from suite import cells, metrics, verdict
-from suite.cells import Cell, Side
-from suite.record import CheckRecord, interval
+from suite import verdict
+from suite.plan import cells
+from suite.plan.cells import Cell, Side
+from suite.records.record import CheckRecord, interval
 from suite.run import accuracy, samples
 from suite.run.measurement import Measurement
-from suite.verdict import Outcome, Verdict
+from suite.verdict import Outcome, Verdict, metrics
 from suite.verdict.floor import floor
 
 BY_SESSION = ("time", "drift", "floor")  # the rules that a further session may decide

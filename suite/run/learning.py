@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from suite.channel import Message
+from suite.processes.channel import Message
 from suite.render.sparkline import sparkline
 from suite.run.session import FIRST_STEP_TIMEOUT_S, Say
 

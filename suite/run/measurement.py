@@ -9,17 +9,18 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from suite import cells, record
-from suite.base.bases import Base
-from suite.baselines import Baseline
-from suite.calibration import Calibration, Found, Spread
-from suite.cells import Arm, Cell, Side
-from suite.communication.cells import CollectiveCell
-from suite.config import Config
-from suite.failure import WorkerFailure
-from suite.floors import Floor
+from suite.plan import cells
+from suite.plan.base import Base
+from suite.plan.cells import Arm, Cell, Side
+from suite.plan.collectives import CollectiveCell
+from suite.plan.config import Config
+from suite.plan.floors import Floor
+from suite.plan.workloads import Workload
+from suite.processes.failure import WorkerFailure
+from suite.records import record
+from suite.records.baselines import Baseline
+from suite.records.calibration import Calibration, Found, Spread
 from suite.run.session import Session
-from suite.workloads import Workload
 
 
 @dataclass

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from suite.calibration import POWER, promise
-from suite.cells import Arm
+from suite.plan.cells import Arm
+from suite.records.calibration import POWER, promise
 from suite.room.quiet import available_cores
 from suite.run import accuracy, judging
 from suite.run.measurement import Measurement

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from suite import cells
 from suite.base.checkout import CheckoutError
 from suite.base.sides import Sides
-from suite.cells import PLAIN, Arm
-from suite.failure import WorkerFailure
+from suite.plan import cells
+from suite.plan.cells import PLAIN, Arm
+from suite.processes.failure import WorkerFailure
 from suite.room.quiet import available_cores
 from suite.run import accuracy
 from suite.run.measurement import Measurement

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from suite import cells, metrics, record
-from suite.cells import YARDSTICK, Arm, Cell, Side
-from suite.record import CellRecord, IntervalRecord
+from suite.plan import cells
+from suite.plan.cells import YARDSTICK, Arm, Cell, Side
+from suite.records import record
+from suite.records.record import CellRecord, IntervalRecord
 from suite.run import accuracy, attribution, judging, samples
 from suite.run.measurement import Measurement
-from suite.verdict import Outcome
+from suite.verdict import Outcome, metrics
 
 
 def to_record(run: Measurement) -> record.Record:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from suite import metrics
-from suite.cells import Arm
+from suite.plan.cells import Arm
 from suite.run.measurement import Measurement
 from suite.run.session import Session
+from suite.verdict import metrics
 
 
 def rounds(session: Session, arm: Arm, steps: int) -> dict[tuple[int, int], float]:

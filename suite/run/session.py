@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from suite import blocks, record
-from suite.cells import Arm, Side, short
-from suite.channel import Message
-from suite.failure import WorkerFailure
-from suite.pool import Group, Pool
+from suite.plan.cells import Arm, Side, short
+from suite.processes.channel import Message
+from suite.processes.failure import WorkerFailure
+from suite.processes.pool import Group, Pool
+from suite.records import record
 from suite.room.conditions import Conditions, disturbed
 from suite.room.meter import Meter
+from suite.run import blocks
 from suite.verdict import FIRST_LOOK
 
 WINDOW_S = 0.12  # long against the clock's and the barrier's own microseconds, short against a machine's moods
@@ -141,7 +142,7 @@ class Sessions:
 
         Args:
             pools: where the processes of each side come from.
-            orders: for each arm what its workers are told (see `suite.cells.describe`).
+            orders: for each arm what its workers are told (see `suite.plan.cells.describe`).
             rng: draws the order of arms.
             meter: reads the machine between blocks.
             left_s: how much of the run's budget is left.

@@ -11,7 +11,7 @@ so that P(FAIL | m >= 0 in truth) <= ALPHA_FAIL / comparisons and P(PASS | m <= 
 spread, as far as Student's t holds. There is one look: the number of pairs is fixed beforehand, and a run with more of
 them is a new run.
 
-How far t holds (tests/test_verdict_accuracy.py simulates it, docs/log.md has the figures):
+How far t holds (tests/suite/verdict/test_verdict_accuracy.py simulates it, docs/log.md has the figures):
 
 - Where k devices change nothing, the two sides of a pair have one distribution and their difference is symmetric, for
   which t errs on the safe side when tails are heavy: one seed of many that stays on a plateau moves m and s alike, and
@@ -32,8 +32,8 @@ import math
 from collections.abc import Sequence
 from statistics import NormalDist
 
-from suite.metrics import mean_and_standard_error
 from suite.verdict.decide import quantile
+from suite.verdict.metrics import mean_and_standard_error
 from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, Outcome, Verdict
 
 MARGIN = 0.05

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from suite.metrics import Interval, t_quantile
+from suite.verdict.metrics import Interval, t_quantile
 from suite.verdict.outcome import Outcome, Verdict, percent
 
 

@@ -23,8 +23,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from suite.metrics import Interval, from_logs, mean_and_standard_error
 from suite.verdict.decide import quantile
+from suite.verdict.metrics import Interval, from_logs, mean_and_standard_error
 from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, Outcome, Verdict
 from suite.verdict.paired import FIRST_LOOK, spending
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from suite.metrics import Interval
+from suite.verdict.metrics import Interval
 
 ALPHA_FAIL = 0.01  # P(any FAIL | nothing is slower) of a whole run: split over everything in it that can fail
 ALPHA_PASS = 0.05  # P(PASS | slower by the tolerance or more) of each comparison

@@ -18,8 +18,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from suite.metrics import Interval, from_logs
 from suite.verdict.decide import quantile
+from suite.verdict.metrics import Interval, from_logs
 from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, Outcome, Verdict, percent
 from suite.verdict.spread import Estimate, Learned, Middle, estimate
 

@@ -17,7 +17,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from suite.metrics import location, location_variance
+from suite.verdict.metrics import location, location_variance
 
 # Degrees of freedom of "today's tau^2 over the calibrated one": their 97.5 % quantile is a factor of 2.9 in tau, so a
 # machine three times more scattered than when it was calibrated is inside what the bound expects.

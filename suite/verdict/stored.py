@@ -8,7 +8,7 @@ same build,
 
 and s^2 is estimated from the runs themselves: delta over its root follows Student's t. That supposes that runs are
 exchangeable, which nobody can promise: three that were accepted in one sitting agree, and the next day differs. So what
-is found here is shown, and a verdict comes from a base in the same run (`suite.base.suspicion`).
+is found here is shown, and a verdict comes from a base in the same run (`suite.run.suspicion`).
 
 Where runs are too few to show how they differ, the interval rests on calibrate's figure for s, if there is one.
 
@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from suite.metrics import Interval, t_quantile
+from suite.verdict.metrics import Interval, t_quantile
 from suite.verdict.outcome import percent
 
 MIN_BASELINE_RUNS = 3  # how runs differ from one another is estimated from them, and two give no usable estimate

@@ -13,11 +13,11 @@ from typing import Any, NoReturn
 
 import pytest
 
-from suite import record
 from suite.cli import compare
 from suite.cli import render as render_command
-from suite.record import Record
-from tests import records
+from suite.records import record
+from suite.records.record import Record
+from tests.support import records
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # A sandbox needs user namespaces, which root and containers often do not have. The pages are our own.

@@ -8,12 +8,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from suite import devices
 from suite.checks.bench import Bench
 from suite.checks.draw import CHECKS
-from suite.pool import Pool
-from tests.function_cases import FUNCTION_CHECKS, search
+from suite.processes.pool import Pool
+from suite.room import devices
 from tests.mutants import Entry, entries
+from tests.support.function_cases import FUNCTION_CHECKS, search
 
 EXAMPLES = 50
 

@@ -12,10 +12,10 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
-from suite.metrics import from_values
+from suite.records import sweep as sweep_record
+from suite.records.sweep import Setting, Start, Sweep, Trained, scaled
 from suite.render.sweep_figures import signed
-from suite.sweeps import record as sweep_record
-from suite.sweeps.record import Setting, Start, Sweep, Trained, scaled
+from suite.verdict.metrics import from_values
 
 SWEEPS = Path(__file__).parents[1] / "sweeps"
 START = Start(32, 0.1)

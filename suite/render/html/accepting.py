@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from suite.baselines import AcceptedRun, Baseline
-from suite.record import Record
+from suite.records.baselines import AcceptedRun, Baseline
+from suite.records.record import Record
 from suite.render import commands
 from suite.verdict import Outcome
 
@@ -36,7 +36,7 @@ def newest(record: Record, baseline: Baseline | None) -> AcceptedRun | None:
 
 
 def view(record: Record, baseline: Baseline | None) -> View:
-    """What to type, by what the cells came to; `suite.baselines.accept` holds to the same."""
+    """What to type, by what the cells came to; `suite.records.baselines.accept` holds to the same."""
     outcomes = {cell.outcome for cell in record.cells}
     refused = ""
     if record.interrupted:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from suite.baselines import Baseline
-from suite.record import CollectiveRecord, IntervalRecord, Record
+from suite.records.baselines import Baseline
+from suite.records.record import CollectiveRecord, IntervalRecord, Record
 from suite.render.figures import as_float, interval, number
 from suite.render.html.bounds import Rows, bounded
 from suite.render.html.chart import MAX_SERIES, Axis, Chart, Point, Series, figure

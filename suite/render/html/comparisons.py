@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from suite.baselines import Baseline
-from suite.record import CheckRecord, Record
+from suite.records.baselines import Baseline
+from suite.records.record import CheckRecord, Record
 from suite.render import figures
 from suite.render.html.bounds import Rows, bounded
 from suite.render.html.chart import Span, Strip, strips

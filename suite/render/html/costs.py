@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from suite.baselines import Baseline
-from suite.record import Record
+from suite.records.baselines import Baseline
+from suite.records.record import Record
 from suite.render.figures import interval, number
 from suite.render.html.bounds import Rows, bounded
 from suite.render.stopping import WORTH, Size, Stop, stops

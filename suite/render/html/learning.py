@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from reference.closing_line import sec_per_epoch
-from suite.baselines import Baseline
-from suite.cells import short
-from suite.record import Accuracy, CellRecord, Record
+from suite.plan.cells import short
+from suite.plan.workloads import Published, published
+from suite.records.baselines import Baseline
+from suite.records.record import Accuracy, CellRecord, Record
 from suite.render import figures
 from suite.render.html.bounds import Rows, bounded
 from suite.render.html.chart import MAX_SERIES, Axis, Chart, Point, Series, figure
-from suite.workloads import Published, published
 
 MAX_CHARTS = 12
 MAX_TICKS = 10  # epochs that are each named

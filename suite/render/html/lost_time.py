@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from suite.baselines import Baseline
-from suite.diagnose import CAUSES
-from suite.record import CellRecord, IntervalRecord, Record, WaterfallRecord
+from suite.records.baselines import Baseline
+from suite.records.record import CellRecord, IntervalRecord, Record, WaterfallRecord
 from suite.render import figures
 from suite.render.html.bounds import Rows, bounded
 from suite.render.html.chart import Span, Strip, strips
+from suite.verdict.diagnose import CAUSES
 
 MAX_WATERFALLS = 24
 UNITS = ((1.0, "s"), (1e3, "ms"), (1e6, "µs"))

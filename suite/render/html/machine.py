@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from suite.baselines import Baseline
-from suite.record import Record, Session
+from suite.records.baselines import Baseline
+from suite.records.record import Record, Session
 from suite.render import figures
 from suite.render.html.accepting import newest
 from suite.render.html.bounds import Rows, bounded

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from suite.baselines import Baseline
-from suite.cells import short
 from suite.communication.projection import Projection, project
 from suite.communication.scaling_model import Expectation
-from suite.metrics import Interval
-from suite.record import Record
+from suite.plan.cells import short
+from suite.records.baselines import Baseline
+from suite.records.record import Record
 from suite.render.figures import as_float, number
 from suite.render.html.bounds import Rows, bounded
 from suite.render.html.chart import Axis, Chart, Point, Series, figure
+from suite.verdict.metrics import Interval
 
 MAX_CHARTS = 12
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from suite.baselines import Baseline
-from suite.record import Record
+from suite.records.baselines import Baseline
+from suite.records.record import Record
 from suite.render import figures
 from suite.render.html import (
     accepting,

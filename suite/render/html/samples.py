@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from suite.baselines import Baseline
-from suite.record import Record, Session
+from suite.records.baselines import Baseline
+from suite.records.record import Record, Session
 from suite.render.figures import as_float, number
 
 MAX_WINDOWS = 4_000  # of all sessions together

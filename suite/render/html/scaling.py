@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from suite.baselines import AcceptedRun, Baseline, Identity
-from suite.cells import YARDSTICK, short
-from suite.record import CellRecord, IntervalRecord, Record
+from suite.plan.cells import YARDSTICK, short
+from suite.records.baselines import AcceptedRun, Baseline, Identity
+from suite.records.record import CellRecord, IntervalRecord, Record
 from suite.render.figures import as_float
 from suite.render.html.accepting import newest
 from suite.render.html.chart import Axis, Chart, Point, Series, figure

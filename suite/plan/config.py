@@ -1,0 +1,57 @@
+"""What the user decided, as one frozen record; `options` fills it, everything else only reads it. Pure."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from suite.plan.base import Base
+from suite.plan.floors import Floor
+from suite.plan.workloads import Workload
+from suite.room.devices import Devices
+
+BUDGET_S = {"quick": 120.0, "full": 1800.0}
+# A profile's budget is stretched to this many sessions on a slow machine, because fewer decide next to nothing.
+MIN_SESSIONS = 4
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything the user decided, checked: the effective values, wherever they came from."""
+
+    root: Path  # the user's project, which relative paths start from
+    devices: Devices
+    world_sizes: tuple[int, ...]
+    trainers: tuple[str, ...]
+    checked: tuple[str, ...]  # the trainers that -m correctness checks: those asked for, or all of the table
+    workloads: tuple[Workload, ...]
+    modes: tuple[str, ...]
+    data_root: Path
+    tolerance: float
+    budget_s: float
+    min_sessions: int  # as many are measured even when they take longer; 1 where the user set the budget
+    against: Base | None
+    accept: str | None  # None, "yes" or "slower"
+    require_devices: int
+    profile: str
+    inconclusive: str
+    require_baseline: bool
+    report_dir: Path
+    floors: tuple[Floor, ...] = ()
+    explain: bool = True  # whether to say where the time goes; the commands that want a verdict alone do not
+    repeat: tuple[str, ...] = ()  # pytest's arguments that ask for the same again, but for --scaling-accept
+    calibrate: int = 0  # sessions of a calibration, in which nothing is decided early; 0 in a run that judges
+
+    def header(self) -> list[str]:
+        """The effective settings, for pytest's header and the record."""
+        names = ", ".join(workload.name for workload in self.workloads)
+        compared = f"against {self.against.label}" if self.against else "against the accepted baseline"
+        data, reports = (os.path.relpath(path, self.root) for path in (self.data_root, self.report_dir))
+        return [
+            f"scaling: devices {self.devices}, world sizes {', '.join(map(str, self.world_sizes)) or 'none'}, "
+            f"trainers {', '.join(self.trainers)}, workloads {names}, modes {', '.join(self.modes)}",
+            f"scaling: {compared}, tolerance {self.tolerance:.1%}, profile {self.profile}, "
+            f"budget {self.budget_s:.0f} s, inconclusive {self.inconclusive}, "
+            f"data {data}, reports {reports}",
+        ]

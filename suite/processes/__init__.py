@@ -1,0 +1,1 @@
+"""Worker processes: starting them, talking with them, and telling how they ended."""

@@ -1,0 +1,312 @@
+"""All records of a machine as series: what each cell took in every run, what was accepted, what changed. Pure.
+
+Records are read one after the other and reduced at once, newest first and so many at most. Their raw windows, which are
+most of a file, are not looked at; everything else is validated as ever. What cannot be read is named and never fatal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BeforeValidator
+
+from suite.plan.cells import short
+from suite.records import baselines, changes
+from suite.records.baselines import Baseline, Identity
+from suite.records.record import (
+    CellRecord,
+    Environment,
+    IntervalRecord,
+    Machine,
+    Record,
+    RecordError,
+    Session,
+    read_model,
+)
+
+MAX_RUNS = 250  # newest; a page of more would take seconds to open
+MAX_CELLS = 100
+NEAR = 2  # runs; a mark is about so far from the change it stands for (docs/history.md)
+MAX_REASON = 300
+PAGES = ("report.html", "summary.md", "record.json")  # of a run
+
+
+def _unread(_: Any) -> tuple[()]:
+    return ()
+
+
+class Digest(Record):
+    """A record without its sessions, however many raw windows those hold."""
+
+    sessions: Annotated[tuple[Session, ...], BeforeValidator(_unread)] = ()
+
+
+@dataclass(frozen=True)
+class PastRun:
+    """A run as history keeps it.
+
+    Attributes:
+        folder: the name of its folder.
+        outcomes: how many cells came to what.
+        accepted: whether the baseline has it.
+        pages: those of `PAGES` that lie in its folder.
+    """
+
+    folder: str
+    run_id: str
+    started_utc: str
+    machine: Machine
+    environment: Environment
+    outcomes: dict[str, int]
+    interrupted: bool
+    accepted: bool
+    pages: tuple[str, ...]
+
+    @property
+    def surroundings(self) -> dict[str, str]:
+        """What may change under a build: versions, driver, kernel."""
+        return {**self.environment.versions, "driver": self.machine.driver, "system": self.machine.system}
+
+
+@dataclass(frozen=True)
+class Point:
+    """What one run found for a cell; `run` is its index in `History.runs`."""
+
+    run: int
+    outcome: str
+    sec_per_epoch: IntervalRecord
+    efficiency: IntervalRecord | None
+    accuracy: float | None
+    accepted: bool
+    pinned: bool
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that was different from `run` on: a version, or a host that had not been seen before."""
+
+    run: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A change of a cell's level, with what else changed within `NEAR` runs of it.
+
+    Attributes:
+        run: the first of the new level, an index in `History.runs`.
+        before: the run of the series before it.
+        log_shift: ln(new level / old level): above 0 it became slower.
+        near: the version changes around it.
+    """
+
+    run: int
+    before: int
+    log_shift: float
+    near: tuple[Event, ...]
+
+
+@dataclass(frozen=True)
+class Series:
+    """One cell over the runs that measured it, oldest first."""
+
+    name: str
+    points: tuple[Point, ...]
+    events: tuple[Event, ...]
+    marks: tuple[Mark, ...]
+
+
+class Skipped(NamedTuple):
+    """A run folder that history could not use, and why."""
+
+    folder: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class History:
+    """Everything that was ever measured on machines of one key, as far as it is kept and can be read.
+
+    Attributes:
+        runs: oldest first.
+        cells: in the order of the newest run, then what only older ones have.
+        skipped: what could not be read.
+        older: runs beyond `MAX_RUNS`, not read.
+        left_out: cells beyond `MAX_CELLS`, without a series, of the record that has most of them.
+        baseline_problem: why accepted runs could not be told; "" where they could.
+    """
+
+    machine_key: str
+    runs: tuple[PastRun, ...]
+    cells: tuple[Series, ...]
+    skipped: tuple[Skipped, ...] = ()
+    older: int = 0
+    left_out: int = 0
+    baseline_problem: str = ""
+
+
+def read(folder: Path) -> History:
+    """The history of a machine from its folder, which bears the machine's key; an empty one where nothing is."""
+    folder = folder.resolve()
+    paths = sorted(folder.glob("runs/*/record.json"), key=lambda path: path.parent.name, reverse=True)
+    baseline, problem = _baseline(folder)
+    reader = _Reader(folder.name, baseline)
+    for path in paths[:MAX_RUNS]:
+        reader.add(path)
+    return reader.history(older=len(paths[MAX_RUNS:]), baseline_problem=problem)
+
+
+def _baseline(folder: Path) -> tuple[Baseline, str]:
+    try:
+        return baselines.read(folder.parent, folder.name), ""
+    except RecordError as error:
+        return Baseline(machine_key=folder.name), _without_path(error, baselines.path_for(folder.parent, folder.name))
+
+
+class _Reader:
+    """Reduces records as they come, newest first, so that no more than one of them is ever held."""
+
+    def __init__(self, machine_key: str, baseline: Baseline) -> None:
+        self._key, self._baseline = machine_key, baseline
+        self._accepted_runs = {run.run_id for run in baseline.runs}
+        self._runs: list[PastRun] = []
+        self._points: dict[Identity, list[Point]] = {}  # `run` counts from the newest until all are there
+        self._names: dict[Identity, str] = {}
+        self._left_out = 0
+        self._skipped: list[Skipped] = []
+
+    def add(self, path: Path) -> None:
+        """Take a record in, or note why not."""
+        try:
+            record = read_model(path, Digest)
+        except RecordError as error:
+            self._skipped.append(Skipped(path.parent.name, _without_path(error, path)))
+            return
+        if record.machine.key != self._key:
+            reason = f"measured on machine {record.machine.key}, and this is the history of {self._key}"
+            self._skipped.append(Skipped(path.parent.name, reason))
+            return
+        timed: dict[Identity, CellRecord] = {}
+        for cell in filter(lambda cell: _timed(cell, record), record.cells):
+            timed.setdefault(Identity.of(cell, record), cell)  # on one device strong and weak are one arm
+        for identity, cell in timed.items():
+            self._add_cell(identity, cell, record.run_id)
+        self._left_out = max(self._left_out, len(timed.keys() - self._points.keys()))
+        self._runs.append(
+            PastRun(
+                folder=path.parent.name,
+                run_id=record.run_id,
+                started_utc=record.started_utc,
+                machine=record.machine,
+                environment=record.environment,
+                outcomes=dict(Counter(cell.outcome.value for cell in record.cells)),
+                interrupted=record.interrupted,
+                accepted=record.run_id in self._accepted_runs,
+                pages=tuple(page for page in PAGES if (path.parent / page).is_file()),
+            )
+        )
+
+    def _add_cell(self, identity: Identity, cell: CellRecord, run_id: str) -> None:
+        if cell.sec_per_epoch is None or (identity not in self._points and len(self._points) == MAX_CELLS):
+            return
+        self._names.setdefault(identity, _name(cell))
+        holding = [run for run in self._baseline.runs if run.find(identity) is not None]
+        self._points.setdefault(identity, []).append(
+            Point(
+                run=len(self._runs),
+                outcome=cell.outcome.value,
+                sec_per_epoch=cell.sec_per_epoch,
+                efficiency=cell.efficiency,
+                accuracy=cell.accuracy,
+                accepted=any(run.run_id == run_id for run in holding),
+                pinned=run_id == next((run.run_id for run in holding if run.rebuildable), None),
+            )
+        )
+
+    def history(self, *, older: int, baseline_problem: str) -> History:
+        """All that was taken in, in the order it was measured."""
+        by_time = sorted(range(len(self._runs)), key=lambda n: (self._runs[n].started_utc, self._runs[n].folder))
+        place = {number: index for index, number in enumerate(by_time)}
+        runs = tuple(self._runs[number] for number in by_time)
+        same_name = Counter(self._names.values())
+        cells = []
+        for identity, points in self._points.items():
+            name = self._names[identity]
+            if same_name[name] > 1:
+                name = f"{name} ({identity.workload_hash} on {identity.dataset or 'no dataset'})"
+            ordered = sorted((replace(point, run=place[point.run]) for point in points), key=lambda point: point.run)
+            cells.append(_series(name, ordered, runs))
+        return History(
+            machine_key=self._key,
+            runs=runs,
+            cells=tuple(cells),
+            skipped=tuple(self._skipped),
+            older=older,
+            left_out=self._left_out,
+            baseline_problem=baseline_problem,
+        )
+
+
+def _series(name: str, points: Sequence[Point], runs: Sequence[PastRun]) -> Series:
+    of_points = [runs[point.run] for point in points]
+    events = dict(_events(of_points))  # by the point's index
+    logs = [math.log(point.sec_per_epoch.estimate) for point in points]
+    marks = []
+    for change in changes.find(logs, [run.machine.host for run in of_points]):
+        near = [at for at in events if abs(at - change.at) <= NEAR]
+        marks.append(
+            Mark(
+                run=points[change.at].run,
+                before=points[change.at - 1].run,
+                log_shift=change.log_shift,
+                near=tuple(Event(points[at].run, events[at]) for at in near),
+            )
+        )
+    return Series(
+        name=name,
+        points=tuple(points),
+        events=tuple(Event(points[at].run, text) for at, text in events.items()),
+        marks=tuple(marks),
+    )
+
+
+def _events(runs: Sequence[PastRun]) -> Iterable[tuple[int, str]]:
+    """What was different in each run from the one before it on its host; a host's first run is compared with any."""
+    latest: dict[str, PastRun] = {}
+    for index, run in enumerate(runs):
+        host = run.machine.host
+        before = latest.get(host, runs[max(index - 1, 0)])
+        texts = differences(before.surroundings, run.surroundings)
+        if latest and host not in latest:
+            texts.insert(0, f"first run on host {host}")
+        if texts:
+            yield index, ", ".join(texts)
+        latest[host] = run
+
+
+def differences(before: dict[str, str], now: dict[str, str]) -> list[str]:
+    """What has another value now, in words; what only one side knows is no change."""
+    return [f"{name} {before[name]} → {now[name]}" for name in now if before.get(name, now[name]) != now[name]]
+
+
+def _timed(cell: CellRecord, record: Record) -> bool:
+    """Whether it has a time that a logarithm can be taken of, on a workload that its record defines."""
+    return (
+        cell.sec_per_epoch is not None and cell.sec_per_epoch.estimate > 0 and cell.workload in record.workload_hashes
+    )
+
+
+def _name(cell: CellRecord) -> str:
+    what = f"{short(cell.trainer)} {cell.workload}"
+    where = f"{what}, 1 device" if cell.world_size == 1 else f"{what} {cell.mode}, {cell.world_size} devices"
+    return f"{where} (oversubscribed)" if cell.oversubscribed else where
+
+
+def _without_path(error: RecordError, path: Path) -> str:
+    """A message as a page shows it, which is read on other machines; a broken file may have put anything into it."""
+    return str(error).removeprefix(f"{path}: ")[:MAX_REASON]

@@ -1,0 +1,349 @@
+"""The record of one run: everything that was measured and under which circumstances, as one validated JSON file.
+
+The raw samples are in it; every figure of a summary can be computed again from them. Records from elsewhere are taken
+for hostile: they are size-limited, parsed as JSON only, and validated field by field, unknown fields refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+
+from suite.plan.cells import Side
+from suite.plan.workloads import Workload
+from suite.room.conditions import Conditions
+from suite.verdict import Outcome
+from suite.verdict.diagnose import Point
+from suite.verdict.metrics import Interval
+
+# 2: what a run was compared with, by side; every rule's own outcome; conditions of each block.
+# 3: where the time went (probes and waterfalls), collectives.
+# 4: trained nets by mode, with batch, rate and losses; before, there were those of strong scaling alone.
+SCHEMA_VERSION = 4
+MAX_RECORD_BYTES = 64 * 1024 * 1024
+MAX_DIGITS = 20
+
+Model = TypeVar("Model", bound=BaseModel)
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class RecordError(ValueError):
+    """A file is not a record that this version can read."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Machine(_Part):
+    """Where a run took place. `key` is hardware and topology alone; `host` tells machines of one key apart."""
+
+    key: str
+    host: str
+    cpu_model: str
+    cpu_cores: int
+    memory_bytes: int
+    gpus: tuple[str, ...] = ()
+    gpu_topology: str = ""
+    driver: str = ""
+    system: str
+
+
+class Environment(_Part):
+    """What may change on a machine between runs."""
+
+    versions: dict[str, str]
+    commit: str
+    dirty: bool
+    main: str = ""  # the branch that changes go to, as git names it here; empty where there is none, or nobody looked
+
+
+class ArmRecord(_Part):
+    """One thing that was timed."""
+
+    id: str
+    side: Side
+    trainer: str
+    workload: str
+    mode: str
+    world_size: int
+    global_batch: int
+    lr: Finite
+    processes: Literal["one", "per-device"]
+    steps_per_window: int
+    gradient_bytes: int = 0  # that a replica has to exchange at every step; 0 where it is not known
+
+
+class BaseRecord(_Part):
+    """What the candidate was compared with in the same sessions, and what its workers ran."""
+
+    side: Side
+    kind: str
+    label: str
+    commit: str | None = None
+    versions: dict[str, str] = Field(default_factory=dict)
+
+
+class Window(_Part):
+    """One timed window: `duration_ns` of every rank (the slowest counts) for the arm's `steps_per_window` steps."""
+
+    arm: str
+    block: int
+    duration_ns: tuple[int, ...]
+
+
+class Probe(_Part):
+    """One window of a diagnostic variant (`suite.verdict.diagnose.POINTS`), without the feed unless the variant has it.
+
+    `cell` is that whose waterfall it is part of; `duration_ns` has every rank that took part.
+    """
+
+    cell: str
+    side: Side
+    point: Point
+    round: int
+    steps: int
+    duration_ns: tuple[int, ...]
+
+
+class Session(_Part):
+    """One set of fresh processes; windows in the order they were timed.
+
+    `conditions` has what was seen of the machine during each block; the blocks in `left_out` were disturbed, which
+    their conditions say and not their times.
+    """
+
+    number: int
+    started_utc: str
+    wall_s: Finite
+    windows: tuple[Window, ...]
+    conditions: tuple[Conditions, ...] = ()
+    left_out: tuple[int, ...] = ()
+    probes: tuple[Probe, ...] = ()
+    load_before: Finite | None = None  # schema 1
+
+
+class IntervalRecord(_Part):
+    """An estimate with its 95 % interval over sessions; none from a single session."""
+
+    estimate: Finite
+    low: Finite | None = None
+    high: Finite | None = None
+
+
+def interval(found: Interval) -> IntervalRecord:
+    """As a record keeps it."""
+    return IntervalRecord(estimate=found.estimate, low=found.low, high=found.high)
+
+
+class Accuracy(_Part):
+    """Really trained epochs: the workload's own recipe, with `batch` and `lr` as this mode and world size have them.
+
+    On one device the mode is "strong", as for an arm. `loss` is the mean training loss of each epoch, None where it was
+    not finite; there is none where the trainer's step returns none.
+    """
+
+    trainer: str
+    workload: str
+    mode: str = "strong"
+    world_size: int
+    batch: int | None = None
+    lr: Finite | None = None
+    seed: int = 1
+    dataset: str
+    train_samples: int
+    test_samples: int
+    per_epoch: tuple[Finite, ...]
+    train_s: tuple[Finite, ...]
+    loss: tuple[Finite | None, ...] = ()
+    shortened: str = ""
+
+
+class CheckRecord(_Part):
+    """What one rule found for a cell: its time beside a base, a floor, an accuracy."""
+
+    rule: str
+    against: str
+    outcome: Outcome
+    reason: str
+    ratio: IntervalRecord | None = None
+    counts: bool = True  # whether it decides the cell, or is only shown beside what does
+
+
+class BarRecord(_Part):
+    """One part of the gap between ideal and measured time.
+
+    `causes` are names of `suite.verdict.diagnose.CAUSES`; more than one where they could not be told apart.
+    """
+
+    causes: tuple[str, ...]
+    step_s: IntervalRecord  # seconds a step; negative where it saves time
+
+
+class WaterfallRecord(_Part):
+    """Where a step's time went: `ideal_s` plus all bars is `measured_s`."""
+
+    side: Side
+    sessions: int
+    ideal_s: IntervalRecord
+    measured_s: IntervalRecord
+    bars: tuple[BarRecord, ...]
+    sentence: str
+    notes: tuple[str, ...] = ()  # why causes could not be told apart
+
+
+class CollectivePoint(_Part):
+    """One message size of a sweep; `samples_s` are seconds a call, the slowest rank's, one value a round."""
+
+    size_bytes: int
+    samples_s: tuple[Finite, ...]
+    time_s: IntervalRecord
+    algbw_gb_per_s: Finite
+    busbw_gb_per_s: Finite
+
+
+class CollectiveRecord(_Part):
+    """A sweep of one collective, and the straight line t = alpha + beta * bytes through it."""
+
+    collective: Literal["all_reduce"]
+    algorithm: str  # a name of `reference.all_reduce.ALL_REDUCE` in one process, or a backend of torch.distributed
+    world_size: int
+    devices: tuple[str, ...]
+    points: tuple[CollectivePoint, ...]
+    alpha_s: IntervalRecord | None = None
+    beta_s_per_byte: IntervalRecord | None = None
+    error: str = ""  # why it could not be measured
+
+
+class CellRecord(_Part):
+    """A cell's outcome and figures. A cell that ended in ERROR has no figures."""
+
+    id: str
+    trainer: str
+    workload: str
+    mode: str
+    world_size: int
+    oversubscribed: bool
+    outcome: Outcome
+    reason: str
+    details: str = ""
+    sessions: int = 0
+    sec_per_epoch: IntervalRecord | None = None
+    samples_per_s: IntervalRecord | None = None
+    efficiency: IntervalRecord | None = None
+    efficiency_note: str = ""
+    speedup: IntervalRecord | None = None
+    slowdown: IntervalRecord | None = None
+    checks: tuple[CheckRecord, ...] = ()
+    warning: str = ""
+    accuracy: Finite | None = None
+    accuracy_note: str = ""  # why there is none
+    devices: tuple[str, ...] = ()
+    waterfalls: tuple[WaterfallRecord, ...] = ()  # the candidate's, and after a FAIL the base's beside it
+    waterfall_note: str = ""  # why there is none
+
+
+class Record(_Part):
+    """One run."""
+
+    schema_version: Literal[1, 2, 3, 4] = 4
+    run_id: str
+    started_utc: str
+    wall_s: Finite
+    interrupted: bool = False
+    settings: tuple[str, ...]
+    repeat: tuple[str, ...] = ()  # pytest's arguments that measure it again, but for --scaling-accept
+    tolerance: Finite
+    against: str | None
+    bases: tuple[BaseRecord, ...] = ()
+    planned: int = 0
+    seed: int
+    machine: Machine
+    environment: Environment
+    workloads: dict[str, Workload]
+    workload_hashes: dict[str, str]
+    datasets: dict[str, str]
+    epoch_samples: dict[str, int]
+    plan: tuple[str, ...] = ()  # what the run was going to do
+    neighbours: tuple[str, ...] = ()  # what else used the machine before the first session
+    arms: tuple[ArmRecord, ...]
+    sessions: tuple[Session, ...]
+    accuracies: tuple[Accuracy, ...]
+    cells: tuple[CellRecord, ...]
+    collectives: tuple[CollectiveRecord, ...] = ()
+
+    @field_validator("cells")
+    @classmethod
+    def _weak_cells_showed_strong_ones(
+        cls, cells: tuple[CellRecord, ...], info: ValidationInfo
+    ) -> tuple[CellRecord, ...]:
+        """Take out what older schemas say of weak cells: nets were trained at strong scaling alone."""
+        if info.data.get("schema_version", SCHEMA_VERSION) >= 4:
+            return cells
+        nothing = {
+            "accuracy": None,
+            "accuracy_note": "this record is of a version that trained at strong scaling alone",
+        }
+        return tuple(
+            cell.model_copy(update=nothing) if cell.mode == "weak" and cell.world_size > 1 else cell for cell in cells
+        )
+
+
+def read_model(path: Path, model: type[Model]) -> Model:
+    """Read a JSON file of ours as `model`.
+
+    Raises:
+        RecordError: missing, too large, truncated, foreign, or of a newer schema; the message says which, and the path.
+    """
+    try:
+        if path.stat().st_size > MAX_RECORD_BYTES:
+            raise RecordError(f"larger than {MAX_RECORD_BYTES} bytes; not a record of ours")
+        content = json.loads(path.read_text(encoding="utf-8"), parse_int=_whole)
+    except RecordError as error:
+        raise RecordError(f"{path}: {error}") from None
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{path}: not a whole JSON file (truncated?)") from error
+    version = content.get("schema_version") if isinstance(content, dict) else None
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise RecordError(
+            f"{path}: schema version {version} is newer than {SCHEMA_VERSION}; update torch-scaling-suite"
+        )
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise RecordError(f"{path}: {'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']}") from error
+
+
+def _whole(digits: str) -> int:
+    """A number that no float can hold would break whatever reckons with it."""
+    if len(digits) > MAX_DIGITS:
+        raise RecordError(f"a whole number of {len(digits)} digits; a record of ours has {MAX_DIGITS} at most")
+    return int(digits)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write `text` to `path`, so that a reader sees the old file or the new one and never half of it.
+
+    Raises:
+        OSError: the folder cannot be made or written; what was at `path` is untouched then.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

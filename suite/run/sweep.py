@@ -1,0 +1,153 @@
+"""Trains the nets of a sweep on real workers: one group of processes for each world size, kept from net to net.
+
+Deadlines come from a trial: one step and a small evaluation, trained with the same command. A group that breaks is
+started again for the next net; a world size whose nets fail one after the other is given up.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from suite.base.sides import Sides
+from suite.plan import cells
+from suite.plan.cells import Arm, Cell, short
+from suite.processes.failure import WorkerFailure
+from suite.processes.pool import Group
+from suite.records.sweep import Setting, Trained
+from suite.run import preparing
+from suite.run.learning import learn
+from suite.run.measurement import Measurement
+from suite.run.session import FIRST_STEP_TIMEOUT_S, PATIENCE, Say, processes
+
+LEAST_EPOCH_S = 20.0  # a deadline is for what hangs and not for what is slow
+GIVEN_UP_AFTER = 3  # failures in a row
+
+
+class GivenUp(Exception):
+    """Nets of this world size have failed one after the other, and no more are tried."""
+
+
+class Trainings:
+    """The workers of a sweep. Use it as a context manager: leaving it leaves no process and no folder behind."""
+
+    def __init__(self, run: Measurement, root: Path, epochs: int, warmup_epochs: int) -> None:
+        """Start the launcher.
+
+        Args:
+            run: with the one trainer and workload; its cells are the world sizes.
+            root: the user's project, which workers may import from.
+            epochs: of a training.
+            warmup_epochs: in which the rate climbs, where a setting wants that.
+        """
+        self._run, self._epochs, self._warmup_epochs = run, epochs, warmup_epochs
+        self._sides = Sides(run.config.devices.kind, root)
+        self._groups: dict[int, Group] = {}
+        self._started = 0
+        self._step_s: dict[tuple[int, int], float] = {}
+        self._in_a_row: Counter[int] = Counter()
+
+    def __enter__(self) -> Trainings:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._sides:
+            if error is None:
+                for group in self._groups.values():
+                    group.close()
+
+    def prepare(self, say: Say) -> None:
+        """Ask a worker what the trainer is and have it load the dataset; `run` knows both afterwards.
+
+        Raises:
+            WorkerFailure: the trainer or the dataset cannot be used.
+        """
+        arms = [_arm(cell) for cell in self._run.cells]
+        preparing.prepare(self._run, self._sides, arms, say)
+        for failure in self._run.lost.values():
+            raise failure
+
+    def train(self, wanted: Setting, seed: int, say: Say) -> Trained:
+        """Train one net, on workers that may have trained others.
+
+        Raises:
+            WorkerFailure: a rank died, raised or was silent; the next net gets fresh workers.
+            GivenUp: too many before it did.
+        """
+        size = wanted.world_size
+        if self._in_a_row[size] >= GIVEN_UP_AFTER:
+            raise GivenUp(f"{GIVEN_UP_AFTER} nets in a row failed on {size} device(s)")
+        try:
+            group = self._group(size)
+            order, recipe = {**self._order(size), "seed": seed}, self._recipe(wanted)
+            epoch_s = self._epoch_s(group, order, recipe)
+            name = f"{short(self._cell(size).trainer)} on {size} device(s)"
+            climb = " after warm-up" if wanted.warmup else ""
+            what = f"{name}, batch {wanted.batch}, lr {wanted.lr:g}{climb}, seed {seed}"
+            curve = learn(group.request, order, recipe, epoch_s, what, say)
+        except WorkerFailure:
+            self._in_a_row[size] += 1
+            self._groups.pop(size, None)
+            raise
+        self._in_a_row[size] = 0
+        assert curve is not None, "a group raises where it cannot answer"
+        return Trained(
+            **wanted._asdict(),
+            seed=seed,
+            per_epoch=curve.per_epoch,
+            train_s=curve.train_s,
+            oversubscribed=self._run.config.devices.oversubscribed(size),
+        )
+
+    def _group(self, size: int) -> Group:
+        if size not in self._groups:
+            self._started += 1
+            name = f"sweep-{self._started}-{size}"
+            group = self._sides.pools["candidate"].launch(name, processes(self._order(size)))
+            group.wait_connected()
+            self._groups[size] = group
+        return self._groups[size]
+
+    def _order(self, size: int) -> dict[str, Any]:
+        return self._run.orders[_arm(self._cell(size))]
+
+    def _cell(self, size: int) -> Cell:
+        return next(cell for cell in self._run.cells if cell.world_size == size)
+
+    def _recipe(self, wanted: Setting) -> dict[str, Any]:
+        recipe = self._run.config.workloads[0].accuracy
+        assert recipe is not None, "a workload without a recipe is refused before"
+        climb = {"start": wanted.lr / wanted.world_size, "epochs": self._warmup_epochs}
+        return {
+            "dataset": self._run.datasets[recipe.dataset],
+            "batch": wanted.batch,
+            "lr": wanted.lr,
+            "epochs": self._epochs,
+            "init": recipe.init,
+            "samples": None,
+            "warmup": climb if wanted.warmup else None,
+        }
+
+    def _epoch_s(self, group: Group, order: dict[str, Any], recipe: dict[str, Any]) -> float:
+        """How long an epoch may take: many times what a trial of one step did, once everything was warm."""
+        batch = int(recipe["batch"])
+        known = (int(order["world_size"]), batch)
+        if known not in self._step_s:
+            trial = {**recipe, "samples": batch, "epochs": 1, "warmup": None}
+            for _ in range(2):
+                begun = time.monotonic()
+                group.request("train", FIRST_STEP_TIMEOUT_S, arm=order, recipe=trial, epoch=0)
+                self._step_s[known] = time.monotonic() - begun
+        dataset = recipe["dataset"]
+        steps: int = sum(math.ceil(dataset[part] / batch) for part in ("train_samples", "test_samples"))
+        return max(LEAST_EPOCH_S, PATIENCE * steps * self._step_s[known])
+
+
+def _arm(cell: Cell) -> Arm:
+    return cells.arm("candidate", cell.trainer, cell)

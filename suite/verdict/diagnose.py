@@ -1,0 +1,280 @@
+"""Where a step's time went: from the times of diagnostic variants to bars that add up to the gap. Pure.
+
+A step on k devices should take 1/k of one device's (strong scaling) or as long as that (weak). What it takes beyond is
+explained by telescoping variants, each of which adds one thing to the one before, so that their differences sum to the
+gap and nothing is left over. All but the first and the last train on one minibatch that stays in memory (`resident`):
+
+    one_resident / k  1/k of the whole batch on one device            (weak: all of one_resident)
+    part              one device on a k-th of the batch               + small batch
+    plain             k independent plain steps at once, typical rank + contention, as plain less plain_alone
+                      the slowest rank                                + imbalance
+    unsynced          the trainer on k devices, without its exchange  + overhead
+    resident          its whole step                                  + exchange
+
+What the feed adds, from `one` less `one_resident` over k to `step` less `resident`, stands apart.
+
+A variant that could not be timed merges the causes on both its sides into one bar. Imbalance is taken from the
+trainer's own ranks where these can run without waiting for one another, and from the plain steps otherwise. The typical
+rank is the median one, of two the faster: a mean would book half of what a slow rank costs under another name.
+
+Not covered: what overlaps. An exchange hidden behind the backward costs nothing here, because only what makes a step
+longer is seen; the exchange's bar is the exposed part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median_low
+from typing import Literal, NamedTuple
+
+from suite.verdict.metrics import Bounds, Interval, from_values, location, lower_bound
+
+Point = Literal["one", "one_resident", "part", "plain_alone", "plain", "unsynced", "resident", "step"]
+NEEDED: tuple[Point, ...] = ("one", "one_resident", "resident", "step")
+
+MANY = 1000  # sessions; more change no quantile of t that could be seen
+NAMING_ERROR = 0.05  # P(a part is named that costs nothing) of one waterfall, shared by all its parts
+
+CAUSES = {
+    "small batch": "a k-th of the batch takes longer than a k-th of the time",
+    "contention": "devices at work at once slow one another down",
+    "imbalance": "the slowest rank takes longer than the typical one",
+    "overhead": "the trainer itself, without any exchange: serial dispatch, copies",
+    "exchange": "the exposed part of the gradients' exchange",
+    "feed": "waiting for data",
+}
+
+OWN_WORK = "one device's own work"  # not lost by scaling, but a base's may be shorter
+
+# Of one session: for every window, the seconds a step of each rank.
+Rounds = Mapping[Point, Sequence[Sequence[float]]]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One part of the gap: seconds a step. Several causes are those that could not be told apart."""
+
+    causes: tuple[str, ...]
+    step_s: Interval
+
+    @property
+    def name(self) -> str:
+        """As it is shown."""
+        return self.causes[0] if len(self.causes) == 1 else f"{' + '.join(self.causes)}, not separable"
+
+
+@dataclass(frozen=True)
+class Waterfall:
+    """`ideal_s` plus all bars is `measured_s`, to rounding.
+
+    Attributes:
+        sessions: that had all variants.
+        gap_s: between the two.
+        slow_rank: which rank was slowest on average where ranks ran independently; None where there was only one.
+    """
+
+    sessions: int
+    ideal_s: Interval
+    measured_s: Interval
+    gap_s: Interval
+    bars: tuple[Bar, ...]
+    slow_rank: int | None = None
+
+    def bar(self, cause: str) -> Bar | None:
+        """The bar of one cause alone."""
+        return next((bar for bar in self.bars if bar.causes == (cause,)), None)
+
+    @property
+    def named(self) -> Bar | None:
+        """The largest bar that its interval supports; None where it supports none."""
+        found = supported([bar.step_s for bar in self.bars], self.sessions)
+        return None if found is None else self.bars[found]
+
+
+@dataclass(frozen=True)
+class Growth:
+    """By how much a candidate's step is longer than its base's: seconds a step, over sessions that timed both.
+
+    Attributes:
+        sessions: how many.
+        whole_s: the step.
+        parts: their sum is `whole_s`, to rounding; the first is one device's own work.
+    """
+
+    sessions: int
+    whole_s: Interval
+    parts: tuple[Bar, ...]
+
+    @property
+    def named(self) -> Bar | None:
+        """The largest part that its interval supports and that the whole has room for; None where there is none."""
+        found = supported([part.step_s for part in self.parts], self.sessions, most_s=self.whole_s.high)
+        return None if found is None else self.parts[found]
+
+
+def supported(parts_s: Sequence[Bounds], sessions: int, *, most_s: float | None = None) -> int | None:
+    """Which part may be named: the largest of those whose one-sided lower bound is above zero.
+
+    The bounds share `NAMING_ERROR` evenly (Bonferroni; docs/diagnosis.md), because the largest is picked after looking
+    at all of them.
+
+    Args:
+        parts_s: seconds, with 95 % t-intervals over sessions.
+        sessions: how many.
+        most_s: parts with a larger estimate are not plausible, and are not named.
+
+    Returns:
+        Its index; None where no part may be named, and always from one session.
+    """
+    found, df = [], min(sessions, MANY) - 1.0
+    for index, part in enumerate(parts_s):
+        low = lower_bound(part, df, NAMING_ERROR / max(2, len(parts_s)))  # never above the end of what is shown
+        if low is not None and low > 0 and (most_s is None or part.estimate <= most_s):
+            found.append(index)
+    return max(found, key=lambda index: parts_s[index].estimate, default=None)
+
+
+def outdone(parts_s: Sequence[Bounds], named: int) -> bool:
+    """Whether another part may cost more than the named one's estimate, or have no interval that says."""
+    most_s = parts_s[named].estimate
+    return any(i != named and (part.high is None or part.high > most_s) for i, part in enumerate(parts_s))
+
+
+class Times(NamedTuple):
+    """Seconds a step of one variant in one session."""
+
+    typical_s: float  # the median rank's, of an even number the lower
+    slowest_s: float
+    ranks: int  # that have times of their own
+
+
+def waterfall(sessions: Sequence[Rounds], *, mode: str, world_size: int) -> Waterfall | None:
+    """The waterfall of one cell.
+
+    Args:
+        sessions: those without all of `NEEDED` do not count, and of the others only the variants that all have.
+        mode: the cell's, "strong" or "weak".
+        world_size: k, at least 2.
+
+    Returns:
+        None where no session counts.
+    """
+    whole = [rounds for rounds in sessions if _is_whole(rounds)]
+    if not whole:
+        return None
+    common = [point for point in whole[0] if all(rounds.get(point) for rounds in whole)]
+    taken = [_taken(rounds, common, mode, world_size) for rounds in whole]
+    return Waterfall(
+        sessions=len(whole),
+        ideal_s=from_values([found.ideal_s for found in taken]),
+        measured_s=from_values([found.measured_s for found in taken]),
+        gap_s=from_values([found.measured_s - found.ideal_s for found in taken]),
+        bars=tuple(Bar(causes, from_values([found.bars[causes] for found in taken])) for causes in taken[0].bars),
+        slow_rank=_slow_rank(whole, common),
+    )
+
+
+def growth(candidate: Sequence[Rounds], base: Sequence[Rounds], *, mode: str, world_size: int) -> Growth | None:
+    """What a candidate spends more time on than its base, session by session.
+
+    Args:
+        candidate: of every session.
+        base: of the same sessions, in the same order; one counts where both sides have all of `NEEDED`.
+        mode: the cell's, "strong" or "weak".
+        world_size: k, at least 2.
+
+    Returns:
+        None where no session counts.
+    """
+    both = [pair for pair in zip(candidate, base, strict=True) if all(map(_is_whole, pair))]
+    if not both:
+        return None
+    common = [point for point in both[0][0] if all(rounds.get(point) for pair in both for rounds in pair)]
+    taken = [[_taken(rounds, common, mode, world_size) for rounds in pair] for pair in both]
+    own = Bar((OWN_WORK,), from_values([new.ideal_s - old.ideal_s for new, old in taken]))
+    bars = [
+        Bar(causes, from_values([new.bars[causes] - old.bars[causes] for new, old in taken]))
+        for causes in taken[0][0].bars
+    ]
+    whole = from_values([new.measured_s - old.measured_s for new, old in taken])
+    return Growth(len(taken), whole, (own, *bars))
+
+
+class _Taken(NamedTuple):
+    """One step of one session, taken apart: seconds."""
+
+    ideal_s: float
+    measured_s: float
+    bars: dict[tuple[str, ...], float]
+
+
+def _is_whole(rounds: Rounds) -> bool:
+    return all(rounds.get(point) for point in NEEDED)
+
+
+def _taken(rounds: Rounds, points: Sequence[Point], mode: str, world_size: int) -> _Taken:
+    times = {point: _times(rounds[point]) for point in points}
+    share = 1 / world_size if mode == "strong" else 1.0
+    return _Taken(times["one"].slowest_s * share, times["step"].slowest_s, _chain(times, mode, share))
+
+
+def _times(windows: Sequence[Sequence[float]]) -> Times:
+    typical, slowest = [median_low(ranks) for ranks in windows], [max(ranks) for ranks in windows]
+    return Times(location(typical), location(slowest), min(map(len, windows)))
+
+
+def _chain(times: Mapping[Point, Times], mode: str, share: float) -> dict[tuple[str, ...], float]:
+    """Seconds a step of each bar, in one session."""
+    start = times["one_resident"].slowest_s * share
+    levels: list[tuple[str, float | None]] = []
+    level: float | None = start
+    if mode == "strong":
+        level = times["part"].slowest_s if "part" in times else None
+        levels.append(("small batch", level))
+    contention = None
+    if "plain" in times and "plain_alone" in times:
+        contention = times["plain"].typical_s - times["plain_alone"].typical_s
+    level = _above(level, contention)
+    levels.append(("contention", level))
+    apart = times.get("unsynced")
+    if apart is None or apart.ranks == 1:  # one process drives all devices, and only the plain steps tell them apart
+        apart = times.get("plain")
+    level = _above(level, None if apart is None else apart.slowest_s - apart.typical_s)
+    levels.append(("imbalance", level))
+    levels.append(("overhead", times["unsynced"].slowest_s if "unsynced" in times else None))
+    levels.append(("exchange", times["resident"].slowest_s))
+    feed = times["step"].slowest_s - times["resident"].slowest_s
+    feed -= (times["one"].slowest_s - times["one_resident"].slowest_s) * share
+    return {**_bars(start, levels), ("feed",): feed}
+
+
+def _above(level: float | None, added: float | None) -> float | None:
+    return None if level is None or added is None else level + added
+
+
+def _bars(start: float, levels: Sequence[tuple[str, float | None]]) -> dict[tuple[str, ...], float]:
+    """Differences of neighbouring levels; causes up to the next known one share a bar."""
+    bars: dict[tuple[str, ...], float] = {}
+    merged: tuple[str, ...] = ()
+    for cause, level in levels:
+        merged += (cause,)
+        if level is not None:
+            bars[merged] = level - start
+            start, merged = level, ()
+    return bars
+
+
+def _slow_rank(sessions: Sequence[Rounds], common: Sequence[Point]) -> int | None:
+    windows = [
+        ranks
+        for point in ("unsynced", "plain")
+        if point in common
+        for rounds in sessions
+        for ranks in rounds[point]
+        if len(ranks) > 1
+    ]
+    if not windows:
+        return None
+    means = [fmean(window[rank] for window in windows) for rank in range(min(map(len, windows)))]
+    return max(range(len(means)), key=means.__getitem__)

@@ -1,0 +1,79 @@
+"""The examples for CI systems: options that exist, actions pinned, no more rights than needed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from suite.options import OPTIONS
+from suite.records.record import CellRecord
+from tests.support.project import REPOSITORY
+
+PAGE = (REPOSITORY / "docs" / "ci.md").read_text(encoding="utf-8")
+EXAMPLES = dict(
+    zip(("GitHub", "GitLab", "Jenkins"), re.findall(r"```(?:yaml|groovy)\n(.*?)```", PAGE, re.DOTALL), strict=True)
+)
+PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md")])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_option_that_a_page_names_exists(page: Path) -> None:
+    known = {f"--scaling-{option.name}" for option in OPTIONS}
+    named = set(re.findall(r"--scaling-[a-z][a-z-]*[a-z]", page.read_text(encoding="utf-8")))
+    assert named <= known, sorted(named - known)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_every_example_runs_pytest_and_keeps_what_it_wrote(example: str) -> None:
+    text = EXAMPLES[example]
+    assert "pytest -m gpu" in text
+    assert "--junitxml=junit.xml" in text
+    assert "reports/*/runs/" in text
+    assert re.search("always", text), "what failed is what somebody wants to look at"
+
+
+def test_actions_are_pinned_to_a_commit_with_its_version_beside_it() -> None:
+    used = re.findall(r"uses: (.*)", EXAMPLES["GitHub"])
+    assert len(used) >= 2
+    for action in used:
+        assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action), action
+
+
+def test_the_github_job_may_read_the_repository_and_nothing_else() -> None:
+    text = EXAMPLES["GitHub"]
+    assert "\npermissions: {}\n" in text
+    assert re.findall(
+        r"^      (\w+): (\w+)$", text.partition("    permissions:\n")[2].partition("    env:")[0], re.M
+    ) == [("contents", "read")]
+    assert "pull_request_target" not in text
+    assert "persist-credentials: false" in text
+    assert "head.repo.full_name == github.repository" in text, "no stranger's code on a machine of one's own"
+
+
+def test_no_text_that_a_stranger_chose_reaches_a_shell() -> None:
+    scripts = EXAMPLES["GitHub"].partition("steps:")[2]
+    for expression in re.findall(r"\$\{\{(.*?)\}\}", scripts):
+        names = set(re.findall(r"github(?:\.\w+)+", expression))
+        assert names <= {"github.event_name"}, expression
+
+
+def test_every_property_of_junit_is_explained() -> None:
+    table = PAGE.partition("## What JUnit has")[2].partition("\n## ")[0]
+    named = set(
+        re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in table.splitlines() if line.startswith("| `")))
+    )
+    figures = {
+        "sec_per_epoch",
+        "samples_per_s",
+        "efficiency",
+        "speedup",
+        "slowdown",
+        "accuracy",
+        "efficiency_note",
+        "warning",
+    }
+    assert figures <= CellRecord.model_fields.keys()
+    cause = {"largest_cause", "largest_cause_s", "lost_time"}
+    assert named == figures | cause | {"verdict", "reason", "run_id", "report"}

@@ -1,0 +1,278 @@
+"""The scripts of docs/evidence that measure: what they keep, refuse and show. One run is real."""
+
+from __future__ import annotations
+
+import math
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from docs.evidence import log, quiet_room, runs
+from docs.evidence.recording import RecordedSession
+from suite.base.git import git
+from suite.plan import cells
+from suite.plan.cells import Cell
+from suite.plan.workloads import BUILT_IN
+from suite.properties import contract
+from suite.room import quiet
+from suite.room.quiet import available_cores
+from tests.support import records
+from tests.support.recordings import run_record, sessions
+
+needs_two_cores = pytest.mark.skipif(len(available_cores()) < 2, reason="two CPU workers need two cores")
+
+
+def line(kind: str, outcome: str, wall_s: float, **changes: Any) -> log.Line:
+    return {
+        "kind": kind,
+        "outcome": outcome,
+        "wall_s": wall_s,
+        "commit": "c1",
+        "trees": ["a", "b"],
+        "dirty": False,
+        **changes,
+    }
+
+
+class TestLog:
+    """A line a run."""
+
+    def test_a_torn_line_loses_no_other(self, tmp_path: Path) -> None:
+        path = tmp_path / "runs.jsonl"
+        assert log.read_log(path) == []
+        log.append(path, {"run": 1})
+        with path.open("a") as file:
+            file.write('{"run": 2, "outc')
+        log.append(path, {"run": 3})
+        with pytest.raises(ValueError, match=r"line 2: not JSON .*; remove the line"):
+            log.read_log(path)
+        first, _, last = path.read_text().splitlines()
+        path.write_text(f"{first}\n{last}\n")
+        assert log.read_log(path) == [{"run": 1}, {"run": 3}]
+
+    def test_runs_of_other_code_are_refused(self) -> None:
+        here = {"commit": "c2", "trees": ["a", "b"], "dirty": False}
+        log.check_same_code([line("10", "FAIL", 1.0)], here)  # another commit of the same code
+        with pytest.raises(ValueError, match=r"uncommitted changes.*commit, or --mixed"):
+            log.check_same_code([], here | {"dirty": True})
+        for other in ({"trees": ["a", "x"]}, {"dirty": True}):
+            with pytest.raises(ValueError, match=r"runs of other code \(commit c1\): name another --log"):
+                log.check_same_code([line("10", "FAIL", 1.0, **other)], here)
+        with pytest.raises(ValueError, match="lean on calibration a-run, these on None: name another --log"):
+            log.check_same_code([line("10", "FAIL", 1.0, calibration="a-run")], here)
+
+    def test_the_state_of_the_code_is_that_of_its_folders(self, tmp_path: Path) -> None:
+        git(tmp_path, "init", "-q")
+        identity = ("-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "commit.gpgsign=false")
+
+        def commit() -> None:
+            git(tmp_path, "add", ".")
+            git(tmp_path, *identity, "commit", "-q", "-m", "a change")
+
+        for folder in (*log.CODE, "docs"):
+            (tmp_path / folder).mkdir()
+            (tmp_path / folder / "file").write_text("1")
+        commit()
+        first = log.code_state(tmp_path)
+        (tmp_path / "docs" / "file").write_text("2")
+        assert log.code_state(tmp_path) == first
+        commit()
+        second = log.code_state(tmp_path)
+        assert (second["trees"], second["dirty"]) == (first["trees"], False)
+        assert second["commit"] != first["commit"]
+        (tmp_path / "suite" / "new").write_text("untracked counts: it can be imported")
+        assert log.code_state(tmp_path)["dirty"]
+        commit()
+        assert log.code_state(tmp_path)["trees"] != first["trees"]
+
+
+class TestRuns:
+    """Real runs: what is kept of them, and what is still missing."""
+
+    def test_what_is_missing_is_drawn_kind_by_kind(self) -> None:
+        wanted = runs.parse_wanted("unchanged=3,10=1")
+        assert wanted == {"unchanged": 3, "10": 1}
+        done = [line("unchanged", "PASS", 50.0), line("10", "FAIL", 50.0), line("10", "ERROR", 5.0)]
+        assert runs.missing(done, wanted) == ["unchanged", "unchanged"]
+        for wrong in ("7=3", "10", "10=many"):
+            with pytest.raises(ValueError, match="KIND one of unchanged, 10, 5, 3"):
+                runs.parse_wanted(wrong)
+
+    def test_a_run_is_kept_small_and_whole(self) -> None:
+        kept = runs.line_of(run_record(), "10")
+        assert (kept["outcome"], kept["planted"], kept["wall_s"]) == ("FAIL", 0.10, 100.0)
+        assert (kept["ratio"], kept["sessions"], kept["reason"]) == ([1.1, 1.05, 1.15], 1, "slower")
+        assert kept["log_ratios_1e4"] == [[-328, 308]]
+        lost = runs.line_of(run_record(arms=[], sessions=[]), "10")
+        assert (lost["sessions"], lost["log_ratios_1e4"]) == (0, [])
+        with pytest.raises(RuntimeError, match="run 10: 2 cells, expected one"):
+            runs.line_of(records.make(), "10")
+
+    def test_the_table_counts_outcomes_and_times(self) -> None:
+        kept = [
+            line("unchanged", "PASS", 50.0),
+            line("unchanged", "INCONCLUSIVE", 130.0),
+            line("unchanged", "FAIL", 40.0),
+        ]
+        kept += [line("10", "FAIL", 50.0), line("10", "FAIL", 70.0), line("10", "ERROR", 10.0)]
+        rows = runs.table(kept).splitlines()
+        assert rows[2] == "| unchanged | 3 | 1 | 1 | 1 | 0 | 66.7% [9.4%, 99.2%] | 50 | 130 | - | - | - |"
+        assert rows[3] == "| 10 % slower | 3 | 2 | 0 | 0 | 1 | 66.7% [9.4%, 99.2%] | 50 | 70 | 1 | 2 | 2 |"
+        assert len({row.count("|") for row in rows}) == 1
+
+    def test_every_kind_is_a_trainer(self, tmp_path: Path) -> None:
+        planted = tmp_path / "planted.py"
+        planted.write_text(runs.PLANTED)
+        for kind in runs.KINDS.values():
+            assert contract.describe(contract.load_trainer(f"{planted}:{kind.trainer}"))["processes"] == "per-device"
+        assert f'slowed("ddp", {runs.KINDS["10"].planted:.2f}, at=2)' in runs.PLANTED
+
+    def test_an_interrupt_is_passed_on(self) -> None:
+        def interrupt(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        # A shell's background job ignores SIGINT, and so would its children.
+        said = (
+            "import signal, time\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+            "try: time.sleep(60)\nexcept KeyboardInterrupt: raise SystemExit(7)"
+        )
+        process = subprocess.Popen([sys.executable, "-c", said], start_new_session=True)
+        before = signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 1.0)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                runs.wait_to_end(process)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        assert process.wait() == 7
+
+    def test_a_run_without_a_record_says_what_pytest_said(self, tmp_path: Path) -> None:
+        with pytest.raises(RuntimeError, match=r"exit status 4 and 0 records(.|\n)*--scaling-mode 'sideways'"):
+            runs.one_run("unchanged", tmp_path, options=("--scaling-mode", "sideways"))
+
+    def test_the_script_goes_on_where_the_log_ends(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path, made = tmp_path / "runs.jsonl", []
+
+        def one_run(name: str, *_: object) -> log.Line:
+            if len(made) == 2:
+                raise KeyboardInterrupt
+            made.append(name)
+            return {"kind": name, "outcome": "PASS", "wall_s": 1.0}
+
+        state: Callable[[], dict[str, Any]] = lambda: {"commit": "c", "trees": [], "dirty": False}  # noqa: E731
+        monkeypatch.setattr(runs, "one_run", one_run)
+        monkeypatch.setattr(runs, "code_state", state)
+        monkeypatch.setattr(sys, "argv", ["runs", "--log", str(path), "--wanted", "unchanged=2,10=1"])
+        with pytest.raises(SystemExit, match="the run in progress is not kept, 2 are"):
+            runs.main()
+        assert [entry["kind"] for entry in log.read_log(path)] == made
+        made.clear()
+        runs.main()
+        assert sorted(entry["kind"] for entry in log.read_log(path)) == ["10", "unchanged", "unchanged"]
+        monkeypatch.setattr(sys, "argv", ["runs", "--log", str(path), "--table"])
+        capsys.readouterr()
+        runs.main()
+        assert capsys.readouterr().out == runs.table(log.read_log(path)) + "\n"
+
+
+class TestQuietRoom:
+    """One measure off at a time."""
+
+    def test_each_condition_takes_its_measures_away_and_gives_them_back(self) -> None:
+        arm = cells.arm("candidate", "ddp", Cell("ddp", "lenet", "strong", 2))
+
+        def seen() -> tuple[bool, bool, bool, bool]:
+            variables = quiet.environment({}, "cpu")
+            order = cells.describe(arm, BUILT_IN["lenet"], pinned=[0, 1])
+            names = ("OMP_NUM_THREADS", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
+            threads, allocator, pages = (name in variables for name in names)
+            return bool(order["pinned"]), threads, allocator, pages
+
+        expected = {
+            "quiet room": (True, True, True, True),
+            "not pinned": (False, True, True, True),
+            "two threads a rank": (True, False, True, True),
+            "allocator as it comes": (True, True, False, True),
+            "small pages": (True, True, True, False),
+            "all off": (False, False, False, False),
+        }
+        for condition, measures in quiet_room.CONDITIONS.items():
+            with quiet_room.without(measures):
+                assert seen() == expected[condition], condition
+            assert seen() == (True, True, True, True)
+
+    def test_a_run_that_does_not_follow_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A campaign that took its cores from elsewhere would be measured under a wrong name."""
+        ended = SimpleNamespace(interrupted=False, status=0)
+        monkeypatch.setattr(quiet_room.gate, "run", lambda *_: ended)
+        for condition, pinned in (("quiet room", [0, 1]), ("not pinned", [])):
+            measurement = SimpleNamespace(orders={"an arm": {"pinned": pinned}})
+            ended.run = SimpleNamespace(measurement=measurement, record=run_record())
+            assert quiet_room.measure(condition, 1, tmp_path) is ended.run.record
+        with pytest.raises(RuntimeError, match="quiet room: workers were not pinned; `without` has lost its hold"):
+            quiet_room.measure("quiet room", 1, tmp_path)
+        ended.run.measurement.orders["an arm"]["pinned"] = [0]
+        with pytest.raises(RuntimeError, match="all off: workers were pinned"):
+            quiet_room.measure("all off", 1, tmp_path)
+        ended.run = None
+        with pytest.raises(RuntimeError, match="all off: pytest ended with status 0 and nothing measured"):
+            quiet_room.measure("all off", 1, tmp_path)
+        ended.interrupted = True
+        with pytest.raises(KeyboardInterrupt):
+            quiet_room.measure("all off", 1, tmp_path)
+
+    def test_every_conditions_trainer_is_one(self, tmp_path: Path) -> None:
+        (tmp_path / "trainers.py").write_text(quiet_room.TRAINERS)
+        for name in ("Quiet", "Threads"):
+            loaded = contract.load_trainer(f"{tmp_path / 'trainers.py'}:{name}")
+            assert contract.describe(loaded)["processes"] == "per-device"
+
+    def test_a_spread_has_its_interval(self) -> None:
+        """Ten normal deviations: 95 % of chi-square with 9 df lies within 2.700 and 19.023."""
+        values = [0.01, -0.01] * 5
+        low, high = (math.sqrt(10 * 0.01**2 / q) for q in (19.023, 2.700))
+        assert quiet_room.spread(values, 9) == f"{0.01 * math.sqrt(10 / 9):.1%} [{low:.1%}, {high:.1%}]"
+        assert quiet_room.spread([0.0], 0) == "-"
+
+    def test_a_line_keeps_the_rounds_and_the_table_tells_them_apart(self) -> None:
+        kept = quiet_room.line_of(run_record(), "quiet room")
+        [back] = quiet_room.sessions_of([kept], "quiet room")
+        assert (back.candidate, back.base) == ((0.030, 0.033, 0.035), (0.031, 0.032, 0.034))
+        assert quiet_room.sessions_of([kept], "all off") == []
+        drawn = random.Random(1)
+
+        def of(session: RecordedSession) -> dict[str, Any]:
+            us = {f"{arm}_us": [round(1e6 * v) for v in getattr(session, arm)] for arm in ("candidate", "base")}
+            return {"steps": 4, "wall_s": drawn.uniform(10, 12), **us}
+
+        loud = {"condition": "all off", "sessions": [of(session) for session in sessions(30, level_sd=0.08)]}
+        still = {"condition": "quiet room", "sessions": [of(session) for session in sessions(30)]}
+        head, _, quiet_row, loud_row = quiet_room.table([loud, still]).splitlines()
+        names = [name.strip() for name in head.split("|")]
+        sds = [
+            {
+                name: float(value.split("%")[0])
+                for name, value in zip(names, row.split("|"), strict=True)
+                if "SD" in name
+            }
+            for row in (quiet_row, loud_row)
+        ]
+        # sqrt(2) x 1 % a round in both; the loud one's levels differ by 8 %, which pairing does not see.
+        for found in sds:
+            assert found["SD of a round"] == pytest.approx(1.41, abs=0.3)
+            assert found["SD of a session's ratio"] < 1.0
+        assert sds[0]["SD of unpaired ln t"] < 1.0 < 5.0 < sds[1]["SD of unpaired ln t"]
+
+    def test_a_cell_that_was_not_measured_is_an_error(self) -> None:
+        with pytest.raises(RuntimeError, match="all off: FAIL: slower"):
+            quiet_room.line_of(run_record(arms=[]), "all off")

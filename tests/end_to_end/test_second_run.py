@@ -1,0 +1,52 @@
+"""The accuracy gate on a loss like the book's .91 -> .73: planted by the second run's start, trained for real."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from suite.room.quiet import available_cores
+from tests.support.project import Project
+
+CHAPTER = """\
+[tool.scaling.workloads.chapter]
+model = "tests.support.second_run:first_run"
+dataset = "digits"
+batch = 32
+lr = 0.1
+lr_rule = "linear"
+
+[tool.scaling.workloads.chapter.accuracy]
+epochs = 8
+init = "default"
+
+[tool.pytest.ini_options]
+"""
+
+
+@pytest.mark.end_to_end
+@pytest.mark.skipif(len(available_cores()) < 2, reason="two CPU workers need two cores")
+def test_a_start_like_the_books_second_run_turns_its_weak_cell_red(project: Project) -> None:
+    """One workload's (1, 32, .1) against (2, 64, .2), by a trainer that starts anew on two devices.
+
+    Six pairs, because its nets on two devices lie far apart: four of them came to .33 lost and INCONCLUSIVE.
+    """
+    (project.path / "pyproject.toml").write_text(CHAPTER)
+    cell_of = ["--scaling-devices", "cpu:2", "--scaling-workload", "chapter", "--scaling-mode", "weak"]
+    planted = ["--scaling-trainer", "tests.support.second_run:StartsAnew", "--scaling-world-sizes", "2"]
+    gate = [sys.executable, "-m", "pytest", "-p", "suite.plugin", "--pyargs", "suite.benchmarks.test_scaling"]
+    command = [*gate, "-m", "scaling", *cell_of, *planted, "--scaling-budget", "600"]
+    run = subprocess.run(command, cwd=project.path, capture_output=True, text=True, timeout=900)
+    assert run.returncode == 1, run.stdout
+    [record] = project.records()
+    assert [(net.mode, net.batch, net.lr) for net in record.accuracies[:2]] == [("strong", 32, 0.1), ("weak", 64, 0.2)]
+    [cell] = record.cells
+    [check] = cell.checks
+    assert (cell.outcome, check.rule, check.against, check.outcome) == ("FAIL", "accuracy", "1 device", "FAIL")
+    alone = [net.per_epoch[-1] for net in record.accuracies if net.world_size == 1]
+    assert cell.accuracy is not None
+    assert sum(alone) / len(alone) - cell.accuracy > 0.1
+    assert all(net.loss[-1] < net.loss[0] for net in record.accuracies if net.world_size == 1)
+    assert "FAIL: accuracy 0." in run.stdout

@@ -1,0 +1,67 @@
+"""Our scatter and our wrapper beside torch's own, on real GPUs (`pytest -m gpu`, with the correctness checks).
+
+With one GPU it stands for two, as `--scaling-devices cuda:0,cuda:0` has it.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from reference.cpu_data_parallel import CPUDataParallel
+from reference.scatter import chunk_sizes, scatter
+from reference.trainers.weighted import Weighted
+from suite.properties import nets
+from suite.properties.case import Case, Net
+from suite.properties.observe import observe
+from suite.properties.seen import Seen
+from suite.properties.trainer import judge
+from suite.room.devices import cuda_count
+
+pytestmark = pytest.mark.gpu
+
+
+def gpus(count: int) -> list[torch.device]:
+    """So many devices, GPUs used in turn."""
+    return [torch.device("cuda", index % cuda_count()) for index in range(count)]
+
+
+@given(samples=st.integers(1, 40), count=st.integers(1, 8))
+def test_our_chunks_are_torchs_chunks(samples: int, count: int) -> None:
+    devices = gpus(count)
+    X = torch.arange(2 * samples, device=devices[0]).reshape(samples, 2)
+    shards = scatter(X, devices)
+    theirs = nn.parallel.scatter(X, devices)
+    assert [len(shard) for shard in shards] == chunk_sizes(samples, count)
+    assert [shard.device for shard in shards] == devices[: len(shards)]
+    assert all(torch.equal(a, b) for a, b in zip(shards, theirs, strict=True))
+
+
+@given(batch=st.integers(1, 13), count=st.integers(2, 4), seed=st.integers(0, 99))
+def test_our_wrapper_computes_what_torchs_does(batch: int, count: int, seed: int) -> None:
+    """Outputs and gradients, in float64: two orders of the same sums."""
+    devices = gpus(count)
+    case = Case(count, (batch,), seed, net=Net(hidden=(4,), tied=True, buffer=True))
+    ours, theirs = (copy.deepcopy(nets.build(case)).to(devices[0]) for _ in range(2))
+    X = nets.minibatch(case, 0)[0].to(devices[0])
+    wrapped = CPUDataParallel(ours, devices)
+    output, expected = wrapped(X), nn.DataParallel(theirs, devices)(X)
+    torch.testing.assert_close(output, expected)
+    output.square().sum().backward()
+    expected.square().sum().backward()
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
+    wrapped.close()
+
+
+def test_weighted_takes_a_gpu_and_the_cpu_together() -> None:
+    """Weights are measured in the first steps; gradients are exact before and after."""
+    case = Case(2, (7, 5, 3, 6, 9), net=Net(hidden=(4,)))
+    seen, _ = observe(Weighted, [torch.device("cuda", 0), torch.device("cpu")], case)
+    for check in ("trajectory", "replicas", "loss", "evaluation"):
+        assert judge(check, Seen(case, [seen])).finding == ""

@@ -1,0 +1,90 @@
+"""Framing, time limits and both ways in which a peer ends."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from suite.processes import channel
+from suite.processes.channel import Channel, ChannelClosed, ChannelGarbled
+
+
+def pair() -> tuple[Channel, socket.socket]:
+    ours, theirs = socket.socketpair()
+    return Channel(ours), theirs
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.lists(st.dictionaries(st.text(), JSON, max_size=3), min_size=1, max_size=5))
+def test_messages_arrive_whole_and_in_order(messages: list[dict[str, object]]) -> None:
+    ours, theirs = socket.socketpair()
+    sender, receiver = Channel(ours), Channel(theirs)
+    for message in messages:
+        sender.send(message)
+    assert [receiver.receive(1.0) for _ in messages] == messages
+    sender.close()
+    receiver.close()
+
+
+def test_a_message_in_pieces_is_put_together() -> None:
+    receiver, peer = pair()
+    peer.send(b'{"a"')
+    with pytest.raises(TimeoutError):
+        receiver.receive(0.05)
+    peer.send(b": 1}\n")
+    assert receiver.receive(1.0) == {"a": 1}
+
+
+def test_a_closed_peer_is_named_so() -> None:
+    receiver, peer = pair()
+    peer.close()
+    with pytest.raises(ChannelClosed, match="closed the connection"):
+        receiver.receive(1.0)
+
+
+def test_sending_to_a_closed_peer_is_the_same_error() -> None:
+    sender, peer = pair()
+    peer.close()
+    with pytest.raises(ChannelClosed):
+        for _ in range(1000):
+            sender.send({"x": "y" * 1000})
+
+
+def test_sending_to_a_peer_that_does_not_read_ends() -> None:
+    sender, _peer = pair()
+    with pytest.raises(ChannelClosed, match="timed out"):
+        sender.send_line(b"y" * 10_000_000, timeout_s=0.05)
+
+
+@pytest.mark.parametrize("line", [b"not json\n", b"[1]\n", b"\xff\xfe\n"])
+def test_nonsense_is_refused(line: bytes) -> None:
+    receiver, peer = pair()
+    peer.send(line)
+    with pytest.raises(ChannelGarbled, match="not "):
+        receiver.receive(1.0)
+
+
+def test_an_endless_line_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "MAX_LINE_BYTES", 10)
+    receiver, peer = pair()
+    peer.send(b"x" * 20)
+    with pytest.raises(ChannelGarbled, match="longer than 10 bytes"):
+        receiver.receive(1.0)
+
+
+def test_a_channel_that_was_closed_here_is_a_closed_channel() -> None:
+    """As a group's is where it is asked to leave twice."""
+    ours, theirs = (Channel(end) for end in socket.socketpair())
+    ours.close()
+    with pytest.raises(ChannelClosed):
+        ours.send_line(b"{}\n", 1.0)
+    theirs.close()

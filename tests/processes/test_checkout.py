@@ -1,0 +1,367 @@
+"""A commit apart from the user's repository, which stays as it is byte by byte, and where the base finds its code."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from suite.base.checkout import Checkout, CheckoutError
+from tests.support.project import REPOSITORY
+from tests.support.repositories import Repository
+
+HERE = REPOSITORY
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for temporary files, of each test its own: what is left behind is seen."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    made = Repository(tmp_path / "project")
+    made.commit({"src/pkg/train.py": "version = 1\n", "bench/old.py": "class Old: ...\n", "data.bin": "\r\n"})
+    made.git("tag", "v1.0")
+    made.commit({"src/pkg/train.py": "version = 2\n", "bench/new.py": "class New: ...\n"})
+    return made
+
+
+def tag(repository: Repository, name: str = "v1.0") -> str:
+    return repository.git("rev-parse", name)
+
+
+class TestCheckout:
+    """What lies in it, and what becomes of the user's repository."""
+
+    def test_a_dirty_working_tree_stays_as_it_is(self, repository: Repository, temporary: Path) -> None:
+        (repository.path / "src/pkg/train.py").write_text("version = 3\n")
+        (repository.path / "untracked.py").write_text("")
+        (repository.path / "data.bin").unlink()
+        (repository.path / "staged.py").write_text("")
+        repository.git("add", "staged.py")
+        before = repository.state()
+        with Checkout(repository.path / "src", tag(repository)) as checkout:
+            files = {path.relative_to(checkout.folder).as_posix() for path in checkout.folder.rglob("*.*")}
+            assert {name for name in files if not name.startswith(".git")} == {
+                "src/pkg/train.py",
+                "bench/old.py",
+                "data.bin",
+            }
+            assert (checkout.folder / "src/pkg/train.py").read_text() == "version = 1\n"
+            assert checkout.folder.name == "project"
+            assert checkout.notes == ()
+            assert repository.state() == before
+            (checkout.folder / "src/pkg/train.py").write_text("spoiled")  # a worker may write what it likes
+            (checkout.folder / "new").mkdir()
+        assert repository.state() == before
+        assert list(temporary.iterdir()) == []
+
+    def test_attributes_for_archives_leave_nothing_out(self, repository: Repository) -> None:
+        attributes = "bench/** export-ignore\nversion.py export-subst\n"
+        commit = repository.commit({".gitattributes": attributes, "version.py": "$Format:%H$"})
+        with Checkout(repository.path, commit) as checkout:
+            assert (checkout.folder / "bench/old.py").is_file()
+            assert (checkout.folder / "version.py").read_text() == "$Format:%H$"
+
+    def test_neither_hooks_nor_templates_nor_filters_of_the_user_run(
+        self, repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        hooks = tmp_path / "template" / "hooks"
+        hooks.mkdir(parents=True)
+        hook = hooks / "post-checkout"
+        hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+        hook.chmod(0o755)
+        settings = tmp_path / "gitconfig"
+        settings.write_text(
+            f"[init]\ntemplateDir = {tmp_path}/template\n[core]\nhooksPath = {hooks}\n"
+            f'[filter "mark"]\nsmudge = touch {tmp_path}/ran && cat\n'
+        )
+        commit = repository.commit({".gitattributes": "*.py filter=mark\n"})
+        monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(settings))
+        repository.git("config", "core.hooksPath", str(hooks))
+        with Checkout(repository.path, commit) as checkout:
+            assert (checkout.folder / "bench/old.py").is_file()
+            assert not (checkout.folder / ".git/hooks").exists()
+        assert not (tmp_path / "ran").exists()
+        subprocess.run(["git", "clone", "-q", str(repository.path), str(tmp_path / "by hand")], check=True)
+        assert (tmp_path / "ran").exists(), "these hooks do not work, so they have shown nothing"
+
+    def test_from_a_hook_of_another_repository(
+        self, repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        other = Repository(tmp_path / "other")
+        monkeypatch.setenv("GIT_DIR", str(other.path / ".git"))
+        monkeypatch.setenv("GIT_INDEX_FILE", str(other.path / ".git" / "index"))
+        with Checkout(repository.path, _without_git_dir(repository)) as checkout:
+            assert (checkout.folder / "bench/old.py").is_file()
+        assert not (other.path / ".git" / "index").exists()
+
+    def test_from_a_linked_worktree(self, repository: Repository, tmp_path: Path) -> None:
+        repository.git("worktree", "add", "--quiet", str(tmp_path / "linked"))
+        with Checkout(tmp_path / "linked", tag(repository)) as checkout:
+            assert checkout.toplevel == (tmp_path / "linked").resolve()
+            assert (checkout.folder / "src/pkg/train.py").read_text() == "version = 1\n"
+
+    def test_sha256(self, tmp_path: Path) -> None:
+        made = Repository(tmp_path / "new", "--object-format=sha256")
+        with Checkout(made.path, made.commit({"a.py": "x = 1\n"})) as checkout:
+            assert (checkout.folder / "a.py").is_file()
+
+    def test_a_package_may_ask_git_for_its_version(self, repository: Repository, tmp_path: Path) -> None:
+        """Also in a shallow clone, whose history ends."""
+        repository.git("clone", "--quiet", "--depth=1", f"file://{repository.path}", str(tmp_path / "clone"))
+        with Checkout(tmp_path / "clone", tag(repository, "HEAD")) as checkout:
+            log = subprocess.run(["git", "log", "--format=%H"], cwd=checkout.folder, capture_output=True, text=True)
+            assert log.stdout.split() == [tag(repository, "HEAD")], log.stderr
+
+    def test_large_files_stay_pointers_and_are_named(self, repository: Repository) -> None:
+        attributes = "*.npz filter=lfs diff=lfs merge=lfs -text\n"
+        commit = repository.commit(
+            {".gitattributes": attributes, "a.npz": "version https://git-lfs.github.com/spec/v1\n"}
+        )
+        with Checkout(repository.path, commit) as checkout:
+            assert checkout.notes == ("1 file(s) kept by Git LFS are pointers there, such as project/a.npz",)
+
+    def test_submodules_come_along_where_their_commit_is_there(self, repository: Repository, tmp_path: Path) -> None:
+        library = Repository(tmp_path / "library")
+        library.commit({"library.py": "x = 1\n"})
+        repository.git("submodule", "--quiet", "add", str(library.path), "third/library")
+        first = repository.commit()
+        library.commit({"library.py": "x = 2\n"})
+        repository.git("-C", "third/library", "pull", "--quiet")
+        second = repository.commit()
+        before = repository.state()
+        for commit, text in ((first, "x = 1\n"), (second, "x = 2\n")):
+            with Checkout(repository.path, commit) as checkout:
+                assert (checkout.folder / "third/library/library.py").read_text() == text
+                assert checkout.notes == ()
+        assert repository.state() == before
+        repository.git("submodule", "--quiet", "deinit", "--force", "third/library")
+        with Checkout(repository.path, first) as checkout:
+            assert list((checkout.folder / "third/library").iterdir()) == []
+            [note] = checkout.notes
+            assert note.startswith("submodule third/library is empty there: its commit ")
+            assert note.endswith(
+                "is not in the working tree's; git submodule update --init third/library, then fetch in it"
+            )
+
+
+def _without_git_dir(repository: Repository) -> str:
+    return (repository.path / ".git" / "refs" / "tags" / "v1.0").read_text().strip()
+
+
+class TestFailures:
+    """Every one with its cause and a remedy, and nothing left behind."""
+
+    def test_outside_of_a_repository(self, tmp_path: Path) -> None:
+        with pytest.raises(CheckoutError, match=r"base v1: .* is not inside the working tree of a git repository"):
+            Checkout(tmp_path, "0" * 40, "v1")
+
+    @pytest.mark.parametrize("commit", ["v1.0", "--orphan=x", "0" * 39, "0" * 40 + "\n"])
+    def test_only_a_full_name_is_taken(self, commit: str, repository: Repository) -> None:
+        with pytest.raises(CheckoutError, match="expected a full object name, as git rev-parse prints it"):
+            Checkout(repository.path, commit)
+
+    def test_a_commit_that_is_not_there(self, repository: Repository, temporary: Path) -> None:
+        match = (
+            r"base v9: its commit 000000000000 cannot be checked out in .* \(git read-tree: fatal: .*\); is there room"
+        )
+        with pytest.raises(CheckoutError, match=match), Checkout(repository.path, "0" * 40, "v9"):
+            pass
+        assert list(temporary.iterdir()) == []
+
+    def test_a_commit_that_a_shallow_clone_has_not(
+        self, repository: Repository, tmp_path: Path, temporary: Path
+    ) -> None:
+        repository.git("clone", "--quiet", "--depth=1", f"file://{repository.path}", str(tmp_path / "clone"))
+        match = "the clone is shallow: git fetch --unshallow brings the rest"
+        with pytest.raises(CheckoutError, match=match), Checkout(tmp_path / "clone", tag(repository)):
+            pass
+        assert list(temporary.iterdir()) == []
+
+    def test_files_that_a_partial_clone_has_not_and_the_remedy(self, repository: Repository, tmp_path: Path) -> None:
+        repository.git("config", "uploadpack.allowFilter", "true")
+        clone = tmp_path / "clone"
+        repository.git("clone", "--quiet", "--filter=blob:none", f"file://{repository.path}", str(clone))
+        commit = tag(repository)
+        match = "the clone is partial: git archive of that commit, thrown away, fetches what it needs"
+        with pytest.raises(CheckoutError, match=match), Checkout(clone, commit):
+            pass
+        repository.git("-C", str(clone), "archive", "--output=/dev/null", "--format=tar", commit)
+        with Checkout(clone, commit) as checkout:
+            assert (checkout.folder / "src/pkg/train.py").read_text() == "version = 1\n"
+
+    def test_a_damaged_repository(self, repository: Repository, temporary: Path) -> None:
+        name = repository.git("rev-parse", "v1.0:bench/old.py")
+        (repository.path / ".git" / "objects" / name[:2] / name[2:]).unlink()
+        match = r"of bench/old\.py .*; is there room, and is the repository whole \(git fsck\)\?"
+        with pytest.raises(CheckoutError, match=match), Checkout(repository.path, tag(repository)):
+            pass
+        assert list(temporary.iterdir()) == []
+
+    def test_a_full_disk(self, repository: Repository, temporary: Path) -> None:
+        """In a file system of 256 KiB that only the test's own process sees."""
+        commit = repository.commit({"large.bin": os.urandom(10**6).hex()})
+        code = f"""
+            import tempfile
+            from pathlib import Path
+            from suite.base.checkout import Checkout, CheckoutError
+            tempfile.tempdir = {str(temporary)!r}
+            try:
+                with Checkout(Path({str(repository.path)!r}), {commit!r}): pass
+            except CheckoutError as error:
+                print(error, list(Path(tempfile.tempdir).iterdir()))
+        """
+        script = f'mount -t tmpfs -o size=256k none "{temporary}" && exec "$0" -c "$1"'
+        command = ["unshare", "--map-root-user", "--mount", "sh", "-c", script, sys.executable, textwrap.dedent(code)]
+        try:
+            done = subprocess.run(command, cwd=HERE, capture_output=True, text=True)
+        except FileNotFoundError:
+            pytest.skip("needs unshare")
+        if done.returncode != 0 and ("unshare" in done.stderr or "mount" in done.stderr):
+            pytest.skip(f"needs a mount of its own: {done.stderr.strip()}")
+        assert ", which has 0.0 MB left (git read-tree: " in done.stdout, done
+        assert done.stdout.endswith(
+            "is there room, and is the repository whole (git fsck)? TMPDIR names another place []\n"
+        )
+
+    def test_no_room_for_a_folder_at_all(self, repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+        match = r"cannot be checked out in /nowhere \(.*No such file or directory.*\); .* TMPDIR names another place"
+        with pytest.raises(CheckoutError, match=match), Checkout(repository.path, tag(repository)):
+            pass
+
+    def test_interrupted_while_checking_out(
+        self, repository: Repository, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A git that hangs, and Ctrl-C."""
+        slow, reached, real = tmp_path / "bin" / "git", tmp_path / "reached", shutil.which("git")
+        slow.parent.mkdir()
+        hang = f"case \"$*\" in *read-tree*) touch '{reached}'; exec sleep 60;; esac"
+        slow.write_text(f'#!/bin/sh\n{hang}\nexec "{real}" "$@"\n')
+        slow.chmod(0o755)
+        commit = tag(repository)
+        monkeypatch.setenv("PATH", str(slow.parent), prepend=os.pathsep)
+
+        def press() -> None:
+            deadline = time.monotonic() + 50
+            while not reached.exists() and time.monotonic() < deadline:
+                time.sleep(0.02)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        # A shell's background job ignores the signal, and pytest may be one.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        finger = threading.Thread(target=press)
+        finger.start()
+        try:
+            with pytest.raises(KeyboardInterrupt) as interrupt, Checkout(repository.path, commit):
+                pass
+            assert reached.exists()
+            assert list(temporary.iterdir()) == [], interrupt  # the exception lives, so nothing was merely collected
+        finally:
+            finger.join()
+            signal.signal(signal.SIGINT, before)
+
+    def test_an_exception_inside_leaves_nothing(self, repository: Repository, temporary: Path) -> None:
+        with pytest.raises(ZeroDivisionError), Checkout(repository.path, tag(repository)):
+            raise ZeroDivisionError
+        assert list(temporary.iterdir()) == []
+
+    def test_there_is_no_folder_outside_of_the_context(self, repository: Repository) -> None:
+        checkout = Checkout(repository.path, tag(repository))
+        with pytest.raises(RuntimeError, match="has its folder inside its with block only"):
+            checkout.folder  # noqa: B018
+
+
+class TestPlaces:
+    """Where the base's workers find what the candidate's find in the working tree."""
+
+    def test_paths_keep_their_order(self, repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+        (repository.path / ".venv/lib/site-packages").mkdir(parents=True)
+        monkeypatch.chdir(repository.path / "bench")
+        search = [
+            "",  # the working directory
+            f"{repository.path}/src",
+            f"{repository.path}/.venv/lib/site-packages",  # no part of the commit
+            "/usr/lib/python3",
+            f"{repository.path}/bench/../src",
+        ]
+        with Checkout(repository.path, tag(repository)) as checkout:
+            top = checkout.folder
+            found = checkout.paths([Path.cwd(), repository.path], search)
+            assert found == [top / "bench", top, top / "src"]
+            assert checkout.paths([repository.path], reversed(search)) == [top, top / "src", top / "bench"]
+
+    def test_a_working_directory_elsewhere_serves_both(self, repository: Repository, tmp_path: Path) -> None:
+        with Checkout(repository.path, tag(repository)) as checkout:
+            assert checkout.paths([tmp_path, repository.path], []) == [tmp_path, checkout.folder]
+
+    def test_a_project_reached_through_a_link(self, repository: Repository, tmp_path: Path) -> None:
+        (tmp_path / "link").symlink_to(repository.path)
+        with Checkout(tmp_path / "link", tag(repository)) as checkout:
+            assert checkout.paths([tmp_path / "link"], [str(tmp_path / "link/src")]) == [
+                checkout.folder,
+                checkout.folder / "src",
+            ]
+
+    def test_python_path(self, repository: Repository) -> None:
+        inherited = os.pathsep.join([f"{repository.path}/src", "", "/opt/lib"])
+        with Checkout(repository.path, tag(repository)) as checkout:
+            assert checkout.python_path(inherited) == f"{checkout.folder}/src{os.pathsep}/opt/lib"
+            assert checkout.python_path("") == ""
+
+    @pytest.mark.parametrize("spec", ["ddp", "pkg.train:Old", "pkg:Old"])
+    def test_names_stay(self, spec: str, repository: Repository) -> None:
+        with Checkout(repository.path, tag(repository)) as checkout:
+            assert checkout.spec(spec) == spec
+
+    def test_a_file_is_found_in_the_checkout(self, repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(repository.path / "bench")
+        with Checkout(repository.path, tag(repository)) as checkout:
+            for spec in ("old.py:Old", f"{repository.path}/bench/old.py:Old", "../bench/old.py:Old"):
+                assert checkout.spec(spec) == f"{checkout.folder}/bench/old.py:Old"
+
+    def test_a_file_outside(self, repository: Repository, tmp_path: Path) -> None:
+        (tmp_path / "mine.py").touch()
+        (repository.path / "linked.py").symlink_to(tmp_path / "mine.py")
+        with Checkout(repository.path, tag(repository), "v1.0") as checkout:
+            for path in (tmp_path / "mine.py", repository.path / "linked.py"):
+                match = (
+                    r"outside of the repository .*, so nobody knows how it was at v1\.0; move it into the repository"
+                )
+                with pytest.raises(CheckoutError, match=match):
+                    checkout.spec(f"{path}:Mine")
+
+    def test_a_file_that_is_newer_than_the_commit(self, repository: Repository) -> None:
+        with Checkout(repository.path, tag(repository), "v1.0") as checkout:
+            match = r"v1\.0 has no file bench/new\.py; compare with a commit that has it, or with another trainer"
+            with pytest.raises(CheckoutError, match=match):
+                checkout.spec(f"{repository.path}/bench/new.py:New")
+
+    def test_the_reference_is_the_candidates_own(self, repository: Repository) -> None:
+        with Checkout(repository.path, tag(repository)) as checkout:
+            assert checkout.reference(HERE / "reference") == HERE / "reference"
+
+    def test_the_reference_of_this_project_is_the_base_s(self, repository: Repository) -> None:
+        commit = repository.commit({"reference/trainers/__init__.py": "", "suite/plugin.py": ""})
+        with Checkout(repository.path, commit) as checkout:
+            assert checkout.reference(HERE / "reference") == checkout.folder / "reference"
+        with (
+            Checkout(repository.path, tag(repository), "v1.0") as checkout,
+            pytest.raises(CheckoutError, match=r"v1\.0 has no reference/trainers; compare with a later commit"),
+        ):
+            checkout.reference(HERE / "reference")

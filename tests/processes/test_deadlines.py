@@ -1,0 +1,109 @@
+"""A test that hangs ends at its deadline: as one failure, or, where the interpreter is frozen, with the run."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.project import REPOSITORY
+
+HEAD = """
+import ctypes, threading, time
+import hypothesis, pytest
+
+def wait():
+    threading.Event().wait()
+
+def freeze():
+    mutex, libc = ctypes.create_string_buffer(64), ctypes.PyDLL(None)  # PyDLL keeps the interpreter's lock
+    libc.pthread_mutex_lock(mutex)
+    libc.pthread_mutex_lock(mutex)
+"""
+
+HANGS = """
+@pytest.fixture
+def slow_to_make():
+    wait()
+
+@pytest.fixture
+def slow_to_end():
+    yield
+    wait()
+
+@pytest.mark.parametrize("n", [1])
+def test_waits(n):
+    threading.Thread(target=lambda: time.sleep(60), name="beside", daemon=True).start()
+    wait()
+
+@hypothesis.given(hypothesis.strategies.integers())
+def test_waits_in_an_example(n):
+    wait()
+
+def test_waits_before(slow_to_make):
+    pass
+
+def test_fails_and_waits_after(slow_to_end):
+    assert False
+
+def test_is_fine():
+    pass
+"""
+
+FREEZES = """
+@pytest.mark.parametrize("n", [1])
+def test_freezes(n):
+    threading.Thread(target=lambda: time.sleep(60), daemon=True).start()
+    freeze()
+"""
+
+LEAVES_A_THREAD = """
+def test_passes():
+    threading.Thread(target=wait).start()
+"""
+
+
+@pytest.fixture
+def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A project with the deadlines of this one."""
+    pytest.importorskip("pytest_timeout")
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    return pytester
+
+
+def run(inner: pytest.Pytester, tests: str, *settings: str) -> pytest.RunResult:
+    """Run tests with a deadline of half a second, and with other settings of `tests.support.deadlines`."""
+    inner.makeconftest("\n".join(["from tests import deadlines", *settings]))
+    inner.makepyfile(test_it=HEAD + tests)
+    plugins = ["-p", "tests.support.deadlines", "-p", "no:suite.plugin", "-p", "no:benchmark"]
+    return inner.runpytest_subprocess(*plugins, "--timeout=0.5", timeout=90)
+
+
+def test_a_hang_is_one_failure_with_all_stacks_and_the_run_goes_on(inner: pytest.Pytester) -> None:
+    """In a test, in one of hypothesis, which repeats what fails, in setup, and in the teardown after a failure."""
+    done = run(inner, HANGS)
+    done.assert_outcomes(passed=1, failed=3, errors=2)
+    hung = "test_it.py::{} - tests.support.deadlines.Hung: Timeout*"
+    done.stdout.fnmatch_lines_random(
+        [
+            "FAILED " + hung.format("test_waits[[]1[]]"),
+            "FAILED " + hung.format("test_waits_in_an_example"),
+            "ERROR " + hung.format("test_waits_before"),
+            "ERROR " + hung.format("test_fails_and_waits_after"),
+        ]
+    )
+    done.stdout.fnmatch_lines(["*Stack of beside*", "*in <lambda>"])
+
+
+def test_a_frozen_interpreter_ends_the_run_with_all_stacks_and_the_name(inner: pytest.Pytester) -> None:
+    """No Python runs any more, so the run ends there."""
+    done = run(inner, FREEZES, "deadlines.GRACE_S = 0.2")
+    assert done.ret == 1
+    done.stderr.fnmatch_lines(["Timeout*", "Thread *", "*in <lambda>", "Thread *", "*in freeze", "*in test_freezes"])
+    done.stderr.fnmatch_lines(["*in test_it.py::test_freezes[[]1[]]"])
+
+
+def test_a_session_that_does_not_end_is_ended(inner: pytest.Pytester) -> None:
+    """A thread that is left behind keeps the interpreter waiting."""
+    done = run(inner, LEAVES_A_THREAD, "deadlines.TEST_S = deadlines.GRACE_S = 0.5")
+    done.assert_outcomes(passed=1)
+    assert done.ret == 1
+    done.stderr.fnmatch_lines(["Timeout*", "*in wait", "*in _shutdown"])

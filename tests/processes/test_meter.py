@@ -1,0 +1,155 @@
+"""Readings of the machine, with real processes; and what is made from two of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from suite.checks.bench import Bench
+from suite.room.conditions import disturbed
+from suite.room.devices import parse
+from suite.room.gpus import GpuReading
+from suite.room.meter import Frequency, Meter, Reading, between, family
+from tests.support.busy import BURN, HOSTILE_NAME, PARENT, RENAMED, running, wait_for_use
+from tests.support.project import REPOSITORY
+
+
+def reading(at_s: float, busy_s: float, own_s: dict[int, float] | None = None, **more: object) -> Reading:
+    return replace(Reading(at_s=at_s, busy_s=busy_s, own_s=own_s or {}, load=0.0), **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def cpu_meter() -> Iterator[Meter]:
+    with Meter(parse("cpu")) as taken:
+        yield taken
+
+
+def test_a_strangers_work_is_foreign_and_a_workers_is_not(cpu_meter: Meter) -> None:
+    """The same two readings, once with the busy process as a worker of ours and once as a stranger."""
+    with running("-c", BURN) as busy:
+        cpu_meter.watch([busy.pid])
+        before = cpu_meter.read()
+        wait_for_use(busy.pid)
+        after = cpu_meter.read()
+    ours = between(before, after)
+    strangers = between(replace(before, own_s={}), replace(after, own_s={}))
+    used_s = after.own_s[busy.pid] - before.own_s[busy.pid]
+    assert used_s >= 0.29
+    assert ours.foreign is not None
+    assert strangers.foreign is not None
+    # What it used is foreign in the one and not in the other, but for what rounding may have taken below zero.
+    assert strangers.foreign >= used_s / strangers.elapsed_s - ours.resolution
+    assert ours.foreign <= strangers.foreign - used_s / strangers.elapsed_s + ours.resolution
+    assert "other processes used" in disturbed(strangers.model_copy(update={"steal": 0.0}))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are set with prctl")
+def test_a_name_made_to_mislead_a_parser_does_not() -> None:
+    with running("-c", RENAMED) as busy:
+        assert busy.stdout is not None
+        busy.stdout.readline()
+        with Meter(parse("cpu")) as taken:
+            taken.watch([busy.pid])
+            before = taken.read()
+            assert Path(f"/proc/{busy.pid}/comm").read_text() == HOSTILE_NAME + "\n"
+            wait_for_use(busy.pid)
+            after = taken.read()
+    assert after.own_s[busy.pid] - before.own_s[busy.pid] >= 0.29
+
+
+def test_what_descends_from_ours_is_ours(cpu_meter: Meter) -> None:
+    with running("-c", PARENT) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        cpu_meter.watch()
+        assert {os.getpid(), parent.pid, child} <= cpu_meter.read().own_s.keys()
+        assert {process.pid for process in family([parent.pid])} == {parent.pid, child}
+
+
+def test_real_workers_and_their_launcher_are_ours(bench: Bench, cpu_meter: Meter) -> None:
+    group = bench.group(2)
+    cpu_meter.watch()
+    assert {os.getpid(), psutil.Process(group.pids[0]).ppid(), *group.pids.values()} <= cpu_meter.read().own_s.keys()
+
+
+def test_a_worker_that_has_ended_is_no_error_and_makes_its_block_unknown(cpu_meter: Meter) -> None:
+    with running("-c", BURN) as busy:
+        cpu_meter.watch([os.getpid(), busy.pid])
+        before = cpu_meter.read()
+    cut_short = cpu_meter.since(before)
+    assert cut_short.foreign is None
+    before = cpu_meter.read()
+    assert cpu_meter.since(before).foreign is not None
+
+
+def test_pids_that_nobody_has_are_not_ours(cpu_meter: Meter) -> None:
+    with running("-c", "pass") as gone:
+        gone.wait()
+    cpu_meter.watch([gone.pid])
+    assert cpu_meter.read().own_s == {}
+
+
+def test_shares_are_of_one_core() -> None:
+    """Two seconds: three core-seconds were used, two of them by ours, and half a one was stolen."""
+    before = reading(10.0, 100.0, {1: 5.0, 2: 7.0, 3: 1.0}, steal_s=4.0)
+    after = reading(12.0, 103.0, {1: 6.5, 2: 7.5, 3: 1.0}, steal_s=4.5)
+    found = between(before, after)
+    assert (found.elapsed_s, found.foreign, found.steal) == (2.0, 0.5, 0.25)
+    assert found.resolution == pytest.approx(3 * 0.01 * (7 / 6) ** 0.5 / 2, abs=1e-4)  # two of the three were busy
+
+
+def test_an_idle_machine_is_not_disturbed() -> None:
+    before = reading(0.0, 100.0, {1: 5.0, 2: 5.0, 3: 5.0}, steal_s=1.0)
+    after = reading(0.5, 101.02, {1: 5.49, 2: 5.48, 3: 5.02}, steal_s=1.0)
+    assert disturbed(between(before, after)) == ""
+    assert disturbed(between(before, replace(after, busy_s=101.2))) == "other processes used 42% of a core"
+
+
+def test_counters_that_rounding_turns_back_are_nothing() -> None:
+    found = between(reading(0.0, 1.0, {1: 0.0}, steal_s=1.0), reading(0.0, 1.0, {1: 0.02}, steal_s=0.99))
+    assert (found.elapsed_s, found.foreign, found.steal) == (0.01, 0.0, 0.0)
+
+
+def test_a_system_without_steal_says_so() -> None:
+    assert between(reading(0.0, 1.0), reading(1.0, 1.0)).steal is None
+
+
+def test_a_gpu_process_that_came_is_a_newcomer_and_ours_is_not() -> None:
+    before = reading(0.0, 1.0, gpus=(GpuReading(0, processes=((7, 1),)),))
+    after = reading(1.0, 1.0, gpus=(GpuReading(0, processes=((7, 1), (8, 1), (9, None))),), known=frozenset({7, 9}))
+    [gpu] = between(before, after).gpus
+    assert gpu.newcomers == (8,)
+
+
+def test_the_slowest_core_in_use_counts(tmp_path: Path) -> None:
+    for core, khz in enumerate(("3500000\n", "2100500\n", "800000\n")):
+        folder = tmp_path / f"cpu{core}" / "cpufreq"
+        folder.mkdir(parents=True)
+        (folder / "scaling_cur_freq").write_text(khz)
+    assert Frequency([0, 1], tmp_path, tmp_path / "none").slowest_mhz() == 2100.5
+    (tmp_path / "cpu0" / "cpufreq" / "scaling_cur_freq").write_text("<unknown>\n")
+    assert Frequency([0, 1], tmp_path, tmp_path / "none").slowest_mhz() is None
+
+
+def test_cpuinfo_is_asked_where_there_is_no_driver_for_frequencies(tmp_path: Path) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(
+        "model name\t: X (R) cpu MHz : 1\ncpu MHz\t\t: 2596.120\n\ncpu MHz\t\t: 2400\ncpu MHz\t\t: fast\n"
+    )
+    assert Frequency([0], tmp_path, cpuinfo).slowest_mhz() == 2400
+    assert Frequency([], tmp_path, cpuinfo).slowest_mhz() is None  # no rank is bound: whose would it be?
+    cpuinfo.write_text("Features : fp asimd\n")
+    assert Frequency([0], tmp_path, cpuinfo).slowest_mhz() is None
+    assert Frequency([0], tmp_path, tmp_path / "none").slowest_mhz() is None
+
+
+def test_reading_loads_no_torch() -> None:
+    check = "import sys, suite.room.meter; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], cwd=REPOSITORY).returncode == 0

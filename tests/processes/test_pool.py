@@ -1,0 +1,216 @@
+"""Real worker processes: what they answer, how they fail, and that nothing of them is left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from suite.checks.bench import Bench
+from suite.processes import failure
+from suite.processes.failure import WorkerFailure
+from suite.processes.pool import Group, Pool
+from suite.records.record import CellRecord
+from suite.room.quiet import available_cores
+from tests.support import records, trainers_under_test
+from tests.support.processes import all_end
+
+HERE = f"{trainers_under_test.__file__}:"
+
+
+@pytest.fixture(scope="module", params=["forked", pytest.param("executed", marks=pytest.mark.end_to_end)])
+def pool(request: pytest.FixtureRequest, bench: Bench) -> Iterator[Pool]:
+    """Where groups are started: the template that all tests share, and torch's agent."""
+    if request.param == "forked":
+        bench.close()  # so that the processes of this module's groups can be counted
+        yield bench.pool
+        return
+    with Pool(kind="cpu") as made:
+        yield made
+
+
+@contextlib.contextmanager
+def one_worker(pool: Pool, name: str) -> Iterator[Group]:
+    """A group of one worker, let go on leaving."""
+    group = pool.launch(name, 1)
+    try:
+        group.wait_connected()
+        yield group
+    finally:
+        group.close()
+
+
+@pytest.fixture(scope="module")
+def dataset(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    with one_worker(pool, "prepare") as group:
+        folder = tmp_path_factory.mktemp("digits") / "kept"
+        [kept] = group.request("prepare", dataset="digits", data_root="/nowhere", folder=str(folder))
+    return kept
+
+
+def arm(trainer: str, world_size: int, dataset: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    workload = {
+        "model": "lenet",
+        "init": "xavier",
+        "loader": "resident",
+        "precision": "float32",
+        "memory_format": "contiguous",
+        "compile": False,
+    }
+    return {
+        "trainer": trainer,
+        "world_size": world_size,
+        "processes": "per-device",
+        "backend": "gloo",
+        "devices": ["cpu"] * world_size,
+        "global_batch": 32,
+        "lr": 0.01,
+        "seed": 1,
+        "pinned": [],
+        "free_cores": available_cores(),
+        "workload": workload | changes,
+        "dataset": dataset,
+    }
+
+
+def children_left(pool: Pool) -> list[psutil.Process]:
+    """Worker processes of this pool that still live, the launcher left out."""
+    launcher = psutil.Process(pool._process.pid)
+    return [child for child in launcher.children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_one_worker_times_any_precision_and_layout_and_leaves(pool: Pool, dataset: dict[str, Any]) -> None:
+    with one_worker(pool, "fine") as group:
+        for name, changes in {
+            "plain": {},
+            "double": {"precision": "float64"},
+            "tf32": {"precision": "tf32", "memory_format": "channels_last"},
+        }.items():
+            group.request("setup", name=name, arm=arm("single", 1, dataset, **changes) | {"processes": "one"})
+            assert group.request("window", name=name, steps=1)[0]["duration_ns"] > 0
+        ours = [psutil.Process(pool._process.pid), *children_left(pool)]
+        listening = [c for process in ours for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
+        addresses = {c.laddr.ip for c in listening}
+        assert addresses == {"127.0.0.1"}, "the store listens on loopback only"
+    assert group.ended == {"event": "ended", "group": "fine", "failures": [], "cause": ""}
+    assert not children_left(pool)
+
+
+def test_two_ranks_time_windows_and_a_hang_ends_with_every_ranks_stack(pool: Pool, dataset: dict[str, Any]) -> None:
+    group = pool.launch("hangs", 2)
+    group.wait_connected()
+    group.request("setup", name="fine", arm=arm("ddp", 2, dataset))
+    answers = group.request("window", name="fine", steps=2)
+    assert [answer["duration_ns"] > 0 for answer in answers] == [True, True]
+    group.request("setup", name="it", arm=arm(HERE + "Hangs", 2, dataset))
+    with pytest.raises(WorkerFailure, match="ranks 0, 1: no answer to 'window' within 2 s") as caught:
+        group.request("window", timeout_s=2.0, name="it", steps=1)
+    assert "rank 1, stack" in str(caught.value)
+    assert "in step" in str(caught.value)
+    assert not children_left(pool)
+
+
+def test_a_killed_rank_is_named_with_its_signal(pool: Pool, dataset: dict[str, Any]) -> None:
+    group = pool.launch("killed", 2)
+    group.wait_connected()
+    group.request("setup", name="it", arm=arm(HERE + "KillsRankOne", 2, dataset))
+    with pytest.raises(WorkerFailure, match=r"rank 1: its process ended with signal 9 \(SIGKILL\)"):
+        group.request("window", name="it", steps=1)
+    assert not children_left(pool)
+
+
+def test_an_exception_comes_with_its_traceback(pool: Pool, dataset: dict[str, Any]) -> None:
+    order = arm(HERE + "Raises", 1, dataset) | {"processes": "one"}
+    with one_worker(pool, "raises") as group:
+        group.request("setup", name="it", arm=order)
+        with pytest.raises(WorkerFailure, match="rank 0: RuntimeError: the third step is too much") as caught:
+            group.request("window", name="it", steps=5)
+    assert "trainers_under_test.py" in str(caught.value)
+
+
+def test_whatever_an_exception_says_can_be_kept_and_shown(pool: Pool) -> None:
+    """A name that is not UTF-8 (a lone surrogate in Python), what a terminal obeys, and a text of megabytes."""
+    with one_worker(pool, "says") as group, pytest.raises(WorkerFailure) as caught:
+        group.request("call", function=HERE + "raise_anything", arguments={})
+    cause = caught.value.cause
+    assert cause.startswith(r"rank 0: RuntimeError: caf\udce9 \x1b[31m red")
+    assert "characters left out" in cause
+    assert len(str(caught.value)) < 2 * failure.LONGEST
+    kept = CellRecord.model_validate(records.cell(reason=cause, details=str(caught.value)))
+    assert CellRecord.model_validate_json(kept.model_dump_json()) == kept
+
+
+def test_a_loss_that_is_no_number_is_one_line(pool: Pool, dataset: dict[str, Any]) -> None:
+    with one_worker(pool, "nan") as group:
+        group.request("setup", name="it", arm=arm(HERE + "Diverges", 1, dataset) | {"processes": "one"})
+        with pytest.raises(WorkerFailure, match="the loss is nan after 1 more steps; lower lr") as caught:
+            group.request("window", name="it", steps=1)
+    assert "Traceback" not in str(caught.value)
+
+
+def test_a_dataset_smaller_than_the_batch_is_refused(pool: Pool, dataset: dict[str, Any]) -> None:
+    with one_worker(pool, "small") as group, pytest.raises(WorkerFailure, match="global batch 2000 is above the 1437"):
+        group.request("setup", name="it", arm=arm("single", 1, dataset) | {"processes": "one", "global_batch": 2000})
+
+
+def test_an_interpreter_without_torch_is_a_clear_error(tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
+    with (
+        Pool(kind="cpu", python=str(bare / "bin" / "python")) as pool,
+        pytest.raises(WorkerFailure, match="the launcher did not start: ModuleNotFoundError: No module named 'torch'"),
+    ):
+        pool.launch("torchless", 1)
+
+
+@pytest.mark.end_to_end
+@pytest.mark.parametrize("warm", [True, False])
+def test_nothing_is_left_when_the_controller_is_killed(warm: bool) -> None:
+    """SIGKILL leaves the controller no time to clean up: the kernel ends launcher and workers."""
+    code = (
+        "from suite.processes.pool import Pool\n"
+        f"pool = Pool(kind='cpu', warm={warm}); group = pool.launch('g', 2); group.wait_connected()\n"
+        "print(pool._process.pid, *group.pids.values(), flush=True)\n"
+        "import time; time.sleep(600)\n"
+    )
+    folder = tempfile.mkdtemp()  # short, as a socket's path has to be; the killed controller leaves its own in it
+    controller = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": folder}
+    )
+    assert controller.stdout is not None
+    pids = [int(pid) for pid in controller.stdout.readline().split()]
+    assert len(pids) == 3
+    assert all(psutil.pid_exists(pid) for pid in pids)
+    controller.kill()
+    controller.wait()
+    ended = all_end(pids)
+    shutil.rmtree(folder)
+    assert ended
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("two\n\tlines, é, 漢字, 🚀", "two\n\tlines, é, 漢字, 🚀"),
+        ("\udce9\x00\x1b\r\u202e", r"\udce9\x00\x1b\r\u202e"),
+        ("0123456789" * 3, "01234 [20 characters left out] 56789"),
+    ],
+)
+def test_a_strangers_text_is_made_harmless(text: str, kept: str) -> None:
+    assert failure.harmless(text, 10 if len(text) == 30 else failure.LONGEST) == kept
+
+
+def test_exits_are_put_in_words() -> None:
+    assert failure.describe_exit(3) == "exit code 3"
+    assert failure.describe_exit(-signal.SIGSEGV) == "signal 11 (SIGSEGV)"
+    assert failure.describe_exit(-99) == "signal 99 (unknown)"

@@ -1,0 +1,89 @@
+"""Every way of breaking the trainer protocol is named with the missing part."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from reference.trainers import TRAINERS
+from suite.properties import contract
+from suite.properties.contract import ContractError
+from tests.support import trainers_under_test
+
+HERE = f"{trainers_under_test.__file__}:"
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_built_in_trainers_keep_the_protocol(name: str) -> None:
+    about = contract.describe(contract.load_trainer(name))
+    assert about["processes"] in contract.PROCESSES
+    assert about["oracle"] == "sgd"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("NoProcesses", '`processes` is missing: processes = "one" or "per-device"'),
+        ("NoStep", r"`processes` is 'many'.*`step` is missing: def step\(self, X, y, global_batch_size\)"),
+        ("WrongInit", r"`__init__` does not take \(model, devices, \*, lr\)"),
+        ("not_a_class", "is a builtin_function_or_method, not a class"),
+    ],
+)
+def test_a_missing_part_is_named(name: str, message: str) -> None:
+    with pytest.raises(ContractError, match=message):
+        contract.load_trainer(HERE + name)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("NoReplicas", "`replicas` is missing"), ("EmptyReplicas", r"`replicas` is \[\]")]
+)
+def test_replicas_are_looked_at_on_the_instance(name: str, message: str) -> None:
+    trainer = contract.load_trainer(HERE + name)(torch.nn.Linear(1, 1), [CPU], lr=0.1)
+    with pytest.raises(ContractError, match=message):
+        contract.check_instance(trainer, [CPU])
+
+
+def test_more_replicas_than_devices_are_too_many() -> None:
+    class Two(trainers_under_test.NoReplicas):
+        replicas = [torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)]  # noqa: RUF012
+
+    with pytest.raises(ContractError, match=r"\['Linear', 'Linear'\] on 1 device"):
+        contract.check_instance(Two(torch.nn.Linear(1, 1), [CPU], lr=0.1), [CPU])
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (lambda batch: None, r"`loss` takes \(batch\): expected def loss\(self, output, y\)"),
+        (0.5, r"`loss` is a float: expected def loss\(self, output, y\).*; rename it if it is something else"),
+    ],
+)
+def test_a_loss_that_cannot_be_called_is_named_with_its_signature(loss: object, message: str) -> None:
+    trainer = contract.load_trainer("single")(torch.nn.Linear(1, 1), [CPU], lr=0.1)
+    trainer.loss = loss
+    with pytest.raises(ContractError, match=message):
+        contract.check_instance(trainer, [CPU])
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_a_loss_may_be_a_mean_or_one_value_a_sample(reduction: str) -> None:
+    loss, y = torch.nn.CrossEntropyLoss(reduction=reduction), torch.tensor([0, 1, 1])
+    assert contract.apply_loss(loss, torch.eye(3, 2), y).shape == (() if reduction == "mean" else (3,))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "LossOfOtherLabels",
+            r"`loss` called with output \(3, 2\) and y \(3,\) raised IndexError: .*: expected def loss",
+        ),
+        ("LossOfClasses", r"returned a tensor \(200,\): expected def loss\(self, output, y\), a tensor: the mean"),
+    ],
+)
+def test_a_loss_that_does_not_do_is_named_when_it_is_called(name: str, message: str) -> None:
+    trainer = contract.load_trainer(HERE + name)(torch.nn.Linear(1, 1), [CPU], lr=0.1)
+    contract.check_instance(trainer, [CPU])
+    with pytest.raises(ContractError, match=message):
+        contract.apply_loss(trainer.loss, torch.eye(3, 2), torch.tensor([0, 1, 1]))

@@ -1,0 +1,259 @@
+"""The checks themselves: how sharp they are, what they name, and that they judge what was seen and nothing else."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from reference.all_reduce import ALL_REDUCE
+from reference.data.index import index_batches
+from reference.evaluate import count_correct
+from reference.scatter import scatter
+from reference.trainers.scratch import Scratch
+from reference.trainers.single import Single
+from suite.checks import draw
+from suite.properties import nets, suspects, tolerance
+from suite.properties.case import Case, Net
+from suite.properties.observe import Observation, observe
+from suite.properties.seen import RIGHT, Judgement, Seen
+from suite.properties.trainer import CHECKS, judge
+from tests.support.function_cases import FUNCTION_CHECKS, search
+
+CPU = torch.device("cpu")
+CASE = Case(2, (5, 3), net=Net(hidden=(3,)))
+
+
+pytestmark = pytest.mark.usefixtures("one_intra_op_thread")
+
+
+def see(trainer: type[Any], case: Case) -> Observation:
+    return observe(trainer, [CPU] * case.world_size, case)[0]
+
+
+def tampered(change: Callable[[Observation], None], trainer: type[Any] = Single, case: Case = CASE) -> Seen:
+    """What a right trainer was seen to do, changed."""
+    seen = copy.deepcopy(see(trainer, case))
+    change(seen)
+    return Seen(case, [seen])
+
+
+def move(step: int, factor: float) -> Callable[[Observation], None]:
+    """Scale what a step did."""
+
+    def change(seen: Observation) -> None:
+        pairs = zip(*(seen["parameters"][i] for i in (step, step + 1)), strict=True)
+        seen["parameters"][step + 1] = [
+            [b + (a - b) * factor for b, a in zip(before, after, strict=True)] for before, after in pairs
+        ]
+
+    return change
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_right_trainer_passes_in_this_process_as_well(check: str) -> None:
+    net = {"dropout": Net(hidden=(64,), dropout=True), "batch_norm": Net(hidden=(3,), norm="batch")}.get(check, Net())
+    case = Case(1 if check == "identity" else 3, (6, 9), net=net)
+    seen = Seen(case, [see(Scratch, case)])
+    assert judge(check, seen).finding == ""
+
+
+@pytest.mark.parametrize("off", [1e-6, -1e-9, 1e-12])
+def test_the_bound_leaves_room_for_rounding_and_for_nothing_else(off: float) -> None:
+    case = Case(1, (8,))
+    assert judge("gradient", tampered(move(0, 1.0), case=case)) == RIGHT
+    assert "step 0: the gradient of 'head." in judge("gradient", tampered(move(0, 1 + off), case=case)).finding
+
+
+def test_a_frozen_parameter_must_not_move_at_all() -> None:
+    case = Case(1, (8,), net=Net(frozen=True))
+
+    def nudge(seen: Observation) -> None:
+        seen["parameters"][1][0][0] *= 1 + 2**-52
+
+    assert "the gradient of 'head.weight' is off by" in judge("gradient", tampered(nudge, case=case)).finding
+
+
+def test_a_number_that_is_none_is_wrong() -> None:
+    judgement = judge("gradient", tampered(move(1, float("nan"))))
+    assert "step 1" in judgement.finding
+    assert judgement.suspects[0].startswith("not a number")
+
+
+def test_an_exception_is_a_finding_with_its_traceback_and_in_refusals_a_note() -> None:
+    def refuse(seen: Observation) -> None:
+        seen["raised"] = {"where": "step 1", "error": "RuntimeError: no", "traceback": "Traceback: here"}
+
+    judgement = judge("gradient", tampered(refuse))
+    said = "the trainer raised: rank 0, step 1: RuntimeError: no"
+    assert judgement == Judgement(said, details="Traceback: here", crashed=True)
+    assert judge("refusals", tampered(refuse)) == Judgement(note="refused: rank 0, step 1: RuntimeError: no")
+
+
+def test_replicas_of_this_process_and_of_other_ranks_are_compared() -> None:
+    def differ(seen: Observation) -> None:
+        seen["differing"][2] = [(1, 0, 0.25)]
+
+    judgement = judge("replicas", tampered(differ))
+    assert judgement.finding == "after step 1, 'hidden.0.weight' of replica 1 differs from replica 0's by 0.25"
+    assert "d2l-ai/d2l-zh#955" in judgement.suspects[0]
+    one, other = see(Single, CASE), copy.deepcopy(see(Single, CASE))
+    assert judge("replicas", Seen(CASE, [one, other])) == RIGHT
+    other["parameters"][2][0][0] += 2**-50
+    assert "after step 1, 'hidden.0.weight' of rank 1" in judge("replicas", Seen(CASE, [one, other])).finding
+
+
+def test_running_statistics_that_stay_at_their_start_are_lost() -> None:
+    case = Case(1, (6,), net=Net(hidden=(3,), norm="batch"))
+
+    def lose(seen: Observation) -> None:
+        seen["buffers"]["norms.0.running_mean"] = [0.0] * 3
+
+    assert judge("batch_norm", tampered(lambda seen: None, case=case)).finding == ""
+    assert "pytorch/pytorch#1051" in judge("batch_norm", tampered(lose, case=case)).suspects[0]
+
+
+def test_a_sample_that_the_net_never_saw_is_missed() -> None:
+    case = Case(1, (6,), net=Net(hidden=(3,), norm="batch"))
+
+    def lose(seen: Observation) -> None:
+        seen["log"][0][0]["samples"].pop()
+
+    finding = judge("batch_norm", tampered(lose, case=case)).finding
+    assert finding == "step 0: the minibatch has samples 0 to 5, but the net saw [[0, 1, 2, 3, 4]]"
+
+
+def test_a_shard_of_one_sample_has_no_statistics_to_compare_with() -> None:
+    """Normalised over all ranks it is right all the same."""
+    case = Case(1, (5,), net=Net(hidden=(3,), norm="batch"))
+
+    def share(seen: Observation) -> None:
+        [entry] = seen["log"][0]
+        seen["log"][0] = [{**entry, "samples": entry["samples"][:4]}, {**entry, "samples": entry["samples"][4:]}]
+
+    assert judge("batch_norm", tampered(share, case=case)).note == "batch normalisation over the whole minibatch"
+
+
+def test_equal_masks_on_two_shards_are_found() -> None:
+    case = Case(2, (4,), net=Net(hidden=(64,), dropout=True))
+
+    def repeat(seen: Observation) -> None:
+        seen["log"][0][1]["masks"][1] = seen["log"][0][0]["masks"][0]
+
+    assert judge("dropout", tampered(lambda seen: None, Scratch, case)) == RIGHT
+    assert "huggingface/transformers#31412" in judge("dropout", tampered(repeat, Scratch, case)).suspects[0]
+
+
+# What a wrong gradient looks like.
+
+
+def evidence(found: Callable[[list[Tensor], Tensor], Tensor], sizes: tuple[int, ...] = (4, 4, 2)) -> suspects.Evidence:
+    generator = torch.Generator().manual_seed(1)
+    sums = [size * torch.randn(6, generator=generator, dtype=torch.float64) for size in sizes]
+    earlier = [torch.randn(6, generator=generator, dtype=torch.float64) for _ in range(2)]
+    vectors = torch.tensor([False, False, False, False, True, True])
+    right = torch.stack(sums).sum(0) / sum(sizes)
+    return suspects.Evidence(found(sums, right), sums, sum(sizes), len(sizes), earlier, vectors)
+
+
+@pytest.mark.parametrize(
+    ("found", "name"),
+    [
+        (lambda sums, right: 3 * right, "summed over the devices"),
+        (lambda sums, right: right / 3, "averaged over the devices and divided by the global batch"),
+        (lambda sums, right: (sums[0] / 4 + sums[1] / 4 + sums[2] / 2) / 3, "mean of the shards' means"),
+        (lambda sums, right: sums[1] / 10, "no exchange: the gradient of one shard alone"),
+        (lambda sums, right: sums[2] / 2, "no exchange: the gradient of one shard alone"),
+        (lambda sums, right: (sums[0] + sums[1]) / 10, "the last shard left out"),
+        (lambda sums, right: (sums[0] + sums[1]) / 8, "the last shard left out"),
+        (lambda sums, right: torch.zeros(6, dtype=torch.float64), "nothing was learned"),
+        (lambda sums, right: 0.05 * right, "0.05 times the right gradient"),
+        (lambda sums, right: right * torch.tensor([1, 1, 1, 1, 0.5, 2]), "only one-dimensional parameters"),
+        (lambda sums, right: sum(s.float() for s in sums).double() / 10 + 1e-9, "in float32"),
+        (lambda sums, right: sum(s.bfloat16() for s in sums).double() / 10, "in 16 bits"),
+        (lambda sums, right: right * float("inf"), "not a number"),
+        (lambda sums, right: torch.arange(6, dtype=torch.float64) ** 3, ""),
+    ],
+)
+def test_known_bugs_are_told_apart(found: Callable[[list[Tensor], Tensor], Tensor], name: str) -> None:
+    lines = suspects.fitting(evidence(found))
+    assert [name in line for line in lines] == ([True] if name else [])
+
+
+def test_a_small_case_may_fit_several() -> None:
+    """One sample on two devices: half of the gradient is a mean of means, and an average too many."""
+    small = evidence(lambda sums, right: right / 2, (1,))
+    lines = suspects.fitting(dataclasses.replace(small, world_size=2))
+    assert [line.partition(" ")[0] for line in lines] == ["averaged", "mean"]
+
+
+def test_gradients_of_earlier_steps_are_recognised() -> None:
+    before = evidence(lambda sums, right: right).earlier
+    assert "stale" in suspects.fitting(evidence(lambda sums, right: before[-1]))[0]
+    assert "never cleared" in suspects.fitting(evidence(lambda sums, right: right + before[0] + before[1]))[0]
+    assert "step before added" in suspects.fitting(evidence(lambda sums, right: right + before[1]))[0]
+
+
+# Nets and tolerances.
+
+
+@given(net=draw.nets(), seed=st.integers(0, 99))
+def test_every_net_that_is_drawn_can_be_built_alike_twice_and_trained(net: Net, seed: int) -> None:
+    case = Case(1, (3,), seed, net=net)
+    first, second = nets.build(case), nets.build(case)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    X, _ = nets.minibatch(case, 0)
+    assert first(X).shape == (3, net.classes)
+    assert first.log[0]["samples"] == [0, 1, 2]
+    assert first(X[:0]).shape == (0, net.classes)
+    others = nets.build(case, rank=1)
+    assert not any(torch.equal(a, b) for a, b in zip(first.parameters(), others.parameters(), strict=True))
+
+
+def test_the_bound_grows_with_the_terms_and_with_one_over_the_learning_rate() -> None:
+    model = nn.Linear(3, 2).double()
+    X = torch.randn(4, 3, dtype=torch.float64)
+    loose, tight = tolerance.gradient_bound(model, X, 0.01), tolerance.gradient_bound(model, X, 1.0)
+    assert all((a > b).all() for a, b in zip(loose, tight, strict=True))
+    assert all((b < 1e-12).all() for b in tight)
+    assert all((b > 0).all() for b in tight)
+
+
+@given(tensors=st.integers(1, 8).flatmap(lambda k: st.lists(st.floats(-8, 8, width=16), min_size=k, max_size=k)))
+def test_a_sum_in_bfloat16_stays_within_its_bound(tensors: list[float]) -> None:
+    each = [torch.tensor([value], dtype=torch.bfloat16) for value in tensors]
+    total = torch.zeros(1, dtype=torch.bfloat16)
+    for tensor in each:
+        total = total + tensor
+    exact = sum(tensor.double() for tensor in each)
+    assert float((total.double() - exact).abs()) <= float(tolerance.sum_bound(each))
+
+
+# The functions that trainers are built from; tests/mutants has the wrong ones.
+
+FUNCTIONS: dict[str, list[Any]] = {
+    "all_reduce": list(ALL_REDUCE.values()),
+    "scatter": [scatter],
+    "evaluation": [count_correct],
+    "feed": [index_batches],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "check", "function"),
+    [
+        pytest.param(kind, check, function, id=f"{check}-{function.__name__}")
+        for kind, checks in FUNCTION_CHECKS.items()
+        for check in checks
+        for function in FUNCTIONS[kind]
+    ],
+)
+def test_the_references_functions_pass_their_checks(kind: str, check: str, function: Any) -> None:
+    assert search(kind, check, function).finding == ""

@@ -1,0 +1,126 @@
+"""The stand-in for nn.DataParallel on CPU devices, and the rule by which a module is wrapped."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from reference.cpu_data_parallel import CPUDataParallel
+from reference.trainers.data_parallel import data_parallel
+from tests.support.strategies import CPU, Nested, conv_net, smooth_net
+
+pytestmark = pytest.mark.usefixtures("one_intra_op_thread")
+
+
+@pytest.mark.parametrize(("n", "k", "shards"), [(10, 3, 3), (10, 8, 5), (1, 4, 1), (5, 1, 1)])
+def test_nested_inputs_are_split_and_nested_outputs_gathered(n: int, k: int, shards: int) -> None:
+    """Tensors in tuples, dicts and keywords; a number goes to every replica; scalars become a vector, one a shard."""
+    net = Nested()
+    X = torch.arange(float(n))
+    out = CPUDataParallel(net, [CPU] * k)((X, 2.0), rows={"a": torch.arange(n)})
+    assert torch.equal(out["scaled"], 6 * X)
+    assert torch.equal(out["rows"][0], torch.arange(n) + 1)
+    assert out["total"].shape == ((shards,) if k > 1 else ())
+    assert out["total"].sum() == X.sum()
+    assert net.calls == 1, "only the first replica's buffer updates survive"
+
+
+def test_gradients_reach_inputs_and_are_summed_into_the_original() -> None:
+    """Integer outputs carry none and do not disturb."""
+    net, X = Nested(), torch.arange(5.0, requires_grad=True)
+    out = CPUDataParallel(net, [CPU] * 3)((X, 2.0), rows={"a": torch.arange(5)})
+    assert not out["rows"][0].requires_grad
+    (out["scaled"].sum() + out["total"] @ torch.tensor([1.0, 10.0, 100.0])).backward()
+    assert X.grad is not None
+    assert X.grad.tolist() == [7.0, 7.0, 16.0, 16.0, 106.0]
+    assert net.weight.grad is not None
+    assert net.weight.grad.item() == 20.0
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_evaluation_builds_no_graph(mode: Any) -> None:
+    """In eval mode, under no_grad or inference_mode."""
+    net = conv_net().eval()
+    with mode():
+        X = torch.randn(5, 1, 6, 6)
+        output = CPUDataParallel(net, [CPU] * 3)(X)
+        assert not output.requires_grad
+        torch.testing.assert_close(output, net(X))
+
+
+def test_an_empty_batch_keeps_its_shape() -> None:
+    """Nothing in, nothing out, of the right width."""
+    assert CPUDataParallel(smooth_net(), [CPU] * 3)(torch.zeros(0, 6)).shape == (0, 4)
+
+
+def test_tied_parameters_and_recurrent_weights_are_replicated_once() -> None:
+    """The gradient of a parameter with two places, and of an LSTM's, which keeps a second list of its weights."""
+    torch.manual_seed(0)
+    lstm, tied = nn.LSTM(6, 6, batch_first=True).double(), nn.Linear(6, 6).double()
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm, self.first, self.second = copy.deepcopy(lstm), copy.deepcopy(tied), nn.Linear(6, 6).double()
+            self.second.weight = self.first.weight
+
+        def forward(self, X: Tensor) -> Tensor:
+            output: Tensor = self.second(self.first(self.lstm(X)[0]))
+            return output
+
+    net, X = Net(), torch.randn(5, 3, 6, dtype=torch.float64)
+    params = list(net.parameters())
+    alone = torch.autograd.grad(net(X).square().sum(), params)
+    together = torch.autograd.grad(CPUDataParallel(net, [CPU] * 3)(X).square().sum(), params)
+    torch.testing.assert_close(together, alone)
+
+
+def test_a_frozen_parameter_gets_no_gradient() -> None:
+    """As without the wrapper."""
+    net = smooth_net()
+    next(net.parameters()).requires_grad_(False)
+    CPUDataParallel(net, [CPU] * 2)(torch.randn(4, 6)).sum().backward()
+    assert [param.grad is None for param in net.parameters()] == [True, False, False, False]
+
+
+def test_inputs_that_cannot_be_split_alike_are_reported() -> None:
+    """Torch's wrapper cuts the longer one short without a word."""
+    net = CPUDataParallel(nn.Bilinear(1, 1, 1), [CPU] * 2)
+    with pytest.raises(ValueError, match=r"inputs of shapes \(3, 1\), \(2, 1\) cannot be split alike"):
+        net(torch.zeros(3, 1), torch.zeros(2, 1))
+
+
+def test_outputs_that_cannot_be_gathered_are_reported() -> None:
+    """Only tensors can."""
+
+    class Talker(nn.Module):
+        def forward(self, X: Tensor) -> str:
+            return "done"
+
+    with pytest.raises(TypeError, match="the module returned a str: only tensors can be gathered"):
+        CPUDataParallel(Talker(), [CPU] * 2)(torch.zeros(2))
+
+
+def test_only_several_devices_are_wrapped() -> None:
+    """The tutorial's rule; the module then lies on the first device."""
+    net = smooth_net()
+    assert data_parallel(net, [CPU]) is net
+    assert isinstance(data_parallel(net, [CPU] * 2), CPUDataParallel)
+
+
+def test_devices_of_two_kinds_are_reported() -> None:
+    """Neither wrapper can drive both."""
+    with pytest.raises(ValueError, match=r"devices are of 2 kinds, .*needs exactly one kind"):
+        data_parallel(smooth_net(), [CPU, torch.device("cuda:0")])
+
+
+def test_a_module_that_was_compiled_in_place_is_refused() -> None:
+    """Its replicas would run the original's compiled call, and nothing would be trained."""
+    module = nn.Linear(3, 2)
+    module.compile(backend="eager")
+    with pytest.raises(RuntimeError, match=r"compiled in place .* leave compile off"):
+        CPUDataParallel(module, [CPU] * 2)(torch.ones(4, 3))

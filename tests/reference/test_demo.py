@@ -1,0 +1,230 @@
+"""The tutorial's tables, line by line, and the numbers that docs/parallelism.md works out."""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from reference import demo
+from reference.demo import demonstrate, main, parse_devices
+from reference.models.init import build
+from reference.models.lenet import SHAPES
+from tests.support.project import REPOSITORY
+from tests.support.strategies import CPU
+
+TABLE = {
+    1: [[30], [10]],
+    2: [[15, 15], [5, 5]],
+    3: [[10, 10, 10], [4, 4, 2]],
+    8: [[4, 4, 4, 4, 4, 4, 4, 2], [2, 2, 2, 2, 2]],
+}
+"""Shards of 30 and of 10 samples, by devices: the tutorial's own figures."""
+
+
+def inside(n: int) -> str:
+    return f"\tIn Model: input size torch.Size([{n}, 5]) output size torch.Size([{n}, 2])"
+
+
+def outside(n: int) -> str:
+    return f"Outside: input size torch.Size([{n}, 5]) output_size torch.Size([{n}, 2])"
+
+
+def expected(devices: int) -> list[str]:
+    """Return the tutorial's lines, shards in the replicas' order."""
+    of_30, of_10 = ([*map(inside, shards), outside(sum(shards))] for shards in TABLE[devices])
+    return [*([f"Let's use {devices} virtual CPU devices!"] if devices > 1 else []), *of_30, *of_30, *of_30, *of_10]
+
+
+@pytest.mark.parametrize("devices", TABLE)
+def test_the_tables_are_the_tutorials(devices: int) -> None:
+    """30, 30, 30 and 10 samples over 1, 2, 3 and 8 devices; three of eight devices stay idle in the last minibatch."""
+    lines: list[str] = []
+    demonstrate([CPU] * devices, lines.append)
+    assert lines == expected(devices)
+
+
+def test_the_whole_output_is_the_four_tables(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without arguments, on a machine without GPUs."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    before = set(threading.enumerate())
+    assert main([]) == 0
+    tables = []
+    for devices in TABLE:
+        name = "1 virtual CPU device" if devices == 1 else f"{devices} virtual CPU devices"
+        tables.append("\n".join([f"# on {name}", *expected(devices), ""]))
+    assert capsys.readouterr().out == "\n".join(tables)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(timeout=30)
+        assert not thread.is_alive(), "a replica's thread is still there"
+
+
+def test_one_table_is_printed_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    """--devices cpu:3."""
+    assert main(["--devices", "cpu:3"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["# on 3 virtual CPU devices", *expected(3)]
+
+
+def test_lines_keep_the_replicas_order_whatever_order_the_threads_run_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last replica goes first, and without sorting its short shard would stand first."""
+    turn = threading.Condition()
+    order: list[int] = []
+
+    class Backwards(demo.Announced):
+        def forward(self, X: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+            replica = int(rows[0]) // 4
+            with turn:
+                assert turn.wait_for(lambda: len(order) == 2 - replica, timeout=30)
+                output = super().forward(X, rows)
+                order.append(replica)
+                turn.notify_all()
+            return output
+
+    monkeypatch.setattr(demo, "Announced", Backwards)
+    monkeypatch.setattr(demo, "RandomDataset", lambda size, length: torch.zeros(10, size))
+    lines: list[str] = []
+    demonstrate([CPU] * 3, lines.append)
+    assert order == [2, 1, 0]
+    assert lines[1:] == [inside(4), inside(4), inside(2), outside(10)]
+
+
+def test_shuffled_samples_are_the_same_ones_in_another_order(capsys: pytest.CaptureFixture[str]) -> None:
+    """--shuffle; sizes, and so the tables, stay as they are."""
+    seen: list[torch.Tensor] = []
+    hook = nn.modules.module.register_module_forward_pre_hook(
+        lambda module, inputs: seen.append(inputs[0]) if isinstance(module, demo.Announced) else None
+    )
+    with hook:
+        assert main(["--devices", "cpu:1", "--shuffle"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["# on 1 virtual CPU device", *expected(1)]
+    shuffled, in_order = torch.cat(seen), demo.RandomDataset(5, 100).data
+    assert not torch.equal(shuffled, in_order)
+    assert torch.equal(shuffled[shuffled[:, 0].argsort()], in_order[in_order[:, 0].argsort()])
+
+
+def test_gpus_are_used_where_there_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of them: the tables for 1 and 2 devices run on GPUs, those for 3 and 8 on virtual devices."""
+    asked: list[list[torch.device]] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(demo, "demonstrate", lambda devices, shuffle: asked.append(devices))
+    assert main([]) == 0
+    cuda = [torch.device("cuda", index) for index in range(2)]
+    assert asked == [cuda[:1], cuda, [CPU] * 3, [CPU] * 8]
+
+
+@pytest.mark.parametrize("setting", ["3", "cpu", "cpu:0", "tpu:2", "cuda:x", "cpu:2,cpu:3"])
+def test_a_malformed_setting_is_reported_with_the_valid_forms(setting: str) -> None:
+    """Neither cpu:N nor cuda:N."""
+    with pytest.raises(ValueError, match=f"devices '{setting}': expected cpu:N or cuda:N with N >= 1"):
+        parse_devices(setting)
+
+
+def test_more_gpus_than_there_are_end_in_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the number that is there, and the way out."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert main(["--devices", "cuda:2"]) == 1
+    error = "error: devices 'cuda:2': CUDA shows 1; ask for at most as many, or for cpu:2\n"
+    assert capsys.readouterr() == ("", error)
+
+
+@pytest.mark.gpu
+def test_the_tables_on_gpus_are_the_tutorials() -> None:
+    """As many GPUs as there are, among the tutorial's numbers."""
+    for devices in (k for k in TABLE if k <= torch.cuda.device_count()):
+        lines: list[str] = []
+        demonstrate(parse_devices(f"cuda:{devices}"), lines.append)
+        assert lines == [line.replace("virtual CPU device", "GPU") for line in expected(devices)]
+
+
+PAGE = (REPOSITORY / "docs" / "parallelism.md").read_text()
+
+
+def inputs_of_layers(name: str) -> list[int]:
+    """Return how many numbers a sample each convolution (shortcuts aside) and linear layer reads, in order."""
+    net, widths = build(name).eval(), []
+    for layer in net.modules():
+        if isinstance(layer, nn.Linear) or (isinstance(layer, nn.Conv2d) and layer.kernel_size == (3, 3)):
+            layer.register_forward_pre_hook(lambda _, inputs: widths.append(inputs[0][0].numel()))
+    net(torch.zeros(1, 1, 28, 28))
+    return widths
+
+
+def test_the_numbers_on_the_parallelism_page_are_worked_out_again() -> None:
+    """Every number with thousands on the page comes from the code's own shapes, and none is missing there."""
+    batch, k, float_bytes = 256, 8, 4
+    lenet, resnet = (sum(p.numel() for p in build(name).parameters()) for name in ("lenet", "resnet18"))
+    gradients = [float_bytes * lenet, float_bytes * resnet]
+    expected = [lenet, resnet, *gradients, *(2 * (k - 1) * n // k for n in gradients), (k - 1) * gradients[0]]
+
+    # LeNet is a function, so its sides are followed here: 26 -> 13 -> 9 -> 4.
+    sides, out1, out2 = (26, 13, 9, 4), SHAPES["W1"][0], SHAPES["W2"][0]
+    widths = [out1 * sides[1] ** 2, out2 * sides[3] ** 2, SHAPES["W3"][1]]
+    assert widths[1] == SHAPES["W3"][0]
+    resnet_widths = inputs_of_layers("resnet18")
+    after_block_4 = resnet_widths[9]  # the stem and two convolutions a block read before it
+    expected += [*widths[:1], after_block_4, *(2 * float_bytes * batch * w for w in (*widths, after_block_4))]
+    work = [
+        out1 * sides[0] ** 2 * math.prod(SHAPES["W1"][1:]),
+        out2 * sides[2] ** 2 * math.prod(SHAPES["W2"][1:]),
+        math.prod(SHAPES["W3"]),
+        math.prod(SHAPES["W4"]),
+    ]
+    expected += [*work, sum(work), sum(work) - work[0]]
+    all_inputs = [sum(widths), sum(resnet_widths[1:])]
+    layer_bytes = [float_bytes * batch * n for n in all_inputs]
+    expected += [*all_inputs, *layer_bytes, *(w for w in resnet_widths if w > 1000)]
+    last_block = sum(p.numel() for p in list(build("resnet18").children())[-4].parameters())
+    expected.append(last_block)
+
+    on_page = {int(number.replace(",", "")) for number in re.findall(r"\d{1,3}(?:,\d{3})+", PAGE)}
+    assert on_page == set(expected)
+
+    shares = [sum(work[:i]) / sum(work) for i in (1, 2, 3)]
+    gain = max(sum(work) / max(sum(work[:i]), sum(work[i:])) for i in (1, 2, 3))
+    for phrase in (
+        *(f"{100 * share:.1f} %" for share in shares),
+        f"2,250,360 / 2,128,680 = {gain:.2f}",
+        *(f"{sent / n:.1f} times" for sent, n in zip(layer_bytes, gradients, strict=False) if n == gradients[0]),
+        f"ResNet-18 {layer_bytes[1] / gradients[1]:.1f}",
+        f"2 x {len(resnet_widths) - 1} |",
+        f"ResNet-18 {2 * gradients[1] / 1e6:.1f} MB",
+        f"10^10 parameters {8 * 10**10 / 1e9:.0f} GB",
+        f"two moments {16 * 10**10 / 1e9:.0f} GB",
+        f"at k = 8 that is {8 * 10**10 / 8e9:.0f} GB and {16 * 10**10 / 8e9:.0f} GB",
+        f"ResNet-18: {2 * gradients[1] / 8e6:.1f} MB",
+        f"parameters {float_bytes * last_block / 1e6:.1f} MB",
+    ):
+        assert phrase in " ".join(PAGE.split()), phrase
+
+
+def test_the_batch_norm_example_on_the_parallelism_page_is_worked_out_again(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its command prints the figures that stand below it, the bad mean is the mean of the shards' means."""
+    command = re.search(r'python -c "(import torch; x .*)"$', PAGE, re.MULTILINE)
+    assert command is not None
+    exec(command[1])
+    assert capsys.readouterr().out == "[3.5, 31.5, 72.5] 28.5\n"
+    of_shards = [float(np.mean(part)) for part in np.split(np.arange(10) ** 2, [4, 8])]
+    assert "3.5, 31.5 and 72.5" in PAGE
+    assert f"the mean of those is {np.mean(of_shards):.2f}; the mean of all is {np.mean(np.arange(10) ** 2)}" in PAGE
+
+
+def test_the_parallelism_page_names_what_is_there() -> None:
+    """Every file and function in its text."""
+    root = REPOSITORY
+    named = re.findall(r"`((?:\w+/)*\w+\.py)(?:: (\w+)(?:\.(\w+))?)?`", PAGE)
+    assert len(named) > 10
+    for path, *names in named:
+        found = [root / path, root / "reference" / path, root / "reference" / "all_reduce" / path]
+        source = next((each.read_text() for each in found if each.is_file()), None)
+        assert source is not None, path
+        for name in filter(None, names):
+            assert re.search(rf"(def|class) {name}\b", source), (path, name)

@@ -1,0 +1,252 @@
+"""What every one-process trainer of the table does beyond the generated checks, and the book's loop by itself.
+
+Gradients, trajectories, replicas, losses, normalisation and dropout of all trainers: `pytest -m correctness`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given, settings
+from torch import Tensor, nn
+
+from reference.all_reduce.traffic import count_traffic
+from reference.load import load_named
+from reference.models.lenet import LeNet, lenet
+from reference.models.resnet import resnet18
+from reference.replicas import PerDevice, get_params
+from reference.trainers import TRAINERS
+from reference.trainers.ddp import DDPTrainer
+from reference.trainers.scratch import Scratch, ScratchSharded, train_batch
+from reference.trainers.single import Single
+from tests.support.strategies import (
+    CPU,
+    LR,
+    Case,
+    Gated,
+    TiedNet,
+    batch,
+    bit_equal,
+    cases,
+    check_step,
+    conv_net,
+    smooth_net,
+    update_bound,
+    values,
+)
+
+pytestmark = pytest.mark.usefixtures("one_intra_op_thread")
+
+Make = Callable[[str, nn.Module, int], Any]
+
+TRAINER_CLASSES: dict[str, Any] = {name: load_named(name, TRAINERS, "trainer") for name in TRAINERS}
+ONE_PROCESS = [name for name, trainer in TRAINER_CLASSES.items() if trainer.processes == "one"]
+in_one_process = pytest.mark.parametrize("name", ONE_PROCESS)
+in_parallel = pytest.mark.parametrize("name", [name for name in ONE_PROCESS if name != "single"])
+can_leave_out_the_exchange = pytest.mark.parametrize(
+    "name", [name for name in ONE_PROCESS if hasattr(TRAINER_CLASSES[name], "step_unsynced")]
+)
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """Return what makes a trainer by its name, on k virtual CPU devices, and closes it in the end."""
+    made: list[Any] = []
+
+    def one(name: str, net: nn.Module, k: int) -> Any:
+        made.append(TRAINER_CLASSES[name](net, [CPU] * k, lr=LR))
+        return made[-1]
+
+    yield one
+    for trainer in made:
+        getattr(trainer, "close", lambda: None)()
+
+
+@in_one_process
+def test_the_model_that_is_handed_over_stays_as_it_is(make: Make, name: str) -> None:
+    """Parameters, buffers and gradients: a trainer works on copies."""
+    model = nn.Sequential(nn.BatchNorm1d(6), smooth_net()).double()
+    before, trainer = copy.deepcopy(model.state_dict()), make(name, model, 2)
+    trainer.step(*batch(5), 5)
+    assert all(torch.equal(tensor, before[key]) for key, tensor in model.state_dict().items())
+    assert all(param.grad is None for param in model.parameters())
+    trained = trainer.replicas[0].state_dict()
+    assert not any(torch.equal(tensor, before[key]) for key, tensor in trained.items())
+
+
+@in_one_process
+def test_a_step_returns_a_detached_scalar(make: Make, name: str) -> None:
+    """A tensor without a graph: reading it is the caller's decision."""
+    loss = make(name, smooth_net().double(), 3).step(*batch(5), 5)
+    assert loss.shape == ()
+    assert not loss.requires_grad
+
+
+@in_parallel
+def test_one_device_is_the_identity_to_the_last_bit(make: Make, name: str) -> None:
+    """World size 1 has nothing to split or exchange."""
+    net, X, y = conv_net(), torch.randn(5, 1, 6, 6), torch.randint(4, (5,))
+    oracle, trainer = Single(net, [CPU], lr=LR), make(name, net, 1)
+    oracle.step(X, y, 5)
+    trainer.step(X, y, 5)
+    assert bit_equal(trainer.replicas[0], oracle.net)
+
+
+@in_parallel
+def test_an_empty_minibatch_changes_nothing(make: Make, name: str) -> None:
+    """No share, no gradient, no loss."""
+    net = smooth_net().double()
+    trainer = make(name, net, 3)
+    assert trainer.step(*batch(0), 4) == 0
+    assert all(bit_equal(replica, net) for replica in trainer.replicas)
+
+
+@in_parallel
+def test_parameters_that_some_or_no_shards_use_are_trained_and_not_refused(make: Make, name: str) -> None:
+    """A device without a gradient gets the others', not what the step before has left; what nobody uses stays."""
+    torch.manual_seed(0)
+    trainer = make(name, Gated().double(), 3)
+    X, y = batch(6)
+    for first_features in ([1, 1, 1, 1, 1, 1], [-1, -1, -1, -1, 1, 1], [1, 1, -1, -1, -1, -1], [-1] * 6):
+        X[:, 0] = torch.tensor(first_features)
+        before = values(trainer.replicas[0])
+        check_step(trainer, X, y)
+        changed = [not torch.equal(a, b) for a, b in zip(before, values(trainer.replicas[0]), strict=True)]
+        assert changed == [True] * 2 + [1 in first_features] * 2 + [False] * 2
+
+
+@in_parallel
+@pytest.mark.parametrize("frozen", [None, 0, 1, 2, 3, 4])
+def test_a_shared_parameter_counts_once_and_a_frozen_one_stays(make: Make, name: str, frozen: int | None) -> None:
+    """Also a shared one that is frozen: not a bit of it may change."""
+    net = TiedNet().double()
+    if frozen is not None:
+        list(net.parameters())[frozen].requires_grad_(False)
+    trainer = make(name, net, 3)
+    for n in (7, 2):
+        check_step(trainer, *batch(n))
+    unchanged = [torch.equal(a, b) for a, b in zip(values(net), values(trainer.replicas[0]), strict=True)]
+    assert [number for number, same in enumerate(unchanged) if same] == ([] if frozen is None else [frozen])
+
+
+@can_leave_out_the_exchange
+@pytest.mark.parametrize("n", [6, 2], ids=["all busy", "one idle"])
+def test_without_the_exchange_each_replica_follows_its_own_shard(make: Make, name: str, n: int) -> None:
+    """To the last bit, an idle one not at all; so they drift apart, and the exchange is what keeps them together."""
+    net, (X, y) = smooth_net().double(), batch(n)
+    trainer = make(name, net, 3)
+    trainer.step_unsynced(X, y, n)
+    for rank, replica in enumerate(trainer.replicas):
+        alone, shard = Single(net, [CPU], lr=LR), slice(rank * max(1, n // 3), (rank + 1) * max(1, n // 3))
+        alone.step(X[shard], y[shard], n)
+        assert bit_equal(replica, alone.net)
+        assert bit_equal(replica, net) is (n == 2 and rank == 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("scratch", [4, 4, 2]),
+        ("scratch_overlap", [4, 4, 2]),
+        ("weighted", [4, 3, 3]),
+        ("data_parallel", [4]),
+        ("gluon", [4, 3, 3]),
+    ],
+)
+def test_every_replica_keeps_the_statistics_of_its_own_shard_in_its_buffers(
+    make: Make, name: str, sizes: list[int]
+) -> None:
+    """Ten samples on three devices by each trainer's own rule; data_parallel keeps its first replica's only.
+
+    The mean of the shards' means is not the minibatch's either.
+    """
+    X = torch.arange(20.0).reshape(10, 2)
+    trainer = make(name, nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 4)), 3)
+    trainer.step(X, torch.zeros(10, dtype=torch.int64), 10)
+    means: list[Tensor] = [replica[0].running_mean for replica in trainer.replicas]
+    torch.testing.assert_close(means, [0.1 * shard.mean(0) for shard in X[: sum(sizes)].split(sizes)])
+    assert not torch.allclose(torch.stack(means).mean(0), 0.1 * X.mean(0))
+
+
+@settings(max_examples=4)
+@given(case=cases(LeNet, (1, 28, 28), torch.float64, max_steps=1))
+def test_the_notebooks_functional_lenet_on_any_split_is_one_device(case: Case) -> None:
+    """Functions and parameter lists, no modules: losses and updates are `Single`'s, and the copies stay equal."""
+    oracle = Single(case.net, [CPU], lr=LR)
+    device_params = [get_params(list(case.net.parameters()), CPU) for _ in case.devices]
+    nets = [partial(lenet, params=params) for params in device_params]
+    per_device = PerDevice(case.devices)
+    for X, y in case.batches:
+        bounds = update_bound(oracle.net, X, LR)
+        loss = train_batch(X, y, nets, device_params, per_device, LR)
+        torch.testing.assert_close(loss / len(X), oracle.step(X, y, len(X)))
+        for params in device_params:
+            assert all(torch.equal(a, b) for a, b in zip(params, device_params[0], strict=True))
+        for ours, theirs, bound in zip(device_params[0], values(oracle.net), bounds, strict=True):
+            assert bool(((ours - theirs).abs() <= bound).all())
+    per_device.close()
+
+
+def normalising_by_what_it_has_seen() -> nn.Module:
+    """Return a ResNet-18 of 4 channels whose BatchNorm does not see the split, so that one device is the oracle."""
+    net = resnet18(width=4)
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.eval()
+    return net
+
+
+@settings(max_examples=2)
+@given(case=cases(normalising_by_what_it_has_seen, (1, 12, 12), torch.float64, max_steps=1))
+def test_resnet18_on_any_split_is_one_device(case: Case) -> None:
+    """The book's second network, narrow, in float64, through the trainer of its chapter."""
+    trainer = TRAINER_CLASSES["data_parallel"](case.net, case.devices, lr=LR)
+    for X, y in case.batches:
+        check_step(trainer, X, y)
+    trainer.close()
+
+
+def test_different_parameters_on_different_devices_is_the_same_step_with_less_through_the_first() -> None:
+    """The book's exercise in a trainer: bytes a device are 2 (k - 1) / k of the gradients, where k divides them."""
+    net, (X, y), k = nn.Linear(6, 4, bias=False).double(), batch(8), 4
+    counts = {}
+    for trainer in (Scratch(net, [CPU] * k, lr=LR), ScratchSharded(net, [CPU] * k, lr=LR)):
+        with count_traffic() as traffic:
+            check_step(trainer, X, y)
+        counts[type(trainer)] = [traffic.sent_bytes(rank) for rank in range(k)]
+        trainer.close()
+    n = net.weight.numel() * 8
+    assert counts == {Scratch: [3 * n, n, n, n], ScratchSharded: [n * 2 * 3 // 4] * k}
+
+
+# DistributedDataParallel, in a world of one; more ranks need more processes.
+
+
+@pytest.fixture
+def gloo_world_of_one() -> Iterator[None]:
+    """Initialise the default process group in this process alone."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("gloo_world_of_one")
+def test_ddp_alone_equals_single_with_and_without_the_exchange() -> None:
+    """The scaling by world_size / global_batch_size cancels DDP's mean."""
+    net, X, y = conv_net().double(), torch.randn(5, 1, 6, 6, dtype=torch.float64), torch.randint(4, (5,))
+    oracle, trainer = Single(net, [CPU], lr=LR), DDPTrainer(net, [CPU], lr=LR)
+    for step in (trainer.step, trainer.step_unsynced):
+        torch.testing.assert_close(step(X, y, 5), oracle.step(X, y, 5))
+        torch.testing.assert_close(values(trainer.replicas[0]), values(oracle.net))
+
+
+def test_ddp_without_a_process_group_is_reported() -> None:
+    """With the call that is missing."""
+    with pytest.raises(RuntimeError, match=r"there is no process group: call torch.distributed.init_process_group"):
+        DDPTrainer(smooth_net(), [CPU], lr=LR)

@@ -1,0 +1,179 @@
+"""The drill: what counts as red for the right reason, and one real drill from the outside."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from suite.__main__ import main
+from suite.cli import drill
+from suite.records import calibration
+from suite.records.record import Record
+from tests.support import records
+from tests.support.project import Project
+
+FOUND = "planted.py:Wrong, check 'gradient': step 0: the gradient of 'net.0.weight' is off by 1"
+AGAINST_ITSELF = "planted.py:Wrong, check 'gradient': after step 0, 'net' is off that of the same trainer on one device"
+
+
+def run_with(outcome: str, rule: str = "time", **changes: Any) -> Record:
+    """A record of one cell, with one rule's finding."""
+    check = {"rule": rule, "against": "ddp", "outcome": outcome, "reason": "why"}
+    return records.make(cells=[records.cell(outcome=outcome, reason="why", checks=[check]) | changes])
+
+
+def test_a_slowdown_that_turned_its_cell_red_is_what_a_drill_wants() -> None:
+    assert drill.judge_slow(1, run_with("FAIL")) == []
+
+
+@pytest.mark.parametrize(
+    ("status", "record", "complaint"),
+    [
+        (0, run_with("PASS"), "ddp-lenet-strong-1 is not red but PASS: why"),
+        (0, run_with("INCONCLUSIVE"), "ddp-lenet-strong-1 is INCONCLUSIVE, so this machine is too noisy for it: why"),
+        (1, run_with("ERROR"), "ddp-lenet-strong-1 is not red but ERROR: why"),
+        (1, run_with("FAIL", rule="floor"), "ddp-lenet-strong-1 is red for another reason: why"),
+        (0, run_with("FAIL"), "every cell is FAIL, and pytest's exit status 0 instead of 1"),
+        (5, None, r"nothing was measured \(pytest's exit status 5\)"),
+        (1, records.make(cells=[]), r"nothing was measured \(pytest's exit status 1\)"),
+    ],
+)
+def test_a_slowdown_that_did_not_is_complained_of(status: int, record: Record | None, complaint: str) -> None:
+    [found] = drill.judge_slow(status, record)
+    assert re.search(f"^the planted slowdown: {complaint}$", found)
+
+
+def test_of_several_cells_the_green_one_is_named() -> None:
+    cells = [*run_with("FAIL").cells, *run_with("PASS", id="other").cells]
+    [found] = drill.judge_slow(1, records.make(cells=[cell.model_dump() for cell in cells]))
+    assert "other is not red but PASS" in found
+
+
+@pytest.mark.parametrize("outcome", ["PASS", "INCONCLUSIVE"])
+def test_the_same_build_may_be_too_noisy_and_not_red(outcome: str) -> None:
+    assert drill.judge_same(0, run_with(outcome)) == []
+
+
+@pytest.mark.parametrize(
+    ("record", "complaint"),
+    [
+        (run_with("FAIL"), "ddp-lenet-strong-1 is FAIL: why"),
+        (run_with("ERROR"), "ddp-lenet-strong-1 is ERROR: why"),
+        (None, r"nothing was measured \(pytest's exit status 1\)"),
+    ],
+)
+def test_the_same_build_turning_red_is_complained_of(record: Record | None, complaint: str) -> None:
+    [found] = drill.judge_same(1, record)
+    assert re.search(f"^the same build: {complaint}$", found)
+
+
+@pytest.mark.parametrize("message", [FOUND, AGAINST_ITSELF])
+def test_a_wrong_gradient_that_its_check_has_found_is_what_a_drill_wants(message: str) -> None:
+    assert drill.judge_wrong(1, {"gradient": message, "identity": None}) == []
+
+
+@pytest.mark.parametrize(
+    ("status", "checks", "complaint"),
+    [
+        (0, {"gradient": None, "identity": None}, "check 'gradient' stayed green"),
+        (
+            1,
+            {"gradient": FOUND, "identity": "broken"},
+            "check 'identity' failed too, where nothing was planted: broken",
+        ),
+        (1, {"gradient": "it raised", "identity": None}, "check 'gradient' is red for another reason: it raised"),
+        (0, {"gradient": FOUND, "identity": None}, "check 'gradient' failed, and pytest's exit status is 0 instead"),
+        (3, {}, r"the checks did not run \(pytest's exit status 3\)"),
+    ],
+)
+def test_a_wrong_gradient_that_was_not_found_is_complained_of(
+    status: int, checks: dict[str, str | None], complaint: str
+) -> None:
+    [found] = drill.judge_wrong(status, checks)
+    assert re.search(f"^the planted wrong gradient: {complaint}", found)
+
+
+def test_checks_are_read_from_junit(tmp_path: Path) -> None:
+    junit = tmp_path / "junit.xml"
+    junit.write_text(
+        "<testsuites><testsuite>"
+        '<testcase name="test_correctness[Wrong-start]"/>'
+        '<testcase name="test_correctness[Wrong-gradient]"><failure message="first&#10;second">all</failure></testcase>'
+        '<testcase name="test_correctness[Wrong-batch_norm]"><error message="set-up">all</error></testcase>'
+        "</testsuite></testsuites>"
+    )
+    assert drill.failed_checks(junit) == {"start": None, "gradient": "first", "batch_norm": "set-up"}
+
+
+def test_a_trainers_file_is_named_so_that_another_folder_finds_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert drill.absolute("train.py:Mine") == f"{tmp_path}/train.py:Mine"
+    assert drill.absolute("ddp") == "ddp"
+    assert drill.absolute("package.train:Mine") == "package.train:Mine"
+
+
+def test_what_is_known_of_the_machine_is_lent_to_the_drills_runs(tmp_path: Path) -> None:
+    known = calibration.path_for(tmp_path / "reports", "machine")
+    known.parent.mkdir(parents=True)
+    known.write_text("known")
+    drill._lend_calibration(tmp_path / "reports", tmp_path / "drill")
+    for name in ("slow", "same"):
+        assert calibration.path_for(tmp_path / "drill" / name, "machine").read_text() == "known"
+
+
+@pytest.mark.parametrize("share", ["0", "-1", "nan", "inf", "much"])
+def test_a_slowdown_that_is_none_is_a_usage_error(share: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="4"):
+        main(["drill", "--slowdown", share])
+    assert f"{share!r}: expected a share of the step's time above 0" in capsys.readouterr().err
+
+
+@pytest.mark.end_to_end
+def test_both_faults_turn_the_gate_red(project: Project) -> None:
+    """As in a project that only has the suite installed; a step of 400 % more is seen on any machine.
+
+    One device to time, which costs least, and of the checks those that a drill asks about: they have devices enough.
+    """
+    options = ["--scaling-devices", "cpu:1", "--scaling-workload", "tiny", "-k", "tiny or gradient or identity"]
+    done = subprocess.run(
+        [sys.executable, "-m", "suite", "drill", "--slowdown", "4", "--scaling-trainer", "scratch", *options],
+        cwd=project.path,
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "drill: passed"
+    assert "a slowdown of 400% at world size 1, planted in scratch" in done.stdout
+    assert "FAIL: " in done.stdout
+    assert not list(project.path.glob("reports/*")), "the machine's own history knows nothing of it"
+
+
+@pytest.mark.usefixtures("project")
+def test_a_wrong_option_is_pytests_usage_error(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["drill", "--scaling-trainer", "nobody"]) == 4
+    assert "--scaling-trainer 'nobody': valid values are" in capfd.readouterr().err
+
+
+@pytest.mark.end_to_end
+def test_a_drill_whose_gates_run_nothing_fails_and_says_so(project: Project) -> None:
+    """Both gates end with 0, as if all were well; of a fault that turns one red for another reason, see above."""
+    done = subprocess.run(
+        [sys.executable, "-m", "suite", "drill", "--collect-only", "--scaling-devices", "cpu:2"],
+        cwd=project.path,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert re.findall("^drill: FAILED: (.*)$", done.stdout, re.MULTILINE) == [
+        "the planted slowdown: nothing was measured (pytest's exit status 0)",
+        "the planted wrong gradient: the checks did not run (pytest's exit status 0)",
+    ]

@@ -1,0 +1,269 @@
+"""The command `trace`: which cells, what is in a trace and its table, and that a cell that breaks costs only itself."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from suite.__main__ import main
+from suite.cli import trace
+from suite.cli.selection import Selection, select
+from suite.cli.trace import Operator
+from suite.plan import cells
+from suite.plan.cells import Cell
+from suite.plan.workloads import Workload
+from suite.rank import arm, profiling
+from suite.rank.profiling import TracedArm
+from suite.room.quiet import available_cores
+from tests.support import trainers_under_test
+from tests.support.project import DATA, PYPROJECT, Project
+
+needs_two_cores = pytest.mark.skipif(len(available_cores()) < 2, reason="two CPU workers need two cores")
+HERE = f"{trainers_under_test.__file__}:"
+STEPS = 3
+CPU = torch.device("cpu")
+
+
+def events(path: Path) -> list[dict[str, Any]]:
+    """The complete events of a trace: what took time, with thread and duration."""
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        content = json.load(file)
+    return [event for event in content["traceEvents"] if event.get("ph") == "X"]
+
+
+def inside(event: dict[str, Any], outer: dict[str, Any]) -> bool:
+    return outer["ts"] <= event["ts"] and event["ts"] + event["dur"] <= outer["ts"] + outer["dur"]
+
+
+@pytest.fixture(scope="module")
+def two_replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TracedArm]:
+    """The scratch trainer on two CPU devices, in this process, with a thread for each."""
+    folder = tmp_path_factory.mktemp("traced")
+    (folder / "data.py").write_text(DATA)
+    workload = Workload(name="tiny", model="toy", dataset=f"{folder / 'data.py'}:blobs", batch=32)
+    about = cells.describe(
+        cells.arm("candidate", "scratch", Cell("scratch", "tiny", "strong", 2)),
+        workload,
+        processes="one",
+        free_cores=[],
+        seed=1,
+        dataset=arm.prepare_dataset(workload.dataset, "", str(folder / "kept")),
+    )
+    with closing(TracedArm(0, [CPU, CPU], about)) as traced:
+        traced.window(1)
+        yield traced
+
+
+@pytest.mark.usefixtures("one_intra_op_thread")
+class TestProfiling:
+    """One rank's trace, of a trainer that works in threads of its own."""
+
+    def test_feed_and_step_are_told_apart(self, two_replicas: TracedArm, tmp_path: Path) -> None:
+        answer = profiling.trace(two_replicas, STEPS, tmp_path / "cell-rank0.json.gz")
+        seen = events(tmp_path / "cell-rank0.json.gz")
+        feeds, steps = ([event for event in seen if event["name"] == name] for name in ("feed", "step"))
+        assert len(feeds) == len(steps) == STEPS
+        in_order = sorted([*feeds, *steps], key=lambda event: float(event["ts"]))
+        assert [event["name"] for event in in_order] == ["feed", "step"] * STEPS
+        updates = [event for event in seen if event["name"].startswith("aten::sub")]
+        assert updates, "plain SGD subtracts"
+        assert all(any(inside(event, step) for step in steps) for event in updates)
+        assert set(answer["parts"]) == {"feed", "step"}
+        assert 0 < sum(answer["parts"].values()) * 1e3 <= answer["duration_ns"]
+        assert [path.name for path in tmp_path.iterdir()] == ["cell-rank0.json.gz"]
+
+    def test_every_replicas_thread_is_in_it(self, two_replicas: TracedArm, tmp_path: Path) -> None:
+        """The profiler's default is the thread that starts it: then nearly all of this step would be missing."""
+        profiling.trace(two_replicas, STEPS, tmp_path / "cell.json.gz")
+        seen = events(tmp_path / "cell.json.gz")
+        own = {event["tid"] for event in seen if event["name"] == "step"}
+        forwards = {event["tid"] for event in seen if event["name"] in ("aten::linear", "aten::addmm")}
+        assert len(forwards) == 2
+        assert not forwards & own
+
+    def test_operators_are_summed_over_threads(self, two_replicas: TracedArm, tmp_path: Path) -> None:
+        answer = profiling.trace(two_replicas, STEPS, tmp_path / "cell.json.gz")
+        calls = {operator["name"]: operator["calls"] for operator in answer["operators"]}
+        seen = [event["name"] for event in events(tmp_path / "cell.json.gz")]
+        assert calls["aten::linear"] == seen.count("aten::linear")
+        assert calls["aten::linear"] % (2 * STEPS) == 0
+        assert not {"feed", "step"} & calls.keys()
+        json.dumps(answer)
+
+    def test_a_folder_that_has_gone_is_an_error_and_nothing_stays(
+        self, two_replicas: TracedArm, tmp_path: Path
+    ) -> None:
+        with pytest.raises(FileNotFoundError):
+            profiling.trace(two_replicas, 1, tmp_path / "gone" / "cell.json.gz")
+        (tmp_path / "cell.json.gz").mkdir()
+        with pytest.raises(IsADirectoryError):
+            profiling.trace(two_replicas, 1, tmp_path / "cell.json.gz")
+        assert [path.name for path in tmp_path.iterdir()] == ["cell.json.gz"]
+
+
+def answer(duration_ms: float, *operators: tuple[str, int, float, float], feed_us: float = 500.0) -> dict[str, Any]:
+    """What one rank says of four steps."""
+    keys = ("name", "calls", "self_cpu_us", "self_cuda_us")
+    return {
+        "duration_ns": duration_ms * 1e6,
+        "parts": {"feed": feed_us, "step": 7000.0},
+        "operators": [dict(zip(keys, operator, strict=True)) for operator in operators],
+    }
+
+
+def printed(found: list[Operator]) -> list[str]:
+    """The lines of a table: heading, rule, rows."""
+    return [line for line in trace.table(found, 120).splitlines() if line.strip()]
+
+
+def test_operators_are_a_steps_and_all_ranks_together() -> None:
+    ranks = [
+        answer(10, ("aten::mm", 8, 4000, 0), ("aten::relu", 4, 100, 0), ("aten::view", 4, 0, 0)),
+        answer(12, ("aten::mm", 8, 2000, 0), ("aten::add", 4, 5000, 0)),
+    ]
+    assert trace.operators(ranks, 4) == [
+        Operator("aten::mm", 4.0, 1.5, 0.0),
+        Operator("aten::add", 1.0, 1.25, 0.0),
+        Operator("aten::relu", 1.0, 0.025, 0.0),
+    ]
+
+
+def test_where_there_is_a_gpu_its_time_comes_first() -> None:
+    found = trace.operators([answer(10, ("aten::copy_", 4, 9000, 400), ("aten::mm", 4, 100, 8000))], 4)
+    assert [operator.name for operator in found] == ["aten::mm", "aten::copy_"]
+    heading, _, first, *_ = printed(found)
+    assert heading.index("CUDA") < heading.index("CPU")
+    assert first.split() == ["2.000", "0.025", "1", "aten::mm"]
+
+
+def test_the_table_has_ten_rows_and_takes_names_as_they_are() -> None:
+    found = [Operator(f"[bold]op {number}", 1.0, 1.0, 0.0) for number in range(20)]
+    heading, _, *rows = printed(found)
+    assert [row.split(maxsplit=2)[2].strip() for row in rows] == [f"[bold]op {number}" for number in range(10)]
+    assert "CUDA" not in heading
+
+
+def test_a_step_is_as_long_as_the_slowest_ranks_and_its_parts_are_means() -> None:
+    ranks = [answer(40.0, feed_us=400.0), answer(44.0, feed_us=2000.0)]
+    assert trace.parts(ranks, 4) == "11.0 ms a step while traced (feed 0.3, step 1.8)"
+
+
+def test_files_are_named_by_cells_and_never_share_a_name() -> None:
+    trainers = ("a.py:New", "b.py:New", "ddp", "c.py:New")
+    named = trace.file_names(Cell(trainer, "my/own workload", "strong", 2) for trainer in trainers)
+    assert named == [
+        "New-my_own_workload-strong-2",
+        "New-my_own_workload-strong-2_2",
+        "ddp-my_own_workload-strong-2",
+        "New-my_own_workload-strong-2_3",
+    ]
+    assert not trace.file_names([Cell("ddp", "../up", "strong", 1)])[0].startswith(".")
+    assert "/" not in trace.file_names([Cell("ddp", "../up", "strong", 1)])[0]
+
+
+class TestSelection:
+    """What pytest would run, asked of pytest."""
+
+    TWO = ("--scaling-devices", "cpu:2", "--scaling-workload", "tiny", "--scaling-trainer", "ddp")
+
+    @pytest.fixture(autouse=True)
+    def here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "pyproject.toml").write_text(PYPROJECT)
+
+    def test_expressions_select_and_nothing_runs(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        found = select([*self.TWO, "-k", "weak and not weak-1"])
+        assert found.cells == (Cell("ddp", "tiny", "weak", 2),)
+        assert found.status == 0
+        assert found.settings is not None
+        assert found.settings.world_sizes == (1, 2)
+        assert not (tmp_path / "reports").exists()
+        assert "no tests ran" not in capfd.readouterr().out
+
+    def test_nothing_selected_is_pytests_own_status(self) -> None:
+        found = select([*self.TWO, "-k", "nothing_of_that_name"])
+        assert (found.status, found.cells) == (pytest.ExitCode.NO_TESTS_COLLECTED, ())
+
+    def test_what_is_no_cell_is_not_run_either(self, tmp_path: Path) -> None:
+        found = select([*self.TWO, "suite.benchmarks.test_all_reduce", "-k", "all_reduce"])
+        assert (found.status, found.cells) == (pytest.ExitCode.OK, ())
+        assert not (tmp_path / "reports").exists()
+
+    def test_a_wrong_option_is_a_usage_error(self, capfd: pytest.CaptureFixture[str]) -> None:
+        assert select(["--scaling-mode", "sideways"]) == Selection(pytest.ExitCode.USAGE_ERROR, None, ())
+        assert "--scaling-mode 'sideways': valid values are strong, weak" in capfd.readouterr().err
+
+    def test_missing_devices_fail_in_their_own_words(
+        self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+        found = select(["--scaling-devices", "cuda:1", "--scaling-workload", "tiny"])
+        assert (found.status, found.cells) == (1, ())
+        assert "CUDA: 0 device(s) found, 1 needed" in capfd.readouterr().out
+
+    def test_a_file_that_cannot_be_collected_ends_it(self, tmp_path: Path) -> None:
+        (tmp_path / "test_broken.py").write_text("import nothing_of_that_name\n")
+        found = select([*self.TWO, "test_broken.py"])
+        assert (found.status, found.cells) == (pytest.ExitCode.INTERRUPTED, ())
+
+    def test_no_cell_is_said(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["trace", *self.TWO, "-k", "nothing_of_that_name"]) == pytest.ExitCode.NO_TESTS_COLLECTED
+        assert capsys.readouterr().err == "trace: no cell was selected\n"
+
+    def test_a_report_folder_in_the_way_is_said_before_anything_starts(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "file").write_text("in the way")
+        assert main(["trace", *self.TWO, "--scaling-report-dir", "file"]) == 1
+        said = capsys.readouterr().err
+        assert re.fullmatch(r"trace: .*/file/.*: Not a directory; choose another --scaling-report-dir\n", said)
+
+
+@pytest.mark.parametrize("option", ["--steps", "--warm-up"])
+@pytest.mark.parametrize("value", ["0", "-1", "few"])
+def test_no_steps_are_a_usage_error(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="4"):
+        main(["trace", f"{option}={value}"])
+    assert f"{value!r}: expected a whole number of steps, 1 or more" in capsys.readouterr().err
+
+
+@pytest.mark.end_to_end
+@needs_two_cores
+def test_every_rank_leaves_a_trace_and_a_cell_that_breaks_costs_only_itself(project: Project) -> None:
+    """On one device strong and weak are the same step, which is run once for both."""
+    wanted = "Raises and (strong-1 or weak-1) or ddp and strong-2"
+    cells = ["--scaling-trainer", HERE + "Raises", "--scaling-trainer", "ddp", "-k", wanted]
+    options = ["--scaling-devices", "cpu:2", "--scaling-workload", "tiny", "--scaling-against", "scratch"]
+    done = subprocess.run(
+        [sys.executable, "-m", "suite", "trace", "--steps", "2", *options, *cells],
+        cwd=project.path,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    broken = "trace: Raises-tiny-strong-1, Raises-tiny-weak-1: rank 0: RuntimeError: the third step is too much"
+    assert done.stderr.count(broken) == 1
+    assert "trace: --scaling-against is left out: the candidate alone is traced" in done.stderr
+    [folder] = project.path.glob("reports/*/traces/*")
+    assert f"traces of 1 of 3 cell(s), a file a rank: {folder.relative_to(project.path)}" in done.stdout
+    assert "https://ui.perfetto.dev" in done.stdout
+    assert re.search(r"ddp-tiny-strong-2: \d+\.\d ms a step while traced \(feed \d+\.\d, step \d+\.\d\)", done.stdout)
+    assert "aten::" in done.stdout
+    names = [f"ddp-tiny-strong-2-rank{rank}.json.gz" for rank in range(2)]
+    assert sorted(path.name for path in folder.iterdir()) == names
+    for name in names:
+        seen = [event["name"] for event in events(folder / name)]
+        assert seen.count("feed") == seen.count("step") == 2
+    assert not list(project.path.glob("reports/*/runs")), "nothing was judged"

@@ -1,0 +1,43 @@
+"""Which arms are timed for which cells."""
+
+from __future__ import annotations
+
+from suite.plan import cells
+from suite.plan.cells import Arm, Cell
+from suite.plan.workloads import BUILT_IN
+
+STRONG1, STRONG2 = Cell("ddp", "lenet", "strong", 1), Cell("ddp", "lenet", "strong", 2)
+WEAK1, WEAK2 = Cell("ddp", "lenet", "weak", 1), Cell("ddp", "lenet", "weak", 2)
+
+
+def test_one_device_is_measured_once_for_both_modes() -> None:
+    assert cells.arm("candidate", "ddp", WEAK1) == cells.arm("candidate", "ddp", STRONG1)
+
+
+def test_efficiency_needs_one_device_and_speedup_the_plain_trainer() -> None:
+    found = {(arm.trainer, arm.mode, arm.world_size) for [arm] in cells.yardsticks([STRONG2, WEAK2], speedup=True)}
+    assert found == {("ddp", "strong", 1), ("single", "strong", 1)}
+    assert cells.yardsticks([STRONG2, WEAK2], speedup=False) == [(Arm("candidate", "ddp", "lenet", "strong", 1),)]
+
+
+def test_every_candidate_has_its_bases_beside_it() -> None:
+    units = cells.units([STRONG1, WEAK1, STRONG2], {"base": "scratch", "pinned": None})
+    assert units == [
+        tuple(
+            Arm(side, trainer, "lenet", "strong", size)
+            for side, trainer in (("candidate", "ddp"), ("base", "scratch"), ("pinned", "ddp"))
+        )
+        for size in (1, 2)
+    ]
+
+
+def test_an_arm_is_described_by_its_mode() -> None:
+    lenet = BUILT_IN["lenet"]
+    strong = cells.describe(cells.arm("candidate", "ddp", STRONG2), lenet)
+    weak = cells.describe(cells.arm("candidate", "ddp", WEAK2), lenet)
+    assert (strong["global_batch"], strong["lr"]) == (256, 0.2)
+    assert (weak["global_batch"], round(weak["lr"], 3)) == (512, 0.3)
+
+
+def test_ids_are_short_for_trainers_of_the_users_own() -> None:
+    assert Cell("some/path.py:Mine", "lenet", "weak", 4).id == "Mine-lenet-weak-4"

@@ -1,0 +1,227 @@
+"""Floors of efficiency: which one holds for a cell, what a wrong file says, and the verdict's error rates."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy
+import pytest
+from scipy import stats
+
+from suite.plan import floors
+from suite.plan.cells import Cell
+from suite.plan.floors import Floor
+from suite.verdict import ALPHA_FAIL, ALPHA_PASS, FIRST_LOOK, Outcome, spending
+from suite.verdict.floor import floor
+
+CELL = Cell("ddp", "lenet", "strong", 4)
+MARGIN = math.log1p(0.05)
+TRIALS = 2000
+
+
+def read(tmp_path: Path, text: str) -> tuple[Floor, ...]:
+    file = tmp_path / "pyproject.toml"
+    file.write_text(text)
+    return floors.available(file, ["lenet", "resnet18"])
+
+
+def entries(*given: str) -> str:
+    return "\n".join(f"[[tool.scaling.floors]]\n{fields}" for fields in given)
+
+
+def test_no_file_and_no_entry_are_no_floor(tmp_path: Path) -> None:
+    assert floors.available(tmp_path / "none.toml", ["lenet"]) == ()
+    assert read(tmp_path, "[project]\nname = 'x'") == ()
+    assert floors.choose((), CELL) is None
+
+
+def test_an_entry_holds_for_the_cells_that_agree_with_every_key(tmp_path: Path) -> None:
+    [found] = read(tmp_path, entries('trainer = "ddp"\nworld_size = 4\nefficiency = 0.8'))
+    assert floors.choose([found], CELL) is found
+    for other in (Cell("fsdp", "lenet", "strong", 4), Cell("ddp", "lenet", "strong", 2)):
+        assert floors.choose([found], other) is None
+    assert floors.choose([found], Cell("ddp", "resnet18", "weak", 4)) is found
+
+
+def test_the_most_specific_entry_counts_wherever_it_stands(tmp_path: Path) -> None:
+    narrow = 'workload = "lenet"\ntrainer = "ddp"\nefficiency = 0.6'
+    for order in (["efficiency = 0.9", narrow], [narrow, "efficiency = 0.9"]):
+        found = floors.choose(read(tmp_path, entries(*order)), CELL)
+        assert found is not None
+        assert found.efficiency == 0.6
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            ['workload = "lenet"\nworld_size = 4\nefficiency = 0.5', 'trainer = "ddp"\nefficiency = 0.9'],
+            "entries 1 and 2 hold for ddp-lenet-strong-4, and none is more specific: "
+            "add one that has trainer, workload, world_size",
+        ),
+        (
+            ["efficiency = 0.1", 'mode = "strong"\nefficiency = 0.5', 'mode = "strong"\nefficiency = 0.9'],
+            "entries 2 and 3 hold for ddp-lenet-strong-4, and none is more specific: keep one of them",
+        ),
+    ],
+)
+def test_entries_that_contradict_each_other_are_an_error(tmp_path: Path, given: list[str], message: str) -> None:
+    """More keys do not make an entry more specific than one it does not include: 0.5 would silently replace 0.9."""
+    with pytest.raises(ValueError, match=message):
+        floors.choose(read(tmp_path, entries(*given)), CELL)
+
+
+def test_an_entry_with_the_keys_of_both_settles_it(tmp_path: Path) -> None:
+    rivals = ['workload = "lenet"\nefficiency = 0.5', 'trainer = "ddp"\nefficiency = 0.9']
+    both = 'workload = "lenet"\ntrainer = "ddp"\nefficiency = 0.7'
+    found = floors.choose(read(tmp_path, entries(*rivals, both)), CELL)
+    assert found is not None
+    assert found.entry == 3
+
+
+def test_one_device_and_oversubscribed_cells_are_never_judged(tmp_path: Path) -> None:
+    given = read(tmp_path, entries("efficiency = 0.8"))
+    cells = [Cell("ddp", "lenet", "strong", size) for size in (1, 2, 4)]
+    assert list(floors.resolve(given, cells, lambda size: size > 2)) == [cells[1]]
+    assert list(floors.resolve(given, cells, lambda size: False)) == cells[1:]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ("", r"entry 2 in pyproject.toml: efficiency: Field required"),
+        ("efficiency = 0", r"entry 2 in pyproject.toml: efficiency: Input should be greater than 0"),
+        ("efficiency = 80", r"entry 2 in pyproject.toml: efficiency: Input should be less than or equal to 1.5"),
+        ("efficiency = nan", r"entry 2 in pyproject.toml: efficiency: Input should be a finite number"),
+        ("efficiency = true", r"entry 2 in pyproject.toml: efficiency: Input should be a valid number"),
+        ("efficiency = 0.8\nworld_size = 1", r"entry 2 .* world_size: Input should be greater than or equal to 2"),
+        ('efficiency = 0.8\nworld_size = "4"', r"entry 2 .* world_size: Input should be a valid integer"),
+        ("efficiency = 0.8\nworldsize = 4", r"entry 2 in pyproject.toml: worldsize: Extra inputs are not permitted"),
+        ("efficiency = 0.8\nentry = 4", r"entry 2 in pyproject.toml: entry: Extra inputs are not permitted"),
+        ('efficiency = 0.8\nmode = "fast"', r"entry 2 in pyproject.toml: mode: Input should be 'strong' or 'weak'"),
+        ('efficiency = 0.8\nworkload = "lennet"', r"entry 2 .*: workload 'lennet': valid values are lenet, resnet18"),
+        ('efficiency = 0.8\ntrainer = "dpp"', r"entry 2 .*: trainer 'dpp': valid values are single, .*module:Class"),
+    ],
+)
+def test_a_wrong_entry_is_named_with_its_key(tmp_path: Path, fields: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read(tmp_path, entries("efficiency = 0.5", fields))
+
+
+@pytest.mark.parametrize("text", ["[tool.scaling.floors]\nefficiency = 0.8", "[tool.scaling]\nfloors = [0.8]"])
+def test_floors_that_are_no_list_of_tables_are_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ValueError, match=r"floors in pyproject.toml: each is a table of its own: write \[\["):
+        read(tmp_path, text)
+
+
+def test_a_trainer_of_the_users_own_may_have_a_floor(tmp_path: Path) -> None:
+    [found] = read(tmp_path, entries('trainer = "my.py:Mine"\nefficiency = 0.8'))
+    assert floors.choose([found], Cell("my.py:Mine", "lenet", "weak", 2)) is found
+
+
+def look_by_look(
+    rng: numpy.random.Generator,
+    efficiency: float,
+    sd: float,
+    planned: int,
+    judge: Callable[[list[float], int], Outcome],
+) -> Outcome:
+    """The outcome of one simulated run that looks after every session and stops when it is decided."""
+    logs: list[float] = []
+    outcome = Outcome.INCONCLUSIVE
+    while len(logs) < planned and outcome is Outcome.INCONCLUSIVE:
+        logs.append(rng.normal(math.log(efficiency), sd))
+        outcome = judge(logs, planned)
+    return outcome
+
+
+def ours(logs: list[float], planned: int) -> Outcome:
+    return floor(logs, 0.8, 1, planned, 10.0).outcome
+
+
+def greedy(logs: list[float], planned: int) -> Outcome:
+    """Wrong: the whole error at every look."""
+    if len(logs) < FIRST_LOOK:
+        return Outcome.INCONCLUSIVE
+    shortfall = numpy.log(0.8) - numpy.array(logs)
+    error, df = shortfall.std(ddof=1) / math.sqrt(len(logs)), len(logs) - 1
+    if shortfall.mean() > stats.t.ppf(1 - ALPHA_FAIL, df) * error:
+        return Outcome.FAIL
+    high = shortfall.mean() + stats.t.ppf(1 - ALPHA_PASS, df) * error
+    return Outcome.PASS if high < MARGIN else Outcome.INCONCLUSIVE
+
+
+def rate(judge: Callable[[list[float], int], Outcome], outcome: Outcome, efficiency: float, sd: float, n: int) -> int:
+    rng = numpy.random.default_rng([n, int(sd * 1000)])
+    return sum(look_by_look(rng, efficiency, sd, n, judge) is outcome for _ in range(TRIALS))
+
+
+def exceeds(count: int, bound: float) -> bool:
+    """Whether a rate is surely above its bound: one right rule in a thousand is called wrong."""
+    return bool(stats.binomtest(count, TRIALS, bound, alternative="greater").pvalue < 0.001)
+
+
+@pytest.mark.parametrize(("sd", "planned"), [(0.005, 3), (0.02, 6), (0.033, 12), (0.1, 6)])
+def test_both_errors_keep_their_bounds_at_any_noise(sd: float, planned: int) -> None:
+    """At the floor itself, the hardest that must not fail, and at the floor less the tolerance, that must not pass."""
+    assert not exceeds(rate(ours, Outcome.FAIL, 0.8, sd, planned), ALPHA_FAIL)
+    assert not exceeds(rate(ours, Outcome.PASS, 0.8 / 1.05, sd, planned), ALPHA_PASS)
+
+
+def test_a_rule_that_spends_its_error_at_every_look_is_caught() -> None:
+    assert exceeds(rate(greedy, Outcome.FAIL, 0.8, 0.1, 20), ALPHA_FAIL)
+    assert exceeds(rate(greedy, Outcome.PASS, 0.8 / 1.05, 0.033, 20), ALPHA_PASS)
+
+
+def test_what_is_clearly_above_or_below_is_found() -> None:
+    assert rate(ours, Outcome.PASS, 0.85, 0.02, 6) >= 0.95 * TRIALS
+    assert rate(ours, Outcome.FAIL, 0.7, 0.02, 6) >= 0.95 * TRIALS
+
+
+def test_the_alarms_of_a_whole_run_share_one_budget() -> None:
+    """The same sessions alone and as one of a hundred comparisons."""
+    logs = [math.log(0.8) - 0.03 + value for value in (-0.004, 0.004, 0.001, -0.001)]
+    assert floor(logs, 0.8, 1, 4, 10.0).outcome is Outcome.FAIL
+    assert floor(logs, 0.8, 1000, 4, 10.0).outcome is not Outcome.FAIL
+
+
+def test_a_floor_is_a_line_and_not_half_a_margin_away() -> None:
+    """1 % below, for sure: a comparison of builds would pass it, a floor does not."""
+    found = floor([math.log(0.792 + value) for value in (0.0001, -0.0001, 0.0, 0.0)], 0.8, 1, 4, 10.0)
+    assert found.outcome is Outcome.FAIL
+    assert found.reason == "efficiency 0.79 [0.79, 0.79], floor 0.80: surely below it"
+
+
+def test_too_few_sessions_decide_nothing_and_say_what_it_takes() -> None:
+    found = floor([math.log(0.1)] * 2, 0.8, 1, 2, 20.0)
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert (
+        "2 session(s) measured, 3 are needed to hold it against the floor of 0.80: raise the budget to about 80 s"
+        in (found.reason)
+    )
+
+
+@pytest.mark.parametrize(
+    ("noise", "advice"),
+    [
+        (
+            0.1,
+            r"neither surely below it nor surely above 0.76: it needs about \d+\.\d more minutes, or a quieter machine",
+        ),
+        (3.0, "it needs a quieter machine, or a larger tolerance"),
+    ],
+)
+def test_noise_is_inconclusive_and_says_what_would_help(noise: float, advice: str) -> None:
+    found = floor([math.log(0.8) + noise * value for value in (1, -1, 1, -1)], 0.8, 1, 4, 30.0)
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert re.search(advice, found.reason)
+
+
+def test_a_look_that_was_not_planned_decides_nothing() -> None:
+    assert spending(5, 4) == 0
+    for noise in (0.0, 0.001):
+        logs = [math.log(0.1) + noise * number for number in range(5)]
+        assert floor(logs, 0.8, 1, 4, 10.0).outcome is Outcome.INCONCLUSIVE

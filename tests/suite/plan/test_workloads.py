@@ -1,0 +1,103 @@
+"""Named workloads: the built-in ones, the user's own, and what their hash covers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from reference.models import MODELS
+from reference.models.init import INITS
+from suite.plan import workloads
+from suite.plan.workloads import BUILT_IN
+
+
+def test_every_run_of_the_documents_has_a_workload() -> None:
+    """Rows 0-grid (five runs) and 3-table (three runs): model, batch, learning rate, epochs."""
+    runs = {
+        (w.model, w.batch, w.lr, w.epochs)
+        for w in BUILT_IN.values()
+        if w.name.startswith("book-") and w.loader == "resident"
+    }
+    assert runs == {
+        ("lenet", 256, 0.2, 10),
+        ("lenet", 512, 0.3, 10),
+        ("resnet18", 256, 0.1, 10),
+        ("resnet18", 512, 0.2, 10),
+        ("gluon-resnet18", 256, 0.1, 5),
+        ("gluon-resnet18", 512, 0.2, 5),
+    }
+
+
+@pytest.mark.parametrize("workload", BUILT_IN.values(), ids=str)
+def test_built_in_workloads_name_things_that_exist(workload: workloads.Workload) -> None:
+    assert workload.model in MODELS
+    assert workload.init in INITS
+    assert workload.accuracy is None or workload.accuracy.init in INITS
+
+
+def test_the_hash_covers_what_is_measured_and_nothing_else() -> None:
+    lenet = BUILT_IN["lenet"]
+    assert lenet.model_copy(update={"name": "other", "published": {}}).hash == lenet.hash
+    assert lenet.model_copy(update={"batch": 128}).hash != lenet.hash
+    assert lenet.model_copy(update={"precision": "float64"}).hash != lenet.hash
+
+
+def test_a_workload_of_the_users_own(tmp_path: Path) -> None:
+    file = tmp_path / "pyproject.toml"
+    file.write_text('[tool.scaling.workloads.mine]\nmodel = "my.net:make"\nbatch = 64\n')
+    found = workloads.available(file)
+    assert (found["mine"].model, found["mine"].batch) == ("my.net:make", 64)
+    assert "lenet" in found
+    assert workloads.available(tmp_path / "none.toml") == BUILT_IN
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            'mine]\nmodel = "a:b"\nbatch = 0',
+            r"workload 'mine' in pyproject.toml: batch: Input should be greater than 0",
+        ),
+        ('mine]\nmodel = "a:b"\nbatchsize = 1', r"workload 'mine' in pyproject.toml: batchsize: Extra inputs"),
+        ("mine]\nbatch = 1", r"workload 'mine' in pyproject.toml: model: Field required"),
+        ('lenet]\nmodel = "a:b"', r"workload 'lenet' in pyproject.toml has the name of a built-in one"),
+    ],
+)
+def test_a_wrong_workload_is_named_with_its_field(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "pyproject.toml"
+    file.write_text(f"[tool.scaling.workloads.{text}\n")
+    with pytest.raises(ValueError, match=message):
+        workloads.available(file)
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "world_size", "expected"),
+    [
+        ("lenet", "strong", 2, (2.6, None)),
+        ("lenet", "weak", 2, (2.4, None)),
+        ("book-lenet-256", "weak", 2, (2.4, None)),
+        ("book-lenet-512", "strong", 1, None),
+        ("book-resnet18-256", "weak", 1, (12.2, 0.91)),
+        ("book-resnet18-256", "weak", 2, (7.5, 0.73)),
+        ("book-resnet18-256", "strong", 2, None),
+        ("book-gluon-256", "strong", 2, (10.2, 0.8897)),
+        ("book-gluon-256", "weak", 2, (8.1, 0.9074)),
+        ("book-gluon-512", "weak", 2, None),
+        ("lenet", "sideways", 2, None),
+        ("lenet", "weak", 10**400, None),
+    ],
+)
+def test_a_published_figure_is_found_by_the_run_and_not_by_the_workload(
+    name: str, mode: str, world_size: int, expected: tuple[float, float | None] | None
+) -> None:
+    """Model, data, world size, global batch and rate: (1, 256, .1) and (2, 512, .2) are one workload's weak cells."""
+    found = workloads.published(BUILT_IN[name], mode, world_size)
+    assert (found and (found.sec_per_epoch, found.accuracy)) == expected
+
+
+@pytest.mark.parametrize("change", [{"model": "resnet18"}, {"dataset": "digits"}, {"batch": 128}, {"lr": 0.1}])
+def test_another_run_has_no_published_figure(change: dict[str, object]) -> None:
+    own = BUILT_IN["lenet"].model_copy(update={"published": {}})
+    assert workloads.published(own, "weak", 2) is not None
+    assert workloads.published(own.model_copy(update=change), "weak", 2) is None

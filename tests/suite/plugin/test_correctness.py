@@ -1,0 +1,234 @@
+"""Correctness checks from the outside: a right trainer passes, wrong ones are named, broken ones end clearly."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from reference.trainers import TRAINERS
+from suite.checks import __main__ as again
+from suite.checks.bench import Bench, Outcome
+from suite.checks.draw import CHECKS
+from suite.processes.failure import WorkerFailure
+from suite.processes.pool import Group
+from suite.properties import trainer
+from suite.properties.case import Case, Net
+from tests.support import trainers_under_test
+from tests.support.project import REPOSITORY, Project
+
+HERE = f"{trainers_under_test.__file__}:"
+
+
+def look(bench: Bench, name: str, check: str, examples: int = 20) -> Outcome:
+    return bench.search(HERE + name, check, examples=examples)
+
+
+def test_every_check_has_cases_and_every_case_a_check() -> None:
+    assert list(CHECKS) == list(trainer.CHECKS)
+
+
+@pytest.mark.parametrize("check", [check for check in CHECKS if check != "refusals"])
+def test_a_strangers_right_trainer_passes(bench: Bench, check: str) -> None:
+    outcome = look(bench, "ByHand", check)
+    assert not outcome.failure
+    assert outcome.examples > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "check", "cause"),
+    [
+        ("MeanOfMeans", "gradient", "mean of the shards' means"),
+        ("NoExchange", "gradient", "no exchange: the gradient of one shard alone"),
+        ("NoExchange", "replicas", "no exchange: the gradient of one shard alone"),
+        ("AdamWithoutExchange", "gradient", "a missing exchange"),
+        ("NoExchange", "batch_norm", "fits no statistics that there are"),
+        ("AdamByTheClock", "identity", "two runs of one case on one device end in different weights"),
+        ("NormalisesInPlace", "inputs", "step 0 changed its minibatch in place, .* on rank 0"),
+        ("LeavesNaN", "inputs", "infinite or not a number"),
+        ("LeavesNaN", "gradient", "not a number"),
+        ("Raises", "trajectory", r"the trainer raised: rank 0, step 2: RuntimeError: the third step is too much"),
+        ("Diverges", "inputs", "infinite or not a number"),
+        ("Diverges", "loss", "add up to nan"),
+        ("ForeignReplicas", "gradient", "the model's have"),
+    ],
+)
+def test_a_wrong_trainer_is_found_and_the_cause_named(bench: Bench, name: str, check: str, cause: str) -> None:
+    failure = look(bench, name, check).failure
+    assert re.search(cause, failure), failure
+
+
+def test_a_failure_is_shrunk_and_can_be_pasted(bench: Bench) -> None:
+    """13 = 7 + 6 is found as 3 = 2 + 1, the smallest minibatch that two devices share unevenly."""
+    mutant = f"{REPOSITORY}/tests/mutants/mean_of_shard_means_one_process.py:Mutant"
+    failure = bench.search(mutant, "gradient", examples=20).failure
+    assert "2 device(s), minibatches of [3], float64" in failure
+    assert "net {'inputs': 1}" in failure
+    command = shlex.split(failure.partition("see it again: ")[2].splitlines()[0])
+    assert command[:3] == ["python", "-m", "suite.checks"]
+    named, check, case = command[3:]
+    right, said = again.put(bench, named, check, Case.from_json(json.loads(case)))
+    assert not right
+    assert failure.splitlines()[0] in said
+
+
+def test_of_the_bugs_that_fit_the_smallest_case_only_those_remain_that_fit_larger_ones(bench: Bench) -> None:
+    """One sample on two devices: a mean of means is there the same as an average too many."""
+    failure = look(bench, "MeanOfMeans", "gradient").failure
+    assert "minibatches of [1]" in failure
+    assert re.findall("looks like: (.*?):", failure) == ["mean of the shards' means"]
+
+
+def test_a_failure_that_does_not_come_back_is_one_all_the_same(bench: Bench) -> None:
+    failure = look(bench, "WrongOnce", "gradient").failure
+    assert "the gradient of" in failure
+    assert "not every time: the same case was right when it was put to the trainer again" in failure
+
+
+@pytest.mark.end_to_end
+def test_a_case_again_that_is_right(capsys: pytest.CaptureFixture[str]) -> None:
+    assert again.main(["scratch", "gradient", '{"world_size": 3, "batches": [5]}']) == 0
+    assert capsys.readouterr().out == "right\n"
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        (
+            '{"world_size": 2, "batches": [3], "colour": 1}',
+            r"Case has no \['colour'\]: its parts are world_size, batches",
+        ),
+        ('{"world_size": 2, "batches": [3], "net": {"depth": 2}}', r"Net has no \['depth'\]: its parts are inputs"),
+        ("{", "JSONDecodeError"),
+        ('{"batches": [3]}', "world_size"),
+    ],
+)
+def test_a_case_that_cannot_be_read_is_refused(case: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        again.main(["scratch", "gradient", case])
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_a_case_survives_json() -> None:
+    case = Case(3, (4, 1), 7, "float32", 0.1, Net(hidden=(2, 3), tied=True, unused="somewhere"))
+    assert Case.from_json(json.loads(str(case))) == case
+
+
+def test_a_missing_part_of_the_protocol_is_named(bench: Bench) -> None:
+    with pytest.raises(WorkerFailure, match="`processes` is missing"):
+        look(bench, "NoProcesses", "gradient")
+    assert "`replicas` is missing" in look(bench, "NoReplicas", "gradient").failure
+
+
+def test_a_hang_ends_its_check_with_stacks_and_the_next_goes_on(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("suite.checks.bench.HANG_S", 2.0)
+    failure = look(bench, "Hangs", "gradient").failure
+    assert "no answer to 'observe' within 2 s" in failure
+    assert "rank 1, stack" in failure
+    assert "in step" in failure
+    assert not look(bench, "Same", "gradient", 3).failure
+
+
+def test_a_killed_rank_is_named(bench: Bench) -> None:
+    assert "rank 1: its process ended with signal 9 (SIGKILL)" in look(bench, "KillsRankOne", "gradient").failure
+
+
+def test_one_rank_that_raises_is_a_refusal_although_the_others_hang(bench: Bench) -> None:
+    """DistributedDataParallel with a layer that only rank 0 uses: rank 1 raises a step later, rank 0 waits for ever."""
+    case = Case(2, (4, 4), net=Net(unused="somewhere"))
+    with pytest.raises(WorkerFailure, match=r"(?s)rank 1: step 1: .*finished reduction.*wait for it") as caught:
+        bench.judge("ddp", "refusals", case)
+    assert caught.value.refused
+
+
+@pytest.mark.parametrize(
+    ("name", "check", "says"),
+    [
+        (
+            "LossOfABatch",
+            "refusals",
+            r"ContractError: .*`loss` takes \(batch: .*: expected def loss\(self, output, y\)",
+        ),
+        ("LossOfOtherLabels", "batch_norm", r"ContractError: `loss` called with output .* raised IndexError"),
+    ],
+)
+def test_a_loss_that_cannot_be_called_breaks_the_protocol_and_is_no_refusal(
+    bench: Bench, name: str, check: str, says: str
+) -> None:
+    outcome = look(bench, name, check, 10)
+    assert re.search(says, outcome.failure), outcome
+    assert outcome.crashed
+
+
+def test_an_exception_of_a_check_itself_is_a_failure_and_no_refusal(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A judge that is told too little of what the ranks saw raises an exception of its own."""
+    observe = bench._observe
+
+    def forget(*arguments: Any) -> tuple[Group, list[dict[str, Any]]]:
+        group, ranks = observe(*arguments)
+        return group, [{**seen, "parameters": []} for seen in ranks]
+
+    monkeypatch.setattr(bench, "_observe", forget)
+    outcome = look(bench, "ByHand", "refusals", 3)
+    assert "the check could not be applied: rank 0: IndexError" in outcome.failure
+    assert outcome.crashed
+
+
+def test_what_a_trainer_says_that_is_not_utf_8_can_be_shown(bench: Bench) -> None:
+    failure = look(bench, "RaisesUnreadably", "gradient").failure
+    assert r"RuntimeError: caf\udce9" in failure
+    assert failure.encode()
+
+
+def test_the_marker_selects_every_check_of_every_trainer_and_nothing_else(project: Project) -> None:
+    everything = project.inline("-m", "correctness", "--collect-only", "-q", package="suite.checks")
+    everything.stdout.fnmatch_lines([f"*{len(TRAINERS) * len(CHECKS)} tests collected*"])
+
+
+@pytest.mark.end_to_end
+def test_a_wrong_trainer_is_a_failure_in_exit_status_and_junit(project: Project) -> None:
+    arguments = ["--scaling-trainer", "data_parallel", "--scaling-trainer", HERE + "LeavesNaN"]
+    result = project.correctness(*arguments, "-k", "inputs or batch_norm", "--junitxml", "junit.xml")
+    assert result.ret == 1
+    result.assert_outcomes(passed=2, failed=2, deselected=2 * (len(CHECKS) - 2))
+    result.stdout.fnmatch_lines_random(
+        [
+            "data_parallel, batch_norm: batch normalisation by shard",
+            "*check 'inputs': step 0: the loss or the parameters*",
+        ]
+    )
+    assert "see it again: python -m suite.checks" in (project.path / "junit.xml").read_text()
+
+
+@pytest.mark.end_to_end
+def test_the_nightly_profile_is_known_in_any_project_and_has_ten_times_the_examples(project: Project) -> None:
+    """Ten times a quarter of hypothesis's own hundred."""
+    arguments = ["--scaling-trainer", "single", "-k", "start", "--hypothesis-profile", "nightly"]
+    project.correctness(*arguments, "--junitxml", "junit.xml").assert_outcomes(passed=1, deselected=len(CHECKS) - 1)
+    assert 'name="examples" value="250"' in (project.path / "junit.xml").read_text()
+
+
+def test_an_unknown_trainer_is_a_usage_error(project: Project) -> None:
+    result = project.inline("-m", "correctness", "--scaling-trainer", "dpp", package="suite.checks")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--scaling-trainer 'dpp': valid values are single*"])
+
+
+def test_gpus_that_are_not_there_are_one_failing_item(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    result = project.inline("-m", "correctness", "--scaling-devices", "cuda:2", package="suite.checks")
+    assert result.ret == 1
+    result.assert_outcomes(failed=1, deselected=len(TRAINERS) * len(CHECKS) - 1)
+    result.stdout.fnmatch_lines(["CUDA: 0 device(s) found, 2 needed*"])
+
+
+def test_the_controller_stays_free_of_torch() -> None:
+    code = "import sys; import suite.checks.bench, suite.checks.draw; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=REPOSITORY)

@@ -1,0 +1,218 @@
+"""Whole runs from the outside: items, outcomes, exit status, what is written, and what is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from xml.etree import ElementTree
+
+import psutil
+import pytest
+
+from suite.room import devices
+from suite.room.quiet import available_cores
+from suite.run import execute
+from tests.support import trainers_under_test
+from tests.support.project import REPOSITORY, TINY, Project
+
+HERE = f"{trainers_under_test.__file__}:"
+needs_two_cores = pytest.mark.skipif(len(available_cores()) < 2, reason="two CPU workers need two cores")
+
+
+def workers(project: Project) -> set[int]:
+    """Launchers and workers that a run in this project has left behind."""
+    found = set()
+    for process in psutil.process_iter(["cmdline", "cwd"]):
+        line = " ".join(process.info["cmdline"] or ())
+        if ("suite.launch" in line or "suite.worker" in line) and process.info["cwd"] == str(project.path):
+            found.add(process.pid)
+    return found
+
+
+@pytest.mark.end_to_end
+@needs_two_cores
+def test_a_first_run(project: Project) -> None:
+    """NO BASELINE passes with a warning, leaves its files, and is accepted; for the next run see test_against."""
+    files = ["--scaling-budget", "1", "--junitxml", "junit.xml", "--benchmark-json", "bench.json"]
+    result = project.scaling("--scaling-trainer", "scratch", "--scaling-accept", *files)
+    result.assert_outcomes(passed=4, deselected=1, warnings=4)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(
+        [
+            "*benchmark 'scaling: *",
+            "*scratch tiny strong*2*NO BASELINE*",
+            "report: *",
+            "accepted as baseline (1 run(s))*",
+        ]
+    )
+    [record] = project.records()
+    assert {cell.outcome for cell in record.cells} == {"NO BASELINE"}
+    assert all(cell.sec_per_epoch is not None for cell in record.cells)
+    assert all(cell.efficiency is not None for cell in record.cells if cell.world_size == 2)
+    assert record.accuracies == (), "a second leaves no time to train"
+    assert all("raise --scaling-budget" in cell.accuracy_note for cell in record.cells)
+    assert len(record.sessions[0].windows) == 2 * 4 * (1 + max(window.block for window in record.sessions[0].windows))
+    summary = next(project.path.glob("reports/*/runs/*/summary.md")).read_text()
+    assert summary.startswith("# Scaling: tiny runs ")
+    assert "NO BASELINE: 4 cells" in summary
+    case = (
+        ElementTree.parse(project.path / "junit.xml")
+        .getroot()
+        .find(".//testcase[@name='test_scaling[scratch-tiny-strong-2]']")
+    )
+    assert case is not None
+    properties = {p.get("name"): p.get("value") for p in case.iter("property")}
+    assert properties["verdict"] == "NO BASELINE"
+    assert float(str(properties["efficiency"])) > 0
+    benchmarks = {b["param"]: b for b in json.loads((project.path / "bench.json").read_text())["benchmarks"]}
+    ours = [
+        max(w.duration_ns) / next(a.steps_per_window for a in record.arms if a.id == w.arm) / 1e9
+        for session in record.sessions
+        for w in session.windows
+        if w.arm == "candidate:scratch:tiny:strong:2"
+    ]
+    assert benchmarks["scratch-tiny-strong-2"]["stats"]["data"] == pytest.approx(ours, rel=1e-6)
+    assert not workers(project)
+
+
+@pytest.mark.end_to_end
+@needs_two_cores
+def test_what_breaks_is_an_error_and_the_rest_goes_on(project: Project) -> None:
+    """One rank killed, one class without a part: each its own ERROR; the others are measured."""
+    trainers = [HERE + "KillsRankOne", HERE + "NoProcesses", "scratch"]
+    earlier = project.path / "reports" / "machine" / "runs" / "earlier" / "record.json"
+    earlier.parent.mkdir(parents=True)
+    earlier.write_text("untouched")
+    arguments = [argument for trainer in trainers for argument in ("--scaling-trainer", trainer)]
+    result = project.scaling(
+        *arguments,
+        *("--scaling-world-sizes", "2", "--scaling-mode", "strong", "--scaling-accept", "--scaling-budget", "1"),
+    )
+    assert result.ret == 1
+    result.assert_outcomes(passed=1, failed=2, deselected=1, warnings=1)
+    result.stdout.fnmatch_lines_random(
+        [
+            "*ERROR: rank 1: its process ended with signal 9 (SIGKILL)*",
+            '*ERROR: rank 0: ContractError: *`processes` is missing: processes = "one" or "per-device"*',
+            "not accepted: a run with an ERROR*",
+        ]
+    )
+    assert earlier.read_text() == "untouched"
+    earlier.unlink()
+    assert project.outcomes()["scratch-tiny-strong-2"] == "NO BASELINE"
+    assert not list(project.path.glob("reports/*/baseline.json"))
+    assert not workers(project)
+
+
+@pytest.mark.end_to_end
+@needs_two_cores
+def test_an_interrupt_keeps_what_was_measured_and_leaves_nothing(project: Project) -> None:
+    arguments = ["-p", "suite.plugin", "--pyargs", "suite.benchmarks", "-m", "scaling", "--scaling-workload", "tiny"]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"}
+    run = subprocess.Popen(
+        [sys.executable, "-m", "pytest", *arguments, "--scaling-devices", "cpu:1", "--scaling-trainer", "scratch"],
+        cwd=project.path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        # A shell's background job ignores SIGINT, and so would this.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    )
+    assert run.stdout is not None
+    for line in run.stdout:
+        if "training" in line:
+            assert workers(project), "while it runs, there are some"
+            break
+    run.send_signal(signal.SIGINT)
+    run.communicate(timeout=60)
+    assert run.returncode == pytest.ExitCode.INTERRUPTED
+    [record] = project.records()
+    assert record.interrupted
+    assert record.sessions[0].windows
+    deadline = time.monotonic() + 10
+    while workers(project) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not workers(project)
+
+
+def test_gpu_cells_without_a_gpu_are_one_failing_item(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    for marker, arguments in (
+        ("gpu", []),
+        ("gpu", ["--scaling-devices", "cuda:1"]),
+        ("scaling", ["--scaling-devices", "cuda"]),
+    ):
+        result = project.inline("-m", marker, *arguments)
+        result.assert_outcomes(failed=1, deselected=result.parseoutcomes().get("deselected", 0))
+        assert result.ret == 1
+        result.stdout.fnmatch_lines(["*CUDA: 0 device(s) found, 1 needed; check the driver*"])
+
+
+def test_too_few_devices_are_one_failing_item(project: Project) -> None:
+    result = project.inline(*TINY, "--scaling-require-devices", "3")
+    result.assert_outcomes(failed=1, deselected=12)
+    result.stdout.fnmatch_lines(["*CPU: 2 device(s) found, 3 needed*"])
+
+
+def test_nothing_is_timed_under_xdist(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project.path / "fake_xdist.py").write_text("def pytest_configure(config):\n    config.workerinput = {}\n")
+    monkeypatch.syspath_prepend(project.path)
+    result = project.inline(*TINY, "-p", "fake_xdist")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*not timed under xdist*"])
+
+
+def test_a_broken_baseline_is_an_error_before_anything_is_measured(project: Project) -> None:
+    from suite.run import machine
+
+    key = machine.describe(devices.parse("cpu:1")).key
+    path = project.path / "reports" / key / "baseline.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    one_cell = ["--scaling-trainer", "single", "--scaling-world-sizes", "1", "--scaling-mode", "strong"]
+    result = project.inline(*TINY, *one_cell, "--scaling-accept", "--scaling-budget", "1")
+    assert result.ret == 1
+    result.assert_outcomes(errors=1, deselected=1)
+    result.stdout.fnmatch_lines(["*baseline.json: not a whole JSON file*"])
+    assert path.read_text() == "{"
+
+
+def test_one_pytest_item_a_cell(project: Project) -> None:
+    result = project.inline(*TINY, "--collect-only", "-q", "-k", "ddp and weak")
+    result.stdout.fnmatch_lines(["*test_scaling[[]ddp-tiny-weak-1[]]", "*test_scaling[[]ddp-tiny-weak-2[]]"])
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--collect-only", "-m", "scaling"]], ids=" ".join)
+def test_help_and_collecting_load_no_torch(project: Project, arguments: list[str]) -> None:
+    (project.path / "spy.py").write_text(
+        "import sys\ndef pytest_unconfigure(config):\n    print('torch loaded:', 'torch' in sys.modules)\n"
+    )
+    result = project.pytest(*arguments, "-p", "spy")
+    result.stdout.fnmatch_lines(["torch loaded: False"])
+
+
+def test_the_entry_point_has_the_name_the_conftest_asks_for() -> None:
+    """So that pytest sees one plugin where the distribution is installed in a clone."""
+    pyproject = (REPOSITORY / "pyproject.toml").read_text()
+    assert '"suite.plugin" = "suite.plugin"' in pyproject
+    assert 'pytest_plugins = ["suite.plugin"' in Path(REPOSITORY / "conftest.py").read_text()
+
+
+def test_two_runs_of_one_second_do_not_share_a_folder(tmp_path: Path) -> None:
+    folders = [execute._new_folder(tmp_path / "runs" / "20260101T000000Z-abc") for _ in range(3)]
+    assert [folder.name for folder in folders] == [f"20260101T000000Z-abc{suffix}" for suffix in ("", "-2", "-3")]
+
+
+def test_an_unwritable_report_folder_is_an_error_before_anything_is_measured(project: Project) -> None:
+    (project.path / "file").write_text("in the way")
+    result = project.inline(
+        *TINY, "--scaling-report-dir=file", "--scaling-trainer", "single", "--scaling-world-sizes", "1"
+    )
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*ERROR: *file*Not a directory*choose another --scaling-report-dir*"])

@@ -1,0 +1,152 @@
+"""What other tools are told of a cell: JUnit properties, and pytest-benchmark's file with its compare and histogram."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from suite.benchmarks.test_scaling import properties
+from suite.cli import gate
+from suite.records.record import CellRecord, Record, read_model
+from suite.render import job_summary
+from tests.support import records, stand_in
+
+TWO = "test_scaling[ddp-lenet-strong-2]"
+
+
+def told(**changes: object) -> dict[str, str]:
+    """The properties of a cell; `changes` replace fields of its record."""
+    found = properties(CellRecord.model_validate(records.cell(**changes)))
+    assert len(dict(found)) == len(found), "no name twice"
+    return dict(found)
+
+
+class TestProperties:
+    """What is told of a cell, and left out where there is nothing to tell."""
+
+    def test_a_cell_without_figures_tells_its_verdict_alone(self) -> None:
+        nothing = {"sec_per_epoch": None, "samples_per_s": None}
+        assert told(outcome="ERROR", reason="rank 1: signal 9 (SIGKILL)", **nothing) == {
+            "verdict": "ERROR",
+            "reason": "rank 1: signal 9 (SIGKILL)",
+        }
+
+    def test_figures_are_plain_numbers(self) -> None:
+        figures = {"efficiency": records.interval(0.8125), "speedup": records.interval(1.6), "accuracy": 0.97}
+        found = told(**figures, slowdown=records.interval(1.0123456))
+        assert found["sec_per_epoch"] == "13"
+        assert found["samples_per_s"] == "4600"
+        assert found["efficiency"] == "0.8125"
+        assert found["speedup"] == "1.6"
+        assert found["slowdown"] == "1.01235"
+        assert found["accuracy"] == "0.9700"
+
+    def test_why_there_is_no_efficiency_and_what_was_warned_of(self) -> None:
+        assert "warning" not in told()
+        found = told(efficiency_note="needs 2 devices", warning="the gap widened, nothing is slower")
+        assert found["efficiency_note"] == "needs 2 devices"
+        assert found["warning"] == "the gap widened, nothing is slower"
+
+    def test_the_largest_cause_of_lost_time_is_the_candidates(self) -> None:
+        falls = [records.waterfall("base", exchange=0.5), records.waterfall("candidate", exchange=0.0056)]
+        found = told(waterfalls=falls)
+        assert (found["largest_cause"], found["largest_cause_s"]) == ("exchange", "0.0056")
+        assert found["lost_time"] == falls[1]["sentence"]
+
+    def test_causes_that_could_not_be_told_apart_stay_together(self) -> None:
+        assert told(waterfalls=[records.waterfall(exchange=0.0)])["largest_cause"] == "small batch"
+        fall = records.waterfall()
+        fall["bars"] = [bar for bar in fall["bars"] if len(bar["causes"]) > 1]
+        assert told(waterfalls=[fall])["largest_cause"] == "contention + imbalance"
+
+    @pytest.mark.parametrize("kept", [(), ("overhead",)], ids=["no bars", "one that saves time"])
+    def test_where_nothing_was_lost_no_cause_is_named(self, kept: tuple[str, ...]) -> None:
+        fall = records.waterfall()
+        fall["bars"] = [bar for bar in fall["bars"] if tuple(bar["causes"]) == kept]
+        assert len(fall["bars"]) == len(kept)
+        assert not {"largest_cause", "largest_cause_s", "lost_time"} & told(waterfalls=[fall]).keys()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with two runs in it, the second one 10 % slower: their JUnit and pytest-benchmark files."""
+    here = tmp_path_factory.mktemp("project")
+    (here / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
+    for name, step_s in (("before", "0.0100"), ("after", "0.0110")):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(here)
+            patch.setenv(stand_in.STEP_S, step_s)
+            patch.delenv("PYTEST_XDIST_WORKER", raising=False)  # beside which pytest-benchmark writes no file
+            patch.setenv(job_summary.VARIABLE, str(here / "job.md"))
+            files = [f"--benchmark-json={name}.json", f"--junitxml={name}.xml", "-p", "no:cacheprovider"]
+            cells = ["--scaling-devices", "cpu:2", "--scaling-trainer", "ddp", "-k", "lenet-strong"]
+            ended = gate.run(["-p", stand_in.__name__, *cells, *files])
+        assert ended.status == 0
+        assert ended.run is not None
+    return here
+
+
+def pytest_benchmark(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Its own command line."""
+    command = [sys.executable, "-m", "pytest_benchmark", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_junit_names_the_run_and_where_its_report_lies(folder: Path) -> None:
+    cases = {case.get("name"): case for case in ElementTree.parse(folder / "after.xml").iter("testcase")}
+    found = {entry.get("name"): entry.get("value") for entry in cases[TWO].iter("property")}
+    assert found["verdict"] == "NO BASELINE"
+    assert float(str(found["efficiency"])) == pytest.approx(stand_in.EFFICIENCY, rel=1e-3)
+    report = folder / str(found["report"])
+    record = read_model(report / "record.json", Record)
+    assert record.run_id == found["run_id"]
+    [cell] = [cell for cell in record.cells if cell.id in TWO]
+    assert cell.sec_per_epoch is not None
+    assert found["sec_per_epoch"] == f"{cell.sec_per_epoch.estimate:.6g}", "of this run, not of the one before"
+    assert (report / "summary.md").is_file()
+
+
+def test_a_github_jobs_page_has_the_summaries_of_both_runs(folder: Path) -> None:
+    summaries = [path.read_text() for path in folder.glob("reports/*/runs/*/summary.md")]
+    assert len(summaries) == 2
+    page = (folder / "job.md").read_text()
+    assert all(summary in page for summary in summaries)
+    assert page.count("# Scaling: ") == 2
+
+
+def test_the_samples_are_what_was_measured(folder: Path) -> None:
+    steps = {}
+    for name in ("before", "after"):
+        benchmarks = json.loads((folder / f"{name}.json").read_text())["benchmarks"]
+        assert {benchmark["group"] for benchmark in benchmarks} == {"scaling: seconds a step"}
+        [two] = [benchmark for benchmark in benchmarks if benchmark["name"] == TWO]
+        assert two["stats"]["rounds"] == len(two["stats"]["data"]) > 1
+        steps[name] = two["stats"]["mean"]
+    assert steps["before"] == pytest.approx(0.01 / 2 / stand_in.EFFICIENCY, rel=0.01)
+    assert steps["after"] / steps["before"] == pytest.approx(1.1, rel=1e-3)
+
+
+def test_pytest_benchmark_compares_two_of_our_files(folder: Path) -> None:
+    done = pytest_benchmark(folder, "compare", "before.json", "after.json", "--columns=mean", "--sort=fullname")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines() if line.startswith("test_scaling[ddp-lenet-strong-2]")]
+    assert sorted(row[1] for row in rows) == ["(after)", "(before)"]
+    [slower] = [row for row in rows if row[1] == "(after)"]
+    [faster] = [row for row in rows if row[1] == "(before)"]
+    assert float(slower[2]) / float(faster[2]) == pytest.approx(1.1, rel=1e-3)
+
+
+def test_pytest_benchmark_draws_our_files(folder: Path) -> None:
+    pytest.importorskip("pygal", reason="pytest-benchmark draws with pygal: install pytest-benchmark[histogram]")
+    done = pytest_benchmark(folder, "compare", "before.json", "after.json", "--histogram=drawn", "--sort=fullname")
+    assert done.returncode == 0, done.stderr
+    [drawn] = folder.glob("drawn*.svg")
+    picture = ElementTree.parse(drawn)
+    assert picture.getroot().tag.endswith("svg")
+    text = " ".join("".join(element.itertext()) for element in picture.iter())
+    assert all(f"ddp-lenet-strong-{k}" in text for k in (1, 2))

@@ -1,0 +1,265 @@
+"""What may become a baseline, what it is compared with, what it keeps and pins, and what creeps past it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from scipy import stats
+
+from suite import verdict
+from suite.records import baselines
+from suite.records.baselines import Baseline
+from suite.records.record import Record, RecordError
+from suite.verdict import ALPHA_FAIL, Outcome
+from suite.verdict.metrics import from_logs, mean_and_standard_error
+from suite.verdict.stored import KEPT_RUNS, Run
+from tests.support import records
+
+KEY = "cpu-2xtest-00000000"
+
+
+def week(number: int, *, commit: str | None = None, dirty: bool = False, **changes: Any) -> Record:
+    """A run of a week's commit."""
+    environment = {"versions": {}, "commit": commit or f"commit-{number}", "dirty": dirty}
+    return records.make(run_id=f"week-{number}", environment=environment, **changes)
+
+
+def accepted(*runs: Record) -> Baseline:
+    baseline = Baseline(machine_key=KEY)
+    for run in runs:
+        baseline = baselines.accept(baseline, run, slower=True)
+    return baseline
+
+
+def commits(baseline: Baseline, run: Record, cell: int = 0) -> tuple[str | None, str | None]:
+    """Of the pin and of the latest run of a cell."""
+    found = (baseline.pinned(run.cells[cell], run), baseline.latest(run.cells[cell], run))
+    pinned, latest = (run and run.environment.commit for run in found)
+    return pinned, latest
+
+
+def test_accepted_runs_add_up_and_come_back(tmp_path: Path) -> None:
+    run = records.make()
+    baseline = baselines.accept(baselines.read(tmp_path, KEY), run, slower=False)
+    baselines.write(baseline, tmp_path)
+    again = baselines.accept(baselines.read(tmp_path, KEY), week(2), slower=False)
+    assert len(again.runs) == 2
+    assert [kept.sec_per_epoch for kept in again.accepted(run.cells[0], run)] == [13.0, 13.0]
+    assert again.runs[0].environment.commit == "abc1234"
+
+
+def test_another_workload_or_dataset_is_another_cell() -> None:
+    run = records.make()
+    baseline = baselines.accept(Baseline(machine_key=KEY), run, slower=False)
+    other_hash = records.make(workload_hashes={"lenet": "000000000000"})
+    other_data = records.make(datasets={"lenet": "fashion-mnist"})
+    assert baseline.accepted(other_hash.cells[0], other_hash) == []
+    assert baseline.accepted(other_data.cells[0], other_data) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"cells": [records.cell(outcome="ERROR")]}, "a run with an ERROR"),
+        ({"interrupted": True}, "cut short"),
+        ({"cells": [records.cell(outcome="FAIL")]}, "--scaling-accept=slower"),
+    ],
+)
+def test_what_is_not_accepted(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        baselines.accept(Baseline(machine_key=KEY), records.make(**changes), slower=False)
+
+
+def test_an_error_is_not_accepted_as_slower_either() -> None:
+    with pytest.raises(ValueError, match="never a baseline"):
+        baselines.accept(Baseline(machine_key=KEY), records.make(cells=[records.cell(outcome="ERROR")]), slower=True)
+
+
+def test_accepting_a_slowdown_starts_that_cell_anew_and_no_other() -> None:
+    before = baselines.accept(Baseline(machine_key=KEY), records.make(), slower=False)
+    slower = week(
+        2,
+        cells=[records.cell(outcome="FAIL", sec_per_epoch={"estimate": 20.0}), records.cell(world_size=2)],
+    )
+    after = baselines.accept(before, slower, slower=True)
+    assert [kept.sec_per_epoch for kept in after.accepted(slower.cells[0], slower)] == [20.0]
+    assert [kept.sec_per_epoch for kept in after.accepted(slower.cells[1], slower)] == [13.0, 13.0]
+
+
+def test_a_baseline_of_another_machine_or_a_broken_one_is_refused(tmp_path: Path) -> None:
+    path = baselines.write(Baseline(machine_key="another"), tmp_path)
+    path.parent.rename(tmp_path / KEY)
+    with pytest.raises(RecordError, match=f"baseline of machine another, not of {KEY}"):
+        baselines.read(tmp_path, KEY)
+    (tmp_path / KEY / "baseline.json").write_text("{")
+    with pytest.raises(RecordError, match="not a whole JSON file"):
+        baselines.read(tmp_path, KEY)
+
+
+def test_a_run_counts_once() -> None:
+    with pytest.raises(ValueError, match=r"run week-1 is in the baseline already, .* measure again"):
+        accepted(week(1), week(1))
+
+
+def test_an_estimate_comes_with_the_spread_behind_it(tmp_path: Path) -> None:
+    """The record's interval gives back the standard error that it was made from, and the file keeps it."""
+    logs = [2.5, 2.6, 2.45, 2.58]
+    interval, (mean, error) = from_logs(logs), mean_and_standard_error(logs)
+    assert interval is not None
+    figures = {"estimate": interval.estimate, "low": interval.low, "high": interval.high}
+    run = week(1, cells=[records.cell(sec_per_epoch=figures, sessions=4)])
+    baselines.write(accepted(run), tmp_path)
+    for found in (baselines.measured(run.cells[0], run), *baselines.read(tmp_path, KEY).comparable(run.cells[0], run)):
+        assert (found.sessions, found.host) == (4, "abcdef")
+        assert found.log_t == pytest.approx(mean, rel=1e-12)
+        assert found.log_se == pytest.approx(error, rel=1e-9)  # the quantile is found to about this
+
+
+def test_a_single_session_has_no_spread_and_a_cell_without_a_time_no_run() -> None:
+    run = week(1, cells=[records.cell(sec_per_epoch={"estimate": 13.0}, sessions=1), records.cell(sec_per_epoch=None)])
+    assert baselines.measured(run.cells[0], run) == Run(math.log(13.0), 1, None, "abcdef")
+    with pytest.raises(ValueError, match="ddp-lenet-strong-1 has no time in run week-1: only a measured one"):
+        baselines.measured(run.cells[1], run)
+
+
+def test_a_file_of_the_first_schema_is_read(tmp_path: Path) -> None:
+    path = baselines.write(accepted(week(1)), tmp_path)
+    content = json.loads(path.read_text())
+    content["schema_version"] = 1
+    for cell in content["runs"][0]["cells"]:
+        del cell["log_se"]
+    path.write_text(json.dumps(content))
+    old = baselines.read(tmp_path, KEY)
+    assert old.runs[0].cells[0].log_se is None
+    assert baselines.accept(old, week(2), slower=False).schema_version == 2
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0])
+def test_a_time_that_cannot_be_is_refused_before_anything_is_measured(tmp_path: Path, seconds: float) -> None:
+    path = baselines.write(accepted(week(1)), tmp_path)
+    content = json.loads(path.read_text())
+    content["runs"][0]["cells"][0]["sec_per_epoch"] = seconds
+    path.write_text(json.dumps(content))
+    with pytest.raises(RecordError, match="sec_per_epoch: Input should be greater than 0"):
+        baselines.read(tmp_path, KEY)
+
+
+def test_accepting_moves_the_latest_and_not_the_pin() -> None:
+    baseline = accepted(*map(week, range(1, 4)))
+    assert commits(baseline, week(9)) == ("commit-1", "commit-3")
+
+
+def test_accepting_a_slowdown_moves_the_pin_of_that_cell_alone() -> None:
+    slower = week(3, cells=[records.cell(outcome="FAIL"), records.cell(world_size=2)])
+    baseline = accepted(week(1), week(2), slower, week(4))
+    assert commits(baseline, slower, 0) == ("commit-3", "commit-4")
+    assert commits(baseline, slower, 1) == ("commit-1", "commit-4")
+
+
+@pytest.mark.parametrize(
+    ("rules", "pin"), [(["floor"], "commit-1"), (["accuracy", "floor"], "commit-1"), (["floor", "drift"], "commit-2")]
+)
+def test_only_a_slowdown_says_something_about_the_level(rules: list[str], pin: str) -> None:
+    """A FAIL of a floor or an accuracy that is accepted anyway does not let what creeps start from here."""
+    checks = [{"rule": rule, "against": "", "outcome": "FAIL", "reason": ""} for rule in rules]
+    failed = week(2, cells=[records.cell(outcome="FAIL", checks=checks)])
+    assert commits(accepted(week(1), failed), failed) == (pin, "commit-2")
+
+
+def test_what_cannot_be_built_again_is_no_pin() -> None:
+    baseline = accepted(week(1, dirty=True), week(2, commit="unknown"), week(3), week(4), week(5, dirty=True))
+    assert commits(baseline, week(9)) == ("commit-3", "commit-4")
+    assert len(baseline.comparable(week(9).cells[0], week(9))) == 5
+    assert commits(accepted(week(1, dirty=True)), week(9)) == (None, None)
+    assert commits(Baseline(machine_key=KEY), week(9)) == (None, None)
+
+
+def test_the_file_keeps_the_newest_runs_and_the_pin_and_no_more() -> None:
+    baseline = accepted(*map(week, range(1, 31)))
+    run = week(99)
+    assert [kept.run_id for kept in baseline.runs] == ["week-1", *(f"week-{n}" for n in range(31 - KEPT_RUNS, 31))]
+    assert commits(baseline, run) == ("commit-1", "commit-30")
+    assert len(baseline.comparable(run.cells[0], run)) == KEPT_RUNS
+
+
+def test_a_pin_that_lies_far_back_is_not_taken_for_spread() -> None:
+    """The cell became twice as fast after the first run: the newest runs alone say how runs differ now."""
+    fast = [week(n, cells=[records.cell(sec_per_epoch={"estimate": 6.5 + n / 1000})]) for n in range(2, 20)]
+    baseline = accepted(week(1), *fast)
+    found = baseline.comparable(fast[0].cells[0], fast[0])
+    assert max(run.log_t for run in found) < math.log(6.6)
+    assert commits(baseline, fast[0])[0] == "commit-1"
+    assert baseline.pin(fast[0].cells[0], fast[0]) == baselines.measured(week(1).cells[0], week(1))
+    for without in (Baseline(machine_key=KEY), accepted(week(1)), accepted(week(1, dirty=True), week(2))):
+        assert without.pin(fast[0].cells[0], fast[0]) is None
+
+
+def test_a_cell_that_is_measured_now_and_then_keeps_its_own_runs() -> None:
+    rare = week(1, cells=[records.cell(world_size=2)])
+    baseline = accepted(rare, *(week(n, cells=[records.cell()]) for n in range(2, 30)))
+    assert len(baseline.accepted(rare.cells[0], rare)) == 1
+    assert len(baseline.runs) == KEPT_RUNS + 2
+
+
+def test_cells_of_a_workload_that_was_changed_go() -> None:
+    """They would stay for ever: nothing is held against them again, and nothing takes their place."""
+    changed = week(2, workload_hashes={"lenet": "000000000000"})
+    baseline = accepted(week(1), changed)
+    assert [kept.run_id for kept in baseline.runs] == ["week-2"]
+    other_data = week(2, datasets={"lenet": "fashion-mnist"})
+    assert len(accepted(week(1), other_data).runs) == 2
+
+
+CREEP, SESSION_SD, SESSIONS, WEEKS = math.log(1.01), 0.02, 6, 8
+PAIRS = 2  # comparisons in the run of one cell: with the latest run's commit and with the pin's
+
+Choice = Callable[[Baseline, Record], int]
+
+
+def against_pin(baseline: Baseline, run: Record) -> int:
+    return int((commits(baseline, run)[0] or "").removeprefix("commit-"))
+
+
+def against_latest(baseline: Baseline, run: Record) -> int:
+    return int((commits(baseline, run)[1] or "").removeprefix("commit-"))
+
+
+def interleaved(rng: numpy.random.Generator, delta: float) -> Outcome:
+    """One comparison in the same sessions: looked at after each, ended when it is decided."""
+    rounds: list[Sequence[float]] = []
+    outcome = Outcome.INCONCLUSIVE
+    while len(rounds) < SESSIONS and outcome is Outcome.INCONCLUSIVE:
+        rounds.append([rng.normal(delta, SESSION_SD)])
+        outcome = verdict.paired(rounds, 0.05, PAIRS, SESSIONS, 10.0).outcome
+    return outcome
+
+
+def alarms(rng: numpy.random.Generator, base: Choice, creep: float, trials: int) -> int:
+    """Of so many histories, accepted week by week because the week before looks the same, those that fail by week 8."""
+    history = [accepted(*map(week, range(weeks))) for weeks in range(WEEKS + 1)]
+    found = 0
+    for _ in range(trials):
+        distances = (number - base(history[number], week(number)) for number in range(1, WEEKS + 1))
+        found += any(interleaved(rng, creep * distance) is Outcome.FAIL for distance in distances)
+    return found
+
+
+def test_one_percent_a_week_is_found_by_week_8_against_the_pin_and_not_against_last_week() -> None:
+    trials = 300
+    found = alarms(numpy.random.default_rng(1), against_pin, CREEP, trials)
+    overlooked = alarms(numpy.random.default_rng(2), against_latest, CREEP, trials)
+    assert found >= 0.95 * trials
+    assert overlooked <= 0.2 * trials  # an estimate of half the margin by chance, in one of eight weeks
+
+
+def test_without_drift_the_pin_alarms_no_more_than_its_share() -> None:
+    trials = 3000
+    rng = numpy.random.default_rng(3)
+    found = sum(interleaved(rng, 0.0) is Outcome.FAIL for _ in range(trials))
+    assert stats.binomtest(found, trials, ALPHA_FAIL / PAIRS, alternative="greater").pvalue > 0.001

@@ -1,0 +1,258 @@
+"""What a calibration says of a machine: estimates and promises against simulations, and files."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from numpy.typing import NDArray
+
+from suite.records import calibration
+from suite.records.calibration import Calibration, Entry, Spread, forecast, promise, spread_of
+from suite.records.record import Environment, RecordError
+from suite.verdict import FIRST_LOOK, Learned, Outcome, paired
+from suite.verdict.metrics import location, location_variance
+
+Floats = NDArray[numpy.float64]
+
+
+def rounds(sessions: int, tau: float, within: float, seed: int, *, tails: bool = False) -> Floats:
+    """Paired rounds of equal code, (sessions, 14); with `tails` Student's t on 3 degrees of freedom, scaled."""
+    rng = numpy.random.default_rng(seed)
+    shape = (sessions, 14)
+    noise = rng.standard_t(3, shape) / math.sqrt(3) if tails else rng.standard_normal(shape)
+    return tau * rng.standard_normal((sessions, 1)) + within * noise
+
+
+def estimated(paired: Floats) -> Spread:
+    found = spread_of(paired.tolist(), [0.0] * len(paired), 12.0, 8.0)
+    assert found is not None
+    return found
+
+
+def make(**changes: Any) -> Spread:
+    """A spread of twelve sessions: tau 0, 2 % a session."""
+    locations = [0.02 * (-1) ** number for number in range(12)]
+    content = {"locations": locations, "errors": [0.03] * 12, "rounds": [14] * 12, "round_sd": 0.07}
+    times = {"log_times": [0.0, 0.1], "session_s": 12.0, "start_s": 8.0}
+    return Spread.model_validate(content | times | changes)
+
+
+def entry(trainer: str = "ddp", world_size: int = 2, *, mode: str = "strong", **changes: Any) -> Entry:
+    return Entry(
+        trainer=trainer,
+        workload="lenet",
+        workload_hash="abc",
+        mode=mode,
+        world_size=world_size,
+        spread=make(**changes),
+    )
+
+
+def calibrated(*entries: Entry, host: str = "host", torch: str = "2.15.0", run_id: str = "run") -> Calibration:
+    return Calibration(
+        machine_key="cpu-2xtest-0",
+        host=host,
+        created_utc="2026-01-01T00:00:00+00:00",
+        run_id=run_id,
+        environment=Environment(versions={"torch": torch}, commit="abc", dirty=False),
+        entries=entries,
+    )
+
+
+def test_the_standard_error_of_a_trimmed_mean_by_hand() -> None:
+    """1 to 8: 3 to 6 are kept and 3 3 3 4 5 6 6 6 is winsorised, squares 14 around 4.5, so 14 / (4 * 3)."""
+    assert location_variance([8, 1, 6, 3, 5, 4, 7, 2]) == (pytest.approx(14 / 12), 3)
+
+
+@pytest.mark.parametrize("tails", [False, True])
+def test_the_standard_error_is_what_the_location_varies_by(tails: bool) -> None:
+    """With heavy tails the plain formula, s / sqrt(J), is off by more than this allows."""
+    paired = rounds(20_000, 0.0, 0.07, seed=1, tails=tails)
+    found = math.sqrt(float(numpy.mean([location_variance(session)[0] for session in paired.tolist()])))
+    true = float(numpy.std([location(session) for session in paired.tolist()]))
+    # Tukey and McLaughlin matched a t distribution and not a variance: at 8 of 14 kept they are within a tenth.
+    assert found == pytest.approx(true, rel=0.1)
+    plain = 0.07 / math.sqrt(14)
+    assert (abs(plain / true - 1) > 0.1) is tails
+
+
+@pytest.mark.parametrize(("tau", "within"), [(0.02, 0.07), (0.02, 0.01), (0.0, 0.07)])
+def test_the_spread_between_sessions_is_told_from_the_noise_within(tau: float, within: float) -> None:
+    found = estimated(rounds(3000, tau, within, seed=2))
+    # Four standard deviations of the estimate, and the tenth by which the error's own formula may be off.
+    allowed = 4 * math.sqrt(found.tau2_var) + 0.2 * found.error_sd**2
+    assert found.tau**2 == pytest.approx(tau**2, abs=allowed)
+    assert found.round_sd == pytest.approx(within, rel=4 / math.sqrt(2 * 3000 * 13))
+    if within > tau:  # where it matters, the SD of the locations in the place of tau would be far off
+        assert statistics.variance(found.locations) - tau**2 > allowed
+
+
+def test_the_variance_of_tau2_is_what_tau2_varies_by() -> None:
+    many = [estimated(session) for session in rounds(12 * 800, 0.03, 0.03, seed=3).reshape(800, 12, 14)]
+    varies = float(numpy.var([found.tau**2 for found in many]))
+    said = float(numpy.mean([found.tau2_var for found in many]))
+    # The mean of a squared variance on 11 degrees of freedom is 1 + 2/11 times its square; 800 draws leave a tenth.
+    assert said == pytest.approx(varies, rel=2 / 11 + 0.1)
+
+
+def test_the_upper_limit_of_tau_covers_it_where_the_estimate_would_not() -> None:
+    many = [estimated(session) for session in rounds(12 * 1000, 0.02, 0.03, seed=4).reshape(1000, 12, 14)]
+    lowest = 0.95 - 4 * math.sqrt(0.95 * 0.05 / 1000)
+    assert numpy.mean([found.tau_high >= 0.02 for found in many]) >= lowest
+    assert numpy.mean([found.tau >= 0.02 for found in many]) < 0.7
+    assert numpy.mean([found.session_sd_high >= found.session_sd for found in many]) == 1
+
+
+def test_too_little_gives_no_spread() -> None:
+    assert spread_of([[0.0, 0.1]], [0.0, 0.0], 12.0, 8.0) is None
+    assert spread_of([[0.0, 0.1], [0.2]], [0.0, 0.0], 12.0, 8.0) is None
+    assert spread_of([[0.0, 0.1], [0.2, 0.3]], [0.0], 12.0, 8.0) is None
+
+
+@pytest.mark.parametrize(("planned", "comparisons", "tau"), [(4, 1, 0.01), (6, 12, 0.01), (10, 1, 0.02)])
+def test_a_promised_slowdown_is_found_as_often_as_promised_and_half_of_it_is_not(
+    planned: int, comparisons: int, tau: float
+) -> None:
+    """Whole runs through all their looks, each on a calibration of twelve sessions of its own."""
+    runs, within = 400, 0.05
+    promised = math.log1p(
+        promise(estimated(rounds(3000, tau, within, seed=6)).session_sd, comparisons, planned, tolerance=0.05)
+    )
+
+    def found(delta: float) -> float:
+        calibrations = rounds(runs * 12, tau, within, seed=7).reshape(runs, 12, 14)
+        measured = rounds(runs * planned, tau, within, seed=8).reshape(runs, planned, 14) + delta
+        return float(
+            numpy.mean(
+                [
+                    paired(
+                        run.tolist(), 0.05, comparisons, planned, 12.0, Learned(known.tau**2, known.tau2_var)
+                    ).outcome
+                    is Outcome.FAIL
+                    for run, known in zip(measured, map(estimated, calibrations), strict=True)
+                ]
+            )
+        )
+
+    assert found(promised) >= 0.95 - 4 * math.sqrt(0.95 * 0.05 / runs)
+    assert found(promised / 2) < 0.8
+
+
+def test_a_promise_is_never_below_half_the_tolerance() -> None:
+    """FAIL needs an estimate of that much, whatever the noise."""
+    assert promise(0.0, 1, 10, tolerance=0.05) == pytest.approx(math.sqrt(1.05) - 1)
+    assert promise(1e-6, 1, 10) < 1e-4
+    # Seen with 95 % probability above half the tolerance, which half the tolerance itself would be in half of the runs.
+    assert promise(0.01, 1, 100, tolerance=0.05) > math.sqrt(1.05) - 1
+
+
+def test_nothing_is_promised_on_too_few_sessions() -> None:
+    assert promise(0.01, 1, FIRST_LOOK - 1) == math.inf
+    assert promise(0.01, 1, FIRST_LOOK) < math.inf
+    assert promise(1e300, 1, FIRST_LOOK) < math.inf, "and no noise overflows"
+
+
+@pytest.mark.parametrize(
+    ("changes", "limit"),
+    [
+        ({}, "within"),
+        ({"locations": [0.1 * (-1) ** n for n in range(12)], "errors": [0.001] * 12, "start_s": 1.0}, "between"),
+        ({"locations": [0.1 * (-1) ** n for n in range(12)], "errors": [0.073] * 12, "start_s": 11.5}, "starts"),
+        ({"session_s": 100.0}, "budget"),
+    ],
+)
+def test_what_limits_a_promise_is_what_would_lower_it_most(changes: dict[str, Any], limit: str) -> None:
+    found = forecast(make(**changes), 1, budget_s=60.0)
+    assert found.limit == limit
+    assert found.planned == (0 if limit == "budget" else 5)
+    assert found.at_worst > found.slowdown or limit == "budget"
+
+
+def test_a_session_that_costs_nothing_is_planned_no_more_than_counts() -> None:
+    assert forecast(make(session_s=0.0, start_s=0.0), 1, 60.0).planned == calibration.MANY
+
+
+def test_a_cell_finds_its_own_spread_or_the_noisiest_alike() -> None:
+    noisy = {"errors": [0.2] * 12}
+    known = calibrated(entry("ddp"), entry("fsdp", **noisy), entry("ddp", 1, mode="weak", errors=[0.5] * 12))
+    own = known.spread("ddp", "abc", "strong", 2)
+    assert own is not None
+    assert (own.spread, own.note) == (make(), "")
+    other = known.spread("gluon", "abc", "strong", 2)
+    assert other is not None
+    assert other.spread == make(**noisy), "the noisiest of two devices, and not that of one"
+    assert other.note == ("not calibrated itself; the noisiest cell of world size 2 stands in: fsdp, lenet, strong")
+    assert known.spread("ddp", "other", "strong", 2) == other, "another workload of the same name is another cell"
+    assert known.spread("ddp", "abc", "strong", 4) is None
+    alone = known.spread("ddp", "abc", "strong", 1)
+    assert alone is not None
+    assert not alone.note, "at one device strong and weak are the same"
+
+
+def test_a_spread_from_few_sessions_is_not_leaned_on() -> None:
+    few = {"locations": [0.0] * 9, "errors": [0.0] * 9, "rounds": [14] * 9}
+    assert calibrated(entry(**few)).spread("ddp", "abc", "strong", 2) is None
+
+
+def test_a_new_calibration_keeps_the_other_cells_of_the_same_machine_only() -> None:
+    old = calibrated(entry("ddp"), entry("fsdp"), run_id="old")
+    new = calibrated(entry("ddp", errors=[0.5] * 12), run_id="new")
+    both = new.after(old)
+    assert both.run_id == "new"
+    assert both.entries == (old.entries[1], new.entries[0])
+    for elsewhere in (calibrated(entry("fsdp"), host="other"), calibrated(entry("fsdp"), torch="2.9.0"), None):
+        assert new.after(elsewhere) == new
+
+
+def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
+    known = calibrated(entry())
+    assert calibration.read(tmp_path, known.machine_key) is None
+    path = known.write(tmp_path)
+    assert path == tmp_path / known.machine_key / "calibration.json"
+    assert calibration.read(tmp_path, known.machine_key) == known
+
+
+def _spoilt(**changes: Any) -> str:
+    content = json.loads(calibrated(entry()).model_dump_json())
+    content["entries"][0]["spread"] |= changes
+    return json.dumps(content)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not a whole JSON file"),
+        ("[" * 100_000, "not a whole JSON file"),
+        ("[]", "content: "),
+        (json.dumps(json.loads(calibrated().model_dump_json()) | {"schema_version": 99}), "newer than"),
+        (json.dumps(json.loads(calibrated().model_dump_json()) | {"extra": 1}), "extra: "),
+        (_spoilt(locations=[0.0]), "entries.0.spread.locations: "),
+        (_spoilt(locations=[float("nan")] * 12), "entries.0.spread.locations.0: "),
+        (_spoilt(errors=[-1.0] * 12), "entries.0.spread.errors.0: "),
+        (_spoilt(rounds=[1] * 12), "entries.0.spread.rounds.0: "),
+        (_spoilt(errors=[0.1]), re.escape("must be one a session, and are [1, 12]")),
+        (_spoilt(start_s=13.0), "start_s 13 is a part of session_s 12, and above it"),
+    ],
+    ids=lambda value: value[:30] if isinstance(value, str) else None,
+)
+def test_a_broken_or_hostile_file_is_refused_with_its_reason(tmp_path: Path, text: str, message: str) -> None:
+    path = calibration.path_for(tmp_path, "cpu-2xtest-0")
+    path.parent.mkdir()
+    path.write_text(text)
+    with pytest.raises(RecordError, match=f"calibration.json: .*{message}"):
+        calibration.read(tmp_path, "cpu-2xtest-0")
+
+
+def test_the_file_of_another_machine_is_refused(tmp_path: Path) -> None:
+    path = calibration.path_for(tmp_path, "mine")
+    path.parent.mkdir()
+    path.write_text(calibrated().model_dump_json())
+    with pytest.raises(RecordError, match="calibrated on machine cpu-2xtest-0, this one is mine; python -m suite"):
+        calibration.read(tmp_path, "mine")

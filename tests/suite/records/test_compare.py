@@ -1,0 +1,362 @@
+"""Two runs side by side: nothing is divided that must not be, intervals are honest, and what grew is named."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from suite import __main__
+from suite.cli import compare as command
+from suite.records import baselines, comparison
+from suite.records.baselines import Baseline
+from suite.records.calibration import Calibration, Entry, Spread
+from suite.records.comparison import ACCEPTED, CALIBRATED, NONSENSE, OTHER_HOST, UNKNOWN, Known, compare
+from suite.records.record import Environment, Record
+from suite.render import comparison as render
+from tests.support import records
+
+KEY = "cpu-2xtest-00000000"
+CELL: dict[str, Any] = {"id": "ddp-lenet-strong-2", "world_size": 2, "sessions": 4}
+
+
+def run_of(
+    seconds: float = 13.0, *, number: int = 1, host: str = "abcdef", share: float = 0.02, **changes: Any
+) -> Record:
+    """A run of one cell; `changes` replace fields of the record."""
+    content: dict[str, Any] = {
+        "run_id": f"run-{number}",
+        "machine": records.make().machine.model_dump() | {"host": host},
+        "cells": [records.cell(**CELL, sec_per_epoch=records.interval(seconds, share))],
+    }
+    return records.make(**content | changes)
+
+
+def accepted(*seconds: float, host: str = "abcdef") -> Baseline:
+    baseline = Baseline(machine_key=KEY)
+    for number, value in enumerate(seconds):
+        baseline = baselines.accept(baseline, run_of(value, number=100 + number, host=host), slower=False)
+    return baseline
+
+
+def calibration(sd: float = 0.02, host: str = "abcdef") -> Calibration:
+    logs = tuple(float(value) for value in np.random.default_rng(0).normal(0, sd, size=20))
+    spread = Spread(
+        locations=logs, errors=(0.001,) * 20, rounds=(14,) * 20, round_sd=0.01, log_times=logs, session_s=10, start_s=1
+    )
+    entry = Entry(
+        trainer="ddp", workload="lenet", workload_hash=records.LENET.hash, mode="strong", world_size=2, spread=spread
+    )
+    return Calibration(
+        machine_key=KEY,
+        host=host,
+        created_utc=records.STARTED,
+        run_id="run-0",
+        environment=Environment(versions={}, commit="abc1234", dirty=False),
+        entries=(entry,),
+    )
+
+
+def pair(first: Record, second: Record, known: Known | None = None) -> comparison.Pair:
+    (found,) = compare(first, second, known or Known()).pairs
+    return found
+
+
+def test_without_knowing_how_runs_differ_a_ratio_has_no_interval() -> None:
+    found = pair(run_of(10.0), run_of(11.0))
+    assert found.ratio is not None
+    assert found.ratio.estimate == pytest.approx(1.1)
+    assert (found.ratio.low, found.note, found.word) == (None, UNKNOWN, "")
+
+
+@pytest.mark.parametrize(("seconds", "word"), [(10.2, "not told apart"), (13.0, "slower"), (7.5, "faster")])
+def test_accepted_runs_show_how_runs_differ(seconds: float, word: str) -> None:
+    known = Known(accepted(9.8, 10.0, 10.1, 10.3))
+    found = pair(run_of(10.0), run_of(seconds), known)
+    assert found.ratio is not None
+    assert found.ratio.low is not None
+    assert found.ratio.high is not None
+    assert found.ratio.low < found.ratio.estimate < found.ratio.high
+    assert found.ratio.estimate == pytest.approx(seconds / 10)
+    assert (found.word, found.note) == (word, ACCEPTED)
+
+
+def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
+    """Two runs of one build, among accepted ones that differ like them, each by a level of its own."""
+    rng, tried = np.random.default_rng(1), 300
+    covered = 0
+    for _ in range(tried):
+        first, second, *others = 10 * np.exp(rng.normal(0, 0.03, size=7))
+        ratio = pair(run_of(first), run_of(second), Known(accepted(*others))).ratio
+        assert ratio is not None
+        assert ratio.low is not None
+        assert ratio.high is not None
+        covered += ratio.low < 1 < ratio.high
+    assert 0.92 <= covered / tried <= 0.98
+    # The runs' own intervals, over sessions of one hour, would be believed wrongly: 2 % to either side here.
+    apart = [abs(math.log(a / b)) > 0.02 * math.sqrt(2) for a, b in np.exp(rng.normal(0, 0.03, size=(tried, 2)))]
+    assert np.mean(apart) > 0.3
+
+
+def test_a_calibration_stands_in_and_says_what_it_cannot_know() -> None:
+    found = pair(run_of(10.0), run_of(13.0), Known(calibration=calibration()))
+    assert (found.word, found.note) == ("slower", CALIBRATED)
+
+
+def test_accepted_runs_are_asked_before_the_calibration() -> None:
+    known = Known(accepted(9.8, 10.0, 10.1, 10.3), calibration())
+    assert pair(run_of(10.0), run_of(13.0), known).note == ACCEPTED
+    assert pair(run_of(10.0), run_of(13.0), Known(accepted(9.8, 10.0), calibration())).note == CALIBRATED
+
+
+def test_a_calibration_of_another_host_stands_in_for_nothing() -> None:
+    assert pair(run_of(10.0), run_of(13.0), Known(calibration=calibration(host="other"))).note == UNKNOWN
+
+
+def test_another_host_has_a_level_of_its_own() -> None:
+    found = pair(run_of(10.0, host="other"), run_of(13.0), Known(accepted(9.8, 10.0, 10.1, 10.3), calibration()))
+    assert found.ratio is not None
+    assert (found.ratio.low, found.note) == (None, OTHER_HOST)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"machine": records.make().machine.model_dump() | {"key": "cuda-8xother"}},
+            f"different machines ({KEY}, cuda-8xother): times are not compared",
+        ),
+        ({"workload_hashes": {"lenet": "0" * 12}}, "workload lenet is another one in the two runs"),
+        ({"workload_hashes": {}}, "workload lenet is another one in the two runs"),
+        ({"datasets": {"lenet": "fashion-mnist"}}, "workload lenet was timed on different data"),
+        ({"cells": [records.cell(**CELL, sec_per_epoch=None)]}, "not measured in both"),
+    ],
+)
+def test_what_must_not_be_divided_is_said_and_shown(changes: dict[str, Any], message: str) -> None:
+    found = pair(run_of(), run_of(**changes), Known(accepted(9.8, 10.0, 10.1), calibration()))
+    assert found.ratio is None
+    assert message in found.note
+    assert (found.word, found.grew) == ("", "")
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        {"estimate": 1e308, "low": 1e-308, "high": 1e308},
+        {"estimate": 1.0, "low": 0.0, "high": 2.0},
+        {"estimate": 1.0, "low": -1.0, "high": 1.0},
+        {"estimate": 1e-308},
+    ],
+)
+def test_times_beyond_all_sense_break_nothing(time: dict[str, float]) -> None:
+    senseless = run_of(cells=[records.cell(**CELL, sec_per_epoch=time)])
+    for known in (Known(), Known(accepted(9.8, 10.0, 10.1, 10.3), calibration())):
+        for first, second in ((senseless, run_of()), (run_of(), senseless)):
+            found = compare(first, second, known)
+            assert found.pairs[0].note in (NONSENSE, UNKNOWN) or found.pairs[0].ratio is not None
+            assert render.terminal(found, 160, color=False)
+            assert render.to_html(found)
+
+
+def test_what_differs_around_the_runs_is_listed_and_nothing_else() -> None:
+    environment = {"versions": {"torch": "2.13.0", "nccl": "2.20"}, "commit": "def5678", "dirty": True}
+    machine = records.make().machine.model_dump() | {"system": "Linux 7"}
+    found = compare(records.make(), records.make(environment=environment, machine=machine, tolerance=0.1), Known())
+    assert [(d.what, d.first, d.second) for d in found.differences] == [
+        ("machine system", "Linux 6", "Linux 7"),
+        ("commit", "abc1234", "def5678 with uncommitted changes"),
+        ("torch", "2.15.0", "2.13.0"),
+        ("nccl", "-", "2.20"),
+        ("tolerance", "0.05", "0.1"),
+    ]
+    assert compare(records.make(), records.make(), Known()).differences == ()
+
+
+def test_a_workload_of_one_run_alone_is_no_changed_definition() -> None:
+    hashes = {"lenet": records.LENET.hash, "more": "0" * 12}
+    assert compare(run_of(), run_of(workload_hashes=hashes), Known()).differences == ()
+    (found,) = compare(run_of(), run_of(workload_hashes=hashes | {"lenet": "1" * 12}), Known()).differences
+    assert found.what == "definition of workload lenet"
+
+
+def test_cells_of_one_run_alone_are_named() -> None:
+    first = records.make(cells=records.matrix(modes=("strong",), world_sizes=(1, 2)))
+    second = records.make(cells=records.matrix(modes=("strong",), world_sizes=(2, 4)))
+    found = compare(first, second, Known())
+    assert [pair.name for pair in found.pairs] == ["ddp lenet strong 2"]
+    assert (found.only_first, found.only_second) == (("ddp lenet strong 1",), ("ddp lenet strong 4",))
+    text = render.terminal(found, 160, color=False)
+    assert "Only in the first run: ddp lenet strong 1." in text
+    assert "Only in the second run: ddp lenet strong 4." in text
+
+
+def with_waterfall(waterfall: dict[str, Any], seconds: float = 13.0) -> Record:
+    return run_of(cells=[records.cell(**CELL, sec_per_epoch=records.interval(seconds), waterfalls=[waterfall])])
+
+
+def test_the_part_of_a_step_that_takes_longer_is_named() -> None:
+    found = pair(with_waterfall(records.waterfall()), with_waterfall(records.waterfall(exchange=0.0112)))
+    assert [part.name for part in found.parts][:3] == ["ideal", "small batch", "contention + imbalance"]
+    grown = {part.name: part.grew_s for part in found.parts}
+    assert grown["exchange"] == pytest.approx(0.0056)
+    assert sum(grown.values()) - grown["measured"] == pytest.approx(grown["measured"]), "the parts sum to the whole"
+    assert found.grew == "exchange takes 5.60 ms a step longer; the whole step 5.60 ms."
+    back = pair(with_waterfall(records.waterfall(exchange=0.0112)), with_waterfall(records.waterfall()))
+    assert back.grew == "The step does not take longer than in the first run."
+
+
+def test_a_part_that_its_interval_does_not_support_is_not_named() -> None:
+    unsure = records.waterfall(exchange=0.0112)
+    unsure["bars"][-2]["step_s"] = {"estimate": 0.0112, "low": -0.0020, "high": 0.0244}
+    found = pair(with_waterfall(records.waterfall()), with_waterfall(unsure))
+    assert found.grew.startswith("Which part takes longer is not known")
+
+
+def test_causes_that_one_run_could_not_tell_apart_are_added_up_in_the_other() -> None:
+    apart, merged = records.waterfall(), records.waterfall()
+    apart["bars"] = [
+        {"causes": ["contention"], "step_s": records.interval(0.001)},
+        {"causes": ["imbalance"], "step_s": records.interval(0.002)},
+        {"causes": ["overhead"], "step_s": records.interval(0.004)},
+        {"causes": ["exchange"], "step_s": records.interval(0.008)},
+    ]
+    merged["bars"] = [
+        {"causes": ["contention"], "step_s": records.interval(0.002)},
+        {"causes": ["imbalance", "overhead"], "step_s": records.interval(0.009)},
+        {"causes": ["exchange"], "step_s": records.interval(0.008)},
+    ]
+    parts = {part.name: part for part in pair(with_waterfall(apart), with_waterfall(merged)).parts}
+    assert list(parts) == ["ideal", "contention", "imbalance + overhead", "exchange", "measured"]
+    added = parts["imbalance + overhead"]
+    assert added.first.estimate == pytest.approx(0.006)
+    assert added.first.low is None, "what two bars have in common is not known, so their sum has no interval"
+    assert added.second.low is not None
+    assert added.grew_s == pytest.approx(0.003)
+
+
+def test_chains_of_shared_causes_become_one_part() -> None:
+    first, second = records.waterfall(), records.waterfall()
+    first["bars"] = [{"causes": list(c), "step_s": records.interval(0.001)} for c in ("ab", "cd")]
+    second["bars"] = [{"causes": list(c), "step_s": records.interval(0.001)} for c in ("a", "bc", "d")]
+    parts = pair(with_waterfall(first), with_waterfall(second)).parts
+    assert [part.name for part in parts] == ["ideal", "a + b + c + d", "measured"]
+
+
+def test_a_step_that_one_run_did_not_take_apart_is_left_out() -> None:
+    assert pair(run_of(), with_waterfall(records.waterfall())).parts == ()
+    base = records.waterfall("base")
+    assert pair(with_waterfall(base), with_waterfall(base)).parts == (), "the candidates' steps are compared"
+
+
+def test_all_three_forms_say_the_same() -> None:
+    known = Known(accepted(9.8, 10.0, 10.1, 10.3))
+    second = with_waterfall(records.waterfall(exchange=0.0112), 13.0)
+    found = compare(with_waterfall(records.waterfall(), 10.0), second, known)
+    for text in (render.terminal(found, 160, color=False), render.to_markdown(found), render.to_html(found)):
+        assert "1.300 [" in text
+        assert "slower" in text
+        assert "exchange takes 5.60 ms a step longer" in text
+        assert "+5.60" in text
+        assert ACCEPTED.capitalize() in text
+        assert "of twenty cells that are as they were, one looks changed" in text
+
+
+def test_without_intervals_nothing_is_said_of_their_errors() -> None:
+    assert render.EACH_FOR_ITSELF not in render.remarks(compare(run_of(), run_of(), Known()))
+
+
+def test_colours_add_nothing_to_the_words() -> None:
+    found = compare(run_of(10.0), run_of(13.0), Known(accepted(9.8, 10.0, 10.1, 10.3)))
+    assert "\x1b[" in render.terminal(found, 160, color=True)
+    assert "\x1b[" not in render.terminal(found, 160, color=False)
+
+
+def test_nothing_in_a_record_becomes_markup() -> None:
+    text = "\"><script>alert('x')</script>|`"
+    found = compare(records.hostile(text), records.hostile(text + "2"), Known())
+    assert "<script" not in render.to_html(found)
+    assert "<script" not in render.to_markdown(found)
+    same = compare(records.hostile(text), records.hostile(text), Known())
+    assert len(same.pairs) == len(records.full().cells)
+    assert "<script" not in render.to_html(same)
+    assert "<script" not in render.to_markdown(same)
+
+
+def test_thousands_of_cells_stay_one_page() -> None:
+    cells = [records.cell(trainer=f"trainer-{number}") for number in range(3_000)]
+    found = compare(records.make(cells=cells), records.make(cells=cells), Known())
+    page = render.to_html(found)
+    assert len(page) < 10_000_000
+    assert "2000 more cell(s) are not shown" in render.to_markdown(found)
+    assert "800 more cells are in the records alone" in page
+
+
+@pytest.fixture
+def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A project with two runs, in which the command is known."""
+    monkeypatch.setitem(__main__.COMMANDS, "compare", command)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\nscaling_report_dir = 'kept'\n")
+    for number, seconds in ((1, 10.0), (2, 13.0)):
+        folder = tmp_path / "kept" / KEY / "runs" / f"run-{number}"
+        folder.mkdir(parents=True)
+        (folder / "record.json").write_text(run_of(seconds, number=number).model_dump_json())
+    return tmp_path / "kept"
+
+
+def test_runs_are_named_by_file_folder_or_id(reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = reports / KEY / "runs" / "run-1"
+    for first in (str(folder / "record.json"), str(folder), "run-1"):
+        assert __main__.main(["compare", first, "run-2"]) == 0
+        assert "1.300" in capsys.readouterr().out
+    assert __main__.main(["compare", "--scaling-report-dir", "kept", "--markdown", "run-1", "run-2"]) == 0
+    assert capsys.readouterr().out.startswith("# Two runs\n")
+
+
+def test_what_the_machines_folder_knows_is_used(reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    baselines.write(accepted(9.8, 10.0, 10.1, 10.3), reports)
+    assert __main__.main(["compare", "run-1", "run-2"]) == 0
+    assert "1.300 [" in capsys.readouterr().out
+    (reports / KEY / "baseline.json").write_text("{")
+    assert __main__.main(["compare", "run-1", "run-2"]) == 0
+    captured = capsys.readouterr()
+    assert "compare: without what was accepted: " in captured.err
+    assert "1.300 [" not in captured.out
+
+
+def test_a_page_is_written_where_it_is_asked_for(reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = reports / "new" / "compare.html"
+    assert __main__.main(["compare", "run-1", "run-2", "--html", str(page)]) == 0
+    assert page.read_text().startswith("<!doctype html>")
+    assert __main__.main(["compare", "run-1", "run-2", "--html", str(reports)]) == 1
+    assert f"compare: {reports} cannot be written: Is a directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run-1", "run-9"], "'run-9': neither a record.json, nor a run's folder, nor the id of a run under "),
+        (["run-1", "run-2", "run-3"], "unrecognized arguments: run-3"),
+        (["run-1", "broken.json"], "broken.json: not a whole JSON file"),
+        (["run-1", "twice"], f"run 'twice' was measured on {KEY}, other: name the folder of one"),
+        (["run-1"], "the following arguments are required: SECOND"),
+    ],
+)
+def test_usage_errors_end_with_four(
+    reports: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    Path("broken.json").write_text("{")
+    for key in (KEY, "other"):
+        folder = reports / key / "runs" / "twice"
+        folder.mkdir(parents=True)
+        (folder / "record.json").write_text("{")
+    try:
+        status = __main__.main(["compare", *arguments])
+    except SystemExit as ended:
+        status = ended.code
+    assert status == 4
+    assert message in capsys.readouterr().err

@@ -1,0 +1,325 @@
+"""Records of a machine become series, and what cannot be read is named; the page shows them and stays one page."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+
+from suite.records import baselines, history, record
+from suite.records.baselines import Baseline
+from suite.records.history import Digest, Event, History
+from suite.records.record import Record, RecordError, read_model
+from suite.render import index
+from tests.support import records
+
+KEY = "cpu-2xtest-00000000"
+
+
+def run_of(day: int, seconds: float = 13.0, *, torch: str = "2.15.0", host: str = "abcdef", **changes: Any) -> Record:
+    """A run of one cell on a day of January 2026."""
+    started = f"2026-01-{day:02}T00:00:00+00:00"
+    machine = records.make().machine.model_dump() | {"host": host}
+    figures = {"sec_per_epoch": records.interval(seconds), "sessions": 4}
+    content: dict[str, Any] = {
+        "run_id": f"202601{day:02}T000000Z-commit{day}",
+        "started_utc": started,
+        "machine": machine,
+        "environment": {"versions": {"torch": torch}, "commit": f"commit{day}", "dirty": False},
+        "cells": [records.cell(id="ddp-lenet-strong-2", world_size=2, **figures)],
+    }
+    return records.make(**content | changes)
+
+
+def keep(reports: Path, *runs: Record) -> Path:
+    """The machine's folder with these runs in it."""
+    for run in runs:
+        folder = reports / KEY / "runs" / run.run_id
+        folder.mkdir(parents=True)
+        (folder / "record.json").write_text(run.model_dump_json())
+    return reports / KEY
+
+
+def accept(reports: Path, *runs: Record) -> None:
+    baseline = Baseline(machine_key=KEY)
+    for run in runs:
+        baseline = baselines.accept(baseline, run, slower=False)
+    baselines.write(baseline, reports)
+
+
+def times(found: History) -> list[float]:
+    (series,) = found.cells
+    return [point.sec_per_epoch.estimate for point in series.points]
+
+
+def test_a_cells_series_has_its_figures_in_the_order_of_the_runs(tmp_path: Path) -> None:
+    second = run_of(
+        2,
+        cells=[
+            records.cell(
+                world_size=2, sec_per_epoch=records.interval(14.0), efficiency=records.interval(0.8), accuracy=0.97
+            )
+        ],
+    )
+    found = history.read(keep(tmp_path, second, run_of(1)))
+    assert [run.environment.commit for run in found.runs] == ["commit1", "commit2"]
+    (series,) = found.cells
+    assert series.name == "ddp lenet strong, 2 devices"
+    assert [point.run for point in series.points] == [0, 1]
+    point = series.points[1]
+    assert (point.sec_per_epoch.low, point.sec_per_epoch.high) == pytest.approx((13.3, 14.7))
+    assert point.efficiency is not None
+    assert (point.efficiency.estimate, point.accuracy, point.outcome) == (0.8, 0.97, "NO BASELINE")
+    assert found.runs[1].outcomes == {"NO BASELINE": 1}
+
+
+def test_time_counts_and_not_the_folders_name(tmp_path: Path) -> None:
+    """A folder that was copied under another name keeps its place."""
+    machine = keep(tmp_path, run_of(1, 1.0), run_of(2, 2.0))
+    (machine / "runs" / "20260102T000000Z-commit2").rename(machine / "runs" / "0-copied")
+    assert times(history.read(machine)) == [1.0, 2.0]
+
+
+def test_what_cannot_be_read_is_named_without_its_path_and_the_rest_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = keep(tmp_path, run_of(1), run_of(2))
+    content = run_of(3).model_dump(mode="json")
+    broken = {
+        "a-truncated": json.dumps(content)[:-9],
+        "b-foreign": '{"benchmarks": []}',
+        "c-newer": json.dumps(content | {"schema_version": 99}),
+        "d-other-machine": json.dumps(content | {"machine": content["machine"] | {"key": "cuda-8xother"}}),
+        "e-too-large": json.dumps(content | {"settings": ["x" * 100_000]}),
+        "f-not-finite": json.dumps(content | {"tolerance": float("nan")}),
+        "g-unknown-field": json.dumps(content | {"surprise" * 1000: 1}),
+    }
+    for name, text in broken.items():
+        (machine / "runs" / name).mkdir()
+        (machine / "runs" / name / "record.json").write_text(text)
+    (machine / "runs" / "h-no-record").mkdir()
+    (machine / "runs" / "i-folder" / "record.json").mkdir(parents=True)
+    monkeypatch.setattr(record, "MAX_RECORD_BYTES", 50_000)
+    found = history.read(machine)
+    assert len(found.runs) == 2
+    reasons = dict(found.skipped)
+    assert reasons.keys() == broken.keys() | {"i-folder"}
+    assert "truncated" in reasons["a-truncated"]
+    assert "newer than" in reasons["c-newer"]
+    assert f"measured on machine cuda-8xother, and this is the history of {KEY}" in reasons["d-other-machine"]
+    assert "larger than" in reasons["e-too-large"]
+    assert "finite" in reasons["f-not-finite"]
+    assert not any(str(tmp_path) in reason or len(reason) > history.MAX_REASON for reason in reasons.values())
+
+
+def test_raw_windows_are_not_looked_at_and_everything_else_is(tmp_path: Path) -> None:
+    content = run_of(1).model_dump(mode="json")
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps(content | {"sessions": [{"windows": "many"}] * 3}))
+    assert read_model(path, Digest).sessions == ()
+    with pytest.raises(RecordError, match=r"sessions\.0"):
+        read_model(path, Record)
+    path.write_text(json.dumps(content | {"cells": [{"id": 1}]}))
+    with pytest.raises(RecordError, match=r"cells\.0"):
+        read_model(path, Digest)
+
+
+def test_on_one_device_strong_and_weak_are_one_cell(tmp_path: Path) -> None:
+    run = run_of(1, cells=records.matrix(world_sizes=(1, 2)))
+    names = [series.name for series in history.read(keep(tmp_path, run)).cells]
+    assert names == ["ddp lenet, 1 device", "ddp lenet strong, 2 devices", "ddp lenet weak, 2 devices"]
+
+
+def test_cells_without_a_sensible_time_have_no_point(tmp_path: Path) -> None:
+    cells = [
+        records.cell(trainer="lost", outcome="ERROR", sec_per_epoch=None),
+        records.cell(trainer="negative", sec_per_epoch={"estimate": -1.0}),
+        records.cell(trainer="unknown", workload="of nobody"),
+    ]
+    found = history.read(keep(tmp_path, run_of(1, cells=cells)))
+    assert found.cells == ()
+    assert found.runs[0].outcomes == {"ERROR": 1, "NO BASELINE": 2}
+
+
+def test_a_workload_that_was_redefined_begins_another_series(tmp_path: Path) -> None:
+    machine = keep(tmp_path, run_of(1), run_of(2, workload_hashes={"lenet": "0" * 12}), run_of(3, datasets={}))
+    names = [series.name for series in history.read(machine).cells]
+    assert len(names) == 3
+    assert "ddp lenet strong, 2 devices (000000000000 on synthetic)" in names
+    assert any(name.endswith("on no dataset)") for name in names)
+
+
+def test_oversubscribed_cells_say_so(tmp_path: Path) -> None:
+    run = run_of(1, cells=[records.cell(oversubscribed=True)])
+    assert history.read(keep(tmp_path, run)).cells[0].name == "ddp lenet, 1 device (oversubscribed)"
+
+
+def test_accepted_runs_and_the_pin_are_known_by_cell(tmp_path: Path) -> None:
+    runs = [run_of(day) for day in (1, 2, 3)]
+    machine = keep(tmp_path, *runs)
+    accept(tmp_path, *runs[:2])
+    found = history.read(machine)
+    assert [run.accepted for run in found.runs] == [True, True, False]
+    assert [point.accepted for point in found.cells[0].points] == [True, True, False]
+    assert [point.pinned for point in found.cells[0].points] == [True, False, False]
+
+
+def test_a_baseline_that_cannot_be_read_is_said_and_costs_nothing_else(tmp_path: Path) -> None:
+    machine = keep(tmp_path, run_of(1))
+    (machine / "baseline.json").write_text("{")
+    found = history.read(machine)
+    assert found.baseline_problem == "not a whole JSON file (truncated?)"
+    assert len(found.runs) == 1
+    assert "Which runs are accepted is not known: baseline.json: not a whole" in index.render(found)
+
+
+def test_a_new_version_is_an_event_on_each_host_and_a_new_host_is_one(tmp_path: Path) -> None:
+    runs = [
+        run_of(1, torch="2.13.0", host="a"),
+        run_of(2, torch="2.13.0", host="b"),
+        run_of(3, torch="2.15.0", host="a"),
+        run_of(4, torch="2.15.0", host="b"),
+        run_of(5, torch="2.15.0", host="a"),
+    ]
+    upgrade = "torch 2.13.0 → 2.15.0"
+    assert history.read(keep(tmp_path, *runs)).cells[0].events == (
+        Event(1, "first run on host b"),
+        Event(2, upgrade),
+        Event(3, upgrade),
+    )
+
+
+def test_a_version_that_one_run_did_not_note_is_no_change() -> None:
+    assert history.differences({"torch": "1"}, {"torch": "1", "nccl": "2"}) == []
+    assert history.differences({"torch": "1", "nccl": "2"}, {"torch": "1"}) == []
+
+
+def slowed(day: int, *, upgraded: int) -> Record:
+    """The sixteenth run and all after it take a tenth more; torch is another one from `upgraded` on."""
+    seconds = (13.0 if day < 16 else 14.3) * (1 + 0.001 * (day * 7 % 5))
+    return run_of(day, seconds, torch="2.13.0" if day < upgraded else "2.15.0")
+
+
+@pytest.mark.parametrize(
+    ("upgraded", "near"),
+    [(16, (Event(15, "torch 2.13.0 → 2.15.0"),)), (17, (Event(16, "torch 2.13.0 → 2.15.0"),)), (25, ())],
+)
+def test_a_version_change_beside_a_mark_is_named_and_one_elsewhere_is_not(
+    tmp_path: Path, upgraded: int, near: tuple[Event, ...]
+) -> None:
+    runs = [slowed(day, upgraded=upgraded) for day in range(1, 31)]
+    found = history.read(keep(tmp_path, *runs))
+    (mark,) = found.cells[0].marks
+    assert (mark.run, mark.before, mark.near) == (15, 14, near)
+    page = index.render(found)
+    assert "10.0% slower from run 16" in page
+    assert "commit15 → commit16" in page
+    assert len(found.cells[0].events) == 1
+    assert "torch 2.13.0 → 2.15.0" in page
+
+
+def test_marks_stand_at_runs_also_where_some_did_not_have_the_cell(tmp_path: Path) -> None:
+    others = [run_of(day, cells=[records.cell(trainer="scratch")]) for day in (3, 9, 20)]
+    runs = [slowed(day, upgraded=99) for day in range(1, 31) if day not in (3, 9, 20)]
+    found = history.read(keep(tmp_path, *runs, *others))
+    (mark,) = next(series.marks for series in found.cells if series.name.startswith("ddp"))
+    assert (mark.run, mark.before) == (15, 14)
+
+
+def test_more_runs_and_cells_than_a_page_holds_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "MAX_RUNS", 2)
+    monkeypatch.setattr(history, "MAX_CELLS", 3)
+    runs = [run_of(day, cells=records.matrix(trainers=("ddp", "scratch"))) for day in (1, 2, 3)]
+    found = history.read(keep(tmp_path, *runs))
+    assert [run.environment.commit for run in found.runs] == ["commit2", "commit3"], "the newest are kept"
+    assert (found.older, len(found.cells), found.left_out) == (1, 3, 3)
+    page = index.render(found)
+    assert "1 older run(s) are not on this page" in page
+    assert "3 further cell(s) are not on this page" in page
+
+
+class Links(HTMLParser):
+    """The addresses that a page links to, and its table rows' texts."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "a":
+            self.found.append(dict(attrs)["href"] or "")
+
+
+def test_the_page_links_to_what_is_there_and_to_nothing_else(tmp_path: Path) -> None:
+    machine = keep(tmp_path, run_of(1), run_of(2))
+    (machine / "runs" / run_of(2).run_id).rename(machine / "runs" / "odd # name?")
+    (machine / "runs" / "odd # name?" / "report.html").write_text("")
+    links = [link for link in Links(index.render(history.read(machine))).found if not link.startswith("#")]
+    assert len(links) == 3
+    assert all((machine / unquote(link)).is_file() for link in links)
+    assert "runs/odd%20%23%20name%3F/report.html" in links
+
+
+def test_the_page_of_a_machine_without_runs_says_so(tmp_path: Path) -> None:
+    page = index.render(history.read(tmp_path / KEY))
+    assert "No run of this machine could be read yet." in page
+    assert "No cell was timed." in page
+
+
+def test_the_page_shows_every_cell_with_its_points_and_what_was_accepted(tmp_path: Path) -> None:
+    runs = [run_of(1, 13.0), run_of(2, 14.0)]
+    machine = keep(tmp_path, *runs)
+    accept(tmp_path, runs[0])
+    page = index.render(history.read(machine))
+    assert page.count("<figure") == 1
+    assert "2 run(s) from 2026-01-01 to 2026-01-02 on 1 host(s), 1 of them accepted; 1 cell(s)." in page
+    assert "NO BASELINE, 2026-01-01, commit commit1, accepted, pinned" in page
+    assert "No cell has changed its level" in page
+
+
+def test_nothing_in_a_record_becomes_markup(tmp_path: Path) -> None:
+    text = "\"><script>alert('x')</script>"
+    hostile = records.hostile(text)
+    machine = tmp_path / "spoiled"
+    for number in (1, 2):
+        folder = machine / "runs" / f"{number}<script>"
+        folder.mkdir(parents=True)
+        content = hostile.model_dump(mode="json")
+        content["machine"]["key"] = "spoiled"
+        (folder / "record.json").write_text(json.dumps(content))
+    (machine / "runs" / "3<script>").mkdir()
+    (machine / "runs" / "3<script>" / "record.json").write_text('{"<script>": 1}')
+    found = history.read(machine)
+    assert (len(found.runs), len(found.skipped)) == (2, 1)
+    page = index.render(found)
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+
+
+@pytest.mark.parametrize("seconds", [1e-308, 1e308])
+def test_any_finite_time_can_be_shown(tmp_path: Path, seconds: float) -> None:
+    cell = records.cell(sec_per_epoch={"estimate": seconds, "low": -1e308, "high": 1e308})
+    runs = [run_of(1, cells=[cell]), *(run_of(day, cells=[records.cell()]) for day in range(2, 31))]
+    assert "<figure" in index.render(history.read(keep(tmp_path, *runs)))
+
+
+def test_two_hundred_runs_of_twelve_cells_make_a_page_in_seconds(tmp_path: Path) -> None:
+    cells = records.matrix(trainers=("ddp", "scratch", "fsdp"), world_sizes=(1, 2))
+    text = records.make(cells=cells, sessions=[records.session(n, blocks=20) for n in range(6)]).model_dump_json()
+    for number in range(200):
+        folder = tmp_path / KEY / "runs" / f"2026{number:04}"
+        folder.mkdir(parents=True)
+        started = f"2026-01-01T{number // 60:02}:{number % 60:02}:00+00:00"
+        (folder / "record.json").write_text(text.replace(records.STARTED, started, 1))
+    before = time.process_time()  # others may use the machine
+    page = index.render(history.read(tmp_path / KEY))
+    assert time.process_time() - before < 5
+    assert len(re.findall("<figure", page)) == 9
+    assert len(page) < 10_000_000

@@ -1,0 +1,83 @@
+"""Records come back as they were written, and anything else is refused with its reason."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from suite.records import record
+from suite.records.record import Record, RecordError
+from tests.support import records
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "record.json"
+    path.write_text(text)
+    return path
+
+
+def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    made = records.make()
+    record.write_atomically(tmp_path / "a" / "record.json", made.model_dump_json())
+    assert record.read_model(tmp_path / "a" / "record.json", Record) == made
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "not a whole JSON file"),
+        (records.make().model_dump_json()[:-40], "not a whole JSON file"),
+        ("[" * 100_000, "not a whole JSON file"),
+        ("[]", "content: Input should be a valid dictionary"),
+        ("{}", "run_id: Field required"),
+        (json.dumps({"seed": 10**400}), "a whole number of 401 digits; a record of ours has 20 at most"),
+        (json.dumps({"schema_version": 99}), "schema version 99 is newer than 4; update torch-scaling-suite"),
+        (json.dumps({**records.make().model_dump(mode="json"), "extra": 1}), "extra: Extra inputs"),
+        (
+            records.make().model_dump_json().replace('"wall_s":100.0', '"wall_s":NaN'),
+            "wall_s: Input should be a finite number",
+        ),
+        (records.make().model_dump_json().replace("NO BASELINE", "GREAT"), "cells.0.outcome: Input should be"),
+    ],
+    ids=["empty", "truncated", "deep", "list", "object", "digits", "newer", "field", "nan", "outcome"],
+)
+def test_anything_else_is_refused_with_its_reason(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(RecordError, match=message):
+        record.read_model(written(tmp_path, text), Record)
+
+
+def test_a_missing_or_huge_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RecordError, match="cannot be read: No such file"):
+        record.read_model(tmp_path / "none.json", Record)
+    monkeypatch.setattr(record, "MAX_RECORD_BYTES", 10)
+    with pytest.raises(RecordError, match="larger than 10 bytes"):
+        record.read_model(written(tmp_path, "x" * 11), Record)
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, "old")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(record.os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        record.write_atomically(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_older_records_say_of_weak_cells_is_taken_out() -> None:
+    """Until schema 4 they showed the accuracy that strong scaling had reached."""
+    content = records.make(cells=records.matrix(accuracy=0.97)).model_dump(mode="json")
+    assert [cell.accuracy for cell in Record.model_validate(content).cells] == [0.97] * 4
+    older = Record.model_validate(content | {"schema_version": 3})
+    assert [(cell.mode, cell.world_size, cell.accuracy) for cell in older.cells] == [
+        ("strong", 1, 0.97),
+        ("strong", 2, 0.97),
+        ("weak", 1, 0.97),
+        ("weak", 2, None),
+    ]
+    assert "trained at strong scaling alone" in older.cells[3].accuracy_note

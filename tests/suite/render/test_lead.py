@@ -1,0 +1,238 @@
+"""What stands first in every output, and that the commands it gives are those of the run."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from suite import options
+from suite.cli.selection import select
+from suite.records.record import CellRecord, Record
+from suite.render import commands, html, markdown, terminal
+from suite.render.lead import lead, verdicts
+from suite.run import machine
+from tests.support import records
+from tests.support.pages import Page
+from tests.support.project import Project
+
+TYPED = ["-m", "scaling", "--scaling-world-sizes=1,2"]
+
+
+def first_run(**changes: object) -> Record:
+    """Twelve cells with nothing to compare with, two of them with a cause."""
+    cells = records.matrix(trainers=("scratch", "data_parallel", "ddp"), outcome="NO BASELINE", accuracy=0.97)
+    cells[1]["waterfalls"] = [records.waterfall()]
+    cells[3]["waterfalls"] = [records.waterfall(exchange=0.0112)]
+    cells[5]["waterfalls"] = [unsure()]
+    return records.make(**({"cells": cells, "repeat": TYPED} | changes))
+
+
+def unsure() -> dict[str, object]:
+    """A waterfall of which nothing is known but what it sums to."""
+    fall = records.waterfall()
+    for bar in fall["bars"]:
+        bar["step_s"] = records.interval(bar["step_s"]["estimate"], 5.0)
+    return fall
+
+
+def facts(record: Record) -> dict[str, str]:
+    return {fact.name: "\n".join(fact.lines) for fact in lead(record).facts}
+
+
+def steps(record: Record) -> dict[str, str]:
+    return {step.what: step.command for step in lead(record).steps}
+
+
+class TestFirstRun:
+    """Nothing to compare with: what was found leads."""
+
+    def test_it_says_how_fast_how_well_what_holds_it_back_and_how_sure(self) -> None:
+        found = facts(first_run())
+        assert lead(first_run()).title == "lenet runs 1.80 times as fast on 2 devices as on one"
+        assert "Verdict" not in found
+        assert found["How fast?"].startswith("scratch lenet strong on 2 devices: 8,308 samples/s, 7.22 [6.86, 7.58] s")
+        assert "strong on 2 devices: scratch 0.90 [0.85, 0.95], data_parallel 0.90" in found["Efficiency"]
+        assert found["Held back by"].splitlines() == [
+            "scratch-lenet-weak-2: exchange, 11.2 [9.0, 13.4] ms a step (28 %)",
+            "scratch-lenet-strong-2: exchange, 5.6 [4.5, 6.7] ms a step (16 %)",
+            "not known after 4 sessions: data_parallel-lenet-strong-2",
+        ]
+        assert "95 % intervals over 2 sessions" in found["How sure?"]
+
+    def test_it_says_what_the_run_knows_of_right_and_gives_the_command_for_the_rest(self) -> None:
+        assert "did not check gradients" in facts(first_run())["Is it right?"]
+        assert "+0.000 in 6 cells (one pair of trainings each" in facts(first_run())["Is it right?"]
+        assert steps(first_run())["check the gradients"] == "pytest -m correctness"
+
+    def test_the_commands_are_those_of_the_run(self) -> None:
+        assert steps(first_run()) == {
+            "check the gradients": "pytest -m correctness",
+            "measure it again as the baseline": "pytest -m scaling --scaling-world-sizes=1,2 --scaling-accept",
+            "compare with main": "pytest -m scaling --scaling-world-sizes=1,2 --scaling-against=ref:main",
+            "look inside a step (exchange)": (
+                "python -m suite trace --scaling-trainer=scratch --scaling-mode=weak --scaling-world-sizes=2"
+            ),
+        }
+
+    def test_the_branch_has_its_real_name(self) -> None:
+        environment = {"versions": {}, "commit": "abc1234", "dirty": False, "main": "origin/trunk"}
+        found = steps(first_run(environment=environment))["compare with origin/trunk"]
+        assert found.endswith("--scaling-against=ref:origin/trunk")
+
+    def test_every_output_leads_with_it_and_folds_the_verdicts_into_a_line(self) -> None:
+        page = Page(html.render(first_run()))
+        for text in (
+            terminal.render(first_run(), 160, color=False),
+            markdown.render(first_run()),
+            page.one("body").text,
+        ):
+            assert text.index("Is it right?") < text.index("How fast?") < text.index("--scaling-accept")
+            assert text.index("--scaling-accept") < text.index("NO BASELINE: 12 cells; accept a run like this one")
+            assert "there is nothing to compare with" not in text
+
+    def test_a_default_matrix_fits_a_screen(self) -> None:
+        assert len(terminal.render(first_run(), 160, color=False).splitlines()) <= 40
+
+    def test_causes_that_are_not_known_are_asked_in_more_sessions(self) -> None:
+        cells = records.matrix(modes=("strong",), outcome="NO BASELINE")
+        cells[1]["waterfalls"] = [unsure()]
+        record = first_run(cells=cells, repeat=[*TYPED, "--scaling-budget=30"])
+        assert steps(record)["learn what holds it back"] == (
+            "pytest -m scaling --scaling-trainer=ddp --scaling-mode=strong --scaling-world-sizes=2 "
+            "--scaling-profile=full"
+        )
+
+    def test_a_small_batch_is_met_with_a_larger_one(self) -> None:
+        fall = records.waterfall(exchange=0.0)
+        fall["bars"][0]["step_s"] = records.interval(0.01, 0.1)
+        cells = records.matrix(modes=("strong",), outcome="NO BASELINE")
+        cells[1]["waterfalls"] = [fall]
+        weak = "pytest -m scaling --scaling-trainer=ddp --scaling-mode=weak --scaling-world-sizes=2"
+        assert steps(first_run(cells=cells))["keep the batch on a device"] == weak
+        both = records.matrix(outcome="NO BASELINE")
+        both[1]["waterfalls"] = [fall]
+        larger = "python -m suite sweep --scaling-trainer=ddp --scaling-world-sizes=2"
+        assert steps(first_run(cells=both))["see which accuracy a larger batch has"] == larger
+
+    def test_one_device_says_what_it_needs(self) -> None:
+        cells = [records.cell(efficiency_note="needs 2 devices", speedup=records.interval(1.0))]
+        assert facts(records.make(cells=cells))["Efficiency"] == "needs 2 devices"
+        assert lead(records.make(cells=cells)).title == "lenet on one device, 4,600 samples/s"
+
+    def test_more_devices_that_are_slower_are_said_to_be(self) -> None:
+        cells = records.matrix(loss=0.7, outcome="NO BASELINE")
+        assert lead(first_run(cells=cells)).title == "lenet runs 0.60 times as fast on 2 devices as on one"
+        assert facts(first_run(cells=cells))["How fast?"].startswith("ddp lenet strong on 1 device: 4,615 samples/s")
+
+    def test_a_run_of_nothing_has_a_lead(self) -> None:
+        assert lead(records.make(cells=[], sessions=[])).title == "no cells"
+
+
+class TestVerdict:
+    """Compared with something: the verdict leads, its cells are named, and a red one has its command."""
+
+    def test_the_gravest_comes_first_with_cells_and_reason(self) -> None:
+        found = lead(records.full()).facts[0]
+        assert found.name == "Verdict"
+        assert found.lines == (
+            "FAIL: ddp-lenet-strong-2: why it is FAIL",
+            "ERROR: ddp-lenet-weak-2: why it is ERROR",
+            "INCONCLUSIVE: ddp-lenet-strong-4: why it is INCONCLUSIVE",
+            "NO BASELINE: 1 cell",
+            "PASS: 8 cells",
+        )
+
+    def test_cells_with_the_same_reason_share_a_line(self) -> None:
+        reason = "no budget was left"
+        cells = records.matrix(outcome="INCONCLUSIVE", reason=reason)
+        cells[0] |= {"outcome": "FAIL", "reason": "7.0% slower"}
+        record = records.make(cells=cells)
+        assert verdicts(record) == [
+            "FAIL: ddp-lenet-strong-1: 7.0% slower",
+            f"INCONCLUSIVE: ddp-lenet-strong-2, ddp-lenet-weak-1, ddp-lenet-weak-2: {reason}",
+        ]
+        for text in (terminal.render(record, 160, color=False), markdown.render(record)):
+            assert text.count(reason) == 1
+
+    def test_what_does_not_fit_is_counted_and_the_summary_has_all(self) -> None:
+        cells = [records.cell(id=f"cell-{n}", outcome="FAIL", reason=f"{n}.0% slower") for n in range(9)]
+        record = records.make(cells=cells)
+        assert lead(record).facts[0].lines[-1] == "and 4 more, below"
+        assert "- FAIL: cell-8: 8.0% slower" in markdown.render(record)
+
+    def test_red_cells_have_a_command_beside_the_same_base(self) -> None:
+        record = records.full(repeat=["-m", "scaling", "-k", "not tree", "--scaling-against=main"])
+        assert steps(record)["see the FAIL again"] == (
+            "pytest -m scaling --scaling-against=main --scaling-trainer=ddp --scaling-mode=strong "
+            "--scaling-world-sizes=2"
+        )
+        assert "measure it" not in "".join(steps(record)), "a run with an ERROR is never a baseline"
+
+    def test_a_fail_leads_with_what_grew(self) -> None:
+        assert facts(records.full())["Held back by"] == "ddp-lenet-strong-2: the exchange costs 11.2 ms a step"
+
+
+class TestCommands:
+    """What is typed again is what was typed, quoted for a shell."""
+
+    def test_what_was_typed_is_kept_and_what_an_ini_file_says_is_not(self, project: Project) -> None:
+        project.ini(scaling_tolerance="0.1")
+        typed = ["-m", "scaling", "-k", "strong and not 1", "--scaling-trainer", "ddp", "--scaling-trainer", "scratch"]
+        config = project.config(*typed, "--scaling-require-baseline", "--scaling-accept", "--scaling-budget", "9")
+        assert options.read(config).repeat == (
+            "-m", "scaling", "-k", "strong and not 1", "--scaling-trainer=ddp", "--scaling-trainer=scratch",
+            "--scaling-budget=9", "--scaling-require-baseline",
+        )  # fmt: skip
+
+    def test_the_main_branch_is_the_remotes_or_a_local_one(self, tmp_path: Path) -> None:
+        def git(*arguments: str) -> None:
+            who = ["-c", "user.name=n", "-c", "user.email=e@x"]
+            subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+        assert machine.main_branch(tmp_path) == ""
+        git("init", "-b", "topic")
+        git("commit", "--allow-empty", "-m", "first")
+        assert machine.main_branch(tmp_path) == ""
+        git("branch", "master")
+        assert machine.main_branch(tmp_path) == "master"
+        git("update-ref", "refs/remotes/origin/trunk", "HEAD")
+        git("symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/trunk")
+        assert machine.main_branch(tmp_path) == "origin/trunk"
+
+    def test_an_installed_suite_is_named_where_it_was(self) -> None:
+        record = records.make(repeat=["-m", "scaling", "--pyargs", "suite.benchmarks", "--scaling-devices=cpu:2"])
+        assert commands.correctness(record) == "pytest --pyargs suite.checks -m correctness --scaling-devices=cpu:2"
+        assert commands.accept(record).startswith("pytest -m scaling --pyargs suite.benchmarks --scaling-devices=cpu:2")
+
+    def test_older_records_name_their_cells(self) -> None:
+        assert commands.accept(records.make()) == (
+            "pytest -m scaling --scaling-trainer=ddp --scaling-mode=strong --scaling-world-sizes=1,2 --scaling-accept"
+        )
+
+    def test_an_accepted_run_has_no_base_beside_it(self) -> None:
+        record = records.make(repeat=["-m", "scaling", "--scaling-against=ddp"])
+        assert commands.accept(record, "slower") == "pytest -m scaling --scaling-accept=slower"
+
+    def test_strange_text_stays_one_argument(self) -> None:
+        record = records.make(repeat=["-m", "scaling", "--scaling-trainer=a b.py:New; rm -rf /"])
+        assert shlex.split(commands.accept(record))[3] == "--scaling-trainer=a b.py:New; rm -rf /"
+
+    @pytest.mark.parametrize(
+        "wanted",
+        [
+            ("ddp-lenet-strong-2",),
+            ("ddp-lenet-strong-2", "scratch-lenet-weak-1"),
+            ("ddp-lenet-weak-1", "ddp-lenet-weak-2"),
+        ],
+        ids=["one", "a diagonal", "a row"],
+    )
+    def test_a_command_for_some_cells_selects_those(self, wanted: tuple[str, ...]) -> None:
+        cells = records.matrix(trainers=("ddp", "scratch"), world_sizes=(1, 2))
+        chosen = [CellRecord.model_validate(cell) for cell in cells if cell["id"] in wanted]
+        record = records.make(cells=cells, repeat=["-m", "scaling", "-k", "test_scaling", "--scaling-devices=cpu:2"])
+        pytest_, *arguments = shlex.split(commands.only(record, chosen))
+        assert pytest_ == "pytest"
+        assert sorted(cell.id for cell in select(arguments).cells) == sorted(wanted)

@@ -1,0 +1,152 @@
+"""The room check: who is named, with which words, and what is never shown."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from suite.room import check
+from suite.room.conditions import Conditions
+from suite.room.devices import Devices, parse
+from tests.support.busy import BURN, RENAMED, running
+from tests.support.fake_nvml import FakeNvml
+
+CPU = Devices("cpu", ("cpu", "cpu"), (0, 1))
+
+
+def test_a_busy_stranger_is_named_and_a_worker_is_not(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(BURN)
+    with running("-u", str(script), "--token", "hunter2") as busy:
+        name = psutil.Process(busy.pid).name()
+        strangers = check.neighbours(parse("cpu"), own=[], sample_s=1.0)
+        ours = check.neighbours(parse("cpu"), own=[busy.pid])
+    [line] = [line for line in strangers if f"(pid {busy.pid})" in line]
+    assert line.startswith(f"{name} train.py (pid {busy.pid}) uses ")
+    assert line.endswith("% of a core")
+    assert not any(str(busy.pid) in line for line in ours)
+    assert not any("hunter2" in line or str(tmp_path) in line for line in strangers)
+
+
+def test_what_we_start_is_not_a_neighbour() -> None:
+    with running("-c", BURN) as busy:
+        assert not any(f"(pid {pid})" in line for line in check.neighbours(CPU) for pid in (busy.pid, os.getpid()))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are set with prctl")
+def test_a_hostile_name_stays_on_its_line() -> None:
+    with running("-c", RENAMED) as busy:
+        assert busy.stdout is not None
+        busy.stdout.readline()
+        assert check.label(psutil.Process(busy.pid)) == "a) R 1 (?2 3"
+        found = check.neighbours(CPU, own=[], sample_s=1.0)
+    assert any(line.startswith(f"a) R 1 (?2 3 (pid {busy.pid}) uses ") for line in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "shown"),
+    [
+        ("python", ["/home/me/train.py", "--key", "s3cret"], "python train.py"),
+        ("python3.12", ["-uO", "train.py"], "python3.12 train.py"),
+        ("python", ["-m", "package.train", "s3cret"], "python package.train"),
+        ("python", ["-c", "s3cret"], "python"),
+        ("python", ["-X", "s3cret", "train.py"], "python"),
+        ("python", ["user:s3cret@host"], "python"),
+        ("python", ["a b s3cret"], "python"),
+        ("python", ["x\ny.py"], "python"),
+        ("python", ["-m"], "python"),
+        ("python", [], "python"),
+        ("bash", ["build.sh", "s3cret"], "bash build.sh"),
+        ("bash", ["-c", "curl s3cret"], "bash"),
+        ("node", ["--require", "s3cret", "server.js"], "node"),
+        ("perl", ["-E", "s3cret"], "perl"),
+        ("mysql", ["s3cret"], "mysql"),
+        ("service-with-a-title s3cret", ["s3cret"], "service-with-a-"),
+        ("\x1b[31mred", [], "?[31mred"),
+    ],
+)
+def test_of_a_command_line_only_the_script_is_shown(name: str, arguments: list[str], shown: str) -> None:
+    process = SimpleNamespace(name=lambda: name, cmdline=lambda: ["argv0", *arguments])
+    assert check.label(process) == shown  # type: ignore[arg-type]
+
+
+def test_a_command_line_that_may_not_be_read_leaves_the_name() -> None:
+    def cmdline() -> list[str]:
+        raise psutil.AccessDenied
+
+    assert check.label(SimpleNamespace(name=lambda: "python", cmdline=cmdline)) == "python"  # type: ignore[arg-type]
+
+
+def conditions(**differently: float) -> Conditions:
+    quiet = {"elapsed_s": 0.3, "cores": 2, "steal": 0.0, "foreign": 0.1, "resolution": 0.05, "load": 2.0}
+    return Conditions.model_validate(quiet | differently)
+
+
+def test_a_process_that_is_new_had_used_nothing_before() -> None:
+    old, new = psutil.Process(), psutil.Process(os.getppid())
+    assert check._shares({old: (10.0, 4.0)}, {old: (10.5, 4.1), new: (10.5, 0.2)}) == pytest.approx(
+        {old: 0.2, new: 0.4}
+    )
+
+
+def test_time_that_no_process_in_sight_used_is_named() -> None:
+    assert check._rest(conditions(foreign=0.9), seen=0.8) == []
+    [line] = check._rest(conditions(foreign=0.9), seen=0.2)
+    assert line == "processes that come and go, or that cannot be seen from here, use 70% of a core"
+
+
+def test_a_hypervisor_that_takes_time_is_named() -> None:
+    assert check._rest(conditions(steal=0.3), seen=0.1) == ["the hypervisor keeps 30% of a core for others"]
+
+
+def test_a_load_above_the_cores_is_named() -> None:
+    assert check._load(conditions()) == []
+    [line] = check._load(conditions(load=3.14))
+    assert line == "the load average of the last minute is 3.1 on 2 cores: wait until it falls"
+
+
+def test_a_quota_below_what_the_run_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check.limits, "cpu_quota", lambda: 1.5)
+    [line] = check._quota(CPU)
+    assert line == "this container may use 1.5 cores and the run needs 2: raise its CPU limit, or use fewer"
+    assert check._quota(Devices("cpu", ("cpu", "cpu"), (0, 0))) == []
+    assert len(check._quota(Devices("cuda", ("cuda:0", "cuda:1"), ()))) == 1
+    monkeypatch.setattr(check.limits, "cpu_quota", lambda: None)
+    assert check._quota(CPU) == []
+
+
+def test_a_governor_that_saves_power_is_named(tmp_path: Path) -> None:
+    for core, governor in enumerate(("powersave", "performance")):
+        folder = tmp_path / f"cpu{core}" / "cpufreq"
+        folder.mkdir(parents=True)
+        (folder / "scaling_governor").write_text(f"{governor}\n")
+    [line] = check._governor((0, 1, 2), tmp_path)
+    assert line.startswith("the governor of 1 of the 3 cores in use is powersave")
+    assert check._governor((1, 2), tmp_path) == []
+
+
+def test_two_threads_of_one_core_are_named(tmp_path: Path) -> None:
+    for core, siblings in enumerate(("0,2", "1,3", "0,2", "1,3")):
+        folder = tmp_path / f"cpu{core}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(f"{siblings}\n")
+    assert check._siblings((0, 1), tmp_path) == []
+    [line] = check._siblings((0, 1, 2), tmp_path)
+    assert line == "cores 0, 2 are threads of one physical core: their ranks slow each other down"
+    assert check._siblings((0, 9), tmp_path) == []
+
+
+def test_who_holds_a_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = FakeNvml.install(monkeypatch)
+    nvml.put(0, 4_000_001, os.getpid())
+    nvml.put(1, 4_000_002)
+    assert check._gpus(parse("cuda:1"), {os.getpid()}) == [
+        "process 4000001 holds 3.0 GB of GPU 0",
+        "GPU 0 is busy 97% of the time",
+    ]
+    assert f"(pid {os.getpid()}) holds 3.0 GB of GPU 0" in check._gpus(parse("cuda:1"), set())[1]

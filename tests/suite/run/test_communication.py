@@ -1,0 +1,327 @@
+"""The sweep of all_reduce: what is asked of workers and in which order, what fails, and two real ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from reference.all_reduce import ALL_REDUCE
+from suite.benchmarks.test_all_reduce import properties
+from suite.checks.bench import Bench
+from suite.communication.alpha_beta import Line
+from suite.plan import collectives as collective_cells
+from suite.plan.collectives import IN_PROCESS, SIZES_BYTES, CollectiveCell, sweeps
+from suite.processes.failure import WorkerFailure
+from suite.rank import collectives
+from suite.room import devices
+from suite.room.quiet import available_cores
+from suite.run import collectives as all_reduce
+from suite.run.collectives import WINDOW_S, find, measure
+from tests.mutants import (
+    accumulates_in_bfloat16,
+    average_instead_of_sum,
+    book_all_reduce,
+    first_counted_twice,
+    recursive_doubling_power_of_two,
+    reduce_instead_of_all_reduce,
+    ring_drops_the_tail,
+)
+from tests.support import records
+
+TWO = devices.Devices("cpu", ("cpu", "cpu"), (0, 1))
+FOUR = devices.Devices("cpu", ("cpu",) * 4, (0, 1, 2, 3))
+GLOO, RING, TREE = CollectiveCell("gloo", 2), CollectiveCell("ring", 2), CollectiveCell("tree", 2)
+LINE = Line(1e-4, 1e-9)
+
+
+class StubGroup:
+    """Workers whose clock shows what the stub's line says; the last rank is the slowest."""
+
+    def __init__(self, pool: StubPool, name: str, size: int) -> None:
+        self.pool, self.name, self.size, self.alive = pool, name, size, True
+
+    def wait_connected(self) -> None:
+        pass
+
+    def request(self, command: str, timeout_s: float, **arguments: Any) -> list[dict[str, int]]:
+        asked = {"group": self.name, "command": command, "timeout_s": timeout_s, **arguments}
+        self.pool.asked.append(asked)
+        if self.pool.fails(asked):
+            self.alive = False
+            raise WorkerFailure(self.name, "rank 0: it was planted")
+        seconds = self.pool.line.time_s(arguments["size_bytes"]) * arguments["calls"]
+        return [{"duration_ns": round(seconds * 1e9 * (1 + rank) / self.size)} for rank in range(self.size)]
+
+    def post(self, command: str) -> None:
+        assert command == "exit"
+
+    def close(self) -> None:
+        self.alive = False
+
+    kill = close
+
+
+class StubPool:
+    """Hands out stub groups, and keeps what they were asked."""
+
+    def __init__(self, line: Line = LINE, fails: Callable[[dict[str, Any]], bool] = lambda asked: False) -> None:
+        self.line, self.fails = line, fails
+        self.asked: list[dict[str, Any]] = []
+        self.groups: list[StubGroup] = []
+
+    def launch(self, name: str, size: int) -> StubGroup:
+        self.groups.append(StubGroup(self, name, size))
+        return self.groups[-1]
+
+    def timed(self) -> list[tuple[str, int]]:
+        """Algorithm and size of every window of the blocks, in their order."""
+        points = [(asked["order"]["algorithm"], asked["size_bytes"]) for asked in self.asked]
+        checks = [place for place, asked in enumerate(self.asked) if asked["check"]]
+        first = next(place for place in range(checks[-1] + 1, len(points)) if self.asked[place]["calls"] != 16)
+        return points[first:]
+
+
+def swept(pool: StubPool, *wanted: CollectiveCell, **options: Any) -> tuple[Any, ...]:
+    return measure(pool, wanted, options.pop("on", TWO), lambda line: None, **options)  # type: ignore[arg-type]
+
+
+def test_a_record_holds_every_size_with_both_bandwidths_and_the_line() -> None:
+    [found] = swept(StubPool(), GLOO, gradient_bytes=[records.GRADIENT_BYTES])
+    assert (found.algorithm, found.world_size, found.devices) == ("gloo", 2, ("cpu", "cpu"))
+    assert [point.size_bytes for point in found.points] == sorted([*SIZES_BYTES, records.GRADIENT_BYTES])
+    assert found.alpha_s.estimate == pytest.approx(1e-4, rel=1e-4)
+    assert found.beta_s_per_byte.estimate == pytest.approx(1e-9, rel=1e-4)
+    assert found.alpha_s.low is not None
+    largest = found.points[-1]
+    assert largest.time_s.estimate == pytest.approx(LINE.time_s(largest.size_bytes), rel=1e-6), "the slowest rank's"
+    assert largest.algbw_gb_per_s == pytest.approx(largest.size_bytes / largest.time_s.estimate / 1e9)
+    assert largest.busbw_gb_per_s == pytest.approx(largest.algbw_gb_per_s)
+    assert not found.error
+
+
+def test_the_bus_bandwidth_is_that_of_the_world_size() -> None:
+    [found] = swept(StubPool(), CollectiveCell("gloo", 4), on=FOUR)
+    assert found.points[0].busbw_gb_per_s == pytest.approx(1.5 * found.points[0].algbw_gb_per_s)
+
+
+def test_only_what_was_asked_for_is_measured_and_in_its_order() -> None:
+    pool = StubPool()
+    found = swept(pool, CollectiveCell("ring", 4), RING, GLOO, on=FOUR)
+    assert [(each.algorithm, each.world_size) for each in found] == [("ring", 4), ("ring", 2), ("gloo", 2)]
+    assert [(group.size, "per-device" in group.name) for group in pool.groups] == [(1, False), (2, True), (1, False)]
+    assert not any(group.alive for group in pool.groups)
+    assert swept(StubPool()) == ()
+
+
+def test_workers_are_told_their_devices_cores_and_backend() -> None:
+    pool = StubPool()
+    swept(pool, GLOO, on=FOUR)
+    assert pool.asked[0]["order"] == {
+        "algorithm": "gloo",
+        "processes": "per-device",
+        "devices": ["cpu", "cpu"],
+        "backend": "gloo",
+        "pinned": [0, 1],
+    }
+
+
+def test_every_sum_is_checked_once_and_before_anything_is_timed() -> None:
+    pool = StubPool()
+    swept(pool, GLOO, RING)
+    checked = [(asked["order"]["algorithm"], asked["size_bytes"]) for asked in pool.asked if asked["check"]]
+    assert sorted(checked) == sorted((name, size) for name in ("gloo", "ring") for size in SIZES_BYTES)
+    assert set(pool.timed()) == set(checked)
+
+
+def test_algorithms_and_sizes_take_turns_in_an_order_that_is_drawn() -> None:
+    """Every block visits all of them forwards and backwards; another seed, another order."""
+    pools = [StubPool() for _ in range(3)]
+    for pool, seed in zip(pools, (1, 1, 2), strict=True):
+        swept(pool, GLOO, RING, seed=seed)
+    a, same, other = (pool.timed() for pool in pools)
+    assert a == same != other
+    each = 2 * len(SIZES_BYTES)
+    blocks = [a[start : start + 2 * each] for start in range(0, len(a), 2 * each)]
+    assert len(blocks) >= 3
+    assert all(block == block[::-1] and len(set(block[:each])) == each for block in blocks)
+    assert blocks[0] != blocks[1]
+    neighbours = {(block[place][0], block[place + 1][0]) for block in blocks for place in range(each - 1)}
+    assert ("gloo", "ring") in neighbours, "not one algorithm after the other"
+
+
+def test_windows_are_long_against_the_clock_and_have_time_to_end() -> None:
+    pool = StubPool()
+    swept(pool, GLOO)
+    for asked in pool.asked[-len(SIZES_BYTES) :]:
+        expected_s = asked["calls"] * LINE.time_s(asked["size_bytes"])
+        assert expected_s >= 0.99 * WINDOW_S
+        assert asked["calls"] == 1 or expected_s < 2 * WINDOW_S
+        assert asked["timeout_s"] >= max(20, 19 * expected_s)
+
+
+def test_slow_exchanges_get_fewer_rounds_but_never_too_few_for_an_interval() -> None:
+    quick, slow = StubPool(), StubPool(Line(1e-3, 1e-7))
+    fast_found, slow_found = swept(quick, GLOO)[0], swept(slow, GLOO)[0]
+    assert len(fast_found.points[0].samples_s) == 10
+    assert len(slow_found.points[0].samples_s) == 6
+
+
+def test_what_fails_keeps_its_reason_and_the_others_go_on_with_fresh_workers() -> None:
+    """One algorithm takes the process of all in-process ones along; another fails in the middle of the blocks."""
+    late = {"seen": 0}
+
+    def fails(asked: dict[str, Any]) -> bool:
+        algorithm = asked["order"]["algorithm"]
+        late["seen"] += algorithm == "tree"
+        return algorithm == "naive" or (algorithm == "tree" and late["seen"] == 30)
+
+    pool = StubPool(fails=fails)
+    naive, ring, tree, gloo = swept(pool, CollectiveCell("naive", 2), RING, TREE, GLOO)
+    assert naive.error == "rank 0: it was planted"
+    assert naive.points == ()
+    assert naive.alpha_s is None
+    assert tree.error == "rank 0: it was planted"
+    assert not ring.error
+    assert not gloo.error
+    assert len({len(point.samples_s) for point in ring.points}) == 1
+    assert [group.size for group in pool.groups] == [1, 2, 1, 1], "gloo kept its own"
+    assert not any(group.alive for group in pool.groups)
+
+
+def test_a_world_size_that_cannot_start_does_not_cost_another() -> None:
+    class Short(StubPool):
+        def launch(self, name: str, size: int) -> StubGroup:
+            if size == 4:
+                raise WorkerFailure(name, "the launcher has ended")
+            return super().launch(name, size)
+
+    two, four = swept(Short(), GLOO, CollectiveCell("gloo", 4), on=FOUR)
+    assert not two.error
+    assert four.error == "the launcher has ended"
+
+
+def test_an_interrupted_sweep_leaves_no_worker() -> None:
+    def interrupt(asked: dict[str, Any]) -> bool:
+        raise KeyboardInterrupt
+
+    pool = StubPool(fails=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        swept(pool, GLOO, RING)
+    assert not any(group.alive for group in pool.groups)
+
+
+def test_there_is_one_item_for_each_algorithm_and_several_devices() -> None:
+    assert [sweep.id for sweep in sweeps(TWO, (1, 2))] == [
+        "all_reduce-gloo-2",
+        *(f"all_reduce-{name}-2" for name in IN_PROCESS),
+    ]
+    assert sweeps(TWO, (1,)) == []
+    assert [sweep.id for sweep in sweeps(TWO, (2,), every=False)] == ["all_reduce-gloo-2"]
+    gpus = devices.Devices("cuda", ("cuda:0", "cuda:1"), ())
+    assert sweeps(gpus, (2,))[0].id == "all_reduce-nccl-2"
+    shared = devices.Devices("cuda", ("cuda:0", "cuda:0"), ())
+    assert sweeps(shared, (2,))[0].id == "all_reduce-gloo-2"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["-m", "scaling"], False),
+        (["-m", "scaling", "--pyargs", "suite.benchmarks", "--scaling-trainer=string.py:Ring"], False),
+        (["-m", "scaling", "-k", "all_reduce"], True),
+        (["-m", "scaling", "-k", "ring or tree"], True),
+        (["-m", "scaling", "suite/benchmarks/test_all_reduce.py"], True),
+        (["-m", "gpu", "suite/benchmarks/test_all_reduce.py::test_all_reduce[all_reduce-ring-2]"], True),
+    ],
+)
+def test_the_references_algorithms_are_timed_where_they_are_named(arguments: list[str], named: bool) -> None:
+    assert collective_cells.named(arguments) == named
+
+
+def test_the_controller_knows_the_references_algorithms_by_name() -> None:
+    """Written down once more, because the table loads torch."""
+    assert tuple(ALL_REDUCE) == IN_PROCESS
+
+
+def test_a_sweep_is_found_in_the_record_or_said_to_be_missing() -> None:
+    record = records.make(collectives=[records.collective(), records.collective("ring")])
+    assert find(record, RING).algorithm == "ring"
+    with pytest.raises(LookupError, match="all_reduce-tree-2: the run was cut short before it was measured; run it"):
+        find(record, TREE)
+
+
+@pytest.mark.parametrize("all_reduce_", ALL_REDUCE.values(), ids=ALL_REDUCE.keys())
+def test_right_sums_are_not_refused(all_reduce_: Any) -> None:
+    """Whatever of the size is left over, and in the shape in which workers call it."""
+    for count in (1, 1024, 1025, 10_000):
+        collectives.require_sums(all_reduce_, "it", [torch.device("cpu")] * 3, range(3), 3, 4 * count)
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        accumulates_in_bfloat16,
+        average_instead_of_sum,
+        book_all_reduce,
+        first_counted_twice,
+        recursive_doubling_power_of_two,
+        reduce_instead_of_all_reduce,
+        ring_drops_the_tail,
+    ],
+    ids=lambda module: module.__name__.rpartition(".")[2],
+)
+def test_wrong_sums_are_not_timed(mutant: Any) -> None:
+    message = r"it, 4096 bytes on 3 devices: rank \d holds [\d.]+ at place \d+ and the sum is [\d.]+; what is no"
+    with pytest.raises(collectives.WrongSum, match=message):
+        collectives.require_sums(mutant.mutant, "it", [torch.device("cpu")] * 3, range(3), 3, 4096)
+
+
+def test_every_rank_brings_other_numbers() -> None:
+    """Equal ones would let an average of one rank's own pass for a sum of others."""
+    brought = [collectives.inputs(rank, 2 * collectives.PERIOD) for rank in range(4)]
+    assert all(each.min() == 1 and each.max() == collectives.PERIOD for each in brought)
+    assert all(not torch.equal(a, b) for i, a in enumerate(brought) for b in brought[:i])
+
+
+@pytest.mark.usefixtures("one_intra_op_thread")
+def test_an_unknown_algorithm_is_refused() -> None:
+    order = {"algorithm": "magic", "processes": "one", "devices": ["cpu"] * 2, "backend": "gloo", "pinned": []}
+    with pytest.raises(ValueError, match=r"algorithm 'magic' is unknown; in one process there are .*'ring'"):
+        collectives.time_calls(0, order, 4096, 1, check=False)
+
+
+def test_an_item_tells_junit_its_line_and_its_best_bandwidth() -> None:
+    found = records.make(collectives=[records.collective()]).collectives[0]
+    assert dict(properties(found)) == {
+        "alpha_s": "0.0001",
+        "beta_s_per_byte": "1e-09",
+        "best_busbw_gb_per_s": f"{found.points[-1].busbw_gb_per_s:.6g}",
+    }
+
+
+@pytest.mark.usefixtures("one_intra_op_thread")
+def test_one_process_times_its_devices_copies() -> None:
+    """As the worker does it, sums checked first."""
+    order = {"algorithm": "ring", "processes": "one", "devices": ["cpu"] * 2, "backend": "gloo", "pinned": []}
+    assert collectives.time_calls(0, order, 1 << 16, 3, check=True) > 0
+
+
+@pytest.mark.skipif(len(available_cores()) < 2, reason="two CPU workers need two cores")
+def test_two_real_ranks_are_swept_and_what_a_worker_refuses_costs_them_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(all_reduce, "SIZES_BYTES", (4096, 1 << 20))
+    monkeypatch.setattr(all_reduce, "IN_PROCESS", ("magic",))
+    monkeypatch.setattr(all_reduce, "BLOCKS", (1, 1))
+    said: list[str] = []
+    two = devices.parse("cpu:2")
+    gloo, magic = measure(bench.pool, [GLOO, CollectiveCell("magic", 2)], two, said.append, gradient_bytes=[516272])
+    assert "rank 0: ValueError: algorithm 'magic' is unknown" in magic.error
+    assert not gloo.error
+    assert [point.size_bytes for point in gloo.points] == [4096, 516272, 1 << 20]
+    assert all(len(point.samples_s) == 2 and min(point.samples_s) > 0 for point in gloo.points)
+    assert gloo.alpha_s is not None
+    assert said == ["all_reduce on 2 devices: checking sums", "all_reduce on 2 devices: block 1 of 1"]

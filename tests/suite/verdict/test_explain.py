@@ -1,0 +1,135 @@
+"""The sentence names a cause and what it costs, and claims no more than the intervals do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from suite.verdict.diagnose import CAUSES, OWN_WORK, Bar, Growth, Waterfall
+from suite.verdict.explain import About, beside, grew, sentence
+from suite.verdict.metrics import Interval
+
+ABOUT = About("ddp", "lenet", world_size=2, batch=128, gradient_bytes=516_272, foreign_cores=0.01)
+
+
+def made(**bars: float) -> Waterfall:
+    """20 ms ideally, and these milliseconds more."""
+    named = tuple(
+        Bar(tuple(name.replace("_", " ").split("+")), Interval(ms / 1e3, ms / 1e3 - 1e-4, ms / 1e3 + 1e-4))
+        for name, ms in bars.items()
+    )
+    gap = sum(bars.values()) / 1e3
+    return Waterfall(
+        sessions=3,
+        ideal_s=Interval(0.020),
+        measured_s=Interval(0.020 + gap),
+        gap_s=Interval(gap, gap - 1e-4, gap + 1e-4),
+        bars=named,
+        slow_rank=1,
+    )
+
+
+def test_the_exchange_is_named_with_its_bytes_and_its_share() -> None:
+    said = sentence(made(small_batch=0.4, contention=0.2, exchange=5.6), ABOUT)
+    assert said == (
+        "Exchanging lenet's 0.5 MB of gradients costs 5.6 ms a step (21 %); batch 128 per device is still efficient."
+    )
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_every_cause_has_words_of_its_own(cause: str) -> None:
+    bars = {name.replace(" ", "_"): 8.0 if name == cause else 0.1 for name in CAUSES}
+    said = sentence(made(**bars), ABOUT)
+    others = {sentence(made(**{n.replace(" ", "_"): 8.0 if n == o else 0.1 for n in CAUSES}), ABOUT) for o in CAUSES}
+    assert "8.0 ms a step" in said
+    assert len(others) == len(CAUSES)
+
+
+def test_a_small_batch_that_costs_is_said_beside_the_largest_cause() -> None:
+    assert "batch 128 per device is small for it and costs 10 %" in sentence(made(small_batch=3, exchange=7), ABOUT)
+
+
+def test_others_on_the_machine_are_named_where_they_matter() -> None:
+    busy = replace(ABOUT, foreign_cores=0.9)
+    assert "other processes used 90% of a core" in sentence(made(contention=8), busy)
+    assert "other processes" not in sentence(made(contention=8), ABOUT)
+    assert "other processes" not in sentence(made(exchange=8), busy)
+
+
+def test_causes_that_could_not_be_told_apart_are_named_together() -> None:
+    said = sentence(made(**{"overhead+exchange": 8.0}), ABOUT)
+    assert said.startswith("Overhead and exchange of ddp, which could not be told apart, cost 8.0 ms a step")
+
+
+def unsure(waterfall: Waterfall, sessions: int = 4) -> Waterfall:
+    """The same estimates, with intervals of 50 ms to either side."""
+    wide = [
+        Bar(b.causes, Interval(b.step_s.estimate, b.step_s.estimate - 0.05, b.step_s.estimate + 0.05))
+        for b in waterfall.bars
+    ]
+    gap = waterfall.gap_s.estimate
+    return replace(waterfall, sessions=sessions, bars=tuple(wide), gap_s=Interval(gap, gap - 0.05, gap + 0.05))
+
+
+def test_no_gap_is_said_with_what_it_is_at_most() -> None:
+    assert sentence(made(exchange=0.05), ABOUT) == "2 devices lose 0.7% of the step at most."
+    assert sentence(made(exchange=-1.0), ABOUT) == "2 devices lose 0.0% of the step at most."
+
+
+def test_a_cause_that_its_interval_does_not_support_is_not_named() -> None:
+    said = sentence(unsure(made(contention=2.0, exchange=3.0)), ABOUT)
+    assert said.startswith(
+        "What holds 2 devices back is not known after 4 sessions: 5.0 [-45.0, 55.0] ms a step are lost"
+    )
+    assert "--scaling-profile full" in said
+    assert "exchang" not in said.lower()
+
+
+def test_one_session_names_nothing() -> None:
+    alone = replace(made(exchange=5.0), sessions=1, bars=(Bar(("exchange",), Interval(0.005)),), gap_s=Interval(0.005))
+    assert sentence(alone, ABOUT).startswith("What holds 2 devices back is not known from one session")
+
+
+def test_a_supported_cause_is_named_beside_one_that_may_be_larger() -> None:
+    certain = made(contention=2.0, exchange=3.0)
+    wide = replace(certain, bars=(certain.bars[0], Bar(("exchange",), Interval(0.003, -0.001, 0.007))))
+    assert sentence(wide, ABOUT) == (
+        "2 devices at work at once slow one another down: that costs 2.0 ms a step (8 %); another part may cost more: "
+        "its interval is too wide to tell."
+    )
+    assert "may cost more" not in sentence(certain, ABOUT)
+
+
+def grown(whole: Interval, sessions: int = 4, **parts: Interval) -> Growth:
+    return Growth(sessions, whole, tuple(Bar((name.replace("_", " "),), found) for name, found in parts.items()))
+
+
+def test_what_grew_against_the_base_is_named_with_how_much_longer_the_step_takes() -> None:
+    found = grown(Interval(0.0042, 0.004, 0.0044), exchange=Interval(0.004, 0.0038, 0.0042), feed=Interval(0.0002))
+    said = grew(found)
+    assert said == (
+        "Against the base, exchange takes 4.0 [3.8, 4.2] ms a step longer; the whole takes 4.2 [4.0, 4.4] ms a step "
+        "longer."
+    )
+    assert beside(made(exchange=9.0), ABOUT, found) == f"{said} {sentence(made(exchange=9.0), ABOUT)}"
+
+
+def test_a_part_is_not_said_to_grow_by_more_than_the_whole() -> None:
+    """After a FAIL of 5 %, from two sessions: 'feed grew most: by 17.2 ms of 10.8 ms', beside 'Nothing to explain'."""
+    whole, feed = Interval(0.0108, -0.031, 0.0526), Interval(0.0172, -0.093, 0.127)
+    nothing = unsure(made(exchange=0.0, feed=6.4), sessions=2)
+    for wrong in (
+        grown(whole, 2, feed=feed),
+        grown(Interval(0.0108, 0.010, 0.0116), feed=Interval(0.0172, 0.016, 0.018)),
+    ):
+        said = beside(nothing, ABOUT, wrong)
+        assert said.startswith("Which part grew is not known after")
+        assert "10.8 [" in said
+        assert "feed" not in said
+        assert "Nothing to explain" not in said
+
+
+def test_one_devices_own_work_is_a_part_that_grows() -> None:
+    found = grown(Interval(0.010, 0.009, 0.011), **{OWN_WORK: Interval(0.010, 0.009, 0.011)})
+    assert grew(found).startswith("Against the base, one device's own work takes 10.0 [9.0, 11.0] ms a step longer")

@@ -1,0 +1,157 @@
+"""The two error bounds of the contract, and the time a verdict takes, by seeded simulation of whole campaigns.
+
+A campaign is sessions of rounds, given to `verdict.paired` as the suite does. The noise is what machines do: heavy
+tails, a spread between sessions, a drift within them, sessions that something disturbs. docs/evidence/designs.py has
+the same over a wider grid, and for the designs that were not chosen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy
+import pytest
+from scipy import stats
+
+from suite.verdict import ALPHA_FAIL, ALPHA_PASS, Learned, Outcome, paired
+from suite.verdict.metrics import location, location_variance
+
+TOLERANCE = 0.05
+MARGIN = math.log1p(TOLERANCE)
+ROUNDS, PLANNED, CALIBRATED = 24, 8, 40
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How a machine's sessions scatter: SDs of a round and between sessions, as shares."""
+
+    within: float
+    between: float
+    tails: str = "normal"
+    drift: float = 0.0  # of the machine over a session; the order A B, B A turns its sign from round to round
+    disturbed: float = 0.0  # the share of sessions five times as noisy
+
+    def rounds(self, rng: numpy.random.Generator, sessions: int, delta: float) -> list[list[float]]:
+        """The rounds of sessions in which the candidate is slower by delta."""
+        shape = (sessions, ROUNDS)
+        errors = rng.standard_t(3, shape) / math.sqrt(3) if self.tails == "heavy" else rng.standard_normal(shape)
+        loud = numpy.where(rng.random((sessions, 1)) < self.disturbed, 5.0, 1.0)
+        moving = self.drift / ROUNDS / 2 * numpy.where(numpy.arange(ROUNDS) % 2, 1, -1)
+        between = self.between * rng.standard_normal((sessions, 1))
+        found: list[list[float]] = (delta + between + moving + self.within * loud * errors).tolist()
+        return found
+
+    def learned(self, rng: numpy.random.Generator) -> Learned:
+        """What calibrating on this machine teaches."""
+        sessions = self.rounds(rng, CALIBRATED, 0.0)
+        between = float(numpy.var([location(session) for session in sessions], ddof=1))
+        within = float(numpy.mean([location_variance(session)[0] for session in sessions]))
+        noise = 2 * within**2 / (ROUNDS / 2 - 1) / CALIBRATED
+        return Learned(max(0.0, between - within), 2 * between**2 / (CALIBRATED - 1) + noise)
+
+
+GRID = [
+    Noise(0.01, 0.0),
+    Noise(0.01, 0.03),
+    Noise(0.03, 0.01, "heavy"),
+    Noise(0.07, 0.0, "heavy"),
+    Noise(0.07, 0.01, "normal", drift=0.1),
+    Noise(0.07, 0.01, "heavy", disturbed=0.05),
+    Noise(0.10, 0.03, "heavy"),
+]
+KNOWING = pytest.mark.parametrize("calibrated", [True, False], ids=["calibrated", "uncalibrated"])
+NOISES = pytest.mark.parametrize(
+    "noise", GRID, ids=lambda n: f"{n.within}-{n.between}-{n.tails}-{n.drift}-{n.disturbed}"
+)
+
+
+def outcomes(
+    noise: Noise, delta: float, *, calibrated: bool, comparisons: int, campaigns: int, seed: int
+) -> list[Outcome]:
+    """The outcome of each simulated campaign; every forty share a calibration, as runs of one machine do."""
+    rng = numpy.random.default_rng(seed)
+    found = []
+    for number in range(campaigns):
+        if number % 40 == 0:
+            learned = noise.learned(rng) if calibrated else None
+        rounds = noise.rounds(rng, PLANNED, delta)
+        found.append(paired(rounds, TOLERANCE, comparisons, PLANNED, 18.0, learned).outcome)
+    return found
+
+
+def at_most(count: int, trials: int, bound: float) -> bool:
+    """Whether so many fit a rate of at most `bound`; a rule at three times the bound is seen through."""
+    return bool(stats.binomtest(count, trials, bound, alternative="greater").pvalue > 0.001)
+
+
+@NOISES
+@KNOWING
+@pytest.mark.parametrize("cells", [1, 24])
+def test_unchanged_builds_rarely_fail(noise: Noise, calibrated: bool, cells: int) -> None:
+    """At most 1 % of runs of so many cells have any FAIL."""
+    runs = 600 // cells
+    found = outcomes(noise, 0.0, calibrated=calibrated, comparisons=cells, campaigns=runs * cells, seed=1)
+    alarms = sum(Outcome.FAIL in found[n * cells : (n + 1) * cells] for n in range(runs))
+    assert at_most(alarms, runs, ALPHA_FAIL)
+
+
+@NOISES
+@KNOWING
+def test_slowdowns_of_the_tolerance_rarely_pass(noise: Noise, calibrated: bool) -> None:
+    found = Counter(outcomes(noise, MARGIN, calibrated=calibrated, comparisons=1, campaigns=500, seed=2))
+    assert at_most(found[Outcome.PASS], 500, ALPHA_PASS)
+
+
+def test_a_rule_that_believes_its_rounds_does_not_stand_this() -> None:
+    """What the grid is for: rounds taken as independent observations alarm on nearly half of unchanged builds."""
+    rng = numpy.random.default_rng(3)
+    alarms = 0
+    for _ in range(300):
+        rounds = numpy.concatenate(Noise(0.01, 0.03).rounds(rng, 3, 0.0))
+        alarms += stats.ttest_1samp(rounds, 0.0, alternative="greater").pvalue < ALPHA_FAIL
+    assert not at_most(alarms, 300, 0.2)
+
+
+@pytest.mark.parametrize("factor", [2.0, 3.0])
+def test_a_machine_that_became_louder_than_it_was_calibrated_rarely_alarms(factor: float) -> None:
+    rng = numpy.random.default_rng(4)
+    quiet, loud = Noise(0.03, 0.01), Noise(0.03 * factor, 0.01 * factor, "heavy")
+    alarms = 0
+    for number in range(600):
+        if number % 40 == 0:
+            learned = quiet.learned(rng)
+        alarms += paired(loud.rounds(rng, PLANNED, 0.0), TOLERANCE, 1, PLANNED, 18.0, learned).outcome is Outcome.FAIL
+    assert at_most(alarms, 600, ALPHA_FAIL)
+
+
+def sessions_until_decided(noise: Noise, delta: float, campaigns: int) -> float:
+    """How many sessions a calibrated campaign takes on average."""
+    rng, taken = numpy.random.default_rng(5), 0
+    learned = noise.learned(rng)
+    for _ in range(campaigns):
+        rounds = noise.rounds(rng, PLANNED, delta)
+        looks = (paired(rounds[:n], TOLERANCE, 1, PLANNED, 18.0, learned).outcome for n in range(1, PLANNED + 1))
+        decided = next((n for n, found in enumerate(looks, 1) if found in (Outcome.PASS, Outcome.FAIL)), PLANNED)
+        taken += decided
+    return taken / campaigns
+
+
+def best_fixed_size(sd: float) -> int:
+    """Sessions of the smallest t test that finds the margin with 95 % power at 1 %, and clears equal code likewise."""
+
+    def power(sessions: int, alpha: float) -> float:
+        shift = MARGIN * math.sqrt(sessions) / sd
+        return float(stats.nct.sf(stats.t.ppf(1 - alpha, sessions - 1), sessions - 1, shift))
+
+    return next(n for n in range(2, 200) if power(n, ALPHA_FAIL) >= 0.95 and power(n, ALPHA_PASS) >= 0.95)
+
+
+@pytest.mark.parametrize("noise", [Noise(0.03, 0.01), Noise(0.07, 0.0, "heavy"), Noise(0.07, 0.01), Noise(0.03, 0.02)])
+@pytest.mark.parametrize("delta", [0.0, MARGIN, 2 * MARGIN], ids=["unchanged", "margin", "twice"])
+def test_it_takes_no_more_than_a_third_longer_than_the_best_fixed_size(noise: Noise, delta: float) -> None:
+    """Sessions are equally long, so their number is the time; the fixed size is told the spread, which ours learns."""
+    rng = numpy.random.default_rng(6)
+    middles = [location(session) for session in noise.rounds(rng, 4000, 0.0)]
+    assert sessions_until_decided(noise, delta, 200) <= 1.3 * best_fixed_size(float(numpy.std(middles, ddof=1)))

@@ -1,0 +1,104 @@
+"""Training that freezes the interpreter for good if Python's garbage collector runs while replicas compute.
+
+docs/upstream/get_rng_state_deadlock.md describes the freeze: a collection begins while one thread saves the state of
+torch's generator, and another one asks for that state. The net here does that in every layer, and leaves tensors in
+cycles. Collections come at random moments, and threads are switched often.
+
+`python -m tests.support.freezing SECONDS` trains so long with every one-process trainer on four CPU devices, each in a
+forked process of its own, and says how they ended. With ``--collect`` the net switches the collector on inside the
+replicas' threads, as if nobody had switched it off. A frozen process is ended by faulthandler's watchdog, which prints
+its stacks, `PATIENCE_S` after its last step.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+import random
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from reference.load import load_named
+from reference.trainers import TRAINERS
+
+ONE_PROCESS = ("scratch", "scratch_overlap", "weighted", "data_parallel", "gluon")
+PATIENCE_S = 10.0
+NEVER = 1_000_000
+
+
+class Layer(nn.Linear):
+    """A linear layer that leaves torch's generator as it was, and garbage behind."""
+
+    checkpointed = False
+    collect = False
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Map X (n, 6) to (n, 6)."""
+        output: Tensor = checkpoint(self.compute, X, use_reentrant=False) if self.checkpointed else self.compute(X)
+        return output
+
+    def compute(self, X: Tensor) -> Tensor:
+        """Map X (n, 6) to (n, 6)."""
+        if self.collect:
+            gc.enable()
+        with torch.random.fork_rng(devices=()):
+            gc.set_threshold(NEVER)
+            for _ in range(20):
+                param = nn.Parameter(torch.zeros(1))
+                param.register_post_accumulate_grad_hook(id)
+                param.itself = param
+            # At one of the next 60 allocations: often the one inside `torch.get_rng_state`.
+            gc.set_threshold(gc.get_count()[0] + random.randrange(60))
+            return super().forward(X)
+
+
+def train(trainer: str, seconds: float, after_step: Callable[[], None] = lambda: None) -> int:
+    """Train with a one-process trainer; return the number of steps."""
+    make: Any = load_named(trainer, TRAINERS, "trainer")
+    made = make(nn.Sequential(*(Layer(6, 6) for _ in range(4))), [torch.device("cpu")] * 4, lr=0.01)
+    X, y = torch.randn(8, 6), torch.arange(8) % 6
+    switch_s, thresholds = sys.getswitchinterval(), gc.get_threshold()
+    sys.setswitchinterval(1e-5)
+    end, steps = time.monotonic() + seconds, 0
+    try:
+        while time.monotonic() < end:
+            made.step(X, y, len(X))
+            steps += 1
+            after_step()
+    finally:
+        sys.setswitchinterval(switch_s)
+        gc.set_threshold(*thresholds)
+        made.close()
+    return steps
+
+
+def _rearm() -> None:
+    faulthandler.dump_traceback_later(PATIENCE_S, exit=True)
+
+
+def main(seconds: float) -> None:
+    """Train with each trainer in a process of its own; status 1 where one froze."""
+    torch.set_num_threads(1)
+    checkpoint(torch.relu, torch.ones(1), use_reentrant=False)  # loads torch's compiler, which takes seconds
+    ended = {}
+    for trainer in ONE_PROCESS:
+        if (pid := os.fork()) == 0:
+            _rearm()
+            steps = train(trainer, seconds, _rearm)
+            print(f"{trainer}: {steps} steps", flush=True)
+            os._exit(0)
+        ended[trainer] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        print(f"{trainer}: ended with status {ended[trainer]}", flush=True)
+    sys.exit(any(ended.values()))
+
+
+if __name__ == "__main__":
+    Layer.checkpointed, Layer.collect = True, "--collect" in sys.argv
+    main(float(sys.argv[1]))

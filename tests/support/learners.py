@@ -1,0 +1,111 @@
+"""Trainers that are watched while they learn, a small data set for them, and what a worker is told of both."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+
+from reference.trainers.ddp import DDPTrainer
+from reference.trainers.single import Single
+from suite.rank.arm import prepare_dataset
+from suite.room.quiet import available_cores
+
+TRAIN, TEST = 192, 64
+
+Pair = tuple[Tensor, Tensor]
+
+
+def overlapping_blobs() -> tuple[Pair, Pair]:
+    """Two classes that no net tells apart without mistakes, so that accuracies differ."""
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(TRAIN + TEST) % 2
+    X = torch.randn(TRAIN + TEST, 5, generator=generator) + 0.7 * (2 * y[:, None] - 1)
+    return (X[:TRAIN], y[:TRAIN]), (X[TRAIN:], y[TRAIN:])
+
+
+def prepared(folder: Path) -> dict[str, Any]:
+    """The blobs, as a worker keeps them for the others."""
+    return prepare_dataset("tests.support.learners:overlapping_blobs", "", str(folder / "blobs"))
+
+
+def order(trainer: str, world_size: int = 1, seed: int = 1) -> dict[str, Any]:
+    """What a worker is told of an arm."""
+    return {
+        "trainer": trainer,
+        "world_size": world_size,
+        "processes": "one" if world_size == 1 else "per-device",
+        "backend": "gloo",
+        "devices": ["cpu"] * world_size,
+        "seed": seed,
+        "pinned": [],
+        "free_cores": available_cores(),
+        "workload": {
+            "model": "toy",
+            "loader": "resident",
+            "precision": "float32",
+            "memory_format": "contiguous",
+            "compile": False,
+        },
+    }
+
+
+def recipe(dataset: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """Three epochs of six steps; `changes` replace fields."""
+    plain = {"dataset": dataset, "batch": 32, "lr": 0.2, "epochs": 3, "init": "default", "samples": None}
+    return {**plain, **changes}
+
+
+class Noted(Single):
+    """Plain SGD; remembers every instance, what its steps were divided by, and whether it was let go."""
+
+    made: ClassVar[list[Noted]] = []
+
+    def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
+        super().__init__(model, devices, lr=lr)
+        self.divisors: list[int] = []
+        self.closed = 0
+        self.made.append(self)
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        self.divisors.append(global_batch_size)
+        return super().step(X, y, global_batch_size)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Silent(Single):
+    """Returns no loss."""
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> None:  # type: ignore[override]
+        super().step(X, y, global_batch_size)
+
+
+def normalised() -> nn.Module:
+    """A net whose running statistics are those of its last shard, so that replicas differ in them."""
+    return nn.Sequential(nn.BatchNorm1d(5, momentum=1.0), nn.Linear(5, 2))
+
+
+class OwnOracle(Single):
+    """Says that its step is not plain SGD."""
+
+    oracle = "self"
+
+
+class DiesInTheThirdEpoch(DDPTrainer):
+    """Rank 1 is killed from outside in the thirteenth step."""
+
+    steps = 0
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        self.steps += 1
+        if self.steps == 13 and dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(X, y, global_batch_size)

@@ -1,0 +1,208 @@
+"""Runs built by hand: a `Measurement` whose windows take the seconds a test chooses, without any process.
+
+Two CPU devices, LeNet on 256 samples in batches of 256, so that an epoch at strong scaling is one step and seconds a
+step are seconds an epoch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from suite.plan import cells
+from suite.plan.cells import Arm, Cell, Side
+from suite.plan.config import Config
+from suite.plan.workloads import BUILT_IN, Recipe
+from suite.records.baselines import AcceptedCell, AcceptedRun, Baseline
+from suite.records.calibration import Calibration, Entry, Spread
+from suite.records.record import Accuracy, Environment, Machine, Window
+from suite.room.conditions import Conditions
+from suite.room.devices import Devices
+from suite.run.measurement import Measurement
+from suite.run.session import Session
+
+STEPS = 10
+BLOCKS = 4
+SESSION_S = 10.0
+WOBBLE = 0.001  # candidates are this much slower in every other session, and faster in the others
+LENET = BUILT_IN["lenet"]
+SEED_PAIRS = Recipe().seed_pairs
+VERSIONS = {"python": "3.12.1", "torch": "2.15.0"}
+COMMIT = "1" * 40
+MACHINE = Machine(
+    key="cpu-2xtest-00000000",
+    host="abcdef",
+    cpu_model="Test CPU",
+    cpu_cores=2,
+    memory_bytes=2**30,
+    system="Linux 6",
+)
+QUIET = Conditions(elapsed_s=1.0, cores=2, steal=0.0, foreign=0.0, resolution=0.0, load=1.0)
+BUSY = QUIET.model_copy(update={"foreign": 1.0})
+
+
+def cell(world_size: int = 2, trainer: str = "ddp", mode: str = "strong") -> Cell:
+    """A cell of LeNet."""
+    return Cell(trainer, LENET.name, mode, world_size)
+
+
+def arm(world_size: int = 2, trainer: str = "ddp", side: Side = "candidate", mode: str = "strong") -> Arm:
+    """An arm of LeNet."""
+    return cells.arm(side, trainer, cell(world_size, trainer, mode))
+
+
+def settings(**changes: Any) -> Config:
+    """What a user who said nothing gets on two cores; `changes` replace fields."""
+    fields: dict[str, Any] = {
+        "root": Path(),
+        "devices": Devices("cpu", ("cpu", "cpu"), (0, 1)),
+        "world_sizes": (1, 2),
+        "trainers": ("ddp",),
+        "checked": (),
+        "workloads": (LENET,),
+        "modes": ("strong", "weak"),
+        "data_root": Path("data"),
+        "tolerance": 0.05,
+        "budget_s": 120.0,
+        "min_sessions": 4,
+        "against": None,
+        "accept": None,
+        "require_devices": 0,
+        "profile": "quick",
+        "inconclusive": "warn",
+        "require_baseline": False,
+        "report_dir": Path("reports"),
+    }
+    return Config(**{**fields, **changes})
+
+
+def order(arm: Arm) -> dict[str, Any]:
+    """What an arm's workers would be told, as far as anybody but they reads it."""
+    dataset = {"name": "synthetic", "train_samples": 256, "test_samples": 100, "folder": ""}
+    about = {"processes": "one", "devices": ["cpu"] * arm.world_size, "dataset": dataset}
+    return cells.describe(arm, LENET, **about)
+
+
+def measurement(*measured: Cell, config: Config | None = None, **changes: Any) -> Measurement:
+    """A run of these cells before its first session; `changes` replace fields."""
+    fields: dict[str, Any] = {
+        "config": config or settings(),
+        "cells": measured,
+        "machine": MACHINE,
+        "commit": COMMIT,
+        "dirty": False,
+        "baseline": Baseline(machine_key=MACHINE.key),
+        "order_seed": 1,
+        "planned": 4,
+        "versions": {"candidate": VERSIONS},
+        "datasets": {LENET.dataset: order(arm())["dataset"]},
+    }
+    return Measurement(**{**fields, **changes})
+
+
+def add_session(run: Measurement, blocks: Sequence[Sequence[tuple[Arm, float]]], busy: Collection[int] = ()) -> Session:
+    """Append a session.
+
+    Args:
+        run: whose arms become known by it.
+        blocks: of each, an arm and its seconds a step, in the order they were timed.
+        busy: numbers of the blocks in which somebody else used a core.
+    """
+    found = Session(len(run.sessions), "2026-01-01T00:00:00+00:00", SESSION_S)
+    for number, block in enumerate(blocks):
+        for timed, step_s in block:
+            run.steps[timed] = STEPS
+            run.orders[timed] = order(timed)
+            duration_ns = (round(step_s * STEPS * 1e9),) * timed.world_size
+            found.windows.append(Window(arm=timed.id, block=number, duration_ns=duration_ns))
+        found.conditions.append(BUSY if number in busy else QUIET)
+    run.sessions.append(found)
+    return found
+
+
+def forth_and_back(step_s: Mapping[Arm, float]) -> list[tuple[Arm, float]]:
+    """A block of arms with their seconds a step."""
+    return [*step_s.items(), *reversed(step_s.items())]
+
+
+def add_sessions(run: Measurement, step_s: Mapping[Arm, float], count: int = 4) -> None:
+    """Append sessions in which only candidates move, by `WOBBLE` for every device."""
+    for number in range(len(run.sessions), len(run.sessions) + count):
+        sign = (-1) ** number
+        moved = {a: s * math.exp(sign * WOBBLE * a.world_size * (a.side == "candidate")) for a, s in step_s.items()}
+        add_session(run, [forth_and_back(moved)] * BLOCKS)
+
+
+def accepted_run(step_s: Mapping[Cell, float], number: int = 0, commit: str = COMMIT, **changes: Any) -> AcceptedRun:
+    """An accepted run of four sessions; its number becomes its name, `changes` replace fields of its environment."""
+    environment = {"versions": VERSIONS, "commit": commit, "dirty": False, **changes}
+    kept = tuple(
+        AcceptedCell(
+            trainer=found.trainer,
+            workload=LENET.name,
+            workload_hash=LENET.hash,
+            mode=found.mode,
+            world_size=found.world_size,
+            dataset="synthetic",
+            sec_per_epoch=seconds,
+            sessions=4,
+            log_se=WOBBLE,
+        )
+        for found, seconds in step_s.items()
+    )
+    return AcceptedRun(
+        run_id=f"run-{number}", host=MACHINE.host, environment=Environment.model_validate(environment), cells=kept
+    )
+
+
+def baseline(*runs: AcceptedRun) -> Baseline:
+    """The accepted baseline of these runs."""
+    return Baseline(machine_key=MACHINE.key, runs=runs)
+
+
+def calibrated(session_sd: float, *measured: Cell, sessions: int = 12, host: str = MACHINE.host) -> Calibration:
+    """A calibration in which every session of these cells was as far from none as its neighbours, up and down."""
+    deviation = session_sd * math.sqrt((sessions - 1) / sessions)
+    locations = tuple(deviation * (-1) ** number for number in range(sessions))
+    spread = Spread(
+        locations=locations,
+        errors=(0.0,) * sessions,
+        rounds=(8,) * sessions,
+        round_sd=0.0,
+        log_times=locations,
+        session_s=SESSION_S,
+        start_s=5.0,
+    )
+    entries = tuple(
+        Entry(
+            trainer=found.trainer,
+            workload=LENET.name,
+            workload_hash=LENET.hash,
+            mode=found.mode,
+            world_size=found.world_size,
+            spread=spread,
+        )
+        for found in measured
+    )
+    environment = Environment(versions=VERSIONS, commit=COMMIT, dirty=False)
+    return Calibration(
+        machine_key=MACHINE.key, host=host, created_utc="", run_id="", environment=environment, entries=entries
+    )
+
+
+def trained(accuracy: float, world_size: int, seed: int = 1, trainer: str = "ddp", mode: str = "strong") -> Accuracy:
+    """A net that was trained to this accuracy."""
+    return Accuracy(
+        trainer=trainer,
+        workload=LENET.name,
+        mode=mode,
+        world_size=world_size,
+        seed=seed,
+        dataset="digits",
+        train_samples=1437,
+        test_samples=10_000,
+        per_epoch=(0.1, accuracy),
+        train_s=(1.0, 1.0),
+    )

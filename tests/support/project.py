@@ -1,0 +1,88 @@
+"""A user's project in a temporary folder, for tests that run pytest with the plugin as a user would."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from suite.records.record import Record, read_model
+
+REPOSITORY = Path(__file__).parents[2]
+
+PYPROJECT = """\
+[tool.scaling.workloads.tiny]
+model = "toy"
+dataset = "data.py:blobs"
+batch = 32
+lr = 0.1
+
+[tool.scaling.workloads.tiny.accuracy]
+dataset = "data.py:blobs"
+init = "default"
+epochs = 2
+
+[tool.pytest.ini_options]
+"""
+
+TINY = ("-m", "scaling", "--scaling-workload", "tiny", "--scaling-devices", "cpu:2")
+
+# The plugin is in this process already, which pytest warns of.
+LOADED = ("-p", "suite.plugin", "-W", "ignore:Module already imported so cannot be rewritten")
+
+DATA = """\
+import torch
+
+def blobs():
+    y = torch.arange(256) % 2
+    X = torch.randn(256, 5, generator=torch.Generator().manual_seed(0)) + 3 * (2 * y[:, None] - 1)
+    return (X[:192], y[:192]), (X[192:], y[192:])
+"""
+
+
+class Project:
+    """Runs pytest on the suite's own benchmarks from inside the temporary project, in a process of its own."""
+
+    def __init__(self, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.path = pytester.path
+        self._pytester = pytester
+        monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+        monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)  # a job of our own wants its own summary
+        (self.path / "data.py").write_text(DATA)
+        self.ini()
+
+    def ini(self, **settings: str) -> None:
+        """Write pyproject.toml with these pytest settings."""
+        lines = "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
+        (self.path / "pyproject.toml").write_text(PYPROJECT + lines)
+
+    def pytest(self, *arguments: str, package: str = "suite.benchmarks.test_scaling") -> pytest.RunResult:
+        """`pytest --pyargs` with the plugin loaded as an installed one is."""
+        return self._pytester.runpytest_subprocess("-p", "suite.plugin", "--pyargs", package, *arguments, timeout=150)
+
+    def inline(self, *arguments: str, package: str = "suite.benchmarks.test_scaling") -> pytest.RunResult:
+        """As `pytest`, but in this process, which takes a tenth of the time: for runs that start no workers."""
+        # Its plugin for faulthandler would end the deadline of the test that calls this.
+        return self._pytester.runpytest_inprocess("-p", "no:faulthandler", "--pyargs", package, *LOADED, *arguments)
+
+    def correctness(self, *arguments: str) -> pytest.RunResult:
+        """The correctness checks."""
+        return self.pytest("-m", "correctness", *arguments, package="suite.checks")
+
+    def config(self, *arguments: str) -> pytest.Config:
+        """The configuration pytest would have with these arguments, in this process and not yet acted on."""
+        return self._pytester.parseconfig("-p", "suite.plugin", *arguments)
+
+    def scaling(self, *arguments: str) -> pytest.RunResult:
+        """The same for the cells of the tiny workload on two CPU workers."""
+        return self.pytest(*TINY, *arguments)
+
+    def records(self) -> list[Record]:
+        """The records of all runs so far, oldest first."""
+        return [read_model(path, Record) for path in sorted(self.path.glob("reports/*/runs/*/record.json"))]
+
+    def outcomes(self) -> dict[str, Any]:
+        """Outcome by cell id of the newest run."""
+        return {cell.id: cell.outcome.value for cell in self.records()[-1].cells}

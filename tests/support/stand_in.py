@@ -1,0 +1,51 @@
+"""A pytest plugin (`-p tests.support.stand_in`): a run built by hand in the place of measuring, in an instant.
+
+Everything around it is real: options, items, verdicts, record, reports, JUnit, pytest-benchmark's samples. Efficiency
+is `EFFICIENCY` at every world size; a step of one device takes STAND_IN_STEP_S seconds (0.01 where that is not set).
+For what only a real measurement shows, and there is much of it, workers have to run. Select cells alone (`-k lenet`):
+there is no stand-in for the sweeps of collectives.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from suite.plan import cells
+from suite.plan.cells import YARDSTICK, Arm
+from suite.run import campaign
+from suite.run.measurement import Measurement
+from suite.run.session import Say
+from tests.support import measurements
+
+EFFICIENCY = 0.8
+SESSIONS = 4
+STEP_S = "STAND_IN_STEP_S"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    patch = pytest.MonkeyPatch()
+    config.add_cleanup(patch.undo)
+    patch.setattr(campaign, "measure", _measure)
+
+
+def _measure(run: Measurement, root: Path, say: Say) -> None:
+    """As `suite.run.campaign.measure`, for the workload `lenet`."""
+    arms = [cells.arm("candidate", name, cell, k) for cell in run.cells for name, k in _timed(cell)]
+    run.versions["candidate"] = measurements.VERSIONS
+    run.planned = SESSIONS
+    run.datasets[measurements.LENET.dataset] = measurements.order(arms[0])["dataset"]
+    measurements.add_sessions(run, {arm: _step_s(arm) for arm in arms}, SESSIONS)
+
+
+def _timed(cell: cells.Cell) -> list[tuple[str, int]]:
+    return [(cell.trainer, cell.world_size), (cell.trainer, 1), (YARDSTICK, 1)]
+
+
+def _step_s(arm: Arm) -> float:
+    one_s = float(os.environ.get(STEP_S, "0.01"))
+    if arm.world_size == 1:
+        return one_s
+    return one_s / EFFICIENCY / (arm.world_size if arm.mode == "strong" else 1)

@@ -1,0 +1,58 @@
+"""Sweeps built by hand: nets that reach what a test says, without any process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from suite.plan.workloads import BUILT_IN
+from suite.records.record import Environment
+from suite.records.sweep import Grid, Setting, Sweep, Trained
+from tests.support.measurements import COMMIT, MACHINE, VERSIONS
+
+EPOCHS = 3
+
+Reach = Callable[[Setting, int], float]
+
+
+def grid(**changes: Any) -> Grid:
+    """Two rates, all rules, one and two devices, two seeds; `changes` replace fields."""
+    fields: dict[str, Any] = {
+        "batches": (32,),
+        "lrs": (0.1, 0.2),
+        "rules": ("constant", "linear", "linear-warmup", "book"),
+        "world_sizes": (1, 2),
+        "seeds": 2,
+    }
+    return Grid.model_validate({**fields, **changes})
+
+
+def net(setting: Setting, seed: int, reached: float = 0.9, **changes: Any) -> Trained:
+    """A net that comes to `reached` in three equal strides, the first epoch of five seconds and the others of one."""
+    fields = {
+        **setting._asdict(),
+        "seed": seed,
+        "per_epoch": tuple(reached * (epoch + 1) / EPOCHS for epoch in range(EPOCHS)),
+        "train_s": (5.0, 1.0, 1.0),
+    }
+    return Trained.model_validate({**fields, **changes})
+
+
+def sweep(reach: Reach | None = None, **changes: Any) -> Sweep:
+    """A sweep, whole where `reach` says what its nets come to and without nets otherwise; `changes` replace fields."""
+    fields: dict[str, Any] = {
+        "trainer": "ddp",
+        "workload": BUILT_IN["lenet"],
+        "epochs": EPOCHS,
+        "warmup_epochs": 2,
+        "dataset": "digits",
+        "train_samples": 1437,
+        "test_samples": 360,
+        "machine": MACHINE,
+        "environment": Environment(versions=VERSIONS, commit=COMMIT, dirty=False),
+        "grid": grid(),
+        **changes,
+    }
+    if reach is not None:
+        fields.setdefault("trained", tuple(net(*one, reach(*one)) for one in fields["grid"].wanted()))
+    return Sweep(**fields)
