@@ -1,0 +1,78 @@
+"""The drawing in docs/how-it-works.md shows the imports as they are, and the two ways through it exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.floor_plan import Arrows, arrows, imported, modules, plan
+from tests.support.project import REPOSITORY
+
+PAGE = (REPOSITORY / "docs" / "how-it-works.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
+MOST_ROOMS, MOST_FLOORS = 22, 10
+
+
+def test_drawing_shows_every_room_on_its_floor() -> None:
+    floors, back_up = plan(arrows(REPOSITORY))
+    lines = [line.split() for line in BLOCKS[0].splitlines()]
+    drawn = {name: int(number) for _, number, *names in lines for name in names}
+    assert not back_up
+    assert drawn == floors
+    assert len(floors) <= MOST_ROOMS
+    assert max(floors.values()) <= MOST_FLOORS
+
+
+@pytest.mark.parametrize("way", BLOCKS[1:3], ids=["minibatch", "sample"])
+def test_every_step_of_a_way_is_an_import_or_a_message(way: str) -> None:
+    known = modules(REPOSITORY)
+    stops = re.split(r"\s*(->|~>)\s*", way.strip())
+    assert set(stops[::2]) <= set(known)
+    for number in range(2, len(stops), 2):
+        there, before = stops[number], stops[:number:2]
+        tied = set(imported(known[there], known)) & set(before)
+        tied |= {here for here in before if there in imported(known[here], known)}
+        assert bool(tied) == (stops[number - 1] == "->"), f"{before[-1]} {stops[number - 1]} {there}"
+
+
+def test_table_names_every_room() -> None:
+    rows = re.findall(r"^\| (`.*?) \|", PAGE, re.MULTILINE)
+    named = {name.rstrip("/") for row in rows for name in re.findall(r"`([\w/]+)`", row)}
+    assert set(arrows(REPOSITORY)) <= named
+
+
+def test_every_file_that_the_page_names_exists() -> None:
+    for name in re.findall(r"`([\w/]+\.py)`", PAGE):
+        assert any((REPOSITORY / top / name).is_file() for top in ("suite", "reference")), name
+
+
+@pytest.mark.parametrize(
+    ("rooms", "floors", "back_up"),
+    [
+        ({"a": {"b"}, "b": set()}, {"a": 2, "b": 1}, 0),
+        ({"a": {"b", "c"}, "b": {"c"}, "c": set()}, {"a": 3, "b": 2, "c": 1}, 0),
+        ({"a": {"b"}, "b": {"a"}, "c": {"a", "b"}}, None, 1),
+        ({"a": {"b"}, "b": {"c"}, "c": {"a"}}, None, 1),
+    ],
+    ids=["one-arrow", "longest-chain-counts", "two-in-a-circle", "three-in-a-circle"],
+)
+def test_floors_of_small_plans(rooms: Arrows, floors: dict[str, int] | None, back_up: int) -> None:
+    drawn = plan(rooms)
+    assert len(drawn.back_up) == back_up
+    assert floors is None or drawn.floors == floors
+
+
+def test_package_inside_a_room_is_part_of_it(tmp_path: Path) -> None:
+    for name, text in {
+        "suite/__init__.py": "",
+        "suite/render/__init__.py": "",
+        "suite/render/html/page.py": "def page():\n    from suite import plan\n",
+        "suite/plan.py": "import reference.sgd\n",
+        "reference/sgd.py": "",
+    }.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert arrows(tmp_path) == {"render": {"plan"}, "plan": {"reference"}, "reference": set()}
