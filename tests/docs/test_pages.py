@@ -1,0 +1,33 @@
+"""Every page is linked, every link leads somewhere, and README stays on three screens."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.project import REPOSITORY
+
+PAGES = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+PAGES += sorted((REPOSITORY / "docs").glob("*.md"))
+SCREEN = 50  # lines
+
+
+def links(text: str) -> list[str]:
+    return [link for link in re.findall(r"\]\(([^)#\s]+)", text) if not link.startswith("http")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    missing = [link for link in links(page.read_text(encoding="utf-8")) if not (page.parent / link).exists()]
+    assert not missing
+
+
+def test_index_links_every_page() -> None:
+    linked = set(links((REPOSITORY / "docs" / "index.md").read_text(encoding="utf-8")))
+    assert {page.name for page in (REPOSITORY / "docs").glob("*.md")} - {"index.md"} <= linked
+
+
+def test_readme_fits_on_three_screens() -> None:
+    assert len((REPOSITORY / "README.md").read_text(encoding="utf-8").splitlines()) <= 3 * SCREEN
