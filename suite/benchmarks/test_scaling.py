@@ -44,7 +44,7 @@ def test_scaling(
     replay(
         benchmark,
         CLOCK,
-        samples.step_samples_s(scaling_run.measurement, own),
+        samples.step_samples_s(scaling_run.observations, own),
         {"cell": scaling_cell.id, "verdict": found.outcome.value, "run_id": scaling_run.record.run_id},
     )
     if found.outcome is Outcome.FAIL:

@@ -23,7 +23,7 @@ from suite.records.calibration import Calibration, Entry, Forecast, Spread
 from suite.records.record import Environment, RecordError
 from suite.render.screen import Screen
 from suite.run import judging, samples
-from suite.run.measurement import Measurement
+from suite.run.observations import Observations
 from suite.verdict import FIRST_LOOK
 
 SUMMARY = "measure this machine against itself, and store what it can promise"
@@ -64,19 +64,19 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     if ended.interrupted:
         print("calibrate: interrupted; nothing was stored", file=sys.stderr)
         return ended.status
-    measurement = ended.run.measurement
-    entries = entries_of(measurement)
+    run = ended.run.observations
+    entries = entries_of(run)
     if not entries:
         print("calibrate: no cell could be measured in two sessions; nothing was stored", file=sys.stderr)
         return ended.status or 1
-    report_dir = measurement.config.report_dir
-    learned = _learned(measurement, entries)
+    report_dir = run.plan.config.report_dir
+    learned = _learned(run, entries)
     try:
-        path = learned.after(_older(measurement)).write(report_dir)
+        path = learned.after(_older(run)).write(report_dir)
     except OSError as error:
         print(f"calibrate: {report_dir}: {error.strerror}; choose another --scaling-report-dir", file=sys.stderr)
         return 1
-    print(text(learned, measurement.config, judging.comparisons(measurement)), end="")
+    print(text(learned, run.plan.config, judging.comparisons(run)), end="")
     print(f"stored: {path}")
     if sessions < calibration.ENOUGH:
         print(f"fewer than {calibration.ENOUGH} sessions: no run will lean on it")
@@ -95,21 +95,21 @@ def itself(settings: Config, sessions: int) -> Config:
     )
 
 
-def entries_of(measurement: Measurement) -> tuple[Entry, ...]:
+def entries_of(run: Observations) -> tuple[Entry, ...]:
     """The spread of every cell that was measured in two sessions or more."""
-    walls = [session.wall_s for session in measurement.sessions]
-    timed = [sum(max(w.duration_ns) for w in session.windows) / 1e9 for session in measurement.sessions]
+    walls = [session.wall_s for session in run.sessions]
+    timed = [sum(max(w.duration_ns) for w in session.windows) / 1e9 for session in run.sessions]
     found = []
-    for cell in measurement.cells:
+    for cell in run.plan.cells:
         own, base = arm("candidate", cell.trainer, cell), arm("base", cell.trainer, cell)
         spread = calibration.spread_of(
-            samples.contrast(measurement, own, base),
-            samples.over_sessions(measurement, own),
+            samples.contrast(run, own, base),
+            samples.over_sessions(run, own),
             statistics.fmean(walls),
             statistics.fmean(wall - busy for wall, busy in zip(walls, timed, strict=True)),
         )
         if spread is not None:
-            workload = measurement.workload(cell.workload)
+            workload = run.plan.workload(cell.workload)
             found.append(
                 Entry(
                     trainer=cell.trainer,
@@ -172,22 +172,24 @@ def sentence(spread: Spread, expected: Forecast, budget_s: float) -> str:
     )
 
 
-def _learned(measurement: Measurement, entries: tuple[Entry, ...]) -> Calibration:
+def _learned(run: Observations, entries: tuple[Entry, ...]) -> Calibration:
     return Calibration(
-        machine_key=measurement.machine.key,
-        host=measurement.machine.host,
-        created_utc=measurement.started.astimezone(UTC).isoformat(timespec="seconds"),
-        run_id=measurement.run_id,
+        machine_key=run.plan.machine.key,
+        host=run.plan.machine.host,
+        created_utc=run.plan.started.astimezone(UTC).isoformat(timespec="seconds"),
+        run_id=run.plan.run_id,
         environment=Environment(
-            versions=measurement.versions.get("candidate", {}), commit=measurement.commit, dirty=measurement.dirty
+            versions=run.versions.get("candidate", {}),
+            commit=run.plan.commit,
+            dirty=run.plan.dirty,
         ),
         entries=entries,
     )
 
 
-def _older(measurement: Measurement) -> Calibration | None:
+def _older(run: Observations) -> Calibration | None:
     try:
-        return calibration.read(measurement.config.report_dir, measurement.machine.key)
+        return calibration.read(run.plan.config.report_dir, run.plan.machine.key)
     except RecordError as error:
         print(f"calibrate: the older calibration is replaced, because it cannot be read: {error}", file=sys.stderr)
         return None

@@ -25,13 +25,12 @@ from suite.plan.cells import Cell, short
 from suite.plan.config import Config
 from suite.plan.workloads import Recipe
 from suite.processes.failure import WorkerFailure
-from suite.records.baselines import Baseline
 from suite.records.record import Environment, RecordError
 from suite.records.sweep import LINEAR_WARMUP, RULES, Grid, Sweep
 from suite.render import sweep as render
 from suite.room.devices import cuda_count
-from suite.run import machine
-from suite.run.measurement import Measurement
+from suite.run.observations import Observations
+from suite.run.plan import plan_here
 from suite.run.progress import StreamProgress
 from suite.run.sweep import GivenUp, Trainings
 
@@ -91,7 +90,7 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
         grid, recipe = _grid(asked, settings)
         measurement = _measurement(settings, recipe, grid)
         name = f"{short(settings.trainers[0])}-{settings.workloads[0].name}"
-        path = asked.out or settings.report_dir / measurement.machine.key / "sweeps" / name
+        path = asked.out or settings.report_dir / measurement.plan.machine.key / "sweeps" / name
         with alone_in(path), Trainings(measurement, settings.root, asked.epochs[-1], asked.warmup_epochs) as trainings:
             trainings.prepare(progress)
             _check_prepared(measurement, recipe, grid)
@@ -180,21 +179,15 @@ def _grid(asked: argparse.Namespace, settings: Config) -> tuple[Grid, Recipe]:
     return grid, recipe
 
 
-def _measurement(settings: Config, recipe: Recipe, grid: Grid) -> Measurement:
+def _measurement(settings: Config, recipe: Recipe, grid: Grid) -> Observations:
     """What preparing workers needs of a run; nothing of it is timed, so the recipe's data is all that is loaded."""
     [workload], [trainer] = settings.workloads, settings.trainers
     trained = workload.model_copy(update={"dataset": recipe.dataset})
-    about = machine.describe(settings.devices)
-    return Measurement(
-        dataclasses.replace(settings, workloads=(trained,), against=None),
-        [Cell(trainer, workload.name, "weak", size) for size in grid.world_sizes],
-        about,
-        *machine.git_state(settings.root),
-        baseline=Baseline(machine_key=about.key),
-    )
+    config = dataclasses.replace(settings, workloads=(trained,), against=None)
+    return Observations(plan_here(config, [Cell(trainer, workload.name, "weak", size) for size in grid.world_sizes]))
 
 
-def _check_prepared(run: Measurement, recipe: Recipe, grid: Grid) -> None:
+def _check_prepared(run: Observations, recipe: Recipe, grid: Grid) -> None:
     """What only a worker could tell: how much data there is, and what kind of step the trainer takes.
 
     Raises:
@@ -213,7 +206,7 @@ def _check_prepared(run: Measurement, recipe: Recipe, grid: Grid) -> None:
         raise _Refused(USAGE_ERROR, f"--lr-rules: {needs}; use --lr-rules {others}")
 
 
-def _described(run: Measurement, settings: Config, asked: argparse.Namespace, recipe: Recipe, grid: Grid) -> Sweep:
+def _described(run: Observations, settings: Config, asked: argparse.Namespace, recipe: Recipe, grid: Grid) -> Sweep:
     dataset = run.datasets[recipe.dataset]
     return Sweep(
         trainer=settings.trainers[0],
@@ -223,8 +216,8 @@ def _described(run: Measurement, settings: Config, asked: argparse.Namespace, re
         dataset=dataset["name"],
         train_samples=dataset["train_samples"],
         test_samples=dataset["test_samples"],
-        machine=run.machine,
-        environment=Environment(versions=run.versions["candidate"], commit=run.commit, dirty=run.dirty),
+        machine=run.plan.machine,
+        environment=Environment(versions=run.versions["candidate"], commit=run.plan.commit, dirty=run.plan.dirty),
         grid=grid,
     )
 

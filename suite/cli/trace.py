@@ -26,10 +26,10 @@ from suite.plan.cells import Arm, Cell
 from suite.plan.config import Config
 from suite.processes.failure import WorkerFailure
 from suite.processes.pool import START_TIMEOUT_S, Pool
-from suite.records.baselines import Baseline
 from suite.render.screen import Screen
-from suite.run import machine, preparing
-from suite.run.measurement import Measurement
+from suite.run import preparing
+from suite.run.observations import Observations
+from suite.run.plan import plan_here
 from suite.run.session import FIRST_STEP_TIMEOUT_S, processes
 
 SUMMARY = "trace a few steps of each cell with torch.profiler, for Perfetto or chrome://tracing"
@@ -65,7 +65,8 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
             print("trace: no cell was selected", file=sys.stderr)
         return selected.status or pytest.ExitCode.NO_TESTS_COLLECTED
     measurement = _measurement(selected.settings, selected.cells)
-    folder = measurement.config.report_dir.resolve() / measurement.machine.key / "traces" / measurement.run_id
+    plan = measurement.plan
+    folder = plan.config.report_dir.resolve() / plan.machine.key / "traces" / plan.run_id
     try:
         folder.mkdir(parents=True)
     except OSError as error:
@@ -139,25 +140,22 @@ def file_names(cells: Iterable[Cell]) -> list[str]:
     return names
 
 
-def _measurement(settings: Config, cells: Sequence[Cell]) -> Measurement:
+def _measurement(settings: Config, cells: Sequence[Cell]) -> Observations:
     """A run of these cells that compares with nothing and trains nothing."""
     if settings.against is not None:
         print("trace: --scaling-against is left out: the candidate alone is traced", file=sys.stderr)
     untrained = tuple(workload.model_copy(update={"accuracy": None}) for workload in settings.workloads)
     changed = dataclasses.replace(settings, against=None, workloads=untrained)
-    about = machine.describe(settings.devices)
-    return Measurement(
-        changed, cells, about, *machine.git_state(settings.root), baseline=Baseline(machine_key=about.key)
-    )
+    return Observations(plan_here(changed, cells))
 
 
-def _trace_all(run: Measurement, folder: Path, warm_up: int, steps: int) -> int:
+def _trace_all(run: Observations, folder: Path, warm_up: int, steps: int) -> int:
     """Trace every cell, one after the other; how many could be."""
     sharing: dict[Arm, list[Cell]] = {}  # on one device strong and weak are the same step
-    for cell in run.cells:
-        sharing.setdefault(run.own(cell), []).append(cell)
+    for cell in run.plan.cells:
+        sharing.setdefault(run.plan.own(cell), []).append(cell)
     width, traced = shutil.get_terminal_size().columns, 0
-    with Sides(run.config.devices.kind, run.config.root) as sides:
+    with Sides(run.plan.config.devices.kind, run.plan.config.root) as sides:
         preparing.prepare(run, sides, list(sharing), _say)
         names = file_names(cells[0] for cells in sharing.values())
         for (arm, cells), name in zip(sharing.items(), names, strict=True):
@@ -174,7 +172,7 @@ def _trace_all(run: Measurement, folder: Path, warm_up: int, steps: int) -> int:
     return traced
 
 
-def _trace(pool: Pool, run: Measurement, arm: Arm, path: str, warm_up: int, steps: int) -> list[dict[str, Any]]:
+def _trace(pool: Pool, run: Observations, arm: Arm, path: str, warm_up: int, steps: int) -> list[dict[str, Any]]:
     """What every rank says of its trace.
 
     Raises:

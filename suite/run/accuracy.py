@@ -24,7 +24,7 @@ from suite.plan.cells import Arm, Cell, short
 from suite.plan.workloads import Recipe
 from suite.records import record
 from suite.run import learning
-from suite.run.measurement import Measurement
+from suite.run.observations import Observations
 from suite.run.session import Crew, Say, Sessions
 from suite.verdict import Outcome
 from suite.verdict.accuracy import noninferiority
@@ -33,21 +33,21 @@ SEED = 1  # of the first pair, and of the weights and the order of samples in ev
 SHARE = 0.6  # of the budget is for training at most, the rest for timing
 
 
-def wanted_pairs(run: Measurement) -> list[Arm]:
+def wanted_pairs(run: Observations) -> list[Arm]:
     """The arms on several devices that are held against one device; none beside a base, whose budget is for time."""
-    if run.config.against is not None:
+    if run.plan.config.against is not None:
         return []
-    several = (run.own(cell) for cell in run.cells if cell.world_size > 1)
-    return list(dict.fromkeys(arm for arm in several if run.workload(arm.workload).accuracy is not None))
+    several = (run.plan.own(cell) for cell in run.plan.cells if cell.world_size > 1)
+    return list(dict.fromkeys(arm for arm in several if run.plan.workload(arm.workload).accuracy is not None))
 
 
-def allowed_s(run: Measurement, left_s: float) -> float:
+def allowed_s(run: Observations, left_s: float) -> float:
     """Wall seconds that training may take: a share of the budget, and no more than is left of one the user gave."""
-    share_s = SHARE * run.config.budget_s
-    return min(share_s, left_s) if run.config.min_sessions == 1 else share_s
+    share_s = SHARE * run.plan.config.budget_s
+    return min(share_s, left_s) if run.plan.config.min_sessions == 1 else share_s
 
 
-def training(run: Measurement, sessions: Sessions, say: Say) -> Callable[[Crew], None]:
+def training(run: Observations, sessions: Sessions, say: Say) -> Callable[[Crew], None]:
     """What is done with the first session's workers once they are timed."""
 
     def train(crew: Crew) -> None:
@@ -64,8 +64,8 @@ def training(run: Measurement, sessions: Sessions, say: Say) -> Callable[[Crew],
         pairs = wanted_pairs(run)
         for pair in pairs:
             ensure(SEED, _alone(pair), pair)
-        ensure(SEED, *map(run.own, run.cells))
-        all_of_them = run.config.profile == "full"
+        ensure(SEED, *map(run.plan.own, run.plan.cells))
+        all_of_them = run.plan.config.profile == "full"
         doubtful = [pair for pair in pairs if all_of_them or judged(run, pair, 1).outcome is Outcome.FAIL]
         # Seed by seed, so that where time runs out every pair has as many as the others.
         for more in range(1, max((_recipe(run, pair).seed_pairs for pair in doubtful), default=0)):
@@ -77,7 +77,7 @@ def training(run: Measurement, sessions: Sessions, say: Say) -> Callable[[Crew],
     return train
 
 
-def judged(run: Measurement, pair: Arm, comparisons: int) -> record.CheckRecord:
+def judged(run: Observations, pair: Arm, comparisons: int) -> record.CheckRecord:
     """What the seed pairs trained so far say; it counts from as many as the recipe asks, or if it is a FAIL."""
     recipe, many, alone = _recipe(run, pair), _by_seed(run, pair), _by_seed(run, _alone(pair))
     both = [seed for seed in alone if seed in many]
@@ -96,31 +96,31 @@ def judged(run: Measurement, pair: Arm, comparisons: int) -> record.CheckRecord:
     )
 
 
-def checks(run: Measurement, cell: Cell, comparisons: int) -> tuple[record.CheckRecord, ...]:
+def checks(run: Observations, cell: Cell, comparisons: int) -> tuple[record.CheckRecord, ...]:
     """The accuracy rule for a cell; nothing where no pair was trained."""
-    pair = run.own(cell)
+    pair = run.plan.own(cell)
     return (judged(run, pair, comparisons),) if pair in wanted_pairs(run) and _by_seed(run, pair) else ()
 
 
-def reached(run: Measurement, cell: Cell) -> float | None:
+def reached(run: Observations, cell: Cell) -> float | None:
     """A cell's accuracy after the last epoch, the mean over its seeds; None where no net of it was trained."""
-    found = [net.per_epoch[-1] for net in _by_seed(run, run.own(cell)).values()]
+    found = [net.per_epoch[-1] for net in _by_seed(run, run.plan.own(cell)).values()]
     return statistics.fmean(found) if found else None
 
 
-def why_none(run: Measurement, cell: Cell) -> str:
+def why_none(run: Observations, cell: Cell) -> str:
     """Why a cell has no accuracy, in words; empty where it has one."""
-    if _by_seed(run, run.own(cell)):
+    if _by_seed(run, run.plan.own(cell)):
         return ""
-    if run.config.against is not None:
+    if run.plan.config.against is not None:
         return "nothing is trained beside a base: the budget is for the comparison"
-    if run.workload(cell.workload).accuracy is None:
+    if run.plan.workload(cell.workload).accuracy is None:
         return f"workload {cell.workload} has no recipe to train by"
-    return run.untrained.get(run.own(cell), "the run ended before it was trained")
+    return run.untrained.get(run.plan.own(cell), "the run ended before it was trained")
 
 
-def _recipe(run: Measurement, arm: Arm) -> Recipe:
-    recipe = run.workload(arm.workload).accuracy
+def _recipe(run: Observations, arm: Arm) -> Recipe:
+    recipe = run.plan.workload(arm.workload).accuracy
     assert recipe is not None, "an arm without a recipe is no pair"
     return recipe
 
@@ -130,13 +130,13 @@ def _alone(arm: Arm) -> Arm:
     return replace(arm, mode="strong", world_size=1)
 
 
-def _by_seed(run: Measurement, arm: Arm) -> dict[int, record.Accuracy]:
+def _by_seed(run: Observations, arm: Arm) -> dict[int, record.Accuracy]:
     wanted = (arm.trainer, arm.workload, arm.mode, arm.world_size)
     return {net.seed: net for net in run.accuracies if (net.trainer, net.workload, net.mode, net.world_size) == wanted}
 
 
-def _train(run: Measurement, sessions: Sessions, crew: Crew, arm: Arm, seed: int, until: float, say: Say) -> None:
-    if run.workload(arm.workload).accuracy is None or arm not in crew.groups:
+def _train(run: Observations, sessions: Sessions, crew: Crew, arm: Arm, seed: int, until: float, say: Say) -> None:
+    if run.plan.workload(arm.workload).accuracy is None or arm not in crew.groups:
         return
     told, shortened = _told(run, arm)
     dataset = told["dataset"]
@@ -153,7 +153,7 @@ def _train(run: Measurement, sessions: Sessions, crew: Crew, arm: Arm, seed: int
     except learning.OutOfTime as short_of:
         run.untrained[arm] = (
             f"{short_of.needed_s:.0f} s or more of training do not fit into what the budget has for it "
-            f"({SHARE:.0%} of {run.config.budget_s:.0f} s at most, for all cells); raise --scaling-budget"
+            f"({SHARE:.0%} of {run.plan.config.budget_s:.0f} s at most, for all cells); raise --scaling-budget"
         )
         return
     if curve is not None:
@@ -186,13 +186,13 @@ def _steps(order: dict[str, Any], told: dict[str, Any]) -> int:
     return minibatches * math.ceil(batch / timed)
 
 
-def _told(run: Measurement, arm: Arm) -> tuple[dict[str, Any], str]:
+def _told(run: Observations, arm: Arm) -> tuple[dict[str, Any], str]:
     """The recipe as an arm's workers are told it, and in words what was cut from it on a CPU.
 
     In weak scaling the batch grows with the devices, and the rate by the workload's rule, as in what is timed.
     """
-    recipe, on_cpu = _recipe(run, arm), run.config.devices.kind == "cpu"
-    batch, lr = scale(arm.mode, arm.world_size, recipe.batch, recipe.lr, run.workload(arm.workload).lr_rule)
+    recipe, on_cpu = _recipe(run, arm), run.plan.config.devices.kind == "cpu"
+    batch, lr = scale(arm.mode, arm.world_size, recipe.batch, recipe.lr, run.plan.workload(arm.workload).lr_rule)
     epochs = (on_cpu and recipe.cpu_epochs) or recipe.epochs
     samples = recipe.cpu_samples * batch // recipe.batch if on_cpu and recipe.cpu_samples else None
     cut = [f"{epochs} of {recipe.epochs} epochs"] if epochs < recipe.epochs else []

@@ -18,7 +18,7 @@ from suite.plan.cells import PLAIN, Arm, Cell, Side
 from suite.processes.failure import WorkerFailure
 from suite.records import record
 from suite.records.record import interval
-from suite.run.measurement import Measurement
+from suite.run.observations import Observations
 from suite.run.session import FIRST_STEP_TIMEOUT_S, PATIENCE, Crew, Say, Sessions
 from suite.verdict.diagnose import Growth, Point, Rounds, Waterfall, growth, waterfall
 from suite.verdict.explain import About, beside, sentence
@@ -74,27 +74,27 @@ class Target(NamedTuple):
     cell: Cell
     side: Side
 
-    def arms(self, run: Measurement) -> dict[Whose, Arm]:
+    def arms(self, run: Observations) -> dict[Whose, Arm]:
         """The trainer on one device and on k, and k independent devices."""
         own = run.compared(self.cell)[self.side]
         one, plain = cells.arm(self.side, own.trainer, self.cell, 1), cells.arm(self.side, PLAIN, self.cell)
         return {"one": one, "plain": plain, "own": own}
 
 
-def targets(run: Measurement, chosen: Iterable[Cell], sides: Sequence[Side]) -> list[Target]:
+def targets(run: Observations, chosen: Iterable[Cell], sides: Sequence[Side]) -> list[Target]:
     """The waterfalls that these cells can have; none where nobody asked."""
-    if not run.config.explain:
+    if not run.plan.config.explain:
         return []
-    several = [c for c in chosen if c.world_size > 1 and not run.config.devices.oversubscribed(c.world_size)]
+    several = [c for c in chosen if c.world_size > 1 and not run.plan.config.devices.oversubscribed(c.world_size)]
     return [Target(cell, side) for cell in several for side in sides]
 
 
-def arms(run: Measurement, wanted: Iterable[Target]) -> list[Arm]:
+def arms(run: Observations, wanted: Iterable[Target]) -> list[Arm]:
     """Everything that has to live for them."""
     return list(dict.fromkeys(arm for target in wanted for arm in target.arms(run).values()))
 
 
-def probing(run: Measurement, sessions: Sessions, wanted: Sequence[Target], say: Say) -> Callable[[Crew], None]:
+def probing(run: Observations, sessions: Sessions, wanted: Sequence[Target], say: Say) -> Callable[[Crew], None]:
     """What is done with a session's workers once its blocks are timed: rounds forwards and backwards for each.
 
     Where a pair of them would not fit into what is left of the budget the cell goes without, and says so; but not in a
@@ -102,7 +102,7 @@ def probing(run: Measurement, sessions: Sessions, wanted: Sequence[Target], say:
     """
 
     def probe(crew: Crew) -> None:
-        rng = random.Random(f"{run.order_seed} {crew.session.number}")
+        rng = random.Random(f"{run.plan.seed} {crew.session.number}")
         for target in rng.sample(wanted, len(wanted)):
             whose = target.arms(run)
             if whose["own"] in run.lost or whose["one"] in run.lost:
@@ -110,7 +110,7 @@ def probing(run: Measurement, sessions: Sessions, wanted: Sequence[Target], say:
             points = _points(run, target)
             needed_s = 3 * sum(max(WINDOW_S, sessions.step_s.get(whose["own"], 0.0)) for _ in points)
             left_s = sessions.left_s()
-            if crew.session.number >= run.config.min_sessions and needed_s > left_s:
+            if crew.session.number >= run.plan.config.min_sessions and needed_s > left_s:
                 run.unexplained[target.cell] = f"the budget did not leave the {needed_s:.0f} s it takes"
                 continue
             say(f"session {crew.session.number + 1}: where the time goes: {target.cell.id}")
@@ -122,7 +122,7 @@ def probing(run: Measurement, sessions: Sessions, wanted: Sequence[Target], say:
 class _Prober:
     """One target in one session: every variant once to warm it up, then rounds forwards and backwards in turn."""
 
-    def __init__(self, run: Measurement, crew: Crew, target: Target, whose: dict[Whose, Arm]) -> None:
+    def __init__(self, run: Observations, crew: Crew, target: Target, whose: dict[Whose, Arm]) -> None:
         self._run, self._crew, self._target, self._arms = run, crew, target, whose
         self._step_s: dict[Point, float] = {}
 
@@ -174,7 +174,7 @@ class _Prober:
         self._crew.session.probes.append(probe)
 
 
-def _points(run: Measurement, target: Target) -> list[Point]:
+def _points(run: Observations, target: Target) -> list[Point]:
     whose = target.arms(run)
     own = whose["own"]
     found: list[Point] = []
@@ -189,7 +189,7 @@ def _points(run: Measurement, target: Target) -> list[Point]:
     return found
 
 
-def waterfalls(run: Measurement, cell: Cell) -> tuple[record.WaterfallRecord, ...]:
+def waterfalls(run: Observations, cell: Cell) -> tuple[record.WaterfallRecord, ...]:
     """A cell's waterfall, and its base's where that was timed too."""
     rounds = {side: [_rounds(session.probes, cell, side) for session in run.sessions] for side in run.compared(cell)}
     grown = None
@@ -199,17 +199,17 @@ def waterfalls(run: Measurement, cell: Cell) -> tuple[record.WaterfallRecord, ..
     return tuple(_to_record(run, cell, side, found, grown) for side, found in made.items() if found is not None)
 
 
-def note(run: Measurement, cell: Cell) -> str:
+def note(run: Observations, cell: Cell) -> str:
     """Why a cell has no waterfall; empty where it has one, or needs none."""
     if cell.world_size == 1 or any(probe.cell == cell.id for session in run.sessions for probe in session.probes):
         return ""
-    if run.config.devices.oversubscribed(cell.world_size):
+    if run.plan.config.devices.oversubscribed(cell.world_size):
         return "oversubscribed devices say nothing about scaling"
     if cell in run.unexplained:
         return run.unexplained[cell]
     if cell in run.beside:
         return "beside a base only what fails is taken apart; without --scaling-against every cell is"
-    return "; ".join(cause for (arm, _), cause in run.unprobed.items() if arm == run.own(cell))
+    return "; ".join(cause for (arm, _), cause in run.unprobed.items() if arm == run.plan.own(cell))
 
 
 def _rounds(probes: Sequence[record.Probe], cell: Cell, side: Side) -> Rounds:
@@ -227,14 +227,14 @@ def _rounds(probes: Sequence[record.Probe], cell: Cell, side: Side) -> Rounds:
 
 
 def _to_record(
-    run: Measurement, cell: Cell, side: Side, made: Waterfall, grown: Growth | None
+    run: Observations, cell: Cell, side: Side, made: Waterfall, grown: Growth | None
 ) -> record.WaterfallRecord:
     target = Target(cell, side)
     own = target.arms(run)["own"]
     foreign = [c.foreign for session in run.sessions for c in session.conditions if c.foreign is not None]
     about = About(
         trainer=cells.short(own.trainer),
-        model=run.workload(cell.workload).model.rpartition(":")[2],
+        model=run.plan.workload(cell.workload).model.rpartition(":")[2],
         world_size=cell.world_size,
         batch=-(-run.orders[own]["global_batch"] // cell.world_size),
         gradient_bytes=run.gradient_bytes.get(own, 0),
@@ -251,7 +251,7 @@ def _to_record(
     )
 
 
-def _notes(run: Measurement, target: Target, made: Waterfall) -> Iterable[str]:
+def _notes(run: Observations, target: Target, made: Waterfall) -> Iterable[str]:
     """Why causes could not be told apart."""
     whose = target.arms(run)
     if any("overhead" in bar.causes and len(bar.causes) > 1 for bar in made.bars):

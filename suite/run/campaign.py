@@ -20,9 +20,9 @@ from suite.plan.cells import YARDSTICK, Arm, Cell, Side
 from suite.processes.failure import WorkerFailure
 from suite.room.check import neighbours
 from suite.room.meter import Meter
-from suite.run import accuracy, attribution, judging, plan, preparing, results, suspicion
+from suite.run import accuracy, attribution, forecast, judging, preparing, results, suspicion
 from suite.run import collectives as all_reduce
-from suite.run.measurement import Measurement
+from suite.run.observations import Observations
 from suite.run.session import Crew, Say, Sessions
 from suite.verdict import FIRST_LOOK, Outcome
 
@@ -32,7 +32,7 @@ ALONE_SHARE = 4
 MAX_SESSIONS = {"quick": 6, "full": 20}  # where nothing can be decided, more sessions only narrow the intervals
 
 
-def measure(run: Measurement, root: Path, say: Say) -> None:
+def measure(run: Observations, root: Path, say: Say) -> None:
     """Measure until every cell is decided or the budget is spent.
 
     What fails is kept in `run.lost`; what was measured before a Ctrl-C is in `run` when the KeyboardInterrupt goes on,
@@ -43,13 +43,13 @@ def measure(run: Measurement, root: Path, say: Say) -> None:
         root: the user's project; the workers may import from it and from the working directory.
         say: is told what is going on, a line at a time.
     """
-    run.neighbours = neighbours(run.config.devices)
+    run.neighbours = neighbours(run.plan.config.devices)
     for neighbour in run.neighbours:
         say(f"not alone: {neighbour}")
-    with Meter(run.config.devices) as meter, Sides(run.config.devices.kind, root) as sides:
+    with Meter(run.plan.config.devices) as meter, Sides(run.plan.config.devices.kind, root) as sides:
         campaign = _Campaign(run, sides, meter, say)
-        if run.config.against is not None:
-            campaign.compare({"base": run.config.against}, run.cells)
+        if run.plan.config.against is not None:
+            campaign.compare({"base": run.plan.config.against}, run.plan.cells)
             return
         campaign.measure_alone()
         campaign.sweep()
@@ -60,29 +60,29 @@ def measure(run: Measurement, root: Path, say: Say) -> None:
 class _Campaign:
     """The sessions of a run; they share its budget, the steps of a window, and the draw of orders."""
 
-    def __init__(self, run: Measurement, sides: Sides, meter: Meter, say: Say) -> None:
+    def __init__(self, run: Observations, sides: Sides, meter: Meter, say: Say) -> None:
         self._run, self._sides, self._say = run, sides, say
         self._rebuild = suspicion.Rebuild({}, [])
         self._begun = 0  # sessions that were over when the present part of the campaign began
-        rng = random.Random(run.order_seed)
+        rng = random.Random(run.plan.seed)
         self._sessions = Sessions(sides.pools, run.orders, rng, meter, self._left_s, self._say_left)
 
     def measure_alone(self) -> None:
         """Time every cell, what its efficiency and its speed-up need, and train."""
-        own = cells.units(self._run.cells, {})
-        yardsticks = cells.yardsticks(self._run.cells, speedup=True)
-        explained = attribution.targets(self._run, self._run.cells, ["candidate"])
+        own = cells.units(self._run.plan.cells, {})
+        yardsticks = cells.yardsticks(self._run.plan.cells, speedup=True)
+        explained = attribution.targets(self._run, self._run.plan.cells, ["candidate"])
         beside = attribution.arms(self._run, explained)
         preparing.prepare(self._run, self._sides, [*_arms(own + yardsticks), *beside], self._say)
-        if not self._run.config.calibrate:
+        if not self._run.plan.config.calibrate:
             self._rebuild = suspicion.rebuild(self._run, results.to_record(self._run))
         train = accuracy.training(self._run, self._sessions, self._say_left)
-        self._go_on(self._run.cells, yardsticks, explained, train)
+        self._go_on(self._run.plan.cells, yardsticks, explained, train)
 
     def sweep(self) -> None:
         """Time the collectives that were selected, also of the sizes that the run's gradients have."""
         run = self._run
-        if not run.sweeps:
+        if not run.plan.sweeps:
             return
         if not run.versions:  # there was no cell that would have asked
             with contextlib.suppress(WorkerFailure):  # every sweep will say for itself what is wrong
@@ -93,17 +93,17 @@ class _Campaign:
         sizes = set(run.gradient_bytes.values())
         run.collectives = all_reduce.measure(
             self._sides.pools["candidate"],
-            run.sweeps,
-            run.config.devices,
+            run.plan.sweeps,
+            run.plan.config.devices,
             self._say_left,
             gradient_bytes=sizes,
-            seed=run.order_seed,
+            seed=run.plan.seed,
         )
 
     def compare_with_accepted(self) -> None:
         """Time the cells that accepted runs have next to the rebuilt commits of those."""
         run = self._run
-        measured = [cell for cell in self._rebuild.cells if run.own(cell) not in run.lost]
+        measured = [cell for cell in self._rebuild.cells if run.plan.own(cell) not in run.lost]
         if measured:
             self._say(f"{len(measured)} cell(s) with accepted runs: rebuilding what those measured")
             self.compare(self._rebuild.bases, measured)
@@ -114,10 +114,10 @@ class _Campaign:
         run = self._run
         run.bases, run.beside, run.alone = dict(bases), list(chosen), len(run.sessions)
         units = self._units(chosen)
-        yardsticks = cells.yardsticks([cell for cell in chosen if cell in run.floors], speedup=False)
+        yardsticks = cells.yardsticks([cell for cell in chosen if cell in run.plan.floors], speedup=False)
         for side, base in bases.items():
             try:
-                run.plan += [f"{base.label}: {note}" for note in self._sides.add(side, base)]
+                run.notes += [f"{base.label}: {note}" for note in self._sides.add(side, base)]
             except CheckoutError as error:
                 failure = WorkerFailure(side, str(error))
                 run.lost |= {arm: failure for arm in _arms(units) if arm.side == side}
@@ -139,7 +139,7 @@ class _Campaign:
         preparing.prepare(run, self._sides, beside, self._say)
         alive = [arm for arm in beside if arm not in run.lost]
         cost_s = run.session_s
-        for _ in range(attribution.SESSIONS[run.config.profile]):
+        for _ in range(attribution.SESSIONS[run.plan.config.profile]):
             if self._left_s() < cost_s:
                 break
             probe = attribution.probing(run, self._sessions, wanted, self._say_left)
@@ -158,7 +158,7 @@ class _Campaign:
         self._begun, run.planned = len(run.sessions), 0
         self._show_plan(chosen, yardsticks, attribution.arms(run, explained))
         # The user's own budget is kept even when sessions turn out longer than planned.
-        hard = run.config.min_sessions == 1 and not run.config.calibrate
+        hard = run.plan.config.min_sessions == 1 and not run.plan.config.calibrate
         while units := self._units([cell for cell in chosen if self._undecided(cell)]):
             over = run.planned and len(run.sessions) - self._begun >= run.planned
             if over or (hard and run.sessions and self._left_s() < run.session_s):
@@ -168,14 +168,14 @@ class _Campaign:
             timed = _arms(units)
             units += [unit for unit in yardsticks if unit[0] not in timed and unit[0] not in run.lost]
             number = len(run.sessions) - self._begun
-            probed = explained if number < attribution.SESSIONS[run.config.profile] else []
+            probed = explained if number < attribution.SESSIONS[run.plan.config.profile] else []
             beside = [arm for arm in attribution.arms(run, probed) if arm not in run.lost]
             afterwards = [attribution.probing(run, self._sessions, probed, self._say_left)] if probed else []
             afterwards += [train] if train is not None and number == 0 else []
             self._session(units, beside, afterwards)
             if number == 0:
                 # The plan is made once, from what the first session cost and not from what it showed.
-                run.planned = run.config.calibrate or self._planned(1 + self._left_s() / run.session_s)
+                run.planned = run.plan.config.calibrate or self._planned(1 + self._left_s() / run.session_s)
 
     def _session(
         self, units: Sequence[tuple[Arm, ...]], beside: Sequence[Arm], afterwards: Sequence[Callable[[Crew], None]]
@@ -185,7 +185,8 @@ class _Campaign:
             self._sessions.run(units, beside, afterwards)
         finally:  # what an interrupted session has timed is kept as well
             run.sessions.append(self._sessions.current)
-            run.steps, run.gradient_bytes = self._sessions.steps, self._sessions.gradient_bytes
+            run.steps |= self._sessions.steps
+            run.gradient_bytes |= self._sessions.gradient_bytes
             failures = self._sessions.current.failures
             if units:
                 run.lost |= failures
@@ -197,21 +198,21 @@ class _Campaign:
         arms = [arm for arm in (*_arms([*self._units(chosen), *yardsticks]), *beside) if arm in run.orders]
         if not arms:
             return
-        each_s = plan.session_s(run, arms, self._sides.clerk("candidate").start_s)
-        planned = run.config.calibrate or self._planned(self._left_s() / each_s)
-        for line in plan.lines(run, planned, each_s):
-            run.plan.append(line)
+        each_s = forecast.session_s(run, arms, self._sides.clerk("candidate").start_s)
+        planned = run.plan.config.calibrate or self._planned(self._left_s() / each_s)
+        for line in forecast.lines(run, planned, each_s):
+            run.notes.append(line)
             self._say(line)
 
     def _planned(self, affordable: float) -> int:
         """Sessions that this part of the campaign can have, where the budget allows so many."""
         run = self._run
-        affordable = max(run.config.min_sessions, int(affordable))
+        affordable = max(run.plan.config.min_sessions, int(affordable))
         if run.bases:
             return affordable
         if self._rebuild.cells:
             return min(max(1, affordable // ALONE_SHARE), FIRST_LOOK)
-        return min(affordable, MAX_SESSIONS[run.config.profile])
+        return min(affordable, MAX_SESSIONS[run.plan.config.profile])
 
     def _failed(self, cell: Cell) -> bool:
         outcome, _ = judging.combined(judging.checks(self._run, cell))
@@ -221,7 +222,7 @@ class _Campaign:
         run = self._run
         if any(arm in run.lost for arm in run.compared(cell).values()):
             return False
-        if run.config.calibrate or not run.bases:
+        if run.plan.config.calibrate or not run.bases:
             return True
         # Accepted runs and accuracies say the same after every session; what is beside the cell is asked.
         checks = [check for check in judging.checks(run, cell) if check.rule in judging.BY_SESSION]
@@ -242,14 +243,14 @@ class _Campaign:
         return any(arm.id not in timed for arm in unit)
 
     def _left_s(self) -> float:
-        return self._run.config.budget_s - self._run.elapsed_s - self._reserved_s
+        return self._run.plan.config.budget_s - self._run.plan.elapsed_s - self._reserved_s
 
     @property
     def _reserved_s(self) -> float:
         """For sweeps that are still to come."""
         if self._run.collectives:
             return 0.0
-        return all_reduce.COST_S * len({sweep.world_size for sweep in self._run.sweeps})
+        return all_reduce.COST_S * len({sweep.world_size for sweep in self._run.plan.sweeps})
 
     def _say_left(self, what: str) -> None:
         run = self._run

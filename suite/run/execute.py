@@ -15,7 +15,8 @@ from suite.records import baselines, calibration
 from suite.records.record import CellRecord, CollectiveRecord, Record, RecordError, write_atomically
 from suite.render import job_summary, pages
 from suite.run import campaign, collectives, machine, results
-from suite.run.measurement import Measurement
+from suite.run.observations import Observations
+from suite.run.plan import plan_here
 from suite.run.session import Say
 
 
@@ -39,14 +40,14 @@ class RunResult:
     Attributes:
         record: all that it found.
         folder: where the record and the pages are.
-        measurement: what was measured.
+        observations: what the record was made from.
         accepted: what became of `--scaling-accept`, in words; empty where nothing was asked.
         job_summary: where the summary was published, in words; empty where nowhere.
     """
 
     record: Record
     folder: Path
-    measurement: Measurement
+    observations: Observations
     accepted: str = ""
     job_summary: str = ""
 
@@ -84,33 +85,31 @@ def execute(
         RecordError: the accepted baseline or the calibration cannot be read, or no report folder made.
         ValueError: two floors hold for a cell and none is more specific. Both come before anything is measured.
     """
-    about = machine.describe(config.devices)
-    measurement = Measurement(
+    key = machine.describe(config.devices).key
+    plan = plan_here(
         config,
-        list(cells),
-        about,
-        *machine.git_state(config.root),
-        baseline=baselines.read(config.report_dir, about.key),
-        calibration=calibration.read(config.report_dir, about.key),
+        cells,
+        baseline=baselines.read(config.report_dir, key),
+        calibration=calibration.read(config.report_dir, key),
         floors=floors.resolve(config.floors, cells, config.devices.oversubscribed),
-        sweeps=list(sweeps),
-        main=machine.main_branch(config.root),
+        sweeps=sweeps,
     )
-    runs = config.report_dir / about.key / "runs"
+    run = Observations(plan)
+    runs = config.report_dir / key / "runs"
     try:
-        folder = _new_folder(runs / measurement.run_id)
+        folder = _new_folder(runs / plan.run_id)
     except OSError as error:
         raise RecordError(f"{runs}: {error.strerror}; choose another --scaling-report-dir") from error
     try:
-        campaign.measure(measurement, config.root, say)
+        campaign.measure(run, config.root, say)
     except KeyboardInterrupt:
-        measurement.interrupted = True
+        run.interrupted = True
         raise
     finally:
-        result = RunResult(results.to_record(measurement), folder, measurement)
+        result = RunResult(results.to_record(run), folder, run)
         keep(result)
         write_atomically(folder / "record.json", result.record.model_dump_json(indent=1) + "\n")
-        pages.write_run(folder, result.record, measurement.baseline)
+        pages.write_run(folder, result.record, plan.baseline)
         summary = folder / pages.SUMMARY
         result.job_summary = job_summary.publish(summary.read_text(encoding="utf-8"), summary)
     if config.accept:

@@ -20,7 +20,7 @@ from suite.plan import cells
 from suite.plan.cells import Cell, Side
 from suite.records.record import CheckRecord, interval
 from suite.run import accuracy, samples
-from suite.run.measurement import Measurement
+from suite.run.observations import Observations
 from suite.verdict import Outcome, Verdict, metrics
 from suite.verdict.floor import floor
 
@@ -28,22 +28,22 @@ BY_SESSION = ("time", "drift", "floor")  # the rules that a further session may 
 GRAVEST_FIRST = (Outcome.FAIL, Outcome.INCONCLUSIVE, Outcome.PASS)
 
 
-def comparisons(run: Measurement) -> int:
+def comparisons(run: Observations) -> int:
     """How many things in the run can fail. Strong and weak on one device are one arm, and so one comparison."""
-    own = {run.own(cell) for cell in run.cells}
-    sides = 1 if run.config.against is not None else 2 if run.baseline.runs else 0
-    return max(1, sides * len(own) + len(run.floors) + len(accuracy.wanted_pairs(run)))
+    own = {run.plan.own(cell) for cell in run.plan.cells}
+    sides = 1 if run.plan.config.against is not None else 2 if run.plan.baseline.runs else 0
+    return max(1, sides * len(own) + len(run.plan.floors) + len(accuracy.wanted_pairs(run)))
 
 
-def beside(run: Measurement, cell: Cell, side: Side) -> Verdict:
+def beside(run: Observations, cell: Cell, side: Side) -> Verdict:
     """A cell's verdict against a base in the run."""
-    arms, spread = run.compared(cell), run.spread(cell)
+    arms, spread = run.compared(cell), run.plan.spread(cell)
     rounds = samples.contrast(run, arms["candidate"], arms[side])
     learned = None if spread is None else verdict.Learned(spread.tau**2, spread.tau2_var)
-    return verdict.paired(rounds, run.config.tolerance, comparisons(run), run.planned, run.session_s, learned)
+    return verdict.paired(rounds, run.plan.config.tolerance, comparisons(run), run.planned, run.session_s, learned)
 
 
-def checks(run: Measurement, cell: Cell) -> tuple[CheckRecord, ...]:
+def checks(run: Observations, cell: Cell) -> tuple[CheckRecord, ...]:
     """What every rule that applies to a cell has found so far."""
     found = [
         _beside(run, cell, side)
@@ -51,7 +51,7 @@ def checks(run: Measurement, cell: Cell) -> tuple[CheckRecord, ...]:
         if cell in run.beside and run.compared(cell)[side] not in run.lost
     ]
     found += run.stored.get(cell, ())
-    if cell in run.floors:
+    if cell in run.plan.floors:
         found.append(_floor(run, cell))
     return (*found, *accuracy.checks(run, cell, comparisons(run)))
 
@@ -67,7 +67,7 @@ def combined(checks: Sequence[CheckRecord]) -> tuple[Outcome, str]:
     return Outcome.NO_BASELINE, "; ".join(["there is nothing to compare with", *(check.reason for check in counting)])
 
 
-def warning(run: Measurement, cell: Cell) -> str:
+def warning(run: Observations, cell: Cell) -> str:
     """In words, if efficiency fell because one device became faster and not because k became slower; else empty."""
     if cell.world_size == 1 or "base" not in run.bases or cell not in run.beside:
         return ""
@@ -79,12 +79,15 @@ def warning(run: Measurement, cell: Cell) -> str:
     if len(widened) < verdict.FIRST_LOOK or beside(run, cell, "base").outcome is not Outcome.PASS:
         return ""
     mean, error = metrics.mean_and_standard_error(widened)
-    if mean - metrics.t_quantile(len(widened) - 1, 0.95) * error <= 0 or mean < math.log1p(run.config.tolerance) / 2:
+    if (
+        mean - metrics.t_quantile(len(widened) - 1, 0.95) * error <= 0
+        or mean < math.log1p(run.plan.config.tolerance) / 2
+    ):
         return ""
     return f"efficiency is {-math.expm1(-mean):.1%} below the base's: the gap widened, nothing is slower"
 
 
-def _beside(run: Measurement, cell: Cell, side: Side) -> CheckRecord:
+def _beside(run: Observations, cell: Cell, side: Side) -> CheckRecord:
     found = beside(run, cell, side)
     return CheckRecord(
         rule="time" if side == "base" else "drift",
@@ -95,11 +98,11 @@ def _beside(run: Measurement, cell: Cell, side: Side) -> CheckRecord:
     )
 
 
-def _floor(run: Measurement, cell: Cell) -> CheckRecord:
-    minimum, own = run.floors[cell].efficiency, run.own(cell)
+def _floor(run: Observations, cell: Cell) -> CheckRecord:
+    minimum, own = run.plan.floors[cell].efficiency, run.plan.own(cell)
     one = cells.arm(own.side, own.trainer, cell, 1)
     planned = run.alone + run.planned
     logs = samples.log_efficiencies(run, own, one, cell.mode)[: planned or None]
-    found = floor(logs, minimum, comparisons(run), planned, run.session_s, tolerance=run.config.tolerance)
+    found = floor(logs, minimum, comparisons(run), planned, run.session_s, tolerance=run.plan.config.tolerance)
     reason = f"efficiency: its one-device arm failed: {run.lost[one].cause}" if one in run.lost else found.reason
     return CheckRecord(rule="floor", against=f"efficiency {minimum:g}", outcome=found.outcome, reason=reason)

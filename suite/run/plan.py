@@ -1,69 +1,109 @@
-"""What a run is going to do, said before it does it: cells, minutes, and the slowdown it can promise to find.
-
-The first forecast is made from what starting one worker took; the number of sessions that counts, for the error spent
-at each look, is fixed when the first session has shown what one costs.
-"""
+"""What one run is to measure, and what was known before its first process started. Nothing here changes afterwards."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
-from suite.plan.cells import Arm
-from suite.records.calibration import POWER, promise
-from suite.room.quiet import available_cores
-from suite.run import accuracy, judging
-from suite.run.measurement import Measurement
-from suite.run.session import MEASURE_SHARE, processes
+from suite.plan import cells
+from suite.plan.cells import Arm, Cell
+from suite.plan.collectives import CollectiveCell
+from suite.plan.config import Config
+from suite.plan.floors import Floor
+from suite.plan.workloads import Workload
+from suite.records import record
+from suite.records.baselines import Baseline
+from suite.records.calibration import Calibration, Found, Spread
+from suite.run import machine
 
-# A worker with a process group loads torch's compiler as well, which takes a little longer than torch.
-COMPILER_COST = 1.3
-ENDING_S = 1.5  # warming up and letting go
 
+@dataclass(frozen=True)
+class Plan:
+    """One run before it begins.
 
-def session_s(run: Measurement, arms: Sequence[Arm], start_s: float) -> float:
-    """Wall seconds that a session will take, roughly.
-
-    Args:
-        run: the arms' orders are known.
-        arms: what a session times; arms of one trainer and world size share their processes.
-        start_s: that one worker took, from its launch to its first answer.
+    Attributes:
+        config: what the user decided.
+        cells: those that pytest selected.
+        machine: the hardware and the host.
+        commit, dirty: of the user's project.
+        baseline: the accepted one of this machine.
+        calibration: how this machine differs from itself, where that was measured.
+        main: the branch that changes of the project go to; empty where that is not known.
+        floors: the least efficiency of the cells that have one.
+        sweeps: collectives that pytest selected.
+        seed: draws the order in which arms are timed.
+        started: when the run began.
     """
-    groups = {(arm.side, arm.trainer, arm.workload, arm.world_size): run.orders[arm] for arm in arms}
-    costs = (processes(order) * (1 + COMPILER_COST * (order["processes"] == "per-device")) for order in groups.values())
-    return float(sum(costs)) * start_s / max(1, len(available_cores())) * (1 + MEASURE_SHARE) + ENDING_S
+
+    config: Config
+    cells: tuple[Cell, ...]
+    machine: record.Machine
+    commit: str
+    dirty: bool
+    baseline: Baseline
+    calibration: Calibration | None = None
+    main: str = ""
+    floors: Mapping[Cell, Floor] = field(default_factory=dict)
+    sweeps: tuple[CollectiveCell, ...] = ()
+    seed: int = field(default_factory=lambda: random.SystemRandom().randrange(2**31))
+    started: datetime = field(default_factory=lambda: datetime.now(UTC))
+    _begun: float = field(default_factory=time.monotonic)
+
+    @property
+    def run_id(self) -> str:
+        """When the run began (UTC) and on which commit; the name of its folder."""
+        return f"{self.started.astimezone(UTC):%Y%m%dT%H%M%SZ}-{self.commit[:7]}"
+
+    @property
+    def elapsed_s(self) -> float:
+        """Wall seconds since the run began, starts included."""
+        return time.monotonic() - self._begun
+
+    def workload(self, name: str) -> Workload:
+        """Return a workload of this run by its name."""
+        return next(workload for workload in self.config.workloads if workload.name == name)
+
+    def calibrated(self, cell: Cell) -> Found | None:
+        """Return how a cell differs from itself on this host, and whose figure that is; None without a calibration."""
+        if self.calibration is None or self.calibration.host != self.machine.host:
+            return None
+        workload = self.workload(cell.workload)
+        return self.calibration.spread(cell.trainer, workload.hash, cell.mode, cell.world_size)
+
+    def spread(self, cell: Cell) -> Spread | None:
+        """Return how a cell differs from itself on this host; None without a calibration."""
+        calibrated = self.calibrated(cell)
+        return None if calibrated is None else calibrated.spread
+
+    def own(self, cell: Cell) -> Arm:
+        """Return the arm whose time is the cell's."""
+        return cells.arm("candidate", cell.trainer, cell)
 
 
-def lines(run: Measurement, planned: int, each_s: float) -> list[str]:
-    """The plan in sentences.
-
-    Args:
-        run: before its first session.
-        planned: sessions.
-        each_s: wall seconds of one.
-    """
-    comparisons = judging.comparisons(run)
-    beside = f" beside {', '.join(base.label for base in run.bases.values())}" if run.bases else ""
-    minutes = (run.elapsed_s + planned * each_s) / 60
-    training_s = accuracy.allowed_s(run, run.config.budget_s - run.elapsed_s)
-    training = f", and at most {training_s / 60:.1f} min of training" if accuracy.wanted_pairs(run) else ""
-    first = (
-        f"plan: {len(run.beside) or len(run.cells)} cell(s){beside}, about {planned} session(s) of {each_s:.0f} s, "
-        f"{minutes:.1f} min in all{training} (budget {run.config.budget_s / 60:.1f} min); "
-        f"{comparisons} thing(s) can fail"
+def plan_here(
+    config: Config,
+    cells: Sequence[Cell],
+    *,
+    baseline: Baseline | None = None,
+    calibration: Calibration | None = None,
+    floors: Mapping[Cell, Floor] | None = None,
+    sweeps: Sequence[CollectiveCell] = (),
+) -> Plan:
+    """Return the plan of a run on this machine and on the commit that is checked out here."""
+    about = machine.describe(config.devices)
+    commit, dirty = machine.git_state(config.root)
+    return Plan(
+        config=config,
+        cells=tuple(cells),
+        machine=about,
+        commit=commit,
+        dirty=dirty,
+        baseline=baseline or Baseline(machine_key=about.key),
+        calibration=calibration,
+        main=machine.main_branch(config.root),
+        floors=floors or {},
+        sweeps=tuple(sweeps),
     )
-    return [first, _promise(run, comparisons, planned)] if run.bases and not run.config.calibrate else [first]
-
-
-def _promise(run: Measurement, comparisons: int, planned: int) -> str:
-    """The largest over its cells of the smallest slowdown that is found."""
-    known = [calibrated for calibrated in map(run.calibrated, run.beside) if calibrated is not None]
-    if len(known) < len(run.beside):
-        return "plan: what slowdown it can promise is not known here: python -m suite calibrate measures that"
-    sds = [calibrated.spread.session_sd for calibrated in known]
-    found = max(promise(session_sd, comparisons, planned, run.config.tolerance) for session_sd in sds)
-    if not math.isfinite(found) or found > 1:
-        return "plan: at this budget no slowdown is sure to be found; raise it"
-    notes = "".join(f"; {note}" for note in dict.fromkeys(calibrated.note for calibrated in known if calibrated.note))
-    surely = f"a slowdown of {found:.1%} or more is found with {POWER:.0%} probability"
-    return f"plan: {surely}, by this machine's calibration{notes}"

@@ -16,13 +16,13 @@ from suite.plan.cells import PLAIN, Arm
 from suite.processes.failure import WorkerFailure
 from suite.room.quiet import available_cores
 from suite.run import accuracy
-from suite.run.measurement import Measurement
+from suite.run.observations import Observations
 from suite.run.session import Say
 
 TIMEOUT_S = 900.0  # for a dataset
 
 
-def prepare(run: Measurement, sides: Sides, arms: Sequence[Arm], say: Say) -> None:
+def prepare(run: Observations, sides: Sides, arms: Sequence[Arm], say: Say) -> None:
     """Make these arms ready to be timed: fills `run.orders`, or `run.lost` where one cannot be.
 
     Args:
@@ -43,7 +43,7 @@ def prepare(run: Measurement, sides: Sides, arms: Sequence[Arm], say: Say) -> No
                 run.lost[arm] = WorkerFailure(arm.side, str(error))
 
 
-def _describe(run: Measurement, sides: Sides, arms: Sequence[Arm], say: Say) -> None:
+def _describe(run: Observations, sides: Sides, arms: Sequence[Arm], say: Say) -> None:
     """A trainer that cannot be used, or ends its worker by being imported, costs its own cells."""
     say("asking a worker about versions and trainers")
     alive = [arm for arm in arms if arm not in run.lost]
@@ -60,19 +60,19 @@ def _describe(run: Measurement, sides: Sides, arms: Sequence[Arm], say: Say) -> 
             run.lost |= {arm: failure for arm in arms if (arm.side, arm.trainer) == (side, trainer)}
 
 
-def _load(run: Measurement, sides: Sides, arms: Sequence[Arm], say: Say) -> None:
+def _load(run: Observations, sides: Sides, arms: Sequence[Arm], say: Say) -> None:
     """Datasets are the candidate's, for both sides: the same bytes."""
     trained = {pair.workload for pair in accuracy.wanted_pairs(run)}
     wanted: dict[str, set[str]] = {}
-    for workload in map(run.workload, dict.fromkeys(cell.workload for cell in run.cells)):
+    for workload in map(run.plan.workload, dict.fromkeys(cell.workload for cell in run.plan.cells)):
         wanted.setdefault(workload.dataset, set()).add(workload.name)
-        if workload.accuracy is not None and (workload.name in trained or run.config.against is None):
+        if workload.accuracy is not None and (workload.name in trained or run.plan.config.against is None):
             wanted.setdefault(workload.accuracy.dataset, set()).add(workload.name)
     for name, users in wanted.items():
         if name in run.datasets:
             continue
         say(f"loading the dataset {name}")
-        kept, root = str(sides.folder / f"dataset-{len(run.datasets)}"), str(run.config.data_root)
+        kept, root = str(sides.folder / f"dataset-{len(run.datasets)}"), str(run.plan.config.data_root)
         ask = sides.clerk("candidate").ask
         try:
             run.datasets[name] = ask("prepare", TIMEOUT_S, dataset=name, data_root=root, folder=kept)
@@ -80,8 +80,8 @@ def _load(run: Measurement, sides: Sides, arms: Sequence[Arm], say: Say) -> None
             run.lost |= {arm: failure for arm in arms if arm.workload in users}
 
 
-def _order(run: Measurement, sides: Sides, arm: Arm) -> dict[str, Any]:
-    devices, workload = run.config.devices, run.workload(arm.workload)
+def _order(run: Observations, sides: Sides, arm: Arm) -> dict[str, Any]:
+    devices, workload = run.plan.config.devices, run.plan.workload(arm.workload)
     names, about = devices.names[: arm.world_size], run.trainers[arm.side, arm.trainer]
     located = workload.model_copy(update={"model": sides.locate(arm.side, workload.model)})
     return cells.describe(

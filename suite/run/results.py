@@ -9,33 +9,33 @@ from suite.plan.cells import YARDSTICK, Arm, Cell, Side
 from suite.records import record
 from suite.records.record import CellRecord, IntervalRecord
 from suite.run import accuracy, attribution, judging, samples
-from suite.run.measurement import Measurement
+from suite.run.observations import Observations
 from suite.verdict import Outcome, metrics
 
 
-def to_record(run: Measurement) -> record.Record:
+def to_record(run: Observations) -> record.Record:
     """The record of the run, or of what there is of it so far."""
-    used = {cell.workload: run.workload(cell.workload) for cell in run.cells}
+    used = {cell.workload: run.plan.workload(cell.workload) for cell in run.plan.cells}
     datasets = {
         name: run.datasets[workload.dataset] for name, workload in used.items() if workload.dataset in run.datasets
     }
     return record.Record(
-        run_id=run.run_id,
-        started_utc=run.started.isoformat(timespec="seconds"),
-        wall_s=round(run.elapsed_s, 3),
+        run_id=run.plan.run_id,
+        started_utc=run.plan.started.isoformat(timespec="seconds"),
+        wall_s=round(run.plan.elapsed_s, 3),
         interrupted=run.interrupted,
-        settings=tuple(run.config.header()),
-        repeat=run.config.repeat,
-        tolerance=run.config.tolerance,
-        against=run.config.against and run.config.against.label,
+        settings=tuple(run.plan.config.header()),
+        repeat=run.plan.config.repeat,
+        tolerance=run.plan.config.tolerance,
+        against=run.plan.config.against and run.plan.config.against.label,
         bases=tuple(_base(run, side) for side in run.bases),
         planned=run.planned,
-        plan=tuple(run.plan),
+        plan=tuple(run.notes),
         neighbours=tuple(run.neighbours),
-        seed=run.order_seed,
-        machine=run.machine,
+        seed=run.plan.seed,
+        machine=run.plan.machine,
         environment=record.Environment(
-            versions=run.versions.get("candidate", {}), commit=run.commit, dirty=run.dirty, main=run.main
+            versions=run.versions.get("candidate", {}), commit=run.plan.commit, dirty=run.plan.dirty, main=run.plan.main
         ),
         workloads=used,
         workload_hashes={name: workload.hash for name, workload in used.items()},
@@ -44,13 +44,13 @@ def to_record(run: Measurement) -> record.Record:
         arms=tuple(_arm(run, arm) for arm in run.steps),
         sessions=tuple(session.to_record() for session in run.sessions),
         accuracies=tuple(run.accuracies),
-        cells=tuple(_cell(run, cell) for cell in run.cells),
+        cells=tuple(_cell(run, cell) for cell in run.plan.cells),
         collectives=run.collectives,
     )
 
 
-def _cell(run: Measurement, cell: Cell) -> CellRecord:
-    oversubscribed = run.config.devices.oversubscribed(cell.world_size)
+def _cell(run: Observations, cell: Cell) -> CellRecord:
+    oversubscribed = run.plan.config.devices.oversubscribed(cell.world_size)
     about = {"id": cell.id, "trainer": cell.trainer, "workload": cell.workload, "mode": cell.mode}
     fixed = {**about, "world_size": cell.world_size, "oversubscribed": oversubscribed}
     if failure := run.failure(cell):
@@ -88,17 +88,17 @@ def _cell(run: Measurement, cell: Cell) -> CellRecord:
     return CellRecord.model_validate({**fixed, "outcome": outcome, "reason": reason, **figures})
 
 
-def _base(run: Measurement, side: Side) -> record.BaseRecord:
+def _base(run: Observations, side: Side) -> record.BaseRecord:
     base = run.bases[side]
     return record.BaseRecord(
         side=side, kind=base.kind, label=base.label, commit=base.commit, versions=run.versions.get(side, {})
     )
 
 
-def _efficiency(run: Measurement, cell: Cell, own: Arm) -> tuple[IntervalRecord | None, str]:
+def _efficiency(run: Observations, cell: Cell, own: Arm) -> tuple[IntervalRecord | None, str]:
     if cell.world_size == 1:
-        return None, "needs 2 devices" if len(run.config.devices.names) < 2 else ""
-    if run.config.devices.oversubscribed(cell.world_size):
+        return None, "needs 2 devices" if len(run.plan.config.devices.names) < 2 else ""
+    if run.plan.config.devices.oversubscribed(cell.world_size):
         return None, "oversubscribed"
     one = cells.arm("candidate", cell.trainer, cell, 1)
     if one in run.lost:
@@ -107,7 +107,7 @@ def _efficiency(run: Measurement, cell: Cell, own: Arm) -> tuple[IntervalRecord 
     return _from_logs(logs), "" if logs else "needs world size 1 in the run"
 
 
-def _speedup(run: Measurement, cell: Cell, own: Arm) -> IntervalRecord | None:
+def _speedup(run: Observations, cell: Cell, own: Arm) -> IntervalRecord | None:
     plain = cells.arm("candidate", YARDSTICK, cell, 1)
     logs = [
         metrics.log_speedup(ratio, 0.0, cell.mode, cell.world_size) for ratio in samples.log_ratios(run, plain, own)
@@ -120,7 +120,7 @@ def _from_logs(logs: Sequence[float]) -> IntervalRecord | None:
     return None if found is None else record.interval(found)
 
 
-def _arm(run: Measurement, arm: Arm) -> record.ArmRecord:
+def _arm(run: Observations, arm: Arm) -> record.ArmRecord:
     order = run.orders[arm]
     return record.ArmRecord(
         id=arm.id,

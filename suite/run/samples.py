@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from suite.plan.cells import Arm
-from suite.run.measurement import Measurement
+from suite.run.observations import Observations
 from suite.run.session import Session
 from suite.verdict import metrics
 
@@ -24,13 +24,13 @@ def rounds(session: Session, arm: Arm, steps: int) -> dict[tuple[int, int], floa
     }
 
 
-def over_sessions(run: Measurement, arm: Arm) -> list[float]:
+def over_sessions(run: Observations, arm: Arm) -> list[float]:
     """ln(seconds a step) of an arm, one value a session."""
     per_session = [rounds(session, arm, run.steps[arm]) for session in run.sessions if arm in run.steps]
     return [metrics.location(list(found.values())) for found in per_session if found]
 
 
-def step_samples_s(run: Measurement, arm: Arm) -> list[float]:
+def step_samples_s(run: Observations, arm: Arm) -> list[float]:
     """Seconds a step of every window of an arm, in the order they were timed, disturbed or not."""
     return [
         max(window.duration_ns) / run.steps[arm] / 1e9
@@ -40,7 +40,7 @@ def step_samples_s(run: Measurement, arm: Arm) -> list[float]:
     ]
 
 
-def by_session(run: Measurement, minuend: Arm, subtrahend: Arm) -> dict[int, list[float]]:
+def by_session(run: Observations, minuend: Arm, subtrahend: Arm) -> dict[int, list[float]]:
     """ln(t_minuend / t_subtrahend) of every round, in which both were timed next to each other, by session number.
 
     A block visits its arms forwards and then backwards, so it holds two rounds, and their order cancels. A base that
@@ -58,7 +58,7 @@ def by_session(run: Measurement, minuend: Arm, subtrahend: Arm) -> dict[int, lis
     return found
 
 
-def contrast(run: Measurement, minuend: Arm, subtrahend: Arm) -> list[list[float]]:
+def contrast(run: Observations, minuend: Arm, subtrahend: Arm) -> list[list[float]]:
     """The same, a list a session."""
     return list(by_session(run, minuend, subtrahend).values())
 
@@ -68,12 +68,12 @@ def _nearest(window: tuple[int, int], others: Iterable[tuple[int, int]]) -> tupl
     return min((other for other in others if other[0] == window[0]), key=lambda other: abs(other[1] - window[1]))
 
 
-def log_ratios(run: Measurement, minuend: Arm, subtrahend: Arm) -> list[float]:
+def log_ratios(run: Observations, minuend: Arm, subtrahend: Arm) -> list[float]:
     """The same, one value a session."""
     return [metrics.location(pairs) for pairs in contrast(run, minuend, subtrahend)]
 
 
-def log_efficiencies(run: Measurement, arm: Arm, one: Arm, mode: str) -> list[float]:
+def log_efficiencies(run: Observations, arm: Arm, one: Arm, mode: str) -> list[float]:
     """Ln E_k of an arm, one value a session.
 
     Args:

@@ -19,7 +19,7 @@ from suite.records import baselines
 from suite.records.baselines import AcceptedRun
 from suite.records.record import CheckRecord, Record, interval
 from suite.run import judging
-from suite.run.measurement import Measurement
+from suite.run.observations import Observations
 from suite.verdict import Outcome
 from suite.verdict.stored import Difference, RunSpread, difference
 
@@ -37,7 +37,7 @@ class Rebuild(NamedTuple):
     cells: list[Cell]
 
 
-def rebuild(run: Measurement, draft: Record) -> Rebuild:
+def rebuild(run: Observations, draft: Record) -> Rebuild:
     """What is measured beside which cells. Those of one run share its bases, so the bases of most cells are taken.
 
     Args:
@@ -45,9 +45,9 @@ def rebuild(run: Measurement, draft: Record) -> Rebuild:
         draft: the record of it so far.
     """
     missing, groups = _missing(run), list[Rebuild]()
-    for number, cell in enumerate(run.cells):
-        newest = _base("accepted", run.baseline.latest(draft.cells[number], draft))
-        pin = _base("pinned", run.baseline.pinned(draft.cells[number], draft))
+    for number, cell in enumerate(run.plan.cells):
+        newest = _base("accepted", run.plan.baseline.latest(draft.cells[number], draft))
+        pin = _base("pinned", run.plan.baseline.pinned(draft.cells[number], draft))
         bases: dict[Side, Base] = {}
         if newest and not missing(newest.commit):
             bases["base"] = newest
@@ -60,7 +60,7 @@ def rebuild(run: Measurement, draft: Record) -> Rebuild:
     return max((group for group in groups if group.bases), key=lambda group: len(group.cells), default=Rebuild({}, []))
 
 
-def hold_against_stored(run: Measurement, draft: Record) -> None:
+def hold_against_stored(run: Observations, draft: Record) -> None:
     """Show what the accepted runs say of every measured cell; fills `run.stored`.
 
     A check counts, as INCONCLUSIVE, where the commit behind it was not measured beside the cell, and where versions
@@ -72,21 +72,21 @@ def hold_against_stored(run: Measurement, draft: Record) -> None:
         draft: the record of it.
     """
     missing = _missing(run)
-    for cell, found in zip(run.cells, draft.cells, strict=True):
-        accepted = run.baseline.comparable(found, draft)
+    for cell, found in zip(run.plan.cells, draft.cells, strict=True):
+        accepted = run.plan.baseline.comparable(found, draft)
         if found.sec_per_epoch is None or not accepted:
             continue
         own, learned = baselines.measured(found, draft), _run_spread(run, cell)
-        newest, pin = run.baseline.latest(found, draft), run.baseline.pin(found, draft)
+        newest, pin = run.plan.baseline.latest(found, draft), run.plan.baseline.pin(found, draft)
         why = _open(run, cell, newest, missing) or _changed(run, cell, newest)
         checks = [_check(ACCEPTED, difference(own, accepted, learned), why)]
         if pin is not None:
-            why = _open(run, cell, run.baseline.pinned(found, draft), missing)
+            why = _open(run, cell, run.plan.baseline.pinned(found, draft), missing)
             checks.append(_check(PINNED, difference(own, accepted, learned, pin), why))
         run.stored[cell] = tuple(checks)
 
 
-def _missing(run: Measurement) -> _Find:
+def _missing(run: Observations) -> _Find:
     """Tells why a commit cannot be rebuilt here; "" where it can. Git is asked once for each."""
 
     @cache
@@ -94,7 +94,7 @@ def _missing(run: Measurement) -> _Find:
         if commit is None or not FULL_NAME.fullmatch(commit):
             return f"{commit!r} is not the full name of a commit"
         try:
-            of_ref(commit, run.config.root)
+            of_ref(commit, run.plan.config.root)
         except ValueError as error:
             return str(error)
         return ""
@@ -108,7 +108,7 @@ def _base(what: str, accepted: AcceptedRun | None) -> Base | None:
     return Base("ref", f"the {what} run {accepted.run_id}, rebuilt", commit=accepted.environment.commit)
 
 
-def _open(run: Measurement, cell: Cell, accepted: AcceptedRun | None, missing: _Find) -> str:
+def _open(run: Observations, cell: Cell, accepted: AcceptedRun | None, missing: _Find) -> str:
     """Why an accepted run was not measured beside a cell, and what to do; "" where it was."""
     nothing, it = "figures of other times decide nothing, and", accepted and f"the commit of run {accepted.run_id}"
     if accepted is None:
@@ -125,7 +125,7 @@ def _open(run: Measurement, cell: Cell, accepted: AcceptedRun | None, missing: _
     return ""
 
 
-def _changed(run: Measurement, cell: Cell, newest: AcceptedRun | None) -> str:
+def _changed(run: Observations, cell: Cell, newest: AcceptedRun | None) -> str:
     """Which versions differ from those of the newest accepted run, where the code beside it is not slower; or ""."""
     side = next((side for side, base in run.bases.items() if newest and base.commit == newest.environment.commit), None)
     if newest is None or side is None or judging.beside(run, cell, side).outcome is not Outcome.PASS:
@@ -139,9 +139,9 @@ def _changed(run: Measurement, cell: Cell, newest: AcceptedRun | None) -> str:
     )
 
 
-def _run_spread(run: Measurement, cell: Cell) -> RunSpread | None:
+def _run_spread(run: Observations, cell: Cell) -> RunSpread | None:
     """How runs of a cell differ on this machine, as far as a calibration's sessions show it."""
-    spread = run.spread(cell)
+    spread = run.plan.spread(cell)
     return None if spread is None or not spread.unpaired_sd else RunSpread(spread.unpaired_sd, spread.sessions - 1)
 
 

@@ -21,7 +21,7 @@ from suite.processes.pool import Group
 from suite.records.sweep import Setting, Trained
 from suite.run import preparing
 from suite.run.learning import learn
-from suite.run.measurement import Measurement
+from suite.run.observations import Observations
 from suite.run.session import FIRST_STEP_TIMEOUT_S, PATIENCE, Say, processes
 
 LEAST_EPOCH_S = 20.0  # a deadline is for what hangs and not for what is slow
@@ -35,7 +35,7 @@ class GivenUp(Exception):
 class Trainings:
     """The workers of a sweep. Use it as a context manager: leaving it leaves no process and no folder behind."""
 
-    def __init__(self, run: Measurement, root: Path, epochs: int, warmup_epochs: int) -> None:
+    def __init__(self, run: Observations, root: Path, epochs: int, warmup_epochs: int) -> None:
         """Start the launcher.
 
         Args:
@@ -45,7 +45,7 @@ class Trainings:
             warmup_epochs: in which the rate climbs, where a setting wants that.
         """
         self._run, self._epochs, self._warmup_epochs = run, epochs, warmup_epochs
-        self._sides = Sides(run.config.devices.kind, root)
+        self._sides = Sides(run.plan.config.devices.kind, root)
         self._groups: dict[int, Group] = {}
         self._started = 0
         self._step_s: dict[tuple[int, int], float] = {}
@@ -68,7 +68,7 @@ class Trainings:
         Raises:
             WorkerFailure: the trainer or the dataset cannot be used.
         """
-        arms = [_arm(cell) for cell in self._run.cells]
+        arms = [_arm(cell) for cell in self._run.plan.cells]
         preparing.prepare(self._run, self._sides, arms, say)
         for failure in self._run.lost.values():
             raise failure
@@ -102,7 +102,7 @@ class Trainings:
             seed=seed,
             per_epoch=curve.per_epoch,
             train_s=curve.train_s,
-            oversubscribed=self._run.config.devices.oversubscribed(size),
+            oversubscribed=self._run.plan.config.devices.oversubscribed(size),
         )
 
     def _group(self, size: int) -> Group:
@@ -118,10 +118,10 @@ class Trainings:
         return self._run.orders[_arm(self._cell(size))]
 
     def _cell(self, size: int) -> Cell:
-        return next(cell for cell in self._run.cells if cell.world_size == size)
+        return next(cell for cell in self._run.plan.cells if cell.world_size == size)
 
     def _recipe(self, wanted: Setting) -> dict[str, Any]:
-        recipe = self._run.config.workloads[0].accuracy
+        recipe = self._run.plan.config.workloads[0].accuracy
         assert recipe is not None, "a workload without a recipe is refused before"
         climb = {"start": wanted.lr / wanted.world_size, "epochs": self._warmup_epochs}
         return {

@@ -1,4 +1,4 @@
-"""Runs built by hand: a `Measurement` whose windows take the seconds a test chooses, without any process.
+"""Runs built by hand: `Observations` whose windows take the seconds a test chooses, without any process.
 
 Two CPU devices, LeNet on 256 samples in batches of 256, so that an epoch at strong scaling is one step and seconds a
 step are seconds an epoch.
@@ -6,6 +6,7 @@ step are seconds an epoch.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,8 @@ from suite.records.calibration import Calibration, Entry, Spread
 from suite.records.record import Accuracy, Environment, Machine, Window
 from suite.room.conditions import Conditions
 from suite.room.devices import Devices
-from suite.run.measurement import Measurement
+from suite.run.observations import Facts, Observations
+from suite.run.plan import Plan
 from suite.run.session import Session
 
 STEPS = 10
@@ -85,24 +87,31 @@ def order(arm: Arm) -> dict[str, Any]:
     return cells.describe(arm, LENET, **about)
 
 
-def measurement(*measured: Cell, config: Config | None = None, **changes: Any) -> Measurement:
-    """A run of these cells before its first session; `changes` replace fields."""
-    fields: dict[str, Any] = {
+def measurement(*measured: Cell, config: Config | None = None, **changes: Any) -> Observations:
+    """Return a run of these cells before its first session; `changes` replace fields of its plan or observations."""
+    planned: dict[str, Any] = {
         "config": config or settings(),
         "cells": measured,
         "machine": MACHINE,
         "commit": COMMIT,
         "dirty": False,
         "baseline": Baseline(machine_key=MACHINE.key),
-        "order_seed": 1,
-        "planned": 4,
-        "versions": {"candidate": VERSIONS},
-        "datasets": {LENET.dataset: order(arm())["dataset"]},
+        "seed": 1,
     }
-    return Measurement(**{**fields, **changes})
+    seen: dict[str, Any] = {
+        "planned": 4,
+        "versions": Facts({"candidate": VERSIONS}),
+        "datasets": Facts({LENET.dataset: order(arm())["dataset"]}),
+    }
+    names = {field.name for field in dataclasses.fields(Plan)}
+    planned |= {name: value for name, value in changes.items() if name in names}
+    seen |= {name: value for name, value in changes.items() if name not in names}
+    return Observations(Plan(**planned), **seen)
 
 
-def add_session(run: Measurement, blocks: Sequence[Sequence[tuple[Arm, float]]], busy: Collection[int] = ()) -> Session:
+def add_session(
+    run: Observations, blocks: Sequence[Sequence[tuple[Arm, float]]], busy: Collection[int] = ()
+) -> Session:
     """Append a session.
 
     Args:
@@ -127,7 +136,7 @@ def forth_and_back(step_s: Mapping[Arm, float]) -> list[tuple[Arm, float]]:
     return [*step_s.items(), *reversed(step_s.items())]
 
 
-def add_sessions(run: Measurement, step_s: Mapping[Arm, float], count: int = 4) -> None:
+def add_sessions(run: Observations, step_s: Mapping[Arm, float], count: int = 4) -> None:
     """Append sessions in which only candidates move, by `WOBBLE` for every device."""
     for number in range(len(run.sessions), len(run.sessions) + count):
         sign = (-1) ** number

@@ -16,7 +16,7 @@ import pytest
 from suite.plan import cells
 from suite.plan.cells import YARDSTICK, Arm
 from suite.run import campaign
-from suite.run.measurement import Measurement
+from suite.run.observations import Observations
 from suite.run.session import Say
 from tests.support import measurements
 
@@ -31,9 +31,9 @@ def pytest_configure(config: pytest.Config) -> None:
     patch.setattr(campaign, "measure", _measure)
 
 
-def _measure(run: Measurement, root: Path, say: Say) -> None:
+def _measure(run: Observations, root: Path, say: Say) -> None:
     """As `suite.run.campaign.measure`, for the workload `lenet`."""
-    arms = [cells.arm("candidate", name, cell, k) for cell in run.cells for name, k in _timed(cell)]
+    arms = [cells.arm("candidate", name, cell, k) for cell in run.plan.cells for name, k in _timed(cell)]
     run.versions["candidate"] = measurements.VERSIONS
     run.planned = SESSIONS
     run.datasets[measurements.LENET.dataset] = measurements.order(arms[0])["dataset"]

@@ -24,7 +24,7 @@ from suite.records.record import RecordError
 from suite.records.sweep import RULES, Setting, Sweep, Trained
 from suite.room.devices import Devices
 from suite.room.quiet import available_cores
-from suite.run.measurement import Measurement
+from suite.run.observations import Observations
 from suite.run.session import Say
 from suite.run.sweep import GivenUp
 from tests.support.measurements import LENET, VERSIONS, settings
@@ -52,7 +52,7 @@ class Pretending:
         self.trained: list[tuple[Setting, int]] = []
         self.on: Callable[[Setting, int], None] = lambda setting, seed: None
 
-    def __call__(self, run: Measurement, root: Path, epochs: int, warmup_epochs: int) -> Pretending:
+    def __call__(self, run: Observations, root: Path, epochs: int, warmup_epochs: int) -> Pretending:
         self.run, self.epochs, self.warmup_epochs = run, epochs, warmup_epochs
         return self
 

@@ -16,7 +16,7 @@ from suite.processes.failure import WorkerFailure
 from suite.room.devices import Devices
 from suite.run import accuracy, learning
 from suite.run.accuracy import SEED, SHARE
-from suite.run.measurement import Measurement
+from suite.run.observations import Facts, Observations
 from suite.run.session import Crew, Session
 from suite.verdict import Outcome
 from tests.support.measurements import LENET, SEED_PAIRS, arm, cell, measurement, order, settings, trained
@@ -83,7 +83,7 @@ def train(
     epoch_s: float = 0.0,
     left_s: float = 1e6,
     **changes: Any,
-) -> tuple[Measurement, Workers]:
+) -> tuple[Observations, Workers]:
     """Everything that a first session's workers are asked to train, with one and with k devices of every trainer."""
     datasets = changes.pop("datasets", {})
     run = measurement(*cells, config=settings(**changes))
@@ -91,7 +91,7 @@ def train(
     arms = [found for found in dict.fromkeys(arms) if found not in lost]
     run.orders = {found: order(found) for found in arms}
     digits = {"name": "digits", "train_samples": 1437, "test_samples": 10_000, "folder": ""}
-    run.datasets |= {"digits": digits, **datasets}
+    run.datasets = Facts({**run.datasets, "digits": digits, **datasets})
     workers = Workers(arms, reached, broken, epoch_s)
     workers.left = left_s
     with pytest.MonkeyPatch.context() as patch:
@@ -196,7 +196,7 @@ class TestBudget:
             ("ddp", "strong", 1),
             ("ddp", "strong", 2),
         ]
-        assert run.training_s <= SHARE * run.config.budget_s
+        assert run.training_s <= SHARE * run.plan.config.budget_s
         assert accuracy.why_none(run, cells[0]) == ""
         for cut in cells[1:]:
             assert accuracy.reached(run, cut) is None

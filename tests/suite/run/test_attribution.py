@@ -18,7 +18,7 @@ from suite.records.record import WaterfallRecord
 from suite.room.quiet import available_cores
 from suite.run import attribution, results
 from suite.run.attribution import MAX_PAIRS, Target
-from suite.run.measurement import Measurement
+from suite.run.observations import Observations
 from suite.run.session import Crew, Sessions
 from suite.verdict import Outcome
 from tests.support.measurements import QUIET, add_sessions, arm, cell, measurement, order, settings
@@ -80,10 +80,10 @@ def point_of(arm: Arm, variant: dict[str, Any]) -> str:
 
 def prepared(
     *measured: Cell, unsynced: bool = True, sides: Sequence[Side] = ("candidate",), **changes: Any
-) -> Measurement:
+) -> Observations:
     """A run whose sessions have timed these cells."""
     run = measurement(*measured, **changes)
-    add_sessions(run, {run.own(each): 0.03 for each in measured})
+    add_sessions(run, {run.plan.own(each): 0.03 for each in measured})
     for session in run.sessions:
         session.probes.clear()
     for side in sides:
@@ -98,7 +98,7 @@ def prepared(
 
 
 def take_apart(
-    run: Measurement,
+    run: Observations,
     *wanted: Target,
     lost_ms: dict[str, float] | None = None,
     broken: Sequence[str] = (),
@@ -114,7 +114,7 @@ def take_apart(
     return group
 
 
-def only(run: Measurement, which: Cell = TWO) -> WaterfallRecord:
+def only(run: Observations, which: Cell = TWO) -> WaterfallRecord:
     [found] = attribution.waterfalls(run, which)
     return found
 
@@ -128,14 +128,14 @@ class TestTargets:
 
     def test_several_devices_of_their_own_have_a_waterfall(self) -> None:
         run = measurement(cell(1), TWO, WEAK)
-        assert attribution.targets(run, run.cells, ["candidate"]) == [
+        assert attribution.targets(run, run.plan.cells, ["candidate"]) == [
             Target(TWO, "candidate"),
             Target(WEAK, "candidate"),
         ]
 
     def test_strong_and_weak_share_processes_and_the_one_device(self) -> None:
         run = measurement(TWO, WEAK)
-        found = attribution.arms(run, attribution.targets(run, run.cells, ["candidate"]))
+        found = attribution.arms(run, attribution.targets(run, run.plan.cells, ["candidate"]))
         assert found.count(ONE) == 1
         assert INDEPENDENT in found
         assert cells.arm("candidate", PLAIN, WEAK) in found
@@ -266,7 +266,7 @@ class TestRecord:
         both: tuple[Side, ...] = ("candidate", "base")
         for side in both:
             for trainer in ("ddp", PLAIN):
-                run.trainers[side, trainer] = {"unsynced": True}
+                run.trainers.setdefault((side, trainer), {"unsynced": True})
             for timed in Target(TWO, side).arms(run).values():
                 run.orders[timed] = order(timed)
         take_apart(run, Target(TWO, "base"), lost_ms={"exchange": 5.0})

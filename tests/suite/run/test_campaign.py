@@ -23,7 +23,7 @@ from suite.records.record import Probe, Window
 from suite.room.devices import Devices
 from suite.run import campaign, results
 from suite.run.attribution import SESSIONS, Target
-from suite.run.measurement import Measurement
+from suite.run.observations import Observations
 from suite.run.session import Crew, Session
 from suite.verdict import Outcome
 from tests.support.measurements import (
@@ -81,7 +81,7 @@ class World:
         self.trained: list[int] = []
         self.said: list[str] = []
 
-    def measure(self, *cells: Cell, config: Config | None = None, **changes: Any) -> Measurement:
+    def measure(self, *cells: Cell, config: Config | None = None, **changes: Any) -> Observations:
         """Run a campaign, from the beginning of time."""
         self.now = 0.0
         self.timed.clear()
@@ -172,13 +172,13 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     """Everything outside of the loop."""
     made = World()
 
-    def prepare(run: Measurement, sides: Any, arms: Sequence[Arm], say: Any) -> None:
+    def prepare(run: Observations, sides: Any, arms: Sequence[Arm], say: Any) -> None:
         run.orders |= {arm: order(arm) for arm in arms if arm not in run.lost}
 
     def training(*_: object) -> Callable[[Crew], None]:
         return lambda crew: made.trained.append(crew.session.number)
 
-    def probing(run: Measurement, sessions: Any, wanted: Sequence[Target], say: Any) -> Callable[[Crew], None]:
+    def probing(run: Observations, sessions: Any, wanted: Sequence[Target], say: Any) -> Callable[[Crew], None]:
         def probe(crew: Crew) -> None:
             made.probed[crew.session.number] = [(target.cell.id, target.side) for target in wanted]
             for where, side in wanted:
@@ -193,7 +193,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(campaign, "Sides", lambda *_: PretendedSides(made))
     monkeypatch.setattr(campaign.preparing, "prepare", prepare)
     monkeypatch.setattr(campaign, "neighbours", lambda devices: ("pid 1 (make) uses 90 % of a core",))
-    monkeypatch.setattr("suite.run.measurement.time", types.SimpleNamespace(monotonic=lambda: made.now))
+    monkeypatch.setattr("suite.run.plan.time", types.SimpleNamespace(monotonic=lambda: made.now))
     return made
 
 
@@ -236,7 +236,7 @@ class TestBudget:
         world.session_s = (10.0, 20.0)
         run = world.measure(TWO, config=settings(budget_s=60.0, min_sessions=1))
         assert (run.planned, len(world.timed)) == (6, 3)
-        assert run.elapsed_s <= 60.0
+        assert run.plan.elapsed_s <= 60.0
 
     def test_one_session_there_always_is(self, world: World) -> None:
         world.measure(TWO, config=settings(budget_s=0.1, min_sessions=1))
@@ -245,7 +245,7 @@ class TestBudget:
     def test_training_is_no_part_of_what_a_session_costs(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         """It is done once, with the first session's workers."""
 
-        def train(run: Measurement, *_: object) -> Callable[[Crew], None]:
+        def train(run: Observations, *_: object) -> Callable[[Crew], None]:
             def act(crew: Crew) -> None:
                 world.trained.append(crew.session.number)
                 run.training_s = 30.0
@@ -321,7 +321,7 @@ class TestAgainstStored:
         made.commit({"a.py": "a = 1\n"})
         return made
 
-    def measure(self, world: World, repository: Repository, *cells: Cell, **changes: Any) -> Measurement:
+    def measure(self, world: World, repository: Repository, *cells: Cell, **changes: Any) -> Observations:
         """Three accepted runs of the repository's commit: half a second on two devices, one on one."""
         commit = repository.git("rev-parse", "HEAD")
         kept = [accepted_run({TWO: s, ONE: 2 * s}, n, commit) for n, s in enumerate((0.5, 0.501, 0.499))]
@@ -432,10 +432,10 @@ class TestAgainstStored:
     def test_both_parts_say_their_plan_first(self, world: World, repository: Repository) -> None:
         world.step_s = {OWN: 0.6, BASE: 0.6}
         run = self.measure(world, repository, TWO)
-        assert [line for line in world.said if line.startswith("plan:")] == run.plan
-        plans = [number for number, line in enumerate(run.plan) if "cell(s)" in line]
+        assert [line for line in world.said if line.startswith("plan:")] == run.notes
+        plans = [number for number, line in enumerate(run.notes) if "cell(s)" in line]
         assert len(plans) == 2
-        assert "beside the accepted run run-2, rebuilt" in run.plan[plans[1]]
+        assert "beside the accepted run run-2, rebuilt" in run.notes[plans[1]]
 
 
 def test_where_only_collectives_are_selected_a_worker_that_does_not_start_is_theirs_to_report(

@@ -13,7 +13,7 @@ from suite.plan.floors import Floor
 from suite.processes.failure import WorkerFailure
 from suite.records.record import CellRecord, CheckRecord
 from suite.run import judging, results
-from suite.run.measurement import Measurement
+from suite.run.observations import Observations
 from suite.verdict import Outcome
 from tests.support.measurements import (
     WOBBLE,
@@ -36,15 +36,15 @@ def check(rule: str, outcome: Outcome, *, counts: bool = True) -> CheckRecord:
     return CheckRecord(rule=rule, against="it", outcome=outcome, reason=f"{rule} says {outcome}", counts=counts)
 
 
-def beside(step_s: Mapping[Arm, float], *, count: int = 4, **changes: object) -> Measurement:
+def beside(step_s: Mapping[Arm, float], *, count: int = 4, **changes: object) -> Observations:
     """A run of cells at 1 and 2 devices beside a base; seconds a step of every arm."""
     run = measurement(cell(1), cell(2), config=settings(against=AGAINST), **changes)
-    run.bases, run.beside = {"base": AGAINST}, list(run.cells)
+    run.bases, run.beside = {"base": AGAINST}, list(run.plan.cells)
     add_sessions(run, step_s, count)
     return run
 
 
-def judged(run: Measurement) -> dict[int, CellRecord]:
+def judged(run: Observations) -> dict[int, CellRecord]:
     """What the record says, by world size."""
     return {found.world_size: found for found in results.to_record(run).cells}
 
@@ -76,7 +76,7 @@ class TestComparisons:
         """A number that grew with what was found would not be a budget."""
         run = measurement(*MATRIX)
         before = judging.comparisons(run)
-        run.bases, run.beside = {"base": AGAINST, "pinned": AGAINST}, list(run.cells)
+        run.bases, run.beside = {"base": AGAINST, "pinned": AGAINST}, list(run.plan.cells)
         add_sessions(run, {arm(1): 1.0, arm(2): 1.0})
         run.accuracies.append(trained(0.9, 2))
         assert judging.comparisons(run) == before

@@ -8,7 +8,7 @@ import pytest
 
 from suite.records.record import Window
 from suite.run import samples
-from suite.run.measurement import Measurement
+from suite.run.observations import Observations
 from tests.support.measurements import (
     STEPS,
     add_session,
@@ -24,7 +24,7 @@ OWN, BASE = arm(), arm(side="base")
 OTHER, OTHERS_BASE = arm(trainer="scratch"), arm(trainer="scratch", side="base")
 
 
-def quiet_and_busy(busy: set[int], times: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0)) -> Measurement:
+def quiet_and_busy(busy: set[int], times: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0)) -> Observations:
     """One session; block n takes `times[n]` seconds a step."""
     run = measurement(cell())
     add_session(run, [[(OWN, step_s)] * 2 for step_s in times], busy)

@@ -14,7 +14,7 @@ from suite.records.baselines import AcceptedRun
 from suite.records.calibration import Calibration
 from suite.records.record import CellRecord, Record
 from suite.run import results, suspicion
-from suite.run.measurement import Measurement
+from suite.run.observations import Observations
 from suite.verdict import Outcome
 from tests.support.measurements import (
     MACHINE,
@@ -50,7 +50,7 @@ def commit(repository: Repository, tag: str) -> str:
     return repository.git("rev-parse", tag)
 
 
-def held(seconds: float, *accepted: AcceptedRun, root: Path = Path(), **changes: object) -> tuple[Measurement, Record]:
+def held(seconds: float, *accepted: AcceptedRun, root: Path = Path(), **changes: object) -> tuple[Observations, Record]:
     """A run of one cell that takes so long a step, held against accepted runs; and its record without a verdict."""
     run = measurement(CELL, config=settings(root=root), baseline=baseline(*accepted), **changes)
     add_sessions(run, {OWN: seconds})
@@ -65,12 +65,12 @@ def runs(*seconds: float, commits: tuple[str, ...] = (), **changes: object) -> l
     return [accepted_run({CELL: s}, n, c, **changes) for n, (s, c) in enumerate(zip(seconds, known, strict=False))]
 
 
-def judged(run: Measurement) -> CellRecord:
+def judged(run: Observations) -> CellRecord:
     [found] = results.to_record(run).cells
     return found
 
 
-def rebuilt(run: Measurement, draft: Record) -> dict[str, str | None]:
+def rebuilt(run: Observations, draft: Record) -> dict[str, str | None]:
     """The commit of each base that would be rebuilt."""
     return {side: base.commit for side, base in suspicion.rebuild(run, draft).bases.items()}
 

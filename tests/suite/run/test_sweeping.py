@@ -75,7 +75,7 @@ def trainings(world: World, monkeypatch: pytest.MonkeyPatch) -> Trainings:
 
     monkeypatch.setattr(sweeping, "Sides", Pretending)
     run = measurement(cell(1), cell(2, mode="weak"), config=settings(workloads=(LENET,)))
-    run.orders = {arm: {**order(arm), "devices": ["cpu"]} for arm in map(sweeping._arm, run.cells)}
+    run.orders = {arm: {**order(arm), "devices": ["cpu"]} for arm in map(sweeping._arm, run.plan.cells)}
     assert LENET.accuracy is not None
     run.datasets = {LENET.accuracy.dataset: DATASET}
     return Trainings(run, Path(), epochs=3, warmup_epochs=2)

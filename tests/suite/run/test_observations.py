@@ -1,0 +1,25 @@
+"""A plan is frozen, and what a run has seen only grows."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from suite.run.observations import Facts
+from tests.support.measurements import cell, measurement
+
+
+def test_plan_cannot_change() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        measurement(cell()).plan.commit = "2" * 40  # type: ignore[misc]
+
+
+def test_known_fact_keeps_its_value() -> None:
+    facts = Facts({"a": 1})
+    facts |= {"a": 1, "b": 2}
+    with pytest.raises(ValueError, match="a is known as 1 and cannot become 3"):
+        facts["a"] = 3
+    with pytest.raises(ValueError, match="b is known as 2"):
+        facts |= {"b": 3}
+    assert facts == {"a": 1, "b": 2}
