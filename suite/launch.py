@@ -13,11 +13,9 @@ taken by somebody else in between.
 from __future__ import annotations
 
 import argparse
-import socket
 import sys
 import threading
 from datetime import timedelta
-from typing import Any
 
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # public, and documented
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
@@ -31,10 +29,11 @@ from torch.distributed.elastic.rendezvous import (
 )
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from suite.processes import loopback
 from suite.processes.channel import Channel, ChannelClosed
+from suite.processes.messages import Ended, Exit, Start
 from suite.room.quiet import die_with_parent
 
-LOOPBACK = "127.0.0.1"
 STORE_TIMEOUT = timedelta(seconds=300)
 
 
@@ -43,13 +42,11 @@ class LoopbackRendezvous(RendezvousHandler):
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
-            listener.bind((LOOPBACK, 0))
-            listener.listen(128)
+        with loopback.listen() as listener:
             self._port: int = listener.getsockname()[1]
             # The store owns the descriptor from here on.
             self._store = TCPStore(
-                LOOPBACK,
+                loopback.ADDRESS,
                 self._port,
                 is_master=True,
                 timeout=STORE_TIMEOUT,
@@ -68,7 +65,9 @@ class LoopbackRendezvous(RendezvousHandler):
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Complete at once: one node, rank 0."""
-        return RendezvousInfo(PrefixStore(self._run_id, self._store), 0, 1, RendezvousStoreInfo(LOOPBACK, self._port))
+        return RendezvousInfo(
+            PrefixStore(self._run_id, self._store), 0, 1, RendezvousStoreInfo(loopback.ADDRESS, self._port)
+        )
 
     def is_closed(self) -> bool:
         """Never: the run ends it."""
@@ -94,41 +93,33 @@ def _rendezvous(params: RendezvousParameters) -> RendezvousHandler:
     return LoopbackRendezvous(params.run_id)
 
 
-def run_group(channel: Channel, order: dict[str, Any], lock: threading.Lock) -> None:
-    """Run one group to its end and report how it ended.
-
-    Args:
-        order: {"group": name, "nproc": processes, "log_dir": folder for their stdout and stderr, "args": worker's
-            arguments}.
-    """
+def run_group(channel: Channel, start: Start, lock: threading.Lock) -> None:
+    """Run one group to its end and report how it ended."""
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
-        nproc_per_node=int(order["nproc"]),
-        run_id=str(order["group"]),
+        nproc_per_node=start.size,
+        run_id=start.group,
         rdzv_backend="loopback",
-        rdzv_endpoint=LOOPBACK,
+        rdzv_endpoint=loopback.ADDRESS,
         max_restarts=0,
         monitor_interval=0.5,
-        logs_specs=DefaultLogsSpecs(log_dir=order["log_dir"], redirects=Std.ALL),
+        logs_specs=DefaultLogsSpecs(log_dir=start.log_dir, redirects=Std.ALL),
     )
-    failures: list[dict[str, Any]] = []
-    cause = ""
+    ended = Ended(start.group)
     try:
-        elastic_launch(config, sys.executable)("-m", "suite.worker", *order["args"])
+        elastic_launch(config, sys.executable)("-m", "suite.worker", *start.args)
     except ChildFailedError as error:
-        failures = [
-            {"rank": rank, "exitcode": failure.exitcode, "pid": failure.pid}
-            for rank, failure in sorted(error.failures.items(), key=lambda item: item[1].timestamp)
-        ]
+        in_time = sorted(error.failures.items(), key=lambda item: item[1].timestamp)
+        ended = Ended(start.group, tuple(Exit(rank, failure.exitcode, failure.pid) for rank, failure in in_time))
     except Exception as error:  # the controller must hear of it, whatever it is
-        cause = f"{type(error).__name__}: {error}"
+        ended = Ended(start.group, cause=f"{type(error).__name__}: {error}")
     with lock:
-        channel.send({"event": "ended", "group": order["group"], "failures": failures, "cause": cause})
+        channel.send(ended.as_json())
 
 
 def main() -> None:
-    """Serve the controller's orders until it closes the connection."""
+    """Start the groups that the controller asks for, until it closes the connection."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", required=True)
     arguments = parser.parse_args()
@@ -139,11 +130,11 @@ def main() -> None:
     channel.send({"event": "launcher"})
     while True:
         try:
-            order = channel.receive()  # no deadline: it ends when the controller goes
+            start = Start.from_json(channel.receive())  # no deadline: it ends when the controller goes
         except ChannelClosed:
             return
         # A thread each: an agent blocks until its group ends. Daemon, so that the launcher's own end is never held up.
-        threading.Thread(target=run_group, args=(channel, order, lock), daemon=True).start()
+        threading.Thread(target=run_group, args=(channel, start, lock), daemon=True).start()
 
 
 if __name__ == "__main__":

@@ -22,16 +22,15 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 from suite import worker
-from suite.processes.channel import Channel, ChannelClosed, Message
+from suite.processes import loopback
+from suite.processes.channel import Channel, ChannelClosed
+from suite.processes.messages import Ended, Exit, Start
 from suite.room import quiet
-
-LOOPBACK = "127.0.0.1"
 
 # What a worker would load in its first case: torch, its compiler, and every trainer of the table.
 PRELOADED = (
@@ -54,11 +53,11 @@ class ForkedGroup:
 
     Attributes:
         running: rank by process id.
-        failures: {"rank", "exitcode", "pid"} of every rank that failed, the first one first.
+        failures: of the ranks that failed, the first one first.
     """
 
     running: dict[int, int] = field(default_factory=dict)
-    failures: list[dict[str, int]] = field(default_factory=list)
+    failures: list[Exit] = field(default_factory=list)
 
     def end(self, pid: int, exitcode: int) -> None:
         """Take note that a rank has ended; the first failure ends the ranks that are left, as torch's agent does."""
@@ -69,11 +68,11 @@ class ForkedGroup:
             for other in self.running:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(other, signal.SIGKILL)
-        self.failures.append({"rank": rank, "exitcode": exitcode, "pid": pid})
+        self.failures.append(Exit(rank, exitcode, pid))
 
 
 class Template:
-    """Forks groups on the controller's orders and reports how they ended."""
+    """Forks the groups that the controller asks for, and reports how they ended."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -82,33 +81,33 @@ class Template:
         self._groups: dict[str, ForkedGroup] = {}
 
     def serve(self) -> None:
-        """Obey until the controller closes the connection."""
+        """Serve until the controller closes the connection."""
         while True:
             for key, _ in self._selector.select():  # the controller's end closes the channel, which wakes this
                 if key.fileobj is self._channel:
                     try:
-                        orders = self._channel.pump()
+                        messages = self._channel.pump()
                     except ChannelClosed:
                         return
-                    for order in orders:
-                        self._start(order)
+                    for message in messages:
+                        self._start(Start.from_json(message))
                 else:
                     self._reap(key)
 
-    def _start(self, order: Message) -> None:
-        name = str(order["group"])
+    def _start(self, start: Start) -> None:
+        name = start.group
         if (threads := count_threads()) > 1:
             cause = f"the template has {threads} threads and cannot fork: something it imports has started one"
-            self._report(name, [], cause)
+            self._channel.send(Ended(name, cause=cause).as_json())
             return
         group = self._groups[name] = ForkedGroup()
-        with _listener() as listener:
-            for rank in range(int(order["nproc"])):
+        with loopback.listen() as listener:
+            for rank in range(start.size):
                 pid = os.fork()
                 if pid == 0:
                     self._selector.close()
                     self._channel.close()
-                    _work(order, rank, listener)
+                    _work(start, rank, listener)
                 group.running[pid] = rank
                 self._selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (name, pid))
 
@@ -121,10 +120,7 @@ class Template:
         group.end(pid, os.waitstatus_to_exitcode(status))
         if not group.running:
             del self._groups[name]
-            self._report(name, group.failures, "")
-
-    def _report(self, name: str, failures: list[dict[str, int]], cause: str) -> None:
-        self._channel.send({"event": "ended", "group": name, "failures": failures, "cause": cause})
+            self._channel.send(Ended(name, tuple(group.failures)).as_json())
 
 
 def count_threads() -> int:
@@ -132,39 +128,30 @@ def count_threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-@contextlib.contextmanager
-def _listener() -> Iterator[socket.socket]:
-    """A port on loopback for the group's store. It is taken by binding it, so nobody else can take it meanwhile."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
-        listener.bind((LOOPBACK, 0))
-        listener.listen(128)
-        yield listener
-
-
-def _work(order: Message, rank: int, listener: socket.socket) -> NoReturn:
+def _work(start: Start, rank: int, listener: socket.socket) -> NoReturn:
     """What a forked process does: become a rank of the group, as torch's agent would have started it, and serve."""
     code = 1
     try:
         os.setsid()  # the controller ends a rank with its children by its process group
         quiet.die_with_parent()
-        folder = Path(order["log_dir"]) / str(rank)
+        folder = Path(start.log_dir) / str(rank)
         folder.mkdir(parents=True)
         _redirect(folder)
-        size, port = int(order["nproc"]), listener.getsockname()[1]
+        port = listener.getsockname()[1]
         os.environ |= {
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(size),
-            "LOCAL_WORLD_SIZE": str(size),
-            "MASTER_ADDR": LOOPBACK,
+            "WORLD_SIZE": str(start.size),
+            "LOCAL_WORLD_SIZE": str(start.size),
+            "MASTER_ADDR": loopback.ADDRESS,
             "MASTER_PORT": str(port),
-            "TORCHELASTIC_RUN_ID": str(order["group"]),
+            "TORCHELASTIC_RUN_ID": start.group,
             "TORCHELASTIC_USE_AGENT_STORE": "True",  # every rank is a client of the store that rank 0 keeps here
         }
         random.seed()
         store = _store(listener, port) if rank == 0 else None
         listener.close()
-        worker.main(order["args"])
+        worker.main(start.args)
         del store
         code = 0
     except BaseException:
@@ -188,7 +175,9 @@ def _redirect(folder: Path) -> None:
 def _store(listener: socket.socket, port: int) -> Any:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, and documented
 
-    return TCPStore(LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=os.dup(listener.fileno()))
+    return TCPStore(
+        loopback.ADDRESS, port, is_master=True, wait_for_workers=False, master_listen_fd=os.dup(listener.fileno())
+    )
 
 
 def main() -> None:

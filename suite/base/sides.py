@@ -21,7 +21,8 @@ from suite.plan.base import Base
 from suite.plan.cells import Side
 from suite.processes.channel import Message
 from suite.processes.failure import WorkerFailure
-from suite.processes.pool import START_TIMEOUT_S, Group, Pool
+from suite.processes.group import START_TIMEOUT_S, Group
+from suite.processes.pool import Pool
 
 
 class Clerk:

@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, Phase, errors, given, settings
 
 from suite.checks import draw
 from suite.processes.failure import WorkerFailure, harmless
-from suite.processes.pool import Group, Pool
+from suite.processes.group import Group
+from suite.processes.pool import Pool
 from suite.properties.case import MAY_REFUSE, Case
 from suite.room.devices import Devices
 

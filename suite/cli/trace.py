@@ -25,7 +25,8 @@ from suite.cli.selection import select
 from suite.plan.cells import Arm, Cell
 from suite.plan.config import Config
 from suite.processes.failure import WorkerFailure
-from suite.processes.pool import START_TIMEOUT_S, Pool
+from suite.processes.group import START_TIMEOUT_S
+from suite.processes.pool import Pool
 from suite.render.screen import Screen
 from suite.run import preparing
 from suite.run.observations import Observations

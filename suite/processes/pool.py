@@ -1,10 +1,4 @@
-"""Worker processes as the controller sees them: start a group, ask all its ranks one thing, end it.
-
-The controller only ever sleeps on sockets here, so it costs nothing while a window is measured. Three things can go
-wrong with a group, and each becomes a `WorkerFailure`: a rank's process ends (the launcher says with which code or
-signal), a rank's command raises (the worker sends its traceback), or a rank is silent past its deadline (every live
-rank is asked for its stack). In all three the group is ended and no process of it is left.
-"""
+"""All worker processes of one run and one interpreter: the launcher, its groups, and their sockets and logs."""
 
 from __future__ import annotations
 
@@ -12,178 +6,24 @@ import contextlib
 import os
 import selectors
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
 import reference
 import suite
 from suite.processes import failure
-from suite.processes.channel import Channel, ChannelClosed, ChannelGarbled, Message, encode
+from suite.processes.channel import Channel, ChannelClosed, ChannelGarbled, Message
+from suite.processes.group import END_TIMEOUT_S, START_TIMEOUT_S, Group
+from suite.processes.messages import Ended, Start
 from suite.room import quiet
 
-START_TIMEOUT_S = 120.0  # the first answer of a worker includes the import of torch, on a machine that may be busy
-END_TIMEOUT_S = 10.0
-SEND_TIMEOUT_S = 30.0  # a rank that hangs reads nothing, and the socket takes only so much
-ECHO_S = 2.0  # a rank that raised leaves the others waiting for it in a collective: they are given so long
 TAIL_BYTES = 4000
-STACKS_BYTES = 64 * 1024  # all of them: the thread that holds the others up may be the first or the last
-
-
-class Group:
-    """The ranks of one world, each with its channel; made by `Pool.launch`."""
-
-    def __init__(self, pool: Pool, name: str, size: int) -> None:
-        self.name = name
-        self.size = size
-        self.channels: dict[int, Channel] = {}
-        self.pids: dict[int, int] = {}
-        self.lost: list[int] = []
-        self.answers: dict[int, Message] = {}
-        self.ended: Message | None = None
-        self._pool = pool
-        self._asked: Sequence[int] = ()
-
-    def request(self, command: str, timeout_s: float = START_TIMEOUT_S, **arguments: object) -> list[Message]:
-        """Ask every rank the same and wait for all answers.
-
-        Returns:
-            The answers, by rank.
-
-        Raises:
-            WorkerFailure: a rank died, raised or stayed silent; the group is gone then.
-        """
-        self.post(command, **arguments)
-        return self.collect(command, timeout_s)
-
-    def request_first(self, command: str, timeout_s: float = START_TIMEOUT_S, **arguments: object) -> Message:
-        """Ask rank 0 alone, and wait for its answer; raises as `request`."""
-        self._post([0], command, arguments)
-        return self.collect(command, timeout_s)[0]
-
-    def post(self, command: str, **arguments: object) -> None:
-        """Ask without waiting; `collect` waits. So many groups can work on something at the same time."""
-        self._post(range(self.size), command, arguments)
-
-    def collect(self, command: str, timeout_s: float = START_TIMEOUT_S) -> list[Message]:
-        """Wait for the answer of every rank that was asked; as `request`.
-
-        An answer with a "raised" that is not empty tells of an exception which the command itself has caught.
-        """
-        deadline = time.monotonic() + timeout_s
-        raised: tuple[int, Message] | None = None
-        while len(self.answers) < len(self._asked):
-            self._raise_if_broken()
-            if raised is None:
-                raised = next(((rank, answer) for rank, answer in self.answers.items() if answer.get("raised")), None)
-                deadline = min(deadline, time.monotonic() + ECHO_S) if raised else deadline
-            if not self._pool.wait(deadline):
-                if raised is not None:
-                    self.kill()
-                    rank, answer = raised
-                    what = "{where}: {error}; the other ranks wait for it".format_map(answer["raised"])
-                    raise failure.raised(self.name, rank, what, answer["raised"]["traceback"], refused=True)
-                missing = sorted(set(self._asked) - set(self.answers))
-                stacks = self._stacks()
-                self.kill()
-                raise failure.silent(self.name, missing, command, timeout_s, stacks)
-        self._raise_if_broken()
-        return [self.answers[rank] for rank in self._asked]
-
-    @property
-    def alive(self) -> bool:
-        """Whether it can still be asked."""
-        return self._pool.groups.get(self.name) is self
-
-    def wait_connected(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Wait until every rank's process is up.
-
-        Raises:
-            WorkerFailure: as `request`.
-        """
-        deadline = time.monotonic() + timeout_s
-        while len(self.channels) < self.size:
-            self._raise_if_broken()
-            if not self._pool.wait(deadline):
-                missing = sorted(set(range(self.size)) - set(self.channels))
-                self.kill()
-                raise failure.silent(self.name, missing, "start", timeout_s, {})
-
-    def close(self) -> None:
-        """Ask the ranks to leave, and end those that do not."""
-        self.post("exit")
-        self._wait_for(lambda: self.ended is not None, END_TIMEOUT_S)
-        self.kill()
-
-    def kill(self) -> None:
-        """End every process of the group now, whatever state it is in."""
-        for pid in self.pids.values():
-            # Each worker leads a process group of its own, so this takes its data-loading children along.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
-        self._wait_for(lambda: self.ended is not None, END_TIMEOUT_S)
-        for channel in self.channels.values():
-            self._pool.forget(channel)
-        self.channels.clear()
-        self._pool.groups.pop(self.name, None)
-
-    def _post(self, ranks: Sequence[int], command: str, arguments: Mapping[str, object]) -> None:
-        self.answers.clear()
-        self._asked = ranks
-        encoded = encode({"command": command, **arguments})
-        for rank in ranks:
-            # What could not be sent is noticed when the answers are collected: the rank is lost, or silent.
-            with contextlib.suppress(ChannelClosed, KeyError):
-                self.channels[rank].send_line(encoded, SEND_TIMEOUT_S)
-
-    def _raise_if_broken(self) -> None:
-        if not self.alive:
-            raise failure.WorkerFailure(self.name, "it was ended before it was asked")
-        error = next(((rank, answer) for rank, answer in self.answers.items() if "error" in answer), None)
-        if error is not None:
-            self._wait_for(lambda: bool(self.lost), 0.3)  # an exception is often the echo of another rank's death
-        if self.lost or self.ended is not None:
-            raise self._death()
-        if error is not None:
-            self.kill()
-            rank, answer = error
-            raise failure.raised(self.name, rank, str(answer["error"]), str(answer.get("traceback", "")))
-
-    def _death(self) -> failure.WorkerFailure:
-        """Who died, and how: the launcher notices a little later than the socket, and only it knows the exit code."""
-        self._wait_for(lambda: self.ended is not None, 2.0)
-        lost = list(self.lost)
-        self.kill()
-        ended = self.ended or {}
-        exits = {int(end["rank"]): int(end["exitcode"]) for end in ended.get("failures", [])}
-        # The rank whose connection broke first; where none had one yet, the first that the launcher saw fail.
-        rank = (lost or list(exits) or [0])[0]
-        if ended.get("cause") and not exits:
-            return failure.WorkerFailure(self.name, ended["cause"])
-        # The launcher lists failures only: a rank that is not among them left with exit code 0.
-        return failure.died(self.name, rank, exits.get(rank, 0), self._pool.stderr_tail(self.name, rank))
-
-    def _wait_for(self, condition: Callable[[], bool], timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not condition() and self._pool.wait(deadline):
-            pass
-
-    def _stacks(self) -> dict[int, str]:
-        before = {rank: self._pool.stderr_size(self.name, rank) for rank in self.pids}
-        for pid in self.pids.values():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGUSR1)  # the worker has faulthandler registered on it
-        time.sleep(0.5)
-        return {
-            rank: self._pool.stderr_tail(self.name, rank, after=size, most=STACKS_BYTES)
-            for rank, size in before.items()
-        }
 
 
 class Pool:
@@ -260,14 +100,9 @@ class Pool:
             last = (tail.strip().splitlines() or ["no output"])[-1]
             raise failure.WorkerFailure(name, f"the launcher did not start: {last}", [tail])
         group = self.groups[name] = Group(self, name, size)
-        order: Message = {
-            "group": name,
-            "nproc": group.size,
-            "log_dir": str(self._log_dir(name)),
-            "args": ["--socket", str(self.folder / "controller"), "--group", name],
-        }
+        arguments = ("--socket", str(self.folder / "controller"), "--group", name)
         try:
-            self._launcher.send(order)
+            self._launcher.send(Start(name, size, str(self._log_dir(name)), arguments).as_json())
         except ChannelClosed as error:
             raise failure.WorkerFailure(name, "the launcher has ended") from error
         return group
@@ -338,7 +173,7 @@ class Pool:
             elif channel is self._launcher:
                 self._launcher = None
                 for group in self.groups.values():
-                    group.ended = {"failures": [], "cause": "the launcher has ended"}
+                    group.ended = Ended(group.name, cause="the launcher has ended")
             return
         for message in messages:
             if owner is not None:
@@ -348,7 +183,7 @@ class Pool:
             elif message.get("event") == "launcher":
                 self._launcher = channel
             elif message.get("event") == "ended" and message["group"] in self.groups:
-                self.groups[message["group"]].ended = message
+                self.groups[message["group"]].ended = Ended.from_json(message)
 
     def _greet(self, channel: Channel, hello: Message) -> tuple[Group, int] | None:
         group, rank = self.groups.get(hello["group"]), int(hello["rank"])

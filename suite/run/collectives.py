@@ -20,7 +20,8 @@ from typing import Any
 from suite.communication import alpha_beta
 from suite.plan.collectives import IN_PROCESS, SIZES_BYTES, CollectiveCell
 from suite.processes.failure import WorkerFailure
-from suite.processes.pool import START_TIMEOUT_S, Group, Pool
+from suite.processes.group import START_TIMEOUT_S, Group
+from suite.processes.pool import Pool
 from suite.records.record import CollectivePoint, CollectiveRecord, Record, interval
 from suite.room.devices import Devices
 from suite.run import blocks

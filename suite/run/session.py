@@ -16,7 +16,8 @@ from typing import Any
 from suite.plan.cells import Arm, Side, short
 from suite.processes.channel import Message
 from suite.processes.failure import WorkerFailure
-from suite.processes.pool import Group, Pool
+from suite.processes.group import Group
+from suite.processes.pool import Pool
 from suite.records import record
 from suite.room.conditions import Conditions, disturbed
 from suite.room.meter import Meter

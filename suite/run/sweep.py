@@ -17,7 +17,7 @@ from suite.base.sides import Sides
 from suite.plan import cells
 from suite.plan.cells import Arm, Cell, short
 from suite.processes.failure import WorkerFailure
-from suite.processes.pool import Group
+from suite.processes.group import Group
 from suite.records.sweep import Setting, Trained
 from suite.run import preparing
 from suite.run.learning import learn

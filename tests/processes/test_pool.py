@@ -19,7 +19,9 @@ import pytest
 from suite.checks.bench import Bench
 from suite.processes import failure
 from suite.processes.failure import WorkerFailure
-from suite.processes.pool import Group, Pool
+from suite.processes.group import Group
+from suite.processes.messages import Ended
+from suite.processes.pool import Pool
 from suite.records.record import CellRecord
 from suite.room.quiet import available_cores
 from tests.support import records, trainers_under_test
@@ -102,7 +104,7 @@ def test_one_worker_times_any_precision_and_layout_and_leaves(pool: Pool, datase
         listening = [c for process in ours for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
         addresses = {c.laddr.ip for c in listening}
         assert addresses == {"127.0.0.1"}, "the store listens on loopback only"
-    assert group.ended == {"event": "ended", "group": "fine", "failures": [], "cause": ""}
+    assert group.ended == Ended("fine")
     assert not children_left(pool)
 
 

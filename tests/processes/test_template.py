@@ -9,6 +9,7 @@ from typing import Any
 
 from suite import template
 from suite.checks.bench import Bench
+from suite.processes.messages import Start
 from tests.support import on_ranks
 
 HERE = "tests.processes.test_template"
@@ -40,7 +41,7 @@ def test_a_template_with_a_second_thread_refuses_to_fork() -> None:
     done = threading.Event()
     thread = threading.Thread(target=done.wait, args=(60,))
     thread.start()
-    made._start({"group": "g", "nproc": 1})
+    made._start(Start("g", 1, "", ()))
     done.set()
     thread.join(60)
     [answer] = sent

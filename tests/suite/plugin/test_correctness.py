@@ -16,7 +16,7 @@ from suite.checks import __main__ as again
 from suite.checks.bench import Bench, Outcome
 from suite.checks.draw import CHECKS
 from suite.processes.failure import WorkerFailure
-from suite.processes.pool import Group
+from suite.processes.group import Group
 from suite.properties import trainer
 from suite.properties.case import Case, Net
 from tests.support import trainers_under_test
