@@ -31,7 +31,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from suite.processes import loopback
 from suite.processes.channel import Channel, ChannelClosed
-from suite.processes.messages import Ended, Exit, Start
+from suite.processes.messages import Ended, Exit, Start, as_json, read
 from suite.room.quiet import die_with_parent
 
 STORE_TIMEOUT = timedelta(seconds=300)
@@ -115,7 +115,7 @@ def run_group(channel: Channel, start: Start, lock: threading.Lock) -> None:
     except Exception as error:  # the controller must hear of it, whatever it is
         ended = Ended(start.group, cause=f"{type(error).__name__}: {error}")
     with lock:
-        channel.send(ended.as_json())
+        channel.send(as_json(ended))
 
 
 def main() -> None:
@@ -130,7 +130,7 @@ def main() -> None:
     channel.send({"event": "launcher"})
     while True:
         try:
-            start = Start.from_json(channel.receive())  # no deadline: it ends when the controller goes
+            start = read(Start, channel.receive())  # no deadline: it ends when the controller goes
         except ChannelClosed:
             return
         # A thread each: an agent blocks until its group ends. Daemon, so that the launcher's own end is never held up.

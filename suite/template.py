@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 from suite import worker
 from suite.processes import loopback
 from suite.processes.channel import Channel, ChannelClosed
-from suite.processes.messages import Ended, Exit, Start
+from suite.processes.messages import Ended, Exit, Start, as_json, read
 from suite.room import quiet
 
 # What a worker would load in its first case: torch, its compiler, and every trainer of the table.
@@ -90,7 +90,7 @@ class Template:
                     except ChannelClosed:
                         return
                     for message in messages:
-                        self._start(Start.from_json(message))
+                        self._start(read(Start, message))
                 else:
                     self._reap(key)
 
@@ -98,7 +98,7 @@ class Template:
         name = start.group
         if (threads := count_threads()) > 1:
             cause = f"the template has {threads} threads and cannot fork: something it imports has started one"
-            self._channel.send(Ended(name, cause=cause).as_json())
+            self._channel.send(as_json(Ended(name, cause=cause)))
             return
         group = self._groups[name] = ForkedGroup()
         with loopback.listen() as listener:
@@ -120,7 +120,7 @@ class Template:
         group.end(pid, os.waitstatus_to_exitcode(status))
         if not group.running:
             del self._groups[name]
-            self._channel.send(Ended(name, tuple(group.failures)).as_json())
+            self._channel.send(as_json(Ended(name, tuple(group.failures))))
 
 
 def count_threads() -> int:

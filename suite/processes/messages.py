@@ -1,11 +1,15 @@
-"""What controller, launcher and template tell one another, as values that know their JSON. Standard library only."""
+"""What controller, launcher, template and workers tell one another, as frozen values. Standard library only.
+
+A message travels as the JSON object of its fields (`as_json`, `read`).
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from suite.processes.channel import Message
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -23,20 +27,6 @@ class Start:
     size: int
     log_dir: str
     args: tuple[str, ...]
-
-    def as_json(self) -> Message:
-        """Return the message."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, message: Message) -> Self:
-        """Read the message.
-
-        Raises:
-            KeyError: it is another one.
-        """
-        args = tuple(map(str, message["args"]))
-        return cls(str(message["group"]), int(message["size"]), str(message["log_dir"]), args)
 
 
 @dataclass(frozen=True)
@@ -59,7 +49,7 @@ class Ended:
     """A group of workers has ended.
 
     Attributes:
-        group: its name; empty where the launcher itself ended, and all groups with it.
+        group: its name.
         failures: the ranks that failed, the first one first.
         cause: why the group could not run; empty where it ran.
     """
@@ -67,18 +57,34 @@ class Ended:
     group: str
     failures: tuple[Exit, ...] = ()
     cause: str = ""
+    event: Literal["ended"] = "ended"
 
-    def as_json(self) -> Message:
-        """Return the message."""
-        return {"event": "ended", **asdict(self)}
 
-    @classmethod
-    def from_json(cls, message: Message) -> Self:
-        """Read the message.
+def as_json(value: Any) -> dict[str, Any]:
+    """Return a message as the JSON object that travels."""
+    return asdict(value)
 
-        Raises:
-            KeyError: it is another one.
-        """
-        failures: list[dict[str, Any]] = message["failures"]
-        read = (Exit(int(each["rank"]), int(each["exitcode"]), int(each["pid"])) for each in failures)
-        return cls(str(message["group"]), tuple(read), str(message["cause"]))
+
+def read(kind: type[Value], message: Mapping[str, Any]) -> Value:
+    """Return the message that a JSON object holds.
+
+    Args:
+        kind: a dataclass; its fields may be dataclasses and tuples of them in turn.
+        message: what arrived.
+
+    Raises:
+        TypeError: it lacks a field, or has one that is unknown.
+    """
+    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    if unknown := message.keys() - known:
+        raise TypeError(f"{kind.__name__} has no fields {sorted(unknown)}")
+    hints = get_type_hints(kind)
+    return kind(**{name: _field(hints[name], value) for name, value in message.items()})
+
+
+def _field(kind: Any, value: Any) -> Any:
+    if is_dataclass(kind) and isinstance(kind, type):
+        return read(kind, value)
+    if get_origin(kind) is tuple:
+        return tuple(_field(get_args(kind)[0], each) for each in value)
+    return value

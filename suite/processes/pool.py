@@ -20,7 +20,7 @@ import suite
 from suite.processes import failure
 from suite.processes.channel import Channel, ChannelClosed, ChannelGarbled, Message
 from suite.processes.group import END_TIMEOUT_S, START_TIMEOUT_S, Group
-from suite.processes.messages import Ended, Start
+from suite.processes.messages import Ended, Start, as_json, read
 from suite.room import quiet
 
 TAIL_BYTES = 4000
@@ -102,7 +102,7 @@ class Pool:
         group = self.groups[name] = Group(self, name, size)
         arguments = ("--socket", str(self.folder / "controller"), "--group", name)
         try:
-            self._launcher.send(Start(name, size, str(self._log_dir(name)), arguments).as_json())
+            self._launcher.send(as_json(Start(name, size, str(self._log_dir(name)), arguments)))
         except ChannelClosed as error:
             raise failure.WorkerFailure(name, "the launcher has ended") from error
         return group
@@ -183,7 +183,7 @@ class Pool:
             elif message.get("event") == "launcher":
                 self._launcher = channel
             elif message.get("event") == "ended" and message["group"] in self.groups:
-                self.groups[message["group"]].ended = Ended.from_json(message)
+                self.groups[message["group"]].ended = read(Ended, message)
 
     def _greet(self, channel: Channel, hello: Message) -> tuple[Group, int] | None:
         group, rank = self.groups.get(hello["group"]), int(hello["rank"])
