@@ -1,4 +1,7 @@
-"""Accuracy on one and on several devices."""
+"""Accuracy on one and on several devices: modes, devices, statistics, and what is refused.
+
+That every sample is counted once: `tests/properties/test_properties.py -k evaluation`.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,16 @@ import threading
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from reference import evaluate
 from reference.evaluate import accuracy, count_correct
 from reference.trainers.data_parallel import DataParallelTrainer
-from tests.support.strategies import CPU, world_sizes
+from tests.support.strategies import CPU
 
 
 class Recorder(nn.Module):
-    """Says "class of the first feature", and remembers the mode and the samples it was called with."""
+    """Predicts the class of the first feature, and records the modes and samples of its calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,19 +33,7 @@ class Recorder(nn.Module):
         return nn.functional.one_hot(X[:, 0].long() % 3, 3).float()
 
 
-@given(n=st.integers(1, 60), k=world_sizes, batch_size=st.integers(1, 20), wrong=st.integers(0, 60))
-def test_every_sample_is_counted_once_on_any_number_of_devices(n: int, k: int, batch_size: int, wrong: int) -> None:
-    """Uneven shards and batches included: the count is that of one device on everything."""
-    X = torch.arange(float(n)).reshape(n, 1)
-    y = torch.arange(n) % 3
-    y[:wrong] = (y[:wrong] + 1) % 3
-    replicas = [Recorder() for _ in range(k)]
-    assert count_correct(replicas, [CPU] * k, X, y, batch_size) == max(n - wrong, 0)
-    assert [sample for replica in replicas for sample in replica.seen] == X.flatten().tolist()
-
-
 def test_evaluation_is_in_eval_mode_without_gradients_and_leaves_each_module_as_it_was() -> None:
-    """A part that was frozen in eval mode stays so."""
     net = Recorder()
     net.dropout.eval()
     count_correct([net], [CPU], torch.zeros(3, 1), torch.zeros(3, dtype=torch.int64))
@@ -54,7 +43,6 @@ def test_evaluation_is_in_eval_mode_without_gradients_and_leaves_each_module_as_
 
 
 def test_modes_are_restored_when_the_forward_raises() -> None:
-    """A failing evaluation must not leave dropout off."""
     net = Recorder()
     with pytest.raises(IndexError):
         count_correct([net], [CPU], torch.zeros(3), torch.zeros(3, dtype=torch.int64))
@@ -63,7 +51,7 @@ def test_modes_are_restored_when_the_forward_raises() -> None:
 
 
 class ByThread(nn.Module):
-    """Says "class of the first feature", and remembers which thread was given which samples."""
+    """Predicts the class of the first feature, and records each thread's samples."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +64,7 @@ class ByThread(nn.Module):
 
 
 def test_a_single_module_is_evaluated_on_all_its_devices_as_the_book_does() -> None:
-    """Every sample once, batches and shards uneven; nn.DataParallel's trainer has one module for all of them."""
+    """nn.DataParallel's trainer has one module for all its devices; batches and shards are uneven."""
     trainer = DataParallelTrainer(ByThread(), [CPU] * 3, lr=0.1)
     X = torch.arange(11.0).reshape(11, 1)
     assert count_correct(trainer.replicas, [CPU] * 3, X, torch.zeros(11, dtype=torch.int64), batch_size=7) == 4
@@ -87,7 +75,7 @@ def test_a_single_module_is_evaluated_on_all_its_devices_as_the_book_does() -> N
 
 
 def test_a_module_that_cannot_be_replicated_is_evaluated_as_it_is() -> None:
-    """A replica of a compiled one would call the original."""
+    """A replica of a compiled module would call the original."""
     net = ByThread()
     net._compiled_call_impl = net._call_impl
     assert accuracy([net], [CPU] * 4, torch.arange(5.0).reshape(5, 1), torch.zeros(5, dtype=torch.int64)) == 0.4
@@ -96,7 +84,7 @@ def test_a_module_that_cannot_be_replicated_is_evaluated_as_it_is() -> None:
 
 
 def test_replicas_with_statistics_of_their_own_are_one_net() -> None:
-    """Those of the first replica, whatever the others have seen; and all keep their own for training."""
+    """All evaluate with the first replica's statistics, and keep their own for training."""
     nets = [nn.Sequential(nn.BatchNorm1d(2), nn.Identity()) for _ in range(2)]
     for net, mean in zip(nets, (0.0, 10.0), strict=True):
         net[0].running_mean[0] = mean
@@ -118,13 +106,11 @@ def test_replicas_with_statistics_of_their_own_are_one_net() -> None:
 def test_count_correct_reports_bad_values(
     replicas: int, samples: int, labels: int, batch_size: int, message: str
 ) -> None:
-    """The message names what does not fit."""
     X, y = torch.zeros(samples, 1), torch.zeros(labels, dtype=torch.int64)
     with pytest.raises(ValueError, match=message):
         count_correct([Recorder() for _ in range(replicas)], [CPU] * 2, X, y, batch_size)
 
 
 def test_accuracy_of_no_samples_is_reported() -> None:
-    """0 / 0 is neither right nor wrong."""
     with pytest.raises(ValueError, match="X has 0 samples: an accuracy needs at least one"):
         accuracy([Recorder()], [CPU], torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64))

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("one_intra_op_thread")
 
 
 def test_replicas_start_equal_and_apart_from_the_module() -> None:
-    """The same initial values everywhere, in tensors of their own; the module that was given stays as it is."""
+    """Equal values in separate tensors; the module that was given stays as it is."""
     module = conv_net()
     net = Net(module, [CPU] * 3)
     for weight in (parameter.list_data() for parameter in net.collect_params().values()):
@@ -38,17 +38,7 @@ def test_replicas_start_equal_and_apart_from_the_module() -> None:
     assert net.replicas[1][0].weight.any()
 
 
-def test_init_draws_once_for_all_devices() -> None:
-    """Not once a device, which would draw other values each time."""
-    module = smooth_net()
-    net = Net(module, [CPU] * 3, init=xavier)
-    assert synced(net)
-    assert not net.replicas[0][0].bias.any()
-    assert module[0].bias.any()
-
-
 def test_parameters_are_reached_by_name_and_device() -> None:
-    """Its data and gradient on one device, or on all."""
     net = Net(smooth_net(), [FIRST, SECOND])
     weight = net.collect_params()["0.weight"]
     assert weight.data(SECOND) is net.replicas[1][0].weight
@@ -65,67 +55,20 @@ def test_parameters_are_reached_by_name_and_device() -> None:
 
 
 def test_a_shared_parameter_is_listed_once() -> None:
-    """Else it would be summed and updated twice."""
+    """Listed twice, it would be summed and updated twice."""
     net = Net(TiedNet(), [CPU] * 2)
     assert list(net.collect_params()) == ["first.weight", "first.bias", "second.bias", "last.weight", "last.bias"]
     assert net.replicas[1].second.weight is net.replicas[1].first.weight
 
 
 def test_set_data_writes_into_every_copy() -> None:
-    """In place: the replicas see it."""
     net = net_on(3)
     net.collect_params()["0.bias"].set_data(torch.arange(5.0))
     assert [replica[0].bias.tolist() for replica in net.replicas] == [[0.0, 1.0, 2.0, 3.0, 4.0]] * 3
 
 
-@pytest.mark.parametrize("ask", [Parameter.data, Parameter.grad])
-def test_a_device_without_the_parameter_is_reported(ask: Callable[[Parameter, torch.device], Tensor]) -> None:
-    """The message names the parameter, that device, and those where it is."""
-    weight = Net(smooth_net(), [FIRST, SECOND]).collect_params()["0.weight"]
-    with pytest.raises(ValueError, match=r"parameter '0\.weight' is not on cuda:1: it is on cpu:0, cpu:1"):
-        ask(weight, ELSEWHERE)
-
-
-def test_a_device_that_stands_there_twice_is_named_by_its_number() -> None:
-    """Data would be the same on both, gradients not."""
-    weight = net_on(2).collect_params()["0.weight"]
-    with pytest.raises(ValueError, match=r"'0.weight' is on cpu 2 times: name one by its number, \[0, 1\]"):
-        weight.grad(CPU)
-
-
-@pytest.mark.parametrize("number", [-1, 2])
-def test_a_number_beyond_the_devices_is_reported(number: int) -> None:
-    """Counting from the end is not meant."""
-    weight = net_on(2).collect_params()["0.weight"]
-    with pytest.raises(ValueError, match=f"'0.weight' has no device number {number}: it is on 2 devices, cpu, cpu"):
-        weight.data(number)
-
-
-def test_calling_a_net_where_it_is_not_is_reported() -> None:
-    """The input's device decides where the net runs."""
-    net = Net(smooth_net(), [CPU])
-    assert net(torch.ones(2, 6)).shape == (2, 4)
-    with pytest.raises(ValueError, match="the net is not on meta: it is on cpu"):
-        net(torch.ones(2, 6, device="meta"))
-
-
-def test_a_net_on_no_devices_is_reported() -> None:
-    """There would be no replica at all."""
-    with pytest.raises(ValueError, match="devices is empty: name at least one device to initialise the net on"):
-        Net(smooth_net(), [])
-
-
-def test_a_frozen_parameter_has_no_gradient() -> None:
-    """Asking for one is an error, None would look like one that is still to come."""
-    module = smooth_net()
-    module[0].weight.requires_grad_(False)
-    weight = net_on(2, module).collect_params()["0.weight"]
-    with pytest.raises(RuntimeError, match=r"parameter '0\.weight' has no gradient because it is frozen"):
-        weight.list_grad()
-
-
 def test_a_dropped_net_is_freed_at_once() -> None:
-    """What notes a backward must not keep the replicas alive."""
+    """The hooks that record a backward must not keep the replicas alive."""
     net = net_on(2)
     Trainer(net, LR)
     backward(net, *minibatch(4))
@@ -138,12 +81,48 @@ def test_a_dropped_net_is_freed_at_once() -> None:
         gc.enable()
 
 
+def test_calls_that_fit_no_device_are_reported() -> None:
+    """The messages name the parameter and the devices where it is."""
+    named = Net(smooth_net(), [FIRST, SECOND]).collect_params()["0.weight"]
+    equal = net_on(2).collect_params()["0.weight"]
+    for call, message in (
+        (lambda: named.data(ELSEWHERE), r"parameter '0\.weight' is not on cuda:1: it is on cpu:0, cpu:1"),
+        (lambda: named.grad(ELSEWHERE), r"parameter '0\.weight' is not on cuda:1: it is on cpu:0, cpu:1"),
+        (lambda: equal.grad(CPU), r"'0.weight' is on cpu 2 times: name one by its number, \[0, 1\]"),
+        (lambda: equal.data(-1), "'0.weight' has no device number -1: it is on 2 devices, cpu, cpu"),
+        (lambda: equal.data(2), "'0.weight' has no device number 2: it is on 2 devices, cpu, cpu"),
+        (lambda: net_on(1)(torch.ones(2, 6, device="meta")), "the net is not on meta: it is on cpu"),
+        (lambda: net_on(0), "devices is empty: name at least one device to initialise the net on"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+def test_a_frozen_parameter_has_no_gradient() -> None:
+    """None would look like a gradient that is still to come, so asking for one is an error."""
+    module = smooth_net()
+    module[0].weight.requires_grad_(False)
+    weight = net_on(2, module).collect_params()["0.weight"]
+    with pytest.raises(RuntimeError, match=r"parameter '0\.weight' has no gradient because it is frozen"):
+        weight.list_grad()
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_init_draws_once_for_all_devices_and_reaches_lazy_layers(lazy: bool) -> None:
+    """Applied before the first forward, as in the chapter, it would find no lazy layer's weights."""
+    module = lazy_net() if lazy else smooth_net()
+    net = Net(module, [CPU] * 3, init=xavier)
+    net(torch.randn(2, 1, 6, 6) if lazy else torch.randn(2, 6), 0)
+    assert synced(net)
+    assert not net.replicas[0][5 if lazy else 0].bias.any()
+
+
 # Deferred initialisation.
 
 
 @pytest.mark.parametrize("ask", [Parameter.list_data, Parameter.list_grad, lambda weight: weight.data(0)])
 def test_a_parameter_before_the_first_forward_is_reported(ask: Callable[[Parameter], object]) -> None:
-    """Also one whose own shape is known; the names are there already."""
+    """Names are known already; even a parameter whose shape is known has no values."""
     weight = net_on(2, lazy_net()).collect_params()["0.weight"]
     message = r"parameter '0\.weight' has no values yet, because its net has lazy layers: call the net"
     with pytest.raises(DeferredInitializationError, match=message):
@@ -151,7 +130,7 @@ def test_a_parameter_before_the_first_forward_is_reported(ask: Callable[[Paramet
 
 
 def test_replicas_and_steps_before_the_first_forward_are_reported() -> None:
-    """Nothing can be trained yet, but a trainer can be made, as in the chapter."""
+    """A trainer can be made before the first forward, as in the chapter."""
     net = net_on(2, lazy_net())
     trainer = Trainer(net, LR)
     with pytest.raises(DeferredInitializationError, match="the net has no replicas yet, because it has lazy layers"):
@@ -170,7 +149,7 @@ def test_replicas_and_steps_before_the_first_forward_are_reported() -> None:
 
 @given(k=world_sizes, first=st.integers(0, 7), seed=seeds)
 def test_the_first_forward_gives_all_devices_the_same_values(k: int, first: int, seed: int) -> None:
-    """Whichever device is first; buffers and training mode included."""
+    """Whichever device is first; buffers and training mode are copied too."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         net = net_on(k, lazy_net())
@@ -185,7 +164,7 @@ def test_the_first_forward_gives_all_devices_the_same_values(k: int, first: int,
 
 
 def test_a_lazy_net_equals_one_that_was_never_lazy() -> None:
-    """The inference leaves no trace: same draws, and the dropout of the first forward starts where the draws end."""
+    """Weights are the same draws, and the first forward's dropout uses the draws that follow."""
     X = torch.randn(5, 1, 6, 6)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(1)
@@ -199,16 +178,7 @@ def test_a_lazy_net_equals_one_that_was_never_lazy() -> None:
     assert bit_equal(lazy.replicas[0], direct)
 
 
-def test_lazy_layers_do_not_escape_the_init() -> None:
-    """As they do where it is applied before the first forward: there it finds nothing to draw."""
-    net = Net(lazy_net(), [CPU] * 2, init=xavier)
-    net(torch.randn(2, 1, 6, 6), 0)
-    assert synced(net)
-    assert not net.replicas[0][5].bias.any()
-
-
 def test_a_forward_that_leaves_lazy_layers_out_is_reported() -> None:
-    """Their shapes would stay unknown."""
 
     class Half(nn.Module):
         def __init__(self) -> None:

@@ -53,7 +53,7 @@ def test_lenet_passes_through_the_notebooks_sizes(monkeypatch: pytest.MonkeyPatc
     ("name", "count"), [("lenet", 129_068), ("resnet18", 11_175_818), ("gluon-resnet18", 2_777_868), ("toy", 12)]
 )
 def test_parameter_counts(name: str, count: int) -> None:
-    """The published counts of LeNet and ResNet-18; the others counted by hand."""
+    """The counts of LeNet and ResNet-18 are published; the others are counted by hand."""
     assert sum(param.numel() for param in build(name).parameters()) == count
 
 
@@ -67,7 +67,6 @@ def test_lenet_params_are_small_normal_weights_and_zero_biases() -> None:
 
 
 def test_lenet_module_is_the_function_of_its_parameters() -> None:
-    """Same order, same result, also for an empty batch."""
     net = LeNet()
     for n in (0, 3):
         X = torch.randn(n, 1, 28, 28)
@@ -106,7 +105,6 @@ def test_residual_equals_torchvisions_basic_block_without_biases(downsample: boo
 @pytest.mark.parametrize("init", INITS)
 @pytest.mark.parametrize("model", ["lenet", "gluon-resnet18", "toy"])
 def test_equal_seeds_give_bit_equal_weights_and_leave_the_generator_alone(model: str, init: str) -> None:
-    """Another seed gives others."""
     state = torch.get_rng_state()
     first, second, other = (list(build(model, init, seed).parameters()) for seed in (7, 7, 8))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
@@ -116,7 +114,7 @@ def test_equal_seeds_give_bit_equal_weights_and_leave_the_generator_alone(model:
 
 @pytest.mark.parametrize(("init", "bound"), [("normal", 0.06), ("xavier", (6 / (800 + 128)) ** 0.5)])
 def test_init_reaches_lenets_own_matrices(init: str, bound: float) -> None:
-    """They are neither nn.Linear nor nn.Conv2d, and are initialised all the same."""
+    """LeNet's parameters belong to no nn.Linear or nn.Conv2d, and are initialised nevertheless."""
     net = build("lenet", init, 0)
     assert isinstance(net.W3, Tensor)
     assert isinstance(net.b3, Tensor)
@@ -148,7 +146,7 @@ def test_a_users_model_is_built_from_its_file(tmp_path: Path) -> None:
 
 
 def test_one_file_is_one_module_and_two_of_the_same_name_are_two(tmp_path: Path) -> None:
-    """Its classes keep their identity, and the loaded module can be found by pickle."""
+    """Classes keep their identity, and pickle can find the loaded module."""
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "same.py").write_text(f"class Mine:\n    folder = {folder!r}\n")
@@ -160,33 +158,11 @@ def test_one_file_is_one_module_and_two_of_the_same_name_are_two(tmp_path: Path)
 
 
 def test_a_dotted_attribute_is_followed() -> None:
-    """module:Class.method."""
     assert load_object("pathlib:Path.exists") is Path.exists
 
 
-@pytest.mark.parametrize("spec", ["torch", "torch:", ":nn", "torch:not a name", ""])
-def test_a_malformed_name_is_reported(spec: str) -> None:
-    """Neither module:name nor path.py:name."""
-    with pytest.raises(ValueError, match=r"names no object: write module:name or path.py:name"):
-        load_object(spec)
-
-
-def test_a_missing_file_is_reported_with_its_full_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Relative to the working directory."""
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(FileNotFoundError, match=f"there is no file {tmp_path}/nowhere.py"):
-        load_object("nowhere.py:Mine")
-
-
-def test_a_missing_module_is_reported_with_the_remedy() -> None:
-    """The original error is kept as the cause."""
-    with pytest.raises(ImportError, match=r"importing no_such_module raised ModuleNotFoundError.*PYTHONPATH") as caught:
-        load_object("no_such_module:Mine")
-    assert isinstance(caught.value.__cause__, ModuleNotFoundError)
-
-
 def test_a_file_that_raises_is_reported_and_forgotten(tmp_path: Path) -> None:
-    """Half a module must not be found by the next attempt."""
+    """The next attempt must not find half a module."""
     path = tmp_path / "broken.py"
     path.write_text("1 / 0\n")
     with pytest.raises(ImportError, match=r"executing .*broken.py raised ZeroDivisionError: division by zero"):
@@ -195,34 +171,40 @@ def test_a_file_that_raises_is_reported_and_forgotten(tmp_path: Path) -> None:
     assert load_object(f"{path}:Mine") == 1
 
 
-def test_a_missing_attribute_is_reported_with_what_there_is(tmp_path: Path) -> None:
-    """The message lists the public names."""
+@pytest.mark.parametrize(
+    ("spec", "error", "message"),
+    [
+        *((spec, ValueError, "names no object: write module:name or path.py:name") for spec in ("", "torch", "torch:")),
+        *((spec, ValueError, "names no object: write module:name or path.py:name") for spec in (":nn", "torch:a b")),
+        ("nowhere.py:Mine", FileNotFoundError, r"there is no file {}/nowhere\.py"),
+        ("no_such_module:Mine", ImportError, r"no_such_module raised ModuleNotFoundError.*PYTHONPATH"),
+        ("few.py:three", AttributeError, r"has no 'three'; it defines one$"),
+    ],
+)
+def test_a_name_that_cannot_be_loaded_is_reported(
+    spec: str, error: type[Exception], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Paths are relative to the working directory; a missing attribute is reported with the public names."""
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "few.py").write_text("one = 1\n_two = 2\n")
-    with pytest.raises(AttributeError, match=r"has no 'three'; it defines one$"):
-        load_object(f"{tmp_path / 'few.py'}:three")
+    with pytest.raises(error, match=message.format(tmp_path)):
+        load_object(spec)
 
 
-def test_an_unknown_model_is_reported_with_the_known_ones() -> None:
-    """The table is the list of valid names."""
+def test_unknown_models_and_inits_are_reported_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="unknown model 'alexnet': choose one of lenet, resnet18, gluon-resnet18, toy"):
         build("alexnet")
-
-
-def test_an_unknown_init_is_reported_with_the_known_ones() -> None:
-    """Default, normal, xavier."""
     with pytest.raises(ValueError, match="unknown init 'zero': choose one of default, normal, xavier"):
         build("lenet", "zero")
 
 
 @pytest.mark.parametrize(("spec", "kind"), [("math:pi", "a float: it must be a factory"), ("builtins:dict", "a dict")])
 def test_a_factory_that_makes_no_module_is_reported(spec: str, kind: str) -> None:
-    """Neither a constant nor a function of something else is a model."""
     with pytest.raises(TypeError, match=f"model '{spec}' .*{kind}"):
         build(spec)
 
 
 def test_every_name_in_the_table_loads() -> None:
-    """A table entry that points nowhere is found here, not by a user."""
     assert all(callable(load_named(name, MODELS, "model")) for name in MODELS)
 
 
@@ -231,5 +213,4 @@ def test_tables_and_pure_modules_do_not_import_torch() -> None:
     modules = "load, models, schedule, closing_line, trainers, trainers.protocol"
     imports = "; ".join(f"import reference.{name}" for name in modules.split(", "))
     code = f"import sys; {imports}; sys.exit('torch' in sys.modules)"
-    root = REPOSITORY
-    assert subprocess.run([sys.executable, "-c", code], cwd=root).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY).returncode == 0

@@ -1,4 +1,4 @@
-"""The overlapped exchange: it does overlap, it never starts too early, and nothing that breaks makes it hang."""
+"""The overlapped exchange: it overlaps, it never starts too early, and errors do not make it hang."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from torch.utils.checkpoint import checkpoint
 from reference.all_reduce import ALL_REDUCE
 from reference.all_reduce.traffic import count_traffic
 from reference.trainers.scratch import Scratch
-from reference.trainers.scratch_overlap import Bucket, ScratchOverlap, make_buckets
+from reference.trainers.scratch_overlap import ScratchOverlap, make_buckets
 from tests.support.strategies import (
     CPU,
     LR,
     Case,
-    Gated,
     batch,
     bit_equal,
     cases,
@@ -35,9 +34,9 @@ from tests.support.strategies import (
 )
 
 PATIENCE_S = 10.0
-"""How long something that must happen is waited for; it is never waited for in full unless the test fails."""
+"""The longest wait for something that must happen."""
 LATE_S = 0.05
-"""How long something that must not happen is waited for."""
+"""The wait for something that must not happen."""
 
 
 pytestmark = pytest.mark.usefixtures("one_intra_op_thread")
@@ -86,14 +85,11 @@ def on_replicas(ranks: Collection[int], call: Callable[[], object]) -> Callable[
     return only_there
 
 
-# The same gradients.
-
-
 @pytest.mark.parametrize("bucket_bytes", [1, 300], ids=["a-parameter", "a-few"])
 @settings(max_examples=15)
 @given(case=cases(conv_net, (1, 6, 6), torch.float64))
 def test_steps_equal_one_devices_on_any_split(bucket_bytes: int, case: Case) -> None:
-    """1 to 8 devices, 1 to 20 samples: uneven shards and idle devices. In one bucket: `pytest -m correctness`."""
+    """In buckets of one or a few parameters; `pytest -m correctness` has one bucket."""
     trainer = ScratchOverlap(case.net, case.devices, lr=LR, bucket_bytes=bucket_bytes)
     for X, y in case.batches:
         check_step(trainer, X, y)
@@ -103,7 +99,7 @@ def test_steps_equal_one_devices_on_any_split(bucket_bytes: int, case: Case) -> 
 @settings(max_examples=15)
 @given(case=cases(smooth_net, (6,), torch.float32))
 def test_overlap_does_not_change_a_single_bit(case: Case) -> None:
-    """The naive sum is taken in the order of the devices, with or without buckets."""
+    """The naive all-reduce sums in the order of the devices, with or without buckets."""
     overlapped, plain = ScratchOverlap(case.net, case.devices, lr=LR), Scratch(case.net, case.devices, lr=LR)
     for X, y in case.batches:
         assert torch.equal(overlapped.step(X, y, len(X)), plain.step(X, y, len(X)))
@@ -112,37 +108,17 @@ def test_overlap_does_not_change_a_single_bit(case: Case) -> None:
     plain.close()
 
 
-def late_net(device_1_waits: Callable[[], Any]) -> nn.Module:
-    """Return a net whose backward begins with a wait on device 1."""
-    return nn.Sequential(smooth_net(), Calls(backward=on_replicas({1}, device_1_waits))).double()
-
-
 def test_a_bucket_waits_for_the_last_device() -> None:
-    """Device 1 begins its backward when device 0 has long ended."""
-    trainer = ScratchOverlap(late_net(lambda: threading.Event().wait(LATE_S)), [CPU] * 2, lr=LR)
+    """Device 1 begins its backward after device 0 has ended its own."""
+    waits = Calls(backward=on_replicas({1}, lambda: threading.Event().wait(LATE_S)))
+    trainer = ScratchOverlap(nn.Sequential(smooth_net(), waits).double(), [CPU] * 2, lr=LR)
     check_step(trainer, *batch(5))
     trainer.close()
 
 
-def test_a_bucket_that_waits_for_the_first_device_only_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mutant sums device 0's gradients with what an earlier step has left in device 1's buffers."""
-    summed = threading.Event()
-
-    def telling(tensors: Sequence[Tensor]) -> None:
-        ALL_REDUCE["naive"](tensors)
-        summed.set()
-
-    monkeypatch.setattr(Bucket, "complete", property(lambda bucket: all(rank > 0 for _, rank in bucket.waiting)))
-    net = late_net(lambda: summed.wait(PATIENCE_S))
-    trainer = ScratchOverlap(net, [CPU] * 2, lr=LR, all_reduce_=telling)
-    with pytest.raises(AssertionError):
-        check_step(trainer, *batch(5))
-    trainer.close()
-
-
 @pytest.mark.parametrize("name", ALL_REDUCE)
-def test_every_all_reduce_of_the_table_serves(name: str) -> None:
-    """And `count_traffic` around a step sees what the exchange's thread sends: 2 (k - 1) times the gradients in all."""
+def test_every_all_reduce_of_the_table_can_exchange(name: str) -> None:
+    """`count_traffic` around a step counts what the exchange's thread sends: 2 (k - 1) times the gradients in all."""
     net = smooth_net().double()
     trainer = ScratchOverlap(net, [CPU] * 3, lr=LR, bucket_bytes=300, all_reduce_=ALL_REDUCE[name])
     for n in (7, 1, 5):
@@ -152,42 +128,8 @@ def test_every_all_reduce_of_the_table_serves(name: str) -> None:
     trainer.close()
 
 
-def test_parameters_that_some_or_no_shards_use() -> None:
-    """Zeros from the devices without one, not what the step before has left; untouched where there is none at all."""
-    torch.manual_seed(0)
-    net = Gated().double()
-    exchanged: list[int] = []
-
-    def telling(tensors: Sequence[Tensor]) -> None:
-        exchanged.append(tensors[0].numel())
-        ALL_REDUCE["naive"](tensors)
-
-    trainer = ScratchOverlap(net, [CPU] * 3, lr=LR, bucket_bytes=1, all_reduce_=telling)
-    X, y = batch(6)
-    for first_features in ([1, 1, 1, 1, 1, 1], [-1, -1, -1, -1, 1, 1], [1, 1, -1, -1, -1, -1], [-1] * 6):
-        X[:, 0] = torch.tensor(first_features)
-        before = values(trainer.replicas[0])
-        check_step(trainer, X, y)
-        changed = [not torch.equal(a, b) for a, b in zip(before, values(trainer.replicas[0]), strict=True)]
-        assert changed == [True] * 2 + [1 in first_features] * 2 + [False] * 2
-        assert len(exchanged) == sum(changed), "what nobody uses needs no exchange"
-        exchanged.clear()
-    trainer.close()
-
-
-def test_a_tied_parameter_is_exchanged_once_with_all_its_terms() -> None:
-    """Autograd adds up what its places contribute before the hook hears of it."""
-    first, last = nn.Linear(6, 6), nn.Linear(6, 6)
-    last.weight = first.weight
-    net = nn.Sequential(first, nn.Tanh(), nn.Linear(6, 6), nn.Tanh(), last).double()
-    trainer = ScratchOverlap(net, [CPU] * 3, lr=LR, bucket_bytes=1)
-    for n in (7, 1, 5):
-        check_step(trainer, *batch(n))
-    trainer.close()
-
-
 def test_parameters_may_be_frozen_and_unfrozen_between_steps() -> None:
-    """A frozen one stays as it is and takes part afterwards, also if it was frozen when the trainer was made."""
+    """A parameter may be frozen when the trainer is made, and is trained once it is unfrozen."""
     net = nn.Sequential(smooth_net(), nn.Linear(4, 4)).double()
     net[0].requires_grad_(False)
     trainer = ScratchOverlap(net, [CPU] * 2, lr=LR)
@@ -204,16 +146,15 @@ def test_parameters_may_be_frozen_and_unfrozen_between_steps() -> None:
     trainer.close()
 
 
-# The overlap.
-
-
 @pytest.mark.parametrize(
-    ("bucket_bytes", "wait_s", "overlaps"), [(1, PATIENCE_S, True), (1 << 20, LATE_S, False)], ids=["buckets", "one"]
+    ("bucket_bytes", "wait_s", "overlaps", "n"),
+    [(1, PATIENCE_S, True, 7), (1, PATIENCE_S, True, 2), (1 << 20, LATE_S, False, 7)],
+    ids=["buckets", "buckets, one device idle", "one bucket"],
 )
 def test_the_last_layer_is_exchanged_while_the_first_one_is_computed(
-    bucket_bytes: int, wait_s: float, overlaps: bool
+    bucket_bytes: int, wait_s: float, overlaps: bool, n: int
 ) -> None:
-    """The first layer's backward does not end until an exchange has begun; with a single bucket none can begin."""
+    """The first layer's backward waits until an exchange has begun; with a single bucket none can begin."""
     begun, first_layer_saw = threading.Event(), []
     exchanged: list[int] = []
 
@@ -225,31 +166,15 @@ def test_the_last_layer_is_exchanged_while_the_first_one_is_computed(
     slow = Calls(backward=on_replicas(range(3), lambda: first_layer_saw.append(begun.wait(wait_s))))
     net = nn.Sequential(nn.Linear(6, 5), slow, nn.Tanh(), nn.Linear(5, 4)).double()
     trainer = ScratchOverlap(net, [CPU] * 3, lr=LR, bucket_bytes=bucket_bytes, all_reduce_=telling)
-    check_step(trainer, *batch(7))
-    assert first_layer_saw == [overlaps] * 3
+    check_step(trainer, *batch(n))
+    assert first_layer_saw == [overlaps] * min(n, 3)
     # Within a layer autograd is free in the order of weight and bias.
     assert [sorted(exchanged[:2]), sorted(exchanged[2:])] == ([[4, 20], [5, 30]] if overlaps else [[59], []])
     trainer.close()
 
 
-def test_an_idle_device_holds_no_bucket_up() -> None:
-    """Its zeros are there from the beginning."""
-    begun, saw = threading.Event(), []
-
-    def telling(tensors: Sequence[Tensor]) -> None:
-        begun.set()
-        ALL_REDUCE["naive"](tensors)
-
-    slow = Calls(backward=on_replicas(range(4), lambda: saw.append(begun.wait(PATIENCE_S))))
-    net = nn.Sequential(nn.Linear(6, 5), slow, nn.Linear(5, 4)).double()
-    trainer = ScratchOverlap(net, [CPU] * 4, lr=LR, bucket_bytes=1, all_reduce_=telling)
-    check_step(trainer, *batch(2))
-    assert saw == [True] * 2
-    trainer.close()
-
-
 def test_buckets_hold_neighbours_of_one_dtype_from_the_last_parameter_on() -> None:
-    """At most so many bytes together; a larger parameter is alone."""
+    """A bucket has at most `bucket_bytes`; a parameter that is larger has a bucket to itself."""
     net = nn.Sequential(nn.Linear(1, 2), nn.Linear(2, 3), nn.Linear(3, 10), nn.Linear(1, 1).double())
     net[1].bias.requires_grad_(False)
     buckets = make_buckets([net, copy.deepcopy(net)], bucket_bytes=64)
@@ -260,9 +185,6 @@ def test_buckets_hold_neighbours_of_one_dtype_from_the_last_parameter_on() -> No
     assert [flat.dtype for flat in buckets[0].flats + buckets[1].flats] == [torch.float64] * 2 + [torch.float32] * 2
     buckets[3].flats[1].copy_(torch.arange(10.0))
     assert [views[1].tolist() for views in buckets[3].views] == [[[0, 1], [2, 3], [4, 5]], [6, 7], [[8], [9]]]
-
-
-# What breaks.
 
 
 def failing_once() -> Callable[..., None]:
@@ -279,7 +201,7 @@ def failing_once() -> Callable[..., None]:
 
 @pytest.mark.parametrize("where", ["forward", "backward", "exchange"])
 def test_an_error_reaches_the_caller_and_the_next_step_is_right(where: str) -> None:
-    """On one device of three, in the middle of the net: some buckets are exchanged already, others never come."""
+    """The error is on one device of three, when some buckets are exchanged and others are not."""
     fail = failing_once()
     calls = Calls(**{where: on_replicas({1}, fail)}) if where != "exchange" else Calls()
     net = nn.Sequential(nn.Linear(6, 5), calls, nn.Linear(5, 4)).double()
@@ -298,7 +220,7 @@ def test_an_error_reaches_the_caller_and_the_next_step_is_right(where: str) -> N
 
 
 def test_an_error_waits_for_the_exchange_that_is_under_way() -> None:
-    """The next step would write into buffers that are being summed."""
+    """Otherwise the next step would write into buffers that are being summed."""
     begun, ended = threading.Event(), []
 
     def slow(tensors: Sequence[Tensor]) -> None:
@@ -318,16 +240,6 @@ def test_an_error_waits_for_the_exchange_that_is_under_way() -> None:
     trainer.close()
 
 
-def test_gradients_of_a_step_that_broke_off_do_not_count() -> None:
-    """Here those of a device that had finished its backward."""
-    net = nn.Sequential(smooth_net(), Calls(backward=on_replicas({1}, failing_once()))).double()
-    trainer = ScratchOverlap(net, [CPU] * 2, lr=LR)
-    with pytest.raises(FloatingPointError, match="this once"):
-        trainer.step_unsynced(*batch(4), 4)
-    check_step(trainer, *batch(4))
-    trainer.close()
-
-
 class Twice(nn.Module):
     """A layer used within a checkpoint and outside of it."""
 
@@ -342,7 +254,7 @@ class Twice(nn.Module):
 
 
 def test_a_gradient_that_comes_in_two_parts_is_refused() -> None:
-    """Re-entrant checkpointing runs a backward of its own, so the first part looks like the whole."""
+    """Re-entrant checkpointing runs its own backward, whose gradient looks like the whole one."""
     trainer = ScratchOverlap(Twice(reentrant=True).double(), [CPU] * 2, lr=LR)
     message = r"parameter 'shared\.\w+' got a gradient on device \d twice in one backward.*use_reentrant=False"
     with pytest.raises(RuntimeError, match=message):
@@ -355,7 +267,7 @@ def test_a_gradient_that_comes_in_two_parts_is_refused() -> None:
 
 @pytest.mark.parametrize("forget", [False, True], ids=["close", "del"])
 def test_threads_end_with_close_or_with_the_trainer(forget: bool) -> None:
-    """Hooks live as long as their parameters: they must not keep a forgotten trainer alive."""
+    """Hooks live as long as their parameters, and must not keep a dropped trainer alive."""
     before = set(threading.enumerate())
     trainer = ScratchOverlap(smooth_net().double(), [CPU] * 2, lr=LR)
     trainer.step(*batch(4), 4)
@@ -377,7 +289,7 @@ def test_threads_end_with_close_or_with_the_trainer(forget: bool) -> None:
 
 
 def test_replicas_outlive_their_trainer() -> None:
-    """As plain modules, which can be copied and trained on."""
+    """They are plain modules, which can be copied and trained."""
     trainer = ScratchOverlap(smooth_net(), [CPU] * 2, lr=LR)
     (net, _) = trainer.replicas
     del trainer
@@ -388,17 +300,17 @@ def test_replicas_outlive_their_trainer() -> None:
 
 
 def test_the_exchange_has_one_intra_op_thread_and_leaves_the_callers_alone() -> None:
-    """It may be on any core that the caller may be on; a second intra-op thread would wait for a replica's."""
+    """It may run on any of the caller's cores; a second intra-op thread would wait for a replica's."""
     before, cores, seen = torch.get_num_threads(), os.sched_getaffinity(0), []
 
-    def look(*_: object) -> None:
+    def note(*_: object) -> None:
         seen.append((torch.get_num_threads(), os.sched_getaffinity(0)))
 
     torch.set_num_threads(2)
     try:
-        trainer = ScratchOverlap(smooth_net().double(), [CPU] * 2, lr=LR, all_reduce_=look)
+        trainer = ScratchOverlap(smooth_net().double(), [CPU] * 2, lr=LR, all_reduce_=note)
         trainer.step(*batch(4), 4)
-        later = threading.Thread(target=look)
+        later = threading.Thread(target=note)
         later.start()
         later.join()
     finally:
@@ -407,8 +319,7 @@ def test_the_exchange_has_one_intra_op_thread_and_leaves_the_callers_alone() -> 
     trainer.close()
 
 
-def test_one_device_needs_no_exchange() -> None:
-    """World size 1 is the identity, and has no thread."""
+def test_one_device_has_neither_an_exchange_nor_a_thread() -> None:
     before = set(threading.enumerate())
     trainer = ScratchOverlap(conv_net().double(), [CPU], lr=LR, all_reduce_=failing_once())
     assert set(threading.enumerate()) <= before
@@ -416,13 +327,17 @@ def test_one_device_needs_no_exchange() -> None:
     trainer.close()
 
 
-def test_devices_of_two_kinds_are_reported() -> None:
-    """Another trainer takes them."""
-    with pytest.raises(ValueError, match=r"devices are of 2 kinds, \['cpu', 'cuda'\]: .* the trainer `weighted`"):
-        ScratchOverlap(smooth_net(), [CPU, torch.device("cuda:0")], lr=LR)
-
-
-def test_a_bucket_without_room_is_reported() -> None:
-    """There is no such thing."""
-    with pytest.raises(ValueError, match="bucket_bytes is 0: a bucket must hold at least 1 byte"):
-        ScratchOverlap(smooth_net(), [CPU] * 2, lr=LR, bucket_bytes=0)
+@pytest.mark.parametrize(
+    ("devices", "bucket_bytes", "message"),
+    [
+        (
+            [CPU, torch.device("cuda:0")],
+            1,
+            r"devices are of 2 kinds, \['cpu', 'cuda'\]: .* the trainer `weighted`",
+        ),
+        ([CPU] * 2, 0, "bucket_bytes is 0: a bucket must hold at least 1 byte"),
+    ],
+)
+def test_bad_arguments_are_reported(devices: list[torch.device], bucket_bytes: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ScratchOverlap(smooth_net(), devices, lr=LR, bucket_bytes=bucket_bytes)

@@ -109,7 +109,7 @@ def test_an_empty_minibatch_changes_nothing(make: Make, name: str) -> None:
 
 @in_parallel
 def test_parameters_that_some_or_no_shards_use_are_trained_and_not_refused(make: Make, name: str) -> None:
-    """A device without a gradient gets the others', not what the step before has left; what nobody uses stays."""
+    """A device without a gradient gets the others' sum, not its last one; what no device uses stays."""
     torch.manual_seed(0)
     trainer = make(name, Gated().double(), 3)
     X, y = batch(6)
