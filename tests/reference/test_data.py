@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +21,7 @@ from reference.data.idx import IDX_FILES, has_idx_files, raw_folder, read_datase
 from reference.data.synthetic import synthetic
 from reference.scatter import chunk_sizes
 from tests.support.project import REPOSITORY
-from tests.support.strategies import seeds, world_sizes
+from tests.support.strategies import world_sizes
 
 SAMPLE = REPOSITORY.parent / "shared" / "data" / "fashion-mnist-sample"
 
@@ -35,14 +39,14 @@ def write_files(root: Path, train: int = 23, test: int = 5) -> list[torch.Tensor
     return parts
 
 
-def numbered(n: int = 23) -> Dataset:
+def numbered(n: int) -> Dataset:
     """Return a data set whose sample i is the number i, with label i."""
     X, y = torch.arange(float(n)).reshape(n, 1), torch.arange(n)
     return Dataset("numbered", X, y, X[:1], y[:1])
 
 
 def test_fashion_mnist_is_read_as_to_tensor_scales_it(tmp_path: Path) -> None:
-    """Bytes become [0, 1] in float32, with an axis for the channel; nothing is normalised."""
+    """Bytes become [0, 1] in float32, with an axis for the channel, and are not normalised."""
     train, train_labels, test, test_labels = write_files(tmp_path)
     data = load("fashion-mnist", tmp_path)
     assert data.name == "fashion-mnist"
@@ -56,7 +60,6 @@ def test_fashion_mnist_is_read_as_to_tensor_scales_it(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not has_idx_files(SAMPLE), reason="the sample of real Fashion-MNIST images is not on this machine")
 def test_real_images_are_read() -> None:
-    """700 and 200 images, 70 and 20 or so of each class, not all black."""
     data = load("auto", SAMPLE)
     assert data.name == "fashion-mnist"
     assert (len(data.train_X), len(data.test_X)) == (700, 200)
@@ -65,55 +68,55 @@ def test_real_images_are_read() -> None:
     assert data.train_X.max() <= 1
 
 
-def test_missing_files_are_reported_with_the_command_that_gets_them(tmp_path: Path) -> None:
-    """All four names, the folder, the remedy."""
-    message = (
-        f"not under {tmp_path}: .*{', '.join(IDX_FILES)}.*python -m reference.data download --data-root {tmp_path}"
-    )
+def test_missing_and_broken_files_are_reported_with_the_remedy(tmp_path: Path) -> None:
+    message = f"not under {tmp_path}: .*{', '.join(IDX_FILES)}.*python -m reference.data download --data-root"
     with pytest.raises(FileNotFoundError, match=message):
         load("fashion-mnist", tmp_path)
-
-
-def test_a_truncated_file_is_reported(tmp_path: Path) -> None:
-    """Half a download is not a data set."""
     write_files(tmp_path)
     path = raw_folder(tmp_path) / IDX_FILES[0]
     path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(
-        ValueError, match=f"a file in {raw_folder(tmp_path)} is not a complete IDX file.*remove the folder"
-    ):
+    message = f"a file in {raw_folder(tmp_path)} is not a complete IDX file.*remove the folder"
+    with pytest.raises(ValueError, match=message):
         load("fashion-mnist", tmp_path)
 
 
 def test_auto_takes_the_real_images_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the synthetic ones elsewhere; the name says which."""
+    """The name says which data set it is."""
     monkeypatch.setattr("reference.data.sources.synthetic", lambda root: synthetic(root, train=12, test=4))
     assert load("auto", tmp_path).name == "synthetic"
     write_files(tmp_path)
     assert load("auto", tmp_path).name == "fashion-mnist"
 
 
-def test_synthetic_is_made_once_and_the_same_everywhere(tmp_path: Path) -> None:
-    """Every byte follows from the seed; the files are read, not made again; the data root is made."""
+def test_synthetic_is_made_once_and_read_as_torchvision_reads_it(tmp_path: Path) -> None:
+    """Every byte follows from the seed, and the data root is made."""
     first = synthetic(tmp_path / "a" / "b", train=30, test=5)
     second = synthetic(tmp_path / "c", train=30, test=5)
-    assert torch.equal(first.train_X, second.train_X)
-    assert torch.equal(first.test_y, second.test_y)
-    assert (len(synthetic(tmp_path / "c", train=7, test=7).train_X)) == 30
-    assert not torch.equal(synthetic(tmp_path / "d", train=30, test=5, seed=1).train_X, first.train_X)
-    assert sorted(os.listdir(raw_folder(tmp_path / "c" / "synthetic"))) == sorted(IDX_FILES)
-
-
-def test_our_own_files_read_as_torchvision_reads_them(tmp_path: Path) -> None:
-    own = synthetic(tmp_path, train=30, test=5)
-    torchvisions = read_dataset("synthetic", tmp_path / "synthetic")
+    torchvisions = read_dataset("synthetic", tmp_path / "c" / "synthetic")
     for part in ("train_X", "train_y", "test_X", "test_y"):
-        assert torch.equal(getattr(own, part), getattr(torchvisions, part))
-        assert getattr(own, part).dtype == getattr(torchvisions, part).dtype
+        for other in (second, torchvisions):
+            assert torch.equal(getattr(first, part), getattr(other, part))
+            assert getattr(first, part).dtype == getattr(other, part).dtype
+    assert len(synthetic(tmp_path / "c", train=7, test=7).train_X) == 30
+    assert not torch.equal(synthetic(tmp_path / "d", train=30, test=5, seed=1).train_X, first.train_X)
+
+
+def test_synthetic_has_by_default_the_sizes_of_fashion_mnist() -> None:
+    """The documents' numbers of steps depend on them."""
+    defaults = inspect.signature(DATASETS["synthetic"]).parameters
+    assert (defaults["train"].default, defaults["test"].default) == (60_000, 10_000)
+
+
+def test_several_threads_may_make_the_synthetic_set_at_once(tmp_path: Path) -> None:
+    """Every file appears whole, so all of them read the same data."""
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda _: synthetic(tmp_path, train=500, test=50).train_X, range(4)))
+    assert all(torch.equal(X, made[0]) for X in made)
+    assert sorted(os.listdir(raw_folder(tmp_path / "synthetic"))) == sorted(IDX_FILES)
 
 
 @pytest.mark.parametrize("content", [b"", b"\0\0\x08", b"\0\0\x0d\x01\0\0\0\x01\0", b"\0\0\x08\x01\0\0\0\x09\0"])
-def test_a_broken_file_of_our_own_is_reported(tmp_path: Path, content: bytes) -> None:
+def test_a_broken_synthetic_file_is_reported(tmp_path: Path, content: bytes) -> None:
     synthetic(tmp_path, train=30, test=5)
     path = raw_folder(tmp_path / "synthetic") / IDX_FILES[1]
     path.write_bytes(content)
@@ -121,47 +124,21 @@ def test_a_broken_file_of_our_own_is_reported(tmp_path: Path, content: bytes) ->
         synthetic(tmp_path)
 
 
-def test_synthetic_has_the_sizes_of_fashion_mnist(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """60,000 and 10,000: the numbers of steps of the documents depend on it."""
-    sizes: list[tuple[int, int]] = []
-    monkeypatch.setattr("reference.data.synthetic._write", lambda root, train, test, seed: sizes.append((train, test)))
-    monkeypatch.setattr("reference.data.synthetic.read_own", lambda name, root: numbered())
-    DATASETS["synthetic"](tmp_path)
-    assert sizes == [(60_000, 10_000)]
+def test_an_unwritable_data_root_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "synthetic").write_text("a file in the place of the folder")
+    with pytest.raises(OSError, match=r"the synthetic data set cannot be written to .*choose another data root"):
+        synthetic(tmp_path, train=5, test=5)
 
 
-def test_synthetic_is_learnable_and_not_trivial(tmp_path: Path) -> None:
-    """The mean picture of a class already recognises most samples, and not all: classes overlap."""
+def test_synthetic_is_learnable_and_its_classes_overlap(tmp_path: Path) -> None:
+    """The mean picture of each class recognises most samples, but not all."""
     data = synthetic(tmp_path, train=4000, test=1000)
     means = torch.stack([data.train_X[data.train_y == c].mean(0).flatten() for c in range(10)])
     guesses = torch.cdist(data.test_X.flatten(1), means).argmin(1)
     assert 0.5 < (guesses == data.test_y).float().mean() < 0.98
 
 
-def test_two_processes_may_make_the_synthetic_set_at_once(tmp_path: Path) -> None:
-    """Every file is put in its place whole, so all of them read the same data."""
-    seen: list[torch.Tensor] = []
-    threads = [
-        threading.Thread(target=lambda: seen.append(synthetic(tmp_path, train=500, test=50).train_X)) for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(seen) == 4
-    assert all(torch.equal(X, seen[0]) for X in seen)
-    assert sorted(os.listdir(raw_folder(tmp_path / "synthetic"))) == sorted(IDX_FILES)
-
-
-def test_an_unwritable_data_root_is_reported(tmp_path: Path) -> None:
-    """Here a file stands where the folder should be."""
-    (tmp_path / "synthetic").write_text("in the way")
-    with pytest.raises(OSError, match=r"the synthetic data set cannot be written to .*choose another data root"):
-        synthetic(tmp_path, train=5, test=5)
-
-
-def test_a_failed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a full disk."""
+def test_a_failed_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def full(source: str, target: Path) -> None:
         raise OSError(28, "No space left on device")
@@ -169,17 +146,13 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OSError, match="No space left on device"):
         write_idx(tmp_path / "file", torch.zeros(3, dtype=torch.uint8))
+    with pytest.raises(ValueError, match=r"values are torch.float32: only uint8 is written"):
+        write_idx(tmp_path / "file", torch.zeros(3))
     assert os.listdir(tmp_path) == []
 
 
-def test_only_bytes_are_written_as_idx(tmp_path: Path) -> None:
-    """The format has other types; the loader reads bytes."""
-    with pytest.raises(ValueError, match=r"values are torch.float32: only uint8 is written"):
-        write_idx(tmp_path / "file", torch.zeros(3))
-
-
 def test_digits_are_1437_and_360_images_of_28x28(tmp_path: Path) -> None:
-    """All ten classes in both parts, in [0, 1], the same split every time."""
+    """Both parts have all ten classes; the split is always the same."""
     data, again = load("digits", tmp_path), load("digits", tmp_path)
     assert data.train_X.shape == (1437, 1, 28, 28)
     assert data.test_X.shape == (360, 1, 28, 28)
@@ -190,88 +163,57 @@ def test_digits_are_1437_and_360_images_of_28x28(tmp_path: Path) -> None:
     assert torch.equal(data.train_X, again.train_X)
 
 
+USERS_FUNCTIONS = """
+from torch import arange, rand
+
+def right(): return (rand(4, 3), arange(4)), (rand(4, 3), arange(4))
+def returns_3(): return 3
+constant = 3
+def unequal(): return (rand(3), arange(2)), (rand(3), arange(3))
+def empty(): return (rand(3), arange(3)), (rand(0), arange(0))
+def whole_samples(): return (arange(3), arange(3)), (rand(3), arange(3))
+def real_labels(): return (rand(3), rand(3)), (rand(3), arange(3))
+"""
+
+
 def test_a_users_data_set_is_loaded_from_its_file(tmp_path: Path) -> None:
-    """A function without arguments that returns two pairs of tensors."""
-    path = tmp_path / "mine.py"
-    path.write_text(
-        "import torch\ndef pair(): return torch.rand(4, 3), torch.arange(4)\ndef make(): return pair(), pair()\n"
-    )
-    data = load(f"{path}:make", tmp_path)
-    assert data.name == f"{path}:make"
+    (tmp_path / "mine.py").write_text(USERS_FUNCTIONS)
+    data = load(f"{tmp_path}/mine.py:right", tmp_path)
+    assert data.name == f"{tmp_path}/mine.py:right"
     assert data.train_X.shape == (4, 3)
     assert data.idx_root is None
 
 
 @pytest.mark.parametrize(
-    ("body", "error", "message"),
+    ("name", "error", "message"),
     [
-        ("def make(): return 3", TypeError, "returned a int: it must return"),
-        ("make = 3", TypeError, "is a int: it must be a function without arguments"),
-        (
-            "def make(): return (rand(3), arange(2)), (rand(3), arange(3))",
-            ValueError,
-            "train_X has 3 samples and train_y",
-        ),
-        (
-            "def make(): return (rand(3), arange(3)), (rand(0), arange(0))",
-            ValueError,
-            "test_X has 0 samples and test_y",
-        ),
-        (
-            "def make(): return (arange(3), arange(3)), (rand(3), arange(3))",
-            ValueError,
-            "train_X is torch.int64: make it",
-        ),
-        (
-            "def make(): return (rand(3), rand(3)), (rand(3), arange(3))",
-            ValueError,
-            "train_y is torch.float32: make it int64",
-        ),
+        ("returns_3", TypeError, "returned a int: it must return"),
+        ("constant", TypeError, "is a int: it must be a function without arguments"),
+        ("unequal", ValueError, "train_X has 3 samples and train_y"),
+        ("empty", ValueError, "test_X has 0 samples and test_y"),
+        ("whole_samples", ValueError, "train_X is torch.int64: make it"),
+        ("real_labels", ValueError, "train_y is torch.float32: make it int64"),
     ],
 )
-def test_a_users_broken_data_set_is_reported(tmp_path: Path, body: str, error: type[Exception], message: str) -> None:
-    """Which part, what it is, what it must be."""
-    (tmp_path / "mine.py").write_text(f"from torch import arange, rand\n{body}\n")
+def test_a_users_broken_data_set_is_reported(tmp_path: Path, name: str, error: type[Exception], message: str) -> None:
+    """The message says which part is wrong, what it is, and what it must be."""
+    (tmp_path / "mine.py").write_text(USERS_FUNCTIONS)
     with pytest.raises(error, match=message):
-        load(f"{tmp_path / 'mine.py'}:make", tmp_path)
-
-
-def test_an_unknown_data_set_is_reported_with_the_known_ones(tmp_path: Path) -> None:
-    """The table is the list of valid names."""
-    with pytest.raises(
-        ValueError, match="unknown data set 'cifar': choose one of fashion-mnist, synthetic, digits, auto"
-    ):
-        load("cifar", tmp_path)
+        load(f"{tmp_path}/mine.py:{name}", tmp_path)
 
 
 @pytest.mark.parametrize(("batch_size", "steps", "last"), [(256, 235, 96), (512, 118, 96)])
 def test_an_epoch_of_fashion_mnist_has_the_documents_steps(batch_size: int, steps: int, last: int) -> None:
-    """The short last batch is kept, or dropped on request."""
+    """The short last batch is kept by default. The other rules of a feed are checked with its mutants."""
     sizes = [len(batch) for batch in index_batches(60_000, batch_size, seed=0, epoch=0)]
     assert sizes == [batch_size] * (steps - 1) + [last]
     assert len(list(index_batches(60_000, batch_size, seed=0, epoch=0, drop_last=True))) == steps - 1
 
 
-@given(n=st.integers(0, 50), batch_size=st.integers(1, 20), seed=seeds, epoch=st.integers(0, 5))
-def test_index_batches_are_a_permutation_that_seed_and_epoch_decide(
-    n: int, batch_size: int, seed: int, epoch: int
-) -> None:
-    """Every sample once; asking again gives the same."""
-    batches, again = (list(index_batches(n, batch_size, seed=seed, epoch=epoch)) for _ in range(2))
-    assert sorted(i for batch in batches for i in batch.tolist()) == list(range(n))
-    assert [batch.tolist() for batch in batches] == [batch.tolist() for batch in again]
-
-
-def test_epochs_and_seeds_do_not_run_into_each_other() -> None:
-    """Epoch 1 of seed 0 is not epoch 0 of seed 1."""
-    orders = {tuple(next(index_batches(99, 99, seed=s, epoch=e)).tolist()) for s in range(4) for e in range(4)}
-    assert len(orders) == 16
-
-
 @settings(max_examples=15)
 @given(n=st.integers(1, 40), batch_size=st.integers(1, 20), k=world_sizes, loader=st.sampled_from(sorted(LOADERS)))
 def test_the_ranks_parts_make_up_the_batches_of_one_device(n: int, batch_size: int, k: int, loader: str) -> None:
-    """With either loader: torch's chunk rule, empty shards included, each label with its sample."""
+    """With either loader, by torch's chunk rule; shards may be empty, and each label stays with its sample."""
     whole = [X for X, _ in feed(numbered(n), "resident", batch_size, epoch=3)]
     ranks = [
         list(feed(numbered(n), loader, batch_size, world_size=k, rank=r, epoch=3, num_workers=0)) for r in range(k)
@@ -285,7 +227,7 @@ def test_the_ranks_parts_make_up_the_batches_of_one_device(n: int, batch_size: i
 
 
 def test_the_books_loader_reads_the_same_images_from_the_files(tmp_path: Path) -> None:
-    """Through worker processes, PIL and ToTensor, to the same bits as the resident tensors."""
+    """Worker processes, PIL and ToTensor give the bits of the resident tensors."""
     write_files(tmp_path)
     data = load("fashion-mnist", tmp_path)
     pairs = zip(feed(data, "book", 8, num_workers=2), feed(data, "resident", 8), strict=True)
@@ -300,8 +242,8 @@ class CoresOfTheReader(torch.utils.data.Dataset[tuple[torch.Tensor, ...]]):
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot bind processes to cores")
-def test_the_books_worker_processes_are_freed_from_a_bound_parents_core() -> None:
-    """A pinned rank would otherwise squeeze its readers onto its own core."""
+def test_the_books_worker_processes_use_the_cores_they_are_given() -> None:
+    """By default they are bound to the core of the rank that starts them."""
     data, cpus = numbered(4), os.sched_getaffinity(0)
     data.__dict__["train_samples"] = CoresOfTheReader()
 
@@ -317,45 +259,39 @@ def test_the_books_worker_processes_are_freed_from_a_bound_parents_core() -> Non
     assert [counts.tolist() for counts in seen] == [[1.0] * 4, [float(len(cpus))] * 4]
 
 
-def test_a_feed_of_a_data_set_elsewhere_is_reported() -> None:
-    """Moving it at every epoch would be timed with the training."""
-    with pytest.raises(ValueError, match=r"the data set lies on meta, the feed on cpu: use dataset.to\(device\) once"):
-        feed(numbered().to("meta"), "resident", 4)
-
-
 @pytest.mark.parametrize(
-    ("loader", "rank", "batch_size", "message"),
+    ("changes", "message"),
     [
-        ("fast", 0, 4, "unknown loader 'fast': choose one of resident, book"),
-        ("resident", 2, 4, "rank is 2 in a world of 2"),
-        ("resident", 0, 0, "batch_size is 0: it must be at least 1"),
+        ({"loader": "fast"}, "unknown loader 'fast': choose one of resident, book"),
+        ({"rank": 2}, "rank is 2 in a world of 2"),
+        ({"batch_size": 0}, "batch_size is 0: it must be at least 1"),
+        ({"device": "meta"}, r"the data set lies on cpu, the feed on meta: use dataset.to\(device\) once"),
     ],
 )
-def test_bad_values_of_a_feed_are_reported_at_once(loader: str, rank: int, batch_size: int, message: str) -> None:
-    """Not at the first batch."""
+def test_bad_values_of_a_feed_are_reported_before_the_first_batch(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        feed(numbered(), loader, batch_size, world_size=2, rank=rank)
+        feed(numbered(5), **{"loader": "resident", "batch_size": 4, "world_size": 2, **changes})
 
 
-def test_download_says_in_one_line_what_went_wrong(
+def test_an_unknown_data_set_is_reported_with_the_known_ones(tmp_path: Path) -> None:
+    message = "unknown data set 'cifar': choose one of fashion-mnist, synthetic, digits, auto"
+    with pytest.raises(ValueError, match=message):
+        load("cifar", tmp_path)
+
+
+def test_download_reports_a_failure_in_one_line_with_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the remedy, and exit status 1."""
-
     def offline(self: object) -> None:
         raise RuntimeError("Error downloading train-images:\nTried a mirror, got:\nno route to host")
 
     monkeypatch.setattr("torchvision.datasets.FashionMNIST.download", offline)
     assert main(["download", "--data-root", str(tmp_path)]) == 1
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert error.startswith("error: Fashion-MNIST could not be downloaded")
-    assert "no route to host" in error
-    assert "use the synthetic data set" in error
+    said = r"error: Fashion-MNIST could not be downloaded.*no route to host.*use the synthetic data set[^\n]*\n"
+    assert re.fullmatch(said, capsys.readouterr().err)
 
 
-def test_download_of_files_that_are_there_does_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It says where they are."""
+def test_download_says_where_files_are_that_are_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_files(tmp_path)
     assert main(["download", "--data-root", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"Fashion-MNIST is in {raw_folder(tmp_path)}\n"
