@@ -1,9 +1,10 @@
-"""The book's entry point."""
+"""`reference.book`, the book's entry point: training, the closing line, the command line, what is refused."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,10 +23,6 @@ def data():
 """
 
 
-def silent(line: str) -> None:
-    """Report nothing."""
-
-
 @pytest.fixture
 def tiny(tmp_path: Path) -> str:
     """Return the name of a data set of 40 samples that the toy network can learn."""
@@ -35,7 +32,7 @@ def tiny(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("trainer", ["single", "scratch", "data_parallel"])
 def test_training_learns_and_ends_with_the_books_line(trainer: str, tiny: str) -> None:
-    """A line an epoch, the warm-up apart, the closing line."""
+    """Every epoch has a line, then the warm-up, then the closing line."""
     lines: list[str] = []
     run = train(
         2, 8, 1.0, net="toy", trainer=trainer, num_epochs=5, dataset=tiny, devices=[CPU] * 2, report=lines.append
@@ -52,29 +49,27 @@ def test_training_learns_and_ends_with_the_books_line(trainer: str, tiny: str) -
 
 
 def test_every_world_size_trains_the_same_network(tiny: str) -> None:
-    """Same seed, same weights, same batches: the accuracies agree."""
-    runs = [train(k, 8, 0.5, net="toy", num_epochs=2, dataset=tiny, devices=[CPU] * k, report=silent) for k in (1, 3)]
+    runs = [train(k, 8, 0.5, net="toy", num_epochs=2, dataset=tiny, devices=[CPU] * k, report=str) for k in (1, 3)]
     assert runs[0].accuracies == runs[1].accuracies
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")
 def test_the_books_loader_gives_the_same_run(tiny: str) -> None:
-    """It is slower, not different."""
     runs = [
-        train(1, 8, 0.5, net="toy", num_epochs=1, dataset=tiny, loader=name, report=silent)
+        train(1, 8, 0.5, net="toy", num_epochs=1, dataset=tiny, loader=name, report=str)
         for name in ("book", "resident")
     ]
     assert runs[0].accuracies == runs[1].accuracies
 
 
 def test_the_warm_up_epoch_is_not_in_the_mean() -> None:
-    """A run of one epoch has nothing else to show."""
+    """The only epoch of a run counts."""
     assert BookRun((0.5, 0.5, 0.5), (9.0, 1.0, 2.0), ("cpu",)).sec_per_epoch == 1.5
     assert BookRun((0.5,), (9.0,), ("cpu",)).sec_per_epoch == 9.0
 
 
 def test_every_device_is_waited_for_before_a_clock_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One call a CUDA device; CPU devices need none."""
+    """CPU devices need no call."""
     waited: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
     gpus = [torch.device("cuda:0"), torch.device("cuda:1")]
@@ -83,15 +78,13 @@ def test_every_device_is_waited_for_before_a_clock_is_read(monkeypatch: pytest.M
 
 
 def test_max_steps_cuts_the_epoch_short(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a quick look."""
     steps: list[int] = []
     monkeypatch.setattr(Scratch, "step", lambda self, X, y, n: steps.append(n))
-    train(1, 8, 0.5, net="toy", num_epochs=2, dataset=tiny, max_steps=3, report=silent)
+    train(1, 8, 0.5, net="toy", num_epochs=2, dataset=tiny, max_steps=3, report=str)
     assert steps == [8] * 6
 
 
 def test_the_command_line_trains_lenet_on_a_users_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The notebook's options."""
     path = tmp_path / "images.py"
     path.write_text(
         "import torch\npair = torch.rand(20, 1, 28, 28), torch.arange(20) % 10\ndef data(): return pair, pair\n"
@@ -104,7 +97,6 @@ def test_the_command_line_trains_lenet_on_a_users_data(tmp_path: Path, capsys: p
 
 
 def test_the_command_line_reports_an_error_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """And exits with status 1."""
     assert main(["--trainer", "magic"]) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: unknown trainer 'magic': choose one of single, scratch, ")
@@ -112,7 +104,7 @@ def test_the_command_line_reports_an_error_in_one_line(capsys: pytest.CaptureFix
 
 
 def test_the_notebooks_other_name_is_reported_with_the_right_one(capsys: pytest.CaptureFixture[str]) -> None:
-    """Its function has nums_gpus and is called with num_gpus, a TypeError; here there is one name."""
+    """The notebook defines nums_gpus and passes num_gpus, a TypeError; here there is one name."""
     with pytest.raises(SystemExit, match="2"):
         main(["--nums-gpus", "2"])
     assert "--nums-gpus is not an option: the number of devices is --num-gpus" in capsys.readouterr().err
@@ -121,7 +113,7 @@ def test_the_notebooks_other_name_is_reported_with_the_right_one(capsys: pytest.
 
 
 def test_without_a_gpu_training_falls_back_to_the_cpu_and_says_so(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The documents' try_gpu falls back without a word."""
+    """The documents' try_gpu falls back silently."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     lines: list[str] = []
     run = train(2, 8, 0.5, net="toy", num_epochs=1, dataset=tiny, max_steps=1, report=lines.append)
@@ -129,28 +121,21 @@ def test_without_a_gpu_training_falls_back_to_the_cpu_and_says_so(tiny: str, mon
     assert run.devices == ("cpu", "cpu")
 
 
-@pytest.mark.parametrize("number", ["num_gpus", "num_epochs", "max_steps"])
-def test_numbers_below_one_are_reported(number: str) -> None:
-    """Before any data is read."""
-    with pytest.raises(ValueError, match=f"{number} is 0: it must be at least 1"):
-        train(**{"num_gpus": 1, "batch_size": 8, "lr": 0.1, number: 0})  # type: ignore[arg-type]
-
-
-def test_a_trainer_for_several_processes_is_reported() -> None:
-    """The book has one process."""
-    with pytest.raises(ValueError, match=r"trainer 'ddp' needs a process for each device .*pytest -m scaling"):
-        train(1, 8, 0.1, trainer="ddp")
-
-
-def test_devices_must_agree_with_their_number() -> None:
-    """Two ways to say it must not say two things."""
-    with pytest.raises(ValueError, match="devices names 1 devices, but num_gpus is 2: make them agree"):
-        train(2, 8, 0.1, devices=[CPU])
-
-
-def test_more_gpus_than_there_are_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the number that CUDA shows."""
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_gpus": 0}, "num_gpus is 0: it must be at least 1"),
+        ({"num_epochs": 0}, "num_epochs is 0: it must be at least 1"),
+        ({"max_steps": 0}, "max_steps is 0: it must be at least 1"),
+        ({"num_gpus": 1, "trainer": "ddp"}, r"trainer 'ddp' needs a process for each device .*pytest -m scaling"),
+        ({"devices": [CPU]}, "devices names 1 devices, but num_gpus is 2: make them agree"),
+        ({}, "num_gpus is 2, but CUDA shows 1: ask for at most as many"),
+    ],
+)
+def test_bad_arguments_are_reported_before_any_data_is_read(
+    changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(ValueError, match="num_gpus is 2, but CUDA shows 1: ask for at most as many"):
-        train(2, 8, 0.1)
+    with pytest.raises(ValueError, match=message):
+        train(**{"num_gpus": 2, "batch_size": 8, "lr": 0.1} | changes)

@@ -1,4 +1,4 @@
-"""Many tensors in few exchanges: which share a bucket, and that buckets change nothing about the sums."""
+"""Many tensors in few exchanges: which tensors share a bucket, and that buckets do not change the sums."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ kinds = st.lists(st.tuples(shapes, st.sampled_from(DTYPES)), max_size=6)
     seed=seeds,
     name=st.sampled_from(list(ALL_REDUCE)),
 )
-def test_buckets_change_nothing_about_the_sums(
+def test_buckets_do_not_change_the_sums(
     k: int, kinds: list[Any], bucket_bytes: int, layouts: list[Layout], seed: int, name: str
 ) -> None:
-    """Tensor j of every device ends as the sum of all tensors j, whatever is in a bucket and whoever reduces it."""
+    """Tensor j of every device ends as the sum of all tensors j, whatever shares a bucket, with any algorithm."""
     before = [whole_numbers(shape, k, seed + number, dtype) for number, (shape, dtype) in enumerate(kinds)]
     per_device = [[layouts[(rank + j) % 8](copies[rank]) for j, copies in enumerate(before)] for rank in range(k)]
     places = [[tensor.data_ptr() for tensor in tensors] for tensors in per_device]
@@ -44,7 +44,7 @@ def test_buckets_change_nothing_about_the_sums(
 
 @given(kinds=kinds, bucket_bytes=st.integers(1, 200))
 def test_buckets_are_filled_in_order_by_dtype_and_up_to_their_size(kinds: list[Any], bucket_bytes: int) -> None:
-    """Every tensor once, in order; a new bucket only when the dtype's last one has no room."""
+    """A new bucket begins only where the last one of the dtype has no room."""
     tensors = [torch.zeros(shape, dtype=dtype) for shape, dtype in kinds]
     buckets = assign_buckets(tensors, bucket_bytes)
     assert sorted(number for bucket in buckets for number in bucket) == list(range(len(tensors)))
@@ -60,24 +60,8 @@ def test_buckets_are_filled_in_order_by_dtype_and_up_to_their_size(kinds: list[A
         last[first.dtype] = size
 
 
-@pytest.mark.parametrize(
-    ("sizes", "buckets"),
-    [
-        ([3, 3, 3], [[0, 1], [2]]),
-        ([6, 1], [[0], [1]]),
-        ([3, 9, 3], [[0], [1], [2]]),
-        ([0, 3, 0, 3, 0], [[0, 1, 2, 3, 4]]),
-        ([], []),
-    ],
-    ids=["full", "exact", "too large", "empty tensors", "nothing"],
-)
-def test_six_numbers_fit_a_bucket_of_24_bytes(sizes: list[int], buckets: list[list[int]]) -> None:
-    """After a tensor that is larger than a bucket the next one starts afresh."""
-    assert assign_buckets([torch.zeros(size) for size in sizes], 24) == buckets
-
-
 def test_a_bucket_is_one_exchange_and_no_dtype_passes_through_another() -> None:
-    """Four tensors, two dtypes: two buckets, and a whole number that float64 cannot hold."""
+    """Four tensors of two dtypes make two buckets; float64 could not hold the whole number."""
     large = 2**53 + 1
     per_device = [
         [torch.ones(2), torch.tensor([large]), torch.ones(3, 3), torch.tensor(large)],
@@ -92,7 +76,7 @@ def test_a_bucket_is_one_exchange_and_no_dtype_passes_through_another() -> None:
 
 
 def test_a_tensor_alone_in_its_bucket_is_reduced_where_it_lies() -> None:
-    """A large one is not copied; those that share a bucket are."""
+    """Only tensors that share a bucket are copied."""
     per_device = [[torch.ones(9), torch.ones(3), torch.ones(3)] for _ in range(2)]
     reduced: list[Tensor] = []
     bucketed_(per_device, 24, reduced.extend)
@@ -124,15 +108,15 @@ def test_a_devices_tensors_may_be_views_of_one_buffer() -> None:
 def test_lists_that_do_not_fit_together_are_reported_before_the_first_bucket(
     second: list[Tensor], message: str
 ) -> None:
-    """A bucket alone in front would otherwise have been summed already."""
+    """No tensor has changed."""
     first = [torch.ones(2), torch.ones(3)]
     with pytest.raises(ValueError, match=message):
         bucketed_([first, second], bucket_bytes=1)
     assert [tensor.tolist() for tensor in first] == [[1.0] * 2, [1.0] * 3]
 
 
-def test_a_tensor_that_stands_twice_in_a_devices_list_is_reported() -> None:
-    """Tied weights: in two buckets it would be summed twice."""
+def test_a_tensor_that_is_twice_in_a_devices_list_is_reported() -> None:
+    """A tied weight in two buckets would be summed twice."""
     tied = torch.ones(2)
     with pytest.raises(ValueError, match="tensor 0 of device 0 and tensor 1 of device 0 overlap in memory"):
         bucketed_([[tied, tied], [torch.ones(2), torch.ones(2)]], bucket_bytes=1)
@@ -141,6 +125,5 @@ def test_a_tensor_that_stands_twice_in_a_devices_list_is_reported() -> None:
 
 @pytest.mark.parametrize("per_device", [[], [[]], [[torch.ones(1)], [torch.ones(1)]]], ids=len)
 def test_a_bucket_without_room_is_reported(per_device: list[list[Tensor]]) -> None:
-    """Even when there is nothing to put into it."""
     with pytest.raises(ValueError, match="bucket_bytes is 0: a bucket must hold at least 1 byte"):
         bucketed_(per_device, bucket_bytes=0)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("one_intra_op_thread")
 
 @pytest.mark.parametrize(("n", "k", "shards"), [(10, 3, 3), (10, 8, 5), (1, 4, 1), (5, 1, 1)])
 def test_nested_inputs_are_split_and_nested_outputs_gathered(n: int, k: int, shards: int) -> None:
-    """Tensors in tuples, dicts and keywords; a number goes to every replica; scalars become a vector, one a shard."""
+    """A number goes to every replica; scalars become a vector with one entry a shard."""
     net = Nested()
     X = torch.arange(float(n))
     out = CPUDataParallel(net, [CPU] * k)((X, 2.0), rows={"a": torch.arange(n)})
@@ -30,7 +30,7 @@ def test_nested_inputs_are_split_and_nested_outputs_gathered(n: int, k: int, sha
 
 
 def test_gradients_reach_inputs_and_are_summed_into_the_original() -> None:
-    """Integer outputs carry none and do not disturb."""
+    """Integer outputs have no gradient."""
     net, X = Nested(), torch.arange(5.0, requires_grad=True)
     out = CPUDataParallel(net, [CPU] * 3)((X, 2.0), rows={"a": torch.arange(5)})
     assert not out["rows"][0].requires_grad
@@ -43,7 +43,6 @@ def test_gradients_reach_inputs_and_are_summed_into_the_original() -> None:
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_evaluation_builds_no_graph(mode: Any) -> None:
-    """In eval mode, under no_grad or inference_mode."""
     net = conv_net().eval()
     with mode():
         X = torch.randn(5, 1, 6, 6)
@@ -53,12 +52,11 @@ def test_evaluation_builds_no_graph(mode: Any) -> None:
 
 
 def test_an_empty_batch_keeps_its_shape() -> None:
-    """Nothing in, nothing out, of the right width."""
     assert CPUDataParallel(smooth_net(), [CPU] * 3)(torch.zeros(0, 6)).shape == (0, 4)
 
 
 def test_tied_parameters_and_recurrent_weights_are_replicated_once() -> None:
-    """The gradient of a parameter with two places, and of an LSTM's, which keeps a second list of its weights."""
+    """An LSTM keeps a second list of its weights."""
     torch.manual_seed(0)
     lstm, tied = nn.LSTM(6, 6, batch_first=True).double(), nn.Linear(6, 6).double()
 
@@ -79,23 +77,14 @@ def test_tied_parameters_and_recurrent_weights_are_replicated_once() -> None:
     torch.testing.assert_close(together, alone)
 
 
-def test_a_frozen_parameter_gets_no_gradient() -> None:
-    """As without the wrapper."""
-    net = smooth_net()
-    next(net.parameters()).requires_grad_(False)
-    CPUDataParallel(net, [CPU] * 2)(torch.randn(4, 6)).sum().backward()
-    assert [param.grad is None for param in net.parameters()] == [True, False, False, False]
-
-
 def test_inputs_that_cannot_be_split_alike_are_reported() -> None:
-    """Torch's wrapper cuts the longer one short without a word."""
+    """Torch's wrapper silently drops samples of the longer input."""
     net = CPUDataParallel(nn.Bilinear(1, 1, 1), [CPU] * 2)
     with pytest.raises(ValueError, match=r"inputs of shapes \(3, 1\), \(2, 1\) cannot be split alike"):
         net(torch.zeros(3, 1), torch.zeros(2, 1))
 
 
 def test_outputs_that_cannot_be_gathered_are_reported() -> None:
-    """Only tensors can."""
 
     class Talker(nn.Module):
         def forward(self, X: Tensor) -> str:
@@ -106,14 +95,12 @@ def test_outputs_that_cannot_be_gathered_are_reported() -> None:
 
 
 def test_only_several_devices_are_wrapped() -> None:
-    """The tutorial's rule; the module then lies on the first device."""
     net = smooth_net()
     assert data_parallel(net, [CPU]) is net
     assert isinstance(data_parallel(net, [CPU] * 2), CPUDataParallel)
 
 
 def test_devices_of_two_kinds_are_reported() -> None:
-    """Neither wrapper can drive both."""
     with pytest.raises(ValueError, match=r"devices are of 2 kinds, .*needs exactly one kind"):
         data_parallel(smooth_net(), [CPU, torch.device("cuda:0")])
 

@@ -17,7 +17,7 @@ from tests.support.strategies import seeds
 def test_reduce_scatter_and_all_gather_are_the_halves_of_an_all_reduce(
     k: int, shape: tuple[int, ...], layouts: list[Layout], seed: int, dtype: torch.dtype
 ) -> None:
-    """Shard i of the sum on device i, in new memory, then all shards everywhere; sharded's traffic in two parts."""
+    """Device i gets shard i of the sum in new memory; each half has its part of sharded's traffic."""
     before = whole_numbers(shape, k, seed, dtype)
     tensors = [layout(values) for values, layout in zip(before, layouts, strict=False)]
     shards: list[Tensor] = []
@@ -37,19 +37,16 @@ def test_reduce_scatter_and_all_gather_are_the_halves_of_an_all_reduce(
 
 
 def test_all_gather_takes_shards_of_any_lengths() -> None:
-    """As other rules cut them: 3, 0 and 1."""
     gathered = all_gather([torch.tensor([1, 2, 3]), torch.tensor([], dtype=torch.int64), torch.tensor([4])])
     assert [whole.tolist() for whole in gathered] == [[1, 2, 3, 4]] * 3
 
 
 @pytest.mark.parametrize("other", [torch.zeros(1, 2), torch.zeros(2, dtype=torch.int64)], ids=["matrix", "dtype"])
-def test_all_gather_reports_what_is_no_shard(other: Tensor) -> None:
-    """What reduce_scatter returns is flat."""
+def test_all_gather_reports_tensors_that_are_not_shards(other: Tensor) -> None:
     with pytest.raises(ValueError, match=r"shard 1 is .* an all_gather needs vectors of one dtype, as reduce_scatter"):
         all_gather([torch.zeros(2), other])
 
 
 def test_reduce_scatter_reports_unequal_tensors() -> None:
-    """As every algorithm does."""
     with pytest.raises(ValueError, match=r"tensor 1 is .* needs equal shapes and dtypes on every device"):
         reduce_scatter([torch.zeros(2), torch.zeros(3)])

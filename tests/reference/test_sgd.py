@@ -10,7 +10,7 @@ from reference.sgd import sgd_
 
 
 def test_sgd_divides_the_summed_gradient_by_the_batch_and_clears_it() -> None:
-    """P - lr * grad / batch: 1 - 0.5 * 8 / 4 = 0."""
+    """1 - 0.5 * 8 / 4 = 0."""
     param = nn.Parameter(torch.ones(2))
     param.grad = torch.full((2,), 8.0)
     sgd_([param], lr=0.5, batch_size=4)
@@ -19,13 +19,11 @@ def test_sgd_divides_the_summed_gradient_by_the_batch_and_clears_it() -> None:
 
 
 def test_sgd_leaves_a_parameter_without_gradient_alone() -> None:
-    """An unused parameter is no error."""
     param = nn.Parameter(torch.ones(2))
     sgd_([param], lr=0.5, batch_size=4)
     assert param.tolist() == [1.0, 1.0]
 
 
 def test_sgd_reports_an_empty_batch() -> None:
-    """There is nothing to divide by."""
     with pytest.raises(ValueError, match="batch_size is 0: a step needs at least one sample"):
         sgd_([], lr=0.1, batch_size=0)

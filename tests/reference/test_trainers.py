@@ -56,7 +56,7 @@ can_leave_out_the_exchange = pytest.mark.parametrize(
 
 @pytest.fixture
 def make() -> Iterator[Make]:
-    """Return what makes a trainer by its name, on k virtual CPU devices, and closes it in the end."""
+    """Return a function that makes a trainer by name on k virtual CPU devices; all are closed after the test."""
     made: list[Any] = []
 
     def one(name: str, net: nn.Module, k: int) -> Any:
@@ -70,7 +70,6 @@ def make() -> Iterator[Make]:
 
 @in_one_process
 def test_the_model_that_is_handed_over_stays_as_it_is(make: Make, name: str) -> None:
-    """Parameters, buffers and gradients: a trainer works on copies."""
     model = nn.Sequential(nn.BatchNorm1d(6), smooth_net()).double()
     before, trainer = copy.deepcopy(model.state_dict()), make(name, model, 2)
     trainer.step(*batch(5), 5)
@@ -82,7 +81,6 @@ def test_the_model_that_is_handed_over_stays_as_it_is(make: Make, name: str) -> 
 
 @in_one_process
 def test_a_step_returns_a_detached_scalar(make: Make, name: str) -> None:
-    """A tensor without a graph: reading it is the caller's decision."""
     loss = make(name, smooth_net().double(), 3).step(*batch(5), 5)
     assert loss.shape == ()
     assert not loss.requires_grad
@@ -90,7 +88,6 @@ def test_a_step_returns_a_detached_scalar(make: Make, name: str) -> None:
 
 @in_parallel
 def test_one_device_is_the_identity_to_the_last_bit(make: Make, name: str) -> None:
-    """World size 1 has nothing to split or exchange."""
     net, X, y = conv_net(), torch.randn(5, 1, 6, 6), torch.randint(4, (5,))
     oracle, trainer = Single(net, [CPU], lr=LR), make(name, net, 1)
     oracle.step(X, y, 5)
@@ -100,7 +97,6 @@ def test_one_device_is_the_identity_to_the_last_bit(make: Make, name: str) -> No
 
 @in_parallel
 def test_an_empty_minibatch_changes_nothing(make: Make, name: str) -> None:
-    """No share, no gradient, no loss."""
     net = smooth_net().double()
     trainer = make(name, net, 3)
     assert trainer.step(*batch(0), 4) == 0
@@ -124,7 +120,7 @@ def test_parameters_that_some_or_no_shards_use_are_trained_and_not_refused(make:
 @in_parallel
 @pytest.mark.parametrize("frozen", [None, 0, 1, 2, 3, 4])
 def test_a_shared_parameter_counts_once_and_a_frozen_one_stays(make: Make, name: str, frozen: int | None) -> None:
-    """Also a shared one that is frozen: not a bit of it may change."""
+    """No bit of a frozen parameter changes, shared or not."""
     net = TiedNet().double()
     if frozen is not None:
         list(net.parameters())[frozen].requires_grad_(False)
@@ -138,7 +134,7 @@ def test_a_shared_parameter_counts_once_and_a_frozen_one_stays(make: Make, name:
 @can_leave_out_the_exchange
 @pytest.mark.parametrize("n", [6, 2], ids=["all busy", "one idle"])
 def test_without_the_exchange_each_replica_follows_its_own_shard(make: Make, name: str, n: int) -> None:
-    """To the last bit, an idle one not at all; so they drift apart, and the exchange is what keeps them together."""
+    """Each replica is bit-equal to one device on its shard; an idle one does not change."""
     net, (X, y) = smooth_net().double(), batch(n)
     trainer = make(name, net, 3)
     trainer.step_unsynced(X, y, n)
@@ -162,10 +158,7 @@ def test_without_the_exchange_each_replica_follows_its_own_shard(make: Make, nam
 def test_every_replica_keeps_the_statistics_of_its_own_shard_in_its_buffers(
     make: Make, name: str, sizes: list[int]
 ) -> None:
-    """Ten samples on three devices by each trainer's own rule; data_parallel keeps its first replica's only.
-
-    The mean of the shards' means is not the minibatch's either.
-    """
+    """Each trainer splits by its own rule; data_parallel keeps its first replica's statistics only."""
     X = torch.arange(20.0).reshape(10, 2)
     trainer = make(name, nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 4)), 3)
     trainer.step(X, torch.zeros(10, dtype=torch.int64), 10)
@@ -177,7 +170,7 @@ def test_every_replica_keeps_the_statistics_of_its_own_shard_in_its_buffers(
 @settings(max_examples=4)
 @given(case=cases(LeNet, (1, 28, 28), torch.float64, max_steps=1))
 def test_the_notebooks_functional_lenet_on_any_split_is_one_device(case: Case) -> None:
-    """Functions and parameter lists, no modules: losses and updates are `Single`'s, and the copies stay equal."""
+    """Losses and updates are those of `Single`, and the copies stay equal."""
     oracle = Single(case.net, [CPU], lr=LR)
     device_params = [get_params(list(case.net.parameters()), CPU) for _ in case.devices]
     nets = [partial(lenet, params=params) for params in device_params]
@@ -194,7 +187,7 @@ def test_the_notebooks_functional_lenet_on_any_split_is_one_device(case: Case) -
 
 
 def normalising_by_what_it_has_seen() -> nn.Module:
-    """Return a ResNet-18 of 4 channels whose BatchNorm does not see the split, so that one device is the oracle."""
+    """Return a ResNet-18 of 4 channels with BatchNorm in eval mode, so that one device is the oracle."""
     net = resnet18(width=4)
     for module in net.modules():
         if isinstance(module, nn.BatchNorm2d):
@@ -205,7 +198,7 @@ def normalising_by_what_it_has_seen() -> nn.Module:
 @settings(max_examples=2)
 @given(case=cases(normalising_by_what_it_has_seen, (1, 12, 12), torch.float64, max_steps=1))
 def test_resnet18_on_any_split_is_one_device(case: Case) -> None:
-    """The book's second network, narrow, in float64, through the trainer of its chapter."""
+    """The book's second network, narrow, in float64, with the trainer of its chapter."""
     trainer = TRAINER_CLASSES["data_parallel"](case.net, case.devices, lr=LR)
     for X, y in case.batches:
         check_step(trainer, X, y)
@@ -213,7 +206,7 @@ def test_resnet18_on_any_split_is_one_device(case: Case) -> None:
 
 
 def test_different_parameters_on_different_devices_is_the_same_step_with_less_through_the_first() -> None:
-    """The book's exercise in a trainer: bytes a device are 2 (k - 1) / k of the gradients, where k divides them."""
+    """The book's exercise: each device sends 2 (k - 1) / k of the gradients' bytes, where k divides them."""
     net, (X, y), k = nn.Linear(6, 4, bias=False).double(), batch(8), 4
     counts = {}
     for trainer in (Scratch(net, [CPU] * k, lr=LR), ScratchSharded(net, [CPU] * k, lr=LR)):
@@ -247,6 +240,5 @@ def test_ddp_alone_equals_single_with_and_without_the_exchange() -> None:
 
 
 def test_ddp_without_a_process_group_is_reported() -> None:
-    """With the call that is missing."""
     with pytest.raises(RuntimeError, match=r"there is no process group: call torch.distributed.init_process_group"):
         DDPTrainer(smooth_net(), [CPU], lr=LR)
