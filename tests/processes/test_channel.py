@@ -1,4 +1,4 @@
-"""Framing, time limits and both ways in which a peer ends."""
+"""Messages over a socket: framing, time limits, and peers that are closed or send nonsense."""
 
 from __future__ import annotations
 
@@ -44,22 +44,17 @@ def test_a_message_in_pieces_is_put_together() -> None:
     assert receiver.receive(1.0) == {"a": 1}
 
 
-def test_a_closed_peer_is_named_so() -> None:
-    receiver, peer = pair()
+def test_receiving_from_and_sending_to_a_closed_peer_is_one_error() -> None:
+    ours, peer = pair()
     peer.close()
     with pytest.raises(ChannelClosed, match="closed the connection"):
-        receiver.receive(1.0)
-
-
-def test_sending_to_a_closed_peer_is_the_same_error() -> None:
-    sender, peer = pair()
-    peer.close()
+        ours.receive(1.0)
     with pytest.raises(ChannelClosed):
         for _ in range(1000):
-            sender.send({"x": "y" * 1000})
+            ours.send({"x": "y" * 1000})
 
 
-def test_sending_to_a_peer_that_does_not_read_ends() -> None:
+def test_sending_to_a_peer_that_does_not_read_ends_at_the_time_limit() -> None:
     sender, _peer = pair()
     with pytest.raises(ChannelClosed, match="timed out"):
         sender.send_line(b"y" * 10_000_000, timeout_s=0.05)
@@ -81,8 +76,7 @@ def test_an_endless_line_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         receiver.receive(1.0)
 
 
-def test_a_channel_that_was_closed_here_is_a_closed_channel() -> None:
-    """As a group's is where it is asked to leave twice."""
+def test_sending_on_a_channel_that_was_closed_here_is_the_same_error() -> None:
     ours, theirs = (Channel(end) for end in socket.socketpair())
     ours.close()
     with pytest.raises(ChannelClosed):

@@ -1,4 +1,4 @@
-"""A commit apart from the user's repository, which stays as it is byte by byte, and where the base finds its code."""
+"""Checkouts of a commit beside the user's repository, which does not change by a byte, and the base's code in them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,10 @@ from suite.base.checkout import Checkout, CheckoutError
 from tests.support.project import REPOSITORY
 from tests.support.repositories import Repository
 
-HERE = REPOSITORY
-
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder for temporary files, of each test its own: what is left behind is seen."""
+    """Give each test its own folder for temporary files, so that files left behind show."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -45,7 +43,7 @@ def tag(repository: Repository, name: str = "v1.0") -> str:
 
 
 class TestCheckout:
-    """What lies in it, and what becomes of the user's repository."""
+    """Contents of a checkout, and the user's repository afterwards."""
 
     def test_a_dirty_working_tree_stays_as_it_is(self, repository: Repository, temporary: Path) -> None:
         (repository.path / "src/pkg/train.py").write_text("version = 3\n")
@@ -100,23 +98,13 @@ class TestCheckout:
         subprocess.run(["git", "clone", "-q", str(repository.path), str(tmp_path / "by hand")], check=True)
         assert (tmp_path / "ran").exists(), "these hooks do not work, so they have shown nothing"
 
-    def test_from_a_hook_of_another_repository(
-        self, repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        other = Repository(tmp_path / "other")
-        monkeypatch.setenv("GIT_DIR", str(other.path / ".git"))
-        monkeypatch.setenv("GIT_INDEX_FILE", str(other.path / ".git" / "index"))
-        with Checkout(repository.path, _without_git_dir(repository)) as checkout:
-            assert (checkout.folder / "bench/old.py").is_file()
-        assert not (other.path / ".git" / "index").exists()
-
     def test_from_a_linked_worktree(self, repository: Repository, tmp_path: Path) -> None:
         repository.git("worktree", "add", "--quiet", str(tmp_path / "linked"))
         with Checkout(tmp_path / "linked", tag(repository)) as checkout:
             assert checkout.toplevel == (tmp_path / "linked").resolve()
             assert (checkout.folder / "src/pkg/train.py").read_text() == "version = 1\n"
 
-    def test_sha256(self, tmp_path: Path) -> None:
+    def test_a_repository_of_sha256_names(self, tmp_path: Path) -> None:
         made = Repository(tmp_path / "new", "--object-format=sha256")
         with Checkout(made.path, made.commit({"a.py": "x = 1\n"})) as checkout:
             assert (checkout.folder / "a.py").is_file()
@@ -160,14 +148,10 @@ class TestCheckout:
             )
 
 
-def _without_git_dir(repository: Repository) -> str:
-    return (repository.path / ".git" / "refs" / "tags" / "v1.0").read_text().strip()
-
-
 class TestFailures:
-    """Every one with its cause and a remedy, and nothing left behind."""
+    """Every failure has its cause and a remedy, and leaves no files."""
 
-    def test_outside_of_a_repository(self, tmp_path: Path) -> None:
+    def test_a_folder_outside_of_a_repository(self, tmp_path: Path) -> None:
         with pytest.raises(CheckoutError, match=r"base v1: .* is not inside the working tree of a git repository"):
             Checkout(tmp_path, "0" * 40, "v1")
 
@@ -184,16 +168,14 @@ class TestFailures:
             pass
         assert list(temporary.iterdir()) == []
 
-    def test_a_commit_that_a_shallow_clone_has_not(
-        self, repository: Repository, tmp_path: Path, temporary: Path
-    ) -> None:
+    def test_a_commit_that_a_shallow_clone_lacks(self, repository: Repository, tmp_path: Path, temporary: Path) -> None:
         repository.git("clone", "--quiet", "--depth=1", f"file://{repository.path}", str(tmp_path / "clone"))
         match = "the clone is shallow: git fetch --unshallow brings the rest"
         with pytest.raises(CheckoutError, match=match), Checkout(tmp_path / "clone", tag(repository)):
             pass
         assert list(temporary.iterdir()) == []
 
-    def test_files_that_a_partial_clone_has_not_and_the_remedy(self, repository: Repository, tmp_path: Path) -> None:
+    def test_files_that_a_partial_clone_lacks(self, repository: Repository, tmp_path: Path) -> None:
         repository.git("config", "uploadpack.allowFilter", "true")
         clone = tmp_path / "clone"
         repository.git("clone", "--quiet", "--filter=blob:none", f"file://{repository.path}", str(clone))
@@ -229,7 +211,7 @@ class TestFailures:
         script = f'mount -t tmpfs -o size=256k none "{temporary}" && exec "$0" -c "$1"'
         command = ["unshare", "--map-root-user", "--mount", "sh", "-c", script, sys.executable, textwrap.dedent(code)]
         try:
-            done = subprocess.run(command, cwd=HERE, capture_output=True, text=True)
+            done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
         except FileNotFoundError:
             pytest.skip("needs unshare")
         if done.returncode != 0 and ("unshare" in done.stderr or "mount" in done.stderr):
@@ -248,7 +230,7 @@ class TestFailures:
     def test_interrupted_while_checking_out(
         self, repository: Repository, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A git that hangs, and Ctrl-C."""
+        """Ctrl-C comes while git hangs."""
         slow, reached, real = tmp_path / "bin" / "git", tmp_path / "reached", shutil.which("git")
         slow.parent.mkdir()
         hang = f"case \"$*\" in *read-tree*) touch '{reached}'; exec sleep 60;; esac"
@@ -288,7 +270,7 @@ class TestFailures:
 
 
 class TestPlaces:
-    """Where the base's workers find what the candidate's find in the working tree."""
+    """Paths in the checkout for what candidate workers find in the working tree."""
 
     def test_paths_keep_their_order(self, repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
         (repository.path / ".venv/lib/site-packages").mkdir(parents=True)
@@ -302,21 +284,18 @@ class TestPlaces:
         ]
         with Checkout(repository.path, tag(repository)) as checkout:
             top = checkout.folder
-            found = checkout.paths([Path.cwd(), repository.path], search)
-            assert found == [top / "bench", top, top / "src"]
+            assert checkout.paths([Path.cwd(), repository.path], search) == [top / "bench", top, top / "src"]
             assert checkout.paths([repository.path], reversed(search)) == [top, top / "src", top / "bench"]
 
-    def test_a_working_directory_elsewhere_serves_both(self, repository: Repository, tmp_path: Path) -> None:
+    def test_a_working_directory_outside_of_the_repository_stays(self, repository: Repository, tmp_path: Path) -> None:
         with Checkout(repository.path, tag(repository)) as checkout:
             assert checkout.paths([tmp_path, repository.path], []) == [tmp_path, checkout.folder]
 
     def test_a_project_reached_through_a_link(self, repository: Repository, tmp_path: Path) -> None:
         (tmp_path / "link").symlink_to(repository.path)
         with Checkout(tmp_path / "link", tag(repository)) as checkout:
-            assert checkout.paths([tmp_path / "link"], [str(tmp_path / "link/src")]) == [
-                checkout.folder,
-                checkout.folder / "src",
-            ]
+            top = checkout.folder
+            assert checkout.paths([tmp_path / "link"], [str(tmp_path / "link/src")]) == [top, top / "src"]
 
     def test_python_path(self, repository: Repository) -> None:
         inherited = os.pathsep.join([f"{repository.path}/src", "", "/opt/lib"])
@@ -324,25 +303,22 @@ class TestPlaces:
             assert checkout.python_path(inherited) == f"{checkout.folder}/src{os.pathsep}/opt/lib"
             assert checkout.python_path("") == ""
 
-    @pytest.mark.parametrize("spec", ["ddp", "pkg.train:Old", "pkg:Old"])
-    def test_names_stay(self, spec: str, repository: Repository) -> None:
-        with Checkout(repository.path, tag(repository)) as checkout:
-            assert checkout.spec(spec) == spec
-
-    def test_a_file_is_found_in_the_checkout(self, repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_files_are_found_in_the_checkout_and_names_stay(
+        self, repository: Repository, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.chdir(repository.path / "bench")
         with Checkout(repository.path, tag(repository)) as checkout:
             for spec in ("old.py:Old", f"{repository.path}/bench/old.py:Old", "../bench/old.py:Old"):
                 assert checkout.spec(spec) == f"{checkout.folder}/bench/old.py:Old"
+            for spec in ("ddp", "pkg.train:Old", "pkg:Old"):
+                assert checkout.spec(spec) == spec
 
     def test_a_file_outside(self, repository: Repository, tmp_path: Path) -> None:
         (tmp_path / "mine.py").touch()
         (repository.path / "linked.py").symlink_to(tmp_path / "mine.py")
         with Checkout(repository.path, tag(repository), "v1.0") as checkout:
             for path in (tmp_path / "mine.py", repository.path / "linked.py"):
-                match = (
-                    r"outside of the repository .*, so nobody knows how it was at v1\.0; move it into the repository"
-                )
+                match = r"outside of the repository .*, so nobody knows how it was at v1\.0; move it into the"
                 with pytest.raises(CheckoutError, match=match):
                     checkout.spec(f"{path}:Mine")
 
@@ -352,16 +328,13 @@ class TestPlaces:
             with pytest.raises(CheckoutError, match=match):
                 checkout.spec(f"{repository.path}/bench/new.py:New")
 
-    def test_the_reference_is_the_candidates_own(self, repository: Repository) -> None:
+    def test_the_reference_is_the_base_s_where_the_project_is_this_one(self, repository: Repository) -> None:
         with Checkout(repository.path, tag(repository)) as checkout:
-            assert checkout.reference(HERE / "reference") == HERE / "reference"
-
-    def test_the_reference_of_this_project_is_the_base_s(self, repository: Repository) -> None:
+            assert checkout.reference(REPOSITORY / "reference") == REPOSITORY / "reference"
         commit = repository.commit({"reference/trainers/__init__.py": "", "suite/plugin.py": ""})
         with Checkout(repository.path, commit) as checkout:
-            assert checkout.reference(HERE / "reference") == checkout.folder / "reference"
-        with (
-            Checkout(repository.path, tag(repository), "v1.0") as checkout,
-            pytest.raises(CheckoutError, match=r"v1\.0 has no reference/trainers; compare with a later commit"),
-        ):
-            checkout.reference(HERE / "reference")
+            assert checkout.reference(REPOSITORY / "reference") == checkout.folder / "reference"
+        with Checkout(repository.path, tag(repository), "v1.0") as checkout:
+            match = r"v1\.0 has no reference/trainers; compare with a later commit"
+            with pytest.raises(CheckoutError, match=match):
+                checkout.reference(REPOSITORY / "reference")

@@ -1,4 +1,4 @@
-"""A test that hangs ends at its deadline: as one failure, or, where the interpreter is frozen, with the run."""
+"""A test that hangs ends at its deadline: it fails, or ends the run where the interpreter is frozen."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_passes():
 
 @pytest.fixture
 def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """A project with the deadlines of this one."""
+    """Make a project with this one's deadlines."""
     pytest.importorskip("pytest_timeout")
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     return pytester
@@ -78,7 +78,7 @@ def run(inner: pytest.Pytester, tests: str, *settings: str) -> pytest.RunResult:
 
 
 def test_a_hang_is_one_failure_with_all_stacks_and_the_run_goes_on(inner: pytest.Pytester) -> None:
-    """In a test, in one of hypothesis, which repeats what fails, in setup, and in the teardown after a failure."""
+    """Tests hang in their body, in an example of hypothesis, in setup, and in the teardown after a failure."""
     done = run(inner, HANGS)
     done.assert_outcomes(passed=1, failed=3, errors=2)
     hung = "test_it.py::{} - tests.support.deadlines.Hung: *"
@@ -94,7 +94,6 @@ def test_a_hang_is_one_failure_with_all_stacks_and_the_run_goes_on(inner: pytest
 
 
 def test_a_frozen_interpreter_ends_the_run_with_all_stacks_and_the_name(inner: pytest.Pytester) -> None:
-    """No Python runs any more, so the run ends there."""
     done = run(inner, FREEZES, "deadlines.GRACE_S = 0.2")
     assert done.ret == 1
     done.stderr.fnmatch_lines(["Timeout*", "Thread *", "*in <lambda>", "Thread *", "*in freeze", "*in test_freezes"])
@@ -102,7 +101,7 @@ def test_a_frozen_interpreter_ends_the_run_with_all_stacks_and_the_name(inner: p
 
 
 def test_a_session_that_does_not_end_is_ended(inner: pytest.Pytester) -> None:
-    """A thread that is left behind keeps the interpreter waiting."""
+    """The interpreter waits for a thread that a test left running."""
     done = run(inner, LEAVES_A_THREAD, "deadlines.TEST_S = deadlines.GRACE_S = 0.5")
     done.assert_outcomes(passed=1)
     assert done.ret == 1

@@ -1,4 +1,4 @@
-"""Readings of the machine, with real processes; and what is made from two of them."""
+"""Readings of the machine with real processes, and the conditions between two readings."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from suite.checks.bench import Bench
 from suite.room.conditions import disturbed
 from suite.room.devices import parse
 from suite.room.gpus import GpuReading
-from suite.room.meter import Frequency, Meter, Reading, between, family
-from tests.support.busy import BURN, HOSTILE_NAME, PARENT, RENAMED, running, wait_for_use
+from suite.room.meter import Frequency, Meter, Reading, between
+from tests.support.busy import BURN, HOSTILE_NAME, RENAMED, running, wait_for_use
 from tests.support.project import REPOSITORY
 
 
@@ -31,8 +31,8 @@ def cpu_meter() -> Iterator[Meter]:
         yield taken
 
 
-def test_a_strangers_work_is_foreign_and_a_workers_is_not(cpu_meter: Meter) -> None:
-    """The same two readings, once with the busy process as a worker of ours and once as a stranger."""
+def test_work_of_other_processes_is_foreign_and_a_workers_is_not(cpu_meter: Meter) -> None:
+    """Two readings are judged twice: the busy process is a worker of ours, then it is not."""
     with running("-c", BURN) as busy:
         cpu_meter.watch([busy.pid])
         before = cpu_meter.read()
@@ -44,14 +44,14 @@ def test_a_strangers_work_is_foreign_and_a_workers_is_not(cpu_meter: Meter) -> N
     assert used_s >= 0.29
     assert ours.foreign is not None
     assert strangers.foreign is not None
-    # What it used is foreign in the one and not in the other, but for what rounding may have taken below zero.
+    # `foreign` differs by what the process used, except for what rounding may have taken below zero.
     assert strangers.foreign >= used_s / strangers.elapsed_s - ours.resolution
     assert ours.foreign <= strangers.foreign - used_s / strangers.elapsed_s + ours.resolution
     assert "other processes used" in disturbed(strangers.model_copy(update={"steal": 0.0}))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names are set with prctl")
-def test_a_name_made_to_mislead_a_parser_does_not() -> None:
+def test_a_hostile_process_name_does_not_change_what_is_read() -> None:
     with running("-c", RENAMED) as busy:
         assert busy.stdout is not None
         busy.stdout.readline()
@@ -64,45 +64,30 @@ def test_a_name_made_to_mislead_a_parser_does_not() -> None:
     assert after.own_s[busy.pid] - before.own_s[busy.pid] >= 0.29
 
 
-def test_what_descends_from_ours_is_ours(cpu_meter: Meter) -> None:
-    with running("-c", PARENT) as parent:
-        assert parent.stdout is not None
-        child = int(parent.stdout.readline())
-        cpu_meter.watch()
-        assert {os.getpid(), parent.pid, child} <= cpu_meter.read().own_s.keys()
-        assert {process.pid for process in family([parent.pid])} == {parent.pid, child}
-
-
 def test_real_workers_and_their_launcher_are_ours(bench: Bench, cpu_meter: Meter) -> None:
     group = bench.group(2)
     cpu_meter.watch()
     assert {os.getpid(), psutil.Process(group.pids[0]).ppid(), *group.pids.values()} <= cpu_meter.read().own_s.keys()
 
 
-def test_a_worker_that_has_ended_is_no_error_and_makes_its_block_unknown(cpu_meter: Meter) -> None:
+def test_a_worker_that_ends_makes_the_foreign_use_of_its_block_unknown(cpu_meter: Meter) -> None:
     with running("-c", BURN) as busy:
         cpu_meter.watch([os.getpid(), busy.pid])
         before = cpu_meter.read()
-    cut_short = cpu_meter.since(before)
-    assert cut_short.foreign is None
-    before = cpu_meter.read()
-    assert cpu_meter.since(before).foreign is not None
-
-
-def test_pids_that_nobody_has_are_not_ours(cpu_meter: Meter) -> None:
-    with running("-c", "pass") as gone:
-        gone.wait()
-    cpu_meter.watch([gone.pid])
+    assert cpu_meter.since(before).foreign is None
+    assert cpu_meter.since(cpu_meter.read()).foreign is not None
+    cpu_meter.watch([busy.pid])
     assert cpu_meter.read().own_s == {}
 
 
 def test_shares_are_of_one_core() -> None:
-    """Two seconds: three core-seconds were used, two of them by ours, and half a one was stolen."""
+    """In two seconds three core-seconds are used, two of them by ours, and half a one is stolen."""
     before = reading(10.0, 100.0, {1: 5.0, 2: 7.0, 3: 1.0}, steal_s=4.0)
     after = reading(12.0, 103.0, {1: 6.5, 2: 7.5, 3: 1.0}, steal_s=4.5)
-    found = between(before, after)
-    assert (found.elapsed_s, found.foreign, found.steal) == (2.0, 0.5, 0.25)
-    assert found.resolution == pytest.approx(3 * 0.01 * (7 / 6) ** 0.5 / 2, abs=1e-4)  # two of the three were busy
+    conditions = between(before, after)
+    assert (conditions.elapsed_s, conditions.foreign, conditions.steal) == (2.0, 0.5, 0.25)
+    assert between(replace(before, steal_s=None), replace(after, steal_s=None)).steal is None
+    assert conditions.resolution == pytest.approx(3 * 0.01 * (7 / 6) ** 0.5 / 2, abs=1e-4)  # two of the three were busy
 
 
 def test_an_idle_machine_is_not_disturbed() -> None:
@@ -112,13 +97,9 @@ def test_an_idle_machine_is_not_disturbed() -> None:
     assert disturbed(between(before, replace(after, busy_s=101.2))) == "other processes used 42% of a core"
 
 
-def test_counters_that_rounding_turns_back_are_nothing() -> None:
-    found = between(reading(0.0, 1.0, {1: 0.0}, steal_s=1.0), reading(0.0, 1.0, {1: 0.02}, steal_s=0.99))
-    assert (found.elapsed_s, found.foreign, found.steal) == (0.01, 0.0, 0.0)
-
-
-def test_a_system_without_steal_says_so() -> None:
-    assert between(reading(0.0, 1.0), reading(1.0, 1.0)).steal is None
+def test_counters_that_rounding_turns_back_count_as_zero() -> None:
+    conditions = between(reading(0.0, 1.0, {1: 0.0}, steal_s=1.0), reading(0.0, 1.0, {1: 0.02}, steal_s=0.99))
+    assert (conditions.elapsed_s, conditions.foreign, conditions.steal) == (0.01, 0.0, 0.0)
 
 
 def test_a_gpu_process_that_came_is_a_newcomer_and_ours_is_not() -> None:
@@ -144,7 +125,7 @@ def test_cpuinfo_is_asked_where_there_is_no_driver_for_frequencies(tmp_path: Pat
         "model name\t: X (R) cpu MHz : 1\ncpu MHz\t\t: 2596.120\n\ncpu MHz\t\t: 2400\ncpu MHz\t\t: fast\n"
     )
     assert Frequency([0], tmp_path, cpuinfo).slowest_mhz() == 2400
-    assert Frequency([], tmp_path, cpuinfo).slowest_mhz() is None  # no rank is bound: whose would it be?
+    assert Frequency([], tmp_path, cpuinfo).slowest_mhz() is None  # no rank is bound to a core
     cpuinfo.write_text("Features : fp asimd\n")
     assert Frequency([0], tmp_path, cpuinfo).slowest_mhz() is None
     assert Frequency([0], tmp_path, tmp_path / "none").slowest_mhz() is None

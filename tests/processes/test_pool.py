@@ -1,4 +1,4 @@
-"""Real worker processes: what they answer, how they fail, and that nothing of them is left."""
+"""Real worker processes: what they answer, how they fail, and that none is left."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from suite.processes.group import Group
 from suite.processes.messages import Ended
 from suite.processes.pool import Pool
 from suite.records.record import CellRecord
-from suite.room.quiet import available_cores
 from tests.support import records, trainers_under_test
+from tests.support.learners import order
 from tests.support.processes import all_end
 
 HERE = f"{trainers_under_test.__file__}:"
@@ -32,7 +32,7 @@ HERE = f"{trainers_under_test.__file__}:"
 
 @pytest.fixture(scope="module", params=["forked", pytest.param("executed", marks=pytest.mark.end_to_end)])
 def pool(request: pytest.FixtureRequest, bench: Bench) -> Iterator[Pool]:
-    """Where groups are started: the template that all tests share, and torch's agent."""
+    """Start groups from the template that all tests share, and with torch's agent."""
     if request.param == "forked":
         bench.close()  # so that the processes of this module's groups can be counted
         yield bench.pool
@@ -43,7 +43,7 @@ def pool(request: pytest.FixtureRequest, bench: Bench) -> Iterator[Pool]:
 
 @contextlib.contextmanager
 def one_worker(pool: Pool, name: str) -> Iterator[Group]:
-    """A group of one worker, let go on leaving."""
+    """Start a group of one worker, and close it on leaving."""
     group = pool.launch(name, 1)
     try:
         group.wait_connected()
@@ -61,44 +61,26 @@ def dataset(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
 
 
 def arm(trainer: str, world_size: int, dataset: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    workload = {
-        "model": "lenet",
-        "init": "xavier",
-        "loader": "resident",
-        "precision": "float32",
-        "memory_format": "contiguous",
-        "compile": False,
-    }
-    return {
-        "trainer": trainer,
-        "world_size": world_size,
-        "processes": "per-device",
-        "backend": "gloo",
-        "devices": ["cpu"] * world_size,
-        "global_batch": 32,
-        "lr": 0.01,
-        "seed": 1,
-        "pinned": [],
-        "free_cores": available_cores(),
-        "workload": workload | changes,
-        "dataset": dataset,
-    }
+    """LeNet on digits; `changes` replace fields of the workload."""
+    told = order(trainer, world_size)
+    workload = told["workload"] | {"model": "lenet", "init": "xavier"} | changes
+    return told | {"workload": workload, "dataset": dataset, "global_batch": 32, "lr": 0.01}
 
 
 def children_left(pool: Pool) -> list[psutil.Process]:
-    """Worker processes of this pool that still live, the launcher left out."""
+    """Return the worker processes of this pool that are alive, without the launcher."""
     launcher = psutil.Process(pool._process.pid)
     return [child for child in launcher.children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_one_worker_times_any_precision_and_layout_and_leaves(pool: Pool, dataset: dict[str, Any]) -> None:
+def test_one_worker_times_any_precision_and_layout_and_ends(pool: Pool, dataset: dict[str, Any]) -> None:
     with one_worker(pool, "fine") as group:
         for name, changes in {
             "plain": {},
             "double": {"precision": "float64"},
             "tf32": {"precision": "tf32", "memory_format": "channels_last"},
         }.items():
-            group.request("setup", name=name, arm=arm("single", 1, dataset, **changes) | {"processes": "one"})
+            group.request("setup", name=name, arm=arm("single", 1, dataset, **changes))
             assert group.request("window", name=name, steps=1)[0]["duration_ns"] > 0
         ours = [psutil.Process(pool._process.pid), *children_left(pool)]
         listening = [c for process in ours for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
@@ -132,16 +114,15 @@ def test_a_killed_rank_is_named_with_its_signal(pool: Pool, dataset: dict[str, A
 
 
 def test_an_exception_comes_with_its_traceback(pool: Pool, dataset: dict[str, Any]) -> None:
-    order = arm(HERE + "Raises", 1, dataset) | {"processes": "one"}
     with one_worker(pool, "raises") as group:
-        group.request("setup", name="it", arm=order)
+        group.request("setup", name="it", arm=arm(HERE + "Raises", 1, dataset))
         with pytest.raises(WorkerFailure, match="rank 0: RuntimeError: the third step is too much") as caught:
             group.request("window", name="it", steps=5)
     assert "trainers_under_test.py" in str(caught.value)
 
 
-def test_whatever_an_exception_says_can_be_kept_and_shown(pool: Pool) -> None:
-    """A name that is not UTF-8 (a lone surrogate in Python), what a terminal obeys, and a text of megabytes."""
+def test_any_text_of_an_exception_can_be_stored_and_shown(pool: Pool) -> None:
+    """It has a name that is not UTF-8 (a lone surrogate), control characters, and a megabyte."""
     with one_worker(pool, "says") as group, pytest.raises(WorkerFailure) as caught:
         group.request("call", function=HERE + "raise_anything", arguments={})
     cause = caught.value.cause
@@ -152,9 +133,9 @@ def test_whatever_an_exception_says_can_be_kept_and_shown(pool: Pool) -> None:
     assert CellRecord.model_validate_json(kept.model_dump_json()) == kept
 
 
-def test_a_loss_that_is_no_number_is_one_line(pool: Pool, dataset: dict[str, Any]) -> None:
+def test_a_loss_that_is_not_a_number_is_reported_without_a_traceback(pool: Pool, dataset: dict[str, Any]) -> None:
     with one_worker(pool, "nan") as group:
-        group.request("setup", name="it", arm=arm(HERE + "Diverges", 1, dataset) | {"processes": "one"})
+        group.request("setup", name="it", arm=arm(HERE + "Diverges", 1, dataset))
         with pytest.raises(WorkerFailure, match="the loss is nan after 1 more steps; lower lr") as caught:
             group.request("window", name="it", steps=1)
     assert "Traceback" not in str(caught.value)
@@ -162,7 +143,7 @@ def test_a_loss_that_is_no_number_is_one_line(pool: Pool, dataset: dict[str, Any
 
 def test_a_dataset_smaller_than_the_batch_is_refused(pool: Pool, dataset: dict[str, Any]) -> None:
     with one_worker(pool, "small") as group, pytest.raises(WorkerFailure, match="global batch 2000 is above the 1437"):
-        group.request("setup", name="it", arm=arm("single", 1, dataset) | {"processes": "one", "global_batch": 2000})
+        group.request("setup", name="it", arm=arm("single", 1, dataset) | {"global_batch": 2000})
 
 
 def test_an_interpreter_without_torch_is_a_clear_error(tmp_path: Path) -> None:
@@ -178,7 +159,7 @@ def test_an_interpreter_without_torch_is_a_clear_error(tmp_path: Path) -> None:
 @pytest.mark.end_to_end
 @pytest.mark.parametrize("warm", [True, False])
 def test_nothing_is_left_when_the_controller_is_killed(warm: bool) -> None:
-    """SIGKILL leaves the controller no time to clean up: the kernel ends launcher and workers."""
+    """SIGKILL leaves the controller no time to clean up, so the kernel ends launcher and workers."""
     code = (
         "from suite.processes.pool import Pool\n"
         f"pool = Pool(kind='cpu', warm={warm}); group = pool.launch('g', 2); group.wait_connected()\n"
@@ -212,7 +193,7 @@ def test_a_strangers_text_is_made_harmless(text: str, kept: str) -> None:
     assert failure.harmless(text, 10 if len(text) == 30 else failure.LONGEST) == kept
 
 
-def test_exits_are_put_in_words() -> None:
+def test_exit_statuses_are_described() -> None:
     assert failure.describe_exit(3) == "exit code 3"
     assert failure.describe_exit(-signal.SIGSEGV) == "signal 11 (SIGSEGV)"
     assert failure.describe_exit(-99) == "signal 99 (unknown)"

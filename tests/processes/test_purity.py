@@ -1,4 +1,4 @@
-"""A base that imports the candidate's code is found out: real editable installs, in real processes."""
+"""A base that imports the candidate's code is refused: real editable installs, in real processes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ print(json.dumps([purity.strays({root!r}, {allowed!r}), refused, sys.modules["pk
 
 @dataclass
 class Seen:
-    """What the worker saw: strays, the refusal, and where `pkg` came from."""
+    """A worker's strays, its refusal, and the file of `pkg`."""
 
     strays: list[str]
     refused: str
@@ -81,7 +81,7 @@ class Project:
         (self.packages / "editable.pth").write_text("import _editable\n")
 
     def worker(self, *imported: str, allowed: tuple[Path, ...] = (), paths: tuple[Path, ...] = ()) -> Seen:
-        """Import as a base's worker would."""
+        """Import modules as a base's worker does."""
         code = WORKER.format(imported=imported, root=str(self.root), allowed=[*map(str, allowed)])
         search = os.pathsep.join(map(str, (self.code, *(paths or (self.checkout / "src",)))))
         environment = {**os.environ, "PYTHONPATH": search}
@@ -98,14 +98,14 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path, "venv")
 
 
-def test_the_checkout_is_pure(project: Project) -> None:
+def test_a_worker_with_the_checkout_first_is_pure(project: Project) -> None:
     seen = project.worker("pkg", "pkg.train")
     assert (seen.strays, seen.refused) == ([], "")
     assert seen.file.is_relative_to(project.checkout)
 
 
-def test_an_import_hook_that_comes_first(project: Project) -> None:
-    """The checkout stands on the search path, and nobody looks there."""
+def test_an_import_hook_before_the_search_path_is_refused(project: Project) -> None:
+    """The hook comes before the search path, which has the checkout."""
     project.hook()
     seen = project.worker("pkg.train")
     train, package = project.root / "src/pkg/train.py", project.root / "src/pkg/__init__.py"
@@ -115,8 +115,8 @@ def test_an_import_hook_that_comes_first(project: Project) -> None:
     assert seen.refused.endswith("or install the project without --editable")
 
 
-def test_an_import_hook_that_comes_last(project: Project) -> None:
-    """Setuptools' own: harmless for what the checkout has."""
+def test_an_import_hook_after_the_search_path_strays_only_where_the_checkout_is_not(project: Project) -> None:
+    """As setuptools' own does, which is harmless for what the checkout has."""
     project.hook("append(Finder)")
     assert project.worker("pkg.train").strays == []
     assert [stray.partition(" ")[0] for stray in project.worker("pkg", paths=(project.checkout,)).strays] == ["pkg"]
@@ -129,8 +129,8 @@ def test_a_pth_file_serves_what_the_commit_does_not_have(project: Project) -> No
     assert project.worker("pkg", "new").strays == [f"new ({project.root}/src/new.py)"]
 
 
-def test_links_are_followed(project: Project) -> None:
-    """As a strict editable install has them in site-packages."""
+def test_links_to_the_working_tree_are_followed(project: Project) -> None:
+    """A strict editable install puts links into site-packages."""
     (project.packages / "pkg").symlink_to(project.root / "src/pkg")
     seen = project.worker("pkg", paths=(project.code,))
     assert seen.file.is_relative_to(project.packages)
@@ -155,37 +155,36 @@ def test_other_installed_packages_inside_the_working_tree_are_fine(project: Proj
 
 
 def test_an_interpreter_inside_the_working_tree_is_fine() -> None:
-    """As a conda environment has its standard library there."""
+    """A conda environment has its standard library inside."""
     around = os.path.dirname(sysconfig.get_paths()["stdlib"])
     assert os.path.realpath(json.__file__).startswith(os.path.realpath(around))
     assert not [stray for stray in purity.strays(around, []) if stray.startswith("json")]
 
 
 def test_the_measuring_code_and_a_checkout_inside_are_allowed(project: Project) -> None:
-    """This project measured by itself, with temporary files in the working tree."""
+    """As when this project measures itself, with temporary files in the working tree."""
     inside = project.checkout.rename(project.root / "temporary")
     assert len(project.worker("pkg.train", paths=(inside / "src",)).strays) == 2
     assert project.worker("pkg.train", paths=(inside / "src",), allowed=(inside,)).strays == []
 
 
-def test_a_neighbour_whose_name_begins_alike_is_not_inside(project: Project) -> None:
+def test_a_folder_whose_name_only_begins_alike_is_not_inside(project: Project) -> None:
     neighbour = project.root.with_name("candidate-2")
     project.checkout.rename(neighbour)
     assert project.worker("pkg", paths=(neighbour / "src",)).strays == []
 
 
-def test_many_are_counted(project: Project) -> None:
-    for number in range(5):
-        (project.root / f"new{number}.py").touch()
-    seen = project.worker(
-        "pkg", *(f"new{number}" for number in range(5)), paths=(project.checkout / "src", project.root)
-    )
+def test_the_refusal_names_three_modules_and_counts_the_others(project: Project) -> None:
+    names = [f"new{number}" for number in range(5)]
+    for name in names:
+        (project.root / f"{name}.py").touch()
+    seen = project.worker("pkg", *names, paths=(project.checkout / "src", project.root))
     assert len(seen.strays) == 5
     assert "new2.py) and 2 more from the candidate's" in seen.refused
 
 
-def test_what_stands_in_for_a_module_does_not_matter(project: Project) -> None:
-    """Packages put objects of their own into sys.modules, which may raise at any question."""
+def test_objects_in_the_place_of_modules_do_not_matter(project: Project) -> None:
+    """Packages put objects into sys.modules whose attributes may raise anything."""
     (project.checkout / "src/odd.py").write_text(
         "import sys\nclass Odd:\n    def __getattr__(self, name): raise RuntimeError(name)\n"
         "sys.modules['odd'] = Odd()\nsys.modules['none'] = None\n"

@@ -1,4 +1,4 @@
-"""What a worker's environment asks of the allocator, and that it gets it."""
+"""The allocator settings of a worker's environment, and their effect."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ print(open("/proc/self/smaps_rollup").read().partition("AnonHugePages:")[2].spli
 """
 
 
-def test_what_the_user_tuned_stays_and_counts() -> None:
+def test_tunables_of_the_user_stay_and_take_precedence() -> None:
     tunables = quiet.environment({"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0:glibc.malloc.arena_max=1"}, "cpu")
     # glibc reads from left to right, and the last of two counts.
     assert tunables["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1:glibc.malloc.hugetlb=0:glibc.malloc.arena_max=1"
@@ -35,7 +35,7 @@ def huge_kilobytes(environment: dict[str, str]) -> int:
     not HUGE_PAGES.is_file() or "[madvise]" not in HUGE_PAGES.read_text(),
     reason="this kernel gives huge pages always or never, not on request",
 )
-def test_the_heap_lies_in_huge_pages() -> None:
+def test_the_heap_is_in_huge_pages() -> None:
     plain = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
     assert huge_kilobytes({**plain, **quiet.ALLOCATOR}) == 0
     assert huge_kilobytes(quiet.environment(plain, "cpu")) > 0

@@ -1,4 +1,4 @@
-"""The warm template: what it may hold when it forks, and what its workers share and what they do not."""
+"""The warm template: what its workers share, what they do not, and when it refuses to fork."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HERE = "tests.processes.test_template"
 
 
 def what_a_worker_starts_with() -> dict[str, Any]:
-    """Called in forked ranks."""
+    """Return the state of a forked rank before any work."""
     import torch
 
     return {
@@ -34,7 +34,7 @@ def test_a_worker_has_torch_and_its_compiler_and_draws_of_its_own(bench: Bench) 
 
 
 def test_a_template_with_a_second_thread_refuses_to_fork() -> None:
-    """A fork would copy the locks that the other thread holds, and nobody would ever release them."""
+    """A fork would copy locks that the other thread holds, and nothing would release them."""
     sent: list[dict[str, Any]] = []
     made = template.Template.__new__(template.Template)
     made._channel = type("Sent", (), {"send": staticmethod(sent.append)})()

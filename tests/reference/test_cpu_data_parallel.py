@@ -67,8 +67,7 @@ def test_tied_parameters_and_recurrent_weights_are_replicated_once() -> None:
             self.second.weight = self.first.weight
 
         def forward(self, X: Tensor) -> Tensor:
-            output: Tensor = self.second(self.first(self.lstm(X)[0]))
-            return output
+            return self.second(self.first(self.lstm(X)[0]))
 
     net, X = Net(), torch.randn(5, 3, 6, dtype=torch.float64)
     params = list(net.parameters())

@@ -186,8 +186,7 @@ def test_a_forward_that_leaves_lazy_layers_out_is_reported() -> None:
             self.used, self.unused = nn.LazyLinear(2), nn.LazyLinear(2)
 
         def forward(self, X: Tensor) -> Tensor:
-            output: Tensor = self.used(X)
-            return output
+            return self.used(X)
 
     with pytest.raises(RuntimeError, match="the forward has not used every lazy layer"):
         net_on(2, Half())(torch.ones(2, 3), 0)

@@ -109,8 +109,7 @@ def test_difference_quotients_confirm_autograds_gradients_of_a_residual_block(do
     X = torch.randn(3, 2, 5, 4, dtype=torch.float64, requires_grad=True)
 
     def forward(X: Tensor, *params: Tensor) -> Tensor:
-        output: Tensor = torch.func.functional_call(block, dict(zip(names, params, strict=True)), X)
-        return output
+        return torch.func.functional_call(block, dict(zip(names, params, strict=True)), X)
 
     assert torch.autograd.gradcheck(forward, (X, *params))
 

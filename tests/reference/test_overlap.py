@@ -33,7 +33,7 @@ from tests.support.strategies import (
     values,
 )
 
-PATIENCE_S = 10.0
+WAIT_S = 10.0
 """The longest wait for something that must happen."""
 LATE_S = 0.05
 """The wait for something that must not happen."""
@@ -66,8 +66,7 @@ class Calls(nn.Module):
     def forward(self, X: Tensor) -> Tensor:
         """Return X (n, ...) as it is."""
         self.in_forward()
-        output: Tensor = InBackward.apply(X, self.in_backward)
-        return output
+        return InBackward.apply(X, self.in_backward)
 
 
 def on_replicas(ranks: Collection[int], call: Callable[[], object]) -> Callable[[], None]:
@@ -135,7 +134,7 @@ def test_parameters_may_be_frozen_and_unfrozen_between_steps() -> None:
 
 @pytest.mark.parametrize(
     ("bucket_bytes", "wait_s", "overlaps", "n"),
-    [(1, PATIENCE_S, True, 7), (1, PATIENCE_S, True, 2), (1 << 20, LATE_S, False, 7)],
+    [(1, WAIT_S, True, 7), (1, WAIT_S, True, 2), (1 << 20, LATE_S, False, 7)],
     ids=["buckets", "buckets, one device idle", "one bucket"],
 )
 def test_the_last_layer_is_exchanged_while_the_first_one_is_computed(
@@ -216,7 +215,7 @@ def test_an_error_waits_for_the_exchange_that_is_under_way() -> None:
         ended.append(tensors[0].numel())
 
     def fail() -> None:
-        assert begun.wait(PATIENCE_S)
+        assert begun.wait(WAIT_S)
         raise FloatingPointError("device 1")
 
     net = nn.Sequential(nn.Linear(6, 5), Calls(backward=on_replicas({1}, fail)), nn.Linear(5, 4)).double()
@@ -236,8 +235,7 @@ class Twice(nn.Module):
 
     def forward(self, X: Tensor) -> Tensor:
         """Map X (n, 6) to scores (n, 4)."""
-        output: Tensor = self.shared(checkpoint(self.shared, self.first(X), use_reentrant=self.reentrant))
-        return output
+        return self.shared(checkpoint(self.shared, self.first(X), use_reentrant=self.reentrant))
 
 
 def test_a_gradient_that_comes_in_two_parts_is_refused() -> None:
@@ -272,7 +270,7 @@ def test_threads_end_with_close_or_with_the_trainer(forget: bool) -> None:
         with pytest.raises(RuntimeError, match="closed: make a new one"):
             trainer.step(*batch(4), 4)
     for thread in threads:
-        thread.join(PATIENCE_S)
+        thread.join(WAIT_S)
         assert not thread.is_alive()
 
 

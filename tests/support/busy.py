@@ -19,17 +19,11 @@ ctypes.CDLL(None).prctl(15, {HOSTILE_NAME.encode()!r})  # PR_SET_NAME
 print(flush=True)
 {BURN}
 """
-PARENT = f"""
-import subprocess, sys
-child = subprocess.Popen([sys.executable, "-c", {BURN!r}])
-print(child.pid, flush=True)
-child.wait()
-"""
 
 
 @contextlib.contextmanager
 def running(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A Python process, ended with its children."""
+    """Run Python with these arguments; end the process and its children on leaving."""
     process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, start_new_session=True)
     try:
         yield process
@@ -40,7 +34,7 @@ def running(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def wait_for_use(pid: int, seconds: float = 0.3) -> None:
-    """Until a process has used so much more CPU: on a busy machine that takes longer."""
+    """Wait until a process has used so many more seconds of CPU."""
     process, deadline = psutil.Process(pid), time.monotonic() + 60
     enough = sum(process.cpu_times()[:2]) + seconds
     while sum(process.cpu_times()[:2]) < enough:

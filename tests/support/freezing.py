@@ -7,7 +7,7 @@ cycles. Collections come at random moments, and threads are switched often.
 `python -m tests.support.freezing SECONDS` trains so long with every one-process trainer on four CPU devices, each in a
 forked process of its own, and says how they ended. With ``--collect`` the net switches the collector on inside the
 replicas' threads, as if nobody had switched it off. A frozen process is ended by faulthandler's watchdog, which prints
-its stacks, `PATIENCE_S` after its last step.
+its stacks, `HANG_S` after its last step.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from reference.load import load_named
 from reference.trainers import TRAINERS
 
 ONE_PROCESS = ("scratch", "scratch_overlap", "weighted", "data_parallel", "gluon")
-PATIENCE_S = 10.0
+HANG_S = 10.0
 NEVER = 1_000_000
 
 
@@ -41,8 +41,7 @@ class Layer(nn.Linear):
 
     def forward(self, X: Tensor) -> Tensor:
         """Map X (n, 6) to (n, 6)."""
-        output: Tensor = checkpoint(self.compute, X, use_reentrant=False) if self.checkpointed else self.compute(X)
-        return output
+        return checkpoint(self.compute, X, use_reentrant=False) if self.checkpointed else self.compute(X)
 
     def compute(self, X: Tensor) -> Tensor:
         """Map X (n, 6) to (n, 6)."""
@@ -80,7 +79,7 @@ def train(trainer: str, seconds: float, after_step: Callable[[], None] = lambda:
 
 
 def _rearm() -> None:
-    faulthandler.dump_traceback_later(PATIENCE_S, exit=True)
+    faulthandler.dump_traceback_later(HANG_S, exit=True)
 
 
 def main(seconds: float) -> None:

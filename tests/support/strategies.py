@@ -61,8 +61,7 @@ class TiedNet(nn.Module):
 
     def forward(self, X: Tensor) -> Tensor:
         """Map X (n, 6) to scores (n, 4)."""
-        output: Tensor = self.last(torch.tanh(self.second(torch.tanh(self.first(X)))))
-        return output
+        return self.last(torch.tanh(self.second(torch.tanh(self.first(X)))))
 
 
 class Nested(nn.Module):

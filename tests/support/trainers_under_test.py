@@ -23,19 +23,6 @@ class Same(DDPTrainer):
     """torch's DDP, unchanged."""
 
 
-class SlowAtTwo(DDPTrainer):
-    """Right, and a fifth slower where there are two devices."""
-
-    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
-        start = time.perf_counter()
-        loss = super().step(X, y, global_batch_size)
-        if dist.get_world_size() == 2:
-            end = time.perf_counter() + 0.2 * (time.perf_counter() - start)
-            while time.perf_counter() < end:
-                pass
-        return loss
-
-
 class MeanOfMeans(DDPTrainer):
     """Wrong on uneven shards: averages the ranks' means."""
 
