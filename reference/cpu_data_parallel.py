@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils import _pytree as pytree
 
-from reference.replicas import PerDevice
+from reference.per_device import PerDevice
 from reference.scatter import gather, scatter
 
 

@@ -1,8 +1,8 @@
 """What it costs one-process trainers that the garbage collector is off while replicas compute: a paired measurement.
 
 `python -m docs.evidence.collector --blocks 200` times the scratch trainer on LeNet and two CPU devices, with
-`reference.replicas._NO_COLLECTION` and with a context that does nothing in its place, in blocks of ABBA or BAAB order.
-It prints the ratio of the two times with its 95 % interval over the blocks.
+`reference.per_device._NO_COLLECTION` and with a context that does nothing in its place, in blocks of ABBA or BAAB
+order. It prints the ratio of the two times with its 95 % interval over the blocks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import nullcontext
 import torch
 from scipy.stats import t
 
-from reference import replicas
+from reference import per_device
 from reference.models.lenet import LeNet
 from reference.trainers.scratch import Scratch
 
@@ -33,10 +33,10 @@ def main() -> None:
     torch.set_num_threads(1)
     trainer = Scratch(LeNet(), [torch.device("cpu")] * 2, lr=0.01)
     X, y = torch.randn(arguments.batch, 1, 28, 28), torch.randint(10, (arguments.batch,))
-    arms = {"off": replicas._NO_COLLECTION, "on": nullcontext()}
+    arms = {"off": per_device._NO_COLLECTION, "on": nullcontext()}
 
     def window(arm: str) -> float:
-        replicas._NO_COLLECTION = arms[arm]  # type: ignore[assignment]
+        per_device._NO_COLLECTION = arms[arm]  # type: ignore[assignment]
         start = time.perf_counter()
         for _ in range(STEPS):
             trainer.step(X, y, len(X))

@@ -10,7 +10,7 @@ from torch import nn
 from reference.all_reduce import ALL_REDUCE, AllReduce
 from reference.gluon.net import Net
 from reference.gluon.parameter import Parameter
-from reference.replicas import PerDevice
+from reference.per_device import PerDevice
 from reference.sgd import sgd_
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from reference.gluon import Net, Trainer, split_and_load
 from reference.loss import summed_loss
-from reference.replicas import PerDevice
+from reference.per_device import PerDevice
 from reference.scatter import gather
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from reference.all_reduce import ALL_REDUCE, AllReduce
 from reference.loss import summed_loss
-from reference.replicas import PerDevice
+from reference.per_device import PerDevice
 from reference.scatter import gather, split_batch
 from reference.sgd import sgd_
 

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from reference.all_reduce import ALL_REDUCE, AllReduce
 from reference.all_reduce.bucketed import assign_buckets
 from reference.loss import summed_loss
-from reference.replicas import PerDevice, helper_thread
+from reference.per_device import PerDevice, helper_thread
 from reference.scatter import gather, split_batch
 from reference.sgd import sgd_
 

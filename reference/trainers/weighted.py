@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from reference.loss import summed_loss
-from reference.replicas import PerDevice
+from reference.per_device import PerDevice
 from reference.scatter import gather, split_batch, weighted_sizes
 from reference.sgd import sgd_
 

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference.replicas import get_params
+from reference.per_device import get_params
 from reference.scatter import (
     CHUNK_RULES,
     balanced_sizes,

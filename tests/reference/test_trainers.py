@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from torch import Tensor, nn
 
 from reference.all_reduce.traffic import count_traffic
-from reference.load import load_named
 from reference.models.lenet import LeNet, lenet
 from reference.models.resnet import resnet18
-from reference.replicas import PerDevice, get_params
+from reference.names import load_named
+from reference.per_device import PerDevice, get_params
 from reference.trainers import TRAINERS
 from reference.trainers.ddp import DDPTrainer
 from reference.trainers.scratch import Scratch, ScratchSharded, train_batch

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from reference.replicas import PerDevice
+from reference.per_device import PerDevice
 from tests.support.project import REPOSITORY
 from tests.support.strategies import CPU
 
@@ -135,7 +135,7 @@ def test_threads_end_with_close_or_with_the_object(forget: bool) -> None:
 def test_a_busy_thread_of_an_unclosed_object_does_not_keep_the_interpreter_alive() -> None:
     code = """
 import threading, time, torch
-from reference.replicas import PerDevice
+from reference.per_device import PerDevice
 devices = PerDevice([torch.device("cpu")] * 2)
 threading.Thread(target=devices.map, args=(time.sleep, [600, 600]), daemon=True).start()
 """
