@@ -22,10 +22,10 @@ import torch
 from reference.closing_line import closing_line, sec_per_epoch
 from reference.data import DATASETS, LOADERS, feed, load
 from reference.evaluate import accuracy
+from reference.load import load_named
 from reference.loss import mean_loss
 from reference.models import MODELS
 from reference.models.init import INITS, build
-from reference.names import load_named
 from reference.trainers import TRAINERS
 from reference.trainers.protocol import Trainer
 

@@ -34,8 +34,8 @@ import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from reference.load import load_named
 from reference.models.init import build
-from reference.names import load_named
 from reference.trainers import TRAINERS
 from reference.trainers.weighted import Weighted
 from suite.room import quiet

@@ -12,7 +12,7 @@ from reference.data.digits import digits
 from reference.data.fashion_mnist import fashion_mnist
 from reference.data.idx import has_idx_files
 from reference.data.synthetic import synthetic
-from reference.names import load_object
+from reference.load import load_object
 
 
 def auto(data_root: Path) -> Dataset:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from reference.load import load_named
 from reference.models import MODELS
-from reference.names import load_named
 
 _NORMALISATIONS = (
     nn.BatchNorm1d,

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from reference.names import load_object
+from reference.load import load_object
 from reference.trainers import TRAINERS
 
 PROCESSES = ("one", "per-device")
@@ -37,7 +37,7 @@ def load_trainer(spec: str) -> type[Any]:
 
     Raises:
         ContractError: it is not a class, or a part of the protocol is missing; every missing part is named.
-        LookupError, ImportError, ...: as `reference.names.load_object`.
+        LookupError, ImportError, ...: as `reference.load.load_object`.
     """
     found = load_object(TRAINERS.get(spec, spec))
     if not isinstance(found, type):

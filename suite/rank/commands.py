@@ -17,7 +17,7 @@ from typing import Any, cast
 import torch
 from torch import distributed as dist
 
-from reference.names import load_object
+from reference.load import load_object
 from suite.properties import contract
 from suite.properties import observe as observation
 from suite.properties import trainer as trainer_checks

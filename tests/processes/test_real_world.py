@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from reference.names import load_object
+from reference.load import load_object
 from reference.scatter import shard_bounds
 from suite.checks.bench import Bench
 from tests.support import on_ranks

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 
+from reference.load import load_named, load_object
 from reference.models import MODELS
 from reference.models.init import INITS, build
 from reference.models.lenet import LeNet, lenet, lenet_params
 from reference.models.resnet import Residual
-from reference.names import load_named, load_object
 from tests.support.project import REPOSITORY
 
 

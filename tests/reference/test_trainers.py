@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from torch import Tensor, nn
 
 from reference.all_reduce.traffic import count_traffic
+from reference.load import load_named
 from reference.models.lenet import LeNet, lenet
 from reference.models.resnet import resnet18
-from reference.names import load_named
 from reference.per_device import PerDevice, get_params
 from reference.trainers import TRAINERS
 from reference.trainers.ddp import DDPTrainer

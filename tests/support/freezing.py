@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from reference.names import load_named
+from reference.load import load_named
 from reference.trainers import TRAINERS
 
 ONE_PROCESS = ("scratch", "scratch_overlap", "weighted", "data_parallel", "gluon")
