@@ -1,7 +1,8 @@
 """The record of one run: everything that was measured and under which circumstances, as one validated JSON file.
 
-The raw samples are in it; every figure of a summary can be computed again from them. Records from elsewhere are taken
-for hostile: they are size-limited, parsed as JSON only, and validated field by field, unknown fields refused.
+The raw samples are in it; every figure of a summary can be computed again from them. Records from elsewhere are treated
+as hostile: they are limited in size, parsed as JSON only, and validated field by field, unknown fields refused. All
+numbers are bounded, so that whoever reads a record can calculate with them.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ from suite.verdict.metrics import Interval
 # 4: trained nets by mode, with batch, rate and losses; before, there were those of strong scaling alone.
 SCHEMA_VERSION = 4
 MAX_RECORD_BYTES = 64 * 1024 * 1024
-MAX_DIGITS = 20
+MAX_DIGITS = 20  # of a whole number
+LARGEST = 1e100  # number, either side of zero: differences and products of a few stay finite
 
 Model = TypeVar("Model", bound=BaseModel)
-Finite = Annotated[float, Field(allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False, ge=-LARGEST, le=LARGEST)]
 
 
 class RecordError(ValueError):

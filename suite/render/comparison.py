@@ -2,130 +2,116 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
-from itertools import islice
-from typing import NamedTuple
 
 from suite.records.comparison import Comparison, Pair, Part
-from suite.records.record import IntervalRecord, Record
+from suite.records.record import Record
 from suite.render import figures
 from suite.render.html.bounds import bounded
-from suite.render.html.chart import Span, Strip, strips
+from suite.render.html.chart import Span, strips
 from suite.render.html.environment import page
+from suite.render.markdown import table
 from suite.render.markdown import text as plain
 from suite.render.screen import Screen
 
 DIFFERENCE_COLUMNS = ("what", "first", "second")
 COLUMNS = ("cell", "sec/epoch, first → second", "second / first", "in words", "efficiency", "accuracy", "verdict")
 PART_COLUMNS = ("part", "ms a step, first", "ms a step, second", "grew by")
-MAX_STEPS = 24  # cells whose steps are laid side by side
+MAX_STEPS = 24  # cells whose steps are compared part by part
 MAX_CELLS = 1_000  # in a table of text
+MAX_NAMES = 12  # of cells that one run alone has
 MAX_NOTES = 20
 EACH_FOR_ITSELF = (
-    "Intervals are 95 %, each for itself: of twenty cells that are as they were, one looks changed. A verdict takes a "
-    "base in the same run (--scaling-against)."
+    "Each interval is a 95 % interval of its own: of twenty cells that did not change, one looks changed. A verdict "
+    "takes a base in the same run (--scaling-against)."
 )
 
 
-class Step(NamedTuple):
-    """A cell's step in both runs, taken apart."""
-
-    cell: str
-    grew: str
-    rows: tuple[tuple[str, ...], ...]
-
-
-def terminal(found: Comparison, width: int, *, color: bool) -> str:
-    """Tables of what differs, of the cells, and of the parts of their steps.
+def terminal(comparison: Comparison, width: int, *, color: bool) -> str:
+    """Return tables of what differs, of the cells, and of the parts of their steps.
 
     Args:
-        found: the two runs.
+        comparison: the two runs.
         width: columns of the terminal.
         color: whether to add colours; the words say the same without them.
     """
     screen = Screen(width, color=color)
-    for line in headings(found):
+    for line in headings(comparison):
         screen.line(line)
-    if found.differences:
-        screen.table(DIFFERENCE_COLUMNS, _differences(found), left=DIFFERENCE_COLUMNS)
-    screen.table(COLUMNS, map(_row, found.pairs[:MAX_CELLS]), left=COLUMNS[:1])
-    for line in _text_remarks(found):
+    if comparison.differences:
+        screen.table(DIFFERENCE_COLUMNS, _differences(comparison), left=DIFFERENCE_COLUMNS)
+    screen.table(COLUMNS, map(_row, comparison.pairs[:MAX_CELLS]), left=COLUMNS[:1])
+    for line in _text_remarks(comparison):
         screen.line(line)
-    for step in _steps(found):
-        screen.line(f"\n{step.cell}: {step.grew}")
-        screen.table(PART_COLUMNS, step.rows, left=PART_COLUMNS[:1])
+    for pair in _grown(comparison):
+        screen.line(f"\n{pair.name}: {pair.grew}")
+        screen.table(PART_COLUMNS, map(_part, pair.parts), left=PART_COLUMNS[:1])
     return screen.text()
 
 
-def to_markdown(found: Comparison) -> str:
-    """The same for a comment on a pull request. Text from the records is escaped."""
-    lines = ["# Two runs", "", *(f"- {plain(line)}" for line in headings(found)), ""]
-    if found.differences:
-        lines += ["## What differs", "", *_markdown(DIFFERENCE_COLUMNS, _differences(found)), ""]
-    lines += ["## Cells", "", *_markdown(COLUMNS, map(_row, found.pairs[:MAX_CELLS])), ""]
-    lines += [*(f"- {plain(line)}" for line in _text_remarks(found)), ""]
-    for step in _steps(found):
-        lines += [f"### {plain(step.cell)}", "", plain(step.grew), ""]
-        lines += [*_markdown(PART_COLUMNS, step.rows), ""]
+def to_markdown(comparison: Comparison) -> str:
+    """Return the same for a comment on a pull request. Text from the records is escaped."""
+    lines = ["# Two runs", "", *(f"- {plain(line)}" for line in headings(comparison)), ""]
+    if comparison.differences:
+        lines += ["## What differs", "", *table(DIFFERENCE_COLUMNS, _differences(comparison))]
+    lines += ["## Cells", "", *table(COLUMNS, map(_row, comparison.pairs[:MAX_CELLS]))]
+    lines += [*(f"- {plain(line)}" for line in _text_remarks(comparison)), ""]
+    for pair in _grown(comparison):
+        lines += [f"### {plain(pair.name)}", "", plain(pair.grew), "", *table(PART_COLUMNS, map(_part, pair.parts))]
     return "\n".join(lines)
 
 
-def to_html(found: Comparison) -> str:
-    """The same as one self-contained page."""
-    drawn = strips([_span(pair.ratio) for pair in found.pairs], [1.0], log=True)
-    rows: Iterator[tuple[str | Strip, ...]] = (
-        (*_row(pair), strip) for pair, strip in zip(found.pairs, drawn, strict=True)
-    )
+def to_html(comparison: Comparison) -> str:
+    """Return the same as one self-contained page."""
+    ratios = [pair.ratio for pair in comparison.pairs]
+    spans = [None if ratio is None else Span(1.0, ratio.estimate, ratio.low, ratio.high) for ratio in ratios]
+    drawn = strips(spans, [1.0], log=True)
+    rows = ((*_row(pair), strip) for pair, strip in zip(comparison.pairs, drawn, strict=True))
     return page(
         "compare.html.j2",
-        headings=headings(found),
-        differences=bounded(_differences(found)),
-        columns=COLUMNS,
-        cells=bounded(rows),
-        remarks=remarks(found),
+        headings=headings(comparison),
+        differences=bounded(_differences(comparison), len(comparison.differences)),
+        columns=(*COLUMNS, "faster ← → slower"),
+        cells=bounded(rows, len(comparison.pairs)),
+        remarks=remarks(comparison),
         part_columns=PART_COLUMNS,
-        steps=list(_steps(found)),
+        steps=[(pair.name, pair.grew, list(map(_part, pair.parts))) for pair in _grown(comparison)],
     )
 
 
-def headings(found: Comparison) -> tuple[str, str]:
-    """Which two runs these are."""
-    return f"first: {_run(found.first)}", f"second: {_run(found.second)}"
+def headings(comparison: Comparison) -> tuple[str, str]:
+    """Return a line on each run."""
+    return f"first: {_run(comparison.first)}", f"second: {_run(comparison.second)}"
 
 
-def remarks(found: Comparison) -> list[str]:
-    """What is to be said of the cells: of their ratios, and of those that one run alone has."""
-    lines = [f"{note[0].upper()}{note[1:]}." for note in found.notes[:MAX_NOTES]]
-    if any(pair.word for pair in found.pairs):
+def remarks(comparison: Comparison) -> list[str]:
+    """Return remarks on the ratios, and the cells that one run alone has."""
+    lines = [f"{note[0].upper()}{note[1:]}." for note in comparison.notes[:MAX_NOTES]]
+    if any(pair.word for pair in comparison.pairs):
         lines.append(EACH_FOR_ITSELF)
-    for which, names in (("first", found.only_first), ("second", found.only_second)):
+    for which, names in (("first", comparison.only_first), ("second", comparison.only_second)):
         if names:
-            lines.append(f"Only in the {which} run: {_some(names)}.")
+            lines.append(f"Only in the {which} run: {figures.some(names, MAX_NAMES)}.")
     return lines
 
 
-def _text_remarks(found: Comparison) -> list[str]:
-    """With how many cells have no row where there is no fold to put them behind."""
-    more = len(found.pairs) - MAX_CELLS
-    return [*remarks(found), *([f"{more} more cell(s) are not shown."] if more > 0 else [])]
+def _text_remarks(comparison: Comparison) -> list[str]:
+    """Return the remarks, and how many cells a table of text leaves out."""
+    more = len(comparison.pairs) - MAX_CELLS
+    return [*remarks(comparison), *([f"Not shown: {figures.plural(more, 'more cell')}."] if more > 0 else [])]
 
 
 def _run(record: Record) -> str:
-    return f"{record.run_id}, commit {figures.commit(record)}, {figures.headline(record)}"
+    outcomes = figures.headline(cell.outcome for cell in record.cells)
+    return f"{record.run_id}, commit {figures.commit(record.environment)}, {outcomes}"
 
 
-def _some(names: tuple[str, ...], most: int = 12) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
-
-
-def _differences(found: Comparison) -> Iterator[tuple[str, str, str]]:
-    return ((each.what, each.first, each.second) for each in found.differences[:MAX_CELLS])
+def _differences(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
+    return ((each.what, each.first, each.second) for each in comparison.differences[:MAX_CELLS])
 
 
 def _row(pair: Pair) -> tuple[str, ...]:
-    """One line of the table, in the order of `COLUMNS`."""
+    """Return one line of the table, in the order of `COLUMNS`."""
     cells = (pair.first, pair.second)
     return (
         pair.name,
@@ -133,7 +119,7 @@ def _row(pair: Pair) -> tuple[str, ...]:
         figures.interval(pair.ratio, ".3f"),
         pair.word,
         _both(figures.interval(cell.efficiency, ".2f", bounds=False) for cell in cells),
-        _both("-" if cell.accuracy is None else figures.number(cell.accuracy, ".3f") for cell in cells),
+        _both(figures.accuracy(cell, shortened=False) for cell in cells),
         _both(cell.outcome.value for cell in cells),
     )
 
@@ -143,28 +129,12 @@ def _both(texts: Iterable[str]) -> str:
     return first if first == second == "-" else f"{first} → {second}"
 
 
-def _steps(found: Comparison) -> Iterator[Step]:
-    """The steps that can be compared, those that grew most first."""
-    grown = [pair for pair in found.pairs if pair.grew]
-    grown.sort(key=lambda pair: pair.parts[-1].grew_s, reverse=True)
-    for pair in islice(grown, MAX_STEPS):
-        yield Step(pair.name, pair.grew, tuple(map(_part, pair.parts)))
+def _grown(comparison: Comparison) -> list[Pair]:
+    """Return the cells whose steps can be compared, those that grew most first."""
+    grown = [pair for pair in comparison.pairs if pair.grew]
+    return sorted(grown, key=lambda pair: pair.parts[-1].grew_s, reverse=True)[:MAX_STEPS]
 
 
 def _part(part: Part) -> tuple[str, ...]:
     times = (figures.interval(time, ".2f", factor=1e3) for time in (part.first, part.second))
     return part.name, *times, figures.number(part.grew_s * 1e3, "+.2f")
-
-
-def _span(ratio: IntervalRecord | None) -> Span:
-    if ratio is None:
-        return Span(math.nan, math.nan)
-    return Span(1.0, ratio.estimate, ratio.low, ratio.high)
-
-
-def _markdown(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
-    return [
-        "| " + " | ".join(columns) + " |",
-        "|" + "---|" * len(columns),
-        *("| " + " | ".join(map(plain, row)) + " |" for row in rows),
-    ]

@@ -1,20 +1,20 @@
-"""How a record's figures are worded, for every way of showing them.
+"""How the figures of a record are worded, for every output.
 
-Whatever a valid record holds can be worded: numbers beyond all sense, parts that do not fit together, text that cannot
-be encoded.
+Any valid record can be worded, also one whose parts do not fit together.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from reference.closing_line import closing_line, sec_per_epoch
 from suite.plan import workloads
 from suite.plan.cells import short
-from suite.records.record import Accuracy, BarRecord, CellRecord, IntervalRecord, Record
-from suite.room.conditions import Conditions, disturbed
+from suite.records.record import Accuracy, CellRecord, Environment, Machine, Record
+from suite.room.conditions import disturbed
 from suite.verdict import Outcome
+from suite.verdict.metrics import Bounds
 
 COLUMNS = (
     "cell",
@@ -34,7 +34,7 @@ READABLE = 1e15  # larger numbers are shown as powers of ten
 
 
 def rows(record: Record, cells: Iterable[CellRecord]) -> Iterator[tuple[str, ...]]:
-    """The lines of the table, each in the order of `COLUMNS`."""
+    """Yield one row of the table for each cell, with the fields of `COLUMNS`."""
     shortened = {_trained(run): run.shortened for run in reversed(record.accuracies)}
     for cell in cells:
         yield (
@@ -52,75 +52,77 @@ def rows(record: Record, cells: Iterable[CellRecord]) -> Iterator[tuple[str, ...
 
 
 def _trained(part: CellRecord | Accuracy) -> tuple[str, str, str, int]:
-    """What was trained for a cell; on one device both modes are the same."""
+    """Return what identifies a training: on one device both modes are the same one."""
     return part.trainer, part.workload, part.mode if part.world_size > 1 else "strong", part.world_size
 
 
 def name(cell: CellRecord) -> str:
-    """A cell without its world size."""
+    """Return the trainer, workload and mode of a cell."""
     mark = " (oversubscribed)" if cell.oversubscribed else ""
     return f"{short(cell.trainer)} {cell.workload} {cell.mode}{mark}"
 
 
-def counts(record: Record) -> list[tuple[str, int]]:
-    """How many cells came to each outcome, the gravest first."""
-    found = Counter(cell.outcome for cell in record.cells)
-    return [(outcome.value, found[outcome]) for outcome in GRAVEST_FIRST if found[outcome]]
+def counts(outcomes: Iterable[str] | Mapping[str, int]) -> list[tuple[str, int]]:
+    """Return how often each outcome occurs, the gravest first; those that do not occur are left out."""
+    by_outcome = Counter(outcomes)
+    return [(outcome.value, by_outcome[outcome]) for outcome in GRAVEST_FIRST if by_outcome[outcome]]
 
 
-def headline(record: Record) -> str:
-    """'2 FAIL, 10 PASS', the gravest first."""
-    return ", ".join(f"{count} {outcome}" for outcome, count in counts(record)) or "no cells"
+def headline(outcomes: Iterable[str] | Mapping[str, int]) -> str:
+    """Return outcomes as in '2 FAIL, 10 PASS', the gravest first."""
+    return ", ".join(f"{count} {outcome}" for outcome, count in counts(outcomes)) or "no cells"
 
 
-def commit(record: Record) -> str:
-    """What was measured."""
-    changed = " (with uncommitted changes)" if record.environment.dirty else ""
-    return record.environment.commit[:12] + changed
+def commit(environment: Environment) -> str:
+    """Return the first twelve digits of the commit, and whether there were changes on top of it."""
+    return environment.commit[:12] + (" (with uncommitted changes)" if environment.dirty else "")
 
 
-def when(record: Record) -> str:
-    """When it began, to the minute."""
-    return f"{record.started_utc[: len('2026-01-01T00:00')].replace('T', ' ')} UTC"
-
-
-def as_float(value: float) -> float:
-    """An integer of any size as a double; infinity where it is beyond all of them."""
-    try:
-        return float(value)
-    except OverflowError:
-        return float("inf") if value > 0 else float("-inf")
+def when(started_utc: str) -> str:
+    """Return the time at which a run started, to the minute."""
+    return started_utc[: len("2026-01-01T00:00")].replace("T", " ")
 
 
 def number(value: float, form: str) -> str:
-    """A number in this format, or as a power of ten where that would be a line of digits."""
-    return format(value, form) if abs(value) < READABLE else format(as_float(value), ".3g")
+    """Return a number in this format, or as a power of ten where that would be a long line of digits."""
+    return format(value, form if abs(value) < READABLE else ".3g")
 
 
-def interval(found: IntervalRecord | None, form: str, *, bounds: bool = True, factor: float = 1.0) -> str:
-    """'0.84 [0.81, 0.87]'; without an interval the estimate alone; '-' for nothing.
+def interval(value: Bounds | None, form: str, *, bounds: bool = True, factor: float = 1.0) -> str:
+    """Return an estimate with its interval: '0.84 [0.81, 0.87]'.
 
     Args:
-        found: the estimate.
-        form: of each number.
+        value: without an interval the estimate is shown alone; None is shown as '-'.
+        form: the format of each number.
         bounds: whether to show the interval.
-        factor: to the unit that is shown.
+        factor: converts to the unit that is shown.
     """
-    if found is None:
+    if value is None:
         return "-"
-    text = number(found.estimate * factor, form)
-    if not bounds or found.low is None or found.high is None:
+    text = number(value.estimate * factor, form)
+    if not bounds or value.low is None or value.high is None:
         return text
-    return f"{text} [{number(found.low * factor, form)}, {number(found.high * factor, form)}]"
+    return f"{text} [{number(value.low * factor, form)}, {number(value.high * factor, form)}]"
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun: '1 device', '2 devices'."""
+    return f"{number(count, ',d')} {noun}{'' if count == 1 else 's'}"
+
+
+def some(names: Sequence[str], most: int) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def accuracy(cell: CellRecord, *, shortened: bool) -> str:
-    """The accuracy after the last epoch, marked where the recipe was cut short."""
+    """Return the accuracy after the last epoch, marked with a star where the recipe was cut short."""
     return "-" if cell.accuracy is None else f"{number(cell.accuracy, '.3f')}{'*' if shortened else ''}"
 
 
 def published(record: Record, cell: CellRecord) -> str:
-    """What the documents print for this cell's model, batch, rate and world size."""
+    """Return what the documents print for the model, batch, learning rate and world size of a cell."""
     workload = record.workloads.get(cell.workload)
     figure = workloads.published(workload, cell.mode, cell.world_size) if workload else None
     if figure is None:
@@ -129,7 +131,7 @@ def published(record: Record, cell: CellRecord) -> str:
 
 
 def without_accuracy(cells: Iterable[CellRecord]) -> list[str]:
-    """Why cells have no accuracy, a sentence for each reason, with the cells it is about."""
+    """Return why cells have no accuracy: one sentence for each reason, which names the cells."""
     ids: dict[str, list[str]] = {}
     for cell in cells:
         if cell.accuracy is None and cell.accuracy_note:
@@ -138,14 +140,14 @@ def without_accuracy(cells: Iterable[CellRecord]) -> list[str]:
 
 
 def setting(run: Accuracy) -> str:
-    """'weak, batch 64, lr 0.15': what a net was trained with, as far as its record says."""
+    """Return what a net was trained with, as far as the record says: 'weak, batch 64, lr 0.15'."""
     mode = [run.mode] if run.world_size > 1 else []
     batch = [] if run.batch is None else [f"batch {number(run.batch, 'd')}"]
     return ", ".join([*mode, *batch, *([] if run.lr is None else [f"lr {number(run.lr, 'g')}"])])
 
 
 def epochs(run: Accuracy, most: int = 1000) -> list[str]:
-    """'0.853 (14.2 s, loss 0.412)' for each of the first epochs: accuracy after it, seconds of training, mean loss."""
+    """Return accuracy, seconds and mean loss of each of the first epochs: '0.853 (14.2 s, loss 0.412)'."""
     shown = []
     for epoch, reached in enumerate(run.per_epoch[:most]):
         seconds = [f"{number(run.train_s[epoch], '.3g')} s"] if epoch < len(run.train_s) else []
@@ -155,30 +157,19 @@ def epochs(run: Accuracy, most: int = 1000) -> list[str]:
     return shown
 
 
-def causes(bar: BarRecord) -> str:
-    """The name of a part of the gap: of its cause, or of all causes that could not be told apart."""
-    return " + ".join(bar.causes) + (", not separable" if len(bar.causes) > 1 else "")
-
-
-def trained_on_its_own_set(record: Record, run: Accuracy) -> bool:
-    """Whether a run was trained on what its workload is timed on, as the documents do."""
-    workload = record.workloads.get(run.workload)
-    recipe = workload.accuracy if workload else None
-    return workload is not None and recipe is not None and recipe.dataset == workload.dataset
-
-
 def closing_lines(record: Record) -> list[str]:
-    """The book's closing line of every run that was trained on its workload's own dataset."""
+    """Return the closing line of the book for every net that was trained on the dataset of its workload."""
     lines = []
     devices = {_trained(cell): cell.devices for cell in reversed(record.cells)}
     for run in record.accuracies:
-        samples = record.epoch_samples.get(run.workload)
-        measured = run.train_samples and run.train_s and run.per_epoch
-        if not (samples and measured and trained_on_its_own_set(record, run)):
+        samples, workload = record.epoch_samples.get(run.workload), record.workloads.get(run.workload)
+        recipe = workload.accuracy if workload else None
+        if workload is None or recipe is None or recipe.dataset != workload.dataset:
             continue
-        # The seconds of training alone, for a whole epoch, also where fewer samples were trained on.
-        share = as_float(samples) / as_float(run.train_samples)
-        seconds = sec_per_epoch(run.train_s) * share
+        if not (samples and run.train_samples and run.train_s and run.per_epoch):
+            continue
+        # The seconds of a whole epoch, also where fewer samples were trained on.
+        seconds = sec_per_epoch(run.train_s) * samples / run.train_samples
         note = f"  ({run.shortened})" if run.shortened else ""
         who = f"{short(run.trainer)} {run.workload}" + (" weak" if run.mode == "weak" else "")
         loss = run.loss[-1] if run.loss else None
@@ -188,7 +179,7 @@ def closing_lines(record: Record) -> list[str]:
 
 
 def compared_with(record: Record) -> str:
-    """What the cells were judged against, and the torch of each side where they differ."""
+    """Return what the cells were judged against, and the version of torch on each side where they differ."""
     if not record.against:
         return "the accepted baseline"
     own = record.environment.versions.get("torch")
@@ -197,20 +188,12 @@ def compared_with(record: Record) -> str:
     return f"{record.against}{versions}, in the same sessions"
 
 
-def disturbance(conditions: Conditions) -> str:
-    """Why a block must not count, in words; "" where nothing speaks against it."""
-    try:
-        return disturbed(conditions)
-    except OverflowError:  # more cores than a double can count: no reading of a machine
-        return ""
-
-
 def disturbances(record: Record) -> str:
-    """How quiet the machine was while it measured, in a sentence."""
+    """Return a sentence on how quiet the machine was during the measurement."""
     blocks = [conditions for session in record.sessions for conditions in session.conditions]
     if not blocks:
-        return "What else used the machine was not recorded."
-    marked = sum(1 for conditions in blocks if disturbance(conditions))
+        return "The record does not say what else used the machine."
+    marked = sum(1 for conditions in blocks if disturbed(conditions))
     left_out = sum(len(session.left_out) for session in record.sessions)
     steal = sum(conditions.steal or 0.0 for conditions in blocks) / len(blocks)
     foreign = sum(conditions.foreign or 0.0 for conditions in blocks) / len(blocks)
@@ -220,19 +203,24 @@ def disturbances(record: Record) -> str:
     )
 
 
-def machine(record: Record) -> str:
-    """The machine in a sentence."""
-    about = record.machine
-    gpus = f", GPUs {', '.join(about.gpus)}, driver {about.driver}" if about.gpus else ""
-    memory = number(as_float(about.memory_bytes) / 2**30, ".0f")
-    return f"{about.key}: {about.cpu_model}, {about.cpu_cores} cores, {memory} GiB{gpus}. {about.system}"
+def facts(machine: Machine, environment: Environment) -> list[tuple[str, str]]:
+    """Return what is known of a machine and of the software on it, by name."""
+    memory = number(machine.memory_bytes / 2**30, ".0f")
+    gpus = {"GPUs": ", ".join(machine.gpus), "topology": machine.gpu_topology, "driver": machine.driver}
+    named = {
+        "processor": f"{machine.cpu_model}, {number(machine.cpu_cores, 'd')} cores, {memory} GiB",
+        **({name: text or "not known" for name, text in gpus.items()} if machine.gpus else {}),
+        "system": machine.system,
+        "versions": versions(environment.versions),
+    }
+    return list(named.items())
 
 
-def versions(record: Record) -> str:
-    """'torch 2.15.0, python 3.12.1'."""
-    return ", ".join(f"{name} {version}" for name, version in record.environment.versions.items())
+def versions(by_name: Mapping[str, str]) -> str:
+    """Return versions in a line: 'torch 2.15.0, python 3.12.1'."""
+    return ", ".join(f"{name} {version}" for name, version in by_name.items())
 
 
 def graver_first(cells: Sequence[CellRecord]) -> list[CellRecord]:
-    """Cells with those first that somebody has to look at; otherwise in their order."""
+    """Return the cells sorted by outcome, the gravest first, otherwise in their order."""
     return sorted(cells, key=lambda cell: GRAVEST_FIRST.index(cell.outcome))

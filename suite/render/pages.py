@@ -13,23 +13,26 @@ REPORT, SUMMARY, INDEX = "report.html", "summary.md", "index.html"
 
 
 def write_run(folder: Path, record: Record, baseline: Baseline | None) -> None:
-    """Write what a person reads of a run, beside its record.
+    """Write the pages of a run into its folder.
 
     Args:
         folder: of the run.
-        record: what it says.
-        baseline: of its machine; only what had been accepted before the run counts.
+        record: of the run.
+        baseline: of its machine; only runs that were accepted before this one count, so that a page that is written
+            again says the same.
 
     Raises:
         OSError: the folder cannot be written.
     """
-    known = None if baseline is None else _before(baseline, record)
-    write_atomically(folder / REPORT, html.render(record, known))
+    if baseline is not None:  # ids begin with the time of their run
+        earlier = tuple(run for run in baseline.runs if run.run_id < record.run_id)
+        baseline = baseline.model_copy(update={"runs": earlier})
+    write_atomically(folder / REPORT, html.render(record, baseline))
     write_atomically(folder / SUMMARY, markdown.render(record))
 
 
 def write_index(machine: Path) -> Path:
-    """Write a machine's history into its folder, and say where that is.
+    """Write a machine's history into its folder, and return its path.
 
     Raises:
         OSError: the folder cannot be written.
@@ -37,9 +40,3 @@ def write_index(machine: Path) -> Path:
     path = machine / INDEX
     write_atomically(path, index.render(history.read(machine)))
     return path
-
-
-def _before(baseline: Baseline, record: Record) -> Baseline:
-    """A page that is written again must not compare a run with later ones; ids begin with the time of their run."""
-    earlier = tuple(run for run in baseline.runs if run.run_id < record.run_id)
-    return baseline.model_copy(update={"runs": earlier})

@@ -1,4 +1,4 @@
-"""Tables and lines for a terminal, made of text that may come from a hostile record."""
+"""Tables and lines for a terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-# A narrower terminal, or a log, wraps or scrolls: a table folded into its columns could not be read at all.
+# A narrower terminal wraps or scrolls; a table that is folded into its columns cannot be read at all.
 MIN_WIDTH = 160
 
 STYLES = {
@@ -26,11 +26,11 @@ STYLES = {
 
 
 class Screen:
-    """What is printed at once, collected.
+    """Collects what is printed at once.
 
     Args:
         width: columns of the terminal; at least `MIN_WIDTH` are used.
-        color: whether to colour the words of `STYLES`; they say the same without.
+        color: whether to colour the words of `STYLES`.
     """
 
     def __init__(self, width: int, *, color: bool = False) -> None:
@@ -43,7 +43,7 @@ class Screen:
         )
 
     def line(self, text: str) -> None:
-        """One line, or as many as it has; never folded."""
+        """Add text; its lines are never folded."""
         self._console.print(shown(text), soft_wrap=True)
 
     def table(
@@ -54,13 +54,13 @@ class Screen:
         left: Collection[str] = (),
         whole: Collection[str] = (),
     ) -> None:
-        """A table.
+        """Add a table.
 
         Args:
             columns: their names.
             rows: their fields.
-            left: the columns of words; numbers are set to the right.
-            whole: the columns that are not folded while another can be.
+            left: the columns that are set to the left.
+            whole: the columns that are folded last.
         """
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
         for name in columns:
@@ -71,11 +71,11 @@ class Screen:
         self._console.print(table)
 
     def text(self) -> str:
-        """Everything so far."""
+        """Return everything so far."""
         return self._text.getvalue()
 
 
 def shown(text: str, styles: Mapping[str, str] = {}) -> Text:
-    """Plain text: what would steer a terminal, or turn the direction of its lines, is replaced."""
+    """Return plain text: characters that would steer a terminal, or the direction of its lines, are replaced."""
     plain = "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
     return Text(plain, style=styles.get(text, ""))

@@ -51,6 +51,11 @@ OWN_WORK = "one device's own work"  # not lost by scaling, but a base's may be s
 Rounds = Mapping[Point, Sequence[Sequence[float]]]
 
 
+def bar_name(causes: Sequence[str]) -> str:
+    """Return the cause of a bar, or all causes that could not be told apart."""
+    return " + ".join(causes) + (", not separable" if len(causes) > 1 else "")
+
+
 @dataclass(frozen=True)
 class Bar:
     """One part of the gap: seconds a step. Several causes are those that could not be told apart."""
@@ -60,8 +65,8 @@ class Bar:
 
     @property
     def name(self) -> str:
-        """As it is shown."""
-        return self.causes[0] if len(self.causes) == 1 else f"{' + '.join(self.causes)}, not separable"
+        """The name of the bar, see `bar_name`."""
+        return bar_name(self.causes)
 
 
 @dataclass(frozen=True)

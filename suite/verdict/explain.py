@@ -1,7 +1,7 @@
-"""A waterfall in a sentence: a cause, what it costs, and what the batch on a device has to do with it.
+"""A waterfall in a sentence: the largest cause, what it costs, and whether the batch on a device is large enough.
 
-A cause is named only where its interval supports that it costs anything (`suite.verdict.diagnose.supported`);
-otherwise the sentence says that it is not known, and what would help. docs/diagnosis.md has the rule.
+A cause is named only where its interval shows that it costs time (`suite.verdict.diagnose.supported`); otherwise the
+sentence says that it is not known, and what would help. docs/diagnosis.md has the rule.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from suite.verdict.diagnose import Bar, Growth, Waterfall, outdone
 from suite.verdict.metrics import Interval
 
 EFFICIENT = 0.05  # a smaller share of the step is no reason to change the batch
-BUSY_CORES = 0.10  # others that use more are worth naming; `suite.room.conditions` derives the same limit
-MORE = "more sessions would tell (--scaling-profile full, or fewer cells)"
+BUSY_CORES = 0.10  # other processes are named if they use more; `suite.room.conditions` derives the same limit
+MORE = "measure more sessions to find out (--scaling-profile full, or fewer cells)"
 
 
 @dataclass(frozen=True)
 class About:
-    """What a sentence needs to know of a cell.
+    """The facts about a cell that a sentence needs.
 
     Attributes:
         trainer, model: their names.
         world_size: k.
         batch: samples on one device.
-        gradient_bytes: of one replica; 0 where it is not known.
-        foreign_cores: that other processes used on average while it was timed; None where nothing tells.
+        gradient_bytes: of one replica; 0 where the size is not known.
+        foreign_cores: cores that other processes used on average during the timing; None where they are not known.
     """
 
     trainer: str
@@ -37,25 +37,25 @@ class About:
 
 
 def sentence(found: Waterfall, about: About) -> str:
-    """The largest cause that is supported, and whether the batch on a device is still efficient."""
+    """Return the largest supported cause, and whether the batch on a device is still efficient."""
     named = found.named
     return _unknown(found, about) if named is None else _known(named, found, about)
 
 
 def beside(found: Waterfall, about: About, grown: Growth) -> str:
-    """What a candidate that failed spends more time on than its base, and its own cause where one is supported."""
+    """Return what takes longer than in the base after a FAIL, and the candidate's largest cause if one is supported."""
     named = found.named
     return grew(grown) + ("" if named is None else f" {_known(named, found, about)}")
 
 
 def grew(found: Growth) -> str:
-    """The part that grew most, if it is supported and plausible."""
+    """Return the part that grew most, if its interval supports one."""
     whole, named = f"takes {_with_interval(found.whole_s)} a step longer", found.named
     if named is not None:
         return f"Against the base, {named.name} takes {_with_interval(named.step_s)} a step longer; the whole {whole}."
     return (
         f"Which part grew is not known after {_sessions(found.sessions)}: the whole {whole} than the base's, and no "
-        "part is surely above zero and within that; a larger --scaling-budget leaves more sessions for it."
+        "part's interval is above zero and within that; a larger --scaling-budget leaves more sessions for it."
     )
 
 
@@ -80,7 +80,7 @@ def _unknown(found: Waterfall, about: About) -> str:
         return f"{about.world_size} devices lose {max(gap.high, 0.0) / whole_s:.1%} of the step at most."
     return (
         f"What holds {about.world_size} devices back is not known after {_sessions(found.sessions)}: "
-        f"{_with_interval(gap)} a step are lost, and no part is surely above zero; {MORE}."
+        f"{_with_interval(gap)} a step are lost, and no part's interval is above zero; {MORE}."
     )
 
 
@@ -90,11 +90,11 @@ def _cause(bar: Bar, found: Waterfall, about: About) -> str:
         return f"{_list(bar.causes).capitalize()} of {about.trainer}, which could not be told apart, cost {costs}"
     k, others = about.world_size, ""
     if about.foreign_cores is not None and about.foreign_cores > BUSY_CORES:
-        others = f" (other processes used {about.foreign_cores:.0%} of a core meanwhile)"
+        others = f" (other processes used {about.foreign_cores:.0%} of a core)"
     match bar.causes[0]:
         case "small batch":
-            few = f"{about.batch} samples on a device are few for {about.model}"
-            return f"{few}, whose step does not shrink as they do: that costs {costs}"
+            small = f"A batch of {about.batch} per device is small for {about.model}"
+            return f"{small}, whose step does not shrink in proportion: that costs {costs}"
         case "contention":
             return f"{k} devices at work at once slow one another down{others}: that costs {costs}"
         case "imbalance":

@@ -1,49 +1,45 @@
-"""How much of a large record a page shows: it stays one that a browser opens at once. Pure.
+"""How much of a large record a page shows, so that a browser opens it at once. Pure.
 
-A matrix of ten thousand cells is a valid record. What somebody has to look at is sorted to the front before it comes
-here, the first rows are in view, more are behind a fold, and what is left is counted.
+A matrix of ten thousand cells is a valid record. Callers sort what matters most to the front; the first rows are in
+view, more are behind a fold, and the others are counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import chain, islice
-from typing import Any, Generic, TypeVar
+from itertools import islice
+from typing import NamedTuple
+
+from markupsafe import Markup
 
 from suite.render.html.environment import MAX_TEXT
 
 SHOWN = 200
 FOLDED = 2_000
-CHARACTERS = 400_000  # of one table: hostile texts must not make up for fewer rows
-
-Row = TypeVar("Row", bound=Sequence[Any])
+CHARACTERS = 400_000  # of one table: long texts must not make up for fewer rows
 
 
-@dataclass(frozen=True)
-class Rows(Generic[Row]):
-    """A table's rows: those in view, those behind a fold, and how many others there are."""
+class Rows(NamedTuple):
+    """The rows of a table: those in view, those behind a fold, and how many others there are."""
 
-    shown: tuple[Row, ...]
-    folded: tuple[Row, ...]
+    shown: list[Sequence[str]]
+    folded: list[Sequence[str]]
     dropped: int
 
 
-def bounded(rows: Iterable[Row], total: int | None = None, *, shown: int = SHOWN, folded: int = FOLDED) -> Rows[Row]:
-    """The rows of a table that a page can hold.
+def bounded(rows: Iterable[Sequence[str]], total: int, *, shown: int = SHOWN, folded: int = FOLDED) -> Rows:
+    """Return the rows of a table that a page can hold.
 
     Args:
-        rows: sequences of texts, what matters most first.
-        total: how many there are; where it is not given they are counted, which makes them all.
+        rows: the texts of each, what matters most first; no more are made than are kept.
+        total: how many there are.
         shown: at most so many are in view.
         folded: at most so many behind the fold.
     """
-    room, kept, rest = CHARACTERS, [], iter(rows)
-    for row in islice(rest, shown + folded):
-        room -= sum(min(len(text), MAX_TEXT) for text in row if isinstance(text, str))
-        if room < 0:
-            rest = chain([row], rest)
+    left, kept = CHARACTERS, []
+    for row in islice(rows, shown + folded):
+        left -= sum(min(len(text), MAX_TEXT) for text in row if not isinstance(text, Markup))
+        if left < 0:
             break
         kept.append(row)
-    dropped = sum(1 for _ in rest) if total is None else total - len(kept)
-    return Rows(tuple(kept[:shown]), tuple(kept[shown:]), dropped)
+    return Rows(kept[:shown], kept[shown:], total - len(kept))

@@ -1,60 +1,42 @@
-"""Line charts and bars as inline SVG, made by templates, with their numbers in a table beside them.
+"""Line charts and bars as inline SVG, made by templates, with their numbers in a table.
 
-For every page of ours:
+    ticks = ((1, "1"), (2, "2"))
+    ddp = Series("ddp", (Point(1, 1.0), Point(2, 0.84, low=0.81, high=0.87, note="4 sessions")))
+    chart = Chart("Efficiency", Axis("devices", log=True, ticks=ticks), Axis("efficiency", form=".2f"), (ddp,))
+    page("index.html.j2", charts=[figure(chart)])     # {{ charts[0] }}: it is Markup, the texts in it are escaped
 
-    from suite.render.html.chart import Axis, Chart, Mark, Point, Series, figure
-
-    chart = Chart(
-        title="Efficiency, strong scaling",
-        x=Axis("devices", log=True, ticks=((1, "1"), (2, "2"))),
-        y=Axis("efficiency", include=(0.0, 1.0), form=".2f"),
-        series=(
-            Series("ideal", (Point(1, 1.0), Point(2, 1.0)), kind="ideal"),
-            Series("ddp", (Point(1, 1.0), Point(2, 0.84, low=0.81, high=0.87, note="4 sessions"))),
-        ),
-        marks=(Mark(1.5, "torch 2.15"),),
-    )
-    page("index.html.j2", charts=[figure(chart)])     # {{ charts[0] }}: it is Markup, what is in it is escaped
-
-`figure` gives a `<figure>`: picture, legend, and a fold with the table. Several side by side go into a
-`<div class="charts">`. A picture is 360 units wide (720 if `wide`) and is not magnified much: its text has about the
-size of the page's, on a phone too. `strips` is for bars in the cells of a table (macro `strip` of `macros.html.j2`),
-where the table itself has the numbers.
-
-Own SVG instead of a plotting library's: text stays text (it can be found, copied and read aloud), colours come from the
-page's variables and so follow the dark theme and paper, and a page of two hundred runs takes well under a second.
-Series differ in colour, marker and dash, so that colour is never needed.
+`figure` makes a `<figure>`: picture, legend, and a fold with the table. `strips` makes bars for the cells of a table,
+which has the numbers itself. Series differ in colour, marker and dash, so that colour is never needed.
+docs/adr/0017-charts.md says why this is not a library's.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from markupsafe import Markup
 
 from suite.render.figures import number
 from suite.render.html import scale
-from suite.render.html.environment import environment
+from suite.render.html.environment import environment, macro
 from suite.render.html.scale import Scale
+from suite.verdict.metrics import Bounds
 
-WIDTH, HEIGHT = 360, 230
+WIDTH, HEIGHT = 360, 230  # a picture is not magnified much, so that its text has about the size of the page's
 LEFT, RIGHT, TOP, BOTTOM = 52, 14, 26, 40
 STYLES = 6  # colours, markers and dashes; as many series again are drawn hollow, and more cannot be told apart
 MAX_SERIES = 2 * STYLES
 MAX_NAME = 80  # characters of a series' name
 BAND_FROM = 30  # points: from here on an interval is a band, because whiskers would touch
 MAX_NUMBERS = 1_000  # rows of a chart's table
+MAX_TICKS = 10
 DODGE = 5  # pixels between series at the same place
-DODGED_UP_TO = 8  # points of a series: more stand too close for it
-
-Kind = Literal["measured", "ideal", "base"]
+DODGED_UP_TO = 8  # points of a series: more are too close to each other for it
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """One value, with its interval where there is one; `note` is shown with it."""
 
     x: float
@@ -62,6 +44,11 @@ class Point:
     low: float | None = None
     high: float | None = None
     note: str = ""
+
+    @classmethod
+    def of(cls, x: float, value: Bounds, note: str = "") -> Point:
+        """Return an estimate as a point."""
+        return cls(x, value.estimate, value.low, value.high, note)
 
 
 @dataclass(frozen=True)
@@ -76,13 +63,12 @@ class Series:
 
     name: str
     points: tuple[Point, ...]
-    kind: Kind = "measured"
+    kind: Literal["measured", "ideal", "base"] = "measured"
     like: str = ""
     joined: bool = True
 
 
-@dataclass(frozen=True)
-class Mark:
+class Mark(NamedTuple):
     """A vertical line where something changed, and what."""
 
     x: float
@@ -95,7 +81,7 @@ class Axis:
 
     Attributes:
         label: with the unit.
-        ticks: values and their wording; round numbers are chosen where there are none.
+        ticks: values and their wording; the axis has round numbers where there are none, or more than `MAX_TICKS`.
         include: values that must be in view.
         form: format of the numbers in the table.
     """
@@ -109,7 +95,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture and what it says in words, for those who do not see it.
+    """A picture, and its content in words for those who do not see it.
 
     Attributes:
         interval: what the bounds of its points are.
@@ -121,13 +107,11 @@ class Chart:
     series: tuple[Series, ...]
     marks: tuple[Mark, ...] = ()
     description: str = ""
-    wide: bool = False
     interval: str = "95 % interval"
 
 
-@dataclass(frozen=True)
-class Dot:
-    """A point's place, in pixels."""
+class Dot(NamedTuple):
+    """The place of a point, in pixels, and its text."""
 
     x: float
     y: float
@@ -136,122 +120,118 @@ class Dot:
     text: str
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """A series' place: its line and band as SVG paths, empty where there is none."""
+class Drawn(NamedTuple):
+    """The place of a series: its line and band as SVG paths, empty where there is none."""
 
     name: str
     style: str
+    marker: int | None
     line: str
     band: str
-    dots: tuple[Dot, ...]
-    marker: int | None
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where everything lies, in pixels."""
-
-    width: int
-    height: int
-    left: float
-    right: float
-    top: float
-    bottom: float
-    x_ticks: tuple[tuple[float, str], ...]
-    y_ticks: tuple[tuple[float, str], ...]
-    drawn: tuple[Drawn, ...]
-    marks: tuple[tuple[float, str], ...]
-    left_out: int  # points that have no place on a logarithmic axis
+    dots: list[Dot]
 
 
 def figure(chart: Chart) -> Markup:
-    """The chart as a `<figure>` with its legend and, behind a fold, its numbers."""
-    content = {"chart": chart, "layout": layout(chart), "numbers": numbers(chart)[:MAX_NUMBERS]}
-    html = environment().get_template("chart.html.j2").render(content)
-    return Markup(html)  # noqa: S704 - the output of a template that escapes
+    """Return the chart as a `<figure>` with its legend and a fold with its numbers."""
+    points = [point for series in chart.series for point in series.points]
+    x, y = axes(chart)
+    content = {
+        "chart": chart,
+        "width": WIDTH,
+        "height": HEIGHT,
+        "left": LEFT,
+        "right": WIDTH - RIGHT,
+        "top": TOP,
+        "bottom": HEIGHT - BOTTOM,
+        "x_ticks": _ticks(chart.x, x),
+        "y_ticks": _ticks(chart.y, y),
+        "drawn": draw(chart),
+        "marks": [(x(mark.x), mark.label) for mark in chart.marks],
+        "left_out": sum(not _drawable(chart, point) for point in points),
+        "numbers": _numbers(chart)[:MAX_NUMBERS],
+    }
+    return Markup(environment().get_template("chart.html.j2").render(content))  # noqa: S704 - the template escapes
 
 
-def layout(chart: Chart) -> Layout:
-    """Where everything of a chart lies."""
-    width = 2 * WIDTH if chart.wide else WIDTH
-    left, right, top, bottom = float(LEFT), float(width - RIGHT), float(TOP), float(HEIGHT - BOTTOM)
+def axes(chart: Chart) -> tuple[Scale, Scale]:
+    """Return the scales on which everything in a chart has a place."""
     points = [point for series in chart.series for point in series.points]
     xs = [*(point.x for point in points), *(mark.x for mark in chart.marks), *chart.x.include]
-    ys = [value for p in points for value in (p.y, p.low, p.high) if value is not None]
-    x = scale.fit(xs, left + 8, right - 8, log=chart.x.log)
-    y = scale.fit([*ys, *chart.y.include], bottom, top, log=chart.y.log)
+    ys = [value for point in points for value in (point.y, point.low, point.high) if value is not None]
+    return (
+        scale.fit(xs, LEFT + 8, WIDTH - RIGHT - 8, log=chart.x.log),
+        scale.fit([*ys, *chart.y.include], HEIGHT - BOTTOM, TOP, log=chart.y.log),
+    )
+
+
+def draw(chart: Chart) -> list[Drawn]:
+    """Return the places of all series."""
+    x, y = axes(chart)
     measured = [series.name for series in chart.series if series.kind == "measured"]
     few = max((len(series.points) for series in chart.series), default=0) <= DODGED_UP_TO
     drawn = []
     for series in chart.series:
-        looks = series.name if series.kind == "measured" else series.like
-        place = measured.index(looks) if looks in measured else None
-        shift = (place - (len(measured) - 1) / 2) * DODGE if few and place is not None else 0.0
-        drawn.append(_draw(chart, series, place, x, y, shift))
-    return Layout(
-        width=width,
-        height=HEIGHT,
-        left=left,
-        right=right,
-        top=top,
-        bottom=bottom,
-        x_ticks=_places(chart.x, x),
-        y_ticks=_places(chart.y, y),
-        drawn=tuple(drawn),
-        marks=tuple((x(mark.x), mark.label) for mark in chart.marks if scale.drawable(mark.x, log=chart.x.log)),
-        left_out=sum(not _drawable(chart, point) for point in points),
-    )
+        shown_as = series.name if series.kind == "measured" else series.like
+        place = measured.index(shown_as) if shown_as in measured else None
+        shift = 0.0 if place is None or not few else (place - (len(measured) - 1) / 2) * DODGE
+        dots = [
+            Dot(
+                x(point.x) + shift,
+                y(point.y),
+                _place(y, point.low),
+                _place(y, point.high),
+                _described(chart, series, point),
+            )
+            for point in series.points
+            if _drawable(chart, point)
+        ]
+        line = _path((dot.x, dot.y) for dot in dots) if series.joined and len(dots) > 1 else ""
+        band = _band(dots) if len(dots) >= BAND_FROM else ""
+        if len(dots) >= BAND_FROM:
+            dots = [dot._replace(low=None, high=None) for dot in dots]
+        marker = None if series.kind == "ideal" else (place or 0) % STYLES
+        styles = [] if place is None else [f"s{place % STYLES}", "second" if place >= STYLES else ""]
+        style = " ".join(filter(None, [*styles, "" if series.kind == "measured" else series.kind]))
+        drawn.append(Drawn(_name(series), style, marker, line, band, dots))
+    return drawn
 
 
-def _places(axis: Axis, scaled: Scale) -> tuple[tuple[float, str], ...]:
-    chosen = axis.ticks or scale.ticks(scaled)
-    return tuple((scaled(value), text) for value, text in chosen if scaled.low <= value <= scaled.high)
+def _ticks(axis: Axis, scaled: Scale) -> list[tuple[float, str]]:
+    chosen = axis.ticks if 0 < len(axis.ticks) <= MAX_TICKS else scale.ticks(scaled)
+    return [(scaled(value), text) for value, text in chosen if scaled.low <= value <= scaled.high]
 
 
 def _drawable(chart: Chart, point: Point) -> bool:
     return scale.drawable(point.x, log=chart.x.log) and scale.drawable(point.y, log=chart.y.log)
 
 
-def _draw(chart: Chart, series: Series, place: int | None, x: Scale, y: Scale, shift: float) -> Drawn:
-    dots = []
-    for point in series.points:
-        if not _drawable(chart, point):
-            continue
-        ends = [point.low, point.high]
-        low, high = (None if v is None or not scale.drawable(v, log=chart.y.log) else y(v) for v in ends)
-        dots.append(Dot(x(point.x) + shift, y(point.y), low, high, describe(chart, series, point)))
-    many = len(dots) >= BAND_FROM
+def _place(axis: Scale, value: float | None) -> float | None:
+    return axis(value) if value is not None and scale.drawable(value, log=axis.log) else None
+
+
+def _band(dots: Sequence[Dot]) -> str:
     bounds = [(dot.x, dot.low, dot.high) for dot in dots if dot.low is not None and dot.high is not None]
-    band = ""
-    if many and len(bounds) > 1:
-        band = _path([*((x, high) for x, _, high in bounds), *((x, low) for x, low, _ in reversed(bounds))]) + "Z"
-    shown = [Dot(dot.x, dot.y, None, None, dot.text) for dot in dots] if many else dots
-    line = _path([(dot.x, dot.y) for dot in dots]) if series.joined and len(dots) > 1 else ""
-    style = [f"s{place % STYLES}"] if place is not None else []
-    style += ["second"] if place is not None and place >= STYLES else []
-    style += [series.kind] if series.kind != "measured" else []
-    marker = None if series.kind == "ideal" else (place or 0) % STYLES
-    return Drawn(_name(series), " ".join(style), line, band, tuple(shown), marker)
+    places = [*((x, high) for x, _, high in bounds), *((x, low) for x, low, _ in reversed(bounds))]
+    return f"{_path(places)}Z" if len(bounds) > 1 else ""
 
 
 def _name(series: Series) -> str:
     return series.name if len(series.name) <= MAX_NAME else f"{series.name[:MAX_NAME]} …"
 
 
-def _path(places: Sequence[tuple[float, float]]) -> str:
+def _path(places: Iterable[tuple[float, float]]) -> str:
     return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
 
 
-def describe(chart: Chart, series: Series, point: Point) -> str:
-    """A point in words."""
+def _described(chart: Chart, series: Series, point: Point) -> str:
+    """Return a point in words."""
     x, y, interval = _texts(chart, point)
-    found = f"{_name(series)}, {chart.x.label} {x}: {y} {interval}".rstrip()
-    return f"{found} ({point.note})" if point.note else found
+    words = f"{_name(series)}, {chart.x.label} {x}: {y} {interval}".rstrip()
+    return f"{words} ({point.note})" if point.note else words
 
 
-def numbers(chart: Chart) -> list[tuple[str, str, str, str, str]]:
-    """The rows of a chart's table: series, x, y, interval, note."""
+def _numbers(chart: Chart) -> list[tuple[str, ...]]:
+    """Return the rows of the table: series, x, y, interval, note."""
     return [
         (_name(series), *_texts(chart, point), point.note)
         for series in chart.series
@@ -261,16 +241,14 @@ def numbers(chart: Chart) -> list[tuple[str, str, str, str, str]]:
 
 
 def _texts(chart: Chart, point: Point) -> tuple[str, str, str]:
-    x = dict(chart.x.ticks).get(point.x, number(point.x, chart.x.form))
-    y = number(point.y, chart.y.form)
+    x, y = dict(chart.x.ticks).get(point.x, number(point.x, chart.x.form)), number(point.y, chart.y.form)
     if point.low is None or point.high is None:
         return x, y, ""
     return x, y, f"[{number(point.low, chart.y.form)}, {number(point.high, chart.y.form)}]"
 
 
-@dataclass(frozen=True)
-class Span:
-    """A bar from `start` to `end`, and the interval of its free end."""
+class Span(NamedTuple):
+    """A bar from `start` to `end`, and the interval of its free end; without a length it is a dot."""
 
     start: float
     end: float
@@ -279,51 +257,18 @@ class Span:
     style: str = "bar"
 
 
-@dataclass(frozen=True)
-class Strip:
-    """A `Span`'s place on the axis that all rows of its table share, in percent of its width.
-
-    Attributes:
-        left: where the bar begins.
-        width: of the bar; 0 is a point.
-        at: the free end.
-        low: where the whisker begins; None without an interval.
-        high: where it ends.
-        rules: where vertical lines stand, in every row.
-        style: a CSS class.
-    """
-
-    left: float
-    width: float
-    at: float
-    low: float | None
-    high: float | None
-    rules: tuple[float, ...]
-    style: str
-
-
-def strips(spans: Sequence[Span], rules: Iterable[float] = (), *, log: bool = False) -> list[Strip]:
-    """The bars of a table's rows, on one axis.
+def strips(spans: Sequence[Span | None], rules: Sequence[float] = (), *, log: bool = False) -> Iterator[Markup]:
+    """Yield the bars of a table's rows, all on one axis.
 
     Args:
-        spans: one a row; what cannot be drawn makes an empty strip.
+        spans: one a row; None, or one that has no place on the axis, makes an empty strip.
         rules: values at which a line crosses every row.
         log: whether the axis is logarithmic.
     """
-    rules = tuple(rules)
-    drawn = [span for span in spans if span.style != "nothing"]
-    every = [v for span in drawn for v in (span.start, span.end, span.low, span.high) if v is not None]
-    axis = scale.fit([*every, *rules], 0.0, 100.0, log=log)
-    lines = tuple(round(axis(rule), 2) for rule in rules)
-    return [_strip(span, axis, lines) for span in spans]
-
-
-def _strip(span: Span, axis: Scale, rules: tuple[float, ...]) -> Strip:
-    if not (scale.drawable(span.start, log=axis.log) and scale.drawable(span.end, log=axis.log)):
-        return Strip(0.0, 0.0, -1.0, None, None, rules, "nothing")
-    start, end = axis(span.start), axis(span.end)
-    low, high = (
-        None if v is None or not scale.drawable(v, log=axis.log) else round(axis(v), 2) for v in (span.low, span.high)
-    )
-    left, width = min(start, end), math.fabs(end - start)
-    return Strip(round(left, 2), round(width, 2), round(end, 2), low, high, rules, span.style)
+    ends = [value for span in spans if span is not None for value in span[:4] if value is not None]
+    axis = scale.fit([*ends, *rules], 0.0, 100.0, log=log)
+    lines = [axis(rule) for rule in rules]
+    for span in spans:
+        start, end, low, high = (_place(axis, value) for value in (span[:4] if span else (None,) * 4))
+        style = "nothing" if span is None or start is None or end is None else span.style
+        yield macro("strip", style, start, end, low, high, lines)

@@ -1,8 +1,7 @@
 """How every page is made: one jinja2 environment, in which what comes from a record can only ever be text.
 
-Autoescape is on, no template marks anything as safe, and an undefined name is an error. What is written into a page is
-made fit for it on the way: no longer than a reader would read, and encodable, because a record may hold ten million
-letters in a reason, or half of a surrogate pair.
+Autoescape is on, no template marks anything as safe, and an undefined name is an error. Texts are made fit for a page
+when they are written into it: limited in length, and encodable, because a record may hold half of a surrogate pair.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ MAX_TEXT = 4_000  # characters of one text; a stack of every rank is among the l
 
 @cache
 def environment() -> Environment:
-    """The templates of this package."""
+    """Return the templates of this package."""
     return Environment(
         loader=PackageLoader("suite.render.html", package_path="."),
         autoescape=True,
@@ -29,17 +28,23 @@ def environment() -> Environment:
 
 
 def page(template: str, **content: object) -> str:
-    """A whole page.
+    """Return a whole page.
 
     Args:
-        template: its file name, beside this module; it extends `base.html.j2`.
-        content: what its names stand for.
+        template: a file name in this folder; it extends `base.html.j2`.
+        content: the values of its names.
     """
     return environment().get_template(template).render(content)
 
 
+def macro(name: str, *arguments: object) -> Markup:
+    """Return what a macro of `macros.html.j2` makes of these arguments."""
+    made = getattr(environment().get_template("macros.html.j2").module, name)(*arguments)
+    return Markup(made)  # noqa: S704 - the macro escapes
+
+
 def _fit(value: object) -> object:
-    # Markup is what a macro or a chart made: its texts came through here already.
+    # Markup was made by a macro or a chart: its texts came through here already.
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     if len(value) <= MAX_TEXT and value.isascii() and "\0" not in value:  # nearly always

@@ -2,51 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-from markupsafe import Markup
+from collections.abc import Mapping, Sequence
 
 from reference.closing_line import sec_per_epoch
 from suite.plan.cells import short
 from suite.plan.workloads import Published, published
-from suite.records.baselines import Baseline
 from suite.records.record import Accuracy, CellRecord, Record
 from suite.render import figures
-from suite.render.html.bounds import Rows, bounded
+from suite.render.html.bounds import bounded
 from suite.render.html.chart import MAX_SERIES, Axis, Chart, Point, Series, figure
 
 MAX_CHARTS = 12
-MAX_TICKS = 10  # epochs that are each named
+MAX_NETS = 24  # in view
 
 
-@dataclass(frozen=True)
-class View:
-    """What the template shows."""
-
-    charts: tuple[Markup, ...]
-    left_out: int
-    runs: Rows[tuple[str, ...]]
-    closing: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Book:
-    """The documents' figures: one row for each of theirs and each trainer of ours."""
-
-    rows: Rows[tuple[str, ...]]
-
-
-def view(record: Record, baseline: Baseline | None) -> View | None:
-    """None where nothing was trained."""
-    if not record.accuracies:
-        return None
+def accuracy(record: Record) -> Mapping[str, object] | None:
+    """Return the learning curves and every trained net; None where nothing was trained."""
     groups: dict[tuple[str, str, str], list[Accuracy]] = {}
     for run in record.accuracies:
         groups.setdefault((run.trainer, run.workload, run.dataset), []).append(run)
-    charts = tuple(figure(_chart(*key, runs)) for key, runs in list(groups.items())[:MAX_CHARTS])
-    rows = bounded(map(_row, record.accuracies), len(record.accuracies), shown=24)
-    return View(charts, max(0, len(groups) - MAX_CHARTS), rows, tuple(figures.closing_lines(record)[:24]))
+    if not groups:
+        return None
+    return {
+        "charts": [figure(_chart(*key, runs)) for key, runs in list(groups.items())[:MAX_CHARTS]],
+        "left_out": max(0, len(groups) - MAX_CHARTS),
+        "nets": bounded(map(_net, record.accuracies), len(record.accuracies), shown=MAX_NETS),
+        "closing": figures.closing_lines(record)[:MAX_NETS],
+    }
 
 
 def _chart(trainer: str, workload: str, dataset: str, runs: Sequence[Accuracy]) -> Chart:
@@ -55,7 +37,7 @@ def _chart(trainer: str, workload: str, dataset: str, runs: Sequence[Accuracy]) 
     each = tuple((float(epoch), str(epoch)) for epoch in range(1, epochs + 1))
     return Chart(
         title=f"{short(trainer)}, {workload}, on {dataset}",
-        x=Axis("epoch", form=".0f", ticks=each if epochs <= MAX_TICKS else ()),
+        x=Axis("epoch", form=".0f", ticks=each),
         y=Axis("test accuracy", form=".3f", include=(1.0,)),
         series=tuple(
             _curve(k, mode, [run for run in runs if (run.world_size, run.mode) == (k, mode)]) for k, mode in settings
@@ -65,7 +47,7 @@ def _chart(trainer: str, workload: str, dataset: str, runs: Sequence[Accuracy]) 
 
 
 def _curve(world_size: int, mode: str, runs: Sequence[Accuracy]) -> Series:
-    """The mean over seeds after each epoch that any of them has."""
+    """Return the mean over seeds after each epoch that any of them has."""
     points = []
     for epoch in range(max(len(run.per_epoch) for run in runs)):
         values = [run.per_epoch[epoch] for run in runs if epoch < len(run.per_epoch)]
@@ -74,16 +56,24 @@ def _curve(world_size: int, mode: str, runs: Sequence[Accuracy]) -> Series:
     return Series(f"k = {figures.number(world_size, 'd')}{', weak' if mode == 'weak' else ''}", tuple(points))
 
 
-def _row(run: Accuracy) -> tuple[str, ...]:
-    seconds = figures.number(sec_per_epoch(run.train_s), ".3g") if run.train_s else "-"
-    numbers = [figures.number(value, ",d") for value in (run.train_samples, run.test_samples)]
-    size, curve = figures.number(run.world_size, "d"), ", ".join(figures.epochs(run))
-    about = (short(run.trainer), run.workload, size, figures.setting(run), str(run.seed))
-    return (*about, run.dataset, *numbers, seconds, run.shortened or "whole", curve)
+def _net(run: Accuracy) -> tuple[str, ...]:
+    return (
+        short(run.trainer),
+        run.workload,
+        figures.number(run.world_size, "d"),
+        figures.setting(run),
+        str(run.seed),
+        run.dataset,
+        figures.number(run.train_samples, ",d"),
+        figures.number(run.test_samples, ",d"),
+        figures.number(sec_per_epoch(run.train_s), ".3g") if run.train_s else "-",
+        run.shortened or "whole",
+        ", ".join(figures.epochs(run)),
+    )
 
 
-def book(record: Record, baseline: Baseline | None) -> Book | None:
-    """The published figures of the run's workloads beside what was measured; None where there are none."""
+def book(record: Record) -> Mapping[str, object] | None:
+    """Return a row for each published figure and each trainer of ours; None where no figure is published."""
     datasets: dict[tuple[str, str], set[str]] = {}
     for run in record.accuracies:
         datasets.setdefault((run.trainer, run.workload), set()).add(run.dataset)
@@ -91,10 +81,10 @@ def book(record: Record, baseline: Baseline | None) -> Book | None:
     for cell in record.cells:
         workload = record.workloads.get(cell.workload)
         printed = workload and published(workload, cell.mode, cell.world_size)
-        if workload and printed and (cell.mode, cell.world_size) != ("weak", 1):  # which is the strong one
+        if workload and printed and (cell.mode, cell.world_size) != ("weak", 1):  # the same as the strong one
             theirs = _theirs(cell, workload.published.get(1), printed)
             rows.append((*theirs, *_ours(cell, datasets.get((cell.trainer, cell.workload), set()))))
-    return Book(bounded(rows, len(rows))) if rows else None
+    return {"rows": bounded(rows, len(rows))} if rows else None
 
 
 def _theirs(cell: CellRecord, one: Published | None, printed: Published) -> tuple[str, ...]:
@@ -107,9 +97,7 @@ def _theirs(cell: CellRecord, one: Published | None, printed: Published) -> tupl
 
 
 def _ours(cell: CellRecord, datasets: set[str]) -> tuple[str, ...]:
-    gained = "-"
-    if cell.efficiency is not None and cell.world_size > 1:
-        gained = figures.interval(cell.efficiency, ".2f", factor=figures.as_float(cell.world_size))
+    gained = figures.interval(cell.efficiency if cell.world_size > 1 else None, ".2f", factor=cell.world_size)
     reached = figures.accuracy(cell, shortened=False)
     where = f" on {', '.join(sorted(datasets))}" if cell.accuracy is not None and datasets else ""
     return short(cell.trainer), figures.interval(cell.sec_per_epoch, ".3g"), gained, reached + where

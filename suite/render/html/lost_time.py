@@ -2,57 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
-from suite.records.baselines import Baseline
 from suite.records.record import CellRecord, IntervalRecord, Record, WaterfallRecord
 from suite.render import figures
-from suite.render.html.bounds import Rows, bounded
-from suite.render.html.chart import Span, Strip, strips
-from suite.verdict.diagnose import CAUSES
+from suite.render.html.bounds import bounded
+from suite.render.html.chart import Span, strips
+from suite.verdict.diagnose import CAUSES, bar_name
 
 MAX_WATERFALLS = 24
+MAX_NAMES = 8  # of cells without a waterfall
 UNITS = ((1.0, "s"), (1e3, "ms"), (1e6, "µs"))
-_NOTHING = Span(0.0, 0.0, style="nothing")
 
 
-@dataclass(frozen=True)
-class Part:
-    """A row: ideal time, a cause, or the measured time. One text and one bar for each side."""
+def waterfalls(record: Record) -> Mapping[str, object] | None:
+    """Return whole waterfalls, the gravest cells first, the sentences of other cells, and why cells have none.
 
-    name: str
-    texts: tuple[str, ...]
-    change: str
-    bars: tuple[Strip, ...]
-    total: bool
-
-
-@dataclass(frozen=True)
-class Taken:
-    """One cell's step, taken apart; `origin` is where the axis of its bars begins."""
-
-    cell: str
-    sides: tuple[str, ...]
-    unit: str
-    origin: str
-    sentences: tuple[str, ...]
-    parts: tuple[Part, ...]
-    notes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class View:
-    """What the template shows: whole waterfalls, the sentences of others, why there is none, and what causes mean."""
-
-    taken: tuple[Taken, ...]
-    sentences: Rows[tuple[str, str]]
-    without: Rows[tuple[str, str]]
-    causes: tuple[tuple[str, str], ...]
-
-
-def view(record: Record, baseline: Baseline | None) -> View | None:
-    """The gravest cells first; None where no step was taken apart and nothing says why."""
+    None where there is no waterfall and no reason.
+    """
     cells = figures.graver_first([cell for cell in record.cells if cell.waterfalls])
     reasons: dict[str, list[str]] = {}
     for cell in record.cells:
@@ -60,68 +27,68 @@ def view(record: Record, baseline: Baseline | None) -> View | None:
             reasons.setdefault(cell.waterfall_note, []).append(cell.id)
     if not cells and not reasons:
         return None
-    others = cells[MAX_WATERFALLS:]
-    return View(
-        taken=tuple(_taken(cell) for cell in cells[:MAX_WATERFALLS]),
-        sentences=bounded([(cell.id, cell.waterfalls[0].sentence) for cell in others], len(others)),
-        without=bounded([(_some(ids), reason) for reason, ids in reasons.items()], len(reasons)),
-        causes=tuple(CAUSES.items()) if cells else (),
-    )
+    others = [(cell.id, cell.waterfalls[0].sentence) for cell in cells[MAX_WATERFALLS:]]
+    without = [(figures.some(ids, MAX_NAMES), reason) for reason, ids in reasons.items()]
+    return {
+        "waterfalls": [_waterfall(cell) for cell in cells[:MAX_WATERFALLS]],
+        "sentences": bounded(others, len(others)),
+        "without": bounded(without, len(without)),
+        "causes": CAUSES if cells else {},
+    }
 
 
-def _some(ids: Sequence[str], most: int = 8) -> str:
-    more = f" and {len(ids) - most} more" if len(ids) > most else ""
-    return ", ".join(ids[:most]) + more
-
-
-def _taken(cell: CellRecord) -> Taken:
-    found = cell.waterfalls
-    factor, unit = next(
-        (choice for choice in UNITS if max(abs(side.measured_s.estimate) for side in found) >= choice[0] ** -1),
-        UNITS[-1],
-    )
-    origin = _origin(found)
-    spans = [_spans(side, origin) for side in found]
+def _waterfall(cell: CellRecord) -> dict[str, object]:
+    """Return the rows of one cell's table; `origin` is where the axis of its bars begins."""
+    sides = cell.waterfalls
+    longest = max(abs(side.measured_s.estimate) for side in sides)
+    factor, unit = next((choice for choice in UNITS if longest * choice[0] >= 1), UNITS[-1])
+    origin = _origin(sides)
+    spans = [_spans(side, origin) for side in sides]
     names = list(dict.fromkeys(name for side in spans for name in side))
     names.sort(key=("measured",).__contains__)  # the total closes the table, also where a side has more causes
-    drawn = strips([side[name][1] if name in side else _NOTHING for name in names for side in spans], (origin,))
+    drawn = strips([side[name][1] if name in side else None for name in names for side in spans], (origin,))
     parts = []
-    for number, name in enumerate(names):
+    for name in names:
         values = [side[name][0] if name in side else None for side in spans]
-        bars = drawn[number * len(spans) : (number + 1) * len(spans)]
-        texts = tuple(figures.interval(value, ".2f", factor=factor) for value in values)
-        parts.append(Part(name, texts, _change(values, factor), tuple(bars), name in ("ideal", "measured")))
-    sentences = [side.sentence for side in found] if len(found) == 1 else [f"{s.side}: {s.sentence}" for s in found]
-    return Taken(
-        cell=cell.id,
-        sides=tuple(side.side for side in found),
-        unit=unit,
-        origin=figures.number(origin * factor, ".3g"),
-        sentences=tuple(sentences),
-        parts=tuple(parts),
-        notes=tuple(dict.fromkeys(note for side in found for note in side.notes)),
-    )
+        parts.append(
+            {
+                "name": name,
+                "texts": [figures.interval(value, ".2f", factor=factor) for value in values],
+                "change": _change(values, factor),
+                "bars": [next(drawn) for _ in spans],
+                "total": name in ("ideal", "measured"),
+            }
+        )
+    return {
+        "cell": cell.id,
+        "sides": [side.side for side in sides],
+        "unit": unit,
+        "origin": figures.number(origin * factor, ".3g"),
+        "sentences": [side.sentence if len(sides) == 1 else f"{side.side}: {side.sentence}" for side in sides],
+        "parts": parts,
+        "notes": list(dict.fromkeys(note for side in sides for note in side.notes)),
+    }
 
 
-def _origin(found: Sequence[WaterfallRecord]) -> float:
-    """Seconds at which bars begin: 0, or just below the ideal where the parts would be too small to see."""
-    lowest = min(min(side.ideal_s.estimate, side.measured_s.estimate) for side in found)
-    highest = max(max(side.ideal_s.estimate, side.measured_s.estimate) for side in found)
+def _origin(sides: Sequence[WaterfallRecord]) -> float:
+    """Return the seconds at which bars begin: 0, or just below the ideal where the parts would be too small to see."""
+    totals = [total.estimate for side in sides for total in (side.ideal_s, side.measured_s)]
+    lowest, highest = min(totals), max(totals)
     origin = lowest - (highest - lowest) / 2
     return origin if origin > highest / 3 else 0.0
 
 
-def _spans(found: WaterfallRecord, origin: float) -> dict[str, tuple[IntervalRecord, Span]]:
-    """Every part with its bar, which begins where the one before ended."""
-    level = found.ideal_s.estimate
-    spans = {"ideal": (found.ideal_s, _total(found.ideal_s, origin))}
-    for bar in found.bars:
+def _spans(side: WaterfallRecord, origin: float) -> dict[str, tuple[IntervalRecord, Span]]:
+    """Return every part with its bar, which begins where the one before ended."""
+    level = side.ideal_s.estimate
+    spans = {"ideal": (side.ideal_s, _total(side.ideal_s, origin))}
+    for bar in side.bars:
         value = bar.step_s
         low, high = (None if bound is None else level + bound for bound in (value.low, value.high))
         style = "saves" if value.estimate < 0 else "bar"
-        spans[figures.causes(bar)] = (value, Span(level, level + value.estimate, low, high, style))
+        spans[bar_name(bar.causes)] = (value, Span(level, level + value.estimate, low, high, style))
         level += value.estimate
-    spans["measured"] = (found.measured_s, _total(found.measured_s, origin))
+    spans["measured"] = (side.measured_s, _total(side.measured_s, origin))
     return spans
 
 
@@ -130,7 +97,7 @@ def _total(value: IntervalRecord, origin: float) -> Span:
 
 
 def _change(values: Sequence[IntervalRecord | None], factor: float) -> str:
-    """How much longer the candidate takes than the base; empty where there is one side, or one has no such part."""
+    """Return how much longer the candidate takes than the base; empty where either has no such part."""
     if len(values) < 2 or values[0] is None or values[1] is None:
         return ""
     return figures.number((values[0].estimate - values[1].estimate) * factor, "+.2f")

@@ -1,87 +1,65 @@
-"""The page of one run: a table of sections, each a module with a `view` of the record and a template of its name."""
+"""The page of one run: its first screen, and its sections, each with a template of its name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
 from markupsafe import Markup
 
 from suite.records.baselines import Baseline
 from suite.records.record import Record
 from suite.render import figures
-from suite.render.html import (
-    accepting,
-    communication,
-    comparisons,
-    costs,
-    learning,
-    lost_time,
-    machine,
-    projection,
-    samples,
-    scaling,
-    verdicts,
-)
+from suite.render.html import communication, learning, lost_time, machine, projection, scaling, verdicts
 from suite.render.html.environment import environment, page
-from suite.render.lead import is_compared, lead
+from suite.render.lead import facts, is_compared, steps, title
 
-
-@dataclass(frozen=True)
-class Section:
-    """One part of the page; left out where `view` gives None.
-
-    Attributes:
-        name: of its template and of its anchor.
-    """
-
-    name: str
-    title: str
-    view: Callable[[Record, Baseline | None], object | None]
-
-
-SECTIONS = (
-    Section("verdicts", "Verdicts", verdicts.view),
-    Section("comparisons", "What each rule found", comparisons.view),
-    Section("scaling", "Speed-up and efficiency", scaling.view),
-    Section("costs", "At which k to stop", costs.view),
-    Section("lost_time", "Where the time went", lost_time.view),
-    Section("learning", "Accuracy", learning.view),
-    Section("book", "Published figures beside ours", learning.book),
-    Section("communication", "Communication", communication.view),
-    Section("projection", "What to expect of more devices", projection.view),
-    Section("machine", "The machine", machine.view),
-    Section("accepting", "Accepting it as a baseline", accepting.view),
-    Section("samples", "Raw samples", samples.view),
-)
+Section = tuple[str, str, Mapping[str, object] | None]
 
 
 def render(record: Record, baseline: Baseline | None = None) -> str:
-    """One self-contained page: it loads nothing, runs nothing, and needs no network.
+    """Return one self-contained page: it loads nothing, runs nothing, and needs no network.
 
-    It links to what lies beside it, `record.json` and `summary.md`, and to the machine's history two folders above.
+    It links to `record.json` and `summary.md` in its folder, and to the machine's history two folders above.
 
     Args:
         record: any valid one, of any schema that can be read.
         baseline: what is accepted on its machine; without it, what changed since then is not shown.
     """
-    sections = []
-    for section in SECTIONS:
-        view = section.view(record, baseline)
-        if view is not None:
-            html = environment().get_template(f"{section.name}.html.j2").render(view=view)
-            sections.append((section, Markup(html)))  # noqa: S704 - the output of a template that escapes
+    sections = [
+        (name, title, Markup(environment().get_template(f"{name}.html.j2").render(content)))  # noqa: S704 - escaped
+        for name, title, content in _sections(record, baseline)
+        if content is not None
+    ]
     return page(
         "report.html.j2",
         sections=sections,
-        counts=figures.counts(record),
-        lead=lead(record),
+        counts=figures.counts(cell.outcome for cell in record.cells),
+        title=title(record),
+        facts=facts(record),
+        steps=list(steps(record)),
         compared=is_compared(record),
-        commit=figures.commit(record),
-        started=figures.when(record),
+        commit=figures.commit(record.environment),
+        started=f"{figures.when(record.started_utc)} UTC",
         compared_with=figures.compared_with(record) if is_compared(record) else "nothing yet",
         tolerance=figures.number(record.tolerance, ".1%"),
         sessions=len(record.sessions),
         wall=figures.number(record.wall_s, ".0f"),
         record=record,
     )
+
+
+def _sections(record: Record, baseline: Baseline | None) -> Iterable[Section]:
+    """Yield name, title and content of every section, in reading order; the content is None where there is nothing."""
+    accepted = verdicts.newest(record, baseline)
+    yield "verdicts", "Verdicts", verdicts.verdicts(record)
+    yield "comparisons", "What each rule found", verdicts.rules(record)
+    yield "scaling", "Speed-up and efficiency", scaling.curves(record, accepted)
+    yield "costs", "At which k to stop", scaling.costs(record)
+    yield "lost_time", "Where the time went", lost_time.waterfalls(record)
+    yield "learning", "Accuracy", learning.accuracy(record)
+    yield "book", "Published figures beside ours", learning.book(record)
+    yield "communication", "Communication", communication.sweeps(record)
+    yield "projection", "What to expect of more devices", projection.projected(record)
+    yield "machine", "The machine", machine.machine(record, accepted)
+    yield "accepting", "Accepting it as a baseline", verdicts.accepting(record, baseline)
+    yield "samples", "Raw samples", machine.samples(record)

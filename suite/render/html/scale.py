@@ -1,7 +1,4 @@
-"""From values to pixels, and the round numbers that an axis names. Pure.
-
-Anything finite can be drawn: what lies beyond `FARTHEST` is drawn there, so that no difference of two values overflows.
-"""
+"""From values to pixels, and the round numbers that an axis names. Pure."""
 
 from __future__ import annotations
 
@@ -9,10 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-FARTHEST = 1e300
 TICKS = 6  # about so many on an axis
 PADDING = 0.05  # of the span, on either side
-_LOG_LIMIT = 305.0  # of the padded ends: a double has ten to the 308
+SMALLEST = 1e-100  # as small as the numbers of a record are large: smaller ones are drawn here on a logarithmic axis
 _MANTISSAS = ((1, 2, 5), (1, 3), (1,))
 
 
@@ -27,7 +23,7 @@ class Scale:
     log: bool = False
 
     def __call__(self, value: float) -> float:
-        """The pixel of a value; one outside lies on the edge."""
+        """Return the pixel of a value; one outside is on the edge."""
         low, high, at = (self._place(v) for v in (self.low, self.high, min(max(value, self.low), self.high)))
         return self.start + (at - low) / (high - low) * (self.end - self.start)
 
@@ -36,32 +32,29 @@ class Scale:
 
 
 def drawable(value: float, *, log: bool) -> bool:
-    """Whether a value has a place on an axis: a finite double, and on a logarithmic one positive."""
-    try:
-        return math.isfinite(value) and (value > 0 or not log)
-    except OverflowError:  # an integer beyond all doubles
-        return False
+    """Return whether a value has a place on an axis: it is finite, and positive on a logarithmic one."""
+    return math.isfinite(value) and (value > 0 or not log)
 
 
 def fit(values: Iterable[float], start: float, end: float, *, log: bool = False) -> Scale:
-    """A scale on which all drawable values have a place, and some room around them.
+    """Return a scale on which all drawable values have a place, and some space around them.
 
     Args:
         values: those that cannot be drawn do not count; without any the scale is from 0 to 1 (from 1 to 10).
         start: pixel of the low end.
         end: pixel of the high end.
-        log: whether equal ratios take equal room.
+        log: whether equal ratios have equal distances.
     """
-    kept = [min(max(value, -FARTHEST), FARTHEST) for value in values if drawable(value, log=log)]
+    kept = [value for value in values if drawable(value, log=log)]
     if log:
-        logs = [math.log10(max(value, 1 / FARTHEST)) for value in kept] or [0.0, 1.0]
+        logs = [math.log10(max(value, SMALLEST)) for value in kept] or [0.0, 1.0]
         low, high = _padded(min(logs), max(logs), smallest=0.02)
-        return Scale(10 ** max(low, -_LOG_LIMIT), 10 ** min(high, _LOG_LIMIT), start, end, log=True)
+        return Scale(10**low, 10**high, start, end, log=True)
     low, high = min(kept, default=0.0), max(kept, default=1.0)
-    # What differs by less than a thousandth is drawn as the little that it is.
+    # Values that differ by less than a thousandth are drawn close together.
     largest = max(abs(low), abs(high))
-    first, last = _padded(low, high, smallest=max(largest * 1e-3, 1 / FARTHEST) if largest else 1.0)
-    # An axis that begins at zero keeps doing so: below it there is nothing to show.
+    first, last = _padded(low, high, smallest=max(largest * 1e-3, SMALLEST) if largest else 1.0)
+    # An axis that begins at zero shows nothing below it.
     return Scale(0.0 if low == 0.0 < high else first, last, start, end)
 
 
@@ -72,23 +65,23 @@ def _padded(low: float, high: float, smallest: float) -> tuple[float, float]:
 
 
 def ticks(scale: Scale) -> list[tuple[float, str]]:
-    """Round values within a scale, with their wording."""
+    """Return round values within a scale, with their wording."""
     if scale.log and scale.high / scale.low >= 10:
         return _decades(scale)
-    return _evenly(scale)
-
-
-def _evenly(scale: Scale) -> list[tuple[float, str]]:
-    exponent = math.floor(math.log10((scale.high - scale.low) / TICKS))
-    unit = 10.0**exponent
-    step = next((m * unit for m in (1, 2, 5) if (scale.high - scale.low) / (m * unit) <= TICKS), 10 * unit)
+    step = _step(scale.high - scale.low)
     first, last = math.ceil(scale.low / step), math.floor(scale.high / step)
     values = [number * step for number in range(first, last + 1) if scale.low <= number * step <= scale.high]
     return list(zip(values, _texts(values, step), strict=True))
 
 
+def _step(span: float) -> float:
+    """Return the smallest of 1, 2, 5 and 10 times a power of ten with at most `TICKS` steps in the span."""
+    unit = 10.0 ** math.floor(math.log10(span / TICKS))
+    return next((factor * unit for factor in (1, 2, 5) if span / (factor * unit) <= TICKS), 10 * unit)
+
+
 def _texts(values: Sequence[float], step: float) -> list[str]:
-    """As many decimals as tell the ticks apart; powers of ten where these would be many digits."""
+    """Return as many decimals as tell the ticks apart; powers of ten where these would be many digits."""
     if step < 1e-6 or any(abs(value) >= 1e7 for value in values):
         return [f"{value:.3g}" for value in values]
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
@@ -97,11 +90,11 @@ def _texts(values: Sequence[float], step: float) -> list[str]:
 
 def _decades(scale: Scale) -> list[tuple[float, str]]:
     first, last = math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high))
-    found: list[float] = []
+    values: list[float] = []
     for mantissas in _MANTISSAS:
-        found = [m * 10.0**decade for decade in range(first, last) for m in mantissas]
-        found = [value for value in found if scale.low <= value <= scale.high]
-        if len(found) <= TICKS + 1:
+        values = [m * 10.0**decade for decade in range(first, last) for m in mantissas]
+        values = [value for value in values if scale.low <= value <= scale.high]
+        if len(values) <= TICKS + 1:
             break
-    every = math.ceil(len(found) / (TICKS + 1))
-    return [(value, f"{value:,.10g}" if 1e-4 <= value < 1e6 else f"{value:.0e}") for value in found[::every]]
+    every = math.ceil(len(values) / (TICKS + 1))
+    return [(value, f"{value:,.10g}" if 1e-4 <= value < 1e6 else f"{value:.0e}") for value in values[::every]]

@@ -1,174 +1,139 @@
-"""Speed-up and efficiency over the world size, strong and weak side by side, against the ideal and a base."""
+"""Speed-up and efficiency over the world size, and what an epoch costs on so many devices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-
-from markupsafe import Markup
+from collections.abc import Mapping, Sequence
 
 from suite.plan.cells import YARDSTICK, short
-from suite.records.baselines import AcceptedRun, Baseline, Identity
+from suite.records.baselines import AcceptedRun, Identity
 from suite.records.record import CellRecord, IntervalRecord, Record
-from suite.render.figures import as_float
-from suite.render.html.accepting import newest
+from suite.render.figures import interval, number
+from suite.render.html.bounds import bounded
 from suite.render.html.chart import Axis, Chart, Point, Series, figure
+from suite.render.stopping import WORTH, Stop, device_s, stops
 
 MAX_WORKLOADS = 6
 MAX_TRAINERS = 6
-MAX_TICKS = 10
+MAX_SENTENCES = 60
+AXES = {
+    "Speed-up": Axis("speed-up over one device", log=True, form=".2f"),
+    "Efficiency": Axis("efficiency", include=(0.0, 1.0), form=".2f"),
+}
 
 
-@dataclass(frozen=True)
-class Quantity:
-    """One kind of curve.
-
-    Attributes:
-        own: whether it is relative to the trainer's own single device, and a share of the ideal; otherwise it is a
-            multiple of the plain trainer's speed.
-        of: reads it from a cell.
-        ideal: its ideal at a world size.
-    """
-
-    name: str
-    axis: Axis
-    own: bool
-    of: Callable[[CellRecord], IntervalRecord | None]
-    ideal: Callable[[float], float]
-
-
-@dataclass(frozen=True)
-class Curves:
-    """The charts of one workload, in reading order."""
-
-    workload: str
-    charts: tuple[Markup, ...]
-    left_out: int  # trainers
-
-
-@dataclass(frozen=True)
-class View:
-    """What the template shows."""
-
-    curves: tuple[Curves, ...]
-    left_out: int  # workloads
-    base: str
-
-
-_ONE = IntervalRecord(estimate=1.0)
-QUANTITIES = (
-    Quantity(
-        "Speed-up",
-        Axis("speed-up over one device", log=True, form=".2f"),
-        False,
-        lambda cell: cell.speedup,
-        lambda world_size: world_size,
-    ),
-    Quantity(
-        "Efficiency",
-        Axis("efficiency", include=(0.0, 1.0), form=".2f"),
-        True,
-        lambda cell: cell.efficiency if cell.world_size > 1 else _ONE,
-        lambda world_size: 1.0,
-    ),
-)
-
-
-def view(record: Record, baseline: Baseline | None) -> View | None:
-    """The curves of every workload; None where nothing was measured on several devices."""
+def curves(record: Record, accepted: AcceptedRun | None) -> Mapping[str, object] | None:
+    """Return the charts of every workload; None where nothing was measured on several devices."""
     names = list(dict.fromkeys(cell.workload for cell in record.cells if cell.world_size > 1))
-    accepted = newest(record, baseline)
-    curves = tuple(_curves(record, name, accepted) for name in names[:MAX_WORKLOADS])
-    if not any(found.charts for found in curves):
+    workloads = [_workload(record, name, accepted) for name in names[:MAX_WORKLOADS]]
+    if not any(charts for _, charts, _ in workloads):
         return None
     base = ""
     if record.bases:
-        base = f"Hollow markers: {record.bases[0].label}, reckoned from the ratio of times in the same sessions."
+        base = f"Hollow markers: {record.bases[0].label}, computed from the ratio of times in the same sessions."
     elif accepted is not None:
         base = f"Hollow markers: the newest accepted run, {accepted.run_id}."
-    return View(curves, max(0, len(names) - MAX_WORKLOADS), base)
+    return {"workloads": workloads, "left_out": max(0, len(names) - MAX_WORKLOADS), "base": base}
 
 
-def _curves(record: Record, workload: str, accepted: AcceptedRun | None) -> Curves:
+def _workload(record: Record, workload: str, accepted: AcceptedRun | None) -> tuple[str, list[str], int]:
+    """Return a workload's name, its charts, and how many trainers they leave out."""
     cells = [cell for cell in record.cells if cell.workload == workload]
     modes = list(dict.fromkeys(cell.mode for cell in cells if cell.world_size > 1))[:2]
     trainers = list(dict.fromkeys(cell.trainer for cell in cells))
-    charts = []
-    for quantity in QUANTITIES:
+    charts: list[str] = []
+    for quantity in AXES:
         for mode in modes:
             of_mode = [cell for cell in cells if cell.mode == mode]
-            series = _all_series(record, of_mode, trainers[:MAX_TRAINERS], quantity, accepted)
-            if series:
+            if series := _all_series(record, of_mode, trainers[:MAX_TRAINERS], quantity, accepted):
                 charts.append(figure(_chart(workload, mode, quantity, series)))
-    return Curves(workload, tuple(charts), max(0, len(trainers) - MAX_TRAINERS))
+    return workload, charts, max(0, len(trainers) - MAX_TRAINERS)
+
+
+def _of(cell: CellRecord, quantity: str) -> IntervalRecord | None:
+    if quantity == "Speed-up":
+        return cell.speedup
+    return cell.efficiency if cell.world_size > 1 else IntervalRecord(estimate=1.0)
 
 
 def _all_series(
-    record: Record,
-    cells: Sequence[CellRecord],
-    trainers: Sequence[str],
-    quantity: Quantity,
-    accepted: AcceptedRun | None,
+    record: Record, cells: Sequence[CellRecord], trainers: Sequence[str], quantity: str, accepted: AcceptedRun | None
 ) -> list[Series]:
-    found, shorts = [], [short(trainer) for trainer in trainers]
+    drawn, shorts = [], [short(trainer) for trainer in trainers]
     for trainer in trainers:
         own = sorted((cell for cell in cells if cell.trainer == trainer), key=lambda cell: cell.world_size)
-        points = [_point(cell.world_size, value) for cell in own if (value := quantity.of(cell)) is not None]
-        if not any(point.x > 1 for point in points):
+        values = [(cell.world_size, value) for cell in own if (value := _of(cell, quantity)) is not None]
+        if not any(world_size > 1 for world_size, _ in values):
             continue
         name = trainer if shorts.count(short(trainer)) > 1 else short(trainer)
-        found.append(Series(name, tuple(points)))
-        before = _beside(own, quantity) if record.bases else _before(record, own, quantity, accepted)
-        if any(point.x > 1 for point in before):
-            found.append(Series(f"{name}, base", tuple(before), kind="base", like=name))
-    return found
+        drawn.append(Series(name, tuple(Point.of(k, value) for k, value in values)))
+        base = _base(own, quantity) if record.bases else _accepted(record, own, quantity, accepted)
+        if any(point.x > 1 for point in base):
+            drawn.append(Series(f"{name}, base", tuple(base), kind="base", like=name))
+    return drawn
 
 
-def _point(world_size: int, value: IntervalRecord) -> Point:
-    return Point(as_float(world_size), value.estimate, value.low, value.high)
-
-
-def _beside(cells: Sequence[CellRecord], quantity: Quantity) -> list[Point]:
-    """The base's, from the paired ratio r = t_candidate / t_base: s r is its speed-up, E_k r_k / r_1 its efficiency."""
+def _base(cells: Sequence[CellRecord], quantity: str) -> list[Point]:
+    """Return the curve of a base from r = t_candidate / t_base: its speed-up is s r, its efficiency E_k r_k / r_1."""
     ratios = {cell.world_size: cell.slowdown.estimate for cell in cells if cell.slowdown is not None}
-    one = ratios.get(1) if quantity.own else 1.0
+    one = 1.0 if quantity == "Speed-up" else ratios.get(1)
     if not one:
         return []
     return [
-        Point(as_float(cell.world_size), value.estimate * ratios[cell.world_size] / one)
+        Point(cell.world_size, value.estimate * ratios[cell.world_size] / one)
         for cell in cells
-        if (value := quantity.of(cell)) is not None and cell.world_size in ratios
+        if (value := _of(cell, quantity)) is not None and cell.world_size in ratios
     ]
 
 
-def _before(
-    record: Record, cells: Sequence[CellRecord], quantity: Quantity, accepted: AcceptedRun | None
-) -> list[Point]:
-    """An accepted run's, from its seconds an epoch: t_single / t_k is its speed-up, t_1 / (k t_k) its efficiency."""
+def _accepted(record: Record, cells: Sequence[CellRecord], quantity: str, accepted: AcceptedRun | None) -> list[Point]:
+    """Return the curve of an accepted run: its speed-up is t_single / t_k, its efficiency t_1 / (k t_k)."""
     if accepted is None or not cells or cells[0].workload not in record.workload_hashes:
         return []
     identities = [Identity.of(cell, record) for cell in cells]
-    yardstick = cells[0].trainer if quantity.own else YARDSTICK
-    one = accepted.find(identities[0]._replace(trainer=yardstick, mode="strong", world_size=1))
-    if one is None:
-        return []
+    reference = YARDSTICK if quantity == "Speed-up" else cells[0].trainer
+    one = accepted.find(identities[0]._replace(trainer=reference, mode="strong", world_size=1))
     points = []
     for identity in identities:
-        kept = accepted.find(identity)
-        k = as_float(identity.world_size)
-        if kept is not None and kept.sec_per_epoch > 0 and k > 0:
+        kept, k = accepted.find(identity), identity.world_size
+        if one is not None and kept is not None and k > 0:
             ratio = one.sec_per_epoch / kept.sec_per_epoch
-            points.append(Point(k, ratio / k if quantity.own else ratio))
+            points.append(Point(k, ratio if quantity == "Speed-up" else ratio / k))
     return points
 
 
-def _chart(workload: str, mode: str, quantity: Quantity, series: Sequence[Series]) -> Chart:
-    sizes = sorted({point.x for found in series for point in found.points})
+def _chart(workload: str, mode: str, quantity: str, series: Sequence[Series]) -> Chart:
+    sizes = sorted({point.x for one in series for point in one.points})
     ticks = tuple((size, f"{size:.0f}" if size < 1e6 else f"{size:.0e}") for size in sizes)
-    ideal = Series("ideal", tuple(Point(size, quantity.ideal(size)) for size in sizes), kind="ideal")
+    ideal = tuple(Point(size, size if quantity == "Speed-up" else 1.0) for size in sizes)
     return Chart(
-        title=f"{quantity.name}, {workload}, {mode} scaling",
-        x=Axis("devices", log=True, ticks=ticks if len(ticks) <= MAX_TICKS else ()),
-        y=quantity.axis,
-        series=(ideal, *series),
+        title=f"{quantity}, {workload}, {mode} scaling",
+        x=Axis("devices", log=True, ticks=ticks),
+        y=AXES[quantity],
+        series=(Series("ideal", ideal, kind="ideal"), *series),
+    )
+
+
+def costs(record: Record) -> Mapping[str, object] | None:
+    """Return at which k to stop, and what an epoch costs at every k; None where k was 1 alone."""
+    known = stops(record)
+    if not known:
+        return None
+    rows = [(stop, cell) for stop in known for cell in stop.cells]
+    return {
+        "sentences": known[:MAX_SENTENCES],
+        "left_out": max(0, len(known) - MAX_SENTENCES),
+        "sizes": bounded((_size(*row) for row in rows), len(rows)),
+        "worth": f"{WORTH:.0%}",
+    }
+
+
+def _size(stop: Stop, cell: CellRecord) -> tuple[str, ...]:
+    cost_s, alone_s = device_s(cell), stop.alone_s
+    return (
+        stop.title,
+        number(cell.world_size, "d"),
+        "1" if cell.world_size == 1 else interval(cell.efficiency, ".2f"),
+        interval(cell.sec_per_epoch, ".3g", bounds=False),
+        "-" if cost_s is None else number(cost_s, ".3g"),
+        "-" if cost_s is None or not alone_s else number(cost_s / alone_s, ".2f"),
     )

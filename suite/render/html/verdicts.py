@@ -1,70 +1,103 @@
-"""What every cell came to, and its figures: what a reader sees first."""
+"""The outcome and figures of every cell, what each rule found, and how a run becomes the accepted baseline."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping
 
-from suite.records.baselines import Baseline
-from suite.records.record import CellRecord, Record
-from suite.render import figures
-from suite.render.html.bounds import Rows, bounded
-from suite.render.lead import no_baseline
+from suite.records.baselines import AcceptedRun, Baseline
+from suite.records.record import CellRecord, CheckRecord, Record
+from suite.render import commands, figures
+from suite.render.html.bounds import bounded
+from suite.render.html.chart import Span, strips
+from suite.render.html.environment import macro
+from suite.render.lead import no_baseline, refusal
 from suite.verdict import Outcome
 
-MAX_REASON = 600
 MAX_STACKS = 20  # cells whose stacks are shown
 COLUMNS = tuple(column for column in figures.COLUMNS if column not in ("time / base", "verdict"))
 
 
-class Verdict(NamedTuple):
-    """One cell's outcome and why."""
-
-    outcome: str
-    cell: str
-    world_size: str
-    ratio: str
-    reason: str
-    warning: str
-
-
-@dataclass(frozen=True)
-class View:
-    """What the template shows.
-
-    `stacks` are cells that failed, with the end of what their ranks said; `untrained` says why cells have no accuracy.
-    Cells that have nothing to be compared with share the line `no_baseline` and are not among the `verdicts`.
-    """
-
-    no_baseline: str
-    verdicts: Rows[Verdict]
-    columns: tuple[str, ...]
-    figures: Rows[tuple[str, ...]]
-    stacks: tuple[tuple[str, str], ...]
-    shortened: bool
-    untrained: tuple[str, ...]
-
-
-def view(record: Record, baseline: Baseline | None) -> View:
-    """All cells, the gravest first."""
-    judged = [cell for cell in figures.graver_first(record.cells) if cell.outcome is not Outcome.NO_BASELINE]
+def verdicts(record: Record) -> Mapping[str, object]:
+    """Return the content of the section "Verdicts", the gravest cells first; NO BASELINE is one line for all cells."""
+    cells = figures.graver_first(record.cells)
+    judged = [cell for cell in cells if cell.outcome is not Outcome.NO_BASELINE]
     wanted = [figures.COLUMNS.index(column) for column in COLUMNS]
     rows = figures.rows(record, record.cells)
-    return View(
-        no_baseline=no_baseline(record),
-        verdicts=bounded(map(_verdict, judged), len(judged)),
-        columns=COLUMNS,
-        figures=bounded((tuple(row[column] for column in wanted) for row in rows), len(record.cells)),
-        stacks=tuple((cell.id, cell.details) for cell in figures.graver_first(record.cells) if cell.details)[
-            :MAX_STACKS
-        ],
-        shortened=any(run.shortened for run in record.accuracies),
-        untrained=tuple(line[:MAX_REASON] for line in figures.without_accuracy(record.cells)[:MAX_STACKS]),
+    return {
+        "no_baseline": no_baseline(record),
+        "verdicts": bounded(map(_verdict, judged), len(judged)),
+        "columns": COLUMNS,
+        "figures": bounded((tuple(row[column] for column in wanted) for row in rows), len(record.cells)),
+        "stacks": [(cell.id, cell.details) for cell in cells if cell.details][:MAX_STACKS],
+        "shortened": any(run.shortened for run in record.accuracies),
+        "untrained": figures.without_accuracy(record.cells)[:MAX_STACKS],
+    }
+
+
+def _verdict(cell: CellRecord) -> tuple[str, ...]:
+    return (
+        macro("badge", cell.outcome.value),
+        figures.name(cell),
+        figures.number(cell.world_size, "d"),
+        macro("reason", cell.reason, cell.warning),
+        figures.interval(cell.slowdown, ".3f"),
     )
 
 
-def _verdict(cell: CellRecord) -> Verdict:
-    reason = cell.reason if len(cell.reason) <= MAX_REASON else f"{cell.reason[:MAX_REASON]} …"
-    ratio = figures.interval(cell.slowdown, ".3f")
-    world_size = figures.number(cell.world_size, "d")
-    return Verdict(cell.outcome.value, figures.name(cell), world_size, ratio, reason, cell.warning[:MAX_REASON])
+def rules(record: Record) -> Mapping[str, object] | None:
+    """Return what every rule found for every cell, the gravest cells first; None where no rule found anything."""
+    checks = [(cell, check) for cell in figures.graver_first(record.cells) for check in cell.checks]
+    if not checks and not record.bases:
+        return None
+    drawn = strips([_span(check) for _, check in checks], (1.0, 1.0 + record.tolerance), log=True)
+    findings = (
+        (
+            cell.id,
+            check.rule,
+            check.against,
+            macro("badge", check.outcome.value, check.counts),
+            figures.interval(check.ratio, ".3f"),
+            strip,
+            check.reason,
+        )
+        for (cell, check), strip in zip(checks, drawn, strict=True)
+    )
+    return {
+        "compared_with": figures.compared_with(record),
+        "tolerance": figures.number(record.tolerance, ".1%"),
+        "bases": [
+            (
+                base.label,
+                f"{base.kind}, {base.side}",
+                (base.commit or "-")[:12],
+                figures.versions(base.versions) or "as the candidate's",
+            )
+            for base in record.bases
+        ],
+        "findings": bounded(findings, len(checks)),
+    }
+
+
+def _span(check: CheckRecord) -> Span | None:
+    if check.ratio is None:
+        return None
+    at = check.ratio.estimate
+    return Span(at, at, check.ratio.low, check.ratio.high, "fail" if check.outcome is Outcome.FAIL else "bar")
+
+
+def accepting(record: Record, baseline: Baseline | None) -> Mapping[str, object]:
+    """Return how this run, or one like it, becomes the accepted baseline."""
+    return {
+        "refused": refusal(record),
+        "slower": any(cell.outcome is Outcome.FAIL for cell in record.cells),
+        "command": commands.accept(record),
+        "accepted": len(baseline.runs) if baseline else None,
+        "included": baseline is not None and any(run.run_id == record.run_id for run in baseline.runs),
+        "path": f"{record.machine.key}/baseline.json",
+    }
+
+
+def newest(record: Record, baseline: Baseline | None) -> AcceptedRun | None:
+    """Return the newest accepted run that is not this one."""
+    runs = baseline.runs if baseline else ()
+    return next((run for run in reversed(runs) if run.run_id != record.run_id), None)

@@ -39,9 +39,13 @@ def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
             records.make().model_dump_json().replace('"wall_s":100.0', '"wall_s":NaN'),
             "wall_s: Input should be a finite number",
         ),
+        (
+            records.make().model_dump_json().replace('"wall_s":100.0', '"wall_s":1e101'),
+            "wall_s: Input should be less than",
+        ),
         (records.make().model_dump_json().replace("NO BASELINE", "GREAT"), "cells.0.outcome: Input should be"),
     ],
-    ids=["empty", "truncated", "deep", "list", "object", "digits", "newer", "field", "nan", "outcome"],
+    ids=["empty", "truncated", "deep", "list", "object", "digits", "newer", "field", "nan", "large", "outcome"],
 )
 def test_anything_else_is_refused_with_its_reason(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(RecordError, match=message):

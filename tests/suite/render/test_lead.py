@@ -1,4 +1,4 @@
-"""What stands first in every output, and that the commands it gives are those of the run."""
+"""The first screen of every output, and its commands, which are those of the run."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import pytest
 from suite import options
 from suite.cli.selection import select
 from suite.records.record import CellRecord, Record
-from suite.render import commands, html, markdown, terminal
-from suite.render.lead import lead, verdicts
+from suite.render import commands, html, lead, markdown, terminal
 from suite.run import machine
 from tests.support import records
 from tests.support.pages import Page
@@ -22,7 +21,7 @@ TYPED = ["-m", "scaling", "--scaling-world-sizes=1,2"]
 
 
 def first_run(**changes: object) -> Record:
-    """Twelve cells with nothing to compare with, two of them with a cause."""
+    """Return a run of twelve cells with nothing to compare with, two of them with a cause."""
     cells = records.matrix(trainers=("scratch", "data_parallel", "ddp"), outcome="NO BASELINE", accuracy=0.97)
     cells[1]["waterfalls"] = [records.waterfall()]
     cells[3]["waterfalls"] = [records.waterfall(exchange=0.0112)]
@@ -31,7 +30,7 @@ def first_run(**changes: object) -> Record:
 
 
 def unsure() -> dict[str, object]:
-    """A waterfall of which nothing is known but what it sums to."""
+    """Return a waterfall whose intervals support no cause."""
     fall = records.waterfall()
     for bar in fall["bars"]:
         bar["step_s"] = records.interval(bar["step_s"]["estimate"], 5.0)
@@ -39,19 +38,19 @@ def unsure() -> dict[str, object]:
 
 
 def facts(record: Record) -> dict[str, str]:
-    return {fact.name: "\n".join(fact.lines) for fact in lead(record).facts}
+    return {fact.name: "\n".join(fact.lines) for fact in lead.facts(record)}
 
 
 def steps(record: Record) -> dict[str, str]:
-    return {step.what: step.command for step in lead(record).steps}
+    return {step.what: step.command for step in lead.steps(record)}
 
 
 class TestFirstRun:
-    """Nothing to compare with: what was found leads."""
+    """Nothing to compare with: the figures come first."""
 
     def test_it_says_how_fast_how_well_what_holds_it_back_and_how_sure(self) -> None:
         found = facts(first_run())
-        assert lead(first_run()).title == "lenet runs 1.80 times as fast on 2 devices as on one"
+        assert lead.title(first_run()) == "lenet runs 1.80 times as fast on 2 devices as on one"
         assert "Verdict" not in found
         assert found["How fast?"].startswith("scratch lenet strong on 2 devices: 8,308 samples/s, 7.22 [6.86, 7.58] s")
         assert "strong on 2 devices: scratch 0.90 [0.85, 0.95], data_parallel 0.90" in found["Efficiency"]
@@ -62,25 +61,21 @@ class TestFirstRun:
         ]
         assert "95 % intervals over 2 sessions" in found["How sure?"]
 
-    def test_it_says_what_the_run_knows_of_right_and_gives_the_command_for_the_rest(self) -> None:
-        assert "did not check gradients" in facts(first_run())["Is it right?"]
-        assert "+0.000 in 6 cells (one pair of trainings each" in facts(first_run())["Is it right?"]
-        assert steps(first_run())["check the gradients"] == "pytest -m correctness"
+    def test_it_says_what_the_run_knows_about_correctness(self) -> None:
+        right = facts(first_run())["Is it right?"]
+        assert "did not check gradients" in right
+        assert "+0.000 in 6 cells (one pair of trainings each" in right
 
     def test_the_commands_are_those_of_the_run(self) -> None:
-        assert steps(first_run()) == {
+        environment = {"versions": {}, "commit": "abc1234", "dirty": False, "main": "origin/trunk"}
+        assert steps(first_run(environment=environment)) == {
             "check the gradients": "pytest -m correctness",
             "measure it again as the baseline": "pytest -m scaling --scaling-world-sizes=1,2 --scaling-accept",
-            "compare with main": "pytest -m scaling --scaling-world-sizes=1,2 --scaling-against=ref:main",
+            "compare with origin/trunk": f"pytest {shlex.join(TYPED)} --scaling-against=ref:origin/trunk",
             "look inside a step (exchange)": (
                 "python -m suite trace --scaling-trainer=scratch --scaling-mode=weak --scaling-world-sizes=2"
             ),
         }
-
-    def test_the_branch_has_its_real_name(self) -> None:
-        environment = {"versions": {}, "commit": "abc1234", "dirty": False, "main": "origin/trunk"}
-        found = steps(first_run(environment=environment))["compare with origin/trunk"]
-        assert found.endswith("--scaling-against=ref:origin/trunk")
 
     def test_every_output_leads_with_it_and_folds_the_verdicts_into_a_line(self) -> None:
         page = Page(html.render(first_run()))
@@ -92,9 +87,7 @@ class TestFirstRun:
             assert text.index("Is it right?") < text.index("How fast?") < text.index("--scaling-accept")
             assert text.index("--scaling-accept") < text.index("NO BASELINE: 12 cells; accept a run like this one")
             assert "there is nothing to compare with" not in text
-
-    def test_a_default_matrix_fits_a_screen(self) -> None:
-        assert len(terminal.render(first_run(), 160, color=False).splitlines()) <= 40
+        assert len(terminal.render(first_run(), 160, color=False).splitlines()) <= 40, "it fits a screen"
 
     def test_causes_that_are_not_known_are_asked_in_more_sessions(self) -> None:
         cells = records.matrix(modes=("strong",), outcome="NO BASELINE")
@@ -111,31 +104,27 @@ class TestFirstRun:
         cells = records.matrix(modes=("strong",), outcome="NO BASELINE")
         cells[1]["waterfalls"] = [fall]
         weak = "pytest -m scaling --scaling-trainer=ddp --scaling-mode=weak --scaling-world-sizes=2"
-        assert steps(first_run(cells=cells))["keep the batch on a device"] == weak
+        assert steps(first_run(cells=cells))["keep the batch per device (weak scaling)"] == weak
         both = records.matrix(outcome="NO BASELINE")
         both[1]["waterfalls"] = [fall]
         larger = "python -m suite sweep --scaling-trainer=ddp --scaling-world-sizes=2"
-        assert steps(first_run(cells=both))["see which accuracy a larger batch has"] == larger
+        assert steps(first_run(cells=both))["see the accuracy with a larger batch"] == larger
 
-    def test_one_device_says_what_it_needs(self) -> None:
+    def test_one_device_several_slow_ones_and_no_cell_have_their_titles(self) -> None:
         cells = [records.cell(efficiency_note="needs 2 devices", speedup=records.interval(1.0))]
         assert facts(records.make(cells=cells))["Efficiency"] == "needs 2 devices"
-        assert lead(records.make(cells=cells)).title == "lenet on one device, 4,600 samples/s"
-
-    def test_more_devices_that_are_slower_are_said_to_be(self) -> None:
+        assert lead.title(records.make(cells=cells)) == "lenet on one device, 4,600 samples/s"
         cells = records.matrix(loss=0.7, outcome="NO BASELINE")
-        assert lead(first_run(cells=cells)).title == "lenet runs 0.60 times as fast on 2 devices as on one"
+        assert lead.title(first_run(cells=cells)) == "lenet runs 0.60 times as fast on 2 devices as on one"
         assert facts(first_run(cells=cells))["How fast?"].startswith("ddp lenet strong on 1 device: 4,615 samples/s")
-
-    def test_a_run_of_nothing_has_a_lead(self) -> None:
-        assert lead(records.make(cells=[], sessions=[])).title == "no cells"
+        assert lead.title(records.make(cells=[], sessions=[])) == "no cells"
 
 
 class TestVerdict:
     """Compared with something: the verdict leads, its cells are named, and a red one has its command."""
 
     def test_the_gravest_comes_first_with_cells_and_reason(self) -> None:
-        found = lead(records.full()).facts[0]
+        found = lead.facts(records.full())[0]
         assert found.name == "Verdict"
         assert found.lines == (
             "FAIL: ddp-lenet-strong-2: why it is FAIL",
@@ -150,17 +139,17 @@ class TestVerdict:
         cells = records.matrix(outcome="INCONCLUSIVE", reason=reason)
         cells[0] |= {"outcome": "FAIL", "reason": "7.0% slower"}
         record = records.make(cells=cells)
-        assert verdicts(record) == [
+        assert lead.verdicts(record) == [
             "FAIL: ddp-lenet-strong-1: 7.0% slower",
             f"INCONCLUSIVE: ddp-lenet-strong-2, ddp-lenet-weak-1, ddp-lenet-weak-2: {reason}",
         ]
         for text in (terminal.render(record, 160, color=False), markdown.render(record)):
             assert text.count(reason) == 1
 
-    def test_what_does_not_fit_is_counted_and_the_summary_has_all(self) -> None:
+    def test_lines_that_do_not_fit_are_counted_and_the_summary_has_all(self) -> None:
         cells = [records.cell(id=f"cell-{n}", outcome="FAIL", reason=f"{n}.0% slower") for n in range(9)]
         record = records.make(cells=cells)
-        assert lead(record).facts[0].lines[-1] == "and 4 more, below"
+        assert lead.facts(record)[0].lines[-1] == "and 4 more, below"
         assert "- FAIL: cell-8: 8.0% slower" in markdown.render(record)
 
     def test_red_cells_have_a_command_beside_the_same_base(self) -> None:
@@ -176,7 +165,7 @@ class TestVerdict:
 
 
 class TestCommands:
-    """What is typed again is what was typed, quoted for a shell."""
+    """Commands repeat what was typed, quoted for a shell."""
 
     def test_what_was_typed_is_kept_and_what_an_ini_file_says_is_not(self, project: Project) -> None:
         project.ini(scaling_tolerance="0.1")
@@ -208,15 +197,14 @@ class TestCommands:
         assert commands.accept(record).startswith("pytest -m scaling --pyargs suite.benchmarks --scaling-devices=cpu:2")
 
     def test_older_records_name_their_cells(self) -> None:
-        assert commands.accept(records.make()) == (
-            "pytest -m scaling --scaling-trainer=ddp --scaling-mode=strong --scaling-world-sizes=1,2 --scaling-accept"
-        )
+        expected = "pytest -m scaling --scaling-trainer=ddp --scaling-mode=strong --scaling-world-sizes=1,2"
+        assert commands.accept(records.make()) == f"{expected} --scaling-accept"
 
-    def test_an_accepted_run_has_no_base_beside_it(self) -> None:
-        record = records.make(repeat=["-m", "scaling", "--scaling-against=ddp"])
-        assert commands.accept(record, "slower") == "pytest -m scaling --scaling-accept=slower"
+    def test_an_accepted_run_is_measured_without_a_base(self) -> None:
+        record = records.full(repeat=["-m", "scaling", "--scaling-against=ddp"])
+        assert commands.accept(record) == "pytest -m scaling --scaling-accept=slower"
 
-    def test_strange_text_stays_one_argument(self) -> None:
+    def test_text_with_spaces_stays_one_argument(self) -> None:
         record = records.make(repeat=["-m", "scaling", "--scaling-trainer=a b.py:New; rm -rf /"])
         assert shlex.split(commands.accept(record))[3] == "--scaling-trainer=a b.py:New; rm -rf /"
 

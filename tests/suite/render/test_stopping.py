@@ -6,64 +6,55 @@ from typing import Any
 
 import pytest
 
-from suite.render import stopping
-from suite.render.stopping import Stop
+from suite.render.stopping import Stop, device_s, stops
 from tests.support import records
 
 
 def stop(**efficiencies: Any) -> Stop:
-    """Of one trainer at strong scaling; `k2=(0.84, 0.81, 0.87)` is the efficiency at k = 2 with its interval."""
+    """Return that of one trainer at strong scaling; `k2=(0.84, 0.81, 0.87)` is E_2 with its interval."""
     cells = records.matrix(modes=("strong",), world_sizes=(1, *(int(name[1:]) for name in efficiencies)))
     for cell, value in zip(cells[1:], efficiencies.values(), strict=True):
         names = ("estimate", "low", "high")
         cell["efficiency"] = None if value is None else dict(zip(names, value, strict=False))
-    [found] = stopping.stops(records.make(cells=cells))
+    [found] = stops(records.make(cells=cells))
     return found
 
 
-def test_it_is_the_largest_whose_whole_interval_is_above_the_bound() -> None:
-    found = stop(k2=(0.95, 0.93, 0.97), k4=(0.85, 0.80, 0.90), k8=(0.60, 0.55, 0.65))
-    assert found.sentence.startswith("Stop at k = 4: the whole interval of its efficiency, 0.85 [0.80, 0.90], is")
-    assert found.sentence.endswith("Beyond it does not: 0.60 [0.55, 0.65] at k = 8.")
-
-
-def test_an_estimate_above_the_bound_is_not_enough() -> None:
-    found = stop(k2=(0.95, 0.93, 0.97), k4=(0.85, 0.79, 0.91))
-    assert found.sentence.startswith("Stop at k = 2:")
-    assert found.sentence.endswith("Whether more pays is not shown: 0.85 [0.79, 0.91] at k = 4.")
+HIGH, BELOW, ASTRIDE = (0.95, 0.93, 0.97), (0.7, 0.6, 0.79), (0.7, 0.6, 0.81)
 
 
 @pytest.mark.parametrize(
-    ("efficiencies", "sentence"),
+    ("efficiencies", "begin", "end"),
     [
-        ({"k2": (0.7, 0.6, 0.79)}, "Stay with one device: 0.70 [0.60, 0.79] at k = 2, below 0.80"),
-        ({"k2": (0.7, 0.6, 0.81)}, "That more than one device pays is not shown: 0.70 [0.60, 0.81] at k = 2"),
-        ({"k2": (0.9,)}, "Where to stop cannot be said from a single session, which shows no interval: 0.90 at k = 2"),
-        ({"k2": None}, "Where to stop cannot be said: efficiency was not measured."),
-        ({"k2": (0.9, 0.85, 0.95)}, "k = 2, the largest measured, still pays: the whole interval of its efficiency"),
+        (
+            {"k2": HIGH, "k4": (0.85, 0.80, 0.90), "k8": BELOW},
+            "Stop at k = 4: the whole interval of its efficiency, 0.85 [0.80, 0.90], is",
+            "More devices do not pay: 0.70 [0.60, 0.79] at k = 8.",
+        ),
+        ({"k2": HIGH, "k4": ASTRIDE}, "Stop at k = 2:", "Whether more pay is not known: 0.70 [0.60, 0.81] at k = 4."),
+        ({"k2": HIGH}, "k = 2, the largest measured, still pays: the whole", "More devices may pay as well."),
+        ({"k2": BELOW}, "Stay with one device: 0.70 [0.60, 0.79] at k = 2", "the whole interval below 0.80."),
+        ({"k2": ASTRIDE}, "Whether more than one device pays is not known: 0.70", "More sessions narrow it."),
+        ({"k2": (0.9,)}, "Where to stop is not known, because one session shows no interval: 0.90", "would pay."),
+        ({"k2": None}, "Where to stop is not known: efficiency was not", "measured."),
     ],
-    ids=["below", "astride", "single", "unmeasured", "above"],
-)
-def test_it_says_no_more_than_was_shown(efficiencies: dict[str, Any], sentence: str) -> None:
-    assert stop(**efficiencies).sentence.startswith(sentence)
-
-
-def test_the_largest_measured_may_not_be_the_last_that_pays() -> None:
-    assert stop(k2=(0.9, 0.85, 0.95)).sentence.endswith("More may pay as well.")
+    ids=["stop", "unknown beyond", "largest", "below", "astride", "single", "unmeasured"],
+)  # fmt: skip
+def test_it_says_no_more_than_was_shown(efficiencies: dict[str, Any], begin: str, end: str) -> None:
+    sentence = stop(**efficiencies).sentence
+    assert sentence.startswith(begin)
+    assert sentence.endswith(end)
 
 
 def test_an_epoch_costs_k_times_its_seconds() -> None:
-    one, two = stop(k2=(0.9, 0.85, 0.95)).sizes
-    assert one.device_s == one.sec_per_epoch == 13.0
-    assert two.device_s == pytest.approx(13.0 / 0.9)
-    assert two.sec_per_epoch == pytest.approx(two.device_s / 2)
+    found = stop(k2=(0.9, 0.85, 0.95))
+    assert [device_s(cell) for cell in found.cells] == [pytest.approx(13.0), pytest.approx(13.0 / 0.9)]
+    assert found.alone_s == 13.0
+    assert "An epoch takes 7.22 s and costs 14.4 device-seconds (13 on one device)." in found.sentence
 
 
-def test_one_device_has_nowhere_to_stop() -> None:
-    assert stopping.stops(records.make(cells=[records.cell()])) == []
-
-
-def test_modes_and_trainers_stand_apart() -> None:
+def test_each_trainer_and_mode_with_several_devices_has_a_sentence() -> None:
+    assert stops(records.make(cells=[records.cell()])) == []
     cells = records.matrix(trainers=("ddp", "pkg.mod:Mine"))
-    titles = [found.title for found in stopping.stops(records.make(cells=cells))]
+    titles = [found.title for found in stops(records.make(cells=cells))]
     assert titles == ["ddp lenet strong", "ddp lenet weak", "Mine lenet strong", "Mine lenet weak"]
