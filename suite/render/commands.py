@@ -30,14 +30,16 @@ def longer(record: Record, cells: Sequence[CellRecord]) -> str:
 def accept(record: Record) -> str:
     """Return the command that measures the same again and accepts it, after a FAIL as slower."""
     slower = any(cell.outcome is Outcome.FAIL for cell in record.cells)
-    option = "--scaling-accept=slower" if slower else "--scaling-accept"
-    return shlex.join(["pytest", *_without(_repeat(record), ("against",)), option])
+    return _against(record, "--scaling-accept=slower" if slower else "--scaling-accept")
 
 
 def against_main(record: Record) -> str:
     """Return the command that measures the same, compared with the branch that changes go to."""
-    base = f"--scaling-against=ref:{record.environment.main or 'main'}"
-    return shlex.join(["pytest", *_without(_repeat(record), ("against",)), base])
+    return _against(record, f"--scaling-against=ref:{record.environment.main or 'main'}")
+
+
+def _against(record: Record, option: str) -> str:
+    return shlex.join(["pytest", *_without(_repeat(record), ("against",)), option])
 
 
 def correctness(record: Record) -> str:
@@ -93,13 +95,10 @@ def _cells(cells: Sequence[CellRecord]) -> list[str]:
     ]
 
 
-def _with(arguments: Sequence[str], options: Sequence[str]) -> list[str]:
-    return [argument for argument in arguments if _named(argument, options)]
+def _with(arguments: Sequence[str], options: Sequence[str], *, wanted: bool = True) -> list[str]:
+    names = {f"--scaling-{name}" for name in options}
+    return [argument for argument in arguments if (argument.partition("=")[0] in names) == wanted]
 
 
 def _without(arguments: Sequence[str], options: Sequence[str]) -> list[str]:
-    return [argument for argument in arguments if not _named(argument, options)]
-
-
-def _named(argument: str, options: Sequence[str]) -> bool:
-    return argument.partition("=")[0] in {f"--scaling-{name}" for name in options}
+    return _with(arguments, options, wanted=False)

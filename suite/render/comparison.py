@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from suite.records.comparison import Comparison, Pair, Part
-from suite.records.record import Record
 from suite.render import figures
-from suite.render.html.bounds import bounded
 from suite.render.html.chart import Span, strips
-from suite.render.html.environment import page
+from suite.render.html.environment import bounded, page
 from suite.render.markdown import table
 from suite.render.markdown import text as plain
 from suite.render.screen import Screen
@@ -18,7 +16,6 @@ DIFFERENCE_COLUMNS = ("what", "first", "second")
 COLUMNS = ("cell", "sec/epoch, first → second", "second / first", "in words", "efficiency", "accuracy", "verdict")
 PART_COLUMNS = ("part", "ms a step, first", "ms a step, second", "grew by")
 MAX_STEPS = 24  # cells whose steps are compared part by part
-MAX_CELLS = 1_000  # in a table of text
 MAX_NAMES = 12  # of cells that one run alone has
 MAX_NOTES = 20
 EACH_FOR_ITSELF = (
@@ -40,8 +37,8 @@ def terminal(comparison: Comparison, width: int, *, color: bool) -> str:
         screen.line(line)
     if comparison.differences:
         screen.table(DIFFERENCE_COLUMNS, _differences(comparison), left=DIFFERENCE_COLUMNS)
-    screen.table(COLUMNS, map(_row, comparison.pairs[:MAX_CELLS]), left=COLUMNS[:1])
-    for line in _text_remarks(comparison):
+    screen.table(COLUMNS, map(_row, comparison.pairs), left=COLUMNS[:1])
+    for line in remarks(comparison):
         screen.line(line)
     for pair in _grown(comparison):
         screen.line(f"\n{pair.name}: {pair.grew}")
@@ -54,8 +51,8 @@ def to_markdown(comparison: Comparison) -> str:
     lines = ["# Two runs", "", *(f"- {plain(line)}" for line in headings(comparison)), ""]
     if comparison.differences:
         lines += ["## What differs", "", *table(DIFFERENCE_COLUMNS, _differences(comparison))]
-    lines += ["## Cells", "", *table(COLUMNS, map(_row, comparison.pairs[:MAX_CELLS]))]
-    lines += [*(f"- {plain(line)}" for line in _text_remarks(comparison)), ""]
+    lines += ["## Cells", "", *table(COLUMNS, map(_row, comparison.pairs))]
+    lines += [*(f"- {plain(line)}" for line in remarks(comparison)), ""]
     for pair in _grown(comparison):
         lines += [f"### {plain(pair.name)}", "", plain(pair.grew), "", *table(PART_COLUMNS, map(_part, pair.parts))]
     return "\n".join(lines)
@@ -79,9 +76,13 @@ def to_html(comparison: Comparison) -> str:
     )
 
 
-def headings(comparison: Comparison) -> tuple[str, str]:
+def headings(comparison: Comparison) -> list[str]:
     """Return a line on each run."""
-    return f"first: {_run(comparison.first)}", f"second: {_run(comparison.second)}"
+    lines = []
+    for which, record in (("first", comparison.first), ("second", comparison.second)):
+        outcomes = figures.headline(cell.outcome for cell in record.cells)
+        lines.append(f"{which}: {record.run_id}, commit {figures.commit(record.environment)}, {outcomes}")
+    return lines
 
 
 def remarks(comparison: Comparison) -> list[str]:
@@ -95,19 +96,8 @@ def remarks(comparison: Comparison) -> list[str]:
     return lines
 
 
-def _text_remarks(comparison: Comparison) -> list[str]:
-    """Return the remarks, and how many cells a table of text leaves out."""
-    more = len(comparison.pairs) - MAX_CELLS
-    return [*remarks(comparison), *([f"Not shown: {figures.plural(more, 'more cell')}."] if more > 0 else [])]
-
-
-def _run(record: Record) -> str:
-    outcomes = figures.headline(cell.outcome for cell in record.cells)
-    return f"{record.run_id}, commit {figures.commit(record.environment)}, {outcomes}"
-
-
 def _differences(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
-    return ((each.what, each.first, each.second) for each in comparison.differences[:MAX_CELLS])
+    return ((each.what, each.first, each.second) for each in comparison.differences)
 
 
 def _row(pair: Pair) -> tuple[str, ...]:

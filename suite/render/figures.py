@@ -6,7 +6,7 @@ Any valid record can be worded, also one whose parts do not fit together.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from reference.closing_line import closing_line, sec_per_epoch
 from suite.plan import workloads
@@ -17,19 +17,14 @@ from suite.verdict import Outcome
 from suite.verdict.metrics import Bounds
 
 COLUMNS = (
-    "cell",
-    "k",
-    "sec/epoch",
-    "samples/s",
-    "efficiency",
-    "speed-up",
-    "accuracy",
-    "time / base",
-    "published",
-    "verdict",
-)
-
+    "cell", "k", "sec/epoch", "samples/s", "efficiency", "speed-up", "accuracy", "time / base", "published", "verdict",
+)  # fmt: skip
+NET_COLUMNS = (
+    "trainer", "workload", "k", "trained with", "seed", "dataset", "train", "test", "s / epoch", "recipe",
+    "after each epoch: accuracy (time, mean loss)",
+)  # fmt: skip
 GRAVEST_FIRST = (Outcome.FAIL, Outcome.ERROR, Outcome.INCONCLUSIVE, Outcome.NO_BASELINE, Outcome.PASS)
+MAX_EPOCHS = 1000  # of a net that are shown
 READABLE = 1e15  # larger numbers are shown as powers of ten
 
 
@@ -130,31 +125,53 @@ def published(record: Record, cell: CellRecord) -> str:
     return f"{figure.sec_per_epoch:g} s" + (f", {figure.accuracy:g}" if figure.accuracy is not None else "")
 
 
-def without_accuracy(cells: Iterable[CellRecord]) -> list[str]:
-    """Return why cells have no accuracy: one sentence for each reason, which names the cells."""
+def by_reason(cells: Iterable[CellRecord], reason: Callable[[CellRecord], str]) -> dict[str, list[str]]:
+    """Return the ids of the cells that have a reason, by that reason."""
     ids: dict[str, list[str]] = {}
     for cell in cells:
-        if cell.accuracy is None and cell.accuracy_note:
-            ids.setdefault(cell.accuracy_note, []).append(cell.id)
-    return [f"no accuracy for {', '.join(which)}: {reason}" for reason, which in ids.items()]
+        if why := reason(cell):
+            ids.setdefault(why, []).append(cell.id)
+    return ids
 
 
-def setting(run: Accuracy) -> str:
+def without_accuracy(cells: Iterable[CellRecord]) -> list[str]:
+    """Return why cells have no accuracy: one sentence for each reason, which names the cells."""
+    reasons = by_reason(cells, lambda cell: cell.accuracy_note if cell.accuracy is None else "")
+    return [f"no accuracy for {', '.join(ids)}: {reason}" for reason, ids in reasons.items()]
+
+
+def nets(record: Record) -> Iterator[tuple[str, ...]]:
+    """Yield one row for each trained net, with the fields of `NET_COLUMNS`."""
+    for run in record.accuracies:
+        yield (
+            short(run.trainer),
+            run.workload,
+            number(run.world_size, "d"),
+            _setting(run),
+            str(run.seed),
+            run.dataset,
+            number(run.train_samples, ",d"),
+            number(run.test_samples, ",d"),
+            number(sec_per_epoch(run.train_s), ".3g") if run.train_s else "-",
+            run.shortened or "whole",
+            ", ".join(_epochs(run)),
+        )
+
+
+def _setting(run: Accuracy) -> str:
     """Return what a net was trained with, as far as the record says: 'weak, batch 64, lr 0.15'."""
     mode = [run.mode] if run.world_size > 1 else []
     batch = [] if run.batch is None else [f"batch {number(run.batch, 'd')}"]
     return ", ".join([*mode, *batch, *([] if run.lr is None else [f"lr {number(run.lr, 'g')}"])])
 
 
-def epochs(run: Accuracy, most: int = 1000) -> list[str]:
-    """Return accuracy, seconds and mean loss of each of the first epochs: '0.853 (14.2 s, loss 0.412)'."""
-    shown = []
-    for epoch, reached in enumerate(run.per_epoch[:most]):
+def _epochs(run: Accuracy) -> Iterator[str]:
+    """Yield accuracy, seconds and mean loss of each of the first epochs: '0.853 (14.2 s, loss 0.412)'."""
+    for epoch, reached in enumerate(run.per_epoch[:MAX_EPOCHS]):
         seconds = [f"{number(run.train_s[epoch], '.3g')} s"] if epoch < len(run.train_s) else []
         loss = run.loss[epoch] if epoch < len(run.loss) else None
         about = ", ".join([*seconds, *([] if loss is None else [f"loss {number(loss, '.3f')}"])])
-        shown.append(number(reached, ".3f") + (f" ({about})" if about else ""))
-    return shown
+        yield number(reached, ".3f") + (f" ({about})" if about else "")
 
 
 def closing_lines(record: Record) -> list[str]:
@@ -164,9 +181,8 @@ def closing_lines(record: Record) -> list[str]:
     for run in record.accuracies:
         samples, workload = record.epoch_samples.get(run.workload), record.workloads.get(run.workload)
         recipe = workload.accuracy if workload else None
-        if workload is None or recipe is None or recipe.dataset != workload.dataset:
-            continue
-        if not (samples and run.train_samples and run.train_s and run.per_epoch):
+        own = workload is not None and recipe is not None and recipe.dataset == workload.dataset
+        if not (own and samples and run.train_samples and run.train_s and run.per_epoch):
             continue
         # The seconds of a whole epoch, also where fewer samples were trained on.
         seconds = sec_per_epoch(run.train_s) * samples / run.train_samples

@@ -14,8 +14,7 @@ from suite.records.history import MAX_CELLS, MAX_RUNS, Event, History, Mark, Pas
 from suite.render import figures
 from suite.render.figures import plural
 from suite.render.html import chart
-from suite.render.html.bounds import bounded
-from suite.render.html.environment import page
+from suite.render.html.environment import bounded, page
 from suite.verdict.outcome import percent
 
 TICKS = 5
@@ -33,7 +32,8 @@ def render(history: History) -> str:
         lead=_lead(history),
         facts=[fact for run in history.runs[-1:] for fact in figures.facts(run.machine, run.environment)],
         runs=[_row(number, run) for number, run in reversed(list(enumerate(history.runs, 1)))],
-        limits=list(_limits(history)),
+        history=history,
+        most=(MAX_RUNS, MAX_CELLS),
         changes=bounded(((name, *_change(history, mark)) for name, mark in marks), len(marks)),
         charts=[chart.figure(_chart(history, series)) for series in history.cells],
         skipped=bounded(history.skipped, len(history.skipped)),
@@ -49,16 +49,6 @@ def _lead(history: History) -> str:
     runs, hosts = plural(len(history.runs), "run"), plural(len({run.machine.host for run in history.runs}), "host")
     accepted, cells = sum(run.accepted for run in history.runs), plural(len(history.cells), "cell")
     return f"{runs} from {first} to {last} on {hosts}, {accepted} of them accepted; {cells}."
-
-
-def _limits(history: History) -> Iterable[str]:
-    """Yield what is not on the page."""
-    if history.older:
-        yield f"Not on this page: {plural(history.older, 'older run')}; it shows the newest {MAX_RUNS}."
-    if history.left_out:
-        yield f"Not on this page: {plural(history.left_out, 'more cell')}; it shows {MAX_CELLS}."
-    if history.baseline_problem:
-        yield f"Which runs are accepted is not known: baseline.json: {history.baseline_problem}"
 
 
 def _row(number: int, run: PastRun) -> dict[str, object]:

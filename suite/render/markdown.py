@@ -111,16 +111,9 @@ def _details(cells: Sequence[CellRecord]) -> list[str]:
 def _accuracy(record: Record) -> list[str]:
     if not record.accuracies:
         return []
-    rows = []
-    for run in record.accuracies:
-        trained = f"{len(run.per_epoch)}{f' ({run.shortened})' if run.shortened else ''}"
-        about = (run.trainer, run.workload, str(run.world_size), figures.setting(run), run.dataset, trained)
-        rows.append((*about, ", ".join(figures.epochs(run))))
-    after = "after each: accuracy (time, mean loss)"
-    columns = ("trainer", "workload", "k", "trained with", "dataset", "epochs", after)
     closing = "\n".join(figures.closing_lines(record))
     fenced = [_fence(closing), ""] if closing else []
-    return ["## Accuracy by epoch", "", *table(columns, rows), *fenced]
+    return ["## Accuracy by epoch", "", *table(figures.NET_COLUMNS, figures.nets(record)), *fenced]
 
 
 def _machine(record: Record) -> list[str]:

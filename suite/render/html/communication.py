@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from suite.records.record import CollectivePoint, CollectiveRecord, Record
 from suite.render.figures import interval, number
-from suite.render.html.bounds import bounded
 from suite.render.html.chart import MAX_SERIES, Axis, Chart, Point, Series, figure
+from suite.render.html.environment import bounded
 from suite.verdict.metrics import Interval
 
 MAX_CHARTS = 6

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from reference.closing_line import sec_per_epoch
 from suite.plan.cells import short
 from suite.plan.workloads import Published, published
 from suite.records.record import Accuracy, CellRecord, Record
 from suite.render import figures
-from suite.render.html.bounds import bounded
 from suite.render.html.chart import MAX_SERIES, Axis, Chart, Point, Series, figure
+from suite.render.html.environment import bounded
 
 MAX_CHARTS = 12
 MAX_NETS = 24  # in view
@@ -26,7 +25,8 @@ def accuracy(record: Record) -> Mapping[str, object] | None:
     return {
         "charts": [figure(_chart(*key, runs)) for key, runs in list(groups.items())[:MAX_CHARTS]],
         "left_out": max(0, len(groups) - MAX_CHARTS),
-        "nets": bounded(map(_net, record.accuracies), len(record.accuracies), shown=MAX_NETS),
+        "columns": figures.NET_COLUMNS,
+        "nets": bounded(figures.nets(record), len(record.accuracies), shown=MAX_NETS),
         "closing": figures.closing_lines(record)[:MAX_NETS],
     }
 
@@ -56,22 +56,6 @@ def _curve(world_size: int, mode: str, runs: Sequence[Accuracy]) -> Series:
     return Series(f"k = {figures.number(world_size, 'd')}{', weak' if mode == 'weak' else ''}", tuple(points))
 
 
-def _net(run: Accuracy) -> tuple[str, ...]:
-    return (
-        short(run.trainer),
-        run.workload,
-        figures.number(run.world_size, "d"),
-        figures.setting(run),
-        str(run.seed),
-        run.dataset,
-        figures.number(run.train_samples, ",d"),
-        figures.number(run.test_samples, ",d"),
-        figures.number(sec_per_epoch(run.train_s), ".3g") if run.train_s else "-",
-        run.shortened or "whole",
-        ", ".join(figures.epochs(run)),
-    )
-
-
 def book(record: Record) -> Mapping[str, object] | None:
     """Return a row for each published figure and each trainer of ours; None where no figure is published."""
     datasets: dict[tuple[str, str], set[str]] = {}
@@ -82,22 +66,24 @@ def book(record: Record) -> Mapping[str, object] | None:
         workload = record.workloads.get(cell.workload)
         printed = workload and published(workload, cell.mode, cell.world_size)
         if workload and printed and (cell.mode, cell.world_size) != ("weak", 1):  # the same as the strong one
-            theirs = _theirs(cell, workload.published.get(1), printed)
-            rows.append((*theirs, *_ours(cell, datasets.get((cell.trainer, cell.workload), set()))))
+            where = ", ".join(sorted(datasets.get((cell.trainer, cell.workload), ())))
+            rows.append(_published(cell, printed, workload.published.get(1), where))
     return {"rows": bounded(rows, len(rows))} if rows else None
 
 
-def _theirs(cell: CellRecord, one: Published | None, printed: Published) -> tuple[str, ...]:
-    gained = "-"
-    if one is not None and cell.world_size > 1 and printed.sec_per_epoch:
-        gained = figures.number(one.sec_per_epoch / printed.sec_per_epoch, ".2f")
-    reached = "-" if printed.accuracy is None else f"{printed.accuracy:g}"
-    name = cell.workload + (" weak" if cell.mode == "weak" else "")
-    return name, str(cell.world_size), printed.source, f"{printed.sec_per_epoch:g}", gained, reached
-
-
-def _ours(cell: CellRecord, datasets: set[str]) -> tuple[str, ...]:
-    gained = figures.interval(cell.efficiency if cell.world_size > 1 else None, ".2f", factor=cell.world_size)
-    reached = figures.accuracy(cell, shortened=False)
-    where = f" on {', '.join(sorted(datasets))}" if cell.accuracy is not None and datasets else ""
-    return short(cell.trainer), figures.interval(cell.sec_per_epoch, ".3g"), gained, reached + where
+def _published(cell: CellRecord, printed: Published, one: Published | None, where: str) -> tuple[str, ...]:
+    """Return the figures of the documents, whose gain is over `one` device, and ours, trained on `where`."""
+    several = cell.world_size > 1
+    gained = one.sec_per_epoch / printed.sec_per_epoch if several and one and printed.sec_per_epoch else None
+    return (
+        cell.workload + (" weak" if cell.mode == "weak" else ""),
+        str(cell.world_size),
+        printed.source,
+        f"{printed.sec_per_epoch:g}",
+        "-" if gained is None else figures.number(gained, ".2f"),
+        "-" if printed.accuracy is None else f"{printed.accuracy:g}",
+        short(cell.trainer),
+        figures.interval(cell.sec_per_epoch, ".3g"),
+        figures.interval(cell.efficiency if several else None, ".2f", factor=cell.world_size),
+        figures.accuracy(cell, shortened=False) + (f" on {where}" if where and cell.accuracy is not None else ""),
+    )

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from suite.records.record import CellRecord, IntervalRecord, Record, WaterfallRecord
 from suite.render import figures
-from suite.render.html.bounds import bounded
 from suite.render.html.chart import Span, strips
+from suite.render.html.environment import bounded
 from suite.verdict.diagnose import CAUSES, bar_name
 
 MAX_WATERFALLS = 24
@@ -21,10 +21,7 @@ def waterfalls(record: Record) -> Mapping[str, object] | None:
     None where there is no waterfall and no reason.
     """
     cells = figures.graver_first([cell for cell in record.cells if cell.waterfalls])
-    reasons: dict[str, list[str]] = {}
-    for cell in record.cells:
-        if cell.waterfall_note and not cell.waterfalls:
-            reasons.setdefault(cell.waterfall_note, []).append(cell.id)
+    reasons = figures.by_reason(record.cells, lambda cell: "" if cell.waterfalls else cell.waterfall_note)
     if not cells and not reasons:
         return None
     others = [(cell.id, cell.waterfalls[0].sentence) for cell in cells[MAX_WATERFALLS:]]

@@ -8,7 +8,7 @@ from suite.records.baselines import AcceptedRun
 from suite.records.record import Record, Session
 from suite.render import figures
 from suite.render.figures import number
-from suite.render.html.bounds import bounded
+from suite.render.html.environment import bounded
 from suite.room.conditions import GpuConditions, disturbed
 
 MAX_LINES = 100  # of plan and settings, and of neighbours
@@ -70,6 +70,7 @@ def _session(session: Session) -> tuple[str, ...]:
     blocks = session.conditions
     reasons = [reason for conditions in blocks if (reason := disturbed(conditions))]
     mhz = [conditions.mhz for conditions in blocks if conditions.mhz is not None]
+    gpus = [gpu for conditions in blocks for gpu in conditions.gpus]
     return (
         number(session.number, "d"),
         session.started_utc,
@@ -81,7 +82,7 @@ def _session(session: Session) -> tuple[str, ...]:
         _mean([conditions.foreign for conditions in blocks]),
         _mean([conditions.steal for conditions in blocks]),
         number(min(mhz), ".0f") if mhz else "-",
-        _gpus([gpu for conditions in blocks for gpu in conditions.gpus]),
+        _gpus(gpus),
         "; ".join(dict.fromkeys(reasons)) or "-",
     )
 

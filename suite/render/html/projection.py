@@ -9,8 +9,8 @@ from suite.communication.scaling_model import Expectation
 from suite.plan.cells import short
 from suite.records.record import Record
 from suite.render.figures import interval, number
-from suite.render.html.bounds import bounded
 from suite.render.html.chart import Axis, Chart, Point, Series, figure
+from suite.render.html.environment import bounded
 
 MAX_CHARTS = 12
 

@@ -13,8 +13,6 @@ from suite.render.html import communication, learning, lost_time, machine, proje
 from suite.render.html.environment import environment, page
 from suite.render.lead import facts, is_compared, steps, title
 
-Section = tuple[str, str, Mapping[str, object] | None]
-
 
 def render(record: Record, baseline: Baseline | None = None) -> str:
     """Return one self-contained page: it loads nothing, runs nothing, and needs no network.
@@ -48,7 +46,7 @@ def render(record: Record, baseline: Baseline | None = None) -> str:
     )
 
 
-def _sections(record: Record, baseline: Baseline | None) -> Iterable[Section]:
+def _sections(record: Record, baseline: Baseline | None) -> Iterable[tuple[str, str, Mapping[str, object] | None]]:
     """Yield name, title and content of every section, in reading order; the content is None where there is nothing."""
     accepted = verdicts.newest(record, baseline)
     yield "verdicts", "Verdicts", verdicts.verdicts(record)

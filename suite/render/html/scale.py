@@ -9,7 +9,6 @@ from dataclasses import dataclass
 TICKS = 6  # about so many on an axis
 PADDING = 0.05  # of the span, on either side
 SMALLEST = 1e-100  # as small as the numbers of a record are large: smaller ones are drawn here on a logarithmic axis
-_MANTISSAS = ((1, 2, 5), (1, 3), (1,))
 
 
 @dataclass(frozen=True)
@@ -89,12 +88,8 @@ def _texts(values: Sequence[float], step: float) -> list[str]:
 
 
 def _decades(scale: Scale) -> list[tuple[float, str]]:
-    first, last = math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high))
-    values: list[float] = []
-    for mantissas in _MANTISSAS:
-        values = [m * 10.0**decade for decade in range(first, last) for m in mantissas]
-        values = [value for value in values if scale.low <= value <= scale.high]
-        if len(values) <= TICKS + 1:
-            break
+    decades = [10.0**d for d in range(math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high)))]
+    fine = [factor * decade for decade in decades for factor in (1, 2, 5) if scale.low <= factor * decade <= scale.high]
+    values = fine if len(fine) <= TICKS + 1 else [decade for decade in decades if scale.low <= decade <= scale.high]
     every = math.ceil(len(values) / (TICKS + 1))
     return [(value, f"{value:,.10g}" if 1e-4 <= value < 1e6 else f"{value:.0e}") for value in values[::every]]

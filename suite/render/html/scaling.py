@@ -8,8 +8,8 @@ from suite.plan.cells import YARDSTICK, short
 from suite.records.baselines import AcceptedRun, Identity
 from suite.records.record import CellRecord, IntervalRecord, Record
 from suite.render.figures import interval, number
-from suite.render.html.bounds import bounded
 from suite.render.html.chart import Axis, Chart, Point, Series, figure
+from suite.render.html.environment import bounded
 from suite.render.stopping import WORTH, Stop, device_s, stops
 
 MAX_WORKLOADS = 6
@@ -27,12 +27,7 @@ def curves(record: Record, accepted: AcceptedRun | None) -> Mapping[str, object]
     workloads = [_workload(record, name, accepted) for name in names[:MAX_WORKLOADS]]
     if not any(charts for _, charts, _ in workloads):
         return None
-    base = ""
-    if record.bases:
-        base = f"Hollow markers: {record.bases[0].label}, computed from the ratio of times in the same sessions."
-    elif accepted is not None:
-        base = f"Hollow markers: the newest accepted run, {accepted.run_id}."
-    return {"workloads": workloads, "left_out": max(0, len(names) - MAX_WORKLOADS), "base": base}
+    return {"workloads": workloads, "left_out": len(names[MAX_WORKLOADS:]), "bases": record.bases, "accepted": accepted}
 
 
 def _workload(record: Record, workload: str, accepted: AcceptedRun | None) -> tuple[str, list[str], int]:

@@ -7,27 +7,23 @@ from collections.abc import Mapping
 from suite.records.baselines import AcceptedRun, Baseline
 from suite.records.record import CellRecord, CheckRecord, Record
 from suite.render import commands, figures
-from suite.render.html.bounds import bounded
 from suite.render.html.chart import Span, strips
-from suite.render.html.environment import macro
+from suite.render.html.environment import bounded, macro
 from suite.render.lead import no_baseline, refusal
 from suite.verdict import Outcome
 
 MAX_STACKS = 20  # cells whose stacks are shown
-COLUMNS = tuple(column for column in figures.COLUMNS if column not in ("time / base", "verdict"))
 
 
 def verdicts(record: Record) -> Mapping[str, object]:
     """Return the content of the section "Verdicts", the gravest cells first; NO BASELINE is one line for all cells."""
     cells = figures.graver_first(record.cells)
     judged = [cell for cell in cells if cell.outcome is not Outcome.NO_BASELINE]
-    wanted = [figures.COLUMNS.index(column) for column in COLUMNS]
-    rows = figures.rows(record, record.cells)
     return {
         "no_baseline": no_baseline(record),
         "verdicts": bounded(map(_verdict, judged), len(judged)),
-        "columns": COLUMNS,
-        "figures": bounded((tuple(row[column] for column in wanted) for row in rows), len(record.cells)),
+        "columns": figures.COLUMNS,
+        "figures": bounded(figures.rows(record, record.cells), len(record.cells)),
         "stacks": [(cell.id, cell.details) for cell in cells if cell.details][:MAX_STACKS],
         "shortened": any(run.shortened for run in record.accuracies),
         "untrained": figures.without_accuracy(record.cells)[:MAX_STACKS],

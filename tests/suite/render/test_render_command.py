@@ -1,9 +1,9 @@
-"""Pages are written again beside their records, by file, by folder or all; what cannot be read costs nothing else."""
+"""Pages are written again next to their records, by file, by folder or all; what cannot be read is left out."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +18,11 @@ from suite.render import pages
 from tests.support import records
 
 KEY = "cpu-2xtest-00000000"
-PAGES = ("report.html", "summary.md")
+PAGES = {"report.html", "summary.md"}
 
 
 def run_of(day: int, **changes: Any) -> Record:
     return records.make(run_id=f"202601{day:02}T000000Z-abc1234", **changes)
-
-
-@pytest.fixture
-def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The report folder of a project with two runs, in which the command is known."""
-    monkeypatch.setitem(__main__.COMMANDS, "render", render_command)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\nscaling_report_dir = 'kept'\n")
-    for day in (1, 2):
-        put(tmp_path / "kept" / KEY / "runs" / run_of(day).run_id, run_of(day))
-    return tmp_path / "kept"
 
 
 def put(folder: Path, record: Record) -> Path:
@@ -42,44 +31,48 @@ def put(folder: Path, record: Record) -> Path:
     return folder
 
 
-def written(reports: Path) -> dict[str, set[str]]:
-    """Which pages lie in which folder."""
-    found = [path for name in (*PAGES, "index.html") for path in reports.rglob(name)]
-    return {
-        folder.name: {path.name for path in found if path.parent == folder}
-        for folder in {path.parent for path in found}
-    }
+@pytest.fixture
+def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the report folder of a project with two runs, in which the command is known."""
+    monkeypatch.setitem(__main__.COMMANDS, "render", render_command)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\nscaling_report_dir = 'kept'\n")
+    for day in (1, 2):
+        put(tmp_path / "kept" / KEY / "runs" / run_of(day).run_id, run_of(day))
+    return tmp_path / "kept"
 
 
-def test_without_arguments_all_of_the_report_folder_is_written(
-    reports: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert __main__.main(["render"]) == 0
-    ids = [run_of(day).run_id for day in (1, 2)]
-    assert written(reports) == {ids[0]: set(PAGES), ids[1]: set(PAGES), KEY: {"index.html"}}
-    assert "render: 2 run(s) written, 0 could not be read" in capsys.readouterr().out
-    assert (reports / KEY / "runs" / ids[0] / "summary.md").read_text().startswith("# Scaling: 2 NO BASELINE")
-    assert f"runs/{ids[0]}/report.html" in (reports / KEY / "index.html").read_text()
+def written(folder: Path) -> dict[str, set[str]]:
+    """Return the pages that are in each folder."""
+    found: dict[str, set[str]] = {}
+    for path in [path for name in (*PAGES, "index.html") for path in folder.rglob(name)]:
+        found.setdefault(path.parent.name, set()).add(path.name)
+    return found
 
 
 @pytest.mark.parametrize(
-    ("name", "runs"),
+    ("name", "days"),
     [
-        (lambda reports: reports, 2),
-        (lambda reports: reports / KEY, 2),
-        (lambda reports: reports / KEY / "runs" / run_of(1).run_id, 1),
-        (lambda reports: reports / KEY / "runs" / run_of(1).run_id / "record.json", 1),
+        (lambda reports: [], (1, 2)),
+        (lambda reports: [reports / KEY], (1, 2)),
+        (lambda reports: [reports / KEY / "runs" / run_of(1).run_id], (1,)),
+        (lambda reports: [reports / KEY / "runs" / run_of(1).run_id / "record.json"], (1,)),
     ],
+    ids=["report folder", "machine", "run", "record"],
 )
-def test_records_are_named_by_file_or_folder(reports: Path, name: Callable[[Path], Path], runs: int) -> None:
-    assert __main__.main(["render", str(name(reports))]) == 0
-    assert len(written(reports)) == runs + 1
+def test_records_are_named_by_file_or_folder(
+    reports: Path, capsys: pytest.CaptureFixture[str], name: Callable[[Path], list[Path]], days: tuple[int, ...]
+) -> None:
+    assert __main__.main(["render", *map(str, name(reports))]) == 0
+    assert f"render: {len(days)} run(s) written, 0 could not be read" in capsys.readouterr().out
+    assert written(reports) == {**{run_of(day).run_id: PAGES for day in days}, KEY: {"index.html"}}
+    assert f"runs/{run_of(1).run_id}/report.html" in (reports / KEY / "index.html").read_text()
 
 
-def test_a_record_apart_has_its_pages_beside_it_and_no_history(reports: Path, tmp_path: Path) -> None:
+def test_a_record_outside_of_a_report_folder_has_no_history(reports: Path, tmp_path: Path) -> None:
     folder = put(tmp_path / "taken-home", run_of(1))
     assert __main__.main(["render", "taken-home"]) == 0
-    assert written(tmp_path) == {folder.name: set(PAGES)}
+    assert written(tmp_path) == {folder.name: PAGES}
 
 
 def test_what_cannot_be_read_is_named_and_the_rest_is_written(
@@ -87,22 +80,15 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_written(
 ) -> None:
     broken = reports / KEY / "runs" / "broken"
     broken.mkdir()
-    (broken / "record.json").write_text("{")
+    for path in (broken / "record.json", reports / KEY / "baseline.json"):
+        path.write_text("{")
     assert __main__.main(["render"]) == 0
     captured = capsys.readouterr()
     assert "render: left out: " in captured.err
+    assert "render: without what was accepted: " in captured.err
     assert "2 run(s) written, 1 could not be read" in captured.out
     assert "broken" in (reports / KEY / "index.html").read_text()
     assert __main__.main(["render", str(broken)]) == 4, "it was asked for by name"
-
-
-def test_a_broken_baseline_is_said_and_pages_are_written_without_it(
-    reports: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (reports / KEY / "baseline.json").write_text("{")
-    assert __main__.main(["render"]) == 0
-    assert "render: without what was accepted: " in capsys.readouterr().err
-    assert len(written(reports)) == 3
 
 
 def test_a_page_that_cannot_be_written_ends_with_one(reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,45 +97,32 @@ def test_a_page_that_cannot_be_written_ends_with_one(reports: Path, capsys: pyte
     assert "cannot be written: Is a directory" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["nowhere"], "nowhere: expected a record.json, or the folder of a run, of a machine, or of reports"),
-        (["--scaling-report-dir", "nowhere"], "nowhere: expected a record.json"),
-    ],
-)
-def test_usage_errors_end_with_four(
-    reports: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+@pytest.mark.parametrize("arguments", [["nowhere"], ["--scaling-report-dir", "nowhere"]])
+def test_an_unknown_place_is_a_usage_error(
+    reports: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
     assert __main__.main(["render", *arguments]) == 4
+    message = "nowhere: expected a record.json, or the folder of a run, of a machine, or of reports"
     assert message in capsys.readouterr().err
 
 
-def test_an_option_of_a_run_is_a_usage_error(reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_option_or_setting_is_a_usage_error(reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="4"):
         __main__.main(["render", "--scaling-budget=60"])
     assert "unrecognized arguments: --scaling-budget=60" in capsys.readouterr().err
-
-
-def test_wrong_settings_end_as_pytest_does(reports: Path) -> None:
     Path("pyproject.toml").write_text("[tool.pytest.ini_options]\nscaling_tolerance = 'none'\n")
     with pytest.raises(SystemExit, match="4"):
         __main__.main(["render"])
 
 
-def test_a_page_written_again_knows_only_what_was_accepted_before_its_run(
-    reports: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_shows_only_what_was_accepted_before_its_run(reports: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     baseline = Baseline(machine_key=KEY)
     for day in (1, 2, 3):
         baseline = baselines.accept(baseline, run_of(day), slower=False)
-    seen: list[Baseline | None] = []
+    seen: list[Baseline] = []
     monkeypatch.setattr(pages.html, "render", lambda record, known: seen.append(known) or "")
     pages.write_run(reports, run_of(2), baseline)
-    pages.write_run(reports, run_of(2), None)
-    assert seen[0] is not None
     assert [run.run_id for run in seen[0].runs] == [run_of(1).run_id]
-    assert seen[1] is None
 
 
 def test_two_hundred_records_would_be_written_in_under_ten_seconds(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from suite.records.baselines import Baseline
 from suite.records.record import LARGEST, Record, read_model
 from suite.render import figures, markdown, terminal
 from suite.render.html import environment, render
-from suite.render.html.bounds import CHARACTERS, FOLDED, SHOWN, bounded
+from suite.render.html.environment import CHARACTERS, FOLDED, SHOWN, bounded
 from suite.render.lead import title
 from tests.support import records
 from tests.support.pages import Page
