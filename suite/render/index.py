@@ -29,7 +29,6 @@ def render(history: History) -> str:
     return page(
         "index.html.j2",
         machine_key=history.machine_key,
-        lead=_lead(history),
         facts=[fact for run in history.runs[-1:] for fact in figures.facts(run.machine, run.environment)],
         runs=[_row(number, run) for number, run in reversed(list(enumerate(history.runs, 1)))],
         history=history,
@@ -40,15 +39,6 @@ def render(history: History) -> str:
         alpha=ALPHA,
         min_runs=MIN_RUNS,
     )
-
-
-def _lead(history: History) -> str:
-    if not history.runs:
-        return "No run of this machine could be read yet."
-    first, last = (history.runs[index].started_utc[:DATE] for index in (0, -1))
-    runs, hosts = plural(len(history.runs), "run"), plural(len({run.machine.host for run in history.runs}), "host")
-    accepted, cells = sum(run.accepted for run in history.runs), plural(len(history.cells), "cell")
-    return f"{runs} from {first} to {last} on {hosts}, {accepted} of them accepted; {cells}."
 
 
 def _row(number: int, run: PastRun) -> dict[str, object]:

@@ -25,7 +25,7 @@ from suite.render.html.scale import Scale
 from suite.verdict.metrics import Bounds
 
 WIDTH, HEIGHT = 360, 230  # a picture is not magnified much, so that its text has about the size of the page's
-LEFT, RIGHT, TOP, BOTTOM = 52, 14, 26, 40
+LEFT, RIGHT, TOP, BOTTOM = 52, 346, 26, 190
 STYLES = 6  # colours, markers and dashes; as many series again are drawn hollow, and more cannot be told apart
 MAX_SERIES = 2 * STYLES
 MAX_NAME = 80  # characters of a series' name
@@ -133,22 +133,19 @@ class Drawn(NamedTuple):
 
 def figure(chart: Chart) -> Markup:
     """Return the chart as a `<figure>` with its legend and a fold with its numbers."""
-    points = [point for series in chart.series for point in series.points]
     x, y = axes(chart)
+    points = [(series, point) for series in chart.series for point in series.points]
+    rows = [_row(chart, series, point) for series, point in points if series.kind != "ideal"]
     content = {
         "chart": chart,
-        "width": WIDTH,
-        "height": HEIGHT,
-        "left": LEFT,
-        "right": WIDTH - RIGHT,
-        "top": TOP,
-        "bottom": HEIGHT - BOTTOM,
+        "size": (WIDTH, HEIGHT),
+        "box": {"left": LEFT, "right": RIGHT, "top": TOP, "bottom": BOTTOM},
         "x_ticks": _ticks(chart.x, x),
         "y_ticks": _ticks(chart.y, y),
         "drawn": draw(chart),
         "marks": [(x(mark.x), mark.label) for mark in chart.marks],
-        "left_out": sum(not _drawable(chart, point) for point in points),
-        "numbers": _numbers(chart)[:MAX_NUMBERS],
+        "left_out": sum(not _drawable(chart, point) for _, point in points),
+        "numbers": rows[:MAX_NUMBERS],
     }
     return Markup(environment().get_template("chart.html.j2").render(content))  # noqa: S704 - the template escapes
 
@@ -159,8 +156,8 @@ def axes(chart: Chart) -> tuple[Scale, Scale]:
     xs = [*(point.x for point in points), *(mark.x for mark in chart.marks), *chart.x.include]
     ys = [value for point in points for value in (point.y, point.low, point.high) if value is not None]
     return (
-        scale.fit(xs, LEFT + 8, WIDTH - RIGHT - 8, log=chart.x.log),
-        scale.fit([*ys, *chart.y.include], HEIGHT - BOTTOM, TOP, log=chart.y.log),
+        scale.fit(xs, LEFT + 8, RIGHT - 8, log=chart.x.log),
+        scale.fit([*ys, *chart.y.include], BOTTOM, TOP, log=chart.y.log),
     )
 
 
@@ -180,7 +177,7 @@ def draw(chart: Chart) -> list[Drawn]:
                 y(point.y),
                 _place(y, point.low),
                 _place(y, point.high),
-                _described(chart, series, point),
+                _words(chart, series, point),
             )
             for point in series.points
             if _drawable(chart, point)
@@ -223,28 +220,19 @@ def _path(places: Iterable[tuple[float, float]]) -> str:
     return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
 
 
-def _described(chart: Chart, series: Series, point: Point) -> str:
+def _words(chart: Chart, series: Series, point: Point) -> str:
     """Return a point in words."""
-    x, y, interval = _texts(chart, point)
-    words = f"{_name(series)}, {chart.x.label} {x}: {y} {interval}".rstrip()
-    return f"{words} ({point.note})" if point.note else words
+    name, x, y, interval, note = _row(chart, series, point)
+    return f"{name}, {chart.x.label} {x}: {y} {interval}".rstrip() + (f" ({note})" if note else "")
 
 
-def _numbers(chart: Chart) -> list[tuple[str, ...]]:
-    """Return the rows of the table: series, x, y, interval, note."""
-    return [
-        (_name(series), *_texts(chart, point), point.note)
-        for series in chart.series
-        if series.kind != "ideal"
-        for point in series.points
-    ]
-
-
-def _texts(chart: Chart, point: Point) -> tuple[str, str, str]:
-    x, y = dict(chart.x.ticks).get(point.x, number(point.x, chart.x.form)), number(point.y, chart.y.form)
-    if point.low is None or point.high is None:
-        return x, y, ""
-    return x, y, f"[{number(point.low, chart.y.form)}, {number(point.high, chart.y.form)}]"
+def _row(chart: Chart, series: Series, point: Point) -> tuple[str, str, str, str, str]:
+    """Return a row of the table: series, x, y, interval, note."""
+    x, form = dict(chart.x.ticks).get(point.x, number(point.x, chart.x.form)), chart.y.form
+    interval = ""
+    if point.low is not None and point.high is not None:
+        interval = f"[{number(point.low, form)}, {number(point.high, form)}]"
+    return _name(series), x, number(point.y, form), interval, point.note
 
 
 class Span(NamedTuple):

@@ -15,8 +15,6 @@ MAX_LINES = 100  # of plan and settings, and of neighbours
 MAX_ROWS = 20  # sessions and workloads in view
 MAX_WINDOWS = 4_000  # of all sessions together
 
-Change = tuple[str, str, str]  # what, before, now
-
 
 def machine(record: Record, accepted: AcceptedRun | None) -> Mapping[str, object]:
     """Return everything about where and how the run was made."""
@@ -45,8 +43,8 @@ def _facts(record: Record) -> Iterable[tuple[str, str]]:
     yield "run", f"{record.run_id}: {len(record.sessions)} sessions in {wall} s, order drawn with seed {seed}"
 
 
-def _compared(record: Record, accepted: AcceptedRun | None) -> tuple[str, list[Change]]:
-    """Return the run that this one is compared with, empty where there is none, and what is known of both."""
+def _compared(record: Record, accepted: AcceptedRun | None) -> tuple[str, list[tuple[str, str, str]]]:
+    """Return the run that this one is compared with, empty where there is none, and of both: what, before, now."""
     own = record.environment
     if record.bases:
         base = record.bases[0]
@@ -62,7 +60,7 @@ def _compared(record: Record, accepted: AcceptedRun | None) -> tuple[str, list[C
     ]
 
 
-def _versions(before: Mapping[str, str], now: Mapping[str, str]) -> list[Change]:
+def _versions(before: Mapping[str, str], now: Mapping[str, str]) -> list[tuple[str, str, str]]:
     return [(name, before.get(name, "-"), now.get(name, "-")) for name in dict.fromkeys([*now, *before])]
 
 
