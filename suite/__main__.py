@@ -12,8 +12,8 @@ from typing import Protocol
 
 from suite.cli import bisect, calibrate, compare, drill, sweep, trace
 from suite.cli import render as render_command
+from suite.cli.command import USAGE_ERROR, Stop
 
-USAGE_ERROR = 4  # as pytest's
 INTERRUPTED = 130  # as a shell's; above 127, so that `git bisect run` stops
 
 
@@ -27,7 +27,11 @@ class Command(Protocol):
         """Declare what the command asks beside pytest's own options."""
 
     def run(self, asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
-        """Do it; the exit status."""
+        """Do it, and return the exit status.
+
+        Raises:
+            Stop: it cannot be done, or not to the end.
+        """
 
 
 COMMANDS: dict[str, Command] = {
@@ -48,12 +52,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command that is named.
+    """Run a command, and return its exit status.
 
     Raises:
-        SystemExit: after --help, and with `USAGE_ERROR`.
+        SystemExit: after --help, and after a usage error that argparse or pytest has printed.
     """
-    # An option of pytest's must not be taken for a short form of ours.
+    # Without abbreviations, so that no option of pytest's passes for a short form of ours.
     parser = _Parser(
         prog="python -m suite", description="What the suite does beside running pytest.", allow_abbrev=False
     )
@@ -68,6 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         commands.choices[asked.command].error(f"unrecognized arguments: {' '.join(pytest_arguments)}")
     try:
         return COMMANDS[asked.command].run(asked, pytest_arguments)
+    except Stop as stop:
+        print(f"{asked.command}: {stop}", file=sys.stderr)
+        return stop.status
     except KeyboardInterrupt:
         return INTERRUPTED
 

@@ -1,7 +1,7 @@
 """`python -m suite bisect`: one commit's verdict as the exit status that `git bisect run` understands.
 
-0 is good and 1 is bad. 125 skips a commit of which nothing can be said: too noisy, does not build, nothing to compare
-with. Anything above 127 ends the bisection. docs/bisect.md shows it at work.
+0 is good and 1 is bad. 125 skips a commit that cannot be judged: too noisy, does not build, nothing to compare with.
+Anything above 127 ends the bisection. docs/bisect.md shows an example.
 """
 
 from __future__ import annotations
@@ -18,10 +18,7 @@ from suite.verdict import Outcome
 
 SUMMARY = "judge the commit that is checked out, for `git bisect run`"
 PYTEST_OPTIONS = True
-GOOD = 0
-BAD = 1
-SKIP = 125
-ABORT = 130
+GOOD, BAD, SKIP, ABORT = 0, 1, 125, 130
 
 _WITHOUT_A_RUN = {
     int(pytest.ExitCode.INTERRUPTED): "a file could not be collected",
@@ -32,11 +29,11 @@ _WITHOUT_A_RUN = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Nothing is asked beside pytest's own options."""
+    """Declare nothing: all options are pytest's."""
 
 
 def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
-    """Measure, and say why on stderr."""
+    """Measure, and say on stderr what git is told and why."""
     ended = gate.run(pytest_arguments, lambda settings: dataclasses.replace(settings, explain=False))
     status, reason = judge(ended.status, ended.run.record if ended.run else None, interrupted=ended.interrupted)
     names = {GOOD: "good", BAD: "bad", SKIP: "skip", ABORT: "stop"}
@@ -45,13 +42,13 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
 
 
 def judge(status: int, record: Record | None, *, interrupted: bool) -> tuple[int, str]:
-    """What `git bisect run` is to do about a commit, and why.
+    """Return what `git bisect run` is to do about a commit, and why.
 
-    A cell that fails decides, whatever became of the others; a commit is good only when all of them pass.
+    One failing cell makes a commit bad, whatever became of the others; a commit is good only when all cells pass.
 
     Args:
-        status: pytest's.
-        record: of the run; None where none began.
+        status: pytest's exit status.
+        record: of the run; None where no run began.
         interrupted: by Ctrl-C.
     """
     if interrupted:
@@ -60,9 +57,9 @@ def judge(status: int, record: Record | None, *, interrupted: bool) -> tuple[int
         return SKIP, _WITHOUT_A_RUN.get(status, f"nothing was measured (pytest's exit status {status})")
     if failed := [f"{cell.id}: {cell.reason}" for cell in record.cells if cell.outcome is Outcome.FAIL]:
         return BAD, "; ".join(failed)
-    open_cells = [
+    undecided = [
         f"{cell.id}: {cell.outcome.value}: {cell.reason}" for cell in record.cells if cell.outcome is not Outcome.PASS
     ]
-    if open_cells or not record.cells:
-        return SKIP, "; ".join(open_cells) or "no cell was measured"
+    if undecided or not record.cells:
+        return SKIP, "; ".join(undecided) or "no cell was measured"
     return GOOD, "; ".join(f"{cell.id}: {cell.reason}" for cell in record.cells)

@@ -1,7 +1,7 @@
-"""`python -m suite calibrate`: this machine against itself, so that a run knows beforehand what it can promise.
+"""`python -m suite calibrate`: measure this machine against itself, so that a run can say beforehand what it finds.
 
 The cells are measured as in any run, with the same code as their base, for a fixed number of sessions in which nothing
-is decided. What it finds is stored with the machine key (`suite.records.calibration`).
+is decided. The result is stored with the machine key (`suite.records.calibration`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 from datetime import UTC
 
 from suite.cli import gate
+from suite.cli.command import Stop, whole_number, writing
 from suite.plan.base import Base
 from suite.plan.cells import arm
 from suite.plan.config import Config
@@ -29,7 +30,7 @@ from suite.verdict import FIRST_LOOK
 SUMMARY = "measure this machine against itself, and store what it can promise"
 PYTEST_OPTIONS = True
 SESSIONS = 12
-# From two sessions an SD is known to within a factor of sixteen: that calibrates nothing.
+# From two sessions an SD is known to within a factor of sixteen, which calibrates nothing.
 MIN_SESSIONS = 3
 COLUMNS = (
     "cell",
@@ -41,14 +42,14 @@ COLUMNS = (
     "of it starts",
     "finds (at worst)",
 )
-HOPELESS = 9.0  # a slowdown to tenfold; nobody needs a gate to see that
+TENFOLD = 9.0  # a slowdown that nobody needs a gate to see: a run that finds no smaller one finds nothing
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what is asked beside pytest's own options."""
+    """Declare the number of sessions."""
     parser.add_argument(
         "--sessions",
-        type=_count,
+        type=whole_number(MIN_SESSIONS),
         default=SESSIONS,
         metavar="N",
         help=f"sessions to measure, at least {MIN_SESSIONS} (default: {SESSIONS})",
@@ -56,35 +57,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
-    """Measure, store, print; the exit status is pytest's, and 1 where nothing could be stored."""
-    sessions: int = asked.sessions
-    ended = gate.run(pytest_arguments, lambda settings: itself(settings, sessions))
+    """Measure, store and print, and return pytest's exit status.
+
+    Raises:
+        Stop: interrupted, or nothing can be stored.
+    """
+    ended = gate.run(pytest_arguments, lambda settings: itself(settings, asked.sessions))
     if ended.run is None:
         return ended.status
     if ended.interrupted:
-        print("calibrate: interrupted; nothing was stored", file=sys.stderr)
-        return ended.status
+        raise Stop("interrupted; nothing was stored", ended.status)
     run = ended.run.observations
     entries = entries_of(run)
     if not entries:
-        print("calibrate: no cell could be measured in two sessions; nothing was stored", file=sys.stderr)
-        return ended.status or 1
+        raise Stop("no cell could be measured in two sessions; nothing was stored", ended.status or 1)
     report_dir = run.plan.config.report_dir
     learned = _learned(run, entries)
-    try:
+    with writing(report_dir, "--scaling-report-dir"):
         path = learned.after(_older(run)).write(report_dir)
-    except OSError as error:
-        print(f"calibrate: {report_dir}: {error.strerror}; choose another --scaling-report-dir", file=sys.stderr)
-        return 1
     print(text(learned, run.plan.config, judging.comparisons(run)), end="")
     print(f"stored: {path}")
-    if sessions < calibration.ENOUGH:
-        print(f"fewer than {calibration.ENOUGH} sessions: no run will lean on it")
+    if asked.sessions < calibration.ENOUGH:
+        print(f"fewer than {calibration.ENOUGH} sessions: no run will use it")
     return ended.status
 
 
 def itself(settings: Config, sessions: int) -> Config:
-    """The settings of a run that compares every cell with itself and decides nothing."""
+    """Return the settings of a run that compares every cell with itself and decides nothing."""
     return dataclasses.replace(
         settings,
         against=Base("self", "the same build"),
@@ -96,10 +95,10 @@ def itself(settings: Config, sessions: int) -> Config:
 
 
 def entries_of(run: Observations) -> tuple[Entry, ...]:
-    """The spread of every cell that was measured in two sessions or more."""
+    """Return the spread of every cell that was measured in two sessions or more."""
     walls = [session.wall_s for session in run.sessions]
     timed = [sum(max(w.duration_ns) for w in session.windows) / 1e9 for session in run.sessions]
-    found = []
+    entries = []
     for cell in run.plan.cells:
         own, base = arm("candidate", cell.trainer, cell), arm("base", cell.trainer, cell)
         spread = calibration.spread_of(
@@ -110,7 +109,7 @@ def entries_of(run: Observations) -> tuple[Entry, ...]:
         )
         if spread is not None:
             workload = run.plan.workload(cell.workload)
-            found.append(
+            entries.append(
                 Entry(
                     trainer=cell.trainer,
                     workload=workload.name,
@@ -120,39 +119,41 @@ def entries_of(run: Observations) -> tuple[Entry, ...]:
                     spread=spread,
                 )
             )
-    return tuple(found)
+    return tuple(entries)
 
 
 def text(learned: Calibration, settings: Config, comparisons: int) -> str:
-    """A table of the spreads and one sentence a cell."""
-    names = [f"{one.trainer} {one.workload} {one.mode} {one.world_size}" for one in learned.entries]
-    expected = [
-        calibration.forecast(one.spread, comparisons, settings.budget_s, settings.tolerance) for one in learned.entries
-    ]
-    spreads = [one.spread for one in learned.entries]
+    """Return a table of the spreads, and a sentence for each cell."""
+    budget_s, rows, sentences = settings.budget_s, [], []
+    for entry in learned.entries:
+        name, spread = f"{entry.trainer} {entry.workload} {entry.mode} {entry.world_size}", entry.spread
+        forecast = calibration.forecast(spread, comparisons, budget_s, settings.tolerance)
+        finds, at_worst = (
+            f"{slowdown:.1%}" if slowdown < TENFOLD else "nothing"
+            for slowdown in (forecast.slowdown, forecast.at_worst)
+        )
+        rows.append(
+            (
+                name,
+                f"{spread.tau:.2%} ({spread.tau_high:.2%})",
+                f"{spread.round_sd:.2%}",
+                f"{spread.session_sd:.2%}",
+                f"{spread.unpaired_sd:.2%}",
+                f"{spread.session_s:.1f}",
+                f"{spread.start_s:.1f}",
+                f"{finds} ({at_worst})",
+            )
+        )
+        sentences.append(f"{name}: {sentence(spread, forecast, budget_s)}")
     screen = Screen(shutil.get_terminal_size().columns)
-    screen.table(COLUMNS, map(_row, names, spreads, expected), left=COLUMNS[:1], whole=COLUMNS)
-    for name, spread, forecast in zip(names, spreads, expected, strict=True):
-        screen.line(f"{name}: {sentence(spread, forecast, settings.budget_s)}")
+    screen.table(COLUMNS, rows, left=COLUMNS[:1], whole=COLUMNS)
+    for line in sentences:
+        screen.line(line)
     return screen.text()
 
 
-def _row(name: str, spread: Spread, expected: Forecast) -> tuple[str, ...]:
-    """One line of the table, in the order of `COLUMNS`."""
-    return (
-        name,
-        f"{spread.tau:.2%} ({spread.tau_high:.2%})",
-        f"{spread.round_sd:.2%}",
-        f"{spread.session_sd:.2%}",
-        f"{spread.unpaired_sd:.2%}",
-        f"{spread.session_s:.1f}",
-        f"{spread.start_s:.1f}",
-        f"{_share(expected.slowdown)} ({_share(expected.at_worst)})",
-    )
-
-
 def sentence(spread: Spread, expected: Forecast, budget_s: float) -> str:
-    """What a run of this budget finds here, and what limits it."""
+    """Say what a run of this budget finds here, and what limits it."""
     if expected.limit == "budget":
         needed = math.ceil(FIRST_LOOK * spread.session_s)
         return (
@@ -165,9 +166,9 @@ def sentence(spread: Spread, expected: Forecast, budget_s: float) -> str:
         "starts": f"starting the processes ({spread.start_s:.1f} of {spread.session_s:.1f} s a session): a larger "
         "budget",
     }
-    found = f"a slowdown of {expected.slowdown:.1%}" if expected.slowdown < HOPELESS else "no slowdown below tenfold"
+    what = f"a slowdown of {expected.slowdown:.1%}" if expected.slowdown < TENFOLD else "no slowdown below tenfold"
     return (
-        f"in {budget_s:.0f} s, {expected.planned} sessions, {found} is found with {calibration.POWER:.0%} probability; "
+        f"in {budget_s:.0f} s, {expected.planned} sessions, {what} is found with {calibration.POWER:.0%} probability; "
         f"what limits it is {causes[expected.limit]}"
     )
 
@@ -193,13 +194,3 @@ def _older(run: Observations) -> Calibration | None:
     except RecordError as error:
         print(f"calibrate: the older calibration is replaced, because it cannot be read: {error}", file=sys.stderr)
         return None
-
-
-def _share(slowdown: float) -> str:
-    return f"{slowdown:.1%}" if slowdown < HOPELESS else "nothing"
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < MIN_SESSIONS:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of sessions, {MIN_SESSIONS} or more")
-    return int(text)

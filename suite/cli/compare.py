@@ -1,15 +1,14 @@
-"""`python -m suite compare FIRST SECOND`: two runs side by side. It informs, and its exit status is no verdict."""
+"""`python -m suite compare FIRST SECOND`: two runs side by side. It informs; its exit status is no verdict."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-import pytest
 from rich.console import Console
 
 from suite.cli import locate
+from suite.cli.command import USAGE_ERROR, Stop
 from suite.records import baselines, calibration, comparison
 from suite.records.comparison import Known
 from suite.records.record import Record, read_model, write_atomically
@@ -20,7 +19,7 @@ PYTEST_OPTIONS = False
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what is asked."""
+    """Declare the two runs and how to show them."""
     for which in ("first", "second"):
         parser.add_argument(
             which, metavar=which.upper(), help="a record.json, a run's folder, or a run's id under the report folder"
@@ -31,30 +30,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
-    """Compare and print; 0, 4 where a run is unknown or cannot be read, 1 where the page cannot be written."""
+    """Compare and print.
+
+    Raises:
+        Stop: a run is unknown or cannot be read (status 4), or the page cannot be written (1).
+    """
     try:
         paths = [locate.record_of(name, asked.scaling_report_dir) for name in (asked.first, asked.second)]
         first, second = (read_model(path, Record) for path in paths)
     except ValueError as error:  # RecordError is one
-        print(f"compare: {error}", file=sys.stderr)
-        return int(pytest.ExitCode.USAGE_ERROR)
-    found = comparison.compare(first, second, _known(paths[1], second))
+        raise Stop(str(error), USAGE_ERROR) from error
+    compared = comparison.compare(first, second, _known(paths[1], second))
     if asked.html is not None:
         try:
-            write_atomically(asked.html, render.to_html(found))
+            write_atomically(asked.html, render.to_html(compared))
         except OSError as error:
-            print(f"compare: {asked.html} cannot be written: {error.strerror}", file=sys.stderr)
-            return 1
+            raise Stop(f"{asked.html} cannot be written: {error.strerror}") from error
     console = Console()
     if asked.markdown:
-        print(render.to_markdown(found))
+        print(render.to_markdown(compared))
     else:
-        print(render.terminal(found, console.width, color=console.is_terminal))
+        print(render.terminal(compared, console.width, color=console.is_terminal))
     return 0
 
 
 def _known(path: Path, record: Record) -> Known:
-    """What the folder of the record's machine tells of how runs differ; what cannot be read is said and left out."""
+    """Return what the folder of the record's machine says about how runs differ."""
     machine = locate.machine_folder(path)
     if machine is None or machine.name != record.machine.key:
         return Known()

@@ -1,7 +1,7 @@
-"""`python -m suite drill`: does the gate turn red? A slowdown and a wrong gradient are planted, and both must be found.
+"""`python -m suite drill`: plant a slowdown and a wrong gradient, and fail unless both turn the gate red.
 
-The real gate runs, in processes of its own. The drill fails when a fault stays unseen, and also when the gate turns red
-for another reason: then nobody knows what it would have said of the fault.
+The real gate runs, in processes of its own. The drill fails when a fault is not found, and also when the gate turns red
+for another reason: it would then not be known what the gate says about the fault.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from suite.cli import gate
-from suite.plan.config import Config
+from suite.cli.command import USAGE_ERROR, Stop, positive
 from suite.records.calibration import path_for
 from suite.records.record import Record, RecordError, read_model
 from suite.render import job_summary
@@ -28,8 +29,8 @@ from suite.verdict import Outcome
 
 SUMMARY = "plant a slowdown and a wrong gradient; fail unless both turn the gate red"
 PYTEST_OPTIONS = True
-SLOWDOWN = 0.25  # five times the tolerance: a gate that this escapes guards nothing
-LEAVING_S = 60.0  # for a run that was interrupted to end its workers
+SLOWDOWN = 0.25  # five times the default tolerance: a gate that misses this is of no use
+LEAVING_S = 60.0  # for an interrupted run to end its workers
 
 PLANTED = """\
 from suite.rank import planting
@@ -39,15 +40,11 @@ Wrong = planting.wrong({trainer!r})
 """
 
 
-class _Stopped(Exception):
-    """A gate ended without an answer; with the drill's exit status and the reason."""
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what is asked beside pytest's own options."""
+    """Declare what is planted, and in which trainer."""
     parser.add_argument(
         "--slowdown",
-        type=_share,
+        type=positive,
         default=SLOWDOWN,
         metavar="SHARE",
         help=f"what is planted at the largest world size, as a share of the step (default: {SLOWDOWN})",
@@ -66,65 +63,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
-    """Run the gates; 0 when every one said what it had to, 1 when one did not, pytest's 4 for a wrong option."""
+    """Run the gates, and return 0 when each of them said what it had to, 1 when one did not.
+
+    Raises:
+        Stop: a gate ended without an answer.
+    """
     trainer = absolute(asked.scaling_trainer)
     common = [*pytest_arguments, "--scaling-mode", asked.scaling_mode]
     settings = gate.settings([*common, f"--scaling-trainer={trainer}", f"--scaling-against={trainer}"])
-    if not isinstance(settings, Config):
-        return settings
     if not settings.world_sizes:
-        print(f"drill: no world size fits {settings.devices}: there is nothing to drill on", file=sys.stderr)
-        return 1
+        raise Stop(f"no world size fits {settings.devices}: there is nothing to drill on")
+    size = settings.world_sizes[-1]
     with tempfile.TemporaryDirectory(prefix="scaling-drill-") as name:
         folder = Path(name)
         planted = folder / "planted.py"
-        source = PLANTED.format(trainer=trainer, slowdown=asked.slowdown, world_size=settings.world_sizes[-1])
-        planted.write_text(source)
-        _lend_calibration(settings.report_dir, folder)
-        try:
-            complaints = slow_gate(f"{planted}:Slow", trainer, settings, common, folder, asked.slowdown)
-            complaints += wrong_gate(f"{planted}:Wrong", common, folder)
-            if asked.unplanted:
-                complaints += same_gate(trainer, settings, common, folder)
-        except _Stopped as stopped:
-            status, reason = stopped.args
-            print(f"drill: {reason}", file=sys.stderr)
-            return int(status)
+        planted.write_text(PLANTED.format(trainer=trainer, slowdown=asked.slowdown, world_size=size))
+        lend_calibration(settings.report_dir, folder)
+        scaling = partial(_scaling, against=trainer, world_size=size, common=common)
+        what = f"a slowdown of {asked.slowdown:.0%} at world size {size}, planted in {trainer}"
+        _say(f"{what}: `-m scaling` must turn red")
+        complaints = judge_slow(*scaling(f"{planted}:Slow", reports=folder / "slow"))
+        _say("a wrong gradient: `-m correctness` must turn red")
+        junit = folder / "wrong.xml"
+        arguments = [*common, f"--scaling-trainer={planted}:Wrong", "--junitxml", str(junit)]
+        status = _pytest(gate.CORRECTNESS, arguments)
+        complaints += judge_wrong(status, failed_checks(junit) if junit.exists() else {})
+        if asked.unplanted:
+            _say(f"nothing planted, {trainer} against itself: `-m scaling` must not turn red")
+            complaints += judge_same(*scaling(trainer, reports=folder / "same"))
     for complaint in complaints:
-        print(f"drill: FAILED: {complaint}")
+        _say(f"FAILED: {complaint}")
     if not complaints:
-        print("drill: passed")
+        _say("passed")
     return 1 if complaints else 0
 
 
-def slow_gate(
-    slow: str, trainer: str, settings: Config, common: Sequence[str], folder: Path, slowdown: float
-) -> list[str]:
-    """Run `-m scaling` on the slowed trainer at the largest world size; what is wrong with the answer."""
-    size = settings.world_sizes[-1]
-    _say(f"a slowdown of {slowdown:.0%} at world size {size}, planted in {trainer}: `-m scaling` must turn red")
-    return judge_slow(*_scaling(slow, trainer, size, common, folder / "slow"))
-
-
-def same_gate(trainer: str, settings: Config, common: Sequence[str], folder: Path) -> list[str]:
-    """Run `-m scaling` on the trainer against itself; what is wrong with the answer."""
-    _say(f"nothing planted, {trainer} against itself: `-m scaling` must not turn red")
-    return judge_same(*_scaling(trainer, trainer, settings.world_sizes[-1], common, folder / "same"))
-
-
-def wrong_gate(wrong: str, common: Sequence[str], folder: Path) -> list[str]:
-    """Run `-m correctness` on the wrong trainer; what is wrong with the answer."""
-    _say("a wrong gradient: `-m correctness` must turn red")
-    junit = folder / "wrong.xml"
-    status = _pytest(gate.CORRECTNESS, [*common, f"--scaling-trainer={wrong}", "--junitxml", str(junit)])
-    return judge_wrong(status, failed_checks(junit) if junit.exists() else {})
-
-
 def judge_slow(status: int, record: Record | None) -> list[str]:
-    """Whether a slowed trainer turned the gate red because of its time.
+    """Return what is wrong unless a slowed trainer turned the gate red because of its time.
 
     Args:
-        status: pytest's.
+        status: pytest's exit status.
         record: of the run; None where none was written.
     """
     what = "the planted slowdown"
@@ -145,7 +123,7 @@ def judge_slow(status: int, record: Record | None) -> list[str]:
 
 
 def judge_same(status: int, record: Record | None) -> list[str]:
-    """Whether a trainer that was compared with itself stayed free of red; too noisy to say is allowed."""
+    """Return what is wrong if a trainer that was compared with itself turned the gate red; INCONCLUSIVE is allowed."""
     what = "the same build"
     if record is None or not record.cells:
         return [f"{what}: nothing was measured (pytest's exit status {status})"]
@@ -157,50 +135,58 @@ def judge_same(status: int, record: Record | None) -> list[str]:
 
 
 def judge_wrong(status: int, checks: dict[str, str | None]) -> list[str]:
-    """Whether a wrong gradient turned the gate red because of the gradient.
+    """Return what is wrong unless a wrong gradient turned the gate red because of the gradient.
 
-    One device alone is right, so a trainer that fails there too is broken in another way.
+    On one device nothing is planted, so a trainer that fails there too is broken in another way.
 
     Args:
-        status: pytest's.
+        status: pytest's exit status.
         checks: by name, the message of each that failed, None for one that passed.
     """
     what = "the planted wrong gradient"
     if "gradient" not in checks or "identity" not in checks:
         return [f"{what}: the checks did not run (pytest's exit status {status})"]
-    found, alone = checks["gradient"], checks["identity"]
+    message, alone = checks["gradient"], checks["identity"]
     if alone is not None:
         return [f"{what}: check 'identity' failed too, where nothing was planted: {alone}"]
-    if found is None:
+    if message is None:
         return [f"{what}: check 'gradient' stayed green"]
-    if "the gradient of" not in found and "is off that of the same trainer" not in found:
-        return [f"{what}: check 'gradient' is red for another reason: {found}"]
+    if "the gradient of" not in message and "is off that of the same trainer" not in message:
+        return [f"{what}: check 'gradient' is red for another reason: {message}"]
     if status != pytest.ExitCode.TESTS_FAILED:
         return [f"{what}: check 'gradient' failed, and pytest's exit status is {status} instead of 1"]
     return []
 
 
 def failed_checks(junit: Path) -> dict[str, str | None]:
-    """The checks of one trainer from a JUnit file: the first line of a failure's message, None where it passed."""
-    found: dict[str, str | None] = {}
+    """Return each check of a JUnit file with the first line of its failure's message; None where it passed."""
+    checks: dict[str, str | None] = {}
     for case in ElementTree.parse(junit).iter("testcase"):  # noqa: S314 - our own process has just written it
         name = case.get("name", "").rpartition("-")[2].removesuffix("]")
-        failure = case.find("failure")
-        if failure is None:
-            failure = case.find("error")
-        found[name] = None if failure is None else (failure.get("message") or "failed").splitlines()[0]
-    return found
+        failures = [*case.iter("failure"), *case.iter("error")]
+        checks[name] = (failures[0].get("message") or "failed").splitlines()[0] if failures else None
+    return checks
 
 
 def absolute(spec: str) -> str:
-    """A trainer's name as it is found from another folder."""
+    """Return a trainer's name in a form that is valid in any folder."""
     source, colon, name = spec.rpartition(":")
     return f"{Path(source).resolve()}{colon}{name}" if source.endswith(".py") else spec
 
 
+def lend_calibration(report_dir: Path, folder: Path) -> None:
+    """Copy what the machine's runs know of it to where the drill's runs look for it."""
+    for path in report_dir.glob("*/calibration.json"):
+        for reports in ("slow", "same"):
+            lent = path_for(folder / reports, path.parent.name)
+            lent.parent.mkdir(parents=True)
+            shutil.copyfile(path, lent)
+
+
 def _scaling(
-    trainer: str, against: str, world_size: int, common: Sequence[str], reports: Path
+    trainer: str, *, against: str, world_size: int, common: Sequence[str], reports: Path
 ) -> tuple[int, Record | None]:
+    """Run `-m scaling` on a trainer against another; return pytest's exit status and the record."""
     # The drill's own options come last and win; its records are no part of the machine's history.
     own = [f"--scaling-trainer={trainer}", f"--scaling-against=trainer:{against}"]
     own += [f"--scaling-world-sizes={world_size}", f"--scaling-report-dir={reports}"]
@@ -209,49 +195,30 @@ def _scaling(
     try:
         return status, read_model(path, Record) if path else None
     except RecordError as error:
-        raise _Stopped(1, str(error)) from error
+        raise Stop(str(error)) from error
 
 
 def _pytest(gate_arguments: Sequence[str], arguments: Sequence[str]) -> int:
-    """Run pytest in a process of its own.
+    """Run pytest in a process of its own and return its exit status.
 
     Raises:
-        _Stopped: an option is wrong, or it was interrupted.
+        Stop: an option is wrong.
     """
     command = [sys.executable, "-m", "pytest", *gate_arguments, *arguments]
-    # A planted fault is no news for the page of a job.
+    # A planted fault must not appear in the summary of a CI job.
     environment = {name: value for name, value in os.environ.items() if name != job_summary.VARIABLE}
     with subprocess.Popen(command, env=environment) as process:
         try:
             status = process.wait()  # no deadline here: the gate has a budget, and each of its waits a deadline
-        except KeyboardInterrupt:  # a terminal tells it as well; it ends its workers and keeps its record
+        except KeyboardInterrupt:  # the terminal interrupts pytest too, which ends its workers and keeps its record
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(LEAVING_S)
             process.kill()
             raise
     if status == pytest.ExitCode.USAGE_ERROR:
-        raise _Stopped(status, "pytest refused its options")
+        raise Stop("pytest refused its options", USAGE_ERROR)
     return status
-
-
-def _lend_calibration(report_dir: Path, folder: Path) -> None:
-    """Let the drill's runs know what the machine's own runs know of it."""
-    for path in report_dir.glob("*/calibration.json"):
-        for reports in ("slow", "same"):
-            lent = path_for(folder / reports, path.parent.name)
-            lent.parent.mkdir(parents=True)
-            shutil.copyfile(path, lent)
 
 
 def _say(line: str) -> None:
     print(f"drill: {line}", flush=True)
-
-
-def _share(text: str) -> float:
-    try:
-        share = float(text)
-    except ValueError:
-        share = 0.0
-    if not 0 < share < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a share of the step's time above 0, such as 0.25")
-    return share

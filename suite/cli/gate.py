@@ -1,16 +1,20 @@
-"""How the commands run the gate that `pytest -m scaling` is: in this process, with what came of it in hand."""
+"""How the commands run the gate that `pytest -m scaling` is: pytest in this process, and what it read or measured."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pytest
 
 from suite import options
+from suite.plan.cells import Cell
 from suite.plan.config import Config
-from suite.plugin import CONFIG, RUN
+from suite.plugin import CONFIG, RUN, MissingDevices
 from suite.run.execute import RunResult
+from suite.run.observations import Observations
+from suite.run.plan import plan_here
 
 # Named as modules, so that they are found from a clone and from any project that only has them installed.
 SCALING = ("-p", "suite.plugin", "--pyargs", "suite.benchmarks.test_scaling", "-m", "scaling")
@@ -18,21 +22,28 @@ CORRECTNESS = ("-p", "suite.plugin", "--pyargs", "suite.checks", "-m", "correctn
 
 # The plugin is in this process already, which pytest warns of; it has no asserts to be rewritten.
 _LOADED = ("-W", "ignore:Module already imported so cannot be rewritten:pytest.PytestAssertRewriteWarning")
+# Where nothing runs, pytest has only errors to show, which it prints even so.
+_SILENT = ("-qq", "--disable-warnings")
 
 
 @dataclass
 class Ended:
-    """What came of a run of pytest.
+    """What came of pytest.
 
     Attributes:
         status: pytest's exit status.
+        settings: of the run; None where pytest did not get as far.
+        cells: that were selected, in pytest's order, where only the selection was wanted; empty where none was, or
+            requested devices are missing.
         run: the run behind the cells; None where none began.
         interrupted: by Ctrl-C. Pytest's status is the same for a file that cannot be collected.
     """
 
-    status: int
-    run: RunResult | None
-    interrupted: bool
+    status: int = 0
+    settings: Config | None = None
+    cells: tuple[Cell, ...] = ()
+    run: RunResult | None = None
+    interrupted: bool = False
 
 
 def run(arguments: Sequence[str], change: Callable[[Config], Config] = lambda settings: settings) -> Ended:
@@ -40,41 +51,72 @@ def run(arguments: Sequence[str], change: Callable[[Config], Config] = lambda se
 
     Args:
         arguments: added to `SCALING`, which they may override.
-        change: is given the settings when all options are read; what it returns holds.
+        change: called with the settings when all options are read; the run uses what it returns.
     """
-    watch = _Watch(change)
-    status = pytest.main([*SCALING, *_LOADED, *arguments], plugins=[watch])
-    return Ended(int(status), watch.run, watch.interrupted)
+    return _ended(arguments, _Hooks(change, only_collect=False))
 
 
-def settings(arguments: Sequence[str]) -> Config | int:
-    """The settings that pytest would have, without collecting or measuring; its exit status where they are wrong."""
-    asking = _Asking()
-    status = pytest.main([*SCALING, *_LOADED, *arguments], plugins=[asking])
-    return int(status) if asking.settings is None else asking.settings
+def settings(arguments: Sequence[str]) -> Config:
+    """Return the settings that pytest would have, without collecting or measuring.
+
+    Raises:
+        SystemExit: the settings are wrong. Pytest has printed why; the status is pytest's.
+    """
+    reader = _Reader()
+    status = pytest.main([*SCALING, *_LOADED, *arguments], plugins=[reader])
+    if reader.settings is None:
+        raise SystemExit(int(status))
+    return reader.settings
 
 
-class _Watch:
-    def __init__(self, change: Callable[[Config], Config]) -> None:
-        self.run: RunResult | None = None
-        self.interrupted = False
-        self._change = change
+def select(arguments: Sequence[str]) -> Ended:
+    """Collect as `pytest -m scaling` would, in this process, and run nothing.
+
+    Args:
+        arguments: added to `SCALING`, which they may override.
+    """
+    return _ended([*_SILENT, *arguments], _Hooks(lambda settings: settings, only_collect=True))
+
+
+def without_base(settings: Config, cells: Sequence[Cell]) -> Observations:
+    """Return a run of these cells that compares with nothing, for commands that judge nothing."""
+    return Observations(plan_here(dataclasses.replace(settings, against=None), cells))
+
+
+def _ended(arguments: Sequence[str], hooks: _Hooks) -> Ended:
+    hooks.ended.status = int(pytest.main([*SCALING, *_LOADED, *arguments], plugins=[hooks]))
+    return hooks.ended
+
+
+class _Hooks:
+    def __init__(self, change: Callable[[Config], Config], *, only_collect: bool) -> None:
+        self.ended = Ended()
+        self._change, self._only_collect = change, only_collect
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self, config: pytest.Config) -> None:
-        config.stash[CONFIG] = self._change(config.stash[CONFIG])
+        self.ended.settings = config.stash[CONFIG] = self._change(config.stash[CONFIG])
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        """Run nothing where only the selection is wanted, except the item that says which devices are missing."""
+        missing = any(isinstance(item, MissingDevices) for item in session.items)
+        if not self._only_collect or session.testsfailed or missing:
+            return None  # pytest goes on, and reports what could not be collected
+        parameters = [item.callspec.params for item in session.items if hasattr(item, "callspec")]
+        self.ended.cells = tuple(each["scaling_cell"] for each in parameters if "scaling_cell" in each)
+        return True
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        # Errors while collecting come here too, as a subclass, and so does pytest.exit().
-        self.interrupted = excinfo.type is KeyboardInterrupt
+        # Called for errors while collecting, as a subclass, and for pytest.exit() too.
+        self.ended.interrupted = excinfo.type is KeyboardInterrupt
 
     def pytest_unconfigure(self, config: pytest.Config) -> None:
-        self.run = config.stash.get(RUN, None)
+        self.ended.run = config.stash.get(RUN, None)
 
 
-class _Asking:
-    def __init__(self) -> None:
-        self.settings: Config | None = None
+class _Reader:
+    settings: Config | None = None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_cmdline_main(self, config: pytest.Config) -> int:

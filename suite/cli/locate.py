@@ -1,4 +1,4 @@
-"""Which records somebody means: by file, by folder, or by a run's id under the report folder; what lies beside them."""
+"""Find the records that a command's arguments name, by file, folder or run id, and what is kept in the same folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from suite.cli import gate
-from suite.plan.config import Config
 from suite.records.record import RecordError
 
 Known = TypeVar("Known")
@@ -20,27 +19,24 @@ _LAYOUTS = (RECORD, f"runs/*/{RECORD}", f"*/runs/*/{RECORD}")
 
 
 def add_report_dir(parser: argparse.ArgumentParser) -> None:
-    """Declare the one option of pytest's that counts where nothing is measured."""
+    """Declare the one option of pytest's that matters where nothing is measured."""
     parser.add_argument("--scaling-report-dir", metavar="DIR", help="the report folder (default: as pytest's)")
 
 
 def report_dir(option: str | None) -> Path:
-    """The report folder that pytest would use.
+    """Return the report folder that pytest would use.
 
     Args:
-        option: what `--scaling-report-dir` says; None asks the project's ini file.
+        option: the value of `--scaling-report-dir`; None asks the project's ini file.
 
     Raises:
-        SystemExit: the project's settings are wrong, which pytest has said by then; with its exit status.
+        SystemExit: the project's settings are wrong, as pytest has printed; with its exit status.
     """
-    settings = gate.settings([] if option is None else [f"--scaling-report-dir={option}"])
-    if not isinstance(settings, Config):
-        raise SystemExit(settings)
-    return settings.report_dir
+    return gate.settings([] if option is None else [f"--scaling-report-dir={option}"]).report_dir
 
 
 def records(place: Path) -> list[Path]:
-    """The record at a place, or those under it: of a run's folder, a machine's or a report folder; in order.
+    """Return the record at a place, or those under it: of a run's folder, a machine's or a report folder; in order.
 
     Raises:
         ValueError: there is none.
@@ -48,17 +44,17 @@ def records(place: Path) -> list[Path]:
     if place.is_file():
         return [place]
     for layout in _LAYOUTS:
-        if found := sorted(place.glob(layout)):
-            return found
+        if paths := sorted(place.glob(layout)):
+            return paths
     raise ValueError(f"{place}: expected a {RECORD}, or the folder of a run, of a machine, or of reports that has one")
 
 
 def record_of(name: str, option: str | None) -> Path:
-    """The one record that is meant by a file, a run's folder, or a run's id.
+    """Return the one record that a file, a run's folder or a run's id names.
 
     Args:
         name: the file, folder or id.
-        option: as `report_dir` takes it; asked only where `name` is neither.
+        option: as `report_dir` takes it; used only where `name` is neither file nor folder.
 
     Raises:
         ValueError: there is none, or an id is that of runs on several machines.
@@ -70,28 +66,28 @@ def record_of(name: str, option: str | None) -> Path:
     if (place / RECORD).is_file():
         return place / RECORD
     reports = report_dir(option)
-    found = sorted(path for path in reports.glob(f"*/runs/*/{RECORD}") if path.parent.name == name)
-    if len(found) == 1:
-        return found[0]
-    if found:
-        machines = ", ".join(path.parts[-4] for path in found)
+    paths = sorted(path for path in reports.glob(f"*/runs/*/{RECORD}") if path.parent.name == name)
+    if len(paths) == 1:
+        return paths[0]
+    if paths:
+        machines = ", ".join(path.parts[-4] for path in paths)
         raise ValueError(f"run {name!r} was measured on {machines}: name the folder of one")
     raise ValueError(f"{name!r}: neither a {RECORD}, nor a run's folder, nor the id of a run under {reports}")
 
 
 def machine_folder(record: Path) -> Path | None:
-    """The folder of the machine that a record lies under; None for one that was taken elsewhere."""
+    """Return the folder of the machine that a record is kept under; None for a record that is kept elsewhere."""
     run = record.resolve().parent
     return run.parent.parent if run.parent.name == "runs" else None
 
 
 def known_of(machine: Path, read: Callable[[Path, str], Known | None], without: str) -> Known | None:
-    """What a machine's folder keeps beside its records; what cannot be read is said, and left out.
+    """Return what a machine's folder keeps apart from its records; None, and a line on stderr, where it is unreadable.
 
     Args:
         machine: the folder, named by the machine's key.
-        read: of a report folder and a key.
-        without: said before the reason.
+        read: takes a report folder and a key.
+        without: the beginning of that line, before the reason.
     """
     try:
         return read(machine.parent, machine.name)

@@ -1,4 +1,4 @@
-"""`python -m suite render`: the pages of runs that are over, written again from their records.
+"""`python -m suite render`: write the pages of past runs again, from their records.
 
 For records that came from another machine's job, for pages that were not kept, and after an update of this suite.
 """
@@ -10,9 +10,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-import pytest
-
 from suite.cli import locate
+from suite.cli.command import USAGE_ERROR, Stop
 from suite.records import baselines
 from suite.records.baselines import Baseline
 from suite.records.record import Record, RecordError, read_model
@@ -23,7 +22,7 @@ PYTEST_OPTIONS = False
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what is asked."""
+    """Declare which records to render."""
     parser.add_argument(
         "records",
         nargs="*",
@@ -35,28 +34,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
-    """Write the pages; 0, 4 where what was named cannot be read, 1 where a page cannot be written."""
-    places: list[Path] = asked.records
+    """Write the pages, and return 4 where a record that was named cannot be read.
+
+    Raises:
+        Stop: no record is where one was named (status 4), or a page cannot be written (1).
+    """
     try:
-        found = [path for place in places or [_reports(asked)] for path in locate.records(place)]
+        places = asked.records or [locate.report_dir(asked.scaling_report_dir)]
+        paths = [path for place in places for path in locate.records(place)]
     except ValueError as error:
-        print(f"render: {error}", file=sys.stderr)
-        return int(pytest.ExitCode.USAGE_ERROR)
+        raise Stop(str(error), USAGE_ERROR) from error
     try:
-        written, unread = _write(dict.fromkeys(found))
+        written, unread = _write(dict.fromkeys(paths))
     except OSError as error:
-        print(f"render: {error.filename or 'a page'} cannot be written: {error.strerror}", file=sys.stderr)
-        return 1
+        raise Stop(f"{error.filename or 'a page'} cannot be written: {error.strerror}") from error
     print(f"render: {written} run(s) written, {unread} could not be read")
-    return int(pytest.ExitCode.USAGE_ERROR) if unread and places else 0
-
-
-def _reports(asked: argparse.Namespace) -> Path:
-    return locate.report_dir(asked.scaling_report_dir)
+    return USAGE_ERROR if unread and asked.records else 0
 
 
 def _write(records: Iterable[Path]) -> tuple[int, int]:
-    """Write the pages of these records and of their machines; how many were, and how many cannot be read."""
+    """Write the pages of these records and of their machines; return how many were written and how many unreadable."""
     accepted: dict[Path, Baseline | None] = {}
     written = unread = 0
     for path in records:

@@ -1,7 +1,7 @@
 """`python -m suite trace`: what a few steps of the selected cells do, operator by operator, for a trace viewer.
 
-Nothing is judged and no record is written: a step that is traced takes longer. Each cell has processes of its own, one
-cell at a time, warmed up as for a measurement; every rank writes its own file. docs/trace.md reads one.
+Nothing is judged and no record is written, because a traced step takes longer. Each cell has processes of its own, one
+cell at a time, warmed up as for a measurement; every rank writes its own file. docs/trace.md explains them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from suite.base.sides import Sides
-from suite.cli.selection import select
+from suite.cli import gate
+from suite.cli.command import Stop, whole_number, writing
 from suite.plan.cells import Arm, Cell
 from suite.plan.config import Config
 from suite.processes.failure import WorkerFailure
@@ -30,7 +31,6 @@ from suite.processes.pool import Pool
 from suite.render.screen import Screen
 from suite.run import preparing
 from suite.run.observations import Observations
-from suite.run.plan import plan_here
 from suite.run.session import FIRST_STEP_TIMEOUT_S, processes
 
 SUMMARY = "trace a few steps of each cell with torch.profiler, for Perfetto or chrome://tracing"
@@ -42,7 +42,7 @@ STEP_TIMEOUT_S = 30.0  # a step, its recording, and its share of writing the fil
 
 
 class Operator(NamedTuple):
-    """One operator's share of a step, all ranks and threads together; times without what it calls."""
+    """One operator's share of a step, all ranks and threads together; times without the operators that it calls."""
 
     name: str
     calls: float
@@ -51,32 +51,38 @@ class Operator(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what is asked beside pytest's own options."""
+    """Declare the numbers of steps."""
     for name, default, what in (("steps", STEPS, "steps to trace"), ("warm-up", WARM_UP, "steps before them")):
         parser.add_argument(
-            f"--{name}", type=_count, default=default, metavar="N", help=f"{what}, at least 1 (default: {default})"
+            f"--{name}",
+            type=whole_number(),
+            default=default,
+            metavar="N",
+            help=f"{what}, at least 1 (default: {default})",
         )
 
 
 def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
-    """Trace the selected cells; 0 when all were traced, 1 when one was not, pytest's status where none is selected."""
-    selected = select(pytest_arguments)
+    """Trace the selected cells, and return 0 when all were traced, 1 when one was not.
+
+    Raises:
+        Stop: no cell is selected, with pytest's status, or the folder cannot be made.
+    """
+    selected = gate.select(pytest_arguments)
     if selected.settings is None or not selected.cells:
         if selected.status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-            print("trace: no cell was selected", file=sys.stderr)
-        return selected.status or pytest.ExitCode.NO_TESTS_COLLECTED
+            raise Stop("no cell was selected", selected.status or pytest.ExitCode.NO_TESTS_COLLECTED)
+        return selected.status
     measurement = _measurement(selected.settings, selected.cells)
-    plan = measurement.plan
-    folder = plan.config.report_dir.resolve() / plan.machine.key / "traces" / plan.run_id
-    try:
+    folder = (
+        measurement.plan.config.report_dir.resolve() / measurement.plan.machine.key / "traces" / measurement.plan.run_id
+    )
+    with writing(folder, "--scaling-report-dir"):
         folder.mkdir(parents=True)
-    except OSError as error:
-        print(f"trace: {folder}: {error.strerror}; choose another --scaling-report-dir", file=sys.stderr)
-        return 1
     try:
         traced, cells = _trace_all(measurement, folder, asked.warm_up, asked.steps), len(selected.cells)
     finally:
-        with contextlib.suppress(OSError):  # stays where there is a trace in it
+        with contextlib.suppress(OSError):  # a folder with a trace in it is kept
             folder.rmdir()
     if traced:
         print(f"traces of {traced} of {cells} cell(s), a file a rank: {os.path.relpath(folder)}")
@@ -85,7 +91,7 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
 
 
 def operators(answers: Sequence[Mapping[str, Any]], steps: int) -> list[Operator]:
-    """The operators that took time, most self time first: on the GPU where there was one, on the CPU otherwise.
+    """Return the operators that took time, most self time first: on the GPU if there was one, else on the CPU.
 
     Args:
         answers: of `suite.rank.profiling.trace`, one a rank.
@@ -96,17 +102,17 @@ def operators(answers: Sequence[Mapping[str, Any]], steps: int) -> list[Operator
         for operator in answer["operators"]:
             counts = {key: value for key, value in operator.items() if key != "name"}
             sums.setdefault(operator["name"], Counter()).update(counts)
-    found = [
+    ran = [
         Operator(name, total["calls"] / steps, total["self_cpu_us"] / steps / 1e3, total["self_cuda_us"] / steps / 1e3)
         for name, total in sums.items()
+        if total["self_cpu_us"] > 0 or total["self_cuda_us"] > 0
     ]
-    on_cuda = any(operator.cuda_ms > 0 for operator in found)
-    found.sort(key=lambda operator: operator.cuda_ms if on_cuda else operator.cpu_ms, reverse=True)
-    return [operator for operator in found if operator.cpu_ms > 0 or operator.cuda_ms > 0]
+    on_cuda = any(operator.cuda_ms > 0 for operator in ran)
+    return sorted(ran, key=lambda operator: operator.cuda_ms if on_cuda else operator.cpu_ms, reverse=True)
 
 
 def parts(answers: Sequence[Mapping[str, Any]], steps: int) -> str:
-    """How long a traced step took, and its parts on the host: the mean over ranks, the slowest rank for the whole."""
+    """Say how long a traced step took on the slowest rank, and its parts on the host, as means over ranks."""
     whole_ms = max(answer["duration_ns"] for answer in answers) / steps / 1e6
     means = {
         name: sum(answer["parts"][name] for answer in answers) / len(answers) / steps / 1e3
@@ -116,42 +122,40 @@ def parts(answers: Sequence[Mapping[str, Any]], steps: int) -> str:
     return f"{whole_ms:.1f} ms a step while traced ({split})"
 
 
-def table(found: Sequence[Operator], width: int) -> str:
-    """The first operators, as they are printed in a terminal of `width` columns."""
-    on_cuda = any(operator.cuda_ms > 0 for operator in found)
+def table(ran: Sequence[Operator], width: int) -> str:
+    """Return the first operators as a table for a terminal of `width` columns."""
     name = "operator, all ranks together"
     columns = ["self CPU, ms a step", "calls a step", name]
-    rows = [[f"{operator.cpu_ms:.3f}", f"{operator.calls:g}", operator.name] for operator in found[:OPERATORS]]
-    if on_cuda:
+    rows = [[f"{operator.cpu_ms:.3f}", f"{operator.calls:g}", operator.name] for operator in ran[:OPERATORS]]
+    if any(operator.cuda_ms > 0 for operator in ran):
         columns.insert(0, "self CUDA, ms a step")
-        for row, operator in zip(rows, found, strict=False):
-            row.insert(0, f"{operator.cuda_ms:.3f}")
+        rows = [[f"{operator.cuda_ms:.3f}", *row] for operator, row in zip(ran, rows, strict=False)]
     screen = Screen(width)
     screen.table(columns, rows, left=[name])
     return screen.text()
 
 
 def file_names(cells: Iterable[Cell]) -> list[str]:
-    """A name for each cell's files: its id, in letters that a file system takes, and numbered where it is taken."""
+    """Return a name for each cell's files: its id in letters that a file system accepts, numbered where it repeats."""
     names: list[str] = []
+    seen: Counter[str] = Counter()
     for cell in cells:
         plain = re.sub(r"[^\w.-]+", "_", cell.id).lstrip(".")
-        number = sum(1 for name in names if name == plain or re.fullmatch(rf"{re.escape(plain)}_\d+", name))
-        names.append(plain if not number else f"{plain}_{number + 1}")
+        seen[plain] += 1
+        names.append(plain if seen[plain] == 1 else f"{plain}_{seen[plain]}")
     return names
 
 
 def _measurement(settings: Config, cells: Sequence[Cell]) -> Observations:
-    """A run of these cells that compares with nothing and trains nothing."""
+    """Return a run of these cells that compares with nothing and trains nothing."""
     if settings.against is not None:
         print("trace: --scaling-against is left out: the candidate alone is traced", file=sys.stderr)
     untrained = tuple(workload.model_copy(update={"accuracy": None}) for workload in settings.workloads)
-    changed = dataclasses.replace(settings, against=None, workloads=untrained)
-    return Observations(plan_here(changed, cells))
+    return gate.without_base(dataclasses.replace(settings, workloads=untrained), cells)
 
 
 def _trace_all(run: Observations, folder: Path, warm_up: int, steps: int) -> int:
-    """Trace every cell, one after the other; how many could be."""
+    """Trace every cell, one after the other; return how many could be traced."""
     sharing: dict[Arm, list[Cell]] = {}  # on one device strong and weak are the same step
     for cell in run.plan.cells:
         sharing.setdefault(run.plan.own(cell), []).append(cell)
@@ -174,7 +178,7 @@ def _trace_all(run: Observations, folder: Path, warm_up: int, steps: int) -> int
 
 
 def _trace(pool: Pool, run: Observations, arm: Arm, path: str, warm_up: int, steps: int) -> list[dict[str, Any]]:
-    """What every rank says of its trace.
+    """Return every rank's answer about its trace.
 
     Raises:
         WorkerFailure: the arm cannot be traced, and its processes have ended.
@@ -192,9 +196,3 @@ def _trace(pool: Pool, run: Observations, arm: Arm, path: str, warm_up: int, ste
 
 def _say(line: str) -> None:
     print(f"trace: {line}", flush=True)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of steps, 1 or more")
-    return int(text)

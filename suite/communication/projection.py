@@ -1,32 +1,58 @@
-"""What scaling is to be expected: at the world sizes that were measured, and at those nobody has. Pure.
+"""What scaling to expect: at the world sizes that were measured, and at larger ones. Pure: no torch, no pytest.
 
-Compute is the measured waterfall without its exchange; the exchange is a ring's all_reduce of the gradient's bytes at
-the alpha and beta of the run's own sweep (`suite.communication.scaling_model`). Where k was measured the two stand
-beside the measured efficiency, as a test of the model; beyond, the same is carried on, and that is a projection: it
-says what follows from the assumptions that come with it, not what a larger machine does.
+A step is compute and exchange. Compute comes from the bars of a measured waterfall without its exchange, the exchange
+from the alpha and beta of the run's own sweep: a ring's all_reduce sends 2 (k - 1) messages of a k-th of the bytes.
+Where k was measured, the expected efficiency is shown next to the measured one, as a test of the model. Beyond, the
+same formulas give a projection: what follows from the assumptions that come with it, not what a larger machine does.
 
-Trainers that drive all devices from one process have an exchange that no sweep of torch.distributed describes. What
-their process does in turn is projected from the waterfall alone, and nothing independent stands beside it where k was
-measured. docs/communication.md derives the formulas and has the error bars' meaning.
+No sweep of torch.distributed describes the exchange of a trainer that drives all devices from one process. What such a
+process does device by device is projected from the waterfall alone, so nothing independent tests it where k was
+measured. docs/communication.md derives the formulas. They are evaluated at the estimates: only the exchange has an
+interval, that of alpha and beta.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from suite.communication.alpha_beta import BYTES_PER_GB, Line
-from suite.communication.scaling_model import EXCHANGE, Expectation, StepModel
+from suite.communication.alpha_beta import BYTES_PER_GB
 from suite.plan import cells
 from suite.plan.cells import Cell
-from suite.records.record import ArmRecord, CellRecord, CollectiveRecord, IntervalRecord, Record, WaterfallRecord
+from suite.records.record import ArmRecord, CellRecord, CollectiveRecord, Record
 from suite.verdict.metrics import Interval
 
 WORLD_SIZES = (4, 8, 16, 32, 64)  # the documents' three, and beyond
 BACKENDS = ("nccl", "gloo")  # what the processes of a trainer talk through
-MOST = 100  # trainers, workloads and modes of a record, and sweeps: a record from elsewhere may have ten thousand
-NO_TIMES = "the record's figures are no times that a step could have"
+MOST_SWEEPS = 100  # a record from elsewhere may have any number of sweeps
+# Bars that grow with the work on a device; all others stay as they are, however many devices.
+PROPORTIONAL = frozenset(("contention", "imbalance", "feed"))
+SMALL_BATCH, EXCHANGE = ("small batch",), ("exchange",)
+SERIAL = ("overhead", *EXCHANGE)  # what one process that drives all devices does in turn
+NO_MEASUREMENT = "A projection from {} devices, not a measurement. It is only as good as the assumptions below."
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """One world size.
+
+    Attributes:
+        world_size: k.
+        batch: samples on a device.
+        exchange_s: an all_reduce of the gradients, whether or not anything hides it; with the interval of alpha and
+            beta, which is over the sweep's rounds.
+        step_s: a step.
+        efficiency: E_k.
+        measured: E_k where it was measured.
+    """
+
+    world_size: int
+    batch: int
+    exchange_s: Interval
+    step_s: float
+    efficiency: float
+    measured: Interval | None = None
 
 
 @dataclass(frozen=True)
@@ -35,13 +61,10 @@ class Projection:
 
     Attributes:
         trainer, workload, mode: as in its cells.
-        reason: why there is nothing else; empty where there is.
-        algorithm: whose alpha and beta they are; empty where one process drives all devices.
-        gradient_bytes: of one replica.
-        misfit: the largest factor by which the line and the ring's terms miss what was swept.
-        expected: at the world sizes that were measured: the measured compute, and an exchange that nothing hides; none
+        reason: what is missing, where nothing can be projected; otherwise empty.
+        expected: at the world sizes that were measured: the measured compute, and an exchange that nothing hides; empty
             where one process drives all devices.
-        projected: at world sizes that were not measured, from the largest that was.
+        projected: at larger world sizes, from the largest that was measured.
         assumptions: in sentences; to be shown wherever `projected` is.
     """
 
@@ -49,276 +72,275 @@ class Projection:
     workload: str
     mode: str
     reason: str = ""
-    algorithm: str = ""
-    gradient_bytes: int = 0
-    misfit: float = 1.0
     expected: tuple[Expectation, ...] = ()
     projected: tuple[Expectation, ...] = ()
     assumptions: tuple[str, ...] = ()
 
 
-class _Impossible(ValueError):
-    """There is nothing to project from."""
+class _Missing(Exception):
+    """Something that a projection needs is not in the record."""
 
 
 @dataclass(frozen=True)
-class _Sweep:
-    """What a sweep says of a link: a ring's alpha is 2 (k - 1) messages, its beta 2 (k - 1) / k bytes.
+class _Step:
+    """A model of a step at any world size.
 
     Attributes:
-        algorithm, world_size: whose.
-        line: through its sizes.
-        message_s, byte_s: on one link.
-        misfit: the largest factor between the line and a size that was swept.
+        mode: "strong" or "weak".
+        world_size: where it was measured, at least 2.
+        global_batch: there.
+        gradient_bytes: of one replica.
+        one_s: seconds a step of one device, on the whole batch (weak: on its own).
+        bars: seconds of each bar of the waterfall, by its causes.
+        sweep: of the links between the devices; None where one process drives all of them.
     """
 
-    algorithm: str
+    mode: str
     world_size: int
-    line: Line
-    message_s: Interval
-    byte_s: Interval
-    misfit: float
+    global_batch: int
+    gradient_bytes: int
+    one_s: float
+    bars: Mapping[tuple[str, ...], float]
+    sweep: CollectiveRecord | None
 
-    def ring(self, k: int) -> Line:
-        """The line at k devices of the same links."""
-        messages = 2 * (k - 1)
-        return Line(messages * self.message_s.estimate, messages / k * self.byte_s.estimate)
+    def expect(self, k: int, *, calibrated: bool) -> Expectation:
+        """Return what to expect at k devices.
+
+        Args:
+            k: any world size.
+            calibrated: whether what the measured exchange added to the step, beyond or below the bare one, is carried
+                over; otherwise nothing hides the exchange and nothing is added to it.
+
+        Raises:
+            ValueError: the figures are not those of a step.
+        """
+        exchange_s = self.exchange_s(k)
+        step_s = self.compute_s(k) + (self.exposed_s(k) if calibrated else exchange_s.estimate)
+        ideal_s = self.one_s / k if self.mode == "strong" else self.one_s
+        ends = (exchange_s.estimate, exchange_s.low or 0.0, exchange_s.high or 0.0)
+        if not (0 < step_s < math.inf and ideal_s > 0 and all(map(math.isfinite, ends))):
+            raise ValueError(f"a step of {step_s} s is no time that a run can measure")
+        return Expectation(k, self.batch(k), exchange_s, step_s, ideal_s / step_s)
+
+    def batch(self, k: int) -> int:
+        """Return the samples on a device, rounded up."""
+        return -(-self.global_batch // (k if self.mode == "strong" else self.world_size))
+
+    def compute_s(self, k: int) -> float:
+        """Return a step without its exchange."""
+        rest = {bar: s for bar, s in self.bars.items() if bar != SMALL_BATCH and not self._exchange.intersection(bar)}
+        proportional = sum(seconds for bar, seconds in rest.items() if PROPORTIONAL.issuperset(bar))
+        constant = sum(seconds for bar, seconds in rest.items() if not PROPORTIONAL.issuperset(bar))
+        return self._share_s(k) * (1 + proportional / self._share_s(self.world_size)) + constant
+
+    def exchange_s(self, k: int) -> Interval:
+        """Return the bare all_reduce; of one process all that it does in turn, which every further device repeats."""
+        if self.sweep is not None:
+            return _ring_s(self.sweep, k, self.gradient_bytes)
+        serial_s = sum(max(0.0, seconds) for bar, seconds in self.bars.items() if self._exchange.intersection(bar))
+        return Interval(serial_s * (k - 1) / (self.world_size - 1))
+
+    def exposed_s(self, k: int) -> float:
+        """Return what the exchange adds to a step.
+
+        Where it was measured it added more than the bare one takes, or less. More: the rest (copies, waking up, waiting
+        for one another) stays as it is. Less: that was hidden behind the compute, and as much is behind every second
+        of it.
+        """
+        bare_s = self.exchange_s(k).estimate
+        if self.sweep is None or EXCHANGE not in self.bars:
+            return bare_s
+        if (beyond_s := self.beyond_s()) >= 0:
+            return bare_s + beyond_s
+        return max(0.0, bare_s + beyond_s * self.compute_s(k) / self.compute_s(self.world_size))
+
+    def beyond_s(self) -> float:
+        """Return how much more the exchange added to the measured step than the bare one takes."""
+        return max(0.0, self.bars[EXCHANGE]) - self.exchange_s(self.world_size).estimate
+
+    @property
+    def _exchange(self) -> frozenset[str]:
+        return frozenset(SERIAL if self.sweep is None else EXCHANGE)
+
+    def _share_s(self, k: int) -> float:
+        """Return one device's step on its share, from a line through its times on the whole batch and on a part."""
+        if self.mode == "weak":
+            return self.one_s
+        small_s = max(0.0, self.bars.get(SMALL_BATCH, 0.0))
+        fixed_s = small_s * self.world_size / (self.world_size - 1)
+        return self.one_s / k + fixed_s * (1 - 1 / k)
 
 
 def project(record: Record, world_sizes: Sequence[int] = WORLD_SIZES) -> tuple[Projection, ...]:
-    """Expectation and projection of everything that was measured on several devices.
+    """Return expectation and projection of everything that was measured on several devices.
 
     Args:
         record: with waterfalls, efficiencies, gradient sizes and sweeps; where one is missing, the `reason` says so.
-        world_sizes: to project to; those that were measured are left out, and in strong scaling those above the batch.
+        world_sizes: to project to; only those above the measured ones count, and in strong scaling up to the batch.
 
     Returns:
-        One for each trainer, workload and mode; none where nothing was measured on several devices.
+        One for each trainer, workload and mode; empty where nothing was measured on several devices.
     """
     groups: dict[tuple[str, str, str], list[CellRecord]] = {}
     for cell in sorted(record.cells, key=lambda cell: cell.world_size):
         if cell.world_size > 1:
             groups.setdefault((cell.trainer, cell.workload, cell.mode), []).append(cell)
     arms = {arm.id: arm for arm in record.arms}
-    sweeps = _Sweeps(record.collectives)
-    found = []
-    for number, ((trainer, workload, mode), measured) in enumerate(groups.items()):
-        empty = Projection(trainer, workload, mode)
+    swept = [each for each in record.collectives if each.algorithm in BACKENDS and each.world_size > 1][:MOST_SWEEPS]
+    projections = []
+    for names, measured in groups.items():
+        projection = Projection(*names)
         try:
-            if number >= MOST:
-                raise _Impossible(f"one of {len(groups)}, and only the first {MOST} are projected")
-            found.append(_project(sweeps, arms, empty, measured, world_sizes))
-        except _Impossible as reason:
-            found.append(replace(empty, reason=str(reason)))
+            projection = _project(projection, measured, arms, swept, world_sizes)
+        except _Missing as reason:
+            projection = replace(projection, reason=str(reason))
         except (ValueError, ArithmeticError):  # a record from elsewhere may hold any number
-            found.append(replace(empty, reason=NO_TIMES))
-    return tuple(found)
-
-
-class _Sweeps:
-    """Those of torch.distributed that have a line."""
-
-    def __init__(self, collectives: Sequence[CollectiveRecord]) -> None:
-        self._found: list[_Sweep] = []
-        self._reason = "no all_reduce of torch.distributed was swept: select its items as well (test_all_reduce)"
-        swept = [each for each in collectives if each.algorithm in BACKENDS and each.world_size > 1]
-        for each in swept[:MOST]:
-            try:
-                self._found.append(_sweep(each))
-            except _Impossible as reason:
-                self._reason = str(reason)
-            except (ValueError, ArithmeticError):
-                self._reason = NO_TIMES
-
-    def nearest(self, world_size: int) -> _Sweep:
-        """The sweep at this world size, or the one closest to it.
-
-        Raises:
-            _Impossible: there is none.
-        """
-        if not self._found:
-            raise _Impossible(self._reason)
-        return min(self._found, key=lambda found: abs(math.log(found.world_size / world_size)))
-
-    def misfit(self, sweep: _Sweep, gradient_bytes: int) -> float:
-        """The largest factor by which the line misses its sizes, or the ring's terms the other world sizes."""
-        others = [each for each in self._found if each.algorithm == sweep.algorithm]
-        factors = [
-            sweep.ring(each.world_size).misfit([gradient_bytes], [each.line.time_s(gradient_bytes)]) for each in others
-        ]
-        return max([sweep.misfit, *factors])
-
-
-def _sweep(record: CollectiveRecord) -> _Sweep:
-    """Of one record.
-
-    Raises:
-        _Impossible: it has no line, or no interval.
-    """
-    if record.alpha_s is None or record.beta_s_per_byte is None:
-        raise _Impossible(f"the sweep of all_reduce failed: {record.error or 'it has no line'}")
-    alpha, beta = (_known(found, "the sweep of all_reduce") for found in (record.alpha_s, record.beta_s_per_byte))
-    line, messages = Line(alpha.estimate, beta.estimate), 2 * (record.world_size - 1)
-    return _Sweep(
-        algorithm=record.algorithm,
-        world_size=record.world_size,
-        line=line,
-        message_s=_scaled(alpha, 1 / messages),
-        byte_s=_scaled(beta, record.world_size / messages),
-        misfit=line.misfit(
-            [point.size_bytes for point in record.points], [point.time_s.estimate for point in record.points]
-        ),
-    )
+            projection = replace(projection, reason="the record's figures are no times that a step could have")
+        projections.append(projection)
+    return tuple(projections)
 
 
 def _project(
-    sweeps: _Sweeps,
-    arms: Mapping[str, ArmRecord],
     empty: Projection,
     measured: Sequence[CellRecord],
+    arms: Mapping[str, ArmRecord],
+    swept: Sequence[CollectiveRecord],
     world_sizes: Sequence[int],
 ) -> Projection:
-    models: list[tuple[CellRecord, StepModel]] = []
-    reason = _Impossible()
+    steps: list[tuple[CellRecord, _Step]] = []
+    reason = _Missing()
     for cell in measured:
         try:
-            models.append((cell, _model(sweeps, arms, cell)))
-        except _Impossible as why:
-            reason = why
-    if not models:
+            steps.append((cell, _step(cell, arms, swept)))
+        except _Missing as missing:
+            reason = missing
+    if not steps:
         raise reason
-    largest = models[-1][1]
-    beyond = [k for k in world_sizes if k > largest.world_size]
-    if largest.mode == "strong":
-        beyond = [k for k in beyond if k <= largest.global_batch]
-    found = replace(
-        empty,
-        gradient_bytes=largest.gradient_bytes,
-        projected=tuple(largest.expect(k, calibrated=True) for k in beyond),
-    )
-    if largest.one_process:
-        return replace(found, assumptions=tuple(_assumptions_of_one_process(largest)))
-    sweep = sweeps.nearest(largest.world_size)
-    return replace(
-        found,
-        algorithm=sweep.algorithm,
-        misfit=sweeps.misfit(sweep, largest.gradient_bytes),
-        expected=tuple(
-            replace(model.expect(model.world_size, calibrated=False), measured=_measured(cell))
-            for cell, model in models
-        ),
-        assumptions=tuple(_assumptions(largest, sweep)),
-    )
+    largest = steps[-1][1]
+    most = largest.global_batch if largest.mode == "strong" else math.inf
+    beyond = [k for k in world_sizes if largest.world_size < k <= most]
+    projected = tuple(largest.expect(k, calibrated=True) for k in beyond)
+    if largest.sweep is None:
+        return replace(empty, projected=projected, assumptions=tuple(_assumptions_of_one_process(largest)))
+    expected = []
+    for cell, step in steps:
+        found = cell.efficiency
+        efficiency = None if found is None else Interval(found.estimate, found.low, found.high)
+        expected.append(replace(step.expect(step.world_size, calibrated=False), measured=efficiency))
+    assumptions = tuple(_assumptions(largest, largest.sweep, _misfit(largest, largest.sweep, swept)))
+    return replace(empty, expected=tuple(expected), projected=projected, assumptions=assumptions)
 
 
-def _model(sweeps: _Sweeps, arms: Mapping[str, ArmRecord], cell: CellRecord) -> StepModel:
-    """What a record says of a cell's step.
+def _step(cell: CellRecord, arms: Mapping[str, ArmRecord], swept: Sequence[CollectiveRecord]) -> _Step:
+    """Return the model of a cell's step.
 
     Raises:
-        _Impossible: something that is needed is not there.
+        _Missing: the record lacks something that it needs.
     """
-    arm, waterfall = _arm(arms, cell), _waterfall(cell)
-    one_process = arm.processes == "one"
-    share = cell.world_size if cell.mode == "strong" else 1
-    inputs: dict[Hashable, Interval] = {
-        "one": _scaled(_known(waterfall.ideal_s, "the waterfall"), share),
-        **{bar.causes: _known(bar.step_s, "the waterfall") for bar in waterfall.bars},
-        "growing": Interval(1.0, 0.0, 1.0) if one_process else Interval(0.0, 0.0, 1.0),
-    }
-    if not one_process:
-        sweep = sweeps.nearest(cell.world_size)
-        misfit = sweeps.misfit(sweep, arm.gradient_bytes)
-        inputs |= {"message": sweep.message_s, "byte": sweep.byte_s, "misfit": Interval(1.0, 1 / misfit, misfit)}
-    bars = tuple(bar.causes for bar in waterfall.bars)
-    return StepModel(cell.mode, cell.world_size, arm.global_batch, arm.gradient_bytes, bars, inputs, one_process)
-
-
-def _arm(arms: Mapping[str, ArmRecord], cell: CellRecord) -> ArmRecord:
     wanted = Cell(cell.trainer, cell.workload, cell.mode, cell.world_size)
     arm = arms.get(cells.arm("candidate", cell.trainer, wanted).id)
     if arm is None:
-        raise _Impossible(f"{cell.id} was not timed")
-    if not arm.gradient_bytes and arm.processes != "one":
-        raise _Impossible(f"how many bytes of gradients {cell.id} exchanges is not known")
-    return arm
+        raise _Missing(f"{cell.id} was not timed")
+    waterfall = next((waterfall for waterfall in cell.waterfalls if waterfall.side == "candidate"), None)
+    if waterfall is None:
+        raise _Missing(f"{cell.id} has no waterfall: {cell.waterfall_note or 'its step was not taken apart'}")
+    if arm.processes != "one" and not arm.gradient_bytes:
+        raise _Missing(f"how many bytes of gradients {cell.id} exchanges is not known")
+    return _Step(
+        mode=cell.mode,
+        world_size=cell.world_size,
+        global_batch=arm.global_batch,
+        gradient_bytes=arm.gradient_bytes,
+        one_s=waterfall.ideal_s.estimate * (cell.world_size if cell.mode == "strong" else 1),
+        bars={bar.causes: bar.step_s.estimate for bar in waterfall.bars},
+        sweep=None if arm.processes == "one" else _nearest(swept, cell.world_size),
+    )
 
 
-def _waterfall(cell: CellRecord) -> WaterfallRecord:
-    found = next((waterfall for waterfall in cell.waterfalls if waterfall.side == "candidate"), None)
-    if found is None:
-        raise _Impossible(f"{cell.id} has no waterfall: {cell.waterfall_note or 'its step was not taken apart'}")
-    return found
+def _nearest(swept: Sequence[CollectiveRecord], world_size: int) -> CollectiveRecord:
+    """Return the sweep at this world size, or the one closest to it.
+
+    Raises:
+        _Missing: there is none.
+    """
+    if not swept:
+        raise _Missing("no all_reduce of torch.distributed was swept: select its items as well (test_all_reduce)")
+    fitted = [each for each in swept if each.alpha_s is not None]
+    if not fitted:
+        raise _Missing(f"the sweep of all_reduce failed: {swept[-1].error or 'it has no line'}")
+    return min(fitted, key=lambda each: abs(math.log(each.world_size / world_size)))
 
 
-def _assumptions(model: StepModel, sweep: _Sweep) -> list[str]:
-    at, k, byte_s = model.middle, model.world_size, sweep.byte_s.estimate
-    speed = f" and {1 / byte_s / BYTES_PER_GB:.2g} GB/s" if byte_s else ""
+def _ring_s(sweep: CollectiveRecord, k: int, size_bytes: float) -> Interval:
+    """Return the time of an all_reduce in a ring of k devices with the links of a sweep."""
+    alpha, beta = sweep.alpha_s, sweep.beta_s_per_byte
+    assert alpha is not None and beta is not None, "only a sweep with a line is asked"  # noqa: PT018
+    messages = (k - 1) / (sweep.world_size - 1)
+    sent_bytes = messages * sweep.world_size / k * size_bytes
+    low, high = (
+        None if a is None or b is None else messages * a + sent_bytes * b
+        for a, b in ((alpha.low, beta.low), (alpha.high, beta.high))
+    )
+    return Interval(messages * alpha.estimate + sent_bytes * beta.estimate, low, high)
+
+
+def _misfit(step: _Step, sweep: CollectiveRecord, swept: Sequence[CollectiveRecord]) -> float:
+    """Return the largest factor by which the line misses its sizes, or the ring the sweeps at other world sizes."""
+    pairs = [(_ring_s(sweep, sweep.world_size, point.size_bytes), point.time_s.estimate) for point in sweep.points]
+    for other in swept:
+        if other.algorithm == sweep.algorithm and other.alpha_s is not None:
+            time_s = _ring_s(other, other.world_size, step.gradient_bytes).estimate
+            pairs.append((_ring_s(sweep, other.world_size, step.gradient_bytes), time_s))
+    factors = [expected.estimate / time_s for expected, time_s in pairs]
+    return max(*factors, *(1 / factor for factor in factors))
+
+
+def _assumptions(step: _Step, sweep: CollectiveRecord, misfit: float) -> list[str]:
+    k = step.world_size
+    message_s = _ring_s(sweep, 2, 0).estimate / 2
+    byte_s = _ring_s(sweep, 2, 1).estimate - 2 * message_s
+    speed = f" and {1 / byte_s / BYTES_PER_GB:.2g} GB/s" if byte_s > 0 else ""
     said = [
-        _no_measurement(k),
+        NO_MEASUREMENT.format(k),
         f"Every link is like those between the {sweep.world_size} devices of the {sweep.algorithm} sweep: "
-        f"{sweep.message_s.estimate * 1e6:.3g} µs a message{speed}.",
-        f"The {model.gradient_bytes / 1e6:.3g} MB of gradients go around one ring, in one all_reduce a step: "
+        f"{message_s * 1e6:.4g} µs a message{speed}. Where what was swept can test that, it is wrong by a factor of up "
+        f"to {misfit:.2g}.",
+        f"The {step.gradient_bytes / 1e6:.3g} MB of gradients go around one ring, in one all_reduce a step: "
         "2 (k - 1) messages of a k-th.",
         "Contention, imbalance and waiting for data grow with the work on a device; the trainer's own overhead stays.",
-        _shares(model),
+        _shares(step),
     ]
-    if not model.exposed:
+    if EXCHANGE not in step.bars:
         return [*said, "Nothing of the exchange is hidden: what it added to the step could not be told apart."]
-    beyond = max(0.0, at[EXCHANGE]) - model.exchange_s(at, k)
-    if beyond >= 0:
+    beyond_s = step.beyond_s()
+    if beyond_s >= 0:
         last = (
-            f"The step spent {beyond * 1e3:.2g} ms more on its exchange than the bare all_reduce takes; that stays, "
-            "and at the worse end of the error bar it grows as the exchange does."
+            f"The step spent {beyond_s * 1e3:.2g} ms more on its exchange than the bare all_reduce takes; that stays."
         )
     else:
         last = (
-            f"{-beyond * 1e3:.2g} ms of the exchange were hidden behind {model.compute_s(at, k) * 1e3:.3g} ms of "
-            "compute, and as much is behind every such stretch of it."
+            f"{-beyond_s * 1e3:.2g} ms of the exchange were hidden behind {step.compute_s(k) * 1e3:.3g} ms of compute, "
+            "and as much is behind every such stretch of it."
         )
     return [*said, last]
 
 
-def _assumptions_of_one_process(model: StepModel) -> list[str]:
-    serial_s, k = model.exchange_s(model.middle, model.world_size), model.world_size
+def _assumptions_of_one_process(step: _Step) -> list[str]:
+    serial_s, k = step.exchange_s(step.world_size).estimate, step.world_size
     return [
-        _no_measurement(k),
+        NO_MEASUREMENT.format(k),
         f"One process drives all devices: what it does in turn, and what goes through the first one, took "
         f"{serial_s * 1e3:.2g} ms of the step (overhead and exchange), and as much again comes with every {k - 1} "
-        "further device(s); at the better end of the error bar it stays.",
+        "further device(s).",
         "Contention, imbalance and waiting for data grow with the work on a device.",
-        _shares(model),
+        _shares(step),
     ]
 
 
-def _no_measurement(k: int) -> str:
-    return f"A projection from {k} devices, not a measurement."
-
-
-def _shares(model: StepModel) -> str:
-    if model.mode == "weak":
-        return f"Every device keeps its batch of {model.batch(model.world_size)}."
+def _shares(step: _Step) -> str:
+    if step.mode == "weak":
+        return f"Every device keeps its batch of {step.batch(step.world_size)}."
     return (
-        f"The global batch stays {model.global_batch}, so a device's share shrinks until it is 1; a line through "
-        f"one device's times on the whole batch and on 1/{model.world_size} of it says what that takes."
+        f"The global batch stays {step.global_batch}, so a device's share shrinks until it is 1; a line through "
+        f"one device's times on the whole batch and on 1/{step.world_size} of it says what that takes."
     )
-
-
-def _known(found: IntervalRecord, whose: str) -> Interval:
-    """An interval that has both ends.
-
-    Raises:
-        _Impossible: it has none.
-    """
-    if found.low is None or found.high is None:
-        raise _Impossible(f"{whose} has no interval: a single session shows no spread, and an error bar would lie")
-    return Interval(found.estimate, found.low, found.high)
-
-
-def _measured(cell: CellRecord) -> Interval | None:
-    found = cell.efficiency
-    return None if found is None else Interval(found.estimate, found.low, found.high)
-
-
-def _scaled(found: Interval, factor: float) -> Interval:
-    low, high = (None if end is None else end * factor for end in (found.low, found.high))
-    return Interval(found.estimate * factor, low, high)

@@ -1,42 +1,151 @@
-"""A sweep as a table in the terminal, as Markdown, and as one self-contained HTML page."""
+"""The results of a sweep as figures and sentences, in the terminal and as Markdown.
+
+A row's accuracy is that of the last epoch, its mean over seeds. The cost of a rule is the mean difference to one device
+at the rule's own start, paired by seed, with a 95 % t-interval over the pairs: fresh nets from one seed begin with the
+same weights, whatever trains them.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+import statistics
+from typing import NamedTuple
 
 from suite.plan.cells import short
-from suite.records.sweep import LINEAR_WARMUP, ONE_DEVICE, Start, Sweep
-from suite.render.html.chart import Axis, Chart, Point, Series, figure
-from suite.render.html.environment import page
+from suite.records.sweep import LINEAR_WARMUP, ONE_DEVICE, Row, Setting, Start, Sweep, Trained, scaled
 from suite.render.markdown import text
 from suite.render.screen import Screen
-from suite.render.sweep_figures import COLUMNS, Found, best_start, found, named, sentences, texts
+from suite.render.sparkline import sparkline
+from suite.verdict.metrics import Interval, from_values
 
-MAX_CHARTS = 12
-_TO_THE_LEFT = ("start", "rule", "mean curve")
+COLUMNS = ("start", "k", "rule", "batch", "lr", "accuracy", "- 1 device", "sec/epoch", "seeds", "mean curve")
 EXPLAINED = (
     "A start is batch and learning rate on one device; a rule makes those on k devices of it. Accuracy is that of the "
-    "last epoch, mean ± SD over seeds; beside it the mean difference to one device at the same start, paired by seed, "
-    "with a 95 % t-interval."
+    "last epoch, mean ± SD over seeds; '- 1 device' is its mean difference to one device at the same start, paired by "
+    "seed, with a 95 % t-interval."
 )
 
 
-def title(sweep: Sweep) -> str:
-    """What was swept."""
-    return f"Sweep: {short(sweep.trainer)}, {sweep.workload.name} on {sweep.dataset}"
+class Result(NamedTuple):
+    """A row of the grid and its nets.
+
+    Attributes:
+        nets: by seed; at least one.
+        change: accuracy minus that of one device at the same start, over the seeds that both have; None without any.
+    """
+
+    row: Row
+    nets: dict[int, Trained]
+    change: Interval | None
+
+    @property
+    def last(self) -> list[float]:
+        """Accuracy after the last epoch, by seed."""
+        return [net.per_epoch[-1] for net in self.nets.values()]
+
+    @property
+    def mean(self) -> float:
+        """The mean of `last`."""
+        return statistics.fmean(self.last)
+
+    def texts(self) -> tuple[str, ...]:
+        """Return one line of the table, in the order of `COLUMNS`."""
+        setting, nets = self.row.setting, self.nets.values()
+        spread = f" ± {statistics.stdev(self.last):.3f}" if len(nets) > 1 else ""
+        # The median, because the first epoch of a process is a slow one.
+        sec_per_epoch = statistics.median(seconds for net in nets for seconds in net.train_s)
+        crowded = " (oversubscribed)" if any(net.oversubscribed for net in nets) else ""
+        curve = [statistics.fmean(epoch) for epoch in zip(*(net.per_epoch for net in nets), strict=True)]
+        return (
+            named(self.row.start),
+            str(setting.world_size),
+            self.row.rule,
+            str(setting.batch),
+            f"{setting.lr:g}",
+            f"{self.mean:.3f}{spread}",
+            signed(self.change),
+            f"{sec_per_epoch:.3g}{crowded}",
+            str(len(nets)),
+            sparkline(curve),
+        )
 
 
-def about(sweep: Sweep) -> str:
-    """How the nets were trained, in a sentence."""
+def results(sweep: Sweep) -> list[Result]:
+    """Return the rows that have nets, in the grid's order."""
+    every = []
+    for row in sweep.grid.rows():
+        nets = sweep.of(row.setting)
+        alone = sweep.of(scaled(row.rule, 1, row.start)) if row.rule != ONE_DEVICE else {}
+        gains = [net.per_epoch[-1] - alone[seed].per_epoch[-1] for seed, net in nets.items() if seed in alone]
+        if nets:
+            every.append(Result(row, nets, from_values(gains) if gains else None))
+    return every
+
+
+def terminal(sweep: Sweep, width: int) -> str:
+    """Return the table and its sentences for a terminal of `width` columns; the sweep may be unfinished."""
+    rows, screen = results(sweep), Screen(width)
+    screen.table(COLUMNS, [row.texts() for row in rows], left=("start", "rule", "mean curve"), whole=COLUMNS)
+    for line in [_about(sweep), *sentences(sweep, rows)]:
+        screen.line(line)
+    return screen.text()
+
+
+def markdown(sweep: Sweep) -> str:
+    """Return the same for a pull request; text from the file is escaped."""
+    rows = results(sweep)
+    lines = [
+        f"# {text(f'Sweep: {short(sweep.trainer)}, {sweep.workload.name} on {sweep.dataset}')}",
+        "",
+        text(_about(sweep)),
+        "",
+        *(f"- {text(line)}" for line in sentences(sweep, rows)),
+        "",
+        f"| {' | '.join(COLUMNS)} |",
+        f"|{'---|' * len(COLUMNS)}",
+        *(f"| {' | '.join(map(text, row.texts()))} |" for row in rows),
+        "",
+        EXPLAINED,
+        "",
+        text(_where(sweep)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def named(start: Start) -> str:
+    """Return '32, 0.1'."""
+    return f"{start.batch}, {start.lr:g}"
+
+
+def signed(change: Interval | None) -> str:
+    """Return '-0.004 [-0.010, +0.002]'; '-' where there is nothing to compare."""
+    if change is None:
+        return "-"
+    if change.low is None or change.high is None:
+        return f"{change.estimate:+.3f}"
+    return f"{change.estimate:+.3f} [{change.low:+.3f}, {change.high:+.3f}]"
+
+
+def sentences(sweep: Sweep, rows: list[Result]) -> list[str]:
+    """Say how far the rate can be raised, what each rule makes of the best start, and which nets are missing."""
+    missing = [f"{count} nets are missing."] if (count := sweep.missing()) else []
+    return [*_limits(rows), *_rules(sweep, rows), *missing, *(f"failed: {net}" for net in sweep.failed)]
+
+
+def best_start(rows: list[Result], batch: int) -> Start | None:
+    """Return the start of this batch at which one device is most accurate; None where one device trained nothing."""
+    alone = [each for each in rows if each.row.rule == ONE_DEVICE and each.row.start.batch == batch]
+    return max(alone, key=lambda each: each.mean).row.start if alone else None
+
+
+def _about(sweep: Sweep) -> str:
     climb = f", warm-up over {sweep.warmup_epochs}" if LINEAR_WARMUP in sweep.grid.rules else ""
     return (
-        f"{len(sweep.shown())} nets, each fresh from its seed; {sweep.epochs} epochs of {sweep.train_samples:,} samples"
+        f"{len(sweep.trained)} nets, each fresh from its seed; {sweep.epochs} epochs of {sweep.train_samples:,} samples"
         f"{climb}; {sweep.test_samples:,} test samples, one of which is {1 / sweep.test_samples:.4f}."
     )
 
 
-def where(sweep: Sweep) -> str:
-    """The machine and the versions, in a sentence."""
+def _where(sweep: Sweep) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in sweep.environment.versions.items())
     changed = " with uncommitted changes" if sweep.environment.dirty else ""
     return (
@@ -44,150 +153,45 @@ def where(sweep: Sweep) -> str:
     )
 
 
-def left(sweep: Sweep) -> list[str]:
-    """What was asked for and is not there, in sentences."""
-    missing = len(sweep.missing())
-    lines = [f"{missing} nets are missing; the same command goes on with them."] if missing else []
-    for one in sweep.failed:
-        what = f"{one.world_size} device(s), batch {one.batch}, lr {one.lr:g}, seed {one.seed}"
-        lines.append(f"failed: {what}: {one.cause}")
-    return lines
+def _limits(rows: list[Result]) -> list[str]:
+    """Name, by devices and batch, the most accurate rate and what the largest comes to, whatever rule led there."""
+    plain: dict[tuple[int, int], dict[Setting, Result]] = {}
+    for each in rows:
+        setting = each.row.setting
+        if not setting.warmup:
+            plain.setdefault((setting.world_size, setting.batch), {})[setting] = each
+    said = []
+    for (size, batch), settings in sorted(plain.items()):
+        by_rate = sorted(settings.values(), key=lambda each: each.row.setting.lr)
+        if len(by_rate) < 2:
+            continue
+        best, largest = max(by_rate, key=lambda each: each.mean), by_rate[-1]
+        where = f"{size} device(s), batch {batch}: best at lr {best.row.setting.lr:g} ({best.mean:.3f})"
+        if best is largest:
+            said.append(f"{where}, the largest that was tried; a larger one may be better still (--lrs).")
+        else:
+            said.append(f"{where}; the largest, {largest.row.setting.lr:g}, comes to {largest.mean:.3f}.")
+    return said
 
 
-def terminal(sweep: Sweep, width: int) -> str:
-    """The table and what it says.
-
-    Args:
-        sweep: may be unfinished.
-        width: columns of the terminal.
-    """
-    screen = Screen(width)
-    screen.table(COLUMNS, map(texts, found(sweep)), left=_TO_THE_LEFT, whole=COLUMNS)
-    for line in [about(sweep), *sentences(sweep), *left(sweep)]:
-        screen.line(line)
-    return screen.text()
-
-
-def markdown(sweep: Sweep) -> str:
-    """The same for a pull request; text from the file is escaped."""
-    lines = [
-        f"# {text(title(sweep))}",
-        "",
-        text(about(sweep)),
-        "",
-        *(f"- {text(line)}" for line in [*sentences(sweep), *left(sweep)]),
-        "",
-        f"| {' | '.join(COLUMNS)} |",
-        f"|{'---|' * len(COLUMNS)}",
-        *(f"| {' | '.join(map(text, texts(one)))} |" for one in found(sweep)),
-        "",
-        EXPLAINED,
-        "",
-        text(where(sweep)),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def html(sweep: Sweep) -> str:
-    """The same with pictures, in one file that loads nothing."""
-    rows = found(sweep)
-    drawn = charts(sweep, rows)
-    columns = COLUMNS[: COLUMNS.index("mean curve")]  # the pictures have the curves
-    return page(
-        "sweep.html.j2",
-        title=title(sweep),
-        about=about(sweep),
-        where=where(sweep),
-        explained=EXPLAINED,
-        sentences=sentences(sweep),
-        left=left(sweep),
-        columns=columns,
-        rows=[texts(one)[: len(columns)] for one in rows],
-        numbers=tuple(number for number, name in enumerate(columns) if name not in _TO_THE_LEFT),
-        charts=[figure(chart) for chart in drawn[:MAX_CHARTS]],
-        left_out=max(0, len(drawn) - MAX_CHARTS),
-    )
-
-
-def charts(sweep: Sweep, rows: list[Found]) -> list[Chart]:
-    """For each batch and world size accuracy over the rate and by epoch, and at last the seconds of an epoch."""
-    drawn = []
+def _rules(sweep: Sweep, rows: list[Result]) -> list[str]:
+    """Compare the rules, by batch and devices, at the start that one device does best with."""
+    said = []
     for batch in sweep.grid.batches:
-        here = [one for one in rows if one.row.start.batch == batch]
-        sizes = sorted({one.row.setting.world_size for one in here})
-        for size in [size for size in sizes if size > 1] or sizes:
-            shown = [one for one in here if one.row.setting.world_size in (1, size)]
-            drawn += [_over_rates(shown, batch, size), *_by_epoch(shown, best_start(rows, batch), size)]
-    return [*drawn, _seconds(sweep, rows)] if rows else []
+        start = best_start(rows, batch)
+        for size in sweep.grid.world_sizes:
+            here = [each for each in rows if each.row.start == start and each.row.setting.world_size == size]
+            parts = [f"{_rule(each.row)} {signed(each.change)}" for each in here if each.change is not None]
+            if start is not None and parts:
+                counts = sorted({len(each.nets) for each in here})
+                seeds = "-".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
+                said.append(
+                    f"From ({named(start)}), the best of one device, to {size} devices the accuracy changes by: "
+                    f"{', '.join(parts)} ({seeds} seed(s))."
+                )
+    return said
 
 
-def _over_rates(rows: list[Found], batch: int, size: int) -> Chart:
-    rates = sorted({one.row.start.lr for one in rows})
-    return Chart(
-        title=f"Accuracy by rule, {_devices(size)}, batch {batch} a device",
-        x=Axis("learning rate on one device", log=True, ticks=tuple((rate, f"{rate:g}") for rate in rates)),
-        y=Axis("accuracy after the last epoch", form=".3f"),
-        series=tuple(
-            Series(name, tuple(sorted((_accuracy(one) for one in group), key=lambda point: point.x)), kind=_kind(name))
-            for name, group in _by_rule(rows).items()
-        ),
-        description="Mean over seeds, whiskers to the lowest and the highest; a point has the rate that the rule made.",
-        interval="lowest to highest seed",
-    )
-
-
-def _by_epoch(rows: list[Found], start: Start | None, size: int) -> list[Chart]:
-    chosen = [one for one in rows if one.row.start == start]
-    if start is None or not chosen:
-        return []
-    series = tuple(
-        Series(name, tuple(Point(epoch, value) for epoch, value in enumerate(group[0].curve, 1)), kind=_kind(name))
-        for name, group in _by_rule(chosen).items()
-    )
-    return [
-        Chart(
-            title=f"Learning curves from ({named(start)}), {_devices(size)}",
-            x=Axis("epoch"),
-            y=Axis("accuracy, mean over seeds", form=".3f"),
-            series=series,
-        )
-    ]
-
-
-def _seconds(sweep: Sweep, rows: list[Found]) -> Chart:
-    series = []
-    for batch in sweep.grid.batches:
-        by_size: dict[int, list[float]] = {}
-        for one in rows:
-            if one.row.start.batch == batch:
-                by_size.setdefault(one.row.setting.world_size, []).append(one.sec_per_epoch)
-        points = tuple(Point(size, sum(all_) / len(all_)) for size, all_ in sorted(by_size.items()))
-        series.append(Series(f"batch {batch} a device", points))
-    sizes = sorted({one.row.setting.world_size for one in rows})
-    return Chart(
-        title="Seconds an epoch",
-        x=Axis("devices", log=True, ticks=tuple((size, str(size)) for size in sizes)),
-        y=Axis("s / epoch", include=(0.0,)),
-        series=tuple(series),
-        description="Training alone, the median over epochs and nets; nothing was interleaved, so it judges no speed.",
-    )
-
-
-def _by_rule(rows: list[Found]) -> dict[str, list[Found]]:
-    groups: dict[str, list[Found]] = {}
-    for one in rows:
-        groups.setdefault("1 device" if one.row.rule == ONE_DEVICE else one.row.rule, []).append(one)
-    return groups
-
-
-def _accuracy(one: Found) -> Point:
-    note = f"lr {one.row.setting.lr:g}, {len(one.last)} seed(s)"
-    return Point(one.row.start.lr, one.mean, min(one.last), max(one.last), note)
-
-
-def _kind(name: str) -> Literal["measured", "base"]:
-    return "base" if name == "1 device" else "measured"
-
-
-def _devices(size: int) -> str:
-    return "1 device" if size == 1 else f"{size} devices"
+def _rule(row: Row) -> str:
+    climb = " after warm-up" if row.rule == LINEAR_WARMUP else ""
+    return f"{row.rule.removesuffix('-warmup')} (lr {row.setting.lr:g}{climb})"

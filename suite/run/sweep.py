@@ -1,7 +1,7 @@
-"""Trains the nets of a sweep on real workers: one group of processes for each world size, kept from net to net.
+"""Train the nets of a sweep on real workers: one group of processes for each world size, kept from net to net.
 
 Deadlines come from a trial: one step and a small evaluation, trained with the same command. A group that breaks is
-started again for the next net; a world size whose nets fail one after the other is given up.
+started again for the next net; at a world size whose nets fail one after the other no more are tried.
 """
 
 from __future__ import annotations
@@ -24,16 +24,12 @@ from suite.run.learning import learn
 from suite.run.observations import Observations
 from suite.run.session import FIRST_STEP_TIMEOUT_S, PATIENCE, Say, processes
 
-LEAST_EPOCH_S = 20.0  # a deadline is for what hangs and not for what is slow
+LEAST_EPOCH_S = 20.0  # a deadline ends what hangs; a slow epoch must not reach it
 GIVEN_UP_AFTER = 3  # failures in a row
 
 
-class GivenUp(Exception):
-    """Nets of this world size have failed one after the other, and no more are tried."""
-
-
 class Trainings:
-    """The workers of a sweep. Use it as a context manager: leaving it leaves no process and no folder behind."""
+    """The workers of a sweep. Use it as a context manager: on leaving, no process and no folder remains."""
 
     def __init__(self, run: Observations, root: Path, epochs: int, warmup_epochs: int) -> None:
         """Start the launcher.
@@ -45,6 +41,7 @@ class Trainings:
             warmup_epochs: in which the rate climbs, where a setting wants that.
         """
         self._run, self._epochs, self._warmup_epochs = run, epochs, warmup_epochs
+        self._arms = {cell.world_size: _arm(cell) for cell in run.plan.cells}
         self._sides = Sides(run.plan.config.devices.kind, root)
         self._groups: dict[int, Group] = {}
         self._started = 0
@@ -63,13 +60,12 @@ class Trainings:
                     group.close()
 
     def prepare(self, say: Say) -> None:
-        """Ask a worker what the trainer is and have it load the dataset; `run` knows both afterwards.
+        """Ask a worker what the trainer is and have it load the dataset; `run` has both afterwards.
 
         Raises:
             WorkerFailure: the trainer or the dataset cannot be used.
         """
-        arms = [_arm(cell) for cell in self._run.plan.cells]
-        preparing.prepare(self._run, self._sides, arms, say)
+        preparing.prepare(self._run, self._sides, list(self._arms.values()), say)
         for failure in self._run.lost.values():
             raise failure
 
@@ -77,19 +73,17 @@ class Trainings:
         """Train one net, on workers that may have trained others.
 
         Raises:
-            WorkerFailure: a rank died, raised or was silent; the next net gets fresh workers.
-            GivenUp: too many before it did.
+            WorkerFailure: a rank died, raised or was silent, and the next net gets fresh workers; or too many nets of
+                this world size have failed one after the other.
         """
         size = wanted.world_size
         if self._in_a_row[size] >= GIVEN_UP_AFTER:
-            raise GivenUp(f"{GIVEN_UP_AFTER} nets in a row failed on {size} device(s)")
+            raise WorkerFailure("sweep", f"not tried: {GIVEN_UP_AFTER} nets in a row failed on {size} device(s)")
         try:
             group = self._group(size)
             order, recipe = {**self._order(size), "seed": seed}, self._recipe(wanted)
             epoch_s = self._epoch_s(group, order, recipe)
-            name = f"{short(self._cell(size).trainer)} on {size} device(s)"
-            climb = " after warm-up" if wanted.warmup else ""
-            what = f"{name}, batch {wanted.batch}, lr {wanted.lr:g}{climb}, seed {seed}"
+            what = f"{short(self._run.plan.config.trainers[0])} on {wanted}, seed {seed}"
             curve = learn(group.request, order, recipe, epoch_s, what, say)
         except WorkerFailure:
             self._in_a_row[size] += 1
@@ -115,10 +109,7 @@ class Trainings:
         return self._groups[size]
 
     def _order(self, size: int) -> dict[str, Any]:
-        return self._run.orders[_arm(self._cell(size))]
-
-    def _cell(self, size: int) -> Cell:
-        return next(cell for cell in self._run.plan.cells if cell.world_size == size)
+        return self._run.orders[self._arms[size]]
 
     def _recipe(self, wanted: Setting) -> dict[str, Any]:
         recipe = self._run.plan.config.workloads[0].accuracy
@@ -135,7 +126,7 @@ class Trainings:
         }
 
     def _epoch_s(self, group: Group, order: dict[str, Any], recipe: dict[str, Any]) -> float:
-        """How long an epoch may take: many times what a trial of one step did, once everything was warm."""
+        """Return how long an epoch may take: many times what a trial of one step did, once everything was warm."""
         batch = int(recipe["batch"])
         known = (int(order["world_size"]), batch)
         if known not in self._step_s:

@@ -2,8 +2,8 @@
 
     python -m docs.evidence.fresh_net.contrasts
 
-Reads the two sweeps that docs/sweep.md names. The mean accuracy of the second half of the epochs is shown beside that
-of the last, because one epoch's jumps by several points.
+Reads the two sweeps that docs/sweep.md names. The mean accuracy of the second half of the epochs is shown next to
+that of the last, because the accuracy of one epoch jumps by several points.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
-from suite.records import sweep as sweep_record
+from suite.records.record import read_model
 from suite.records.sweep import Setting, Start, Sweep, Trained, scaled
-from suite.render.sweep_figures import signed
+from suite.render.sweep import signed
 from suite.verdict.metrics import from_values
 
 SWEEPS = Path(__file__).parents[1] / "sweeps"
@@ -40,21 +40,10 @@ def contrast(one: tuple[Sweep, Setting], other: tuple[Sweep, Setting], measure: 
     return signed(from_values([measure(net) - measure(others[seed]) for seed, net in nets.items() if seed in others]))
 
 
-def read(name: str) -> Sweep:
-    """One of the two sweeps.
-
-    Raises:
-        SystemExit: it is not there.
-    """
-    found = sweep_record.read(SWEEPS / name / "sweep.json")
-    if found is None:
-        raise SystemExit(f"{SWEEPS / name} has no sweep: docs/sweep.md has the command")
-    return found
-
-
 def main() -> None:
     """Print the table."""
-    first, normal = read("fresh-first-run"), read("fresh-all-normal")
+    names = ("fresh-first-run", "fresh-all-normal")
+    first, normal = (read_model(SWEEPS / name / "sweep.json", Sweep) for name in names)
     print("| what changes | after the last epoch | mean of the second half |\n|---|---|---|")
     for label, one, other in (
         ("two devices, batch and rate doubled; first run's start", (first, BOTH), (first, ALONE)),

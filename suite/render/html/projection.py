@@ -1,11 +1,10 @@
-"""What to expect of more devices than were measured: a projection, with its error bars and its assumptions."""
+"""What to expect of more devices than were measured: a projection, with its assumptions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from suite.communication.projection import Projection, project
-from suite.communication.scaling_model import Expectation
+from suite.communication.projection import Expectation, Projection, project
 from suite.plan.cells import short
 from suite.records.record import Record
 from suite.render.figures import interval, number
@@ -41,8 +40,8 @@ def _title(projection: Projection) -> str:
 def _chart(projection: Projection) -> Chart:
     curves = {
         "measured": [Point.of(at.world_size, at.measured) for at in projection.expected if at.measured is not None],
-        "expected there": [Point.of(at.world_size, at.efficiency) for at in projection.expected],
-        "projected": [Point.of(at.world_size, at.efficiency) for at in projection.projected],
+        "expected there": [Point(at.world_size, at.efficiency) for at in projection.expected],
+        "projected": [Point(at.world_size, at.efficiency) for at in projection.projected],
     }
     sizes = sorted({point.x for points in curves.values() for point in points})
     ideal = Series("ideal", tuple(Point(size, 1.0) for size in sizes), kind="ideal")
@@ -51,7 +50,6 @@ def _chart(projection: Projection) -> Chart:
         x=Axis("devices", log=True, ticks=tuple((k, f"{k:.0f}") for k in sizes)),
         y=Axis("efficiency", include=(0.0, 1.0), form=".2f"),
         series=(ideal, *(Series(name, tuple(points)) for name, points in curves.items() if points)),
-        interval="error bar",
     )
 
 
@@ -62,7 +60,7 @@ def _row(projection: Projection, point: Expectation) -> tuple[str, ...]:
         "projected" if point in projection.projected else "measured too",
         number(point.batch, "d"),
         interval(point.exchange_s, ".2f", factor=1e3),
-        interval(point.step_s, ".2f", factor=1e3),
-        interval(point.efficiency, ".2f"),
+        number(point.step_s * 1e3, ".2f"),
+        number(point.efficiency, ".2f"),
         interval(point.measured, ".2f"),
     )

@@ -17,7 +17,7 @@ import torch
 
 from suite.__main__ import main
 from suite.cli import trace
-from suite.cli.selection import Selection, select
+from suite.cli.gate import select
 from suite.cli.trace import Operator
 from suite.plan import cells
 from suite.plan.cells import Cell
@@ -121,12 +121,13 @@ def answer(duration_ms: float, *operators: tuple[str, int, float, float], feed_u
     }
 
 
-def printed(found: list[Operator]) -> list[str]:
-    """The lines of a table: heading, rule, rows."""
-    return [line for line in trace.table(found, 120).splitlines() if line.strip()]
+def printed(ran: list[Operator]) -> list[str]:
+    """The heading and the rows of a table."""
+    heading, _, *rows = [line for line in trace.table(ran, 120).splitlines() if line.strip()]
+    return [heading, *rows]
 
 
-def test_operators_are_a_steps_and_all_ranks_together() -> None:
+def test_operators_are_of_a_step_and_of_all_ranks_together() -> None:
     ranks = [
         answer(10, ("aten::mm", 8, 4000, 0), ("aten::relu", 4, 100, 0), ("aten::view", 4, 0, 0)),
         answer(12, ("aten::mm", 8, 2000, 0), ("aten::add", 4, 5000, 0)),
@@ -138,17 +139,15 @@ def test_operators_are_a_steps_and_all_ranks_together() -> None:
     ]
 
 
-def test_where_there_is_a_gpu_its_time_comes_first() -> None:
-    found = trace.operators([answer(10, ("aten::copy_", 4, 9000, 400), ("aten::mm", 4, 100, 8000))], 4)
-    assert [operator.name for operator in found] == ["aten::mm", "aten::copy_"]
-    heading, _, first, *_ = printed(found)
+def test_the_time_of_a_gpu_comes_first() -> None:
+    ran = trace.operators([answer(10, ("aten::copy_", 4, 9000, 400), ("aten::mm", 4, 100, 8000))], 4)
+    heading, first, *_ = printed(ran)
     assert heading.index("CUDA") < heading.index("CPU")
     assert first.split() == ["2.000", "0.025", "1", "aten::mm"]
 
 
-def test_the_table_has_ten_rows_and_takes_names_as_they_are() -> None:
-    found = [Operator(f"[bold]op {number}", 1.0, 1.0, 0.0) for number in range(20)]
-    heading, _, *rows = printed(found)
+def test_the_table_has_ten_rows_and_shows_names_as_they_are() -> None:
+    heading, *rows = printed([Operator(f"[bold]op {number}", 1.0, 1.0, 0.0) for number in range(20)])
     assert [row.split(maxsplit=2)[2].strip() for row in rows] == [f"[bold]op {number}" for number in range(10)]
     assert "CUDA" not in heading
 
@@ -159,16 +158,15 @@ def test_a_step_is_as_long_as_the_slowest_ranks_and_its_parts_are_means() -> Non
 
 
 def test_files_are_named_by_cells_and_never_share_a_name() -> None:
-    trainers = ("a.py:New", "b.py:New", "ddp", "c.py:New")
-    named = trace.file_names(Cell(trainer, "my/own workload", "strong", 2) for trainer in trainers)
-    assert named == [
+    trainers = ("a.py:New", "b.py:New", "ddp")
+    assert trace.file_names(Cell(trainer, "my/own workload", "strong", 2) for trainer in trainers) == [
         "New-my_own_workload-strong-2",
         "New-my_own_workload-strong-2_2",
         "ddp-my_own_workload-strong-2",
-        "New-my_own_workload-strong-2_3",
     ]
-    assert not trace.file_names([Cell("ddp", "../up", "strong", 1)])[0].startswith(".")
-    assert "/" not in trace.file_names([Cell("ddp", "../up", "strong", 1)])[0]
+    [hidden] = trace.file_names([Cell("..", "../up", "strong", 1)])
+    assert not hidden.startswith(".")
+    assert "/" not in hidden
 
 
 class TestSelection:
@@ -182,45 +180,46 @@ class TestSelection:
         (tmp_path / "pyproject.toml").write_text(PYPROJECT)
 
     def test_expressions_select_and_nothing_runs(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-        found = select([*self.TWO, "-k", "weak and not weak-1"])
-        assert found.cells == (Cell("ddp", "tiny", "weak", 2),)
-        assert found.status == 0
-        assert found.settings is not None
-        assert found.settings.world_sizes == (1, 2)
+        selected = select([*self.TWO, "-k", "weak and not weak-1"])
+        assert (selected.status, selected.cells) == (0, (Cell("ddp", "tiny", "weak", 2),))
+        assert selected.settings is not None
+        assert selected.settings.world_sizes == (1, 2)
         assert not (tmp_path / "reports").exists()
         assert "no tests ran" not in capfd.readouterr().out
 
-    def test_nothing_selected_is_pytests_own_status(self) -> None:
-        found = select([*self.TWO, "-k", "nothing_of_that_name"])
-        assert (found.status, found.cells) == (pytest.ExitCode.NO_TESTS_COLLECTED, ())
-
-    def test_what_is_no_cell_is_not_run_either(self, tmp_path: Path) -> None:
-        found = select([*self.TWO, "suite.benchmarks.test_all_reduce", "-k", "all_reduce"])
-        assert (found.status, found.cells) == (pytest.ExitCode.OK, ())
-        assert not (tmp_path / "reports").exists()
-
-    def test_a_wrong_option_is_a_usage_error(self, capfd: pytest.CaptureFixture[str]) -> None:
-        assert select(["--scaling-mode", "sideways"]) == Selection(pytest.ExitCode.USAGE_ERROR, None, ())
-        assert "--scaling-mode 'sideways': valid values are strong, weak" in capfd.readouterr().err
-
-    def test_missing_devices_fail_in_their_own_words(
-        self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    @pytest.mark.parametrize(
+        ("arguments", "status", "says"),
+        [
+            ((*TWO, "-k", "nothing_of_that_name"), pytest.ExitCode.NO_TESTS_COLLECTED, ""),
+            ((*TWO, "suite.benchmarks.test_all_reduce", "-k", "all_reduce"), pytest.ExitCode.OK, ""),
+            (("--scaling-mode", "sideways"), pytest.ExitCode.USAGE_ERROR, "valid values are strong, weak"),
+            ((*TWO, "test_broken.py"), pytest.ExitCode.INTERRUPTED, "nothing_of_that_name"),
+            (("--scaling-devices", "cuda:1"), pytest.ExitCode.TESTS_FAILED, "CUDA: 0 device(s) found, 1 needed"),
+        ],
+        ids=["nothing selected", "no cells", "wrong option", "broken file", "missing devices"],
+    )
+    def test_without_cells_the_status_and_the_words_are_pytests(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
+        capfd: pytest.CaptureFixture[str],
+        arguments: tuple[str, ...],
+        status: int,
+        says: str,
     ) -> None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-        found = select(["--scaling-devices", "cuda:1", "--scaling-workload", "tiny"])
-        assert (found.status, found.cells) == (1, ())
-        assert "CUDA: 0 device(s) found, 1 needed" in capfd.readouterr().out
-
-    def test_a_file_that_cannot_be_collected_ends_it(self, tmp_path: Path) -> None:
         (tmp_path / "test_broken.py").write_text("import nothing_of_that_name\n")
-        found = select([*self.TWO, "test_broken.py"])
-        assert (found.status, found.cells) == (pytest.ExitCode.INTERRUPTED, ())
+        selected = select(arguments)
+        assert (selected.status, selected.cells) == (status, ())
+        captured = capfd.readouterr()
+        assert says in captured.out + captured.err
+        assert not (tmp_path / "reports").exists()
 
-    def test_no_cell_is_said(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_selection_without_cells_is_reported(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["trace", *self.TWO, "-k", "nothing_of_that_name"]) == pytest.ExitCode.NO_TESTS_COLLECTED
         assert capsys.readouterr().err == "trace: no cell was selected\n"
 
-    def test_a_report_folder_in_the_way_is_said_before_anything_starts(
+    def test_a_report_folder_in_the_way_is_reported_before_anything_starts(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         (tmp_path / "file").write_text("in the way")
@@ -228,13 +227,11 @@ class TestSelection:
         said = capsys.readouterr().err
         assert re.fullmatch(r"trace: .*/file/.*: Not a directory; choose another --scaling-report-dir\n", said)
 
-
-@pytest.mark.parametrize("option", ["--steps", "--warm-up"])
-@pytest.mark.parametrize("value", ["0", "-1", "few"])
-def test_no_steps_are_a_usage_error(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="4"):
-        main(["trace", f"{option}={value}"])
-    assert f"{value!r}: expected a whole number of steps, 1 or more" in capsys.readouterr().err
+    @pytest.mark.parametrize("option", ["--steps", "--warm-up"])
+    def test_no_steps_are_a_usage_error(self, option: str, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit, match="4"):
+            main(["trace", f"{option}=0"])
+        assert "'0': expected a whole number, 1 or more" in capsys.readouterr().err
 
 
 @pytest.mark.end_to_end

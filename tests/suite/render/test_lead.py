@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from suite import options
-from suite.cli.selection import select
+from suite.cli.gate import select
 from suite.records.record import CellRecord, Record
 from suite.render import commands, html, lead, markdown, terminal
 from suite.run import machine

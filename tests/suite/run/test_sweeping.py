@@ -1,4 +1,4 @@
-"""The workers of a sweep, where processes only pretend: what they are told, how long they may take, and who goes on."""
+"""The workers of a sweep, without processes: what they are told, how long they may take, and what a failure costs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from suite.processes.failure import WorkerFailure
 from suite.records.sweep import Setting
 from suite.run import sweep as sweeping
 from suite.run.session import FIRST_STEP_TIMEOUT_S, PATIENCE
-from suite.run.sweep import GIVEN_UP_AFTER, LEAST_EPOCH_S, GivenUp, Trainings
+from suite.run.sweep import GIVEN_UP_AFTER, LEAST_EPOCH_S, Trainings
 from tests.support.measurements import LENET, cell, measurement, order, settings
 
 ONE, TWO = Setting(1, 32, 0.1, False), Setting(2, 64, 0.2, False)
@@ -63,17 +63,20 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return made
 
 
-def trainings(world: World, monkeypatch: pytest.MonkeyPatch) -> Trainings:
-    class Pretending:
+@pytest.fixture
+def made(world: World, monkeypatch: pytest.MonkeyPatch) -> Trainings:
+    """Trainings of three epochs on one and two devices, whose workers the world plays."""
+
+    class FakeSides:
         def __init__(self, kind: str, root: Path) -> None:
             self.pools = {"candidate": world}
 
-        def __enter__(self) -> Pretending:
+        def __enter__(self) -> FakeSides:
             return self
 
         def __exit__(self, *exception: object) -> None: ...
 
-    monkeypatch.setattr(sweeping, "Sides", Pretending)
+    monkeypatch.setattr(sweeping, "Sides", FakeSides)
     run = measurement(cell(1), cell(2, mode="weak"), config=settings(workloads=(LENET,)))
     run.orders = {arm: {**order(arm), "devices": ["cpu"]} for arm in map(sweeping._arm, run.plan.cells)}
     assert LENET.accuracy is not None
@@ -85,8 +88,8 @@ def quietly(line: str) -> None:
     """Hear nothing."""
 
 
-def test_a_net_is_trained_as_its_setting_says(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    with trainings(world, monkeypatch) as made:
+def test_a_net_is_trained_as_its_setting_says(world: World, made: Trainings) -> None:
+    with made:
         net = made.train(TWO, 7, quietly)
     assert (net.setting, net.seed, net.per_epoch, net.train_s) == (TWO, 7, (0.5,) * 3, (0.5,) * 3)
     told = [told for _, told in world.asked if told["recipe"]["epochs"] == 3]
@@ -98,102 +101,84 @@ def test_a_net_is_trained_as_its_setting_says(world: World, monkeypatch: pytest.
     assert world.closed == 1
 
 
-def test_a_warm_up_climbs_from_the_one_device_rate(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    with trainings(world, monkeypatch) as made:
-        assert made.train(WARM, 1, quietly).setting == WARM
-    assert world.asked[-1][1]["recipe"]["warmup"] == {"start": 0.1, "epochs": 2}
-
-
-def test_what_is_trained_is_said(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_warm_up_climbs_from_the_one_device_rate_and_progress_names_the_net(world: World, made: Trainings) -> None:
     said: list[str] = []
-    with trainings(world, monkeypatch) as made:
-        made.train(WARM, 1, said.append)
+    with made:
+        assert made.train(WARM, 1, said.append).setting == WARM
+    assert world.asked[-1][1]["recipe"]["warmup"] == {"start": 0.1, "epochs": 2}
     what = "training ddp on 2 device(s), batch 64, lr 0.2 after warm-up, seed 1"
     assert (said[0], said[-1]) == (f"{what}: epoch 1 of 3", f"{what}: epoch 3 of 3, accuracy 0.50 ▅▅▅")
 
 
-def test_processes_are_kept_from_net_to_net(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    with trainings(world, monkeypatch) as made:
+def test_processes_are_kept_from_net_to_net(world: World, made: Trainings) -> None:
+    with made:
         for seed in (1, 2):
             for setting in (ONE, TWO, WARM):
                 made.train(setting, seed, quietly)
-    assert len(world.launched) == 2
-    assert world.closed == 2
+    assert (len(world.launched), world.closed) == (2, 2)
 
 
-class TestDeadlines:
-    """From a trial of one step, which is made once for each world size and batch."""
-
-    def test_the_trial_is_one_step_trained_twice(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The first one builds and loads; what the second takes counts."""
-        with trainings(world, monkeypatch) as made:
-            for setting, seed in ((TWO, 1), (TWO, 2), (WARM, 1)):
-                made.train(setting, seed, quietly)
-        trials = [(timeout_s, told["recipe"]) for timeout_s, told in world.asked if told["recipe"]["epochs"] == 1]
-        assert [(timeout_s, recipe["samples"]) for timeout_s, recipe in trials] == [(FIRST_STEP_TIMEOUT_S, 64)] * 2
-
-    @pytest.mark.parametrize(("request_s", "epoch_s"), [(0.5, PATIENCE * 4 * 0.5), (0.001, LEAST_EPOCH_S)])
-    def test_an_epoch_may_take_many_times_its_steps(
-        self, world: World, monkeypatch: pytest.MonkeyPatch, request_s: float, epoch_s: float
-    ) -> None:
-        """Two minibatches of 64 to train on, and two to evaluate."""
-        world.request_s = request_s
-        with trainings(world, monkeypatch) as made:
-            made.train(TWO, 1, quietly)
-        deadlines = [timeout_s for timeout_s, told in world.asked if told["recipe"]["epochs"] == 3]
-        assert deadlines == pytest.approx([FIRST_STEP_TIMEOUT_S + epoch_s, epoch_s, epoch_s])
+def test_a_deadline_comes_from_a_trial_of_one_step_trained_twice(world: World, made: Trainings) -> None:
+    """Once for each world size and batch. The first step builds and loads; what the second takes counts."""
+    with made:
+        for setting, seed in ((TWO, 1), (TWO, 2), (WARM, 1)):
+            made.train(setting, seed, quietly)
+    trials = [(timeout_s, told["recipe"]) for timeout_s, told in world.asked if told["recipe"]["epochs"] == 1]
+    assert [(timeout_s, recipe["samples"]) for timeout_s, recipe in trials] == [(FIRST_STEP_TIMEOUT_S, 64)] * 2
 
 
-class TestFailures:
-    """A group that breaks."""
-
-    def test_the_next_net_gets_fresh_workers(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        with trainings(world, monkeypatch) as made:
-            made.train(TWO, 1, quietly)
-            world.fails = True
-            with pytest.raises(WorkerFailure, match="rank 0: gone"):
-                made.train(TWO, 2, quietly)
-            world.fails = False
-            assert made.train(TWO, 3, quietly).seed == 3
-        assert len(world.launched) == 2
-        assert world.closed == 1
-
-    def test_a_world_size_is_given_up_and_the_others_go_on(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        with trainings(world, monkeypatch) as made:
-            world.fails = True
-            for seed in range(GIVEN_UP_AFTER):
-                with pytest.raises(WorkerFailure):
-                    made.train(TWO, seed, quietly)
-            with pytest.raises(GivenUp, match=r"3 nets in a row failed on 2 device\(s\)"):
-                made.train(TWO, 9, quietly)
-            world.fails = False
-            made.train(ONE, 1, quietly)
-
-    def test_only_those_in_a_row_count(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        with trainings(world, monkeypatch) as made:
-            for seed in range(1, 3 * GIVEN_UP_AFTER):
-                world.fails = seed % GIVEN_UP_AFTER > 0
-                if world.fails:
-                    with pytest.raises(WorkerFailure):
-                        made.train(TWO, seed, quietly)
-                else:
-                    made.train(TWO, seed, quietly)
-
-    def test_groups_are_left_to_be_killed_where_somebody_is_impatient(
-        self, world: World, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        with pytest.raises(KeyboardInterrupt), trainings(world, monkeypatch) as made:
-            made.train(ONE, 1, quietly)
-            raise KeyboardInterrupt
-        assert world.closed == 0
+@pytest.mark.parametrize(("request_s", "epoch_s"), [(0.5, PATIENCE * 4 * 0.5), (0.001, LEAST_EPOCH_S)])
+def test_an_epoch_may_take_many_times_its_steps(
+    world: World, made: Trainings, request_s: float, epoch_s: float
+) -> None:
+    """Two minibatches of 64 to train on, and two to evaluate."""
+    world.request_s = request_s
+    with made:
+        made.train(TWO, 1, quietly)
+    deadlines = [timeout_s for timeout_s, told in world.asked if told["recipe"]["epochs"] == 3]
+    assert deadlines == pytest.approx([FIRST_STEP_TIMEOUT_S + epoch_s, epoch_s, epoch_s])
 
 
-def test_a_trainer_or_dataset_that_cannot_be_used_is_said_before_anything(
-    world: World, monkeypatch: pytest.MonkeyPatch
+def test_after_a_failure_the_next_net_gets_fresh_workers(world: World, made: Trainings) -> None:
+    with made:
+        made.train(TWO, 1, quietly)
+        world.fails = True
+        with pytest.raises(WorkerFailure, match="rank 0: gone"):
+            made.train(TWO, 2, quietly)
+        world.fails = False
+        assert made.train(TWO, 3, quietly).seed == 3
+    assert (len(world.launched), world.closed) == (2, 1)
+
+
+def test_a_world_size_is_given_up_after_failures_in_a_row(world: World, made: Trainings) -> None:
+    """A net that is trained in between starts the count again; the other world size goes on."""
+    with made:
+        for fails in (True, True, False, True, True, True):
+            world.fails = fails
+            if fails:
+                with pytest.raises(WorkerFailure, match="rank 0: gone"):
+                    made.train(TWO, 1, quietly)
+            else:
+                made.train(TWO, 1, quietly)
+        with pytest.raises(WorkerFailure, match=rf"not tried: {GIVEN_UP_AFTER} nets in a row failed on 2 device\(s\)"):
+            made.train(TWO, 9, quietly)
+        world.fails = False
+        made.train(ONE, 1, quietly)
+
+
+def test_an_interrupt_leaves_the_groups_to_be_killed(world: World, made: Trainings) -> None:
+    with pytest.raises(KeyboardInterrupt), made:
+        made.train(ONE, 1, quietly)
+        raise KeyboardInterrupt
+    assert world.closed == 0
+
+
+def test_a_trainer_or_dataset_that_cannot_be_used_is_reported_first(
+    made: Trainings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def prepare(run: Any, sides: Any, arms: list[Any], say: Any) -> None:
         run.lost[arms[0]] = WorkerFailure("clerk-1", "rank 0: no such trainer")
 
     monkeypatch.setattr(sweeping, "preparing", types.SimpleNamespace(prepare=prepare))
-    with trainings(world, monkeypatch) as made, pytest.raises(WorkerFailure, match="no such trainer"):
+    with made, pytest.raises(WorkerFailure, match="no such trainer"):
         made.prepare(quietly)
