@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -55,15 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scaling-mode", default="strong", metavar="MODE", help="strong or weak: one is enough (default: strong)"
     )
-    parser.add_argument(
-        "--unplanted",
-        action="store_true",
-        help="also compare the trainer with itself, which must not turn red; takes as long again",
-    )
 
 
 def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
-    """Run the gates, and return 0 when each of them said what it had to, 1 when one did not.
+    """Run both gates, and return 0 when each of them said what it had to, 1 when one did not.
 
     Raises:
         Stop: a gate ended without an answer.
@@ -76,21 +70,20 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     size = settings.world_sizes[-1]
     with tempfile.TemporaryDirectory(prefix="scaling-drill-") as name:
         folder = Path(name)
-        planted = folder / "planted.py"
+        planted, reports, junit = folder / "planted.py", folder / "reports", folder / "wrong.xml"
         planted.write_text(PLANTED.format(trainer=trainer, slowdown=asked.slowdown, world_size=size))
-        lend_calibration(settings.report_dir, folder)
-        scaling = partial(_scaling, against=trainer, world_size=size, common=common)
+        lend_calibration(settings.report_dir, reports)
         what = f"a slowdown of {asked.slowdown:.0%} at world size {size}, planted in {trainer}"
         _say(f"{what}: `-m scaling` must turn red")
-        complaints = judge_slow(*scaling(f"{planted}:Slow", reports=folder / "slow"))
+        # The drill's own options come last and win; its records are no part of the machine's history.
+        slow = [f"--scaling-trainer={planted}:Slow", f"--scaling-against=trainer:{trainer}"]
+        own = [f"--scaling-world-sizes={size}", f"--scaling-report-dir={reports}"]
+        status = _pytest(gate.SCALING, [*common, *slow, *own])
+        complaints = judge_slow(status, _record(reports))
         _say("a wrong gradient: `-m correctness` must turn red")
-        junit = folder / "wrong.xml"
-        arguments = [*common, f"--scaling-trainer={planted}:Wrong", "--junitxml", str(junit)]
-        status = _pytest(gate.CORRECTNESS, arguments)
+        wrong = [f"--scaling-trainer={planted}:Wrong", "--junitxml", str(junit)]
+        status = _pytest(gate.CORRECTNESS, [*common, *wrong])
         complaints += judge_wrong(status, failed_checks(junit) if junit.exists() else {})
-        if asked.unplanted:
-            _say(f"nothing planted, {trainer} against itself: `-m scaling` must not turn red")
-            complaints += judge_same(*scaling(trainer, reports=folder / "same"))
     for complaint in complaints:
         _say(f"FAILED: {complaint}")
     if not complaints:
@@ -120,18 +113,6 @@ def judge_slow(status: int, record: Record | None) -> list[str]:
     if not complaints and status != pytest.ExitCode.TESTS_FAILED:
         complaints.append(f"{what}: every cell is FAIL, and pytest's exit status {status} instead of 1")
     return complaints
-
-
-def judge_same(status: int, record: Record | None) -> list[str]:
-    """Return what is wrong if a trainer that was compared with itself turned the gate red; INCONCLUSIVE is allowed."""
-    what = "the same build"
-    if record is None or not record.cells:
-        return [f"{what}: nothing was measured (pytest's exit status {status})"]
-    return [
-        f"{what}: {cell.id} is {cell.outcome.value}: {cell.reason}"
-        for cell in record.cells
-        if cell.outcome not in (Outcome.PASS, Outcome.INCONCLUSIVE)
-    ]
 
 
 def judge_wrong(status: int, checks: dict[str, str | None]) -> list[str]:
@@ -174,26 +155,18 @@ def absolute(spec: str) -> str:
     return f"{Path(source).resolve()}{colon}{name}" if source.endswith(".py") else spec
 
 
-def lend_calibration(report_dir: Path, folder: Path) -> None:
-    """Copy what the machine's runs know of it to where the drill's runs look for it."""
+def lend_calibration(report_dir: Path, reports: Path) -> None:
+    """Copy what the machine's runs know of it to where the drill's run looks for it."""
     for path in report_dir.glob("*/calibration.json"):
-        for reports in ("slow", "same"):
-            lent = path_for(folder / reports, path.parent.name)
-            lent.parent.mkdir(parents=True)
-            shutil.copyfile(path, lent)
+        lent = path_for(reports, path.parent.name)
+        lent.parent.mkdir(parents=True)
+        shutil.copyfile(path, lent)
 
 
-def _scaling(
-    trainer: str, *, against: str, world_size: int, common: Sequence[str], reports: Path
-) -> tuple[int, Record | None]:
-    """Run `-m scaling` on a trainer against another; return pytest's exit status and the record."""
-    # The drill's own options come last and win; its records are no part of the machine's history.
-    own = [f"--scaling-trainer={trainer}", f"--scaling-against=trainer:{against}"]
-    own += [f"--scaling-world-sizes={world_size}", f"--scaling-report-dir={reports}"]
-    status = _pytest(gate.SCALING, [*common, *own])
+def _record(reports: Path) -> Record | None:
     path = next(reports.glob("*/runs/*/record.json"), None)
     try:
-        return status, read_model(path, Record) if path else None
+        return read_model(path, Record) if path else None
     except RecordError as error:
         raise Stop(str(error)) from error
 

@@ -30,7 +30,6 @@ MOST_SWEEPS = 100  # a record from elsewhere may have any number of sweeps
 PROPORTIONAL = frozenset(("contention", "imbalance", "feed"))
 SMALL_BATCH, EXCHANGE = ("small batch",), ("exchange",)
 SERIAL = ("overhead", *EXCHANGE)  # what one process that drives all devices does in turn
-NO_MEASUREMENT = "A projection from {} devices, not a measurement. It is only as good as the assumptions below."
 
 
 @dataclass(frozen=True)
@@ -220,14 +219,13 @@ def _project(
     most = largest.global_batch if largest.mode == "strong" else math.inf
     beyond = [k for k in world_sizes if largest.world_size < k <= most]
     projected = tuple(largest.expect(k, calibrated=True) for k in beyond)
-    if largest.sweep is None:
-        return replace(empty, projected=projected, assumptions=tuple(_assumptions_of_one_process(largest)))
     expected = []
     for cell, step in steps:
-        found = cell.efficiency
-        efficiency = None if found is None else Interval(found.estimate, found.low, found.high)
-        expected.append(replace(step.expect(step.world_size, calibrated=False), measured=efficiency))
-    assumptions = tuple(_assumptions(largest, largest.sweep, _misfit(largest, largest.sweep, swept)))
+        if step.sweep is not None:
+            found = cell.efficiency
+            efficiency = None if found is None else Interval(found.estimate, found.low, found.high)
+            expected.append(replace(step.expect(step.world_size, calibrated=False), measured=efficiency))
+    assumptions = tuple(_assumptions(largest, _misfit(largest, swept)))
     return replace(empty, expected=tuple(expected), projected=projected, assumptions=assumptions)
 
 
@@ -284,63 +282,59 @@ def _ring_s(sweep: CollectiveRecord, k: int, size_bytes: float) -> Interval:
     return Interval(messages * alpha.estimate + sent_bytes * beta.estimate, low, high)
 
 
-def _misfit(step: _Step, sweep: CollectiveRecord, swept: Sequence[CollectiveRecord]) -> float:
+def _misfit(step: _Step, swept: Sequence[CollectiveRecord]) -> float:
     """Return the largest factor by which the line misses its sizes, or the ring the sweeps at other world sizes."""
+    sweep, size = step.sweep, step.gradient_bytes
+    if sweep is None:
+        return 1.0
     pairs = [(_ring_s(sweep, sweep.world_size, point.size_bytes), point.time_s.estimate) for point in sweep.points]
     for other in swept:
         if other.algorithm == sweep.algorithm and other.alpha_s is not None:
-            time_s = _ring_s(other, other.world_size, step.gradient_bytes).estimate
-            pairs.append((_ring_s(sweep, other.world_size, step.gradient_bytes), time_s))
+            pairs.append((_ring_s(sweep, other.world_size, size), _ring_s(other, other.world_size, size).estimate))
     factors = [expected.estimate / time_s for expected, time_s in pairs]
     return max(*factors, *(1 / factor for factor in factors))
 
 
-def _assumptions(step: _Step, sweep: CollectiveRecord, misfit: float) -> list[str]:
-    k = step.world_size
-    message_s = _ring_s(sweep, 2, 0).estimate / 2
-    byte_s = _ring_s(sweep, 2, 1).estimate - 2 * message_s
+def _assumptions(step: _Step, misfit: float) -> list[str]:
+    k, exchange_s = step.world_size, step.exchange_s(step.world_size).estimate
+    share = (
+        f"Every device keeps its batch of {step.batch(k)}."
+        if step.mode == "weak"
+        else f"The global batch stays {step.global_batch}, so a device's share shrinks until it is 1; a line through "
+        f"one device's times on the whole batch and on 1/{k} of it says what that takes."
+    )
+    common = [
+        f"A projection from {k} devices, not a measurement. It is only as good as the assumptions below.",
+        "Contention, imbalance and waiting for data grow with the work on a device.",
+        share,
+    ]
+    if step.sweep is None:
+        return [
+            *common,
+            "One process drives all devices: what it does in turn, and what goes through the first one, took "
+            f"{exchange_s * 1e3:.2g} ms of the step (overhead and exchange), and as much again comes with every "
+            f"{k - 1} further device(s).",
+        ]
+    message_s = _ring_s(step.sweep, 2, 0).estimate / 2
+    byte_s = _ring_s(step.sweep, 2, 1).estimate - 2 * message_s
     speed = f" and {1 / byte_s / BYTES_PER_GB:.2g} GB/s" if byte_s > 0 else ""
-    said = [
-        NO_MEASUREMENT.format(k),
-        f"Every link is like those between the {sweep.world_size} devices of the {sweep.algorithm} sweep: "
+    if EXCHANGE not in step.bars:
+        exposed = "Nothing of the exchange is hidden: what it added to the step could not be told apart."
+    elif (beyond_s := step.beyond_s()) >= 0:
+        more = f"{beyond_s * 1e3:.2g} ms more"
+        exposed = f"The step spent {more} on its exchange than the bare all_reduce takes; that stays."
+    else:
+        exposed = (
+            f"{-beyond_s * 1e3:.2g} ms of the exchange were hidden behind {step.compute_s(k) * 1e3:.3g} ms of compute, "
+            "and as much is behind every such stretch of it."
+        )
+    return [
+        *common,
+        "The trainer's own overhead stays.",
+        f"Every link is like those between the {step.sweep.world_size} devices of the {step.sweep.algorithm} sweep: "
         f"{message_s * 1e6:.4g} µs a message{speed}. Where what was swept can test that, it is wrong by a factor of up "
         f"to {misfit:.2g}.",
         f"The {step.gradient_bytes / 1e6:.3g} MB of gradients go around one ring, in one all_reduce a step: "
         "2 (k - 1) messages of a k-th.",
-        "Contention, imbalance and waiting for data grow with the work on a device; the trainer's own overhead stays.",
-        _shares(step),
+        exposed,
     ]
-    if EXCHANGE not in step.bars:
-        return [*said, "Nothing of the exchange is hidden: what it added to the step could not be told apart."]
-    beyond_s = step.beyond_s()
-    if beyond_s >= 0:
-        last = (
-            f"The step spent {beyond_s * 1e3:.2g} ms more on its exchange than the bare all_reduce takes; that stays."
-        )
-    else:
-        last = (
-            f"{-beyond_s * 1e3:.2g} ms of the exchange were hidden behind {step.compute_s(k) * 1e3:.3g} ms of compute, "
-            "and as much is behind every such stretch of it."
-        )
-    return [*said, last]
-
-
-def _assumptions_of_one_process(step: _Step) -> list[str]:
-    serial_s, k = step.exchange_s(step.world_size).estimate, step.world_size
-    return [
-        NO_MEASUREMENT.format(k),
-        f"One process drives all devices: what it does in turn, and what goes through the first one, took "
-        f"{serial_s * 1e3:.2g} ms of the step (overhead and exchange), and as much again comes with every {k - 1} "
-        "further device(s).",
-        "Contention, imbalance and waiting for data grow with the work on a device.",
-        _shares(step),
-    ]
-
-
-def _shares(step: _Step) -> str:
-    if step.mode == "weak":
-        return f"Every device keeps its batch of {step.batch(step.world_size)}."
-    return (
-        f"The global batch stays {step.global_batch}, so a device's share shrinks until it is 1; a line through "
-        f"one device's times on the whole batch and on 1/{step.world_size} of it says what that takes."
-    )

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import random
-import signal
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -44,7 +40,7 @@ def line(kind: str, outcome: str, wall_s: float, **changes: Any) -> log.Line:
 class TestLog:
     """A line a run."""
 
-    def test_a_torn_line_loses_no_other(self, tmp_path: Path) -> None:
+    def test_a_torn_line_is_named_and_loses_no_other(self, tmp_path: Path) -> None:
         path = tmp_path / "runs.jsonl"
         assert log.read_log(path) == []
         log.append(path, {"run": 1})
@@ -53,9 +49,6 @@ class TestLog:
         log.append(path, {"run": 3})
         with pytest.raises(ValueError, match=r"line 2: not JSON .*; remove the line"):
             log.read_log(path)
-        first, _, last = path.read_text().splitlines()
-        path.write_text(f"{first}\n{last}\n")
-        assert log.read_log(path) == [{"run": 1}, {"run": 3}]
 
     def test_runs_of_other_code_are_refused(self) -> None:
         here = {"commit": "c2", "trees": ["a", "b"], "dirty": False}
@@ -134,26 +127,6 @@ class TestRuns:
             assert contract.describe(contract.load_trainer(f"{planted}:{kind.trainer}"))["processes"] == "per-device"
         assert f'slowed("ddp", {runs.KINDS["10"].planted:.2f}, at=2)' in runs.PLANTED
 
-    def test_an_interrupt_is_passed_on(self) -> None:
-        def interrupt(*_: object) -> None:
-            raise KeyboardInterrupt
-
-        # A shell's background job ignores SIGINT, and so would its children.
-        said = (
-            "import signal, time\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
-            "try: time.sleep(60)\nexcept KeyboardInterrupt: raise SystemExit(7)"
-        )
-        process = subprocess.Popen([sys.executable, "-c", said], start_new_session=True)
-        before = signal.signal(signal.SIGALRM, interrupt)
-        signal.setitimer(signal.ITIMER_REAL, 1.0)
-        try:
-            with pytest.raises(KeyboardInterrupt):
-                runs.wait_to_end(process)
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
-        assert process.wait() == 7
-
     def test_a_run_without_a_record_says_what_pytest_said(self, tmp_path: Path) -> None:
         with pytest.raises(RuntimeError, match=r"exit status 4 and 0 records(.|\n)*--scaling-mode 'sideways'"):
             runs.one_run("unchanged", tmp_path, options=("--scaling-mode", "sideways"))
@@ -169,9 +142,8 @@ class TestRuns:
             made.append(name)
             return {"kind": name, "outcome": "PASS", "wall_s": 1.0}
 
-        state: Callable[[], dict[str, Any]] = lambda: {"commit": "c", "trees": [], "dirty": False}  # noqa: E731
         monkeypatch.setattr(runs, "one_run", one_run)
-        monkeypatch.setattr(runs, "code_state", state)
+        monkeypatch.setattr(runs, "code_state", lambda: {"commit": "c", "trees": [], "dirty": False})
         monkeypatch.setattr(sys, "argv", ["runs", "--log", str(path), "--wanted", "unchanged=2,10=1"])
         with pytest.raises(SystemExit, match="the run in progress is not kept, 2 are"):
             runs.main()
@@ -179,10 +151,6 @@ class TestRuns:
         made.clear()
         runs.main()
         assert sorted(entry["kind"] for entry in log.read_log(path)) == ["10", "unchanged", "unchanged"]
-        monkeypatch.setattr(sys, "argv", ["runs", "--log", str(path), "--table"])
-        capsys.readouterr()
-        runs.main()
-        assert capsys.readouterr().out == runs.table(log.read_log(path)) + "\n"
 
 
 class TestQuietRoom:
@@ -231,24 +199,8 @@ class TestQuietRoom:
         with pytest.raises(KeyboardInterrupt):
             quiet_room.measure("all off", 1, tmp_path)
 
-    def test_every_conditions_trainer_is_one(self, tmp_path: Path) -> None:
-        (tmp_path / "trainers.py").write_text(quiet_room.TRAINERS)
-        for name in ("Quiet", "Threads"):
-            loaded = contract.load_trainer(f"{tmp_path / 'trainers.py'}:{name}")
-            assert contract.describe(loaded)["processes"] == "per-device"
-
-    def test_a_spread_has_its_interval(self) -> None:
-        """Ten normal deviations: 95 % of chi-square with 9 df lies within 2.700 and 19.023."""
-        values = [0.01, -0.01] * 5
-        low, high = (math.sqrt(10 * 0.01**2 / q) for q in (19.023, 2.700))
-        assert quiet_room.spread(values, 9) == f"{0.01 * math.sqrt(10 / 9):.1%} [{low:.1%}, {high:.1%}]"
-        assert quiet_room.spread([0.0], 0) == "-"
-
-    def test_a_line_keeps_the_rounds_and_the_table_tells_them_apart(self) -> None:
-        kept = quiet_room.line_of(run_record(), "quiet room")
-        [back] = quiet_room.sessions_of([kept], "quiet room")
-        assert (back.candidate, back.base) == ((0.030, 0.033, 0.035), (0.031, 0.032, 0.034))
-        assert quiet_room.sessions_of([kept], "all off") == []
+    def test_pairs_within_a_session_do_not_see_levels_that_differ(self) -> None:
+        """sqrt(2) x 1 % a round in both; the levels of the second differ by 8 % from session to session."""
         drawn = random.Random(1)
 
         def of(session: RecordedSession) -> dict[str, Any]:
@@ -257,22 +209,12 @@ class TestQuietRoom:
 
         loud = {"condition": "all off", "sessions": [of(session) for session in sessions(30, level_sd=0.08)]}
         still = {"condition": "quiet room", "sessions": [of(session) for session in sessions(30)]}
-        head, _, quiet_row, loud_row = quiet_room.table([loud, still]).splitlines()
-        names = [name.strip() for name in head.split("|")]
-        sds = [
-            {
-                name: float(value.split("%")[0])
-                for name, value in zip(names, row.split("|"), strict=True)
-                if "SD" in name
-            }
-            for row in (quiet_row, loud_row)
-        ]
-        # sqrt(2) x 1 % a round in both; the loud one's levels differ by 8 %, which pairing does not see.
-        for found in sds:
+        rows = [[cell.strip() for cell in row.split("|")] for row in quiet_room.table([loud, still]).splitlines()]
+        quiet_row, loud_row = (
+            {name: float(cell.split("%")[0]) for name, cell in zip(rows[0], row, strict=True) if "SD" in name}
+            for row in rows[2:]
+        )
+        for found in (quiet_row, loud_row):
             assert found["SD of a round"] == pytest.approx(1.41, abs=0.3)
             assert found["SD of a session's ratio"] < 1.0
-        assert sds[0]["SD of unpaired ln t"] < 1.0 < 5.0 < sds[1]["SD of unpaired ln t"]
-
-    def test_a_cell_that_was_not_measured_is_an_error(self) -> None:
-        with pytest.raises(RuntimeError, match="all off: FAIL: slower"):
-            quiet_room.line_of(run_record(arms=[]), "all off")
+        assert quiet_row["SD of unpaired ln t"] < 1.0 < 5.0 < loud_row["SD of unpaired ln t"]

@@ -51,20 +51,6 @@ def test_the_one_green_cell_of_several_is_named() -> None:
     assert "other is not red but PASS" in found
 
 
-@pytest.mark.parametrize(
-    ("record", "complaint"),
-    [
-        (run_with("FAIL"), "ddp-lenet-strong-1 is FAIL: why"),
-        (run_with("ERROR"), "ddp-lenet-strong-1 is ERROR: why"),
-        (None, r"nothing was measured \(pytest's exit status 1\)"),
-    ],
-)
-def test_the_same_build_may_be_too_noisy_but_not_red(record: Record | None, complaint: str) -> None:
-    assert drill.judge_same(0, run_with("PASS")) == drill.judge_same(0, run_with("INCONCLUSIVE")) == []
-    [found] = drill.judge_same(1, record)
-    assert re.search(f"^the same build: {complaint}$", found)
-
-
 @pytest.mark.parametrize("message", [FOUND, AGAINST_ITSELF])
 def test_a_wrong_gradient_that_its_check_names_is_no_complaint(message: str) -> None:
     assert drill.judge_wrong(1, {"gradient": message, "identity": None}) == []
@@ -109,13 +95,12 @@ def test_a_trainers_file_is_named_so_that_another_folder_finds_it(
     assert named == [f"{tmp_path}/train.py:Mine", "ddp", "package.train:Mine"]
 
 
-def test_the_machines_calibration_is_lent_to_the_drills_runs(tmp_path: Path) -> None:
+def test_the_machines_calibration_is_lent_to_the_drills_run(tmp_path: Path) -> None:
     known = calibration.path_for(tmp_path / "reports", "machine")
     known.parent.mkdir(parents=True)
     known.write_text("known")
     drill.lend_calibration(tmp_path / "reports", tmp_path / "drill")
-    for name in ("slow", "same"):
-        assert calibration.path_for(tmp_path / "drill" / name, "machine").read_text() == "known"
+    assert calibration.path_for(tmp_path / "drill", "machine").read_text() == "known"
 
 
 @pytest.mark.parametrize("share", ["0", "-1", "nan", "inf", "much"])
