@@ -12,7 +12,6 @@ import pytest
 
 from docs.evidence import log, quiet_room, runs
 from docs.evidence.recording import RecordedSession
-from suite.base.git import git
 from suite.plan import cells
 from suite.plan.cells import Cell
 from suite.plan.workloads import BUILT_IN
@@ -21,6 +20,7 @@ from suite.room import quiet
 from suite.room.quiet import available_cores
 from tests.support import records
 from tests.support.recordings import run_record, sessions
+from tests.support.repositories import Repository
 
 needs_two_cores = pytest.mark.skipif(len(available_cores()) < 2, reason="two CPU workers need two cores")
 
@@ -62,28 +62,18 @@ class TestLog:
             log.check_same_code([line("10", "FAIL", 1.0, calibration="a-run")], here)
 
     def test_the_state_of_the_code_is_that_of_its_folders(self, tmp_path: Path) -> None:
-        git(tmp_path, "init", "-q")
-        identity = ("-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "commit.gpgsign=false")
-
-        def commit() -> None:
-            git(tmp_path, "add", ".")
-            git(tmp_path, *identity, "commit", "-q", "-m", "a change")
-
-        for folder in (*log.CODE, "docs"):
-            (tmp_path / folder).mkdir()
-            (tmp_path / folder / "file").write_text("1")
-        commit()
-        first = log.code_state(tmp_path)
-        (tmp_path / "docs" / "file").write_text("2")
-        assert log.code_state(tmp_path) == first
-        commit()
-        second = log.code_state(tmp_path)
+        repository = Repository(tmp_path / "project")
+        files = {f"{folder}/file": "1" for folder in (*log.CODE, "docs")}
+        repository.commit(files)
+        first = log.code_state(repository.path)
+        repository.commit({"docs/file": "2"})
+        second = log.code_state(repository.path)
         assert (second["trees"], second["dirty"]) == (first["trees"], False)
         assert second["commit"] != first["commit"]
-        (tmp_path / "suite" / "new").write_text("untracked counts: it can be imported")
-        assert log.code_state(tmp_path)["dirty"]
-        commit()
-        assert log.code_state(tmp_path)["trees"] != first["trees"]
+        (repository.path / "suite" / "new").write_text("untracked files can be imported")
+        assert log.code_state(repository.path)["dirty"]
+        repository.commit({})
+        assert log.code_state(repository.path)["trees"] != first["trees"]
 
 
 class TestRuns:

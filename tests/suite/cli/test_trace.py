@@ -82,29 +82,22 @@ class TestProfiling:
         assert 0 < sum(answer["parts"].values()) * 1e3 <= answer["duration_ns"]
         assert [path.name for path in tmp_path.iterdir()] == ["cell-rank0.json.gz"]
 
-    def test_every_replicas_thread_is_in_it(self, two_replicas: TracedArm, tmp_path: Path) -> None:
-        """The profiler's default is the thread that starts it: then nearly all of this step would be missing."""
-        profiling.trace(two_replicas, STEPS, tmp_path / "cell.json.gz")
-        seen = events(tmp_path / "cell.json.gz")
-        own = {event["tid"] for event in seen if event["name"] == "step"}
-        forwards = {event["tid"] for event in seen if event["name"] in ("aten::linear", "aten::addmm")}
-        assert len(forwards) == 2
-        assert not forwards & own
-
-    def test_operators_are_summed_over_threads(self, two_replicas: TracedArm, tmp_path: Path) -> None:
+    def test_operators_of_every_replicas_thread_are_summed(self, two_replicas: TracedArm, tmp_path: Path) -> None:
+        """By default the profiler sees only the thread that starts it, and would miss nearly all of this step."""
         answer = profiling.trace(two_replicas, STEPS, tmp_path / "cell.json.gz")
         calls = {operator["name"]: operator["calls"] for operator in answer["operators"]}
-        seen = [event["name"] for event in events(tmp_path / "cell.json.gz")]
-        assert calls["aten::linear"] == seen.count("aten::linear")
-        assert calls["aten::linear"] % (2 * STEPS) == 0
+        seen = events(tmp_path / "cell.json.gz")
+        own = {event["tid"] for event in seen if event["name"] == "step"}
+        forwards = [event["tid"] for event in seen if event["name"] == "aten::linear"]
+        assert len(set(forwards)) == 2
+        assert not own.intersection(forwards)
+        assert calls["aten::linear"] == len(forwards)
         assert not {"feed", "step"} & calls.keys()
         json.dumps(answer)
 
-    def test_a_folder_that_has_gone_is_an_error_and_nothing_stays(
+    def test_a_folder_that_has_gone_is_an_error_and_no_file_is_left(
         self, two_replicas: TracedArm, tmp_path: Path
     ) -> None:
-        with pytest.raises(FileNotFoundError):
-            profiling.trace(two_replicas, 1, tmp_path / "gone" / "cell.json.gz")
         (tmp_path / "cell.json.gz").mkdir()
         with pytest.raises(IsADirectoryError):
             profiling.trace(two_replicas, 1, tmp_path / "cell.json.gz")
