@@ -72,7 +72,15 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     if not entries:
         raise Stop("no cell could be measured in two sessions; nothing was stored", ended.status or 1)
     report_dir = run.plan.config.report_dir
-    learned = _learned(run, entries)
+    versions = run.versions.get("candidate", {})
+    learned = Calibration(
+        machine_key=run.plan.machine.key,
+        host=run.plan.machine.host,
+        created_utc=run.plan.started.astimezone(UTC).isoformat(timespec="seconds"),
+        run_id=run.plan.run_id,
+        environment=Environment(versions=versions, commit=run.plan.commit, dirty=run.plan.dirty),
+        entries=entries,
+    )
     with writing(report_dir, "--scaling-report-dir"):
         path = learned.after(_older(run)).write(report_dir)
     print(text(learned, run.plan.config, judging.comparisons(run)), end="")
@@ -170,21 +178,6 @@ def sentence(spread: Spread, expected: Forecast, budget_s: float) -> str:
     return (
         f"in {budget_s:.0f} s, {expected.planned} sessions, {what} is found with {calibration.POWER:.0%} probability; "
         f"what limits it is {causes[expected.limit]}"
-    )
-
-
-def _learned(run: Observations, entries: tuple[Entry, ...]) -> Calibration:
-    return Calibration(
-        machine_key=run.plan.machine.key,
-        host=run.plan.machine.host,
-        created_utc=run.plan.started.astimezone(UTC).isoformat(timespec="seconds"),
-        run_id=run.plan.run_id,
-        environment=Environment(
-            versions=run.versions.get("candidate", {}),
-            commit=run.plan.commit,
-            dirty=run.plan.dirty,
-        ),
-        entries=entries,
     )
 
 

@@ -24,10 +24,7 @@ def add_report_dir(parser: argparse.ArgumentParser) -> None:
 
 
 def report_dir(option: str | None) -> Path:
-    """Return the report folder that pytest would use.
-
-    Args:
-        option: the value of `--scaling-report-dir`; None asks the project's ini file.
+    """Return the report folder that pytest would use; `option` is the value of `--scaling-report-dir`, if given.
 
     Raises:
         SystemExit: the project's settings are wrong, as pytest has printed; with its exit status.
@@ -50,15 +47,10 @@ def records(place: Path) -> list[Path]:
 
 
 def record_of(name: str, option: str | None) -> Path:
-    """Return the one record that a file, a run's folder or a run's id names.
-
-    Args:
-        name: the file, folder or id.
-        option: as `report_dir` takes it; used only where `name` is neither file nor folder.
+    """Return the one record that a file, a run's folder or a run's id names; `option` is as in `report_dir`.
 
     Raises:
         ValueError: there is none, or an id is that of runs on several machines.
-        SystemExit: as `report_dir`.
     """
     place = Path(name)
     if place.is_file():

@@ -14,7 +14,6 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 from suite.cli import gate
@@ -29,6 +28,7 @@ from suite.render import sweep as render
 from suite.room.devices import cuda_count
 from suite.run.observations import Observations
 from suite.run.progress import StreamProgress
+from suite.run.session import Say
 from suite.run.sweep import Trainings
 
 SUMMARY = "train over batch x learning rate x world size, and compare the rules that scale the rate"
@@ -98,8 +98,11 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
         world_sizes=settings.world_sizes,
         seeds=asked.seeds,
     )
-    measurement = _measurement(settings, recipe)
-    name = f"{short(settings.trainers[0])}-{settings.workloads[0].name}-{measurement.plan.run_id}"
+    # Nothing is timed, so only the recipe's data is loaded.
+    trained = settings.workloads[0].model_copy(update={"dataset": recipe.dataset})
+    cells = [Cell(settings.trainers[0], trained.name, "weak", size) for size in settings.world_sizes]
+    measurement = gate.without_base(dataclasses.replace(settings, workloads=(trained,)), cells)
+    name = f"{short(settings.trainers[0])}-{trained.name}-{measurement.plan.run_id}"
     folder = asked.out or settings.report_dir / measurement.plan.machine.key / "sweeps" / name
     progress = StreamProgress(sys.stdout, "sweep")
     try:
@@ -129,7 +132,7 @@ def _train_all(sweep: Sweep, folder: Path, trainings: Trainings, progress: Strea
             left_min = (len(wanted) - number) * (time.monotonic() - begun) / number / 60 if number else None
             note = f"{number + 1} of {len(wanted)}" + (f", about {left_min:.1f} min left" if left_min else "")
             try:
-                net = trainings.train(setting, seed, partial(_say, progress, note))
+                net = trainings.train(setting, seed, _noted(progress, note))
                 sweep = sweep.model_copy(update={"trained": (*sweep.trained, net)})
             except WorkerFailure as failure:
                 progress.keep(f"failed: {failure}")
@@ -144,8 +147,8 @@ def _train_all(sweep: Sweep, folder: Path, trainings: Trainings, progress: Strea
     return sweep
 
 
-def _say(progress: StreamProgress, note: str, line: str) -> None:
-    progress(f"{line}; {note}")
+def _noted(say: Say, note: str) -> Say:
+    return lambda line: say(f"{line}; {note}")
 
 
 @contextlib.contextmanager
@@ -190,14 +193,6 @@ def _recipe(asked: argparse.Namespace, settings: Config) -> Recipe:
         missing = f"{devices}: CUDA shows {cuda_count()} device(s)"
         raise Stop(f"{missing}; check the driver (nvidia-smi), or use --scaling-devices cpu")
     return workload.accuracy
-
-
-def _measurement(settings: Config, recipe: Recipe) -> Observations:
-    """Return what preparing workers needs of a run; nothing of it is timed, so only the recipe's data is loaded."""
-    [workload], [trainer] = settings.workloads, settings.trainers
-    trained = workload.model_copy(update={"dataset": recipe.dataset})
-    cells = [Cell(trainer, workload.name, "weak", size) for size in settings.world_sizes]
-    return gate.without_base(dataclasses.replace(settings, workloads=(trained,)), cells)
 
 
 def _check_prepared(run: Observations, sweep: Sweep) -> None:

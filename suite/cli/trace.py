@@ -155,7 +155,7 @@ def _measurement(settings: Config, cells: Sequence[Cell]) -> Observations:
 
 
 def _trace_all(run: Observations, folder: Path, warm_up: int, steps: int) -> int:
-    """Trace every cell, one after the other; return how many could be traced."""
+    """Trace every cell, one after the other, and return how many could be traced."""
     sharing: dict[Arm, list[Cell]] = {}  # on one device strong and weak are the same step
     for cell in run.plan.cells:
         sharing.setdefault(run.plan.own(cell), []).append(cell)

@@ -59,12 +59,11 @@ class Projection:
     """One trainer on one workload in one mode.
 
     Attributes:
-        trainer, workload, mode: as in its cells.
         reason: what is missing, where nothing can be projected; otherwise empty.
         expected: at the world sizes that were measured: the measured compute, and an exchange that nothing hides; empty
             where one process drives all devices.
         projected: at larger world sizes, from the largest that was measured.
-        assumptions: in sentences; to be shown wherever `projected` is.
+        assumptions: sentences to be shown wherever `projected` is.
     """
 
     trainer: str
@@ -242,8 +241,16 @@ def _step(cell: CellRecord, arms: Mapping[str, ArmRecord], swept: Sequence[Colle
     waterfall = next((waterfall for waterfall in cell.waterfalls if waterfall.side == "candidate"), None)
     if waterfall is None:
         raise _Missing(f"{cell.id} has no waterfall: {cell.waterfall_note or 'its step was not taken apart'}")
-    if arm.processes != "one" and not arm.gradient_bytes:
-        raise _Missing(f"how many bytes of gradients {cell.id} exchanges is not known")
+    sweep = None
+    if arm.processes != "one":
+        if not arm.gradient_bytes:
+            raise _Missing(f"how many bytes of gradients {cell.id} exchanges is not known")
+        sweep = next((each for each in swept if each.world_size == cell.world_size), None)
+        if sweep is None:
+            where = f"on {cell.world_size} devices: select its items as well (test_all_reduce)"
+            raise _Missing(f"no all_reduce of torch.distributed was swept {where}")
+        if sweep.error:
+            raise _Missing(f"the sweep of all_reduce failed: {sweep.error}")
     return _Step(
         mode=cell.mode,
         world_size=cell.world_size,
@@ -251,28 +258,19 @@ def _step(cell: CellRecord, arms: Mapping[str, ArmRecord], swept: Sequence[Colle
         gradient_bytes=arm.gradient_bytes,
         one_s=waterfall.ideal_s.estimate * (cell.world_size if cell.mode == "strong" else 1),
         bars={bar.causes: bar.step_s.estimate for bar in waterfall.bars},
-        sweep=None if arm.processes == "one" else _nearest(swept, cell.world_size),
+        sweep=sweep,
     )
 
 
-def _nearest(swept: Sequence[CollectiveRecord], world_size: int) -> CollectiveRecord:
-    """Return the sweep at this world size, or the one closest to it.
+def _ring_s(sweep: CollectiveRecord, k: int, size_bytes: float) -> Interval:
+    """Return the time of an all_reduce in a ring of k devices with the links of a sweep.
 
     Raises:
-        _Missing: there is none.
+        ValueError: the sweep has no line.
     """
-    if not swept:
-        raise _Missing("no all_reduce of torch.distributed was swept: select its items as well (test_all_reduce)")
-    fitted = [each for each in swept if each.alpha_s is not None]
-    if not fitted:
-        raise _Missing(f"the sweep of all_reduce failed: {swept[-1].error or 'it has no line'}")
-    return min(fitted, key=lambda each: abs(math.log(each.world_size / world_size)))
-
-
-def _ring_s(sweep: CollectiveRecord, k: int, size_bytes: float) -> Interval:
-    """Return the time of an all_reduce in a ring of k devices with the links of a sweep."""
     alpha, beta = sweep.alpha_s, sweep.beta_s_per_byte
-    assert alpha is not None and beta is not None, "only a sweep with a line is asked"  # noqa: PT018
+    if alpha is None or beta is None:
+        raise ValueError(f"the sweep of {sweep.algorithm} on {sweep.world_size} devices has no line")
     messages = (k - 1) / (sweep.world_size - 1)
     sent_bytes = messages * sweep.world_size / k * size_bytes
     low, high = (
@@ -289,7 +287,7 @@ def _misfit(step: _Step, swept: Sequence[CollectiveRecord]) -> float:
         return 1.0
     pairs = [(_ring_s(sweep, sweep.world_size, point.size_bytes), point.time_s.estimate) for point in sweep.points]
     for other in swept:
-        if other.algorithm == sweep.algorithm and other.alpha_s is not None:
+        if other.algorithm == sweep.algorithm and not other.error:
             pairs.append((_ring_s(sweep, other.world_size, size), _ring_s(other, other.world_size, size).estimate))
     factors = [expected.estimate / time_s for expected, time_s in pairs]
     return max(*factors, *(1 / factor for factor in factors))

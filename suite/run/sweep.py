@@ -14,8 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from suite.base.sides import Sides
-from suite.plan import cells
-from suite.plan.cells import Arm, Cell, short
+from suite.plan.cells import short
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import Group
 from suite.records.sweep import Setting, Trained
@@ -41,7 +40,7 @@ class Trainings:
             warmup_epochs: in which the rate climbs, where a setting wants that.
         """
         self._run, self._epochs, self._warmup_epochs = run, epochs, warmup_epochs
-        self._arms = {cell.world_size: _arm(cell) for cell in run.plan.cells}
+        self._arms = {cell.world_size: run.plan.own(cell) for cell in run.plan.cells}
         self._sides = Sides(run.plan.config.devices.kind, root)
         self._groups: dict[int, Group] = {}
         self._started = 0
@@ -138,7 +137,3 @@ class Trainings:
         dataset = recipe["dataset"]
         steps: int = sum(math.ceil(dataset[part] / batch) for part in ("train_samples", "test_samples"))
         return max(LEAST_EPOCH_S, PATIENCE * steps * self._step_s[known])
-
-
-def _arm(cell: Cell) -> Arm:
-    return cells.arm("candidate", cell.trainer, cell)

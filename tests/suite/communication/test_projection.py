@@ -231,7 +231,7 @@ def test_what_one_process_does_in_turn_grows_with_every_further_device(found: li
 @pytest.mark.parametrize(
     ("record", "reason"),
     [
-        (measured(collectives=[]), "no all_reduce of torch.distributed was swept"),
+        (measured(collectives=[]), "no all_reduce of torch.distributed was swept on 2 devices: select its items"),
         (measured(collectives=[records.collective("ring")]), "no all_reduce of torch.distributed was swept"),
         (measured(collectives=[records.collective() | FAILED]), "the sweep of all_reduce failed: rank 1 hung"),
         (measured(waterfalls=[], waterfall_note="no time"), "ddp-lenet-strong-2 has no waterfall: no time"),

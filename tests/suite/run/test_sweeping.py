@@ -78,7 +78,7 @@ def made(world: World, monkeypatch: pytest.MonkeyPatch) -> Trainings:
 
     monkeypatch.setattr(sweeping, "Sides", FakeSides)
     run = measurement(cell(1), cell(2, mode="weak"), config=settings(workloads=(LENET,)))
-    run.orders = {arm: {**order(arm), "devices": ["cpu"]} for arm in map(sweeping._arm, run.plan.cells)}
+    run.orders = {arm: {**order(arm), "devices": ["cpu"]} for arm in map(run.plan.own, run.plan.cells)}
     assert LENET.accuracy is not None
     run.datasets = {LENET.accuracy.dataset: DATASET}
     return Trainings(run, Path(), epochs=3, warmup_epochs=2)
