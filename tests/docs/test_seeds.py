@@ -17,7 +17,6 @@ from reference.book import BookRun
 from reference.demo import main as demo
 from suite.checks.draw import CHECKS
 from suite.cli import gate
-from suite.plan.config import Config
 from tests.support.project import REPOSITORY
 from tests.support.strategies import CPU
 
@@ -95,7 +94,7 @@ def test_a_row_names_a_test_of_its_own(row: str) -> None:
 @pytest.mark.parametrize("command", [command for command in ALL if command.startswith("pytest -m")])
 def test_a_command_of_the_gate_has_options_and_names_that_are_there(command: str) -> None:
     arguments = shlex.split(command)[1:]
-    assert isinstance(gate.settings(arguments), Config)
+    gate.settings(arguments)  # ends with pytest's status where one is not
     if "-k" in arguments:
         words = arguments[arguments.index("-k") + 1].split(" or ")
         assert all(any(word in check for check in CHECKS) for word in words)
