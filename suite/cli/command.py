@@ -30,6 +30,18 @@ def writing(place: Path, option: str) -> Iterator[None]:
         raise Stop(f"{place}: {error.strerror}; choose another {option}") from error
 
 
+@contextlib.contextmanager
+def new_folder(folder: Path, option: str) -> Iterator[None]:
+    """Make a folder, which must not exist yet, and remove it again if nothing was written into it."""
+    with writing(folder, option):
+        folder.mkdir(parents=True)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
 def whole_number(least: int = 1) -> Callable[[str], int]:
     """Return a type for argparse: whole numbers from `least` on."""
 

@@ -8,16 +8,14 @@ net, so that a sweep which is stopped keeps the nets that it has.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import shutil
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from suite.cli import gate
-from suite.cli.command import USAGE_ERROR, Stop, positive, several, whole_number, writing
+from suite.cli.command import USAGE_ERROR, Stop, new_folder, positive, several, whole_number, writing
 from suite.plan.cells import Cell, short
 from suite.plan.config import Config
 from suite.plan.workloads import Recipe
@@ -76,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"in which {LINEAR_WARMUP} climbs from the one-device rate (default: {WARMUP_EPOCHS}, or all)",
     )
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="a folder for the files (default: a new one in the report folder)"
+        "--out", type=Path, metavar="DIR", help="a new folder for the files (default: in the report folder)"
     )
     parser.add_argument("--scaling-trainer", default="ddp", metavar="NAME", help="the one that trains (default: ddp)")
 
@@ -110,7 +108,7 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
             trainings.prepare(progress)
             sweep = _empty(measurement, settings, asked, recipe, grid)
             _check_prepared(measurement, sweep)
-            with _claimed(folder):
+            with new_folder(folder, "--out"):
                 sweep = _train_all(sweep, folder, trainings, progress)
     except WorkerFailure as error:
         raise Stop(str(error)) from error
@@ -149,27 +147,6 @@ def _train_all(sweep: Sweep, folder: Path, trainings: Trainings, progress: Strea
 
 def _noted(say: Say, note: str) -> Say:
     return lambda line: say(f"{line}; {note}")
-
-
-@contextlib.contextmanager
-def _claimed(folder: Path) -> Iterator[None]:
-    """Make the folder and its first file, so that no other sweep writes there; without a net the file goes again.
-
-    Raises:
-        Stop: the folder cannot be made, or it has a sweep, finished or not, which would be overwritten.
-    """
-    path = folder / FILES[0]
-    with writing(folder, "--out"):
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            path.touch(exist_ok=False)
-        except FileExistsError as error:
-            raise Stop(f"{folder} already has a sweep: choose another --out, or remove {path.name}") from error
-    try:
-        yield
-    finally:
-        if not path.stat().st_size:
-            path.unlink()
 
 
 def _recipe(asked: argparse.Namespace, settings: Config) -> Recipe:

@@ -7,7 +7,6 @@ cell at a time, warmed up as for a measurement; every rank writes its own file. 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import os
 import re
@@ -22,7 +21,7 @@ import pytest
 
 from suite.base.sides import Sides
 from suite.cli import gate
-from suite.cli.command import Stop, whole_number, writing
+from suite.cli.command import Stop, new_folder, whole_number
 from suite.plan.cells import Arm, Cell
 from suite.plan.config import Config
 from suite.processes.failure import WorkerFailure
@@ -74,16 +73,10 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
             raise Stop("no cell was selected", selected.status or pytest.ExitCode.NO_TESTS_COLLECTED)
         return selected.status
     measurement = _measurement(selected.settings, selected.cells)
-    folder = (
-        measurement.plan.config.report_dir.resolve() / measurement.plan.machine.key / "traces" / measurement.plan.run_id
-    )
-    with writing(folder, "--scaling-report-dir"):
-        folder.mkdir(parents=True)
-    try:
+    plan = measurement.plan
+    folder = plan.config.report_dir.resolve() / plan.machine.key / "traces" / plan.run_id
+    with new_folder(folder, "--scaling-report-dir"):
         traced, cells = _trace_all(measurement, folder, asked.warm_up, asked.steps), len(selected.cells)
-    finally:
-        with contextlib.suppress(OSError):  # a folder with a trace in it is kept
-            folder.rmdir()
     if traced:
         print(f"traces of {traced} of {cells} cell(s), a file a rank: {os.path.relpath(folder)}")
         print('to open one: "Open trace file" at https://ui.perfetto.dev, or "Load" in chrome://tracing')

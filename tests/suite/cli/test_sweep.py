@@ -77,6 +77,12 @@ def workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeTrainings:
     return fake
 
 
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """The folder of the sweep, which it makes."""
+    return tmp_path / "sweep"
+
+
 def run(folder: Path, *options: str) -> int:
     return main(["sweep", *options, "--out", str(folder)])
 
@@ -109,26 +115,26 @@ class TestOptions:
             main(["sweep", f"{option}={value}"])
         assert says in capsys.readouterr().err
 
-    def test_the_default_grid_is_the_recipe_and_its_neighbourhood(self, workers: FakeTrainings, tmp_path: Path) -> None:
-        assert run(tmp_path) == 0
-        grid = kept(tmp_path).grid
+    def test_the_default_grid_is_the_recipe_and_its_neighbourhood(self, workers: FakeTrainings, out: Path) -> None:
+        assert run(out) == 0
+        grid = kept(out).grid
         assert (grid.batches, grid.lrs, grid.rules) == ((16,), (0.025, 0.05, 0.1, 0.2), RULES)
         assert (grid.world_sizes, grid.seeds, workers.epochs, workers.warmup_epochs) == ((1, 2), 3, 10, 2)
         assert len(workers.trained) == 3 * (4 + 13)
 
     def test_several_numbers_of_epochs_are_one_training_and_a_table_for_each(
-        self, workers: FakeTrainings, capsys: pytest.CaptureFixture[str], tmp_path: Path
+        self, workers: FakeTrainings, capsys: pytest.CaptureFixture[str], out: Path
     ) -> None:
         """The first two epochs of four are a training of two; the warm-up fits into the shortest."""
-        assert run(tmp_path, "--lrs", "0.1", "--lr-rules", "linear-warmup", "--seeds", "1", "--epochs", "4,1,2") == 0
+        assert run(out, "--lrs", "0.1", "--lr-rules", "linear-warmup", "--seeds", "1", "--epochs", "4,1,2") == 0
         assert (workers.epochs, workers.warmup_epochs, len(workers.trained)) == (4, 1, 2)
         said = capsys.readouterr().out
         assert all(f"{epochs} epochs of" in said for epochs in (1, 2, 4))
-        assert kept(tmp_path).after(2).epochs == len(kept(tmp_path).after(2).trained[0].per_epoch) == 2
+        assert kept(out).after(2).epochs == len(kept(out).after(2).trained[0].per_epoch) == 2
 
-    def test_values_are_sorted_and_count_once(self, workers: FakeTrainings, tmp_path: Path) -> None:
-        assert run(tmp_path, "--batches", "64,32,032", "--lrs", ".2,0.20,.1", "--seeds", "1") == 0
-        assert (kept(tmp_path).grid.batches, kept(tmp_path).grid.lrs) == ((32, 64), (0.1, 0.2))
+    def test_values_are_sorted_and_count_once(self, workers: FakeTrainings, out: Path) -> None:
+        assert run(out, "--batches", "64,32,032", "--lrs", ".2,0.20,.1", "--seeds", "1") == 0
+        assert (kept(out).grid.batches, kept(out).grid.lrs) == ((32, 64), (0.1, 0.2))
 
     @pytest.mark.parametrize(
         ("config", "options", "status", "says"),
@@ -151,52 +157,52 @@ class TestOptions:
         workers: FakeTrainings,
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
-        tmp_path: Path,
+        out: Path,
         config: Config,
         options: list[str],
         status: int,
         says: str,
     ) -> None:
         monkeypatch.setattr(sweep.gate, "settings", lambda arguments: config)
-        assert run(tmp_path / "out", *options) == status
+        assert run(out, *options) == status
         said = capsys.readouterr().err
         assert said.startswith("sweep: ")
         assert says in said
-        assert not (tmp_path / "out").exists()
+        assert not (out).exists()
 
     def test_a_batch_above_the_data_is_a_usage_error(
-        self, workers: FakeTrainings, capsys: pytest.CaptureFixture[str], tmp_path: Path
+        self, workers: FakeTrainings, capsys: pytest.CaptureFixture[str], tmp_path: Path, out: Path
     ) -> None:
         workers.train_samples = 100
-        assert run(tmp_path, "--batches", "32,64") == 4
+        assert run(out, "--batches", "32,64") == 4
         assert "batch 64 on 2 device(s) is 128 samples, above the 100 of digits; lower" in capsys.readouterr().err
         assert not workers.trained
         assert not list(tmp_path.iterdir())
 
     def test_a_warm_up_of_another_optimiser_is_a_usage_error(
-        self, workers: FakeTrainings, capsys: pytest.CaptureFixture[str], tmp_path: Path
+        self, workers: FakeTrainings, capsys: pytest.CaptureFixture[str], out: Path
     ) -> None:
         workers.oracle = "self"
-        assert run(tmp_path) == 4
+        assert run(out) == 4
         assert "oracle is 'self'; use --lr-rules constant,linear,book" in capsys.readouterr().err
-        assert run(tmp_path, "--lr-rules", "constant,linear,book") == 0
+        assert run(out, "--lr-rules", "constant,linear,book") == 0
 
 
 class TestFiles:
     """What is kept, when and where."""
 
     def test_everything_is_trained_kept_and_shown(
-        self, workers: FakeTrainings, capsys: pytest.CaptureFixture[str], tmp_path: Path
+        self, workers: FakeTrainings, capsys: pytest.CaptureFixture[str], out: Path
     ) -> None:
-        assert run(tmp_path / "out", *SMALL) == 0
+        assert run(out, *SMALL) == 0
         assert len(workers.trained) == len(set(workers.trained)) == NETS
-        assert kept(tmp_path / "out").missing() == 0
-        assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(FILES)
+        assert kept(out).missing() == 0
+        assert sorted(path.name for path in (out).iterdir()) == sorted(FILES)
         said = capsys.readouterr().out
         assert f"sweep: {NETS} nets to train" in said
         assert "sweep: training it, seed 1: epoch 1 of 3; 1 of 10" in said
         assert "constant" in said
-        assert f"sweep: kept in {tmp_path / 'out'} (sweep.json, summary.md)" in said
+        assert f"sweep: kept in {out} (sweep.json, summary.md)" in said
 
     def test_by_default_each_sweep_has_a_folder_among_the_reports(self, workers: FakeTrainings, tmp_path: Path) -> None:
         assert main(["sweep", *SMALL]) == 0
@@ -204,51 +210,51 @@ class TestFiles:
         assert path.parts[-4] == kept(path.parent).machine.key
 
     def test_a_sweep_that_is_there_is_not_overwritten(
-        self, workers: FakeTrainings, capsys: pytest.CaptureFixture[str], tmp_path: Path
+        self, workers: FakeTrainings, capsys: pytest.CaptureFixture[str], out: Path
     ) -> None:
-        assert run(tmp_path, *SMALL) == 0
-        before = kept(tmp_path)
-        assert run(tmp_path, *SMALL) == 1
-        assert f"{tmp_path} already has a sweep: choose another --out" in capsys.readouterr().err
-        assert kept(tmp_path) == before
+        assert run(out, *SMALL) == 0
+        before = kept(out)
+        assert run(out, *SMALL) == 1
+        assert f"{out}: File exists; choose another --out" in capsys.readouterr().err
+        assert kept(out) == before
 
     @pytest.mark.parametrize("done", [0, 3])
     def test_an_interrupt_keeps_the_nets_that_are_done(
-        self, workers: FakeTrainings, capsys: pytest.CaptureFixture[str], tmp_path: Path, done: int
+        self, workers: FakeTrainings, capsys: pytest.CaptureFixture[str], tmp_path: Path, out: Path, done: int
     ) -> None:
         """Every net is in the file before the next is trained; without a net there is no file."""
         seen: list[int] = []
 
         def interrupt(setting: Setting, seed: int) -> None:
-            text = (tmp_path / FILES[0]).read_text()
-            seen.append(len(json.loads(text)["trained"]) if text else 0)
+            path = out / FILES[0]
+            seen.append(len(json.loads(path.read_text())["trained"]) if path.exists() else 0)
             if len(workers.trained) == done:
                 raise KeyboardInterrupt
 
         workers.on = interrupt
-        assert run(tmp_path, *SMALL) == 130
-        assert f"interrupted: {done} of {NETS} nets are kept in {tmp_path}" in capsys.readouterr().out
+        assert run(out, *SMALL) == 130
+        assert f"interrupted: {done} of {NETS} nets are kept in {out}" in capsys.readouterr().out
         assert seen == list(range(done + 1))
         if done:
-            assert len(kept(tmp_path).trained) == done
-            assert f"{NETS - done} nets are missing" in (tmp_path / FILES[1]).read_text()
+            assert len(kept(out).trained) == done
+            assert f"{NETS - done} nets are missing" in (out / FILES[1]).read_text()
         else:
             assert not list(tmp_path.iterdir())
 
     def test_a_net_that_fails_is_named_and_the_others_are_trained(
-        self, workers: FakeTrainings, capsys: pytest.CaptureFixture[str], tmp_path: Path
+        self, workers: FakeTrainings, capsys: pytest.CaptureFixture[str], out: Path
     ) -> None:
         def fail(setting: Setting, seed: int) -> None:
             if setting.lr == 0.4:
                 raise WorkerFailure("sweep-1-2", "rank 1: gone", ["its stack"])
 
         workers.on = fail
-        assert run(tmp_path, *SMALL) == 1
+        assert run(out, *SMALL) == 1
         assert len(workers.trained) == NETS - 2
         said = capsys.readouterr().out
         assert "sweep: failed: sweep-1-2: rank 1: gone\nits stack" in said
         assert "2 nets are missing" in said
-        assert "- failed: 2 device(s), batch 32, lr 0.4, seed 1: rank 1: gone\n" in (tmp_path / FILES[1]).read_text()
+        assert "- failed: 2 device(s), batch 32, lr 0.4, seed 1: rank 1: gone\n" in (out / FILES[1]).read_text()
 
     def test_a_folder_that_cannot_be_made_is_a_clear_error(
         self, workers: FakeTrainings, capsys: pytest.CaptureFixture[str], tmp_path: Path
@@ -262,7 +268,7 @@ class TestFiles:
         workers: FakeTrainings,
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
-        tmp_path: Path,
+        out: Path,
     ) -> None:
         def full(path: Path, text: str) -> None:
             if len(workers.trained) > 3:
@@ -270,9 +276,9 @@ class TestFiles:
             path.write_text(text)
 
         monkeypatch.setattr(sweep, "write_atomically", full)
-        assert run(tmp_path, *SMALL) == 1
-        assert f"sweep: {tmp_path}: No space left on device; choose another --out" in capsys.readouterr().err
-        assert len(kept(tmp_path).trained) == 3
+        assert run(out, *SMALL) == 1
+        assert f"sweep: {out}: No space left on device; choose another --out" in capsys.readouterr().err
+        assert len(kept(out).trained) == 3
 
 
 @pytest.mark.end_to_end
