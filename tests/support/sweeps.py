@@ -1,4 +1,4 @@
-"""Sweeps built by hand: nets that reach what a test says, without any process."""
+"""Sweeps built by hand: nets with the accuracy that a test chooses, without any process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def grid(**changes: Any) -> Grid:
 
 
 def net(setting: Setting, seed: int, reached: float = 0.9, **changes: Any) -> Trained:
-    """A net that comes to `reached` in three equal strides, the first epoch of five seconds and the others of one."""
+    """A net that reaches `reached` in three equal steps; its first epoch takes five seconds and the others one."""
     fields = {
         **setting._asdict(),
         "seed": seed,
@@ -39,7 +39,7 @@ def net(setting: Setting, seed: int, reached: float = 0.9, **changes: Any) -> Tr
 
 
 def sweep(reach: Reach | None = None, **changes: Any) -> Sweep:
-    """A sweep, whole where `reach` says what its nets come to and without nets otherwise; `changes` replace fields."""
+    """A sweep, complete where `reach` gives the accuracy of a net, otherwise without nets; `changes` replace fields."""
     fields: dict[str, Any] = {
         "trainer": "ddp",
         "workload": BUILT_IN["lenet"],
