@@ -1,4 +1,4 @@
-"""Git as a program: asked about the user's repository, and run so that neither hooks nor surroundings interfere."""
+"""Run git on the user's repository: without hooks, without network, and whatever GIT_DIR says."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-QUESTION_TIMEOUT_S = 30.0
+TIMEOUT_S = 30.0
 FULL_NAME = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")  # of a commit, in SHA-1 or SHA-256
 
-# Git sets these for what it starts (hooks, `rebase --exec`); they would name another repository than the folder's.
-_ANOTHER_REPOSITORY = (
+# Git sets these for its hooks and for `rebase --exec`; they would redirect a command to another repository.
+_REDIRECTING = {
     "GIT_DIR",
     "GIT_WORK_TREE",
     "GIT_COMMON_DIR",
@@ -22,42 +22,35 @@ _ANOTHER_REPOSITORY = (
     "GIT_NAMESPACE",
     "GIT_PREFIX",
     "GIT_SHALLOW_FILE",
-)
-# A question never waits for a password, and never has a partial clone fetch from its remote behind the user's back.
+}
+# Never wait for a password, and never let a partial clone fetch from its remote.
 _OFFLINE = {"GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1"}
-_INERT = ("core.hooksPath=/dev/null", "core.fsmonitor=false")
+_WITHOUT_HOOKS = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false")
 
 
 class GitError(Exception):
-    """Git is missing, refused, or did not answer; the text is what git said last."""
+    """Git is missing, failed, or timed out; the text ends with git's last words."""
 
 
 def git(
-    folder: Path,
-    *arguments: str,
-    timeout_s: float = QUESTION_TIMEOUT_S,
-    environment: Mapping[str, str] | None = None,
+    folder: Path, *arguments: str, timeout_s: float = TIMEOUT_S, environment: Mapping[str, str] | None = None
 ) -> str:
-    """Run one git command in `folder`, without hooks.
+    """Run one git command in `folder` and return its stdout without the final line end.
 
     Args:
-        folder: where it runs; the repository is the one around it, whatever GIT_DIR says.
-        arguments: the subcommand and its arguments; whoever passes a stranger's text on guards it against being read
-            as an option (`--end-of-options`, `--`).
+        folder: where it runs; the repository is the one around it.
+        arguments: the subcommand and its arguments. The caller guards text from elsewhere against being read as an
+            option (`--end-of-options`, `--`).
         timeout_s: seconds it may take.
         environment: further variables.
-
-    Returns:
-        Its stdout without the final line end.
 
     Raises:
         GitError: git is not installed, failed, or took too long.
     """
-    inherited = {name: value for name, value in os.environ.items() if name not in _ANOTHER_REPOSITORY}
-    command = ["git", *(part for setting in _INERT for part in ("-c", setting)), *arguments]
+    inherited = {name: value for name, value in os.environ.items() if name not in _REDIRECTING}
     try:
         done = subprocess.run(
-            command,
+            ["git", *_WITHOUT_HOOKS, *arguments],
             cwd=folder,
             env={**inherited, **_OFFLINE, **(environment or {})},
             stdin=subprocess.DEVNULL,
@@ -65,21 +58,21 @@ def git(
             timeout=timeout_s,
         )
     except OSError as error:
-        without = "git is not on PATH: install it" if folder.is_dir() else f"there is no folder {folder}"
-        raise GitError(f"{without} ({error.strerror})") from error
+        cause = "git is not on PATH: install it" if folder.is_dir() else f"there is no folder {folder}"
+        raise GitError(f"{cause} ({error.strerror})") from error
     except subprocess.TimeoutExpired as error:
         raise GitError(f"git {arguments[0]} did not end within {timeout_s:g} s in {folder}") from error
     if done.returncode != 0:
-        said = os.fsdecode(done.stderr).strip().splitlines()
-        raise GitError(f"git {arguments[0]}: {' '.join(said[-3:]) or f'exit code {done.returncode}'}")
+        lines = os.fsdecode(done.stderr).strip().splitlines()
+        raise GitError(f"git {arguments[0]}: {' '.join(lines[-3:]) or f'exit code {done.returncode}'}")
     return os.fsdecode(done.stdout).removesuffix("\n")
 
 
 def toplevel(folder: Path) -> Path:
-    """The top of the working tree around `folder`, with links resolved.
+    """Return the top of the working tree around `folder`, with links resolved.
 
     Raises:
-        GitError: there is none, or git does not trust its owner; git's own words say which.
+        GitError: there is no working tree, or git does not trust its owner.
     """
     try:
         return Path(git(folder, "rev-parse", "--show-toplevel")).resolve()
@@ -88,5 +81,5 @@ def toplevel(folder: Path) -> Path:
 
 
 def is_shallow(folder: Path) -> bool:
-    """Whether the clone around `folder` lacks its older commits."""
+    """Return whether the clone around `folder` lacks its older commits."""
     return git(folder, "rev-parse", "--is-shallow-repository") == "true"

@@ -18,6 +18,7 @@ from suite.plan.cells import PLAIN, Arm, Cell, Side
 from suite.processes.failure import WorkerFailure
 from suite.records import record
 from suite.records.record import interval
+from suite.room.conditions import LIMIT_CORES
 from suite.run.observations import Observations
 from suite.run.session import FIRST_STEP_TIMEOUT_S, PATIENCE, Crew, Say, Sessions
 from suite.verdict.diagnose import Growth, Point, Rounds, Waterfall, growth, waterfall
@@ -231,14 +232,15 @@ def _to_record(
 ) -> record.WaterfallRecord:
     target = Target(cell, side)
     own = target.arms(run)["own"]
-    foreign = [c.foreign for session in run.sessions for c in session.conditions if c.foreign is not None]
+    shares = [c.foreign for session in run.sessions for c in session.conditions if c.foreign is not None]
+    foreign = fmean(shares or [0.0])
     about = About(
         trainer=cells.short(own.trainer),
         model=run.plan.workload(cell.workload).model.rpartition(":")[2],
         world_size=cell.world_size,
         batch=-(-run.orders[own]["global_batch"] // cell.world_size),
         gradient_bytes=run.gradient_bytes.get(own, 0),
-        foreign_cores=fmean(foreign) if foreign else None,
+        foreign_cores=foreign if foreign > LIMIT_CORES else None,
     )
     return record.WaterfallRecord(
         side=side,

@@ -10,11 +10,11 @@ from __future__ import annotations
 import hashlib
 import platform
 import re
-import subprocess
 from pathlib import Path
 
 import psutil
 
+from suite.base.git import GitError, git
 from suite.records.record import Machine
 from suite.room.devices import Devices, visible_handles
 
@@ -64,10 +64,9 @@ def main_branch(folder: Path) -> str:
 
 def _git(folder: Path, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
+        return git(folder, *arguments)
+    except GitError:
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def _cpu_model() -> str:

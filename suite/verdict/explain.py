@@ -1,7 +1,7 @@
-"""A waterfall in a sentence: the largest cause, what it costs, and whether the batch on a device is large enough.
+"""Put a waterfall into a sentence: a cause, what it costs, and whether the batch on a device is large enough.
 
-A cause is named only where its interval shows that it costs time (`suite.verdict.diagnose.supported`); otherwise the
-sentence says that it is not known, and what would help. docs/diagnosis.md has the rule.
+A cause is named only where its interval supports that it costs anything (`suite.verdict.diagnose.supported`);
+otherwise the sentence says that the cause is not known, and what would help. docs/diagnosis.md has the rule.
 """
 
 from __future__ import annotations
@@ -12,20 +12,19 @@ from suite.verdict.diagnose import Bar, Growth, Waterfall, outdone
 from suite.verdict.metrics import Interval
 
 EFFICIENT = 0.05  # a smaller share of the step is no reason to change the batch
-BUSY_CORES = 0.10  # other processes are named if they use more; `suite.room.conditions` derives the same limit
-MORE = "measure more sessions to find out (--scaling-profile full, or fewer cells)"
+MORE = "more sessions would show it (--scaling-profile full, or fewer cells)"
 
 
 @dataclass(frozen=True)
 class About:
-    """The facts about a cell that a sentence needs.
+    """The cell behind a sentence.
 
     Attributes:
         trainer, model: their names.
         world_size: k.
         batch: samples on one device.
-        gradient_bytes: of one replica; 0 where the size is not known.
-        foreign_cores: cores that other processes used on average during the timing; None where they are not known.
+        gradient_bytes: of one replica; 0 where it is not known.
+        foreign_cores: cores that other processes used on average, where that is worth naming; else None.
     """
 
     trainer: str
@@ -36,69 +35,72 @@ class About:
     foreign_cores: float | None = None
 
 
-def sentence(found: Waterfall, about: About) -> str:
-    """Return the largest supported cause, and whether the batch on a device is still efficient."""
-    named = found.named
-    return _unknown(found, about) if named is None else _known(named, found, about)
+def sentence(fall: Waterfall, about: About) -> str:
+    """Return the largest cause that is supported, and whether the batch on a device is still efficient."""
+    named = fall.named
+    return _unknown(fall, about) if named is None else _known(named, fall, about)
 
 
-def beside(found: Waterfall, about: About, grown: Growth) -> str:
-    """Return what takes longer than in the base after a FAIL, and the candidate's largest cause if one is supported."""
-    named = found.named
-    return grew(grown) + ("" if named is None else f" {_known(named, found, about)}")
+def beside(fall: Waterfall, about: About, growth: Growth) -> str:
+    """Return where a candidate that failed takes longer than its base, and its own cause where one is supported."""
+    named = fall.named
+    return grew(growth) + ("" if named is None else f" {_known(named, fall, about)}")
 
 
-def grew(found: Growth) -> str:
-    """Return the part that grew most, if its interval supports one."""
-    whole, named = f"takes {_with_interval(found.whole_s)} a step longer", found.named
+def grew(growth: Growth, base: str = "the base") -> str:
+    """Return the part of a step that grew most against `base`, if it is supported and plausible."""
+    whole, named = f"takes {_with_interval(growth.whole_s)} a step longer", growth.named
     if named is not None:
-        return f"Against the base, {named.name} takes {_with_interval(named.step_s)} a step longer; the whole {whole}."
+        return f"Against {base}, {named.name} takes {_with_interval(named.step_s)} a step longer; the whole {whole}."
+    if growth.whole_s.high is not None and growth.whole_s.high <= 0:
+        return f"The step takes no longer than in {base}."
     return (
-        f"Which part grew is not known after {_sessions(found.sessions)}: the whole {whole} than the base's, and no "
+        f"Which part grew is not known after {_sessions(growth.sessions)}: the whole {whole} than in {base}, and no "
         "part's interval is above zero and within that; a larger --scaling-budget leaves more sessions for it."
     )
 
 
-def _known(named: Bar, found: Waterfall, about: About) -> str:
-    text = _cause(named, found, about)
-    if outdone([bar.step_s for bar in found.bars], found.bars.index(named)):
+def _known(named: Bar, fall: Waterfall, about: About) -> str:
+    text = _cause(named, fall, about)
+    if outdone([bar.step_s for bar in fall.bars], fall.bars.index(named)):
         text += "; another part may cost more: its interval is too wide to tell"
-    batch, whole_s = found.bar("small batch"), found.measured_s.estimate
+    batch, whole_s = fall.bar("small batch"), fall.measured_s.estimate
     if batch is not None and batch is not named and batch.step_s.high is not None:
         if batch.step_s.high < EFFICIENT * whole_s:
             text += f"; batch {about.batch} per device is still efficient"
         elif (batch.step_s.low or 0.0) > 0 and batch.step_s.estimate >= EFFICIENT * whole_s:
-            text += f"; batch {about.batch} per device is small for it and costs {_share(batch, found)}"
+            text += f"; batch {about.batch} per device is small for it and costs {_share(batch, fall)}"
     return text + "."
 
 
-def _unknown(found: Waterfall, about: About) -> str:
-    gap, whole_s = found.gap_s, found.measured_s.estimate
+def _unknown(fall: Waterfall, about: About) -> str:
+    gap, whole_s = fall.gap_s, fall.measured_s.estimate
     if gap.low is None or gap.high is None:
-        return f"What holds {about.world_size} devices back is not known from one session; {MORE}."
+        return f"Why {about.world_size} devices lose time is not known from one session; {MORE}."
     if gap.high <= EFFICIENT * whole_s:
-        return f"{about.world_size} devices lose {max(gap.high, 0.0) / whole_s:.1%} of the step at most."
+        return f"{about.world_size} devices lose at most {max(gap.high, 0.0) / whole_s:.1%} of the step."
     return (
-        f"What holds {about.world_size} devices back is not known after {_sessions(found.sessions)}: "
-        f"{_with_interval(gap)} a step are lost, and no part's interval is above zero; {MORE}."
+        f"Why {about.world_size} devices lose {_with_interval(gap)} a step is not known after "
+        f"{_sessions(fall.sessions)}: no part's interval is above zero; {MORE}."
     )
 
 
-def _cause(bar: Bar, found: Waterfall, about: About) -> str:
-    costs = f"{_time(bar.step_s.estimate)} a step ({_share(bar, found)})"
+def _cause(bar: Bar, fall: Waterfall, about: About) -> str:
+    costs = f"{_time(bar.step_s.estimate)} a step ({_share(bar, fall)})"
     if len(bar.causes) > 1:
-        return f"{_list(bar.causes).capitalize()} of {about.trainer}, which could not be told apart, cost {costs}"
+        names = f"{', '.join(bar.causes[:-1])} and {bar.causes[-1]}".capitalize()
+        return f"{names} of {about.trainer}, which could not be told apart, cost {costs}"
     k, others = about.world_size, ""
-    if about.foreign_cores is not None and about.foreign_cores > BUSY_CORES:
-        others = f" (other processes used {about.foreign_cores:.0%} of a core)"
+    if about.foreign_cores is not None:
+        others = f" (other processes used {about.foreign_cores:.0%} of a core meanwhile)"
     match bar.causes[0]:
         case "small batch":
-            small = f"A batch of {about.batch} per device is small for {about.model}"
-            return f"{small}, whose step does not shrink in proportion: that costs {costs}"
+            few = f"{about.batch} samples on a device are few for {about.model}"
+            return f"{few}: the small batch costs {costs}"
         case "contention":
-            return f"{k} devices at work at once slow one another down{others}: that costs {costs}"
+            return f"{k} devices that work at once slow one another down{others}: that costs {costs}"
         case "imbalance":
-            slow = "One rank" if found.slow_rank is None else f"Rank {found.slow_rank}"
+            slow = "One rank" if fall.slow_rank is None else f"Rank {fall.slow_rank}"
             return f"{slow} is slower than the others, which wait for it{others}: that costs {costs}"
         case "overhead":
             slower = f"is slower than {k} independent devices"
@@ -110,12 +112,8 @@ def _cause(bar: Bar, found: Waterfall, about: About) -> str:
             return f"Waiting for data costs {costs}"
 
 
-def _share(bar: Bar, found: Waterfall) -> str:
-    return f"{bar.step_s.estimate / found.measured_s.estimate * 100:.0f} %"
-
-
-def _list(names: tuple[str, ...]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}"
+def _share(bar: Bar, fall: Waterfall) -> str:
+    return f"{bar.step_s.estimate / fall.measured_s.estimate * 100:.0f} %"
 
 
 def _sessions(count: int) -> str:
@@ -126,11 +124,11 @@ def _time(seconds: float) -> str:
     return f"{seconds:.2f} s" if abs(seconds) >= 1 else f"{seconds * 1e3:.1f} ms"
 
 
-def _with_interval(found: Interval) -> str:
-    if found.low is None or found.high is None:
-        return _time(found.estimate)
-    factor, unit, form = (1.0, "s", ".2f") if abs(found.estimate) >= 1 else (1e3, "ms", ".1f")
-    estimate, low, high = (format(value * factor, form) for value in (found.estimate, found.low, found.high))
+def _with_interval(seconds: Interval) -> str:
+    if seconds.low is None or seconds.high is None:
+        return _time(seconds.estimate)
+    factor, unit, form = (1.0, "s", ".2f") if abs(seconds.estimate) >= 1 else (1e3, "ms", ".1f")
+    estimate, low, high = (format(value * factor, form) for value in (seconds.estimate, seconds.low, seconds.high))
     return f"{estimate} [{low}, {high}] {unit}"
 
 

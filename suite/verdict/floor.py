@@ -1,4 +1,4 @@
-"""Efficiency against a floor from configuration, without any baseline.
+"""Judge an efficiency against a floor from configuration, without any baseline.
 
 In logarithms a session gives one number, the shortfall
 
@@ -11,9 +11,8 @@ looks of a run, each with its share of the error (`spending`),
     FAIL   where the lower bound of f is above 0:        P(FAIL | E >= floor) <= ALPHA_FAIL / comparisons,
     PASS   where its upper bound is below ln(1 + m):     P(PASS | E <= floor / (1 + m)) <= ALPHA_PASS,
 
-by the union bound and the t distribution over sessions, at any noise. Between the two a session more may tip it either
-way, and either is right. A comparison of builds asks an estimate of half the margin for a FAIL; a floor does not,
-because it is where somebody drew the line and not what another build happened to reach.
+by the union bound and the t distribution over sessions, at any noise. Between the two any outcome is right. A FAIL
+beside a base asks for an estimate of half the margin; a floor does not, because somebody drew that line on purpose.
 
 Sessions are taken as independent draws: E is paired within a block, but moves from session to session.
 """
@@ -23,12 +22,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from suite.verdict.decide import quantile
-from suite.verdict.metrics import Interval, from_logs, mean_and_standard_error
-from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, Outcome, Verdict
+from suite.verdict.metrics import Interval, from_logs, mean_and_standard_error, observations_needed, t_quantile
+from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, CONFIDENCE, Outcome, Verdict
 from suite.verdict.paired import FIRST_LOOK, spending
-
-_MOST_SESSIONS = 1000  # a forecast above it is no plan
 
 
 def floor(
@@ -40,7 +36,7 @@ def floor(
     *,
     tolerance: float = 0.05,
 ) -> Verdict:
-    """Judge a cell's efficiency against the least that is asked of it; never asked for oversubscribed cells.
+    """Judge a cell's efficiency against the least that is asked of it; not for oversubscribed cells.
 
     Args:
         log_efficiencies: ln E of each session so far.
@@ -62,37 +58,33 @@ def floor(
         )
     mean, error = mean_and_standard_error([math.log(minimum) - value for value in log_efficiencies])
     share, df = spending(sessions, planned), sessions - 1
-    said = f"efficiency {_words(from_logs(log_efficiencies))}, floor {minimum:.2f}"
-    if mean > quantile(df, 1 - ALPHA_FAIL / comparisons * share) * error:
-        return Verdict(Outcome.FAIL, f"{said}: surely below it")
-    if mean + quantile(df, 1 - ALPHA_PASS * share) * error < math.log1p(tolerance):
-        return Verdict(Outcome.PASS, f"{said}: not below it by {tolerance:.0%} or more")
+    text = f"efficiency {_words(from_logs(log_efficiencies))}, floor {minimum:.2f}"
+    if mean > t_quantile(df, 1 - ALPHA_FAIL / comparisons * share) * error:
+        return Verdict(Outcome.FAIL, f"{text}: below it {CONFIDENCE}")
+    if mean + t_quantile(df, 1 - ALPHA_PASS * share) * error < math.log1p(tolerance):
+        return Verdict(Outcome.PASS, f"{text}: not below it by {tolerance:.0%} or more")
     return Verdict(
         Outcome.INCONCLUSIVE,
-        f"{said}: neither surely below it nor surely above {minimum / (1 + tolerance):.2f}: "
+        f"{text}: neither clearly below it nor clearly above {minimum / (1 + tolerance):.2f}: "
         f"{_advice(mean, error, sessions, comparisons, session_s, tolerance)}",
     )
 
 
 def _words(interval: Interval | None) -> str:
-    assert interval is not None, "there is at least one session"
-    if interval.low is None or interval.high is None:
-        return f"{interval.estimate:.2f}"
+    if interval is None or interval.low is None or interval.high is None:
+        return "" if interval is None else f"{interval.estimate:.2f}"
     return f"{interval.estimate:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
 
 
 def _advice(mean: float, error: float, sessions: int, comparisons: int, session_s: float, tolerance: float) -> str:
-    """Sessions until the nearer of the two decisions, at half of its error: what a last look spends is about that."""
-    sd, margin = error * math.sqrt(sessions), math.log1p(tolerance)
-    ways = ((mean, ALPHA_FAIL / comparisons), (margin - mean, ALPHA_PASS))
-    needed = next(
-        (
-            n
-            for n in range(sessions + 1, _MOST_SESSIONS)
-            if any(quantile(n - 1, 1 - alpha / 2) * sd / math.sqrt(n) < distance for distance, alpha in ways)
-        ),
-        None,
-    )
+    """Return the time until the nearer of the two decisions, each at half its error, about a last look's share."""
+    sd = error * math.sqrt(sessions)
+    decisions = ((mean, ALPHA_FAIL / comparisons), (math.log1p(tolerance) - mean, ALPHA_PASS))
+
+    def enough(n: int) -> bool:
+        return any(t_quantile(n - 1, 1 - alpha / 2) * sd / math.sqrt(n) < distance for distance, alpha in decisions)
+
+    needed = observations_needed(sessions, enough)
     if needed is None:
         return "it needs a quieter machine, or a larger tolerance"
     return f"it needs about {(needed - sessions) * session_s / 60:.1f} more minutes, or a quieter machine"

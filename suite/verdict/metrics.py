@@ -7,9 +7,11 @@ first, and a session counts as one observation.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+MOST_OBSERVATIONS = 1000  # sessions or seed pairs; nobody is advised to measure more
 
 
 @dataclass(frozen=True)
@@ -33,31 +35,31 @@ class Bounds(Protocol):
 
 
 def t_quantile(df: float, probability: float) -> float:
-    """The quantile of Student's t distribution."""
+    """Return the quantile of Student's t distribution; infinite at a probability of 1."""
     from scipy.special import stdtrit  # takes half a second to load, which --help and --collect-only do without
 
-    return float(stdtrit(df, probability))
+    return math.inf if probability >= 1 else float(stdtrit(df, probability))
 
 
 def mean_and_standard_error(values: Sequence[float]) -> tuple[float, float]:
-    """Mean of at least two values, and its standard error."""
+    """Return the mean of at least two values, and its standard error."""
     mean = math.fsum(values) / len(values)
     variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
     return mean, math.sqrt(variance / len(values))
 
 
 def from_logs(logs: Sequence[float]) -> Interval | None:
-    """A t-interval over sessions for a positive quantity, from its logarithm in each session; None without any."""
+    """Return a t-interval over sessions for a positive quantity, from its logarithm in each session; None from none."""
     if not logs:
         return None
-    found = from_values(logs)
-    if found.low is None or found.high is None:
-        return Interval(math.exp(found.estimate))
-    return Interval(math.exp(found.estimate), math.exp(found.low), math.exp(found.high))
+    log = from_values(logs)
+    if log.low is None or log.high is None:
+        return Interval(math.exp(log.estimate))
+    return Interval(math.exp(log.estimate), math.exp(log.low), math.exp(log.high))
 
 
 def from_values(values: Sequence[float]) -> Interval:
-    """A t-interval over sessions for any quantity, from its value in each session; at least one."""
+    """Return a t-interval over sessions for any quantity, from its value in each session; at least one."""
     if len(values) == 1:
         return Interval(values[0])
     mean, error = mean_and_standard_error(values)
@@ -65,24 +67,24 @@ def from_values(values: Sequence[float]) -> Interval:
     return Interval(mean, mean - half, mean + half)
 
 
-def lower_bound(found: Bounds, df: float, error: float) -> float | None:
-    """The one-sided lower bound that is too high with probability `error`, from a 95 % t-interval.
+def lower_bound(interval: Bounds, df: float, error: float) -> float | None:
+    """Return the one-sided lower bound that is too high with probability `error`.
 
     Args:
-        found: as `from_values` makes it.
+        interval: a 95 % t-interval, as `from_values` makes it.
         df: its degrees of freedom.
         error: in (0, 1).
 
     Returns:
-        None where there is no interval, or none that a machine could have shown.
+        None where there is no interval, or `df` is below 1.
     """
-    if found.low is None or not df >= 1:
+    if interval.low is None or not df >= 1:
         return None
-    return found.estimate - (found.estimate - found.low) * t_quantile(df, 1 - error) / t_quantile(df, 0.975)
+    return interval.estimate - (interval.estimate - interval.low) * t_quantile(df, 1 - error) / t_quantile(df, 0.975)
 
 
 def difference(minuend: Bounds, subtrahend: Bounds) -> Interval:
-    """The difference of two means over sessions of their own; without an interval where one of them has none.
+    """Return the difference of two means over different sessions; without an interval where one of them has none.
 
     Banerjee (1961): the root of the sum of squares of both halves covers at least 95 %, whatever the two variances are.
     """
@@ -94,7 +96,7 @@ def difference(minuend: Bounds, subtrahend: Bounds) -> Interval:
 
 
 def location(values: Sequence[float]) -> float:
-    """The middle of a session's rounds: their mean without the lowest and the highest quarter.
+    """Return the middle of a session's rounds: their mean without the lowest and the highest quarter.
 
     Rounds have heavy tails, and a disturbed one must cost little; of mean, median and trimmed means this one varied
     least from session to session on recorded rounds (docs/log.md).
@@ -105,13 +107,10 @@ def location(values: Sequence[float]) -> float:
 
 
 def location_variance(values: Sequence[float]) -> tuple[float, int]:
-    """Variance of `location` as these values alone show it, and its degrees of freedom.
+    """Return the variance of `location`, estimated from at least two values, and its degrees of freedom.
 
     Tukey and McLaughlin (1963): a trimmed mean varies as the winsorised sample does, in which every value that was cut
     counts as the outermost one that was kept. With h values kept it is the sum of squares / (h (h - 1)), on h - 1.
-
-    Args:
-        values: at least 2.
     """
     cut = len(values) // 4
     kept = sorted(values)[cut : len(values) - cut]
@@ -121,21 +120,26 @@ def location_variance(values: Sequence[float]) -> tuple[float, int]:
     return squares / (len(kept) * (len(kept) - 1)), len(kept) - 1
 
 
+def observations_needed(measured: int, enough: Callable[[int], bool]) -> int | None:
+    """Return the smallest number above `measured` that is enough; None where `MOST_OBSERVATIONS` are not."""
+    return next((n for n in range(measured + 1, MOST_OBSERVATIONS) if enough(n)), None)
+
+
 def log_step_s(duration_ns: int, steps: int) -> float:
-    """Logarithm of the seconds of one step, from a window of so many."""
+    """Return ln of the seconds of one step, from a window of so many steps."""
     return math.log(duration_ns / steps / 1e9)
 
 
 def log_efficiency(log_t1: float, log_tk: float, mode: str, world_size: int) -> float:
-    """Logarithm of E_k = R_k / (k R_1): t_1 / (k t_k) in strong scaling, all sharing one batch; t_1 / t_k in weak."""
+    """Return ln of E_k = R_k / (k R_1): t_1 / (k t_k) in strong scaling (one shared batch), t_1 / t_k in weak."""
     return log_t1 - log_tk - (math.log(world_size) if mode == "strong" else 0.0)
 
 
 def log_speedup(log_t_single: float, log_tk: float, mode: str, world_size: int) -> float:
-    """Logarithm of R_k over the R of the plain single-device trainer."""
+    """Return ln of R_k over the R of the plain single-device trainer."""
     return log_t_single - log_tk + (math.log(world_size) if mode == "weak" else 0.0)
 
 
 def sec_per_epoch(step_s: float, samples: int, global_batch: int) -> float:
-    """Seconds for one pass over `samples`, the short last batch counted by its samples."""
+    """Return the seconds of one pass over `samples`, the short last batch counted by its samples."""
     return samples / global_batch * step_s

@@ -1,4 +1,4 @@
-"""What a comparison comes to, and the error budget that all rules of a run share. Pure."""
+"""The outcome of a comparison, and the error budget that all rules of a run share. Pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from suite.verdict.metrics import Interval
 
 ALPHA_FAIL = 0.01  # P(any FAIL | nothing is slower) of a whole run: split over everything in it that can fail
 ALPHA_PASS = 0.05  # P(PASS | slower by the tolerance or more) of each comparison
+CONFIDENCE = f"({1 - ALPHA_FAIL:.0%} confidence)"  # behind a FAIL, in words
 
 
 class Outcome(StrEnum):
-    """What a cell comes to."""
+    """The outcome of a cell or of one of its rules."""
 
     PASS = "PASS"  # noqa: S105 - not a password
     FAIL = "FAIL"
@@ -32,7 +33,7 @@ class Verdict:
 
 
 def percent(delta: float) -> str:
-    """A log ratio of times in words: '4.9% slower'."""
+    """Return a log ratio of times in words: '4.9% slower'."""
     if abs(delta) > math.log(10):
         return f"over ten times {'slower' if delta > 0 else 'faster'}"
     return f"{abs(math.expm1(delta)):.1%} {'slower' if delta >= 0 else 'faster'}"

@@ -1,4 +1,4 @@
-"""A cell beside a base that was measured in the same sessions.
+"""Judge a cell beside a base that was measured in the same sessions.
 
 A run looks at its cells after every session and stops early in either direction. The error probability is split over
 the looks (`spending`) and, for FAIL, over everything in the run that can fail, so that by the union bound
@@ -6,11 +6,11 @@ the looks (`spending`) and, for FAIL, over everything in the run that can fail, 
     P(any FAIL | nothing is slower) <= ALPHA_FAIL   and   P(PASS | delta >= ln(1 + tolerance)) <= ALPHA_PASS for each
     cell.
 
-A look at which the cell is surely slower makes it suspicious and no more: FAIL is said at a later one, when fresh
-processes have added their session and everything together still says so. PASS before the last look also asks that half
-the tolerance is out of sight, so that a slowdown a little below it is not waved through on the way.
+The first look at which the cell is slower makes it suspicious; FAIL needs a later look, when fresh processes have added
+a session and all sessions together still show it. PASS before the last look also asks that half the tolerance is
+improbable, so that a slowdown a little below it does not pass early.
 
-The verdict is a function of the sessions alone: it goes through all looks again and gives the first decision.
+The verdict is a function of the sessions alone: it repeats all looks and returns the first decision.
 """
 
 from __future__ import annotations
@@ -18,23 +18,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from suite.verdict.decide import quantile
-from suite.verdict.metrics import Interval, from_logs
-from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, Outcome, Verdict, percent
+from suite.verdict.metrics import Interval, from_logs, observations_needed, t_quantile
+from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, CONFIDENCE, Outcome, Verdict, percent
 from suite.verdict.spread import Estimate, Learned, Middle, estimate
 
 FIRST_LOOK = 3  # sessions; with two, and nothing learned, the t distribution's tail is so heavy that nothing is decided
 FIRST_LOOK_LEARNED = 2
 SETTLED = 0.10  # how probable it may still be that the slowdown reaches half the tolerance, for a PASS before the end
 
-_MOST_SESSIONS = 1000  # a forecast beyond it is no advice
-
 
 def spending(sessions: int, planned: int, first: int = FIRST_LOOK) -> float:
-    """The share of the error probability that the look after `sessions` may use; over all looks it adds up to 1.
+    """Return the share of the error probability for the look after `sessions`; over all looks it adds up to 1.
 
-    The cumulative share grows with the cube of the sessions (a power family of Lan and DeMets, 1983): early looks are
-    nearly free and decide only what is obvious, and the last one keeps most of the power.
+    The cumulative share grows with the cube of the sessions (a power family of Lan and DeMets, 1983): early looks cost
+    little and decide only what is obvious, and the last one keeps most of the power.
     """
     if not first <= sessions <= max(planned, first):
         return 0.0
@@ -73,53 +70,53 @@ def paired(
     margin, alpha_fail = math.log1p(tolerance), ALPHA_FAIL / comparisons
     suspicious = crossing = False
     for sessions in range(2, len(rounds) + 1):
-        found = estimate(middles[:sessions], learned)
+        delta = estimate(middles[:sessions], learned)
+        slower = f"{percent(delta.mean)} than the base"
         share = spending(sessions, planned, first)
-        low, high = _bound(found, -1, alpha_fail * share), _bound(found, 1, ALPHA_PASS * share)
-        crossing = low > 0 and found.mean >= margin / 2
+        low, high = _bound(delta, -1, alpha_fail * share), _bound(delta, 1, ALPHA_PASS * share)
+        crossing = low > 0 and delta.mean >= margin / 2
         # On two sessions and nothing learned no bound at a look's small share is of use; suspicion costs no error.
-        alarming = crossing if learned else _bound(found, -1, alpha_fail) > 0 and found.mean >= margin / 2
+        alarming = crossing if learned else _bound(delta, -1, alpha_fail) > 0 and delta.mean >= margin / 2
         if crossing and suspicious:
-            reason = f"{percent(found.mean)} than the base, surely not equal (at least {percent(low)})"
+            reason = f"{slower}, at least {percent(low)} {CONFIDENCE}"
             return Verdict(Outcome.FAIL, reason, _ratio(middles[:sessions]))
-        settled = sessions >= planned or _bound(found, 1, SETTLED) < margin / 2
-        if high < margin and found.mean < margin / 2 and settled:
-            reason = f"{percent(found.mean)} than the base, at most {percent(high)}"
-            return Verdict(Outcome.PASS, reason, _ratio(middles[:sessions]))
+        settled = sessions >= planned or _bound(delta, 1, SETTLED) < margin / 2
+        if high < margin and delta.mean < margin / 2 and settled:
+            return Verdict(Outcome.PASS, f"{slower}, at most {percent(high)}", _ratio(middles[:sessions]))
         suspicious = suspicious or alarming
     if crossing:
-        possible = "surely slower, and a further session must confirm it"
+        possible = f"at least {percent(low)}, which one more session has to confirm"
     else:
         possible = f"and anything from {percent(low)} to {percent(high)} is possible"
-    advice = _advice(found, tolerance, alpha_fail, session_s)
-    return Verdict(Outcome.INCONCLUSIVE, f"{percent(found.mean)} than the base, {possible}: {advice}", ratio)
+    advice = _advice(delta, tolerance, alpha_fail, session_s)
+    return Verdict(Outcome.INCONCLUSIVE, f"{slower}, {possible}: {advice}", ratio)
 
 
 def _ratio(sessions: Sequence[Middle]) -> Interval | None:
     return from_logs([session.value for session in sessions])
 
 
-def _bound(found: Estimate, direction: int, alpha: float) -> float:
-    """The one-sided confidence bound of an estimate; infinite where no error may be spent."""
-    return math.inf * direction if alpha <= 0 else found.mean + direction * quantile(found.df, 1 - alpha) * found.error
+def _bound(delta: Estimate, direction: int, alpha: float) -> float:
+    """Return the one-sided confidence bound of an estimate; infinite where no error may be spent."""
+    return (
+        math.inf * direction if alpha <= 0 else delta.mean + direction * t_quantile(delta.df, 1 - alpha) * delta.error
+    )
 
 
-def _advice(found: Estimate, tolerance: float, alpha_fail: float, session_s: float) -> str:
+def _advice(delta: Estimate, tolerance: float, alpha_fail: float, session_s: float) -> str:
     margin = math.log1p(tolerance)
-    towards_fail = found.mean > margin / 2
-    distance = found.mean if towards_fail else margin - found.mean
-    alpha = alpha_fail if towards_fail else ALPHA_PASS
-    needed = next((n for n in range(found.sessions + 1, _MOST_SESSIONS) if _half(found, n, alpha) < distance), None)
-    if needed is None:
-        minutes = "more time than is sensible"
-    else:
-        minutes = f"about {(needed - found.sessions) * session_s / 60:.1f} more minutes"
-    upper = max(found.mean, 0) + _half(found, found.sessions, ALPHA_PASS)
+    towards_fail = delta.mean > margin / 2
+    distance, alpha = (delta.mean, alpha_fail) if towards_fail else (margin - delta.mean, ALPHA_PASS)
+    needed = observations_needed(delta.sessions, lambda n: _half(delta, n, alpha) < distance)
+    minutes = "more time than is sensible"
+    if needed is not None:
+        minutes = f"about {(needed - delta.sessions) * session_s / 60:.1f} more minutes"
+    upper = max(delta.mean, 0) + _half(delta, delta.sessions, ALPHA_PASS)
     reachable = math.expm1(min(upper, math.log(10)))
     return f"it needs {minutes}, a quieter machine, or a tolerance of {max(reachable, tolerance):.0%}"
 
 
-def _half(found: Estimate, sessions: int, alpha: float) -> float:
-    """Half width after so many sessions, at half the error: what a last look spends of it is about that."""
-    df = found.df + sessions - found.sessions
-    return quantile(df, 1 - alpha / 2) * math.sqrt(found.variance / sessions)
+def _half(delta: Estimate, sessions: int, alpha: float) -> float:
+    """Return the half width after so many sessions at half the error, which is about a last look's share."""
+    df = delta.df + sessions - delta.sessions
+    return t_quantile(df, 1 - alpha / 2) * math.sqrt(delta.variance / sessions)

@@ -1,13 +1,13 @@
-"""The estimate of a cell's slowdown and its standard error, from sessions and what calibration has learned.
+"""Estimate a cell's slowdown and its standard error, from sessions and what calibration has learned.
 
 Round j of session s shows d_sj = delta + b_s + e_sj: b_s, of variance tau^2, is what a session's fresh processes share
 (placement, memory layout), and e_sj is the machine's noise of that moment. A session counts as one number, the middle
 of its rounds, whose variance is tau^2 + w_s^2.
 
-Without a calibration that variance is taken from the sessions themselves. With one it is also predicted: w_s^2 is seen
-in each session's own rounds, so that today's noise counts, and tau^2 was learned. Prediction and own evidence are
-pooled by their degrees of freedom, and the result is never below what the sessions themselves show. docs/verdict.md
-derives it and has its error rates, also where the calibration is wrong.
+Without a calibration that variance is estimated from the sessions. With one it is also predicted: w_s^2 comes from each
+session's own rounds, so that today's noise counts, and tau^2 was learned. Prediction and own evidence are pooled by
+their degrees of freedom, and the result is never below what the sessions themselves show. docs/verdict.md derives it
+and has its error rates, also where the calibration is wrong.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from dataclasses import dataclass
 
 from suite.verdict.metrics import location, location_variance
 
-# Degrees of freedom of "today's tau^2 over the calibrated one": their 97.5 % quantile is a factor of 2.9 in tau, so a
-# machine three times more scattered than when it was calibrated is inside what the bound expects.
+# Degrees of freedom of "today's tau^2 over the calibrated one": their 97.5 % quantile is a factor of 2.9 in tau, so the
+# bound expects a machine up to three times more scattered than when it was calibrated.
 KAPPA = 4.0
-# The same of a session's whole SD, a factor of 2.2: it matters where the calibration saw no spread between sessions, so
-# that a part in proportion to tau^2 has nothing to say. Chosen among 6, 8, 10 and 12 by simulation (docs/log.md).
+# The same of a session's whole SD, a factor of 2.2, for calibrations that saw no spread between sessions, where a part
+# in proportion to tau^2 is 0. Chosen among 6, 8, 10 and 12 by simulation (docs/log.md).
 MOST_DF = 6.0
 
 
 @dataclass(frozen=True)
 class Learned:
-    """What a calibration knows of the variance between sessions: an estimate of tau^2, and that estimate's variance."""
+    """A calibration's estimate of the variance between sessions, tau^2, and that estimate's variance."""
 
     tau2: float
     tau2_var: float
@@ -40,7 +40,7 @@ class Estimate:
     """A mean over sessions, its standard error, and the degrees of freedom of that.
 
     Attributes:
-        variance: of one session, as the standard error takes it.
+        variance: of one session, behind the standard error.
     """
 
     mean: float
@@ -52,11 +52,11 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Middle:
-    """What a session says.
+    """One session as an observation.
 
     Attributes:
         value: the middle of its rounds.
-        variance, df: that these show of the middle, and how surely; None from a single round.
+        variance, df: of `value`, estimated from the rounds, and its degrees of freedom; None from a single round.
     """
 
     value: float
@@ -65,15 +65,15 @@ class Middle:
 
     @classmethod
     def of(cls, rounds: Sequence[float]) -> Middle:
-        """Of ln(t_candidate / t_base) of a session's rounds, at least one."""
+        """Return a session from ln(t_candidate / t_base) of its rounds, at least one."""
         return cls(location(rounds), *(location_variance(rounds) if len(rounds) > 1 else (None, None)))
 
 
 def estimate(sessions: Sequence[Middle], learned: Learned | None) -> Estimate:
-    """From two sessions or more.
+    """Return the estimate from two sessions or more.
 
     Args:
-        sessions: what each of them says.
+        sessions: the observations.
         learned: of this machine; without it, or where a session has a single round, only sessions count.
     """
     n, own = len(sessions), statistics.variance(session.value for session in sessions)
@@ -87,7 +87,7 @@ def estimate(sessions: Sequence[Middle], learned: Learned | None) -> Estimate:
 
 
 def _predict(errors: Sequence[tuple[float, int]], learned: Learned) -> tuple[float, float]:
-    """A session's variance as calibration and the rounds of these sessions predict it, and its degrees of freedom.
+    """Return a session's variance as predicted by calibration and these sessions' rounds, and its degrees of freedom.
 
     Degrees of freedom of the sum of the two by Satterthwaite (1946): each part's variance is 2 part^2 / df.
     """

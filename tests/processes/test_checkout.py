@@ -1,4 +1,4 @@
-"""Checkouts of a commit beside the user's repository, which does not change by a byte, and the base's code in them."""
+"""Checkouts leave the user's repository unchanged byte by byte, fail with a cause, and locate the base's code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.repositories import Repository
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give each test its own folder for temporary files, so that files left behind show."""
+    """The folder for temporary files, of each test its own: what is left behind is seen."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -43,7 +43,7 @@ def tag(repository: Repository, name: str = "v1.0") -> str:
 
 
 class TestCheckout:
-    """Contents of a checkout, and the user's repository afterwards."""
+    """What a checkout has, and that the user's repository stays as it is."""
 
     def test_a_dirty_working_tree_stays_as_it_is(self, repository: Repository, temporary: Path) -> None:
         (repository.path / "src/pkg/train.py").write_text("version = 3\n")
@@ -96,15 +96,25 @@ class TestCheckout:
             assert not (checkout.folder / ".git/hooks").exists()
         assert not (tmp_path / "ran").exists()
         subprocess.run(["git", "clone", "-q", str(repository.path), str(tmp_path / "by hand")], check=True)
-        assert (tmp_path / "ran").exists(), "these hooks do not work, so they have shown nothing"
+        assert (tmp_path / "ran").exists(), "these hooks do not work, so the test has shown nothing"
 
-    def test_from_a_linked_worktree(self, repository: Repository, tmp_path: Path) -> None:
+    def test_a_hook_of_another_repository_does_not_redirect_it(
+        self, repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        other = Repository(tmp_path / "other")
+        monkeypatch.setenv("GIT_DIR", str(other.path / ".git"))
+        monkeypatch.setenv("GIT_INDEX_FILE", str(other.path / ".git" / "index"))
+        with Checkout(repository.path, _without_git_dir(repository)) as checkout:
+            assert (checkout.folder / "bench/old.py").is_file()
+        assert not (other.path / ".git" / "index").exists()
+
+    def test_a_linked_worktree_serves_as_well(self, repository: Repository, tmp_path: Path) -> None:
         repository.git("worktree", "add", "--quiet", str(tmp_path / "linked"))
         with Checkout(tmp_path / "linked", tag(repository)) as checkout:
             assert checkout.toplevel == (tmp_path / "linked").resolve()
             assert (checkout.folder / "src/pkg/train.py").read_text() == "version = 1\n"
 
-    def test_a_repository_of_sha256_names(self, tmp_path: Path) -> None:
+    def test_object_names_may_be_sha256(self, tmp_path: Path) -> None:
         made = Repository(tmp_path / "new", "--object-format=sha256")
         with Checkout(made.path, made.commit({"a.py": "x = 1\n"})) as checkout:
             assert (checkout.folder / "a.py").is_file()
@@ -122,7 +132,7 @@ class TestCheckout:
             {".gitattributes": attributes, "a.npz": "version https://git-lfs.github.com/spec/v1\n"}
         )
         with Checkout(repository.path, commit) as checkout:
-            assert checkout.notes == ("1 file(s) kept by Git LFS are pointers there, such as project/a.npz",)
+            assert checkout.notes == ("1 file(s) in Git LFS stay pointers there, such as project/a.npz",)
 
     def test_submodules_come_along_where_their_commit_is_there(self, repository: Repository, tmp_path: Path) -> None:
         library = Repository(tmp_path / "library")
@@ -148,39 +158,41 @@ class TestCheckout:
             )
 
 
-class TestFailures:
-    """Every failure has its cause and a remedy, and leaves no files."""
+def _without_git_dir(repository: Repository) -> str:
+    return (repository.path / ".git" / "refs" / "tags" / "v1.0").read_text().strip()
 
-    def test_a_folder_outside_of_a_repository(self, tmp_path: Path) -> None:
+
+class TestFailures:
+    """Every failure has its cause and a remedy, and leaves nothing behind."""
+
+    @pytest.mark.parametrize("commit", ["v1.0", "--orphan=x", "0" * 39, "0" * 40 + "\n"])
+    def test_a_repository_and_a_full_name_are_needed(self, commit: str, tmp_path: Path) -> None:
+        with pytest.raises(CheckoutError, match="expected a full object name, as git rev-parse prints it"):
+            Checkout(tmp_path, commit)
         with pytest.raises(CheckoutError, match=r"base v1: .* is not inside the working tree of a git repository"):
             Checkout(tmp_path, "0" * 40, "v1")
 
-    @pytest.mark.parametrize("commit", ["v1.0", "--orphan=x", "0" * 39, "0" * 40 + "\n"])
-    def test_only_a_full_name_is_taken(self, commit: str, repository: Repository) -> None:
-        with pytest.raises(CheckoutError, match="expected a full object name, as git rev-parse prints it"):
-            Checkout(repository.path, commit)
-
     def test_a_commit_that_is_not_there(self, repository: Repository, temporary: Path) -> None:
-        match = (
-            r"base v9: its commit 000000000000 cannot be checked out in .* \(git read-tree: fatal: .*\); is there room"
-        )
+        match = r"base v9: its commit 000000000000 cannot be checked out in .* \(git read-tree: fatal: .*\); check free"
         with pytest.raises(CheckoutError, match=match), Checkout(repository.path, "0" * 40, "v9"):
             pass
         assert list(temporary.iterdir()) == []
 
-    def test_a_commit_that_a_shallow_clone_lacks(self, repository: Repository, tmp_path: Path, temporary: Path) -> None:
+    def test_a_commit_that_a_shallow_clone_has_not(
+        self, repository: Repository, tmp_path: Path, temporary: Path
+    ) -> None:
         repository.git("clone", "--quiet", "--depth=1", f"file://{repository.path}", str(tmp_path / "clone"))
         match = "the clone is shallow: git fetch --unshallow brings the rest"
         with pytest.raises(CheckoutError, match=match), Checkout(tmp_path / "clone", tag(repository)):
             pass
         assert list(temporary.iterdir()) == []
 
-    def test_files_that_a_partial_clone_lacks(self, repository: Repository, tmp_path: Path) -> None:
+    def test_files_that_a_partial_clone_has_not_and_the_remedy(self, repository: Repository, tmp_path: Path) -> None:
         repository.git("config", "uploadpack.allowFilter", "true")
         clone = tmp_path / "clone"
         repository.git("clone", "--quiet", "--filter=blob:none", f"file://{repository.path}", str(clone))
         commit = tag(repository)
-        match = "the clone is partial: git archive of that commit, thrown away, fetches what it needs"
+        match = "the clone is partial: git archive of that commit fetches what is missing"
         with pytest.raises(CheckoutError, match=match), Checkout(clone, commit):
             pass
         repository.git("-C", str(clone), "archive", "--output=/dev/null", "--format=tar", commit)
@@ -190,7 +202,7 @@ class TestFailures:
     def test_a_damaged_repository(self, repository: Repository, temporary: Path) -> None:
         name = repository.git("rev-parse", "v1.0:bench/old.py")
         (repository.path / ".git" / "objects" / name[:2] / name[2:]).unlink()
-        match = r"of bench/old\.py .*; is there room, and is the repository whole \(git fsck\)\?"
+        match = r"of bench/old\.py .*; check free space .* and the repository \(git fsck\)"
         with pytest.raises(CheckoutError, match=match), Checkout(repository.path, tag(repository)):
             pass
         assert list(temporary.iterdir()) == []
@@ -217,20 +229,18 @@ class TestFailures:
         if done.returncode != 0 and ("unshare" in done.stderr or "mount" in done.stderr):
             pytest.skip(f"needs a mount of its own: {done.stderr.strip()}")
         assert ", which has 0.0 MB left (git read-tree: " in done.stdout, done
-        assert done.stdout.endswith(
-            "is there room, and is the repository whole (git fsck)? TMPDIR names another place []\n"
-        )
+        assert done.stdout.endswith("check free space (TMPDIR names another place) and the repository (git fsck) []\n")
 
     def test_no_room_for_a_folder_at_all(self, repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
-        match = r"cannot be checked out in /nowhere \(.*No such file or directory.*\); .* TMPDIR names another place"
+        match = r"cannot be checked out in /nowhere \(.*No such file or directory.*\); check free space \(TMPDIR names"
         with pytest.raises(CheckoutError, match=match), Checkout(repository.path, tag(repository)):
             pass
 
-    def test_interrupted_while_checking_out(
+    def test_an_interrupt_while_checking_out_leaves_nothing(
         self, repository: Repository, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Ctrl-C comes while git hangs."""
+        """Git hangs, and the user presses Ctrl-C."""
         slow, reached, real = tmp_path / "bin" / "git", tmp_path / "reached", shutil.which("git")
         slow.parent.mkdir()
         hang = f"case \"$*\" in *read-tree*) touch '{reached}'; exec sleep 60;; esac"
@@ -258,11 +268,6 @@ class TestFailures:
             finger.join()
             signal.signal(signal.SIGINT, before)
 
-    def test_an_exception_inside_leaves_nothing(self, repository: Repository, temporary: Path) -> None:
-        with pytest.raises(ZeroDivisionError), Checkout(repository.path, tag(repository)):
-            raise ZeroDivisionError
-        assert list(temporary.iterdir()) == []
-
     def test_there_is_no_folder_outside_of_the_context(self, repository: Repository) -> None:
         checkout = Checkout(repository.path, tag(repository))
         with pytest.raises(RuntimeError, match="has its folder inside its with block only"):
@@ -270,7 +275,7 @@ class TestFailures:
 
 
 class TestPlaces:
-    """Paths in the checkout for what candidate workers find in the working tree."""
+    """Where the base's workers find what the candidate's find in the working tree."""
 
     def test_paths_keep_their_order(self, repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
         (repository.path / ".venv/lib/site-packages").mkdir(parents=True)
@@ -284,18 +289,16 @@ class TestPlaces:
         ]
         with Checkout(repository.path, tag(repository)) as checkout:
             top = checkout.folder
-            assert checkout.paths([Path.cwd(), repository.path], search) == [top / "bench", top, top / "src"]
+            found = checkout.paths([Path.cwd(), repository.path], search)
+            assert found == [top / "bench", top, top / "src"]
             assert checkout.paths([repository.path], reversed(search)) == [top, top / "src", top / "bench"]
 
-    def test_a_working_directory_outside_of_the_repository_stays(self, repository: Repository, tmp_path: Path) -> None:
-        with Checkout(repository.path, tag(repository)) as checkout:
-            assert checkout.paths([tmp_path, repository.path], []) == [tmp_path, checkout.folder]
-
-    def test_a_project_reached_through_a_link(self, repository: Repository, tmp_path: Path) -> None:
+    def test_folders_elsewhere_and_links_are_understood(self, repository: Repository, tmp_path: Path) -> None:
         (tmp_path / "link").symlink_to(repository.path)
         with Checkout(tmp_path / "link", tag(repository)) as checkout:
             top = checkout.folder
-            assert checkout.paths([tmp_path / "link"], [str(tmp_path / "link/src")]) == [top, top / "src"]
+            found = checkout.paths([tmp_path, tmp_path / "link"], [str(tmp_path / "link/src")])
+            assert found == [tmp_path, top, top / "src"], "a folder outside of the repository serves both sides"
 
     def test_python_path(self, repository: Repository) -> None:
         inherited = os.pathsep.join([f"{repository.path}/src", "", "/opt/lib"])
@@ -303,38 +306,36 @@ class TestPlaces:
             assert checkout.python_path(inherited) == f"{checkout.folder}/src{os.pathsep}/opt/lib"
             assert checkout.python_path("") == ""
 
-    def test_files_are_found_in_the_checkout_and_names_stay(
+    def test_a_file_is_found_in_the_checkout_and_names_stay(
         self, repository: Repository, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(repository.path / "bench")
         with Checkout(repository.path, tag(repository)) as checkout:
-            for spec in ("old.py:Old", f"{repository.path}/bench/old.py:Old", "../bench/old.py:Old"):
-                assert checkout.spec(spec) == f"{checkout.folder}/bench/old.py:Old"
             for spec in ("ddp", "pkg.train:Old", "pkg:Old"):
                 assert checkout.spec(spec) == spec
+            for spec in ("old.py:Old", f"{repository.path}/bench/old.py:Old", "../bench/old.py:Old"):
+                assert checkout.spec(spec) == f"{checkout.folder}/bench/old.py:Old"
 
-    def test_a_file_outside(self, repository: Repository, tmp_path: Path) -> None:
+    def test_a_file_outside_or_newer_than_the_commit_is_an_error(self, repository: Repository, tmp_path: Path) -> None:
         (tmp_path / "mine.py").touch()
         (repository.path / "linked.py").symlink_to(tmp_path / "mine.py")
         with Checkout(repository.path, tag(repository), "v1.0") as checkout:
             for path in (tmp_path / "mine.py", repository.path / "linked.py"):
-                match = r"outside of the repository .*, so nobody knows how it was at v1\.0; move it into the"
+                match = r"outside of the repository .*, so its version at v1\.0 is not known; move it into the repo"
                 with pytest.raises(CheckoutError, match=match):
                     checkout.spec(f"{path}:Mine")
-
-    def test_a_file_that_is_newer_than_the_commit(self, repository: Repository) -> None:
-        with Checkout(repository.path, tag(repository), "v1.0") as checkout:
             match = r"v1\.0 has no file bench/new\.py; compare with a commit that has it, or with another trainer"
             with pytest.raises(CheckoutError, match=match):
                 checkout.spec(f"{repository.path}/bench/new.py:New")
 
-    def test_the_reference_is_the_base_s_where_the_project_is_this_one(self, repository: Repository) -> None:
+    def test_the_reference_is_the_candidates_own_except_in_this_project(self, repository: Repository) -> None:
         with Checkout(repository.path, tag(repository)) as checkout:
             assert checkout.reference(REPOSITORY / "reference") == REPOSITORY / "reference"
         commit = repository.commit({"reference/trainers/__init__.py": "", "suite/plugin.py": ""})
         with Checkout(repository.path, commit) as checkout:
             assert checkout.reference(REPOSITORY / "reference") == checkout.folder / "reference"
-        with Checkout(repository.path, tag(repository), "v1.0") as checkout:
-            match = r"v1\.0 has no reference/trainers; compare with a later commit"
-            with pytest.raises(CheckoutError, match=match):
-                checkout.reference(REPOSITORY / "reference")
+        with (
+            Checkout(repository.path, tag(repository), "v1.0") as checkout,
+            pytest.raises(CheckoutError, match=r"v1\.0 has no reference/trainers; compare with a later commit"),
+        ):
+            checkout.reference(REPOSITORY / "reference")

@@ -1,15 +1,14 @@
-"""Git as a program: it works on the folder's own repository, and failures have a readable message.
-
-Hooks, shallow clones and folders outside of a repository: `test_checkout.py`.
-"""
+"""Git commands use the folder's own repository, run no hook, and fail with readable messages."""
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 
 import pytest
 
-from suite.base.git import GitError, git, toplevel
+from suite.base.git import GitError, git, is_shallow, toplevel
+from suite.run import machine
 from tests.support.repositories import Repository
 
 
@@ -20,29 +19,52 @@ def repository(tmp_path: Path) -> Repository:
     return made
 
 
-def test_the_folder_decides_and_not_git_dir(
+def test_a_run_from_a_hook_of_another_repository_records_its_own_commit(
     repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Git sets these variables for its hooks, and a hook may run pytest."""
+    """Git sets GIT_DIR for its hooks, and a hook may run pytest."""
     other = Repository(tmp_path / "other")
-    monkeypatch.setenv("GIT_DIR", str(other.path / ".git"))
-    monkeypatch.setenv("GIT_WORK_TREE", str(other.path))
-    monkeypatch.setenv("GIT_INDEX_FILE", str(other.path / ".git" / "index"))
+    other.commit({"b.py": ""})
+    commit = repository.git("rev-parse", "HEAD")
+    for name, path in (("GIT_DIR", ".git"), ("GIT_WORK_TREE", ""), ("GIT_INDEX_FILE", ".git/index")):
+        monkeypatch.setenv(name, str(other.path / path))
     assert toplevel(repository.path / "src") == repository.path.resolve()
-    assert git(repository.path, "status", "--short") == ""
+    assert machine.git_state(repository.path) == (commit, False)
+    assert machine.main_branch(repository.path) == "main"
+    (repository.path / "src/a.py").write_text("x = 2\n")
+    assert machine.git_state(repository.path) == (commit, True)
+    assert machine.git_state(tmp_path) == ("unknown", False)
 
 
-def test_a_missing_git_is_reported(repository: Repository, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_hook_runs(repository: Repository, tmp_path: Path) -> None:
+    hook = repository.path / ".git" / "hooks" / "post-checkout"
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    hook.chmod(hook.stat().st_mode | stat.S_IXUSR)
+    git(repository.path, "checkout", "--quiet", "--detach")
+    assert not (tmp_path / "ran").exists()
+    repository.git("checkout", "--quiet", "main")
+    assert (tmp_path / "ran").exists(), "the hook of this test does not work, so the test has shown nothing"
+
+
+def test_a_missing_repository_folder_or_program_is_named(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with pytest.raises(GitError, match=r"is not inside the working tree of a git repository \(git rev-parse: "):
+        toplevel(tmp_path)
+    with pytest.raises(GitError, match=r"there is no folder .*/nowhere"):
+        toplevel(tmp_path / "nowhere")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(GitError, match="git is not on PATH: install it"):
         toplevel(repository.path)
 
 
-def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(GitError, match=r"there is no folder .*/nowhere"):
-        toplevel(tmp_path / "nowhere")
-
-
-def test_a_deadline_is_kept(repository: Repository) -> None:
+def test_a_command_that_takes_too_long_is_ended(repository: Repository) -> None:
     with pytest.raises(GitError, match=r"git hash-object did not end within 1e-06 s"):
         git(repository.path, "hash-object", "--stdin", timeout_s=1e-6)
+
+
+def test_a_shallow_clone_is_told_from_a_whole_one(repository: Repository, tmp_path: Path) -> None:
+    repository.commit()
+    repository.git("clone", "--quiet", "--depth=1", f"file://{repository.path}", str(tmp_path / "clone"))
+    assert is_shallow(tmp_path / "clone")
+    assert not is_shallow(repository.path)

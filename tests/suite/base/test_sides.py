@@ -1,11 +1,11 @@
-"""Pools by interpreter and by checkout, and the clerks that answer for them; with pools that start nothing."""
+"""One pool for each interpreter and each checkout, and their helpers; with pools that start nothing."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import pytest
@@ -14,14 +14,14 @@ import reference
 import suite
 from suite.base import bases, sides
 from suite.base.checkout import CheckoutError
-from suite.base.sides import Clerk, Sides
+from suite.base.sides import Helper, Sides
 from suite.plan.base import Base
 from suite.processes.failure import WorkerFailure
 from tests.support.repositories import Repository
 
 
 class Answering:
-    """A group that answers with what it was asked, unless it is to break."""
+    """A group that repeats what it was asked; "break" and a `stillborn` pool fail."""
 
     def __init__(self, pool: Idle, name: str) -> None:
         self.pool, self.name, self.closed = pool, name, False
@@ -40,7 +40,7 @@ class Answering:
 
 
 class Idle:
-    """In the place of `suite.processes.pool.Pool`; keeps what it was made from."""
+    """Replaces `suite.processes.pool.Pool` and keeps its arguments."""
 
     made: list[Idle]
     stillborn = False
@@ -53,9 +53,7 @@ class Idle:
     def __enter__(self) -> Idle:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.closed = True
 
     def launch(self, name: str, size: int) -> Answering:
@@ -93,7 +91,7 @@ class TestPools:
     """One for each interpreter and each checkout."""
 
     @pytest.mark.parametrize("base", [Base("self", "the same build"), Base("trainer", "ddp", trainer="ddp")])
-    def test_the_same_code_and_interpreter_share_one(self, base: Base, pools: list[Idle], tmp_path: Path) -> None:
+    def test_the_same_code_and_interpreter_share_a_pool(self, base: Base, pools: list[Idle], tmp_path: Path) -> None:
         with Sides("cpu", tmp_path) as made:
             assert made.add("base", base) == ()
             assert made.pools["base"] is made.pools["candidate"]
@@ -101,7 +99,7 @@ class TestPools:
             assert (made.apart("base"), made.locate("base", "mine.py:Mine")) == (None, "mine.py:Mine")
         assert [pool.closed for pool in pools] == [True]
 
-    def test_another_interpreter_has_its_own_with_the_same_code(self, pools: list[Idle], tmp_path: Path) -> None:
+    def test_another_interpreter_has_a_pool_with_the_same_code(self, pools: list[Idle], tmp_path: Path) -> None:
         with Sides("cuda", tmp_path) as made:
             made.add("base", Base("python", "python3.12", python="/usr/bin/python3.12"))
             assert made.clerk("base") is not made.clerk("candidate")
@@ -116,6 +114,7 @@ class TestPools:
         [folder] = base.told["import_paths"]
         assert (folder / "mine.py").read_text() == "version = 1\n"
         assert candidate.told["import_paths"] == [repository.path, repository.path]
+        assert older.folder is candidate.folder
         assert (base.told["python"], base.told["kind"]) == (sys.executable, "cpu")
         assert base.told["reference_path"] == Path(reference.__path__[0]), "only this project's own is under test"
 
@@ -137,64 +136,53 @@ class TestPools:
         assert {str(folder), suite.__path__[0]} <= set(found["allowed"])
         assert older.apart("candidate") is None
 
-    def test_nothing_is_left_behind(self, pools: list[Idle], repository: Repository) -> None:
-        """Neither where the campaign ends, nor where it breaks."""
-        folders = []
-        for error in (None, KeyboardInterrupt):
-            pools.clear()
-            try:
-                with Sides("cpu", repository.path) as made:
-                    made.add("base", bases.of_ref("HEAD~1", repository.path))
-                    folders += pools[1].told["import_paths"]
-                    assert folders[-1].is_dir()
-                    if error is not None:
-                        raise error
-            except KeyboardInterrupt:
-                pass
-            assert all(pool.closed for pool in pools)
-        assert len(folders) == 2
-        assert not any(folder.exists() for folder in folders)
+    @pytest.mark.parametrize("error", [None, KeyboardInterrupt])
+    def test_nothing_is_left_behind(
+        self, error: type[BaseException] | None, pools: list[Idle], repository: Repository
+    ) -> None:
+        with contextlib.suppress(KeyboardInterrupt), Sides("cpu", repository.path) as made:
+            made.add("base", bases.of_ref("HEAD~1", repository.path))
+            [folder] = pools[1].told["import_paths"]
+            assert folder.is_dir()
+            if error is not None:
+                raise error
+        assert all(pool.closed for pool in pools)
+        assert not folder.exists()
 
-    def test_a_commit_that_is_gone(self, pools: list[Idle], repository: Repository) -> None:
+    def test_a_commit_that_is_gone_is_an_error(self, pools: list[Idle], repository: Repository) -> None:
         with Sides("cpu", repository.path) as made:
             with pytest.raises(CheckoutError, match="base v1: its commit ffffffffffff cannot be checked out"):
                 made.add("base", Base("ref", "v1", commit="f" * 40))
             assert made.pools.keys() == {"candidate"}
 
-    def test_datasets_lie_with_the_candidate(self, older: Sides, pools: list[Idle]) -> None:
-        assert older.folder is pools[0].folder
 
-
-class TestClerk:
+class TestHelper:
     """One worker for questions, as long as it lives."""
 
-    def test_one_worker_answers_all(self, pools: list[Idle]) -> None:
-        clerk = Clerk(Idle())  # type: ignore[arg-type]
-        assert clerk.start_s == 0.0
-        assert clerk.ask("describe", trainer="ddp") == {"by": "clerk-1", "command": "describe", "trainer": "ddp"}
-        assert clerk.ask("prepare")["by"] == "clerk-1"
-        assert clerk.start_s > 0.0
+    def test_one_worker_answers_all_questions(self, pools: list[Idle]) -> None:
+        helper = Helper(Idle())  # type: ignore[arg-type]
+        assert helper.start_s == 0.0
+        assert helper.ask("describe", trainer="ddp") == {"by": "helper-1", "command": "describe", "trainer": "ddp"}
+        assert helper.ask("prepare")["by"] == "helper-1"
+        assert helper.start_s > 0.0
 
-    def test_a_question_that_ends_it_costs_that_question_alone(self, pools: list[Idle]) -> None:
-        clerk = Clerk(Idle())  # type: ignore[arg-type]
-        clerk.ask("describe")
-        with pytest.raises(WorkerFailure, match="clerk-1: rank 0: gone"):
-            clerk.ask("break")
-        assert clerk.ask("describe")["by"] == "clerk-2"
+    def test_a_worker_that_fails_or_does_not_start_is_replaced(self, pools: list[Idle]) -> None:
+        pool = Idle()
+        helper = Helper(pool)  # type: ignore[arg-type]
+        helper.ask("describe")
+        with pytest.raises(WorkerFailure, match="helper-1: rank 0: gone"):
+            helper.ask("break")
+        pool.stillborn = True
+        with pytest.raises(WorkerFailure, match="helper-2: rank 0: no answer to 'start'"):
+            helper.ask("describe")
+        pool.stillborn = False
+        assert helper.ask("describe")["by"] == "helper-3"
 
-    def test_one_that_does_not_start_is_replaced_too(self, pools: list[Idle], monkeypatch: pytest.MonkeyPatch) -> None:
-        clerk = Clerk(Idle())  # type: ignore[arg-type]
-        with monkeypatch.context() as patch:
-            patch.setattr(Idle, "stillborn", True)
-            with pytest.raises(WorkerFailure, match="clerk-1: rank 0: no answer to 'start'"):
-                clerk.ask("describe")
-        assert clerk.ask("describe")["by"] == "clerk-2"
-
-    def test_all_leave_before_anything_is_timed(self, older: Sides, pools: list[Idle]) -> None:
+    def test_all_helpers_end_before_anything_is_timed(self, older: Sides, pools: list[Idle]) -> None:
         older.clerk("candidate").ask("describe")
         older.clerk("base").ask("describe")
         groups = [pool.groups[0] for pool in pools]
         assert [group.closed for group in groups] == [False, False]
         older.dismiss_clerks()
         assert [group.closed for group in groups] == [True, True]
-        assert older.clerk("base").ask("describe")["by"] == "clerk-2"
+        assert older.clerk("base").ask("describe")["by"] == "helper-2"

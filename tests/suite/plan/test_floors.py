@@ -16,6 +16,7 @@ from suite.plan.cells import Cell
 from suite.plan.floors import Floor
 from suite.verdict import ALPHA_FAIL, ALPHA_PASS, FIRST_LOOK, Outcome, spending
 from suite.verdict.floor import floor
+from tests.support.rates import exceeds
 
 CELL = Cell("ddp", "lenet", "strong", 4)
 MARGIN = math.log1p(0.05)
@@ -44,9 +45,11 @@ def test_an_entry_holds_for_the_cells_that_agree_with_every_key(tmp_path: Path) 
     for other in (Cell("fsdp", "lenet", "strong", 4), Cell("ddp", "lenet", "strong", 2)):
         assert floors.choose([found], other) is None
     assert floors.choose([found], Cell("ddp", "resnet18", "weak", 4)) is found
+    [own] = read(tmp_path, entries('trainer = "my.py:Mine"\nefficiency = 0.8'))
+    assert floors.choose([own], Cell("my.py:Mine", "lenet", "weak", 2)) is own
 
 
-def test_the_most_specific_entry_counts_wherever_it_stands(tmp_path: Path) -> None:
+def test_the_most_specific_entry_counts_in_any_order(tmp_path: Path) -> None:
     narrow = 'workload = "lenet"\ntrainer = "ddp"\nefficiency = 0.6'
     for order in (["efficiency = 0.9", narrow], [narrow, "efficiency = 0.9"]):
         found = floors.choose(read(tmp_path, entries(*order)), CELL)
@@ -74,7 +77,7 @@ def test_entries_that_contradict_each_other_are_an_error(tmp_path: Path, given: 
         floors.choose(read(tmp_path, entries(*given)), CELL)
 
 
-def test_an_entry_with_the_keys_of_both_settles_it(tmp_path: Path) -> None:
+def test_an_entry_with_the_keys_of_both_decides(tmp_path: Path) -> None:
     rivals = ['workload = "lenet"\nefficiency = 0.5', 'trainer = "ddp"\nefficiency = 0.9']
     both = 'workload = "lenet"\ntrainer = "ddp"\nefficiency = 0.7'
     found = floors.choose(read(tmp_path, entries(*rivals, both)), CELL)
@@ -117,11 +120,6 @@ def test_floors_that_are_no_list_of_tables_are_refused(tmp_path: Path, text: str
         read(tmp_path, text)
 
 
-def test_a_trainer_of_the_users_own_may_have_a_floor(tmp_path: Path) -> None:
-    [found] = read(tmp_path, entries('trainer = "my.py:Mine"\nefficiency = 0.8'))
-    assert floors.choose([found], Cell("my.py:Mine", "lenet", "weak", 2)) is found
-
-
 def look_by_look(
     rng: numpy.random.Generator,
     efficiency: float,
@@ -159,21 +157,16 @@ def rate(judge: Callable[[list[float], int], Outcome], outcome: Outcome, efficie
     return sum(look_by_look(rng, efficiency, sd, n, judge) is outcome for _ in range(TRIALS))
 
 
-def exceeds(count: int, bound: float) -> bool:
-    """Whether a rate is surely above its bound: one right rule in a thousand is called wrong."""
-    return bool(stats.binomtest(count, TRIALS, bound, alternative="greater").pvalue < 0.001)
-
-
 @pytest.mark.parametrize(("sd", "planned"), [(0.005, 3), (0.02, 6), (0.033, 12), (0.1, 6)])
 def test_both_errors_keep_their_bounds_at_any_noise(sd: float, planned: int) -> None:
     """At the floor itself, the hardest that must not fail, and at the floor less the tolerance, that must not pass."""
-    assert not exceeds(rate(ours, Outcome.FAIL, 0.8, sd, planned), ALPHA_FAIL)
-    assert not exceeds(rate(ours, Outcome.PASS, 0.8 / 1.05, sd, planned), ALPHA_PASS)
+    assert not exceeds(rate(ours, Outcome.FAIL, 0.8, sd, planned), TRIALS, ALPHA_FAIL)
+    assert not exceeds(rate(ours, Outcome.PASS, 0.8 / 1.05, sd, planned), TRIALS, ALPHA_PASS)
 
 
 def test_a_rule_that_spends_its_error_at_every_look_is_caught() -> None:
-    assert exceeds(rate(greedy, Outcome.FAIL, 0.8, 0.1, 20), ALPHA_FAIL)
-    assert exceeds(rate(greedy, Outcome.PASS, 0.8 / 1.05, 0.033, 20), ALPHA_PASS)
+    assert exceeds(rate(greedy, Outcome.FAIL, 0.8, 0.1, 20), TRIALS, ALPHA_FAIL)
+    assert exceeds(rate(greedy, Outcome.PASS, 0.8 / 1.05, 0.033, 20), TRIALS, ALPHA_PASS)
 
 
 def test_what_is_clearly_above_or_below_is_found() -> None:
@@ -188,11 +181,11 @@ def test_the_alarms_of_a_whole_run_share_one_budget() -> None:
     assert floor(logs, 0.8, 1000, 4, 10.0).outcome is not Outcome.FAIL
 
 
-def test_a_floor_is_a_line_and_not_half_a_margin_away() -> None:
-    """1 % below, for sure: a comparison of builds would pass it, a floor does not."""
+def test_an_efficiency_just_below_its_floor_fails() -> None:
+    """A comparison of builds would pass 1 %, a floor does not."""
     found = floor([math.log(0.792 + value) for value in (0.0001, -0.0001, 0.0, 0.0)], 0.8, 1, 4, 10.0)
     assert found.outcome is Outcome.FAIL
-    assert found.reason == "efficiency 0.79 [0.79, 0.79], floor 0.80: surely below it"
+    assert found.reason == "efficiency 0.79 [0.79, 0.79], floor 0.80: below it (99% confidence)"
 
 
 def test_too_few_sessions_decide_nothing_and_say_what_it_takes() -> None:
@@ -209,7 +202,7 @@ def test_too_few_sessions_decide_nothing_and_say_what_it_takes() -> None:
     [
         (
             0.1,
-            r"neither surely below it nor surely above 0.76: it needs about \d+\.\d more minutes, or a quieter machine",
+            r"neither clearly below it nor clearly above 0.76: it needs about \d+\.\d more minutes, or a quiet",
         ),
         (3.0, "it needs a quieter machine, or a larger tolerance"),
     ],

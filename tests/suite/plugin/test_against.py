@@ -189,4 +189,4 @@ def test_a_floor_fails_a_cell_without_any_baseline(project: Project) -> None:
         ("efficiency 0.9", "FAIL"),
         ("efficiency 0.7", "PASS"),
     ]
-    result.stdout.fnmatch_lines(["FAIL: efficiency *floor 0.90: surely below it"])
+    result.stdout.fnmatch_lines(["FAIL: efficiency *floor 0.90: below it (99% confidence)"])

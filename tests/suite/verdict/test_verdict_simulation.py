@@ -17,6 +17,7 @@ from scipy import stats
 
 from suite.verdict import ALPHA_FAIL, ALPHA_PASS, Learned, Outcome, paired
 from suite.verdict.metrics import location, location_variance
+from tests.support.rates import exceeds
 
 TOLERANCE = 0.05
 MARGIN = math.log1p(TOLERANCE)
@@ -81,11 +82,6 @@ def outcomes(
     return found
 
 
-def at_most(count: int, trials: int, bound: float) -> bool:
-    """Whether so many fit a rate of at most `bound`; a rule at three times the bound is seen through."""
-    return bool(stats.binomtest(count, trials, bound, alternative="greater").pvalue > 0.001)
-
-
 @NOISES
 @KNOWING
 @pytest.mark.parametrize("cells", [1, 24])
@@ -94,24 +90,24 @@ def test_unchanged_builds_rarely_fail(noise: Noise, calibrated: bool, cells: int
     runs = 600 // cells
     found = outcomes(noise, 0.0, calibrated=calibrated, comparisons=cells, campaigns=runs * cells, seed=1)
     alarms = sum(Outcome.FAIL in found[n * cells : (n + 1) * cells] for n in range(runs))
-    assert at_most(alarms, runs, ALPHA_FAIL)
+    assert not exceeds(alarms, runs, ALPHA_FAIL)
 
 
 @NOISES
 @KNOWING
 def test_slowdowns_of_the_tolerance_rarely_pass(noise: Noise, calibrated: bool) -> None:
     found = Counter(outcomes(noise, MARGIN, calibrated=calibrated, comparisons=1, campaigns=500, seed=2))
-    assert at_most(found[Outcome.PASS], 500, ALPHA_PASS)
+    assert not exceeds(found[Outcome.PASS], 500, ALPHA_PASS)
 
 
-def test_a_rule_that_believes_its_rounds_does_not_stand_this() -> None:
-    """What the grid is for: rounds taken as independent observations alarm on nearly half of unchanged builds."""
+def test_a_rule_that_takes_rounds_as_independent_is_caught() -> None:
+    """Rounds as independent observations raise alarms on nearly half of unchanged builds."""
     rng = numpy.random.default_rng(3)
     alarms = 0
     for _ in range(300):
         rounds = numpy.concatenate(Noise(0.01, 0.03).rounds(rng, 3, 0.0))
         alarms += stats.ttest_1samp(rounds, 0.0, alternative="greater").pvalue < ALPHA_FAIL
-    assert not at_most(alarms, 300, 0.2)
+    assert exceeds(alarms, 300, 0.2)
 
 
 @pytest.mark.parametrize("factor", [2.0, 3.0])
@@ -123,7 +119,7 @@ def test_a_machine_that_became_louder_than_it_was_calibrated_rarely_alarms(facto
         if number % 40 == 0:
             learned = quiet.learned(rng)
         alarms += paired(loud.rounds(rng, PLANNED, 0.0), TOLERANCE, 1, PLANNED, 18.0, learned).outcome is Outcome.FAIL
-    assert at_most(alarms, 600, ALPHA_FAIL)
+    assert not exceeds(alarms, 600, ALPHA_FAIL)
 
 
 def sessions_until_decided(noise: Noise, delta: float, campaigns: int) -> float:
@@ -150,8 +146,8 @@ def best_fixed_size(sd: float) -> int:
 
 @pytest.mark.parametrize("noise", [Noise(0.03, 0.01), Noise(0.07, 0.0, "heavy"), Noise(0.07, 0.01), Noise(0.03, 0.02)])
 @pytest.mark.parametrize("delta", [0.0, MARGIN, 2 * MARGIN], ids=["unchanged", "margin", "twice"])
-def test_it_takes_no_more_than_a_third_longer_than_the_best_fixed_size(noise: Noise, delta: float) -> None:
-    """Sessions are equally long, so their number is the time; the fixed size is told the spread, which ours learns."""
+def test_a_verdict_takes_no_more_than_a_third_longer_than_the_best_fixed_size(noise: Noise, delta: float) -> None:
+    """Sessions are equally long, so their number is the time. The fixed size knows the spread, which ours learns."""
     rng = numpy.random.default_rng(6)
     middles = [location(session) for session in noise.rounds(rng, 4000, 0.0)]
     assert sessions_until_decided(noise, delta, 200) <= 1.3 * best_fixed_size(float(numpy.std(middles, ddof=1)))

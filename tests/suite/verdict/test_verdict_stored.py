@@ -1,4 +1,4 @@
-"""A candidate against accepted runs: its distance, the interval around it, and how often that is right, simulated."""
+"""The ratio of a cell to accepted runs: its words, its interval, and by simulation how often that covers the truth."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 from suite.verdict.stored import KEPT_RUNS, MIN_BASELINE_RUNS, Difference, Run, RunSpread, difference
+from tests.support.rates import exceeds
 
 HOST = "here"
 TRIALS = 3000
@@ -34,19 +35,12 @@ def misses(found: Difference, truth: float = 0.0) -> bool:
     return not found.ratio.low <= math.exp(truth) <= found.ratio.high
 
 
-def exceeds(count: int, trials: int, bound: float) -> bool:
-    """Whether a rate is surely above its bound: one right rule in a thousand is called wrong."""
-    return bool(stats.binomtest(count, trials, bound, alternative="greater").pvalue < 0.001)
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_too_few_runs_have_a_ratio_and_no_interval(count: int) -> None:
-    found = held(math.log(2), runs(*[0.0] * count))
+def test_too_few_runs_have_a_ratio_and_no_interval() -> None:
+    found = held(math.log(2), runs(0.0, 0.0))
     assert found.ratio.estimate == pytest.approx(2)
     assert (found.ratio.low, found.ratio.high) == (None, None)
     assert found.said == (
-        f"100.0% slower than the {count} accepted run(s), but how runs differ on this machine is not known from fewer "
-        "than 3"
+        "100.0% slower than the 2 accepted run(s), but how runs differ on this machine is not known from fewer than 3"
     )
 
 
@@ -58,15 +52,7 @@ def test_runs_that_agree_give_an_interval_in_words_and_in_figures() -> None:
     assert found.said == "20.0% slower than the 5 accepted run(s) (95 %: 17.4% slower to 22.6% slower)"
 
 
-@pytest.mark.parametrize(("sd", "df"), [(0.0, 5), (-0.1, 5), (math.nan, 5), (math.inf, 5), (0.1, 0.5), (0.1, math.nan)])
-def test_a_spread_that_cannot_be_is_refused(sd: float, df: float) -> None:
-    with pytest.raises(
-        ValueError, match=r"run spread sd=.*, df=.*: sd must be above 0, df at least 1.*calibrate again"
-    ):
-        RunSpread(sd, df)
-
-
-def test_the_number_of_runs_that_are_kept_is_the_smallest_within_a_fifth_of_the_best_bound() -> None:
+def test_kept_runs_are_the_smallest_number_within_a_fifth_of_the_best_bound() -> None:
     def bound(count: int) -> float:
         return float(stats.t.ppf(0.95, count - 1)) * math.sqrt(1 + 1 / count)
 
@@ -89,15 +75,15 @@ def test_an_interval_for_the_mean_would_miss_too_often() -> None:
     assert exceeds(int(off.sum()), TRIALS, 1 - COVERAGE)
 
 
-def test_runs_of_one_sitting_miss_far_too_often_which_is_why_they_decide_nothing() -> None:
-    """Three accepted within an hour differ by 1 %, and the candidate's day by 8 %."""
+def test_runs_of_one_hour_cover_far_too_rarely_to_decide_anything() -> None:
+    """Three runs accepted within an hour differ by 1 %, the candidate's day by 8 %."""
     rng = numpy.random.default_rng(4)
     logs = numpy.hstack([rng.normal(0, 0.08, (TRIALS, 1)), rng.normal(0, 0.01, (TRIALS, 3))])
     assert sum(misses(held(row[0], runs(*row[1:]))) for row in logs) > 0.4 * TRIALS
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_calibrates_figure_gives_few_runs_an_interval_that_covers_where_it_is_right(count: int) -> None:
+def test_a_calibration_gives_few_runs_an_interval_that_covers(count: int) -> None:
     rng = numpy.random.default_rng(count)
     sd, df = 0.03, 8
     logs = rng.normal(0, sd, size=(TRIALS, count + 1))
@@ -106,19 +92,19 @@ def test_calibrates_figure_gives_few_runs_an_interval_that_covers_where_it_is_ri
     assert not exceeds(sum(map(misses, found)), TRIALS, 1 - COVERAGE)
 
 
-def test_a_figure_learned_in_a_quiet_hour_narrows_nothing_where_runs_show_how_they_differ() -> None:
+def test_a_calibration_counts_only_where_runs_are_too_few() -> None:
     accepted = runs(-0.04, 0.0, 0.04)
     assert held(0.1, accepted, RunSpread(0.001, 50)) == held(0.1, accepted)
 
 
-def test_runs_of_one_other_host_say_nothing_about_this_ones_level() -> None:
+def test_runs_of_one_other_host_do_not_give_this_hosts_level() -> None:
     found = held(0.3, runs(*[0.001 * n for n in range(9)], host="there"), RunSpread(0.01, 20))
     assert found.ratio.low is None
     assert "all of other hosts, and how hosts differ is not known from fewer than 3 of them" in found.said
     assert held(0.3, runs(*[0.001 * n for n in range(9)])).ratio.low is not None
 
 
-def test_runs_of_another_host_show_how_runs_differ_and_not_at_which_level() -> None:
+def test_runs_of_another_host_show_the_spread_and_not_the_level() -> None:
     """This host is 30 % slower than the other and always was: its own run gives the level, the other's the spread."""
     there = runs(0.0, 0.01, -0.01, 0.005, -0.005, host="there")
     here = runs(0.26)
@@ -127,7 +113,7 @@ def test_runs_of_another_host_show_how_runs_differ_and_not_at_which_level() -> N
     assert misses(held(0.36, there + here))
 
 
-def test_hosts_that_live_for_one_job_are_the_unit_themselves() -> None:
+def test_the_host_is_the_unit_where_each_exists_for_one_job() -> None:
     """Levels differ by 3 % between hosts: the interval covers with hosts as the unit, and not with runs as such."""
     rng = numpy.random.default_rng(6)
     trials, missed, wrong = 2000, 0, 0
@@ -145,13 +131,13 @@ def test_hosts_that_live_for_one_job_are_the_unit_themselves() -> None:
     assert exceeds(wrong, trials, 1 - COVERAGE)
 
 
-def test_hosts_are_the_unit_where_no_host_has_runs_enough() -> None:
+def test_the_host_is_the_unit_where_no_host_has_enough_runs() -> None:
     """One run on each of four hosts, this one among them, shows what four runs of one host would."""
     hosts = [Run(0.001 * number, 6, 0.0, host) for number, host in enumerate((HOST, "b", "c", "d"))]
     assert held(0.1, hosts) == held(0.1, runs(*(0.001 * number for number in range(4))))
 
 
-def test_the_newest_run_of_a_host_stands_for_it() -> None:
+def test_the_newest_run_of_each_host_counts() -> None:
     accepted = [Run(level, 6, 0.0, host) for level in (0.5, 0.001, 0.0) for host in ("b", "c", "d", "e")]
     assert not misses(held(0.0, accepted))
     assert misses(held(0.5, accepted))
@@ -177,7 +163,7 @@ def test_a_single_session_has_no_interval_beside_runs_of_many() -> None:
     assert found.said.endswith("but it was measured in 1 session(s), accepted runs in up to 6")
 
 
-def test_what_crept_is_seen_against_the_pin_and_not_against_the_newest_runs() -> None:
+def test_slow_creep_shows_against_the_pin_and_not_against_the_newest_runs() -> None:
     """Half a percent a week, sixteen weeks: runs agree within 1.4 %, and the pin is 8 % away."""
     newest = runs(*(0.005 * week for week in range(7, 16)))
     assert not misses(held(0.08, newest))
@@ -195,7 +181,7 @@ def test_the_interval_covers_against_the_pin(count: int, inside: bool) -> None:
     assert not exceeds(missed, TRIALS, 1 - COVERAGE)
 
 
-def test_a_pin_taken_for_a_level_without_error_would_miss_too_often() -> None:
+def test_an_interval_that_ignores_the_pins_own_error_would_miss_too_often() -> None:
     logs = numpy.random.default_rng(13).normal(0, 0.03, size=(TRIALS, KEPT_RUNS + 2))
     sd = logs[:, 2:].std(axis=1, ddof=1)
     off = abs(logs[:, 0] - logs[:, 1]) > stats.t.ppf(0.975, KEPT_RUNS - 1) * sd
@@ -205,7 +191,7 @@ def test_a_pin_taken_for_a_level_without_error_would_miss_too_often() -> None:
 def test_a_pin_of_another_host_or_of_one_session_has_no_interval() -> None:
     newest = runs(0.0, 0.001, -0.001)
     other = difference(Run(0.2, 6, 0.0, HOST), newest, None, Run(0.0, 6, 0.0, "there"))
-    assert (other.ratio.low, other.said) == (None, "22.1% slower than the pinned run, which is another host's")
+    assert (other.ratio.low, other.said) == (None, "22.1% slower than the pinned run, which is of another host")
     short = difference(Run(0.2, 6, 0.0, HOST), newest, None, Run(0.0, 1, None, HOST))
     assert short.ratio.low is None
     assert short.said.endswith("but the pin was measured in 1 session(s), accepted runs in up to 6")

@@ -1,0 +1,10 @@
+"""Compare simulated error rates with their bounds."""
+
+from __future__ import annotations
+
+from scipy import stats
+
+
+def exceeds(count: int, trials: int, bound: float) -> bool:
+    """Whether so many events contradict a rate of at most `bound` (exact binomial, one-sided, 0.1 %)."""
+    return bool(stats.binomtest(count, trials, bound, alternative="greater").pvalue < 0.001)
