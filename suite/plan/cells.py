@@ -1,4 +1,4 @@
-"""What is asked and what is timed for it: cells (one pytest item each) and arms (one thing timed in turn)."""
+"""What a run is asked for and what it times: cells (one pytest item each) and arms (one thing timed in turn)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ from typing import Any, Literal
 from reference.schedule import scale
 from suite.plan.workloads import Workload
 
-# A base is what the candidate is compared with; the pinned base is an older one, for what creeps.
+# A base is what the candidate is compared with; the pinned base is an older one, against which slow creep adds up.
 Side = Literal["candidate", "base", "pinned"]
 
-YARDSTICK = "single"  # the plain trainer on one device, whose time stands behind every speed-up
-PLAIN = "suite.rank.independent:Independent"  # the same on each of k devices, which exchange nothing
+YARDSTICK = "single"  # the plain trainer on one device, which every speed-up is measured against
+PLAIN = "suite.rank.independent:Independent"  # the same on each of k devices, without any exchange
 
 
 def short(trainer: str) -> str:
-    """A trainer's table name, or the class name of one of the user's own."""
+    """Return a trainer's table name, or the class name of one of the user's own."""
     return trainer.rpartition(":")[2]
+
+
+def measured_mode(mode: str, world_size: int) -> str:
+    """Return the mode under which something is measured: on one device weak scaling is strong scaling."""
+    return mode if world_size > 1 else "strong"
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ class Cell:
 class Arm:
     """One thing that is timed in turn: a trainer at one world size, for one side of the comparison.
 
-    At world size 1 strong and weak are the same thing, so there is one arm for both, measured once.
+    On one device both modes share an arm (`measured_mode`), measured once.
     """
 
     side: Side
@@ -56,13 +61,13 @@ class Arm:
 
 
 def arm(side: Side, trainer: str, cell: Cell, world_size: int | None = None) -> Arm:
-    """The arm of a cell's workload and mode, for a side, a trainer and a world size (the cell's own by default)."""
+    """Return the arm of a cell's workload and mode, for a side, a trainer and a world size (by default the cell's)."""
     size = cell.world_size if world_size is None else world_size
-    return Arm(side, trainer, cell.workload, cell.mode if size > 1 else "strong", size)
+    return Arm(side, trainer, cell.workload, measured_mode(cell.mode, size), size)
 
 
 def units(cells: Sequence[Cell], bases: Mapping[Side, str | None]) -> list[tuple[Arm, ...]]:
-    """The arms whose times are compared: each cell's own and its bases', which stay next to each other in a block.
+    """Return the arms whose times are compared: each cell's own and its bases', neighbours in a block.
 
     Args:
         bases: the trainer of each base; None is the cell's own trainer.
@@ -79,14 +84,14 @@ def units(cells: Sequence[Cell], bases: Mapping[Side, str | None]) -> list[tuple
 
 
 def yardsticks(cells: Sequence[Cell], *, speedup: bool) -> list[tuple[Arm, ...]]:
-    """The arms that efficiency needs, the same trainer on one device, and the plain trainer that speed-up needs."""
+    """Return the arms for efficiency (the same trainer on one device) and for speed-up (the plain trainer)."""
     trainers = [[cell.trainer, YARDSTICK] if speedup else [cell.trainer] for cell in cells]
     wanted = [(arm("candidate", name, cell, 1),) for cell, names in zip(cells, trainers, strict=True) for name in names]
     return list(dict.fromkeys(wanted))
 
 
 def describe(arm: Arm, workload: Workload, **where: Any) -> dict[str, Any]:
-    """What a worker must know of an arm, as JSON.
+    """Return what a worker must know of an arm, as JSON.
 
     Args:
         where: what the run adds: processes, devices, cores, backend, seed, dataset, dataset_folder, data_root.

@@ -1,7 +1,7 @@
-"""A machine compared with itself: how far equal code moves, within a session and between sessions. Pure.
+"""How far equal code differs on a machine, within a session and between sessions. Pure.
 
-A calibration keeps what every session gave and not only its spread, so that a later rule can reduce it in its own way.
-`promise` turns a spread into the smallest slowdown that a run finds; `suite.cli.calibrate` measures.
+A calibration keeps the figures of every session, so that a later rule can reduce them in its own way. `promise` turns a
+spread into the smallest slowdown that a run finds; `suite.cli.calibrate` measures.
 """
 
 from __future__ import annotations
@@ -13,28 +13,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from scipy.special import chdtri, nctdtrinc, ndtri, stdtrit
 
-from suite.records.record import Environment, Finite, RecordError, read_model, write_atomically
+from suite.plan.cells import measured_mode
+from suite.records.record import Environment, RecordError, read_model, write_atomically
+from suite.room.part import Part
 from suite.verdict import ALPHA_FAIL, FIRST_LOOK, spending
 from suite.verdict.metrics import location, location_variance
 from suite.verdict.paired import FIRST_LOOK_LEARNED
+from suite.verdict.stored import RunSpread
 
-ENOUGH = 10  # sessions; a run leans on no spread from fewer, because tau2_var is then itself a guess
-POWER = 0.95  # how surely a promised slowdown is found, and the confidence of an upper limit
+ENOUGH = 10  # sessions; a run uses no spread from fewer, whose tau2_var is itself a guess
+POWER = 0.95  # the probability that a promised slowdown is found, and the confidence of an upper limit
 MANY = 10_000  # sessions; beyond it a forecast says nothing
 
 Limit = Literal["within", "between", "starts", "budget"]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Spread(_Part):
-    """How one cell differs from itself. Everything is in logarithms of times, so 0.01 is one percent.
+class Spread(Part):
+    """How much one cell varies. Everything is in logarithms of times, so 0.01 is one percent.
 
     The model is d_sj = b_s + e_sj for round j of session s, with b_s of variance tau² and e_sj independent of it.
 
@@ -43,16 +42,16 @@ class Spread(_Part):
         errors: the standard error of each of them, from its own rounds.
         rounds: how many each session had.
         round_sd: SD of a round around its session's mean, pooled over sessions.
-        log_times: ln(seconds a step) of each session, unpaired: what a stored baseline has to live with.
+        log_times: ln(seconds a step) of each session, unpaired, as stored baselines are.
         session_s: wall seconds of a session, of all cells that were calibrated together.
-        start_s: how much of it is not timing: starting processes, warming up, letting them go.
+        start_s: how much of it is not timing: starting processes, warming up, ending them.
     """
 
-    locations: tuple[Finite, ...] = Field(min_length=2)
+    locations: tuple[float, ...] = Field(min_length=2)
     errors: tuple[NotNegative, ...]
     rounds: tuple[Annotated[int, Field(ge=2)], ...]
     round_sd: NotNegative
-    log_times: tuple[Finite, ...] = Field(min_length=2)
+    log_times: tuple[float, ...] = Field(min_length=2)
     session_s: NotNegative
     start_s: NotNegative
 
@@ -60,9 +59,9 @@ class Spread(_Part):
     def _one_of_each_a_session(self) -> Self:
         counts = {len(self.locations), len(self.errors), len(self.rounds)}
         if len(counts) > 1:
-            raise ValueError(f"locations, errors and rounds must be one a session, and are {sorted(counts)}")
+            raise ValueError(f"locations, errors and rounds need one value a session each, and have {sorted(counts)}")
         if self.start_s > self.session_s:
-            raise ValueError(f"start_s {self.start_s:g} is a part of session_s {self.session_s:g}, and above it")
+            raise ValueError(f"start_s {self.start_s:g} is above session_s {self.session_s:g}, of which it is a part")
         return self
 
     @property
@@ -72,12 +71,12 @@ class Spread(_Part):
 
     @property
     def error_sd(self) -> float:
-        """What the noise of rounds adds to a session's location: root mean square of `errors`."""
+        """The share of the rounds' noise in a session's location: root mean square of `errors`."""
         return math.sqrt(statistics.fmean(error**2 for error in self.errors))
 
     @property
     def tau(self) -> float:
-        """Between-session SD: what is left of the variance of `locations` when that of their errors is taken off."""
+        """Between-session SD: the root of the variance of `locations` less that of their errors."""
         return math.sqrt(max(0.0, statistics.variance(self.locations) - self.error_sd**2))
 
     @property
@@ -97,7 +96,7 @@ class Spread(_Part):
 
         The chi-square limit of the variance of `locations`, less the errors' share, which is known far better.
         """
-        highest = statistics.variance(self.locations) * self._stretch**2
+        highest = statistics.variance(self.locations) * self._to_upper_limit**2
         return math.sqrt(max(0.0, highest - self.error_sd**2))
 
     @property
@@ -108,15 +107,20 @@ class Spread(_Part):
     @property
     def session_sd_high(self) -> float:
         """Its upper confidence limit, one-sided, at `POWER`."""
-        return self.session_sd * self._stretch
+        return self.session_sd * self._to_upper_limit
 
     @property
     def unpaired_sd(self) -> float:
-        """SD over sessions of ln(seconds a step) without a base beside it."""
+        """SD over sessions of ln(seconds a step) without a base in the same session."""
         return statistics.stdev(self.log_times)
 
     @property
-    def _stretch(self) -> float:
+    def of_runs(self) -> RunSpread | None:
+        """How runs of the cell differ, as far as sessions of one hour show it; None where they do not differ at all."""
+        return RunSpread(self.unpaired_sd, self.sessions - 1) if self.unpaired_sd else None
+
+    @property
+    def _to_upper_limit(self) -> float:
         df = self.sessions - 1
         return math.sqrt(df / float(chdtri(df, POWER)))
 
@@ -124,7 +128,7 @@ class Spread(_Part):
 def spread_of(
     paired: Sequence[Sequence[float]], log_times: Sequence[float], session_s: float, start_s: float
 ) -> Spread | None:
-    """Estimate a cell's spread; None where fewer than two sessions have two rounds or more.
+    """Return a cell's spread; None where fewer than two sessions have two rounds or more.
 
     Args:
         paired: ln(t / t) of the rounds of each session.
@@ -149,16 +153,16 @@ def spread_of(
 
 
 def promise(session_sd: float, comparisons: int, planned: int, tolerance: float | None = None) -> float:
-    """The smallest slowdown that a run finds with probability `POWER` on a calibrated machine, as a share.
+    """Return the smallest slowdown that a run finds with probability `POWER` on a calibrated machine, as a share.
 
-    It can be missed in two ways, and half of what `POWER` leaves goes to each. The last look may not see it: it fails a
-    cell when the mean of n deltas exceeds t(1 - alpha; n - 1) SD / sqrt(n), alpha being what is left for that look, so
-    the slowdown must put the non-central t distribution above that quantile. And the estimate may stay below half the
-    tolerance, where no run says FAIL, and one may say PASS on the way. Degrees of freedom that the calibration adds
-    pay for the second look that a FAIL needs. tests/suite/records/test_calibration.py plays it out.
+    It can be missed in two ways, and half of what `POWER` leaves goes to each. The last look fails a cell when the mean
+    of n deltas exceeds t(1 - alpha; n - 1) SD / sqrt(n), with alpha that look's share, so the slowdown must put the
+    non-central t distribution above that quantile. And the estimate may stay below half the tolerance, where nothing
+    fails. Degrees of freedom that the calibration adds make up for the second look that a FAIL needs.
+    tests/suite/records/test_calibration.py simulates it.
 
     Args:
-        session_sd: of a session's delta, as the run will see it.
+        session_sd: SD of a session's delta.
         comparisons: how many of the run can fail, and share alpha.
         planned: sessions.
         tolerance: m of the run; None asks for what its noise alone allows.
@@ -171,10 +175,10 @@ def promise(session_sd: float, comparisons: int, planned: int, tolerance: float 
     miss = (1 - POWER) / 2
     df, error = planned - 1, session_sd / math.sqrt(planned)
     alpha = ALPHA_FAIL / comparisons * spending(planned, planned, FIRST_LOOK_LEARNED)
-    found = float(nctdtrinc(df, miss, stdtrit(df, 1 - alpha))) * error
+    delta = float(nctdtrinc(df, miss, stdtrit(df, 1 - alpha))) * error
     if tolerance is not None:
-        found = max(found, math.log1p(tolerance) / 2 + float(ndtri(1 - miss)) * error)
-    return math.expm1(min(found, 700.0))  # exp of more overflows
+        delta = max(delta, math.log1p(tolerance) / 2 + float(ndtri(1 - miss)) * error)
+    return math.expm1(min(delta, 700.0))  # exp of more overflows
 
 
 @dataclass(frozen=True)
@@ -185,7 +189,7 @@ class Forecast:
         planned: sessions within the budget.
         slowdown: that is found with probability `POWER`, at the spread that was estimated; a share.
         at_worst: the same at the upper limit of the spread.
-        limit: what would lower it most, if it were not there.
+        limit: what lowers it most when it is taken away.
     """
 
     planned: int
@@ -195,32 +199,31 @@ class Forecast:
 
 
 def forecast(spread: Spread, comparisons: int, budget_s: float, tolerance: float | None = None) -> Forecast:
-    """What a run of so many seconds can promise, and what limits it.
+    """Return what a run of so many seconds can promise, and what limits it.
 
-    The limit is found by taking one thing away at a time: the noise within sessions, the spread between them, the
-    seconds that starting costs. What lowers the promise most is named.
+    The limit is one of the noise within sessions, the spread between them, and the seconds that starting costs.
     """
     planned = _sessions(budget_s, spread.session_s)
     if planned < FIRST_LOOK:
         return Forecast(planned, math.inf, math.inf, "budget")
 
-    def found(session_sd: float, sessions: int = planned) -> float:
+    def promised(session_sd: float, sessions: int = planned) -> float:
         return promise(session_sd, comparisons, sessions, tolerance)
 
     without: dict[Limit, float] = {
-        "within": found(spread.tau),
-        "between": found(spread.error_sd),
-        "starts": found(spread.session_sd, _sessions(budget_s, spread.session_s - spread.start_s)),
+        "within": promised(spread.tau),
+        "between": promised(spread.error_sd),
+        "starts": promised(spread.session_sd, _sessions(budget_s, spread.session_s - spread.start_s)),
     }
     limit = min(without, key=lambda limit: without[limit])
-    return Forecast(planned, found(spread.session_sd), found(spread.session_sd_high), limit)
+    return Forecast(planned, promised(spread.session_sd), promised(spread.session_sd_high), limit)
 
 
 def _sessions(budget_s: float, session_s: float) -> int:
     return MANY if budget_s >= MANY * session_s else int(budget_s / session_s)
 
 
-class Entry(_Part):
+class Entry(Part):
     """The spread of one cell."""
 
     trainer: str
@@ -232,20 +235,20 @@ class Entry(_Part):
 
     @property
     def identity(self) -> tuple[str, str, str, int]:
-        """What it is found by; at one device strong and weak are the same thing."""
-        return self.trainer, self.workload_hash, self.mode if self.world_size > 1 else "strong", self.world_size
+        """What it is looked up by."""
+        return self.trainer, self.workload_hash, measured_mode(self.mode, self.world_size), self.world_size
 
 
 @dataclass(frozen=True)
 class Found:
-    """A spread that may stand for a cell's own, and in words whose it is where it is not that; "" where it is."""
+    """A spread for a cell; `note` says whose it is where it is not the cell's own."""
 
     spread: Spread
     note: str = ""
 
 
-class Calibration(_Part):
-    """What `calibrate` learned of a machine. One file a machine key, of one host and one set of versions."""
+class Calibration(Part):
+    """The result of `calibrate`: one file a machine key, of one host and one set of versions."""
 
     schema_version: Literal[1] = 1
     machine_key: str
@@ -256,26 +259,25 @@ class Calibration(_Part):
     entries: tuple[Entry, ...]
 
     def spread(self, trainer: str, workload_hash: str, mode: str, world_size: int) -> Found | None:
-        """The spread of a cell: its own, else the largest among those of its world size, else None.
+        """Return the spread of a cell: its own, else the largest of its world size, else None.
 
-        Those from fewer than `ENOUGH` sessions are left out.
+        Those from fewer than `ENOUGH` sessions do not count.
         """
-        wanted = (trainer, workload_hash, mode if world_size > 1 else "strong", world_size)
+        wanted = (trainer, workload_hash, measured_mode(mode, world_size), world_size)
         alike = [e for e in self.entries if e.world_size == world_size and e.spread.sessions >= ENOUGH]
-        for entry in alike:
-            if entry.identity == wanted:
-                return Found(entry.spread)
         if not alike:
             return None
+        if own := next((entry for entry in alike if entry.identity == wanted), None):
+            return Found(own.spread)
         noisiest = max(alike, key=lambda entry: entry.spread.session_sd)
         return Found(
             noisiest.spread,
-            f"not calibrated itself; the noisiest cell of world size {world_size} stands in: {noisiest.trainer}, "
+            f"not calibrated itself; the noisiest cell of world size {world_size} replaces it: {noisiest.trainer}, "
             f"{noisiest.workload}, {noisiest.mode}",
         )
 
     def after(self, older: Calibration | None) -> Calibration:
-        """This calibration and the older one's other cells, where host and versions are still the same."""
+        """Return this calibration with the older one's other cells, if host and versions are the same."""
         if older is None:
             return self
         then, now = older.environment.versions, self.environment.versions
@@ -286,19 +288,19 @@ class Calibration(_Part):
         return self.model_copy(update={"entries": (*kept, *self.entries)})
 
     def write(self, report_dir: Path) -> Path:
-        """Put it in its place, atomically, and say where that is."""
+        """Write it atomically, and return its path."""
         path = path_for(report_dir, self.machine_key)
         write_atomically(path, self.model_dump_json(indent=1) + "\n")
         return path
 
 
 def path_for(report_dir: Path, machine_key: str) -> Path:
-    """Where the calibration of a machine lies."""
+    """Return the path of a machine's calibration."""
     return report_dir / machine_key / "calibration.json"
 
 
 def read(report_dir: Path, machine_key: str) -> Calibration | None:
-    """The calibration of a machine; None where it was never calibrated.
+    """Return the calibration of a machine; None where it was never calibrated.
 
     Raises:
         RecordError: the file is there and cannot be read, or is another machine's.
@@ -306,10 +308,10 @@ def read(report_dir: Path, machine_key: str) -> Calibration | None:
     path = path_for(report_dir, machine_key)
     if not path.exists():
         return None
-    found = read_model(path, Calibration)
-    if found.machine_key != machine_key:
+    calibration = read_model(path, Calibration)
+    if calibration.machine_key != machine_key:
         raise RecordError(
-            f"{path}: calibrated on machine {found.machine_key}, this one is {machine_key}; "
-            "python -m suite calibrate measures it anew"
+            f"{path}: calibrated on machine {calibration.machine_key}, this one is {machine_key}; "
+            "python -m suite calibrate replaces it"
         )
-    return found
+    return calibration

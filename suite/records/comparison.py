@@ -1,23 +1,24 @@
-"""Two runs side by side: what differs around them, what each cell took, and which part of a step grew. Pure.
+"""Compare two runs: what differs around them, each cell's time, and which part of a step grew. Pure.
 
-It informs and judges nothing. Two runs of different times face everything that changed on the machine between them, so
-the interval of a ratio comes from how runs differ: from accepted runs, from the calibration, or there is none. Times of
-different machines, workloads or data are shown, and not divided.
+The comparison judges nothing. Anything on the machine may have changed between two runs, so the interval of a ratio
+comes from how runs differ: from accepted runs, from the calibration, or there is none. Times of different machines,
+workloads or data are shown, and not divided.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from suite.plan.cells import short
 from suite.records import baselines
 from suite.records.baselines import Baseline
 from suite.records.calibration import Calibration
+from suite.records.differences import Difference, differences
 from suite.records.record import BarRecord, CellRecord, IntervalRecord, Record, WaterfallRecord, interval
-from suite.verdict import metrics
-from suite.verdict.diagnose import supported
+from suite.verdict import explain, metrics
+from suite.verdict.diagnose import OWN_WORK, Bar, Growth
 from suite.verdict.stored import MIN_BASELINE_RUNS, RunSpread, difference
 
 ACCEPTED = "intervals of ratios: from how accepted runs differ"
@@ -38,15 +39,6 @@ class Known:
 
     baseline: Baseline | None = None
     calibration: Calibration | None = None
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One thing that is not the same in both runs."""
-
-    what: str
-    first: str
-    second: str
 
 
 @dataclass(frozen=True)
@@ -82,7 +74,7 @@ class Pair:
 
     @property
     def word(self) -> str:
-        """What the ratio's interval says; "" without one."""
+        """What the ratio's interval shows; "" without one."""
         if self.ratio is None or self.ratio.low is None or self.ratio.high is None:
             return ""
         if self.ratio.low <= 1 <= self.ratio.high:
@@ -95,16 +87,10 @@ class Pair:
         if not self.parts or self.ratio is None:
             return ""
         *parts, whole = (metrics.difference(part.second, part.first) for part in self.parts)
-        sessions = [found.sessions for cell in (self.first, self.second) for found in cell.waterfalls]
-        named = supported(parts, min(sessions), most_s=whole.high)
-        if named is not None:
-            return (
-                f"{self.parts[named].name} takes {_milliseconds(parts[named].estimate)} a step longer; the whole step "
-                f"{_milliseconds(whole.estimate)}."
-            )
-        if whole.high is not None and whole.high <= 0:
-            return "The step does not take longer than in the first run."
-        return "Which part takes longer is not known: no part's interval is above zero and within the whole step's."
+        sessions = min(fall.sessions for cell in (self.first, self.second) for fall in cell.waterfalls)
+        names = [OWN_WORK, *(part.name for part in self.parts[1:])]
+        bars = [Bar((name,), longer) for name, longer in zip(names, parts, strict=False)]
+        return explain.grew(Growth(sessions, whole, tuple(bars)), "the first run")
 
 
 @dataclass(frozen=True)
@@ -126,16 +112,15 @@ class Comparison:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is to be said of ratios, each once."""
+        """The notes of all pairs, each once."""
         return tuple(dict.fromkeys(pair.note for pair in self.pairs if pair.note))
 
 
 def compare(first: Record, second: Record, known: Known) -> Comparison:
-    """Lay the second run beside the first.
+    """Compare two runs, usually an older and a newer one.
 
     Args:
-        first: usually the older one.
-        second: usually the newer one.
+        first, second: their records.
         known: of the second run's machine.
     """
     before, after = ({_place(cell): cell for cell in record.cells} for record in (first, second))
@@ -151,7 +136,7 @@ def compare(first: Record, second: Record, known: Known) -> Comparison:
 
 
 def _place(cell: CellRecord) -> tuple[str, str, str, int]:
-    """Where a cell stands in the matrix, whatever its workload's name stands for by now."""
+    """Return the place of a cell in the matrix, whichever workload has that name now."""
     return cell.trainer, cell.workload, cell.mode, cell.world_size
 
 
@@ -160,34 +145,19 @@ def _name(cell: CellRecord) -> str:
     return f"{short(cell.trainer)} {cell.workload} {cell.mode} {cell.world_size}{mark}"
 
 
-def _differences(first: Record, second: Record) -> Iterable[Difference]:
-    yield from _changed("machine ", first.machine.model_dump(), second.machine.model_dump())
-    yield from _changed("", _environment(first), _environment(second))
-    yield from _changed("", first.environment.versions, second.environment.versions)
-    for what in ("tolerance", "against", "settings"):
-        yield from _changed("", {what: getattr(first, what)}, {what: getattr(second, what)})
-    yield from _changed("definition of workload ", first.workload_hashes, second.workload_hashes, both=True)
-    yield from _changed("dataset of ", first.datasets, second.datasets, both=True)
+def _differences(first: Record, second: Record) -> list[Difference]:
+    found = differences(first.machine.model_dump(), second.machine.model_dump(), prefix="machine ")
+    found += differences(_code(first), _code(second))
+    for name in ("tolerance", "against", "settings"):
+        found += differences({name: getattr(first, name)}, {name: getattr(second, name)})
+    for prefix, field in (("definition of workload ", "workload_hashes"), ("dataset of ", "datasets")):
+        found += differences(getattr(first, field), getattr(second, field), common=True, prefix=prefix)
+    return found
 
 
-def _environment(record: Record) -> dict[str, str]:
+def _code(record: Record) -> dict[str, str]:
     changes = " with uncommitted changes" if record.environment.dirty else ""
-    return {"commit": record.environment.commit + changes}
-
-
-def _changed(
-    prefix: str, first: Mapping[str, object], second: Mapping[str, object], *, both: bool = False
-) -> Iterable[Difference]:
-    """What has another value; with `both`, only of what both have."""
-    for what in dict.fromkeys((*first, *second)):
-        if first.get(what) != second.get(what) and not (both and (what not in first or what not in second)):
-            yield Difference(prefix + what, _words(first.get(what)), _words(second.get(what)))
-
-
-def _words(value: object) -> str:
-    if isinstance(value, tuple):
-        return " | ".join(map(str, value)) or "-"
-    return "-" if value is None or value == "" else str(value)
+    return {"commit": record.environment.commit + changes, **record.environment.versions}
 
 
 def _pair(first: CellRecord, second: CellRecord, a: Record, b: Record, known: Known) -> Pair:
@@ -197,12 +167,12 @@ def _pair(first: CellRecord, second: CellRecord, a: Record, b: Record, known: Kn
 
 
 def _incomparable(first: CellRecord, second: CellRecord, a: Record, b: Record) -> str:
-    """Why two times must not be divided; "" where they may."""
+    """Return why two times must not be divided; "" where they may."""
     if a.machine.key != b.machine.key:
         return f"different machines ({a.machine.key}, {b.machine.key}): times are not compared"
     workload = first.workload
     if a.workload_hashes.get(workload) != b.workload_hashes.get(workload) or workload not in a.workload_hashes:
-        return f"workload {workload} is another one in the two runs: times are not compared"
+        return f"workload {workload} is defined differently in the two runs: times are not compared"
     if a.datasets.get(workload) != b.datasets.get(workload):
         return f"workload {workload} was timed on different data: times are not compared"
     times = [cell.sec_per_epoch for cell in (first, second)]
@@ -214,54 +184,52 @@ def _incomparable(first: CellRecord, second: CellRecord, a: Record, b: Record) -
 def _ratio(
     first: CellRecord, second: CellRecord, a: Record, b: Record, known: Known
 ) -> tuple[IntervalRecord | None, str]:
-    """Seconds of the second over the first, and where its interval is from, or why there is none."""
+    """Return seconds of the second over the first, and where its interval is from, or why there is none."""
     try:
         own, pin = baselines.measured(second, b), baselines.measured(first, a)
         accepted = [] if known.baseline is None else known.baseline.comparable(second, b)
-        for spread, basis in ((None, ACCEPTED), (_spread(second, b, known.calibration), CALIBRATED)):
-            ratio = difference(own, accepted, spread, pin).ratio if accepted else difference(own, [pin], spread).ratio
-            found = interval(ratio)
-            if found.low is not None:
-                return found, basis
+        for spread, basis in ((None, ACCEPTED), (_run_spread(second, b, known.calibration), CALIBRATED)):
+            found = difference(own, accepted, spread, pin) if accepted else difference(own, [pin], spread)
+            ratio = interval(found.ratio)
+            if ratio.low is not None:
+                return ratio, basis
     except (ArithmeticError, ValueError):  # a record may hold any finite numbers
         return None, NONSENSE
-    return found, OTHER_HOST if own.host != pin.host else UNKNOWN
+    return ratio, OTHER_HOST if own.host != pin.host else UNKNOWN
 
 
-def _spread(cell: CellRecord, record: Record, calibration: Calibration | None) -> RunSpread | None:
-    """How runs of a cell differ, as far as a calibration's sessions show it; that of another host shows nothing."""
+def _run_spread(cell: CellRecord, record: Record, calibration: Calibration | None) -> RunSpread | None:
+    """Return how runs of a cell differ by a calibration of this host."""
     if calibration is None or calibration.host != record.machine.host:
         return None
     workload_hash = record.workload_hashes[cell.workload]
     found = calibration.spread(cell.trainer, workload_hash, cell.mode, cell.world_size)
-    if found is None or not found.spread.unpaired_sd:
-        return None
-    return RunSpread(found.spread.unpaired_sd, found.spread.sessions - 1)
+    return None if found is None else found.spread.of_runs
 
 
 def _parts(first: CellRecord, second: CellRecord) -> tuple[Part, ...]:
-    """The candidate's waterfalls of both runs, part by part."""
-    sides = [next((w for w in cell.waterfalls if w.side == "candidate"), None) for cell in (first, second)]
-    if sides[0] is None or sides[1] is None:
+    """Return the parts of the candidate's steps in both runs."""
+    before, after = (next((w for w in cell.waterfalls if w.side == "candidate"), None) for cell in (first, second))
+    if before is None or after is None:
         return ()
-    ideal = Part("ideal", sides[0].ideal_s, sides[1].ideal_s)
-    measured = Part("measured", sides[0].measured_s, sides[1].measured_s)
+    ideal = Part("ideal", before.ideal_s, after.ideal_s)
+    measured = Part("measured", before.measured_s, after.measured_s)
     try:
-        return (ideal, *_bars(sides[0], sides[1]), measured)
+        return (ideal, *_bars(before, after), measured)
     except (ArithmeticError, ValueError):  # as in `_ratio`
         return ()
 
 
 def _bars(first: WaterfallRecord, second: WaterfallRecord) -> Iterable[Part]:
-    """Bars of the same causes; where one run could not tell two causes apart, the other's bars are added up."""
+    """Yield bars of the same causes; where one run could not tell causes apart, the other's bars are added up."""
     for causes in _groups([bar.causes for bar in (*first.bars, *second.bars)]):
         sums = [_sum([bar for bar in side.bars if causes.issuperset(bar.causes)]) for side in (first, second)]
-        order = [cause for side in (first, second) for bar in side.bars for cause in bar.causes if cause in causes]
-        yield Part(" + ".join(dict.fromkeys(order)), *sums)
+        names = [cause for side in (first, second) for bar in side.bars for cause in bar.causes if cause in causes]
+        yield Part(" + ".join(dict.fromkeys(names)), *sums)
 
 
 def _groups(bars: Iterable[Sequence[str]]) -> list[set[str]]:
-    """Causes that share a bar in either run, and those that share one with these."""
+    """Return the sets of causes that share a bar in either run, also by way of a third cause."""
     groups: list[set[str]] = []
     for causes in bars:
         touched = [group for group in groups if group.intersection(causes)]
@@ -273,11 +241,7 @@ def _groups(bars: Iterable[Sequence[str]]) -> list[set[str]]:
 
 
 def _sum(bars: Sequence[BarRecord]) -> IntervalRecord:
-    """One bar as it is; of several the sum alone, because what they have in common is not known."""
+    """Return one bar as it is, and the sum of several without an interval: how they correlate is not known."""
     if len(bars) == 1:
         return bars[0].step_s
     return IntervalRecord(estimate=math.fsum(bar.step_s.estimate for bar in bars))
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.2f} ms"

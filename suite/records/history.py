@@ -1,7 +1,7 @@
-"""All records of a machine as series: what each cell took in every run, what was accepted, what changed. Pure.
+"""All records of a machine as series: each cell's time in every run, what was accepted, what changed. Pure.
 
-Records are read one after the other and reduced at once, newest first and so many at most. Their raw windows, which are
-most of a file, are not looked at; everything else is validated as ever. What cannot be read is named and never fatal.
+Records are read one by one, newest first, up to a limit, and reduced at once. Their raw windows, which are most of a
+file, are skipped; everything else is validated. A record that cannot be read is named and ends nothing.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 from pydantic import BeforeValidator
 
 from suite.plan.cells import short
 from suite.records import baselines, changes
 from suite.records.baselines import Baseline, Identity
+from suite.records.differences import differences
 from suite.records.record import (
     CellRecord,
     Environment,
@@ -31,19 +32,15 @@ from suite.records.record import (
 
 MAX_RUNS = 250  # newest; a page of more would take seconds to open
 MAX_CELLS = 100
-NEAR = 2  # runs; a mark is about so far from the change it stands for (docs/history.md)
+NEAR = 2  # runs; about how far a mark may be from the change behind it (docs/history.md)
 MAX_REASON = 300
 PAGES = ("report.html", "summary.md", "record.json")  # of a run
-
-
-def _unread(_: Any) -> tuple[()]:
-    return ()
 
 
 class Digest(Record):
     """A record without its sessions, however many raw windows those hold."""
 
-    sessions: Annotated[tuple[Session, ...], BeforeValidator(_unread)] = ()
+    sessions: Annotated[tuple[Session, ...], BeforeValidator(lambda _: ())] = ()
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,7 @@ class PastRun:
         folder: the name of its folder.
         outcomes: how many cells came to what.
         accepted: whether the baseline has it.
-        pages: those of `PAGES` that lie in its folder.
+        pages: those of `PAGES` that its folder has.
     """
 
     folder: str
@@ -75,7 +72,7 @@ class PastRun:
 
 @dataclass(frozen=True)
 class Point:
-    """What one run found for a cell; `run` is its index in `History.runs`."""
+    """One run's figures for a cell; `run` is its index in `History.runs`."""
 
     run: int
     outcome: str
@@ -88,7 +85,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that was different from `run` on: a version, or a host that had not been seen before."""
+    """Something that changed with `run`: a version, or a host that was new."""
 
     run: int
     text: str
@@ -130,7 +127,7 @@ class Skipped(NamedTuple):
 
 @dataclass(frozen=True)
 class History:
-    """Everything that was ever measured on machines of one key, as far as it is kept and can be read.
+    """All runs on machines of one key, as far as they are kept and can be read.
 
     Attributes:
         runs: oldest first.
@@ -138,7 +135,7 @@ class History:
         skipped: what could not be read.
         older: runs beyond `MAX_RUNS`, not read.
         left_out: cells beyond `MAX_CELLS`, without a series, of the record that has most of them.
-        baseline_problem: why accepted runs could not be told; "" where they could.
+        baseline_problem: why accepted runs are not known; "" where they are.
     """
 
     machine_key: str
@@ -151,7 +148,7 @@ class History:
 
 
 def read(folder: Path) -> History:
-    """The history of a machine from its folder, which bears the machine's key; an empty one where nothing is."""
+    """Return the history of a machine from its folder, which is named by the machine's key; an empty one without it."""
     folder = folder.resolve()
     paths = sorted(folder.glob("runs/*/record.json"), key=lambda path: path.parent.name, reverse=True)
     baseline, problem = _baseline(folder)
@@ -169,7 +166,7 @@ def _baseline(folder: Path) -> tuple[Baseline, str]:
 
 
 class _Reader:
-    """Reduces records as they come, newest first, so that no more than one of them is ever held."""
+    """Reduces records one by one, newest first, so that only one of them is in memory."""
 
     def __init__(self, machine_key: str, baseline: Baseline) -> None:
         self._key, self._baseline = machine_key, baseline
@@ -181,19 +178,20 @@ class _Reader:
         self._skipped: list[Skipped] = []
 
     def add(self, path: Path) -> None:
-        """Take a record in, or note why not."""
+        """Add a record, or note why it is skipped."""
         try:
             record = read_model(path, Digest)
         except RecordError as error:
             self._skipped.append(Skipped(path.parent.name, _without_path(error, path)))
             return
         if record.machine.key != self._key:
-            reason = f"measured on machine {record.machine.key}, and this is the history of {self._key}"
+            reason = f"measured on machine {record.machine.key}, not on {self._key}"
             self._skipped.append(Skipped(path.parent.name, reason))
             return
         timed: dict[Identity, CellRecord] = {}
-        for cell in filter(lambda cell: _timed(cell, record), record.cells):
-            timed.setdefault(Identity.of(cell, record), cell)  # on one device strong and weak are one arm
+        for cell in record.cells:
+            if _timed(cell, record):
+                timed.setdefault(Identity.of(cell, record), cell)  # on one device strong and weak are one arm
         for identity, cell in timed.items():
             self._add_cell(identity, cell, record.run_id)
         self._left_out = max(self._left_out, len(timed.keys() - self._points.keys()))
@@ -229,7 +227,7 @@ class _Reader:
         )
 
     def history(self, *, older: int, baseline_problem: str) -> History:
-        """All that was taken in, in the order it was measured."""
+        """Return all that was added, in the order it was measured."""
         by_time = sorted(range(len(self._runs)), key=lambda n: (self._runs[n].started_utc, self._runs[n].folder))
         place = {number: index for index, number in enumerate(by_time)}
         runs = tuple(self._runs[number] for number in by_time)
@@ -276,12 +274,13 @@ def _series(name: str, points: Sequence[Point], runs: Sequence[PastRun]) -> Seri
 
 
 def _events(runs: Sequence[PastRun]) -> Iterable[tuple[int, str]]:
-    """What was different in each run from the one before it on its host; a host's first run is compared with any."""
+    """Yield what changed in each run from the one before it on its host; a host's first run is compared with any."""
     latest: dict[str, PastRun] = {}
     for index, run in enumerate(runs):
         host = run.machine.host
         before = latest.get(host, runs[max(index - 1, 0)])
-        texts = differences(before.surroundings, run.surroundings)
+        changed = differences(before.surroundings, run.surroundings, common=True)
+        texts = [f"{each.what} {each.first} → {each.second}" for each in changed]
         if latest and host not in latest:
             texts.insert(0, f"first run on host {host}")
         if texts:
@@ -289,16 +288,10 @@ def _events(runs: Sequence[PastRun]) -> Iterable[tuple[int, str]]:
         latest[host] = run
 
 
-def differences(before: dict[str, str], now: dict[str, str]) -> list[str]:
-    """What has another value now, in words; what only one side knows is no change."""
-    return [f"{name} {before[name]} → {now[name]}" for name in now if before.get(name, now[name]) != now[name]]
-
-
 def _timed(cell: CellRecord, record: Record) -> bool:
-    """Whether it has a time that a logarithm can be taken of, on a workload that its record defines."""
-    return (
-        cell.sec_per_epoch is not None and cell.sec_per_epoch.estimate > 0 and cell.workload in record.workload_hashes
-    )
+    """Return whether it has a time above 0, on a workload that its record defines."""
+    time = cell.sec_per_epoch
+    return time is not None and time.estimate > 0 and cell.workload in record.workload_hashes
 
 
 def _name(cell: CellRecord) -> str:
@@ -308,5 +301,5 @@ def _name(cell: CellRecord) -> str:
 
 
 def _without_path(error: RecordError, path: Path) -> str:
-    """A message as a page shows it, which is read on other machines; a broken file may have put anything into it."""
+    """Return a message for a page that is read on other machines; a broken file may have any text in it."""
     return str(error).removeprefix(f"{path}: ")[:MAX_REASON]

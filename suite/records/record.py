@@ -13,18 +13,17 @@ import tempfile
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 
 from suite.plan.cells import Side
 from suite.plan.workloads import Workload
 from suite.room.conditions import Conditions
+from suite.room.part import Part
 from suite.verdict import Outcome
 from suite.verdict.diagnose import Point
 from suite.verdict.metrics import Interval
 
-# 2: what a run was compared with, by side; every rule's own outcome; conditions of each block.
-# 3: where the time went (probes and waterfalls), collectives.
-# 4: trained nets by mode, with batch, rate and losses; before, there were those of strong scaling alone.
+# 4: trained nets by mode, with batch, rate and losses; schema 3 has those of strong scaling alone.
 SCHEMA_VERSION = 4
 MAX_RECORD_BYTES = 64 * 1024 * 1024
 MAX_DIGITS = 20  # of a whole number
@@ -38,11 +37,7 @@ class RecordError(ValueError):
     """A file is not a record that this version can read."""
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Machine(_Part):
+class Machine(Part):
     """Where a run took place. `key` is hardware and topology alone; `host` tells machines of one key apart."""
 
     key: str
@@ -56,16 +51,16 @@ class Machine(_Part):
     system: str
 
 
-class Environment(_Part):
+class Environment(Part):
     """What may change on a machine between runs."""
 
     versions: dict[str, str]
     commit: str
     dirty: bool
-    main: str = ""  # the branch that changes go to, as git names it here; empty where there is none, or nobody looked
+    main: str = ""  # the branch that changes go to, as git names it here; empty where there is none, or none was found
 
 
-class ArmRecord(_Part):
+class ArmRecord(Part):
     """One thing that was timed."""
 
     id: str
@@ -81,7 +76,7 @@ class ArmRecord(_Part):
     gradient_bytes: int = 0  # that a replica has to exchange at every step; 0 where it is not known
 
 
-class BaseRecord(_Part):
+class BaseRecord(Part):
     """What the candidate was compared with in the same sessions, and what its workers ran."""
 
     side: Side
@@ -91,7 +86,7 @@ class BaseRecord(_Part):
     versions: dict[str, str] = Field(default_factory=dict)
 
 
-class Window(_Part):
+class Window(Part):
     """One timed window: `duration_ns` of every rank (the slowest counts) for the arm's `steps_per_window` steps."""
 
     arm: str
@@ -99,7 +94,7 @@ class Window(_Part):
     duration_ns: tuple[int, ...]
 
 
-class Probe(_Part):
+class Probe(Part):
     """One window of a diagnostic variant (`suite.verdict.diagnose.POINTS`), without the feed unless the variant has it.
 
     `cell` is that whose waterfall it is part of; `duration_ns` has every rank that took part.
@@ -113,11 +108,11 @@ class Probe(_Part):
     duration_ns: tuple[int, ...]
 
 
-class Session(_Part):
+class Session(Part):
     """One set of fresh processes; windows in the order they were timed.
 
-    `conditions` has what was seen of the machine during each block; the blocks in `left_out` were disturbed, which
-    their conditions say and not their times.
+    `conditions` are those of each block; the blocks in `left_out` were disturbed, by their conditions and not by their
+    times.
     """
 
     number: int
@@ -127,10 +122,10 @@ class Session(_Part):
     conditions: tuple[Conditions, ...] = ()
     left_out: tuple[int, ...] = ()
     probes: tuple[Probe, ...] = ()
-    load_before: Finite | None = None  # schema 1
+    load_before: Finite | None = None  # not used; records of schema 4 have it
 
 
-class IntervalRecord(_Part):
+class IntervalRecord(Part):
     """An estimate with its 95 % interval over sessions; none from a single session."""
 
     estimate: Finite
@@ -138,12 +133,12 @@ class IntervalRecord(_Part):
     high: Finite | None = None
 
 
-def interval(found: Interval) -> IntervalRecord:
-    """As a record keeps it."""
-    return IntervalRecord(estimate=found.estimate, low=found.low, high=found.high)
+def interval(computed: Interval) -> IntervalRecord:
+    """Return an interval as a record keeps it."""
+    return IntervalRecord(estimate=computed.estimate, low=computed.low, high=computed.high)
 
 
-class Accuracy(_Part):
+class Accuracy(Part):
     """Really trained epochs: the workload's own recipe, with `batch` and `lr` as this mode and world size have them.
 
     On one device the mode is "strong", as for an arm. `loss` is the mean training loss of each epoch, None where it was
@@ -166,8 +161,8 @@ class Accuracy(_Part):
     shortened: str = ""
 
 
-class CheckRecord(_Part):
-    """What one rule found for a cell: its time beside a base, a floor, an accuracy."""
+class CheckRecord(Part):
+    """The outcome of one rule for a cell: its time beside a base, a floor, an accuracy."""
 
     rule: str
     against: str
@@ -177,7 +172,7 @@ class CheckRecord(_Part):
     counts: bool = True  # whether it decides the cell, or is only shown beside what does
 
 
-class BarRecord(_Part):
+class BarRecord(Part):
     """One part of the gap between ideal and measured time.
 
     `causes` are names of `suite.verdict.diagnose.CAUSES`; more than one where they could not be told apart.
@@ -187,7 +182,7 @@ class BarRecord(_Part):
     step_s: IntervalRecord  # seconds a step; negative where it saves time
 
 
-class WaterfallRecord(_Part):
+class WaterfallRecord(Part):
     """Where a step's time went: `ideal_s` plus all bars is `measured_s`."""
 
     side: Side
@@ -199,7 +194,7 @@ class WaterfallRecord(_Part):
     notes: tuple[str, ...] = ()  # why causes could not be told apart
 
 
-class CollectivePoint(_Part):
+class CollectivePoint(Part):
     """One message size of a sweep; `samples_s` are seconds a call, the slowest rank's, one value a round."""
 
     size_bytes: int
@@ -209,7 +204,7 @@ class CollectivePoint(_Part):
     busbw_gb_per_s: Finite
 
 
-class CollectiveRecord(_Part):
+class CollectiveRecord(Part):
     """A sweep of one collective, and the straight line t = alpha + beta * bytes through it."""
 
     collective: Literal["all_reduce"]
@@ -222,7 +217,7 @@ class CollectiveRecord(_Part):
     error: str = ""  # why it could not be measured
 
 
-class CellRecord(_Part):
+class CellRecord(Part):
     """A cell's outcome and figures. A cell that ended in ERROR has no figures."""
 
     id: str
@@ -250,10 +245,10 @@ class CellRecord(_Part):
     waterfall_note: str = ""  # why there is none
 
 
-class Record(_Part):
+class Record(Part):
     """One run."""
 
-    schema_version: Literal[1, 2, 3, 4] = 4
+    schema_version: Literal[3, 4] = 4
     run_id: str
     started_utc: str
     wall_s: Finite
@@ -281,10 +276,10 @@ class Record(_Part):
 
     @field_validator("cells")
     @classmethod
-    def _weak_cells_showed_strong_ones(
+    def _without_weak_accuracies_of_schema_3(
         cls, cells: tuple[CellRecord, ...], info: ValidationInfo
     ) -> tuple[CellRecord, ...]:
-        """Take out what older schemas say of weak cells: nets were trained at strong scaling alone."""
+        """Remove weak cells' accuracies where nets were trained at strong scaling alone."""
         if info.data.get("schema_version", SCHEMA_VERSION) >= 4:
             return cells
         nothing = {
@@ -325,7 +320,11 @@ def read_model(path: Path, model: type[Model]) -> Model:
 
 
 def _whole(digits: str) -> int:
-    """A number that no float can hold would break whatever reckons with it."""
+    """Return a number that a float can hold.
+
+    Raises:
+        RecordError: it has too many digits.
+    """
     if len(digits) > MAX_DIGITS:
         raise RecordError(f"a whole number of {len(digits)} digits; a record of ours has {MAX_DIGITS} at most")
     return int(digits)

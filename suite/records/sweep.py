@@ -10,19 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
-
 from reference.schedule import scale
 from suite.plan.workloads import Workload
 from suite.records.record import Environment, Machine
+from suite.room.part import Part
 
 LINEAR_WARMUP = "linear-warmup"
 RULES = ("constant", "linear", LINEAR_WARMUP, "book")
 ONE_DEVICE = "-"  # instead of a rule's name where there is nothing to scale
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Setting(NamedTuple):
@@ -72,7 +67,7 @@ def scaled(rule: str, world_size: int, start: Start) -> Setting:
     return Setting(world_size, batch, float(f"{lr:.9g}"), warmup and world_size > 1)
 
 
-class Grid(_Part):
+class Grid(Part):
     """What is asked for; seeds count from 1."""
 
     batches: tuple[int, ...]
@@ -96,7 +91,7 @@ class Grid(_Part):
         return ((setting, seed) for seed in range(1, self.seeds + 1) for setting in settings)
 
 
-class Trained(_Part):
+class Trained(Part):
     """One net: accuracy on the test set after every epoch, and seconds of training in it (the slowest rank's)."""
 
     world_size: int
@@ -114,7 +109,7 @@ class Trained(_Part):
         return Setting(self.world_size, self.batch, self.lr, self.warmup)
 
 
-class Sweep(_Part):
+class Sweep(Part):
     """All nets of one trainer, workload, build and machine.
 
     Attributes:

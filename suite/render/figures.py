@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from reference.closing_line import closing_line, sec_per_epoch
 from suite.plan import workloads
-from suite.plan.cells import short
+from suite.plan.cells import measured_mode, short
 from suite.records.record import Accuracy, CellRecord, Environment, Machine, Record
 from suite.room.conditions import disturbed
 from suite.verdict import Outcome
@@ -48,7 +48,7 @@ def rows(record: Record, cells: Iterable[CellRecord]) -> Iterator[tuple[str, ...
 
 def _trained(part: CellRecord | Accuracy) -> tuple[str, str, str, int]:
     """Return what identifies a training: on one device both modes are the same one."""
-    return part.trainer, part.workload, part.mode if part.world_size > 1 else "strong", part.world_size
+    return part.trainer, part.workload, measured_mode(part.mode, part.world_size), part.world_size
 
 
 def name(cell: CellRecord) -> str:

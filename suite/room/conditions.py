@@ -1,31 +1,31 @@
-"""Under which conditions a block was timed, and the rule that calls a block disturbed.
+"""The conditions of a timed block, and the rule that calls a block disturbed. Pure: `suite.room.meter` reads them.
 
-The rule is fixed in advance and sees no duration that is judged. A block is marked with all its arms, never an arm
-alone, so that marking favours neither side of a comparison. Pure: `suite.room.meter` takes the readings.
+The rule is fixed in advance and sees no duration that is judged. It marks a block with all its arms, so that it favours
+neither side of a comparison.
 
-**The limit, a tenth of a core.** A guest that uses the share f of a core lengthens, placed worst, the windows of one
-arm alone. In a block of two arms each has half the time, so that this arm takes 2 f longer. An undisturbed block's pair
-scatters by 7 % (two ranks on a shared machine, see `suite.run.session`). The limit is where the worst placed guest
-moves a pair by three of these: 2 f = 21 %, f = 10 %. What stays below is ordinary noise to the middle of a session. The
-same holds for time that a hypervisor takes. Background grows with the machine, as daemons and the kernel keep threads
-on every core, and spread evenly it moves all arms alike: above ten cores the limit is one percent of each. On an idle
-2-core machine everything together, the looking included, used 1.5 % of a core (six ticks in four seconds).
+**The limit, a tenth of a core.** A process that uses the share f of a core lengthens, at worst, the windows of one arm
+alone. In a block of two arms each has half the time, so that this arm takes 2 f longer. An undisturbed block's pair
+scatters by 7 % (two ranks on a shared machine, see `suite.run.session`). The limit is where such a process moves a pair
+by three of these: 2 f = 21 %, f = 10 %. Less is ordinary noise to the middle of a session. The same holds for time that
+a hypervisor takes. Daemons and the kernel keep threads on every core, and spread evenly they move all arms alike: above
+ten cores the limit is one percent of each. On an idle 2-core machine everything together, the reading included, used
+1.5 % of a core (six ticks in four seconds).
 
 **The resolution.** Kernels count CPU time in ticks of 10 ms and show each field rounded down. The difference of two
 such readings is off by less than a tick either way, with variance tick²/6. What others used is made from three fields
 of the machine and two of each process of ours that ran, so three standard deviations are 3 tick √((3 + 2 n)/6): 37 ms
 for two ranks and the controller, 8 % of a core in a block of half a second. A block is marked beyond limit plus
 resolution; rounding then marks about one in a thousand of the blocks that are just at the limit, and fewer of the
-others. A single burst shorter than that goes unseen, and the middle of the session has to bear it.
+others. A single shorter burst is not seen; the middle of a session hardly moves with it.
 
 **GPUs.** A block is disturbed when a card lowered its clocks to protect itself (heat, power supply), or when a process
-came that was not there before the run. The software power cap is recorded and no reason: large cards reach it in every
-heavy kernel, all arms alike. Clocks, temperatures and ECC errors are recorded and not judged.
+appeared that was not there before the run. The software power cap is recorded only: large cards reach it in every heavy
+kernel, all arms alike. Clocks, temperatures and ECC errors are recorded only, too.
 """
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from suite.room.part import Part
 
 LIMIT_CORES = 0.10
 LIMIT_PER_CORE = 0.01
@@ -36,12 +36,8 @@ PROCESS_FIELDS = 2  # user, system
 PROTECTIVE = frozenset({"hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown"})
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class GpuConditions(_Part):
-    """One GPU during a block; None is what its driver does not tell.
+class GpuConditions(Part):
+    """One GPU during a block; None is what its driver does not report.
 
     Attributes:
         index: as in the device's name, cuda:0 is 0.
@@ -60,14 +56,14 @@ class GpuConditions(_Part):
     newcomers: tuple[int, ...] = ()
 
 
-class Conditions(_Part):
-    """The machine during a block; None is what it does not tell.
+class Conditions(Part):
+    """The machine during a block; None is what it does not report.
 
     Attributes:
         elapsed_s: between the two readings.
         cores: of the machine.
         steal: cores that the hypervisor kept from us: 0.25 is a quarter of one core, all the time.
-        foreign: cores that processes other than ours used. Time in interrupts is nobody's.
+        foreign: cores that processes other than ours used, without time in interrupts.
         resolution: cores; three standard deviations of the error of `foreign`.
         load: the load average over one minute, at the end; ours is in it.
         mhz: the slowest of the cores that ranks are bound to, at the end.
@@ -84,7 +80,7 @@ class Conditions(_Part):
 
 
 def disturbed(conditions: Conditions) -> str:
-    """Why a block with these conditions must not count, in words; "" where nothing speaks against it."""
+    """Return why a block with these conditions does not count; "" where it counts."""
     limit = limit_cores(conditions)
     reasons = []
     if conditions.steal is not None and conditions.steal > limit:
@@ -95,15 +91,15 @@ def disturbed(conditions: Conditions) -> str:
         if held := sorted(PROTECTIVE.intersection(gpu.throttled)):
             reasons.append(f"GPU {gpu.index} was throttled ({', '.join(held)})")
         if gpu.newcomers:
-            reasons.append(f"another process came to GPU {gpu.index} (pid {', '.join(map(str, gpu.newcomers))})")
+            reasons.append(f"another process appeared on GPU {gpu.index} (pid {', '.join(map(str, gpu.newcomers))})")
     return "; ".join(reasons)
 
 
 def limit_cores(conditions: Conditions) -> float:
-    """More than so many cores gone to others is a disturbance."""
+    """Return how many cores others may use before a block is disturbed."""
     return max(LIMIT_CORES, LIMIT_PER_CORE * conditions.cores) + conditions.resolution
 
 
 def resolution_s(processes: int) -> float:
-    """Three standard deviations of the error of foreign CPU time, in seconds, where so many processes of ours ran."""
+    """Return three standard deviations of the error of foreign CPU time, in seconds, with so many processes of ours."""
     return 3 * TICK_S * float(((MACHINE_FIELDS + PROCESS_FIELDS * processes) / 6) ** 0.5)

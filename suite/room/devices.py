@@ -1,4 +1,4 @@
-"""Which devices take part: counting them without torch, and reading `--scaling-devices`."""
+"""Count devices without torch, and read `--scaling-devices`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Devices:
 
     Attributes:
         kind: "cpu" or "cuda".
-        names: torch device names in rank order, "cpu" or "cuda:i"; a name that stands twice holds two ranks.
+        names: torch device names in rank order, "cpu" or "cuda:i"; a name that occurs twice holds two ranks.
         cores: the cores CPU workers are pinned to, in rank order; empty on CUDA.
     """
 
@@ -32,12 +32,12 @@ class Devices:
         return max((int(name.removeprefix("cuda:")) + 1 for name in self.names if name != "cpu"), default=0)
 
     def oversubscribed(self, world_size: int) -> bool:
-        """Whether the first `world_size` of them share a GPU or a core."""
+        """Return whether some of the first `world_size` devices are the same GPU or core."""
         used = self.cores[:world_size] if self.kind == "cpu" else self.names[:world_size]
         return len(set(used)) < world_size
 
     def backend(self, names: Sequence[str]) -> str:
-        """What ranks on these devices talk through; NCCL refuses two ranks on one GPU."""
+        """Return the backend of torch.distributed for these devices; NCCL refuses two ranks on one GPU."""
         return "nccl" if self.kind == "cuda" and len(set(names)) == len(names) else "gloo"
 
     def __str__(self) -> str:
@@ -46,17 +46,17 @@ class Devices:
 
 
 def cuda_count() -> int:
-    """GPUs that CUDA would show to this process, counted through NVML: torch is not loaded and no context made."""
+    """Return the number of GPUs that CUDA would show, from NVML: torch is not loaded and no context made."""
     try:
         with visible_handles() as handles:
             return len(handles)
-    except Exception:  # no library, no driver, no device: all mean that CUDA shows nothing
+    except Exception:  # no library, no driver or no device: CUDA shows nothing
         return 0
 
 
 @contextlib.contextmanager
 def visible_handles() -> Iterator[list[Any]]:
-    """NVML's handles of the GPUs that CUDA_VISIBLE_DEVICES leaves, in its order.
+    """Yield NVML's handles of the GPUs that CUDA_VISIBLE_DEVICES leaves, in its order.
 
     Raises:
         ImportError, pynvml.NVMLError: there is no NVML to ask.
@@ -73,12 +73,12 @@ def visible_handles() -> Iterator[list[Any]]:
 
 
 def visible(uuids: list[str], setting: str | None) -> list[str]:
-    """The devices that CUDA_VISIBLE_DEVICES leaves, as UUIDs in its order.
+    """Return the UUIDs of the devices that CUDA_VISIBLE_DEVICES leaves, in its order.
 
     Args:
         uuids: of every GPU, in NVML's order.
         setting: the variable's value; None shows all. An entry is an index or the beginning of a UUID; the first entry
-            that names no device ends the list, and an entry that stands twice empties it, as the CUDA driver has it.
+            that names no device ends the list, and a repeated entry empties it, as in the CUDA driver.
     """
     if setting is None:
         return uuids
@@ -98,7 +98,7 @@ def parse(setting: str) -> Devices:
     """Read `auto`, `cpu[:N]`, `cuda[:N]` or a list such as `cuda:0,cuda:0`.
 
     `cuda:2` is two GPUs; only in a list does the number name one. Asking for CUDA where there is none gives CUDA with
-    no devices, which is for the plugin to refuse in its own words.
+    no devices, which the plugin refuses.
 
     Raises:
         ValueError: it is none of these.

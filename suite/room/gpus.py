@@ -1,21 +1,18 @@
-"""What NVML tells of the GPUs of a run, read and never changed. Where there is no NVML, there is nothing to tell.
+"""Read the GPUs of a run through NVML; nothing on them is changed.
 
-Every query stands alone: a card or driver that refuses one (ECC on consumer cards, processes under WSL) answers the
-others.
+A card or driver may refuse a query (ECC on consumer cards, processes under WSL) and still answer the others.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from suite.room.conditions import GpuConditions
 from suite.room.devices import Devices, visible_handles
 
-# NVML's nvmlClocksEventReason bits. Not among them: an idle card, and clocks that somebody has set.
+# NVML's nvmlClocksEventReason bits, without an idle card and clocks that a user has set.
 REASONS = {
     0x04: "sw_power_cap",
     0x08: "hw_slowdown",
@@ -50,12 +47,12 @@ class GpuReading:
 
     @property
     def pids(self) -> frozenset[int]:
-        """Who holds memory on it. In a container of its own PID namespace these are the host's numbers."""
+        """The processes that hold memory on it; in a container with its own PID namespace, the host's numbers."""
         return frozenset(pid for pid, _ in self.processes)
 
 
 class Gpus:
-    """The GPUs a run uses, open for reading. Use it as a context manager; none on a CPU run."""
+    """A context manager that reads the GPUs of a run; none on a CPU run."""
 
     def __init__(self, devices: Devices) -> None:
         self._indices = sorted({int(name.removeprefix("cuda:")) for name in devices.names if name != "cpu"})
@@ -69,24 +66,22 @@ class Gpus:
                 self._handles = {index: shown[index] for index in self._indices if index < len(shown)}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._handles = {}
         self._stack.close()
 
     def read(self) -> tuple[GpuReading, ...]:
-        """All of them, now."""
+        """Return a reading of each."""
         return tuple(_read(index, handle) for index, handle in self._handles.items())
 
     def busy_percent(self) -> dict[int, int]:
-        """By index, how much of NVML's last sampling period (up to a second) a kernel was running."""
-        rates = {index: _utilization(handle) for index, handle in self._handles.items()}
+        """Return by index how much of NVML's last sampling period (up to a second) a kernel was running."""
+        rates = {index: _ask("nvmlDeviceGetUtilizationRates", handle) for index, handle in self._handles.items()}
         return {index: int(rate.gpu) for index, rate in rates.items() if rate is not None}
 
 
 def between(before: GpuReading, after: GpuReading, known: frozenset[int]) -> GpuConditions:
-    """What a GPU went through from one reading to the next.
+    """Return the conditions of a GPU from one reading to the next.
 
     Args:
         known: processes that are ours, or were there before the run.
@@ -108,15 +103,15 @@ def _read(index: int, handle: Any) -> GpuReading:
     import pynvml
 
     # The older name: every driver and every nvidia-ml-py that we accept has it.
-    reasons = _ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
-    violation = _ask(pynvml.nvmlDeviceGetViolationStatus, handle, pynvml.NVML_PERF_POLICY_THERMAL)
+    reasons = _ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+    violation = _ask("nvmlDeviceGetViolationStatus", handle, pynvml.NVML_PERF_POLICY_THERMAL)
     kinds = (pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
-    errors = [_ask(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, pynvml.NVML_VOLATILE_ECC) for kind in kinds]
-    processes = _ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle) or []
+    errors = [_ask("nvmlDeviceGetTotalEccErrors", handle, kind, pynvml.NVML_VOLATILE_ECC) for kind in kinds]
+    processes = _ask("nvmlDeviceGetComputeRunningProcesses", handle) or []
     return GpuReading(
         index=index,
-        mhz=_ask(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM),
-        celsius=_ask(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
+        mhz=_ask("nvmlDeviceGetClockInfo", handle, pynvml.NVML_CLOCK_SM),
+        celsius=_ask("nvmlDeviceGetTemperature", handle, pynvml.NVML_TEMPERATURE_GPU),
         reasons=reasons,
         thermal_ns=None if violation is None else int(violation.violationTime),
         ecc_errors=None if None in errors else sum(errors),
@@ -124,17 +119,12 @@ def _read(index: int, handle: Any) -> GpuReading:
     )
 
 
-def _utilization(handle: Any) -> Any:
-    import pynvml
-
-    return _ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
-
-
-def _ask(query: Callable[..., Any], *arguments: Any) -> Any:
+def _ask(query: str, *arguments: Any) -> Any:
+    """Return NVML's answer; None where the card or driver refuses."""
     import pynvml
 
     try:
-        return query(*arguments)
+        return getattr(pynvml, query)(*arguments)
     except pynvml.NVMLError:
         return None
 

@@ -1,4 +1,4 @@
-"""How much CPU a container leaves us: its control group's quota, which neither core count nor affinity shows."""
+"""Read a container's CPU quota, which neither core count nor affinity shows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ OWN = Path("/proc/self/cgroup")
 
 
 def cpu_quota(groups: Path = GROUPS, own: Path = OWN) -> float | None:
-    """Cores that the control group and all above it allow, the least of them; None without a limit, or off Linux.
+    """Return the least number of cores that the control group and its parents allow; None without a limit.
 
     Sources: cpu.max of version 2, cpu.cfs_quota_us of version 1 (kernel documentation: cgroup-v2, sched-bwc).
     """
@@ -21,28 +21,22 @@ def cpu_quota(groups: Path = GROUPS, own: Path = OWN) -> float | None:
     for line in lines:
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
-        # A path may lie outside of what a container has mounted; its own group is then the root of the mount.
-        inside = [folder for folder in (PurePosixPath(path), *PurePosixPath(path).parents) if ".." not in folder.parts]
-        for folder in inside:
+        for folder in (PurePosixPath(path), *PurePosixPath(path).parents):
+            if ".." in folder.parts:  # outside of what the container has mounted, whose root is then its own group
+                continue
             relative = str(folder).lstrip("/")
             if not controllers:
-                quotas.append(_version_2(groups / relative))
+                quotas.append(_quota(groups / relative / "cpu.max"))
             elif "cpu" in controllers.split(","):
-                quotas.append(_version_1(groups / "cpu" / relative))
+                group = groups / "cpu" / relative
+                quotas.append(_quota(group / "cpu.cfs_quota_us", group / "cpu.cfs_period_us"))
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
-def _version_2(group: Path) -> float | None:
+def _quota(*files: Path) -> float | None:
+    """Return quota over period, which version 2 keeps in one file and version 1 in two."""
     try:
-        quota, period = (group / "cpu.max").read_text(encoding="ascii").split()
-        return None if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError, ZeroDivisionError):
-        return None
-
-
-def _version_1(group: Path) -> float | None:
-    try:
-        quota = int((group / "cpu.cfs_quota_us").read_text(encoding="ascii"))
-        return None if quota < 0 else quota / int((group / "cpu.cfs_period_us").read_text(encoding="ascii"))
+        quota, period = " ".join(file.read_text(encoding="ascii") for file in files).split()
+        return None if quota in ("max", "-1") else int(quota) / int(period)
     except (OSError, ValueError, ZeroDivisionError):
         return None

@@ -1,10 +1,10 @@
-"""Reads the machine between windows: what others used of it, what the hypervisor took, clocks, heat.
+"""Read the machine between windows: the use by others, the hypervisor's share, clocks, heat.
 
 A reading starts no process and takes about a quarter of a millisecond with ten processes of ours. What a system does
-not show is None, so that a reading succeeds anywhere psutil does.
+not show is None, so that a reading succeeds wherever psutil does.
 
-Ours are the controller and everything that descends from it; `watch` looks them up once a session, because that takes
-a look at every process of the machine. What one of ours starts later, and keeps busy, counts as foreign.
+Ours are the controller and its descendants. `watch` looks them up once a session, because that reads every process of
+the machine. What one of ours starts later counts as foreign.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import os
 import re
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 import psutil
 
@@ -51,11 +50,11 @@ class Reading:
     steal_s: float | None = None
     mhz: float | None = None
     gpus: tuple[GpuReading, ...] = ()
-    known: frozenset[int] = field(default=frozenset())
+    known: frozenset[int] = frozenset()
 
 
 class Meter:
-    """Takes readings for one run. Use it as a context manager, entered before the first worker is on a GPU."""
+    """A context manager that takes readings for one run; to be entered before the first worker is on a GPU."""
 
     def __init__(self, devices: Devices) -> None:
         self._gpus = Gpus(devices)
@@ -70,26 +69,24 @@ class Meter:
         self.watch()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._gpus.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._gpus.__exit__()
 
     def watch(self, roots: Iterable[int] | None = None) -> None:
-        """Look up which processes are ours; to be called when a session's workers are warm, before its first block.
+        """Look up which processes are ours; call it when a session's workers are warm, before its first block.
 
         Args:
-            roots: pids; they and what descends from them are ours. None is this process.
+            roots: pids; they and their descendants are ours. None is this process.
         """
         self._own = family(roots)
         own = {process.pid for process in self._own}
         here = _pids(self._gpus.read())
-        # None of ours on the GPUs, although they are warm: the pids are those of another namespace (a container), and
-        # ours cannot be told from others. Whoever is there now is taken for known then.
+        # None of ours on the GPUs, although they are warm: the pids are of another namespace (a container), and ours
+        # cannot be told from others. All that are there now count as known then.
         self._known = self._before_run | own if here & own else here
 
     def read(self) -> Reading:
-        """The machine now. One of ours that has ended is left out, and forgotten."""
+        """Return a reading; processes of ours that have ended are forgotten."""
         machine = psutil.cpu_times()
         at_s = time.monotonic()
         own_s = {}
@@ -111,12 +108,12 @@ class Meter:
         )
 
     def since(self, before: Reading) -> Conditions:
-        """The conditions from an earlier reading until now."""
+        """Return the conditions from an earlier reading until now."""
         return between(before, self.read())
 
 
 class Frequency:
-    """What the kernel says of the frequency of some cores."""
+    """Reads the frequency of some cores."""
 
     def __init__(self, cores: Iterable[int], cpus: Path = CPUS, cpuinfo: Path = CPUINFO) -> None:
         self._cores = sorted(set(cores))
@@ -125,7 +122,7 @@ class Frequency:
         self._cpuinfo = cpuinfo
 
     def slowest_mhz(self) -> float | None:
-        """The lowest of them; of any core, where only /proc/cpuinfo has it. None where nothing shows it."""
+        """Return the lowest of them, or of all cores where only /proc/cpuinfo has it; None where nothing shows it."""
         if not self._cores:
             return None
         with contextlib.suppress(OSError, ValueError):
@@ -138,7 +135,7 @@ class Frequency:
 
 
 def between(before: Reading, after: Reading) -> Conditions:
-    """What lay between two readings. `foreign` is unknown when one of ours has ended, as nobody knows what it used."""
+    """Return the conditions between two readings; `foreign` is None when one of ours, whose use is lost, has ended."""
     elapsed_s = max(after.at_s - before.at_s, TICK_S)  # nothing is counted in less than a tick
     spent = [after.own_s[pid] - used for pid, used in before.own_s.items() if pid in after.own_s]
     resolution = resolution_s(sum(used > 0 for used in spent)) / elapsed_s
@@ -161,7 +158,7 @@ def between(before: Reading, after: Reading) -> Conditions:
 
 
 def family(roots: Iterable[int] | None = None) -> set[psutil.Process]:
-    """Some processes and all that descend from them; this one where none are named. Those that have ended are not."""
+    """Return these processes (by default this one) and their descendants, as far as they live."""
     found: set[psutil.Process] = set()
     for pid in [os.getpid()] if roots is None else roots:
         with contextlib.suppress(psutil.Error):

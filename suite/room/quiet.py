@@ -1,8 +1,8 @@
-"""The quiet room: what is done to a process before it is measured, so that two equal groups measure equal.
+"""Prepare a process for measuring, so that two equal groups measure equal.
 
-On a CPU: each rank on its own core, one thread a rank, and an allocator that keeps the memory it got instead of giving
-it back after every step and faulting it in again. Nothing here needs torch: the allocator is told before a process
-starts. docs/log.md has the figures with and without each measure.
+On a CPU: each rank on its own core, one thread a rank, and an allocator that keeps its memory instead of returning it
+after every step and faulting it in again. The allocator is configured before a process starts. docs/log.md has the
+figures with and without each measure.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ ALLOCATOR = {
     "MALLOC_TRIM_THRESHOLD_": _KEEP_BYTES,
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
-# glibc asks for huge pages under the heap (from 2.35 on, where the kernel gives them on request). With small ones it is
-# drawn anew in every process which of its pages share a line of the cache.
+# glibc asks for huge pages under the heap (from 2.35 on, where the kernel gives them on request). With small ones the
+# pages that share a line of the cache differ from process to process.
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -33,14 +33,14 @@ _PR_SET_PDEATHSIG = 1
 
 
 def environment(inherited: Mapping[str, str], kind: str) -> dict[str, str]:
-    """The environment of a launcher and its workers.
+    """Return the environment of a launcher and its workers.
 
     Args:
         inherited: the controller's own.
         kind: "cpu" or "cuda"; the thread limits are for CPU ranks, which share the machine's cores among them.
     """
     quiet = {**inherited, **ALLOCATOR}
-    for name, tunable in HUGE_PAGES.items():  # beside what the user has set, which counts where it is the same one
+    for name, tunable in HUGE_PAGES.items():  # in addition to the user's, which win
         quiet[name] = ":".join(filter(None, (tunable, inherited.get(name))))
     # One node, loopback only; another interface would also put the machine's network into the measurement.
     quiet.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")

@@ -17,6 +17,7 @@ from suite.plan.base import Base
 from suite.plan.cells import Cell, Side
 from suite.records import baselines
 from suite.records.baselines import AcceptedRun
+from suite.records.differences import differences
 from suite.records.record import CheckRecord, Record, interval
 from suite.run import judging
 from suite.run.observations import Observations
@@ -130,9 +131,8 @@ def _changed(run: Observations, cell: Cell, newest: AcceptedRun | None) -> str:
     side = next((side for side, base in run.bases.items() if newest and base.commit == newest.environment.commit), None)
     if newest is None or side is None or judging.beside(run, cell, side).outcome is not Outcome.PASS:
         return ""
-    before, now = newest.environment.versions, run.versions.get("candidate", {})
-    changes = (name for name in now if before.get(name, now[name]) != now[name])
-    changed = ", ".join(f"{name} changed from {before[name]} to {now[name]}" for name in changes)
+    changes = differences(newest.environment.versions, run.versions.get("candidate", {}), common=True)
+    changed = ", ".join(f"{name} changed from {before} to {now}" for name, before, now in changes)
     return changed and (
         f"beside the rebuilt commit the code is not slower, but {changed} since: compare with the older environment "
         "(--scaling-against=python:...), or accept this run"
@@ -142,7 +142,7 @@ def _changed(run: Observations, cell: Cell, newest: AcceptedRun | None) -> str:
 def _run_spread(run: Observations, cell: Cell) -> RunSpread | None:
     """How runs of a cell differ on this machine, as far as a calibration's sessions show it."""
     spread = run.plan.spread(cell)
-    return None if spread is None or not spread.unpaired_sd else RunSpread(spread.unpaired_sd, spread.sessions - 1)
+    return None if spread is None else spread.of_runs
 
 
 def _check(against: str, found: Difference, why: str) -> CheckRecord:

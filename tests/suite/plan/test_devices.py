@@ -42,16 +42,11 @@ def test_more_cpu_workers_than_cores_are_oversubscribed() -> None:
     assert "(oversubscribed)" in str(found)
 
 
-def test_a_gpu_that_stands_twice_is_oversubscribed() -> None:
-    found = devices.parse("cuda:0,cuda:0")
-    assert found.names == ("cuda:0", "cuda:0")
-    assert found.oversubscribed(2)
-    assert not found.oversubscribed(1)
-
-
-def test_one_number_counts_and_a_list_names() -> None:
+def test_in_a_list_the_number_names_a_gpu_which_may_occur_twice() -> None:
     assert devices.parse("cuda:3").names == ("cuda:0", "cuda:1", "cuda:2")
     assert devices.parse("cuda:3,cuda:1").names == ("cuda:3", "cuda:1")
+    twice = devices.parse("cuda:0,cuda:0")
+    assert (twice.oversubscribed(1), twice.oversubscribed(2)) == (False, True)
 
 
 def test_auto_takes_gpus_where_there_are_any(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,9 @@
-"""Records of a machine become series, and what cannot be read is named; the page shows them and stays one page."""
+"""Records of a machine become series, unreadable ones are named, and the page shows and bounds them."""
 
 from __future__ import annotations
 
 import json
 import re
-import time
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 from suite.records import baselines, history, record
 from suite.records.baselines import Baseline
+from suite.records.differences import differences
 from suite.records.history import Digest, Event, History
 from suite.records.record import Record, RecordError, read_model
 from suite.render import index
@@ -79,14 +79,13 @@ def test_a_cells_series_has_its_figures_in_the_order_of_the_runs(tmp_path: Path)
     assert found.runs[1].outcomes == {"NO BASELINE": 1}
 
 
-def test_time_counts_and_not_the_folders_name(tmp_path: Path) -> None:
-    """A folder that was copied under another name keeps its place."""
+def test_runs_are_ordered_by_time_and_not_by_folder(tmp_path: Path) -> None:
     machine = keep(tmp_path, run_of(1, 1.0), run_of(2, 2.0))
     (machine / "runs" / "20260102T000000Z-commit2").rename(machine / "runs" / "0-copied")
     assert times(history.read(machine)) == [1.0, 2.0]
 
 
-def test_what_cannot_be_read_is_named_without_its_path_and_the_rest_is_kept(
+def test_unreadable_records_are_named_without_their_path_and_the_rest_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = keep(tmp_path, run_of(1), run_of(2))
@@ -112,13 +111,13 @@ def test_what_cannot_be_read_is_named_without_its_path_and_the_rest_is_kept(
     assert reasons.keys() == broken.keys() | {"i-folder"}
     assert "truncated" in reasons["a-truncated"]
     assert "newer than" in reasons["c-newer"]
-    assert f"measured on machine cuda-8xother, and this is the history of {KEY}" in reasons["d-other-machine"]
+    assert f"measured on machine cuda-8xother, not on {KEY}" in reasons["d-other-machine"]
     assert "larger than" in reasons["e-too-large"]
     assert "finite" in reasons["f-not-finite"]
     assert not any(str(tmp_path) in reason or len(reason) > history.MAX_REASON for reason in reasons.values())
 
 
-def test_raw_windows_are_not_looked_at_and_everything_else_is(tmp_path: Path) -> None:
+def test_everything_but_raw_windows_is_validated(tmp_path: Path) -> None:
     content = run_of(1).model_dump(mode="json")
     path = tmp_path / "record.json"
     path.write_text(json.dumps(content | {"sessions": [{"windows": "many"}] * 3}))
@@ -130,34 +129,31 @@ def test_raw_windows_are_not_looked_at_and_everything_else_is(tmp_path: Path) ->
         read_model(path, Digest)
 
 
-def test_on_one_device_strong_and_weak_are_one_cell(tmp_path: Path) -> None:
-    run = run_of(1, cells=records.matrix(world_sizes=(1, 2)))
-    names = [series.name for series in history.read(keep(tmp_path, run)).cells]
-    assert names == ["ddp lenet, 1 device", "ddp lenet strong, 2 devices", "ddp lenet weak, 2 devices"]
-
-
-def test_cells_without_a_sensible_time_have_no_point(tmp_path: Path) -> None:
-    cells = [
-        records.cell(trainer="lost", outcome="ERROR", sec_per_epoch=None),
-        records.cell(trainer="negative", sec_per_epoch={"estimate": -1.0}),
-        records.cell(trainer="unknown", workload="of nobody"),
-    ]
+@pytest.mark.parametrize(
+    ("cells", "names"),
+    [
+        (
+            records.matrix(world_sizes=(1, 2)),  # on one device strong and weak are one cell
+            ["ddp lenet, 1 device", "ddp lenet strong, 2 devices", "ddp lenet weak, 2 devices"],
+        ),
+        ([records.cell(oversubscribed=True)], ["ddp lenet, 1 device (oversubscribed)"]),
+        ([records.cell(outcome="ERROR", sec_per_epoch=None)], []),
+        ([records.cell(sec_per_epoch={"estimate": -1.0})], []),
+        ([records.cell(workload="undefined")], []),
+    ],
+)
+def test_cells_with_a_time_have_a_series(tmp_path: Path, cells: list[Any], names: list[str]) -> None:
     found = history.read(keep(tmp_path, run_of(1, cells=cells)))
-    assert found.cells == ()
-    assert found.runs[0].outcomes == {"ERROR": 1, "NO BASELINE": 2}
+    assert [series.name for series in found.cells] == names
+    assert sum(found.runs[0].outcomes.values()) == len(cells)
 
 
-def test_a_workload_that_was_redefined_begins_another_series(tmp_path: Path) -> None:
+def test_a_redefined_workload_or_dataset_begins_another_series(tmp_path: Path) -> None:
     machine = keep(tmp_path, run_of(1), run_of(2, workload_hashes={"lenet": "0" * 12}), run_of(3, datasets={}))
     names = [series.name for series in history.read(machine).cells]
     assert len(names) == 3
     assert "ddp lenet strong, 2 devices (000000000000 on synthetic)" in names
     assert any(name.endswith("on no dataset)") for name in names)
-
-
-def test_oversubscribed_cells_say_so(tmp_path: Path) -> None:
-    run = run_of(1, cells=[records.cell(oversubscribed=True)])
-    assert history.read(keep(tmp_path, run)).cells[0].name == "ddp lenet, 1 device (oversubscribed)"
 
 
 def test_accepted_runs_and_the_pin_are_known_by_cell(tmp_path: Path) -> None:
@@ -195,13 +191,12 @@ def test_a_new_version_is_an_event_on_each_host_and_a_new_host_is_one(tmp_path: 
     )
 
 
-def test_a_version_that_one_run_did_not_note_is_no_change() -> None:
-    assert history.differences({"torch": "1"}, {"torch": "1", "nccl": "2"}) == []
-    assert history.differences({"torch": "1", "nccl": "2"}, {"torch": "1"}) == []
+def test_a_version_that_one_run_did_not_record_is_no_change() -> None:
+    assert differences({"torch": "1", "old": "2"}, {"torch": "1", "nccl": "2"}, common=True) == []
 
 
 def slowed(day: int, *, upgraded: int) -> Record:
-    """The sixteenth run and all after it take a tenth more; torch is another one from `upgraded` on."""
+    """From the sixteenth run on each takes a tenth longer; torch is newer from run `upgraded` on."""
     seconds = (13.0 if day < 16 else 14.3) * (1 + 0.001 * (day * 7 % 5))
     return run_of(day, seconds, torch="2.13.0" if day < upgraded else "2.15.0")
 
@@ -210,7 +205,7 @@ def slowed(day: int, *, upgraded: int) -> Record:
     ("upgraded", "near"),
     [(16, (Event(15, "torch 2.13.0 → 2.15.0"),)), (17, (Event(16, "torch 2.13.0 → 2.15.0"),)), (25, ())],
 )
-def test_a_version_change_beside_a_mark_is_named_and_one_elsewhere_is_not(
+def test_only_version_changes_near_a_mark_are_named_with_it(
     tmp_path: Path, upgraded: int, near: tuple[Event, ...]
 ) -> None:
     runs = [slowed(day, upgraded=upgraded) for day in range(1, 31)]
@@ -224,7 +219,7 @@ def test_a_version_change_beside_a_mark_is_named_and_one_elsewhere_is_not(
     assert "torch 2.13.0 → 2.15.0" in page
 
 
-def test_marks_stand_at_runs_also_where_some_did_not_have_the_cell(tmp_path: Path) -> None:
+def test_a_mark_names_its_run_also_where_others_lack_the_cell(tmp_path: Path) -> None:
     others = [run_of(day, cells=[records.cell(trainer="scratch")]) for day in (3, 9, 20)]
     runs = [slowed(day, upgraded=99) for day in range(1, 31) if day not in (3, 9, 20)]
     found = history.read(keep(tmp_path, *runs, *others))
@@ -245,7 +240,7 @@ def test_more_runs_and_cells_than_a_page_holds_are_counted(tmp_path: Path, monke
 
 
 class Links(HTMLParser):
-    """The addresses that a page links to, and its table rows' texts."""
+    """The addresses that a page links to."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -310,7 +305,7 @@ def test_any_finite_time_can_be_shown(tmp_path: Path, seconds: float) -> None:
     assert "<figure" in index.render(history.read(keep(tmp_path, *runs)))
 
 
-def test_two_hundred_runs_of_twelve_cells_make_a_page_in_seconds(tmp_path: Path) -> None:
+def test_two_hundred_runs_of_twelve_cells_fit_one_page(tmp_path: Path) -> None:
     cells = records.matrix(trainers=("ddp", "scratch", "fsdp"), world_sizes=(1, 2))
     text = records.make(cells=cells, sessions=[records.session(n, blocks=20) for n in range(6)]).model_dump_json()
     for number in range(200):
@@ -318,8 +313,6 @@ def test_two_hundred_runs_of_twelve_cells_make_a_page_in_seconds(tmp_path: Path)
         folder.mkdir(parents=True)
         started = f"2026-01-01T{number // 60:02}:{number % 60:02}:00+00:00"
         (folder / "record.json").write_text(text.replace(records.STARTED, started, 1))
-    before = time.process_time()  # others may use the machine
     page = index.render(history.read(tmp_path / KEY))
-    assert time.process_time() - before < 5
     assert len(re.findall("<figure", page)) == 9
     assert len(page) < 10_000_000

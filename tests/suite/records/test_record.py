@@ -1,4 +1,4 @@
-"""Records come back as they were written, and anything else is refused with its reason."""
+"""Records are read as they were written, and anything else is refused with its reason."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from suite.records import record
 from suite.records.record import Record, RecordError
 from tests.support import records
+from tests.support.project import REPOSITORY
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -73,8 +74,8 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeyp
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_older_records_say_of_weak_cells_is_taken_out() -> None:
-    """Until schema 4 they showed the accuracy that strong scaling had reached."""
+def test_weak_accuracies_of_schema_3_are_removed() -> None:
+    """They were trained at strong scaling alone."""
     content = records.make(cells=records.matrix(accuracy=0.97)).model_dump(mode="json")
     assert [cell.accuracy for cell in Record.model_validate(content).cells] == [0.97] * 4
     older = Record.model_validate(content | {"schema_version": 3})
@@ -85,3 +86,9 @@ def test_what_older_records_say_of_weak_cells_is_taken_out() -> None:
         ("weak", 2, None),
     ]
     assert "trained at strong scaling alone" in older.cells[3].accuracy_note
+
+
+def test_the_records_in_this_repository_can_be_read() -> None:
+    paths = list(REPOSITORY.glob("reports/*/runs/*/record.json"))
+    assert paths
+    assert all(record.read_model(path, Record).sessions for path in paths)

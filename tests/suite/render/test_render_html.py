@@ -206,12 +206,12 @@ class TestExtremes:
         assert REAL
 
     def test_older_schemas_are_shown_as_well(self) -> None:
-        content = json.loads(records.full(schema_version=1).model_dump_json())
+        content = json.loads(records.full(schema_version=3).model_dump_json())
         for session in content["sessions"]:
             session |= {"conditions": [], "left_out": [], "probes": [], "load_before": 1.0}
         page = Page(render(Record.model_validate(content)))
         assert "The record does not say what else used the machine." in page.section("machine")
-        assert "record schema 1" in page.one("footer").text
+        assert "record schema 3" in page.one("footer").text
 
 
 class TestSize:

@@ -54,7 +54,7 @@ def test_ordinary_conditions_are_not_disturbed(conditions: Conditions) -> None:
         (block(steal=0.5), "the hypervisor kept 50% of a core"),
         (block(cores=64, foreign=0.73), "other processes used 73% of a core"),
         (gpu(throttled=("sw_power_cap", "hw_slowdown")), "GPU 3 was throttled (hw_slowdown)"),
-        (gpu(newcomers=(41, 42)), "another process came to GPU 3 (pid 41, 42)"),
+        (gpu(newcomers=(41, 42)), "another process appeared on GPU 3 (pid 41, 42)"),
         (block(steal=1.0, foreign=1.0), "the hypervisor kept 100% of a core; other processes used 100% of a core"),
     ],
 )
@@ -62,20 +62,14 @@ def test_a_disturbance_is_named(conditions: Conditions, reason: str) -> None:
     assert disturbed(conditions) == reason
 
 
-@pytest.mark.parametrize("reason", sorted(PROTECTIVE))
-def test_a_card_that_protects_itself_is_disturbed(reason: str) -> None:
-    assert reason in disturbed(gpu(throttled=(reason,)))
+def test_a_card_that_protects_itself_is_disturbed() -> None:
+    assert all(reason in disturbed(gpu(throttled=(reason,))) for reason in PROTECTIVE)
 
 
 def test_the_rule_sees_no_duration() -> None:
     """Equal shares are judged alike, however long the block took."""
     for foreign in (0.1, 0.3):
         assert len({disturbed(block(foreign=foreign, elapsed_s=elapsed_s)) for elapsed_s in (0.01, 0.5, 60.0)}) == 1
-
-
-def test_conditions_go_into_a_record_and_come_back() -> None:
-    before = gpu(throttled=("hw_slowdown",), newcomers=(7,))
-    assert Conditions.model_validate_json(before.model_dump_json()) == before
 
 
 @pytest.mark.parametrize("wrong", [{"foreign": math.nan}, {"steal": math.inf}, {"unheard_of": 1}, {"cores": "two"}])

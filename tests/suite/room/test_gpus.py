@@ -21,7 +21,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     return FakeNvml.install(monkeypatch)
 
 
-def test_a_reading_holds_what_the_card_tells(nvml: FakeNvml) -> None:
+def test_a_reading_has_what_the_card_reports(nvml: FakeNvml) -> None:
     nvml.put(1, 42)
     with Gpus(parse("cuda:0,cuda:1")) as opened:
         readings = opened.read()
@@ -49,7 +49,7 @@ def test_a_card_that_refuses_one_query_answers_the_others(nvml: FakeNvml) -> Non
     assert gpus.between(reading, reading, frozenset()).ecc_errors is None
 
 
-def test_without_a_driver_there_is_nothing_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_driver_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with Gpus(parse("cuda:2")) as opened:
         assert opened.read() == ()
@@ -58,17 +58,19 @@ def test_without_a_driver_there_is_nothing_to_tell(monkeypatch: pytest.MonkeyPat
         assert opened.read() == ()
 
 
-def test_heat_between_two_readings_is_not_missed() -> None:
-    before, after = GpuReading(0, reasons=0, thermal_ns=5), GpuReading(0, reasons=0, thermal_ns=6)
-    assert gpus.between(before, before, frozenset()).throttled == ()
-    assert gpus.between(before, after, frozenset()).throttled == ("sw_thermal_slowdown",)
-
-
-def test_a_reason_at_either_end_is_named() -> None:
-    hot, cool = GpuReading(0, reasons=0x48), GpuReading(0, reasons=0x1)
-    for pair in ((hot, cool), (cool, hot)):
-        assert gpus.between(*pair, frozenset()).throttled == ("hw_slowdown", "hw_thermal_slowdown")
-    assert gpus.between(cool, cool, frozenset()).throttled == ()
+@pytest.mark.parametrize(
+    ("before", "after", "throttled"),
+    [
+        (GpuReading(0, reasons=0x48), GpuReading(0, reasons=0x1), ("hw_slowdown", "hw_thermal_slowdown")),
+        (GpuReading(0, reasons=0x1), GpuReading(0, reasons=0x48), ("hw_slowdown", "hw_thermal_slowdown")),
+        (GpuReading(0, thermal_ns=5), GpuReading(0, thermal_ns=6), ("sw_thermal_slowdown",)),  # heat in between
+        (GpuReading(0, reasons=0x1, thermal_ns=5), GpuReading(0, reasons=0x1, thermal_ns=5), ()),
+    ],
+)
+def test_throttling_at_either_end_or_in_between_is_named(
+    before: GpuReading, after: GpuReading, throttled: tuple[str, ...]
+) -> None:
+    assert gpus.between(before, after, frozenset()).throttled == throttled
 
 
 def test_the_reasons_that_count_exist() -> None:
@@ -98,17 +100,17 @@ def test_a_process_that_comes_during_the_run_disturbs_every_block_from_then_on(n
         for _ in range(2):
             taken.watch()
             before = taken.read()
-            assert disturbed(quiet(taken.since(before))) == "another process came to GPU 0 (pid 4000002)"
+            assert disturbed(quiet(taken.since(before))) == "another process appeared on GPU 0 (pid 4000002)"
 
 
-def test_where_pids_are_the_hosts_those_of_a_warm_session_are_known(nvml: FakeNvml) -> None:
+def test_in_a_container_the_processes_of_a_warm_session_are_known(nvml: FakeNvml) -> None:
     with Meter(parse("cuda:1")) as taken:
         nvml.put(0, 4_000_001)  # a worker of ours, by a number that is not ours
         taken.watch()
         before = taken.read()
         assert disturbed(quiet(taken.since(before))) == ""
         nvml.put(0, 4_000_001, 4_000_002)
-        assert disturbed(quiet(taken.since(before))) == "another process came to GPU 0 (pid 4000002)"
+        assert disturbed(quiet(taken.since(before))) == "another process appeared on GPU 0 (pid 4000002)"
 
 
 def quiet(conditions: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The room check: who is named, with which words, and what is never shown."""
+"""The room check: what it names, in which words, and what it never shows."""
 
 from __future__ import annotations
 
@@ -19,23 +19,19 @@ from tests.support.fake_nvml import FakeNvml
 CPU = Devices("cpu", ("cpu", "cpu"), (0, 1))
 
 
-def test_a_busy_stranger_is_named_and_a_worker_is_not(tmp_path: Path) -> None:
+def test_a_busy_process_of_others_is_named_and_a_worker_is_not(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(BURN)
     with running("-u", str(script), "--token", "hunter2") as busy:
         name = psutil.Process(busy.pid).name()
         strangers = check.neighbours(parse("cpu"), own=[], sample_s=1.0)
         ours = check.neighbours(parse("cpu"), own=[busy.pid])
+        default = check.neighbours(CPU)
     [line] = [line for line in strangers if f"(pid {busy.pid})" in line]
     assert line.startswith(f"{name} train.py (pid {busy.pid}) uses ")
     assert line.endswith("% of a core")
-    assert not any(str(busy.pid) in line for line in ours)
+    assert not any(f"(pid {busy.pid})" in line for line in (*ours, *default)), "ours, and what we start"
     assert not any("hunter2" in line or str(tmp_path) in line for line in strangers)
-
-
-def test_what_we_start_is_not_a_neighbour() -> None:
-    with running("-c", BURN) as busy:
-        assert not any(f"(pid {pid})" in line for line in check.neighbours(CPU) for pid in (busy.pid, os.getpid()))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names are set with prctl")
@@ -87,37 +83,35 @@ def conditions(**differently: float) -> Conditions:
     return Conditions.model_validate(quiet | differently)
 
 
-def test_a_process_that_is_new_had_used_nothing_before() -> None:
+def test_a_new_process_had_used_nothing_before() -> None:
     old, new = psutil.Process(), psutil.Process(os.getppid())
     assert check._shares({old: (10.0, 4.0)}, {old: (10.5, 4.1), new: (10.5, 0.2)}) == pytest.approx(
         {old: 0.2, new: 0.4}
     )
 
 
-def test_time_that_no_process_in_sight_used_is_named() -> None:
-    assert check._rest(conditions(foreign=0.9), seen=0.8) == []
-    [line] = check._rest(conditions(foreign=0.9), seen=0.2)
-    assert line == "processes that come and go, or that cannot be seen from here, use 70% of a core"
-
-
-def test_a_hypervisor_that_takes_time_is_named() -> None:
-    assert check._rest(conditions(steal=0.3), seen=0.1) == ["the hypervisor keeps 30% of a core for others"]
-
-
-def test_a_load_above_the_cores_is_named() -> None:
-    assert check._load(conditions()) == []
-    [line] = check._load(conditions(load=3.14))
-    assert line == "the load average of the last minute is 3.1 on 2 cores: wait until it falls"
+@pytest.mark.parametrize(
+    ("differently", "named", "line"),
+    [
+        ({}, 0.0, None),
+        ({"foreign": 0.9}, 0.8, None),
+        ({"foreign": 0.9}, 0.2, "processes that are short-lived, or not visible from here, use 70% of a core"),
+        ({"steal": 0.3}, 0.1, "the hypervisor keeps 30% of a core for others"),
+        ({"load": 3.14}, 0.0, "the load average of the last minute is 3.1 on 2 cores: wait until it falls"),
+    ],
+)
+def test_what_the_whole_machine_shows_is_named(differently: dict[str, float], named: float, line: str | None) -> None:
+    assert list(check._machine(conditions(**differently), named)) == ([line] if line else [])
 
 
 def test_a_quota_below_what_the_run_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check.limits, "cpu_quota", lambda: 1.5)
     [line] = check._quota(CPU)
     assert line == "this container may use 1.5 cores and the run needs 2: raise its CPU limit, or use fewer"
-    assert check._quota(Devices("cpu", ("cpu", "cpu"), (0, 0))) == []
-    assert len(check._quota(Devices("cuda", ("cuda:0", "cuda:1"), ()))) == 1
+    assert not list(check._quota(Devices("cpu", ("cpu", "cpu"), (0, 0))))
+    assert len(list(check._quota(Devices("cuda", ("cuda:0", "cuda:1"), ())))) == 1
     monkeypatch.setattr(check.limits, "cpu_quota", lambda: None)
-    assert check._quota(CPU) == []
+    assert not list(check._quota(CPU))
 
 
 def test_a_governor_that_saves_power_is_named(tmp_path: Path) -> None:
@@ -127,7 +121,7 @@ def test_a_governor_that_saves_power_is_named(tmp_path: Path) -> None:
         (folder / "scaling_governor").write_text(f"{governor}\n")
     [line] = check._governor((0, 1, 2), tmp_path)
     assert line.startswith("the governor of 1 of the 3 cores in use is powersave")
-    assert check._governor((1, 2), tmp_path) == []
+    assert not list(check._governor((1, 2), tmp_path))
 
 
 def test_two_threads_of_one_core_are_named(tmp_path: Path) -> None:
@@ -135,18 +129,18 @@ def test_two_threads_of_one_core_are_named(tmp_path: Path) -> None:
         folder = tmp_path / f"cpu{core}" / "topology"
         folder.mkdir(parents=True)
         (folder / "thread_siblings_list").write_text(f"{siblings}\n")
-    assert check._siblings((0, 1), tmp_path) == []
+    assert not list(check._siblings((0, 1), tmp_path))
     [line] = check._siblings((0, 1, 2), tmp_path)
     assert line == "cores 0, 2 are threads of one physical core: their ranks slow each other down"
-    assert check._siblings((0, 9), tmp_path) == []
+    assert not list(check._siblings((0, 9), tmp_path))
 
 
-def test_who_holds_a_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_on_a_gpu_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = FakeNvml.install(monkeypatch)
     nvml.put(0, 4_000_001, os.getpid())
     nvml.put(1, 4_000_002)
-    assert check._gpus(parse("cuda:1"), {os.getpid()}) == [
+    assert list(check._gpus(parse("cuda:1"), {os.getpid()})) == [
         "process 4000001 holds 3.0 GB of GPU 0",
         "GPU 0 is busy 97% of the time",
     ]
-    assert f"(pid {os.getpid()}) holds 3.0 GB of GPU 0" in check._gpus(parse("cuda:1"), set())[1]
+    assert f"(pid {os.getpid()}) holds 3.0 GB of GPU 0" in list(check._gpus(parse("cuda:1"), set()))[1]
