@@ -1,4 +1,4 @@
-"""The `--scaling-*` options: one table, read once into one frozen `Config`; nothing else asks pytest for an option."""
+"""The `--scaling-*` options: one table, read once into one frozen `Config`. Nothing else asks pytest for an option."""
 
 from __future__ import annotations
 
@@ -42,11 +42,9 @@ OPTIONS = (
     Option("devices", "SPEC", "auto, cpu[:N], cuda[:N], or a list such as cuda:0,cuda:1 (default: auto)"),
     Option("world-sizes", "K,...", "world sizes (default: powers of two up to the number of devices, and all of them)"),
     Option("trainer", "NAME", f"{', '.join(TRAINERS)}, module:Class or path.py:Class", repeatable=True),
-    Option(
-        "workload", "NAME", "a built-in workload or one of [tool.scaling.workloads] (default: lenet)", repeatable=True
-    ),
+    Option("workload", "NAME", "built in or from [tool.scaling.workloads] (default: lenet)", repeatable=True),
     Option("mode", "MODE", "strong, weak (default: both)", repeatable=True),
-    Option("data-root", "DIR", "where datasets lie (default: data)"),
+    Option("data-root", "DIR", "the folder of the datasets (default: data)"),
     Option("tolerance", "SHARE", "the slowdown that must be found (default: 0.05)"),
     Option("budget", "SECONDS", "wall seconds of the whole run, starts included (default: the profile's)"),
     Option(
@@ -55,14 +53,12 @@ OPTIONS = (
         "what to compare with in the same run: a trainer, a python executable or a git ref, "
         "in that order; trainer:, python:, ref: force it (default: the accepted baseline)",
     ),
-    Option(
-        "accept", "slower", "write this run as the accepted baseline (=yes); after a FAIL only as =slower", flag=True
-    ),
+    Option("accept", "slower", "write this run as the accepted baseline; after a FAIL only as =slower", flag=True),
     Option("require-devices", "N", "fail unless there are at least N devices"),
     Option("profile", "NAME", "quick (two minutes) or full (default: quick)"),
     Option("inconclusive", "WHAT", "warn (a skip) or fail (default: warn)"),
     Option("require-baseline", "", "fail cells that have nothing to be compared with", flag=True),
-    Option("report-dir", "DIR", "where records and baselines are kept (default: reports)"),
+    Option("report-dir", "DIR", "the folder of records and baselines (default: reports)"),
 )
 
 
@@ -83,16 +79,16 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def read(config: pytest.Config) -> Config:
-    """The effective settings: command line over ini over default.
+    """Return the effective settings: command line over ini over default.
 
     Raises:
         pytest.UsageError: a value is unknown or impossible; the message lists the valid ones.
     """
-    _refuse_paths_that_stand_alone(config)
+    _refuse_detached_paths(config)
     get = _Reader(config)
     root = config.inipath.parent if config.inipath is not None else config.invocation_params.dir
     try:
-        found = devices.parse(get.text("devices", "auto"))
+        chosen = devices.parse(get.text("devices", "auto"))
         known = workloads.available(root / "pyproject.toml")
         least = floors.available(root / "pyproject.toml", known)
     except ValueError as error:
@@ -110,8 +106,8 @@ def read(config: pytest.Config) -> Config:
     profile = get.one_of("profile", get.text("profile", "quick"), BUDGET_S)
     return Config(
         root=root,
-        devices=found,
-        world_sizes=_world_sizes(get, found),
+        devices=chosen,
+        world_sizes=_world_sizes(get, chosen),
         trainers=trainers,
         checked=checked,
         workloads=tuple(known[name] for name in names),
@@ -132,35 +128,34 @@ def read(config: pytest.Config) -> Config:
     )
 
 
-def _refuse_paths_that_stand_alone(config: pytest.Config) -> None:
-    """End a run whose root and settings an option's value may have decided.
+def _refuse_detached_paths(config: pytest.Config) -> None:
+    """Refuse a run whose root and settings may come from an option's value.
 
-    Pytest looks for its root and its ini file before it knows our options, and takes the value in
-    `--scaling-against ../other/bin/python` for a test path. What lies in the folder where the user stands does no harm,
-    as long as no test path is given and nothing below that folder was found.
+    Pytest looks for its root and its ini file before it knows our options, and reads the value in
+    `--scaling-against ../other/bin/python` as a test path. A path in the working directory does no harm, as long as no
+    test path is given and nothing below that directory was chosen.
 
     Raises:
-        pytest.UsageError: there is such a value; the message says what to type.
+        pytest.UsageError: there is such a value.
     """
     here = config.invocation_params.dir
     given = [*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *map(str, config.invocation_params.args)]
-    taking = {f"--scaling-{option.name}" for option in OPTIONS if option.metavar}
-    apart = [(name, value) for name, value in pairwise(given) if name in taking and _path(here, value)]
-    around = (here, *here.parents)
-    found = [config.rootpath, *([] if config.inipath is None else [config.inipath.parent])]
-    tests = any(_path(here, argument) for argument in config.getoption("file_or_dir", []))
-    if not tests and all(folder in around for folder in found):
-        apart = [(name, value) for name, value in apart if here not in (_path(here, value) or here).parents]
-    if apart:
-        name, value = apart[0]
+    names = {f"--scaling-{option.name}" for option in OPTIONS if option.metavar}
+    pairs = [(name, path, value) for name, value in pairwise(given) if name in names and (path := _path(here, value))]
+    chosen = [config.rootpath, *([] if config.inipath is None else [config.inipath.parent])]
+    test_paths = any(_path(here, argument) for argument in config.getoption("file_or_dir", []))
+    if not test_paths and all(folder in (here, *here.parents) for folder in chosen):
+        pairs = [(name, path, value) for name, path, value in pairs if here not in path.parents]
+    if pairs:
+        name, _, value = pairs[0]
         raise pytest.UsageError(
-            f"{name} {value}: pytest takes a path that stands alone for a test path, and may read settings and write "
-            f"reports of another project; type {name}={shlex.quote(value)}"
+            f"{name} {value}: pytest reads a path that is not joined to its option as a test path, and may use the "
+            f"settings and the report folder of another project; type {name}={shlex.quote(value)}"
         )
 
 
 def _path(here: Path, argument: str) -> Path | None:
-    """What pytest would take an argument for; None where nothing is there."""
+    """Return the path that pytest reads in an argument; None where it does not exist."""
     path = Path(os.path.abspath(here / argument.partition("::")[0]))  # as pytest does: links are not resolved
     try:
         return path if path.exists() else None
@@ -169,21 +164,19 @@ def _path(here: Path, argument: str) -> Path | None:
 
 
 def _repeat(config: pytest.Config) -> tuple[str, ...]:
-    """What was typed of the selection and of our options; ini files speak for themselves. No value stands alone."""
-    found = ["-m", str(config.getoption("markexpr")), *(["--pyargs"] if config.getoption("pyargs") else [])]
+    """Return what the command line says of the selection and of our options, each value joined to its option."""
+    arguments = ["-m", str(config.getoption("markexpr")), *(["--pyargs"] if config.getoption("pyargs") else [])]
     if config.args_source is pytest.Config.ArgsSource.ARGS:
-        found += config.args
+        arguments += config.args
     if keyword := config.getoption("keyword"):
-        found += ["-k", str(keyword)]
+        arguments += ["-k", str(keyword)]
     for option in OPTIONS:
         given = config.getoption(option.dest)
         if given is None or option.name == "accept":
             continue
-        if option.flag:
-            found.append(f"--scaling-{option.name}")
-            continue
-        found += [f"--scaling-{option.name}={value}" for value in (given if option.repeatable else [given])]
-    return tuple(found)
+        values = [""] if option.flag else [f"={value}" for value in (given if option.repeatable else [given])]
+        arguments += [f"--scaling-{option.name}{value}" for value in values]
+    return tuple(arguments)
 
 
 class _Reader:
@@ -196,7 +189,7 @@ class _Reader:
         return str(value if value is not None else self._config.getini(dest) or default)
 
     def folder(self, name: str, default: str, root: Path) -> Path:
-        """Relative to where the user stands on the command line, and to the project in its ini file."""
+        """Return a folder, relative to the working directory on the command line and to the project in its ini file."""
         here = self._config.invocation_params.dir if self.on_command_line(name) else root
         return here / self.text(name, default)
 
@@ -204,7 +197,7 @@ class _Reader:
         return self._config.getoption(_dest(name)) is not None
 
     def texts(self, name: str, default: tuple[str, ...]) -> tuple[str, ...]:
-        """A repeatable option; a comma separates too. Each value counts once."""
+        """Return the values of a repeatable option, each once; commas separate, too."""
         dest = _dest(name)
         given = self._config.getoption(dest) or self._config.getini(dest) or default
         return tuple(dict.fromkeys(part.strip() for value in given for part in value.split(",") if part.strip()))
@@ -230,13 +223,12 @@ def _dest(name: str) -> str:
 
 
 def _check_trainer(option: str, spec: str) -> None:
-    """Refuse what needs no import to be seen as wrong; the rest a worker sees, where a stranger's code belongs."""
-    if ":" not in spec:
-        if spec not in TRAINERS:
-            raise pytest.UsageError(
-                f"--scaling-{option} {spec!r}: valid values are {', '.join(TRAINERS)}, module:Class or path.py:Class"
-            )
+    """Refuse a trainer that is wrong by its name; a worker imports it later, because only workers run user code."""
+    if spec in TRAINERS:
         return
+    if ":" not in spec:
+        valid = f"{', '.join(TRAINERS)}, module:Class or path.py:Class"
+        raise pytest.UsageError(f"--scaling-{option} {spec!r}: valid values are {valid}")
     source, _, name = spec.rpartition(":")
     if not source or not name.isidentifier():
         raise pytest.UsageError(f"--scaling-{option} {spec!r}: expected module:Class or path.py:Class")
@@ -256,8 +248,8 @@ def _against(setting: str, root: Path) -> Base | None:
     return base
 
 
-def _world_sizes(get: _Reader, found: devices.Devices) -> tuple[int, ...]:
-    count = len(found.names)
+def _world_sizes(get: _Reader, chosen: devices.Devices) -> tuple[int, ...]:
+    count = len(chosen.names)
     given = get.text("world-sizes", "")
     if not given:
         return tuple(sorted({2**power for power in range(count.bit_length()) if 2**power <= count} | {count} - {0}))
@@ -266,11 +258,11 @@ def _world_sizes(get: _Reader, found: devices.Devices) -> tuple[int, ...]:
         if not part.strip().isdigit() or int(part) < 1:
             raise pytest.UsageError(f"--scaling-world-sizes {given!r}: expected whole numbers from 1, such as 1,2,4")
         sizes.append(int(part))
-    if not get.on_command_line("world-sizes"):  # one ini file serves machines with more and with fewer devices
+    if not get.on_command_line("world-sizes"):  # an ini file serves machines with different numbers of devices
         sizes = [size for size in sizes if size <= count]
     if count and max(sizes, default=0) > count:
         raise pytest.UsageError(
-            f"--scaling-world-sizes {given!r}: world size {max(sizes)} is above the {count} device(s) of {found}; "
-            f"--scaling-devices {found.kind}:{max(sizes)} asks for as many"
+            f"--scaling-world-sizes {given!r}: world size {max(sizes)} is above the {count} device(s) of {chosen}; "
+            f"--scaling-devices {chosen.kind}:{max(sizes)} asks for as many"
         )
     return tuple(sorted(set(sizes)))

@@ -1,12 +1,13 @@
-"""The pytest face: options, markers, one item a cell, one run behind all of them, a summary, the exit status.
+"""The pytest plugin: options, markers, one item a cell, one run for all of them, a summary.
 
-Imports neither torch nor anything that does, so `--help` and `--collect-only` stay fast. Devices are counted through
+It imports neither torch nor anything that does, so `--help` and `--collect-only` stay fast. Devices are counted through
 NVML.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +40,7 @@ RUN = pytest.StashKey["RunResult"]()
 
 
 class ScalingWarning(UserWarning):
-    """Something about a run that is not a failure but that a reader should know."""
+    """A fact about a run that a reader should know, and that is no failure."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,81 +52,89 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the markers and read the options, so that a bad one ends pytest before anything runs."""
     if config.getoption("hypothesis_profile", None) == NIGHTLY:
-        _know_nightly()
+        _register_nightly()
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
     config.stash[CONFIG] = options.read(config)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """The effective settings."""
+    """Return the effective settings."""
     return config.stash[CONFIG].header()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One item a cell, and one for each check of each trainer."""
+    """Make one item for each cell, each collective, and each check of each trainer."""
     config = metafunc.config.stash[CONFIG]
     marks = [pytest.mark.gpu] if config.devices.kind == "cuda" else []
+
+    def param(*values: object, id: str) -> Any:
+        return pytest.param(*values, id=id, marks=marks)
+
     if "correctness_check" in metafunc.fixturenames:
         from suite.checks.draw import CHECKS  # loads hypothesis: only where there is something to check
 
         pairs = [(trainer, check) for trainer in config.checked for check in CHECKS]
-        asked = [pytest.param(*pair, id=f"{short(pair[0])}-{pair[1]}", marks=marks) for pair in pairs]
-        metafunc.parametrize(("correctness_trainer", "correctness_check"), asked)
+        params = [param(*pair, id=f"{short(pair[0])}-{pair[1]}") for pair in pairs]
+        metafunc.parametrize(("correctness_trainer", "correctness_check"), params)
     if "all_reduce_cell" in metafunc.fixturenames:
-        # Beside a base, and where only a verdict is asked for, the time is for that.
+        # Beside a base, and where only a verdict is asked for, all time goes to the cells.
         wanted = config.explain and config.against is None
-        every = named(config.repeat)
-        chosen = sweeps(config.devices, config.world_sizes, every=every) if wanted else []
-        asked = [pytest.param(sweep, id=sweep.id, marks=marks) for sweep in chosen]
-        metafunc.parametrize("all_reduce_cell", asked)
-    if "scaling_cell" not in metafunc.fixturenames:
-        return
-    found = [
-        Cell(trainer, workload.name, mode, world_size)
-        for workload in config.workloads
-        for trainer in config.trainers
-        for mode in config.modes
-        for world_size in config.world_sizes
-    ]
-    metafunc.parametrize("scaling_cell", [pytest.param(cell, id=cell.id, marks=marks) for cell in found])
+        chosen = sweeps(config.devices, config.world_sizes, every=named(config.repeat)) if wanted else []
+        metafunc.parametrize("all_reduce_cell", [param(sweep, id=sweep.id) for sweep in chosen])
+    if "scaling_cell" in metafunc.fixturenames:
+        names = [workload.name for workload in config.workloads]
+        matrix = itertools.product(names, config.trainers, config.modes, config.world_sizes)
+        cells = [Cell(trainer, workload, mode, size) for workload, trainer, mode, size in matrix]
+        metafunc.parametrize("scaling_cell", [param(cell, id=cell.id) for cell in cells])
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where devices are missing, put one failing item in the place of all that need them: never a green run."""
-    settings = config.stash[CONFIG]
-    # Where there is nothing to sweep pytest leaves an item in its place, to be skipped.
+    """Replace all items that need missing devices by one failing item, so that no run is green because of skips."""
+    # Where there is no collective to measure, pytest leaves an item to be skipped.
     items[:] = [item for item in items if isinstance(_parameters(item).get("all_reduce_cell"), CollectiveCell | None)]
     cells = [item for item in items if item.get_closest_marker("scaling")]
-    # A user's own tests marked gpu are theirs to skip, unless `-m` asks for them.
-    asked = "gpu" in config.getoption("markexpr")
-    needing = [item for item in items if asked and item.get_closest_marker("gpu")]
-    if settings.devices.kind == "cuda":
-        needing += [item for item in items if _is_ours(item) and item not in needing]
-    gpus = max(1, settings.require_devices, settings.devices.gpus_needed)
-    message = ""
-    if needing and cuda_count() < gpus:
-        message = _missing("CUDA", cuda_count(), gpus)
-    elif len(settings.devices.names) < settings.require_devices:
-        needing = cells
-        message = _missing(settings.devices.kind.upper(), len(settings.devices.names), settings.require_devices)
-    if message and needing:
-        others = [item for item in items if item not in needing]
+    needing, message = _missing_devices(config, items, cells)
+    if needing:
         config.hook.pytest_deselected(items=needing[1:])
         missing = MissingDevices.from_parent(needing[0].session, name="devices", message=message)
         for name in ("gpu", *OURS):
             if needing[0].get_closest_marker(name):
                 missing.add_marker(name)
-        items[:] = [missing, *others]
-    if cells and _under_xdist(config):
+        items[:] = [missing, *(item for item in items if item not in needing)]
+    under_xdist = hasattr(config, "workerinput") or getattr(config.option, "numprocesses", None)
+    if cells and under_xdist:
         raise pytest.UsageError(
             "scaling cells are not timed under xdist: their workers would disturb one another; drop -n"
         )
 
 
+def _missing_devices(
+    config: pytest.Config, items: list[pytest.Item], cells: list[pytest.Item]
+) -> tuple[list[pytest.Item], str]:
+    """Return the items that need more devices than there are, and a message; no items where all can run."""
+    settings = config.stash[CONFIG]
+    # A user's own tests marked gpu are theirs to skip, unless `-m` asks for them.
+    gpu_asked, on_cuda = "gpu" in config.getoption("markexpr"), settings.devices.kind == "cuda"
+    needing = [
+        item
+        for item in items
+        if (gpu_asked and item.get_closest_marker("gpu")) or (on_cuda and any(map(item.get_closest_marker, OURS)))
+    ]
+    gpus = max(1, settings.require_devices, settings.devices.gpus_needed)
+    if needing and (count := cuda_count()) < gpus:
+        remedy = "check the driver (nvidia-smi) and CUDA_VISIBLE_DEVICES, or use `-m scaling` for CPU workers"
+        return needing, f"CUDA: {count} device(s) found, {gpus} needed; {remedy}"
+    kind, count = settings.devices.kind.upper(), len(settings.devices.names)
+    if count < settings.require_devices:
+        remedy = "lower --scaling-require-devices"
+        return cells, f"{kind}: {count} device(s) found, {settings.require_devices} needed; {remedy}"
+    return [], ""
+
+
 class MissingDevices(pytest.Item):
-    """The one item that stands for all that cannot run here."""
+    """The one item that replaces all that cannot run here."""
 
     def __init__(self, *, message: str, **keywords: Any) -> None:
         super().__init__(**keywords)
@@ -136,12 +145,12 @@ class MissingDevices(pytest.Item):
         pytest.fail(self.message, pytrace=False)
 
     def reportinfo(self) -> tuple[Path, None, str]:
-        """Where pytest says this item comes from."""
+        """Return where pytest says this item comes from."""
         return self.path, None, self.name
 
 
-def _know_nightly() -> None:
-    """Let `--hypothesis-profile nightly` mean ten times hypothesis's examples where a project has no such profile."""
+def _register_nightly() -> None:
+    """Register a profile of ten times hypothesis's examples where a project has none of that name."""
     from hypothesis import errors, settings
 
     try:
@@ -150,30 +159,15 @@ def _know_nightly() -> None:
         settings.register_profile(NIGHTLY, deadline=None, max_examples=1000)
 
 
-def _is_ours(item: pytest.Item) -> bool:
-    return any(item.get_closest_marker(name) for name in OURS)
-
-
-def _missing(kind: str, found: int, needed: int) -> str:
-    remedy = "check the driver (nvidia-smi) and CUDA_VISIBLE_DEVICES, or use `-m scaling` for CPU workers"
-    if kind != "CUDA":
-        remedy = "lower --scaling-require-devices"
-    return f"{kind}: {found} device(s) found, {needed} needed; {remedy}"
-
-
-def _under_xdist(config: pytest.Config) -> bool:
-    return hasattr(config, "workerinput") or bool(getattr(config.option, "numprocesses", None))
-
-
 @pytest.fixture(scope="session")
 def scaling_config(request: pytest.FixtureRequest) -> Config:
-    """The effective settings."""
+    """Return the effective settings."""
     return request.config.stash[CONFIG]
 
 
 @pytest.fixture(scope="session")
 def correctness_bench(scaling_config: Config) -> Iterator[Bench]:
-    """The workers that correctness checks share."""
+    """Yield the workers that correctness checks share."""
     from suite.checks.bench import Bench  # loads hypothesis
     from suite.processes.pool import Pool
 
@@ -184,7 +178,7 @@ def correctness_bench(scaling_config: Config) -> Iterator[Bench]:
 
 @pytest.fixture(scope="session")
 def fresh_examples(request: pytest.FixtureRequest) -> bool:
-    """Whether the hypothesis profile that was asked for draws other examples in every run; by default none does."""
+    """Return whether a hypothesis profile that draws other examples in every run was asked for."""
     from hypothesis import settings
 
     return request.config.getoption("hypothesis_profile", None) is not None and not settings().derandomize
@@ -192,7 +186,7 @@ def fresh_examples(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture(scope="session")
 def scaling_run(request: pytest.FixtureRequest) -> RunResult:
-    """The run over all selected cells."""
+    """Run all selected cells."""
     selected = [_parameters(item) for item in request.session.items]
     cells = [parameters["scaling_cell"] for parameters in selected if "scaling_cell" in parameters]
     collectives = [parameters["all_reduce_cell"] for parameters in selected if "all_reduce_cell" in parameters]
@@ -215,7 +209,7 @@ def _parameters(item: pytest.Item) -> dict[str, Any]:
 
 @pytest.hookimpl(trylast=True)  # below pytest-benchmark's tables, where a terminal ends
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """The notes of the correctness checks; the first screen of a run, and where its record lies."""
+    """Print the notes of the correctness checks, and the first screen and the report of a run."""
     notes = [
         value
         for report in terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
@@ -223,7 +217,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         if name == NOTE and report.when == "call"
     ]
     if notes:
-        terminalreporter.section("correctness: right, and worth knowing")
+        terminalreporter.section("correctness: notes")
         for note in notes:
             terminalreporter.write_line(note)
     run = config.stash.get(RUN, None)

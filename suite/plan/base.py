@@ -1,4 +1,4 @@
-"""What a run compares its candidate with, once it is known what that is (`suite.base.bases` finds it out). Pure."""
+"""What a run compares its candidate with; `suite.base.bases` finds it. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class Base:
     """What the candidate is compared with in the same run.
 
     Attributes:
-        kind: what differs from the candidate; "self" is nothing, the candidate's own code and interpreter once more.
-        label: for people, as "ddp", "python3.12 (Python 3.12.3)" or "v1.0 (3f2a91c)".
-        trainer: a table name, module:Class or path.py:Class; None stands for each cell's own.
+        kind: what differs from the candidate; nothing for "self".
+        label: for people, such as "ddp", "python3.12 (Python 3.12.3)" or "v1.0 (3f2a91c)".
+        trainer: a table name, module:Class or path.py:Class; None is each cell's own.
         python: path of the interpreter of the base's workers.
         commit: full object name; the user's repository is checked out there (`suite.base.checkout`).
     """

@@ -1,4 +1,4 @@
-"""Which collectives there are to sweep: one pytest item an algorithm and world size. Loads nothing that measures."""
+"""The collectives of a run: one pytest item for each algorithm and world size. Imports nothing that measures."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class CollectiveCell:
 
 
 def sweeps(devices: Devices, world_sizes: Iterable[int], *, every: bool = True) -> list[CollectiveCell]:
-    """What there is to sweep: nothing where only one device takes part.
+    """Return the items of a run; none on one device.
 
     Args:
         devices: of the run.
         world_sizes: of the run.
-        every: the algorithms of the reference too, and not only the backend's own, which projections are made from.
+        every: the algorithms of the reference too, not only the backend's own, which projections need.
     """
     algorithms = IN_PROCESS if every else ()
     return [
@@ -48,6 +48,6 @@ def sweeps(devices: Devices, world_sizes: Iterable[int], *, every: bool = True) 
 
 
 def named(arguments: Sequence[str]) -> bool:
-    """Whether pytest's arguments name items of all_reduce: by file, by node id, or in `-k`."""
+    """Return whether pytest's arguments name items of all_reduce: by file, by node id, or in `-k`."""
     naming = [argument for argument in arguments if not argument.startswith("--scaling-")]
     return any(word in argument for argument in naming for word in ("all_reduce", *IN_PROCESS))

@@ -1,4 +1,4 @@
-"""What the user decided, as one frozen record; `options` fills it, everything else only reads it. Pure."""
+"""The user's settings as one frozen value, made by `suite.options`. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from suite.plan.workloads import Workload
 from suite.room.devices import Devices
 
 BUDGET_S = {"quick": 120.0, "full": 1800.0}
-# A profile's budget is stretched to this many sessions on a slow machine, because fewer decide next to nothing.
+# A slow machine extends a profile's budget to this many sessions, because fewer decide hardly anything.
 MIN_SESSIONS = 4
 
 
 @dataclass(frozen=True)
 class Config:
-    """Everything the user decided, checked: the effective values, wherever they came from."""
+    """The effective values, checked."""
 
     root: Path  # the user's project, which relative paths start from
     devices: Devices
@@ -30,7 +30,7 @@ class Config:
     data_root: Path
     tolerance: float
     budget_s: float
-    min_sessions: int  # as many are measured even when they take longer; 1 where the user set the budget
+    min_sessions: int  # measured even beyond the budget; 1 where the user set the budget
     against: Base | None
     accept: str | None  # None, "yes" or "slower"
     require_devices: int
@@ -39,12 +39,12 @@ class Config:
     require_baseline: bool
     report_dir: Path
     floors: tuple[Floor, ...] = ()
-    explain: bool = True  # whether to say where the time goes; the commands that want a verdict alone do not
-    repeat: tuple[str, ...] = ()  # pytest's arguments that ask for the same again, but for --scaling-accept
+    explain: bool = True  # whether to say where the time goes; commands that need only a verdict do not
+    repeat: tuple[str, ...] = ()  # pytest's arguments that repeat the run, without --scaling-accept
     calibrate: int = 0  # sessions of a calibration, in which nothing is decided early; 0 in a run that judges
 
     def header(self) -> list[str]:
-        """The effective settings, for pytest's header and the record."""
+        """Return the effective settings, for pytest's header and the record."""
         names = ", ".join(workload.name for workload in self.workloads)
         compared = f"against {self.against.label}" if self.against else "against the accepted baseline"
         data, reports = (os.path.relpath(path, self.root) for path in (self.data_root, self.report_dir))

@@ -1,4 +1,4 @@
-"""The least efficiency that is asked of cells, from `[[tool.scaling.floors]]` in the user's pyproject.toml.
+"""Read the least efficiency of cells from `[[tool.scaling.floors]]` in the user's pyproject.toml.
 
     [[tool.scaling.floors]]
     efficiency = 0.7            # every cell
@@ -6,11 +6,11 @@
     [[tool.scaling.floors]]
     trainer = "ddp"
     world_size = 8
-    efficiency = 0.9            # these, whatever the first one says
+    efficiency = 0.9            # these, instead of the first entry
 
-An entry holds for the cells that agree with every key it has. Of several that hold for a cell the most specific counts:
-the one that has every key of each other, and more. Where there is none, because two have keys that the other lacks, or
-the same ones, nothing says which was meant, and it is an error. Judging is `suite.verdict.floor`'s.
+An entry holds for the cells that agree with all its keys. Of several that hold for a cell the most specific counts: the
+one that has every key of the others, and more. Without such an entry it is not clear which was meant, which is an
+error. `suite.verdict.floor` judges.
 """
 
 from __future__ import annotations
@@ -20,29 +20,28 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from reference.trainers import TRAINERS
 from suite.plan.cells import Cell
+from suite.room.part import Part
 
 _HEADING = "[[tool.scaling.floors]]"
 
 
-class Floor(BaseModel):
+class Floor(Part):
     """One entry.
 
     Attributes:
         entry: its place in the file, from 1.
-        efficiency: the least E_k; up to 1.5, because caches can make k devices more than k times as fast, while what is
-            above that is a percentage by mistake.
-        workload, trainer, mode: as `--scaling-workload`, `-trainer` and `-mode` take them; None holds for all.
-        world_size: from 2, because one device is what efficiency is measured against; None holds for all.
+        efficiency: the least E_k. Caches can make k devices more than k times as fast, but a value above 1.5 is likely
+            a percentage.
+        workload, trainer, mode: as in `--scaling-workload`, `-trainer` and `-mode`; None holds for all.
+        world_size: from 2, because efficiency is measured against one device; None holds for all.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     entry: int = Field(exclude=True)
-    efficiency: Annotated[float, Field(gt=0, le=1.5, strict=True, allow_inf_nan=False)]
+    efficiency: Annotated[float, Field(gt=0, le=1.5, strict=True)]
     workload: str | None = None
     trainer: str | None = None
     mode: Literal["strong", "weak"] | None = None
@@ -50,20 +49,20 @@ class Floor(BaseModel):
 
     @property
     def keys(self) -> dict[str, Any]:
-        """What a cell must agree with."""
+        """The keys that a cell must agree with."""
         return self.model_dump(exclude={"efficiency"}, exclude_none=True)
 
     def holds_for(self, cell: Cell) -> bool:
-        """Whether the cell agrees with every key."""
+        """Return whether the cell agrees with every key."""
         return all(getattr(cell, key) == value for key, value in self.keys.items())
 
 
 def available(pyproject: Path, workloads: Collection[str]) -> tuple[Floor, ...]:
-    """The floors in a pyproject.toml, which may not exist.
+    """Return the floors in a pyproject.toml, which may not exist.
 
     Args:
-        pyproject: where they are looked for.
-        workloads: the names there are; a floor for one that does not exist would never be asked for.
+        pyproject: its path.
+        workloads: the names of all workloads; a floor for any other would have no effect.
 
     Raises:
         ValueError: not a list of tables, or an entry with a wrong key or value; the message has its number.
@@ -81,21 +80,21 @@ def _read(number: int, fields: dict[str, Any], file: str, workloads: Collection[
     if "entry" in fields:
         raise ValueError(f"{where}: entry: Extra inputs are not permitted")
     try:
-        found = Floor.model_validate({**fields, "entry": number})
+        floor = Floor.model_validate({**fields, "entry": number})
     except ValidationError as error:
         first = error.errors()[0]
         raise ValueError(f"{where}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-    if found.workload is not None and found.workload not in workloads:
-        raise ValueError(f"{where}: workload {found.workload!r}: valid values are {', '.join(workloads)}")
-    if found.trainer is not None and ":" not in found.trainer and found.trainer not in TRAINERS:
+    if floor.workload is not None and floor.workload not in workloads:
+        raise ValueError(f"{where}: workload {floor.workload!r}: valid values are {', '.join(workloads)}")
+    if floor.trainer is not None and ":" not in floor.trainer and floor.trainer not in TRAINERS:
         raise ValueError(
-            f"{where}: trainer {found.trainer!r}: valid values are {', '.join(TRAINERS)}, module:Class or path.py:Class"
+            f"{where}: trainer {floor.trainer!r}: valid values are {', '.join(TRAINERS)}, module:Class or path.py:Class"
         )
-    return found
+    return floor
 
 
 def choose(floors: Sequence[Floor], cell: Cell) -> Floor | None:
-    """The most specific floor that holds for a cell; None where none does.
+    """Return the most specific floor that holds for a cell; None where none does.
 
     Raises:
         ValueError: several hold, and none of them has every key of the others and more.
@@ -112,14 +111,12 @@ def choose(floors: Sequence[Floor], cell: Cell) -> Floor | None:
 
 
 def resolve(floors: Sequence[Floor], cells: Iterable[Cell], oversubscribed: Callable[[int], bool]) -> dict[Cell, Floor]:
-    """The floor of every cell that has one.
-
-    Cells on one device have no efficiency, and oversubscribed ones none that means anything: they are left out.
+    """Return the floor of every cell that has one, except on one device or on oversubscribed devices.
 
     Args:
         floors: from `available`.
-        cells: of the run; asked before anything is measured, so that an ambiguous file costs no time.
-        oversubscribed: whether a world size has several ranks share a device.
+        cells: of the run.
+        oversubscribed: whether several ranks share a device at a world size.
 
     Raises:
         ValueError: see `choose`.

@@ -1,8 +1,7 @@
-"""What is trained: frozen, named workloads, the documents' own runs among them, and the user's from pyproject.toml.
+"""Named workloads: the built-in ones, which include the documents' own runs, and the user's from pyproject.toml.
 
-A workload's hash covers everything that decides how long a step takes or where training ends up; its name and the
-published figures beside it are not part of it. Torch is not needed: models and datasets are named here and built in
-workers.
+A workload's hash covers everything that affects the time of a step or the result of training, and neither its name nor
+its published figures. Models and datasets are only named here, without torch; workers build them.
 """
 
 from __future__ import annotations
@@ -14,21 +13,18 @@ import tomllib
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
 from reference.schedule import scale
+from suite.room.part import Part
 from suite.verdict.accuracy import MARGIN, SEED_PAIRS
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Recipe(_Frozen):
-    """How a net is really trained for its accuracy, on one device and at strong scaling; weak scaling grows the batch.
+class Recipe(Part):
+    """How a net is trained for its accuracy, on one device and in strong scaling; weak scaling grows the batch.
 
     k devices are compared with one over `seed_pairs` fresh nets each, and must not lose `margin` (a share).
-    `cpu_epochs` and `cpu_samples` are what is left of it where there is no GPU; a report that used them says so.
+    `cpu_epochs` and `cpu_samples` shorten it where there is no GPU; the report then says so.
     """
 
     dataset: str = "digits"
@@ -37,12 +33,12 @@ class Recipe(_Frozen):
     epochs: PositiveInt = 20
     init: str = "xavier"
     margin: float = Field(default=MARGIN, gt=0, lt=1)
-    seed_pairs: int = Field(default=SEED_PAIRS, ge=2)  # one pair shows no spread, and never passes
+    seed_pairs: int = Field(default=SEED_PAIRS, ge=2)  # one pair shows no spread and never passes
     cpu_epochs: PositiveInt | None = None
     cpu_samples: PositiveInt | None = None
 
 
-class Published(_Frozen):
+class Published(Part):
     """A figure that a document printed for this workload at one world size."""
 
     sec_per_epoch: float
@@ -50,7 +46,7 @@ class Published(_Frozen):
     source: str
 
 
-class Workload(_Frozen):
+class Workload(Part):
     """One named thing to train.
 
     Attributes:
@@ -64,7 +60,7 @@ class Workload(_Frozen):
         loader: "resident" (whole set on the device, batches by index) or "book" (per-sample transforms, worker
             processes).
         precision: of parameters and matrix products.
-        compile: compile the trainer's replicas; without effect where they are made anew at every step (data_parallel).
+        compile: compile the trainer's replicas; without effect on data_parallel, which makes new ones at every step.
         accuracy: how the net is trained for its accuracy; None measures none.
         published: what the documents print, by world size.
     """
@@ -86,119 +82,89 @@ class Workload(_Frozen):
 
     @property
     def hash(self) -> str:
-        """Twelve hex digits over all that changes what is measured."""
+        """Twelve hex digits over everything that affects what is measured."""
         judging = {"margin": True, "seed_pairs": True}
         content = self.model_dump(mode="json", exclude={"name": True, "published": True, "accuracy": judging})
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def _book(name: str, model: str, batch: int, lr: float, epochs: int = 10, **more: object) -> Workload:
-    """A run as a document has it: trained on its own dataset, for the book's closing line; cut short on a CPU."""
-    deep = model != "lenet"
-    recipe = Recipe(
-        dataset="auto",
-        batch=batch,
-        lr=lr,
-        epochs=epochs,
-        init=str(more.get("init", "normal")),
-        cpu_epochs=1,
-        cpu_samples=2 * batch if deep else None,  # a ResNet epoch is 153 TFLOP: most of an hour on a core
-    )
-    fields = {
-        "name": name,
-        "model": model,
-        "batch": batch,
-        "lr": lr,
-        "lr_rule": "linear"
-        if deep
-        else "book",  # the chapters' (256, .1) -> (512, .2), the notebook's (256, .2) -> (512, .3)
-        "epochs": epochs,
-        "init": "normal",
-    }
-    return Workload.model_validate({**fields, "accuracy": recipe, **more})
 
 
 _NOTEBOOK = "lecture notebook, scratch"
 _CONCISE = "d2l, concise"
 _GLUON = "Gluon chapter"
 
+
+def _published(source: str, **figures: tuple[float, float | None]) -> dict[int, Published]:
+    """Return (seconds an epoch, accuracy) by world size: `k1` is one device."""
+    return {
+        int(k.removeprefix("k")): Published(sec_per_epoch=seconds, accuracy=accuracy, source=source)
+        for k, (seconds, accuracy) in figures.items()
+    }
+
+
+_LENET_FIGURES = _published(_NOTEBOOK, k1=(2.6, None), k2=(2.6, None))
+_RESNET_FIGURES = _published(_CONCISE, k1=(12.2, 0.91))
+
+
+def _book(name: str, model: str, batch: int, lr: float, published: dict[int, Published], **more: object) -> Workload:
+    """Return a run as a document has it, trained on its own dataset for the book's closing line, shorter on a CPU."""
+    deep = model != "lenet"
+    fields = {"lr_rule": "linear" if deep else "book", "init": "normal", "epochs": 10, **more}
+    recipe = Recipe.model_validate(
+        {
+            "dataset": "auto",
+            "batch": batch,
+            "lr": lr,
+            "epochs": fields["epochs"],
+            "init": fields["init"],
+            "cpu_epochs": 1,
+            "cpu_samples": 2 * batch if deep else None,  # a ResNet epoch is 153 TFLOP: most of an hour on a core
+        }
+    )
+    named = {"name": name, "model": model, "batch": batch, "lr": lr, "accuracy": recipe, "published": published}
+    return Workload.model_validate(named | fields)
+
+
 _BUILT_IN = (
     Workload(
         name="lenet",
         model="lenet",
         lr=0.2,
-        lr_rule="book",
+        lr_rule="book",  # the chapters' (256, .1) -> (512, .2), the notebook's (256, .2) -> (512, .3)
         init="normal",
-        accuracy=Recipe(batch=16, lr=0.05),  # small, so that eight times as much is still steps enough
-        published={
-            1: Published(sec_per_epoch=2.6, source=_NOTEBOOK),
-            2: Published(sec_per_epoch=2.6, source=_NOTEBOOK),
-        },
+        accuracy=Recipe(batch=16, lr=0.05),  # small, so that eight times as much still leaves enough steps
+        published=_LENET_FIGURES,
     ),
     Workload(
         name="resnet18",
         model="resnet18",
-        lr=0.1,
         init="normal",
         accuracy=Recipe(batch=16, lr=0.025, epochs=10, init="default"),
-        published={1: Published(sec_per_epoch=12.2, accuracy=0.91, source=_CONCISE)},
+        published=_RESNET_FIGURES,
     ),
-    _book(
-        "book-lenet-256",
-        "lenet",
-        256,
-        0.2,
-        published={
-            1: Published(sec_per_epoch=2.6, source=_NOTEBOOK),
-            2: Published(sec_per_epoch=2.6, source=_NOTEBOOK),
-        },
-    ),
-    _book("book-lenet-512", "lenet", 512, 0.3, published={2: Published(sec_per_epoch=2.4, source=_NOTEBOOK)}),
-    _book("book-lenet-256-loader", "lenet", 256, 0.2, loader="book"),
-    _book(
-        "book-resnet18-256",
-        "resnet18",
-        256,
-        0.1,
-        published={1: Published(sec_per_epoch=12.2, accuracy=0.91, source=_CONCISE)},
-    ),
-    _book(
-        "book-resnet18-512",
-        "resnet18",
-        512,
-        0.2,
-        published={2: Published(sec_per_epoch=7.5, accuracy=0.73, source=_CONCISE)},
-    ),
+    _book("book-lenet-256", "lenet", 256, 0.2, _LENET_FIGURES),
+    _book("book-lenet-512", "lenet", 512, 0.3, _published(_NOTEBOOK, k2=(2.4, None))),
+    _book("book-lenet-256-loader", "lenet", 256, 0.2, {}, loader="book"),
+    _book("book-resnet18-256", "resnet18", 256, 0.1, _RESNET_FIGURES),
+    _book("book-resnet18-512", "resnet18", 512, 0.2, _published(_CONCISE, k2=(7.5, 0.73))),
     _book(
         "book-gluon-256",
         "gluon-resnet18",
         256,
         0.1,
-        5,
+        _published(_GLUON, k1=(14.2, 0.905), k2=(10.2, 0.8897)),
+        epochs=5,
         init="xavier",
-        published={
-            1: Published(sec_per_epoch=14.2, accuracy=0.905, source=_GLUON),
-            2: Published(sec_per_epoch=10.2, accuracy=0.8897, source=_GLUON),
-        },
     ),
-    _book(
-        "book-gluon-512",
-        "gluon-resnet18",
-        512,
-        0.2,
-        5,
-        init="xavier",
-        published={2: Published(sec_per_epoch=8.1, accuracy=0.9074, source=_GLUON)},
-    ),
+    _book("book-gluon-512", "gluon-resnet18", 512, 0.2, _published(_GLUON, k2=(8.1, 0.9074)), epochs=5, init="xavier"),
 )
 
 BUILT_IN: dict[str, Workload] = {workload.name: workload for workload in _BUILT_IN}
 
 
 def published(workload: Workload, mode: str, world_size: int) -> Published | None:
-    """What a document prints for this very run: the same model, data, world size, global batch and learning rate.
+    """Return what a document prints for a run of the same model, data, world size, global batch and learning rate.
 
-    Weak scaling comes to the batch and rate of another workload: `lenet` on two devices is what `book-lenet-512` is.
+    Weak scaling may have the batch and rate of another workload: `lenet` on two devices has those of `book-lenet-512`.
     """
     try:
         batch, lr = scale(mode, world_size, workload.batch, workload.lr, workload.lr_rule)
@@ -212,7 +178,7 @@ def published(workload: Workload, mode: str, world_size: int) -> Published | Non
 
 
 def available(pyproject: Path) -> dict[str, Workload]:
-    """The built-in workloads and those of `[tool.scaling.workloads.NAME]` in a pyproject.toml, which may not exist.
+    """Return the built-in workloads and those of `[tool.scaling.workloads.NAME]` in a pyproject.toml, if it exists.
 
     Raises:
         ValueError: a workload of the user's own has a wrong field, or the name of a built-in one.
@@ -223,9 +189,7 @@ def available(pyproject: Path) -> dict[str, Workload]:
     found = dict(BUILT_IN)
     for name, fields in own.items():
         if name in BUILT_IN:
-            raise ValueError(
-                f"workload {name!r} in {pyproject.name} has the name of a built-in one; choose another name"
-            )
+            raise ValueError(f"workload {name!r} in {pyproject.name} has the name of a built-in one; rename it")
         try:
             found[name] = Workload.model_validate({**fields, "name": name})
         except ValidationError as error:

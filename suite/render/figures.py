@@ -13,7 +13,7 @@ from suite.plan import workloads
 from suite.plan.cells import measured_mode, short
 from suite.records.record import Accuracy, CellRecord, Environment, Machine, Record
 from suite.room.conditions import disturbed
-from suite.verdict import Outcome
+from suite.verdict import GRAVEST_FIRST
 from suite.verdict.metrics import Bounds
 
 COLUMNS = (
@@ -23,7 +23,6 @@ NET_COLUMNS = (
     "trainer", "workload", "k", "trained with", "seed", "dataset", "train", "test", "s / epoch", "recipe",
     "after each epoch: accuracy (time, mean loss)",
 )  # fmt: skip
-GRAVEST_FIRST = (Outcome.FAIL, Outcome.ERROR, Outcome.INCONCLUSIVE, Outcome.NO_BASELINE, Outcome.PASS)
 MAX_EPOCHS = 1000  # of a net that are shown
 READABLE = 1e15  # larger numbers are shown as powers of ten
 

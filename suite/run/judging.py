@@ -21,11 +21,10 @@ from suite.plan.cells import Cell, Side
 from suite.records.record import CheckRecord, interval
 from suite.run import accuracy, samples
 from suite.run.observations import Observations
-from suite.verdict import Outcome, Verdict, metrics
+from suite.verdict import GRAVEST_FIRST, Outcome, Verdict, metrics
 from suite.verdict.floor import floor
 
 BY_SESSION = ("time", "drift", "floor")  # the rules that a further session may decide
-GRAVEST_FIRST = (Outcome.FAIL, Outcome.INCONCLUSIVE, Outcome.PASS)
 
 
 def comparisons(run: Observations) -> int:

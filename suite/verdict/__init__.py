@@ -1,6 +1,6 @@
-"""Numbers in, verdict out. Pure: no torch, no pytest, no clock. docs/verdict.md derives every rule."""
+"""Turn measured numbers into verdicts. Pure: no torch, no pytest, no clock. docs/verdict.md derives every rule."""
 
-from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, Outcome, Verdict
+from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, GRAVEST_FIRST, Outcome, Verdict
 from suite.verdict.paired import FIRST_LOOK, paired, spending
 from suite.verdict.spread import Learned
 
@@ -8,6 +8,7 @@ __all__ = [
     "ALPHA_FAIL",
     "ALPHA_PASS",
     "FIRST_LOOK",
+    "GRAVEST_FIRST",
     "Learned",
     "Outcome",
     "Verdict",

@@ -23,6 +23,9 @@ class Outcome(StrEnum):
     ERROR = "ERROR"
 
 
+GRAVEST_FIRST = (Outcome.FAIL, Outcome.ERROR, Outcome.INCONCLUSIVE, Outcome.NO_BASELINE, Outcome.PASS)
+
+
 @dataclass(frozen=True)
 class Verdict:
     """An outcome, one sentence that says why, and the slowdown t_candidate / t_base where there is one."""

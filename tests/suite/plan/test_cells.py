@@ -39,5 +39,5 @@ def test_an_arm_is_described_by_its_mode() -> None:
     assert (weak["global_batch"], round(weak["lr"], 3)) == (512, 0.3)
 
 
-def test_ids_are_short_for_trainers_of_the_users_own() -> None:
+def test_ids_have_the_class_name_of_a_users_trainer() -> None:
     assert Cell("some/path.py:Mine", "lenet", "weak", 4).id == "Mine-lenet-weak-4"

@@ -1,4 +1,4 @@
-"""The options: a frozen list, ini twins, and for everything wrong a usage error with the valid values."""
+"""The options: a frozen list, ini twins, and usage errors with the valid values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from suite import options
 from suite.options import OPTIONS
-from suite.room.quiet import available_cores
+from suite.plan.config import Config
 from tests.support.project import Project
 
 FROZEN = [
@@ -19,7 +19,7 @@ FROZEN = [
 
 
 def test_the_list_of_options_is_frozen() -> None:
-    """An option more is a decision: docs/adr first, then this list."""
+    """A new option is a decision: docs/adr first, then this list."""
     assert [option.name for option in OPTIONS] == FROZEN
 
 
@@ -30,21 +30,20 @@ def test_every_option_has_help_and_an_ini_twin(project: Project) -> None:
         assert f"scaling_{name.replace('-', '_')}" in found
 
 
-def header(project: Project, *arguments: str) -> str:
-    return "\n".join(options.read(project.config(*arguments)).header())
+def read(project: Project, *arguments: str) -> Config:
+    return options.read(project.config(*arguments))
 
 
 def test_command_line_over_ini_over_default(project: Project) -> None:
     project.ini(scaling_budget="77", scaling_tolerance="0.1")
-    assert "tolerance 10.0%, profile quick, budget 77 s" in header(project)
-    assert "tolerance 10.0%, profile quick, budget 88 s" in header(project, "--scaling-budget", "88")
+    assert (read(project).budget_s, read(project).tolerance, read(project).profile) == (77, 0.1, "quick")
+    assert read(project, "--scaling-budget", "88").budget_s == 88
+    assert "tolerance 10.0%, profile quick, budget 77 s" in "\n".join(read(project).header())
 
 
-def test_a_profile_brings_its_budget_and_the_users_own_is_kept_to(project: Project) -> None:
-    full = options.read(project.config("--scaling-profile", "full"))
-    assert (full.budget_s, full.min_sessions) == (1800, 4)
-    own = options.read(project.config("--scaling-budget", "60"))
-    assert (own.budget_s, own.min_sessions) == (60, 1)
+def test_a_profile_has_a_budget_that_may_stretch_and_the_users_own_may_not(project: Project) -> None:
+    full, own = read(project, "--scaling-profile", "full"), read(project, "--scaling-budget", "60")
+    assert [(config.budget_s, config.min_sessions) for config in (full, own)] == [(1800, 4), (60, 1)]
 
 
 def test_the_header_shows_effective_settings(project: Project) -> None:
@@ -52,19 +51,18 @@ def test_the_header_shows_effective_settings(project: Project) -> None:
     result.stdout.fnmatch_lines(["scaling: devices cpu:2*, world sizes 1, 2, trainers scratch, data_parallel, ddp,*"])
 
 
-def test_world_sizes_are_powers_of_two_and_all_devices(project: Project) -> None:
-    assert options.read(project.config("--scaling-devices", "cpu:6")).world_sizes == (1, 2, 4, 6)
-    assert options.read(project.config("--scaling-devices", "cpu:1")).world_sizes == (1,)
-
-
-def test_oversubscribed_devices_are_marked(project: Project) -> None:
-    many = len(available_cores()) + 1
-    assert f"devices cpu:{many} (oversubscribed), " in header(project, "--scaling-devices", f"cpu:{many}")
-
-
-def test_repeated_and_comma_separated_values_are_the_same(project: Project) -> None:
-    both = options.read(project.config("--scaling-trainer", "ddp", "--scaling-trainer", "scratch,ddp"))
-    assert both.trainers == ("ddp", "scratch")
+@pytest.mark.parametrize(
+    ("arguments", "field", "value"),
+    [
+        (["--scaling-devices", "cpu:6"], "world_sizes", (1, 2, 4, 6)),
+        (["--scaling-devices", "cpu:1"], "world_sizes", (1,)),
+        (["--scaling-trainer", "ddp", "--scaling-trainer", "scratch,ddp"], "trainers", ("ddp", "scratch")),
+    ],
+)
+def test_values_are_completed_and_counted_once(
+    project: Project, arguments: list[str], field: str, value: object
+) -> None:
+    assert getattr(read(project, *arguments), field) == value
 
 
 @pytest.mark.parametrize(
@@ -106,7 +104,7 @@ def test_repeated_and_comma_separated_values_are_the_same(project: Project) -> N
 )
 def test_a_bad_value_is_refused_with_the_valid_ones(project: Project, arguments: list[str], message: str) -> None:
     with pytest.raises(pytest.UsageError) as caught:
-        options.read(project.config(*arguments))
+        read(project, *arguments)
     assert fnmatch.fnmatchcase(str(caught.value), f"*{message}*"), caught.value
 
 
@@ -117,7 +115,7 @@ def test_a_usage_error_is_exit_status_4(project: Project) -> None:
 
 
 class TestPathsAsValues:
-    """Settings are read and reports are written where the user stands, whatever an option's value is."""
+    """Settings and reports are those of the working directory, whatever an option's value is."""
 
     @pytest.fixture
     def other(self, project: Project) -> Path:
@@ -129,38 +127,40 @@ class TestPathsAsValues:
         project.ini(scaling_budget="77")
         return made
 
-    def test_a_run_never_becomes_another_projects(self, project: Project, other: Path) -> None:
+    def test_a_detached_path_to_another_project_is_refused(self, project: Project, other: Path) -> None:
         value = f"../{other.name}/bin/python"
-        result = project.pytest("-m", "scaling", "--scaling-against", value)
+        result = project.inline("-m", "scaling", "--scaling-against", value)
         assert result.ret == pytest.ExitCode.USAGE_ERROR
         result.stderr.fnmatch_lines([f"ERROR: --scaling-against {value}: *; type --scaling-against={value}"])
         assert not (other / "reports").exists()
 
-    def test_with_an_equals_sign_it_belongs_to_where_the_user_stands(self, project: Project, other: Path) -> None:
-        found = options.read(project.config(f"--scaling-data-root={other}"))
-        assert (found.root, found.report_dir) == (project.path, project.path / "reports")
-        assert (found.budget_s, found.data_root) == (77, other)
-
-    def test_a_folder_of_the_users_own_may_stand_alone(self, project: Project, other: Path) -> None:
+    def test_a_joined_path_and_a_detached_one_of_this_project_are_read(self, project: Project, other: Path) -> None:
         (project.path / "data").mkdir()
-        found = options.read(project.config("--scaling-data-root", "data"))
-        assert (found.root, found.budget_s, found.data_root) == (project.path, 77, project.path / "data")
+        for arguments, folder in (
+            ([f"--scaling-data-root={other}"], other),
+            (["--scaling-data-root", "data"], project.path / "data"),
+        ):
+            config = read(project, *arguments)
+            assert (config.root, config.report_dir) == (project.path, project.path / "reports")
+            assert (config.budget_s, config.data_root) == (77, folder)
 
     @pytest.mark.parametrize(
         ("made", "arguments"),
         [("data/pytest.ini", []), ("tests/pytest.ini", ["tests"]), ("tests/test_it.py", ["tests/test_it.py::test_x"])],
-        ids=["settings of its own", "beside tests with settings of their own", "beside a test"],
+        ids=["with settings", "and tests with settings", "and a test"],
     )
-    def test_unless_it_decides_which_settings_hold(self, project: Project, made: str, arguments: list[str]) -> None:
+    def test_a_detached_path_that_changes_the_settings_is_refused(
+        self, project: Project, made: str, arguments: list[str]
+    ) -> None:
         for folder in ("data", "tests"):
             (project.path / folder).mkdir()
         (project.path / made).write_text("[pytest]\n" if made.endswith(".ini") else "")
         with pytest.raises(pytest.UsageError, match=r"--scaling-data-root data: .*; type --scaling-data-root=data"):
-            options.read(project.config(*arguments, "--scaling-data-root", "data"))
+            read(project, *arguments, "--scaling-data-root", "data")
 
-    def test_a_value_from_the_environment_is_no_exception(
+    def test_a_detached_path_from_the_environment_is_refused(
         self, project: Project, other: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("PYTEST_ADDOPTS", f"--scaling-data-root {other}")
         with pytest.raises(pytest.UsageError, match="; type --scaling-data-root="):
-            options.read(project.config())
+            read(project)

@@ -1,4 +1,4 @@
-"""Whole runs beside a base, against a stored baseline and against floors, and what can be wrong with each."""
+"""Whole runs beside a base, against a stored baseline and against floors, and their errors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class {name}(Scratch):
 
 
 def trainer(name: str, share: float = 0.0) -> str:
-    """A file with a trainer whose steps take so much longer than they need."""
+    """A file with a trainer whose steps take longer by a share."""
     return TRAINER.format(name=name, share=share)
 
 
@@ -73,10 +73,10 @@ def baseline(project: Project) -> Baseline:
 
 
 @pytest.mark.end_to_end
-def test_a_commit_is_measured_beside_an_older_one_and_what_that_lacks_is_an_error(
+def test_a_commit_is_measured_beside_an_older_one_and_missing_trainers_are_errors(
     project: Project, repository: Repository
 ) -> None:
-    """One run: a trainer that became slower, and three that cannot be had at the older commit, each in its own way."""
+    """One run: a trainer that became slower, and three that the older commit does not have, for different reasons."""
     repository.commit(
         {
             "slow.py": trainer("Slow"),
@@ -134,16 +134,21 @@ def test_a_base_that_cannot_serve_ends_pytest_before_anything_is_measured(
     assert not (project.path / "reports").exists()
 
 
-def test_a_baseline_of_another_machine_is_an_error(project: Project, baseline: Baseline) -> None:
+@pytest.mark.parametrize("broken", [True, False])
+def test_a_broken_or_foreign_baseline_is_an_error_before_anything_is_measured(
+    project: Project, baseline: Baseline, broken: bool
+) -> None:
     path = baselines.write(baseline, project.path / "reports")
     foreign = baseline.model_copy(update={"machine_key": "cpu-64xanother-00000000"})
-    path.write_text(foreign.model_dump_json())
-    result = project.inline(*TINY, "--scaling-trainer", "scratch", *ONE_CELL)
+    text = "{" if broken else foreign.model_dump_json()
+    path.write_text(text)
+    result = project.inline(*TINY, "--scaling-trainer", "scratch", "--scaling-accept", *ONE_CELL)
     assert result.ret == 1
     result.assert_outcomes(errors=1, deselected=1)
-    says = f"it is the baseline of machine {foreign.machine_key}, not of {baseline.machine_key}"
-    result.stdout.fnmatch_lines([f"*ERROR: *baseline.json: {says}*"])
+    message = "not a whole JSON file" if broken else f"it is the baseline of machine {foreign.machine_key}, not of "
+    result.stdout.fnmatch_lines([f"*ERROR: *baseline.json: {message}*"])
     assert project.records() == []
+    assert path.read_text() == text
 
 
 @pytest.mark.end_to_end
@@ -174,7 +179,7 @@ def test_a_single_accepted_run_passes_nothing_and_its_commit_is_rebuilt(
 
 
 def test_a_floor_fails_a_cell_without_any_baseline(project: Project) -> None:
-    """Of two cells of the same efficiency the one fails whose floor is above it."""
+    """Of two cells with the same efficiency, the one whose floor is above it fails."""
     assert 0.7 < stand_in.EFFICIENCY < 0.9
     with (project.path / "pyproject.toml").open("a") as file:
         for mode, efficiency in (("strong", 0.9), ("weak", 0.7)):

@@ -25,7 +25,7 @@ from tests.support.project import REPOSITORY, Project
 HERE = f"{trainers_under_test.__file__}:"
 
 
-def look(bench: Bench, name: str, check: str, examples: int = 20) -> Outcome:
+def search(bench: Bench, name: str, check: str, examples: int = 20) -> Outcome:
     return bench.search(HERE + name, check, examples=examples)
 
 
@@ -34,8 +34,8 @@ def test_every_check_has_cases_and_every_case_a_check() -> None:
 
 
 @pytest.mark.parametrize("check", [check for check in CHECKS if check != "refusals"])
-def test_a_strangers_right_trainer_passes(bench: Bench, check: str) -> None:
-    outcome = look(bench, "ByHand", check)
+def test_a_users_right_trainer_passes(bench: Bench, check: str) -> None:
+    outcome = search(bench, "ByHand", check)
     assert not outcome.failure
     assert outcome.examples > 0
 
@@ -59,7 +59,7 @@ def test_a_strangers_right_trainer_passes(bench: Bench, check: str) -> None:
     ],
 )
 def test_a_wrong_trainer_is_found_and_the_cause_named(bench: Bench, name: str, check: str, cause: str) -> None:
-    failure = look(bench, name, check).failure
+    failure = search(bench, name, check).failure
     assert re.search(cause, failure), failure
 
 
@@ -77,21 +77,21 @@ def test_a_failure_is_shrunk_and_can_be_pasted(bench: Bench) -> None:
     assert failure.splitlines()[0] in said
 
 
-def test_of_the_bugs_that_fit_the_smallest_case_only_those_remain_that_fit_larger_ones(bench: Bench) -> None:
-    """One sample on two devices: a mean of means is there the same as an average too many."""
-    failure = look(bench, "MeanOfMeans", "gradient").failure
+def test_only_bugs_that_also_fit_larger_cases_are_named(bench: Bench) -> None:
+    """With one sample on two devices, a mean of means and an additional average are the same."""
+    failure = search(bench, "MeanOfMeans", "gradient").failure
     assert "minibatches of [1]" in failure
     assert re.findall("looks like: (.*?):", failure) == ["mean of the shards' means"]
 
 
-def test_a_failure_that_does_not_come_back_is_one_all_the_same(bench: Bench) -> None:
-    failure = look(bench, "WrongOnce", "gradient").failure
+def test_a_failure_that_does_not_repeat_is_reported(bench: Bench) -> None:
+    failure = search(bench, "WrongOnce", "gradient").failure
     assert "the gradient of" in failure
     assert "not every time: the same case was right when it was put to the trainer again" in failure
 
 
 @pytest.mark.end_to_end
-def test_a_case_again_that_is_right(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_case_that_is_right_is_reported_as_right(capsys: pytest.CaptureFixture[str]) -> None:
     assert again.main(["scratch", "gradient", '{"world_size": 3, "batches": [5]}']) == 0
     assert capsys.readouterr().out == "right\n"
 
@@ -121,21 +121,23 @@ def test_a_case_survives_json() -> None:
 
 def test_a_missing_part_of_the_protocol_is_named(bench: Bench) -> None:
     with pytest.raises(WorkerFailure, match="`processes` is missing"):
-        look(bench, "NoProcesses", "gradient")
-    assert "`replicas` is missing" in look(bench, "NoReplicas", "gradient").failure
+        search(bench, "NoProcesses", "gradient")
+    assert "`replicas` is missing" in search(bench, "NoReplicas", "gradient").failure
 
 
-def test_a_hang_ends_its_check_with_stacks_and_the_next_goes_on(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hang_ends_its_check_with_stacks_and_the_next_check_runs(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("suite.checks.bench.HANG_S", 2.0)
-    failure = look(bench, "Hangs", "gradient").failure
+    failure = search(bench, "Hangs", "gradient").failure
     assert "no answer to 'observe' within 2 s" in failure
     assert "rank 1, stack" in failure
     assert "in step" in failure
-    assert not look(bench, "Same", "gradient", 3).failure
+    assert not search(bench, "Same", "gradient", 3).failure
 
 
 def test_a_killed_rank_is_named(bench: Bench) -> None:
-    assert "rank 1: its process ended with signal 9 (SIGKILL)" in look(bench, "KillsRankOne", "gradient").failure
+    assert "rank 1: its process ended with signal 9 (SIGKILL)" in search(bench, "KillsRankOne", "gradient").failure
 
 
 def test_one_rank_that_raises_is_a_refusal_although_the_others_hang(bench: Bench) -> None:
@@ -160,7 +162,7 @@ def test_one_rank_that_raises_is_a_refusal_although_the_others_hang(bench: Bench
 def test_a_loss_that_cannot_be_called_breaks_the_protocol_and_is_no_refusal(
     bench: Bench, name: str, check: str, says: str
 ) -> None:
-    outcome = look(bench, name, check, 10)
+    outcome = search(bench, name, check, 10)
     assert re.search(says, outcome.failure), outcome
     assert outcome.crashed
 
@@ -168,7 +170,7 @@ def test_a_loss_that_cannot_be_called_breaks_the_protocol_and_is_no_refusal(
 def test_an_exception_of_a_check_itself_is_a_failure_and_no_refusal(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A judge that is told too little of what the ranks saw raises an exception of its own."""
+    """A judge without the ranks' parameters raises an exception of its own."""
     observe = bench._observe
 
     def forget(*arguments: Any) -> tuple[Group, list[dict[str, Any]]]:
@@ -176,13 +178,13 @@ def test_an_exception_of_a_check_itself_is_a_failure_and_no_refusal(
         return group, [{**seen, "parameters": []} for seen in ranks]
 
     monkeypatch.setattr(bench, "_observe", forget)
-    outcome = look(bench, "ByHand", "refusals", 3)
+    outcome = search(bench, "ByHand", "refusals", 3)
     assert "the check could not be applied: rank 0: IndexError" in outcome.failure
     assert outcome.crashed
 
 
-def test_what_a_trainer_says_that_is_not_utf_8_can_be_shown(bench: Bench) -> None:
-    failure = look(bench, "RaisesUnreadably", "gradient").failure
+def test_a_message_that_is_not_utf_8_is_shown(bench: Bench) -> None:
+    failure = search(bench, "RaisesUnreadably", "gradient").failure
     assert r"RuntimeError: caf\udce9" in failure
     assert failure.encode()
 
@@ -215,12 +217,6 @@ def test_the_nightly_profile_is_known_in_any_project_and_has_ten_times_the_examp
     assert 'name="examples" value="250"' in (project.path / "junit.xml").read_text()
 
 
-def test_an_unknown_trainer_is_a_usage_error(project: Project) -> None:
-    result = project.inline("-m", "correctness", "--scaling-trainer", "dpp", package="suite.checks")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--scaling-trainer 'dpp': valid values are single*"])
-
-
 def test_gpus_that_are_not_there_are_one_failing_item(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     result = project.inline("-m", "correctness", "--scaling-devices", "cuda:2", package="suite.checks")
@@ -229,6 +225,6 @@ def test_gpus_that_are_not_there_are_one_failing_item(project: Project, monkeypa
     result.stdout.fnmatch_lines(["CUDA: 0 device(s) found, 2 needed*"])
 
 
-def test_the_controller_stays_free_of_torch() -> None:
+def test_the_controller_does_not_load_torch() -> None:
     code = "import sys; import suite.checks.bench, suite.checks.draw; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=REPOSITORY)

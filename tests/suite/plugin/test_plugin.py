@@ -1,4 +1,4 @@
-"""Whole runs from the outside: items, outcomes, exit status, what is written, and what is left behind."""
+"""Whole runs from the outside: items, outcomes, exit status, files, and processes that are left behind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from xml.etree import ElementTree
 import psutil
 import pytest
 
-from suite.room import devices
 from suite.room.quiet import available_cores
 from suite.run import execute
 from tests.support import trainers_under_test
@@ -26,13 +25,13 @@ needs_two_cores = pytest.mark.skipif(len(available_cores()) < 2, reason="two CPU
 
 
 def workers(project: Project) -> set[int]:
-    """Launchers and workers that a run in this project has left behind."""
-    found = set()
+    """Running launchers and workers of this project."""
+    pids = set()
     for process in psutil.process_iter(["cmdline", "cwd"]):
         line = " ".join(process.info["cmdline"] or ())
         if ("suite.launch" in line or "suite.worker" in line) and process.info["cwd"] == str(project.path):
-            found.add(process.pid)
-    return found
+            pids.add(process.pid)
+    return pids
 
 
 @pytest.mark.end_to_end
@@ -83,8 +82,8 @@ def test_a_first_run(project: Project) -> None:
 
 @pytest.mark.end_to_end
 @needs_two_cores
-def test_what_breaks_is_an_error_and_the_rest_goes_on(project: Project) -> None:
-    """One rank killed, one class without a part: each its own ERROR; the others are measured."""
+def test_a_broken_trainer_is_an_error_and_the_others_are_measured(project: Project) -> None:
+    """One rank is killed and one class lacks a part: each is an ERROR, and the others are measured."""
     trainers = [HERE + "KillsRankOne", HERE + "NoProcesses", "scratch"]
     earlier = project.path / "reports" / "machine" / "runs" / "earlier" / "record.json"
     earlier.parent.mkdir(parents=True)
@@ -141,23 +140,23 @@ def test_an_interrupt_keeps_what_was_measured_and_leaves_nothing(project: Projec
     assert not workers(project)
 
 
-def test_gpu_cells_without_a_gpu_are_one_failing_item(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-m", "gpu"], "CUDA: 0 device(s) found, 1 needed; check the driver"),
+        (["-m", "gpu", "--scaling-devices", "cuda:1"], "CUDA: 0 device(s) found, 1 needed; check the driver"),
+        (["-m", "scaling", "--scaling-devices", "cuda"], "CUDA: 0 device(s) found, 1 needed; check the driver"),
+        ([*TINY, "--scaling-require-devices", "3"], "CPU: 2 device(s) found, 3 needed; lower"),
+    ],
+)
+def test_missing_devices_are_one_failing_item(
+    project: Project, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    for marker, arguments in (
-        ("gpu", []),
-        ("gpu", ["--scaling-devices", "cuda:1"]),
-        ("scaling", ["--scaling-devices", "cuda"]),
-    ):
-        result = project.inline("-m", marker, *arguments)
-        result.assert_outcomes(failed=1, deselected=result.parseoutcomes().get("deselected", 0))
-        assert result.ret == 1
-        result.stdout.fnmatch_lines(["*CUDA: 0 device(s) found, 1 needed; check the driver*"])
-
-
-def test_too_few_devices_are_one_failing_item(project: Project) -> None:
-    result = project.inline(*TINY, "--scaling-require-devices", "3")
-    result.assert_outcomes(failed=1, deselected=12)
-    result.stdout.fnmatch_lines(["*CPU: 2 device(s) found, 3 needed*"])
+    result = project.inline(*arguments)
+    result.assert_outcomes(failed=1, deselected=result.parseoutcomes().get("deselected", 0))
+    assert result.ret == 1
+    result.stdout.fnmatch_lines([f"*{message}*"])
 
 
 def test_nothing_is_timed_under_xdist(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,21 +165,6 @@ def test_nothing_is_timed_under_xdist(project: Project, monkeypatch: pytest.Monk
     result = project.inline(*TINY, "-p", "fake_xdist")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*not timed under xdist*"])
-
-
-def test_a_broken_baseline_is_an_error_before_anything_is_measured(project: Project) -> None:
-    from suite.run import machine
-
-    key = machine.describe(devices.parse("cpu:1")).key
-    path = project.path / "reports" / key / "baseline.json"
-    path.parent.mkdir(parents=True)
-    path.write_text("{")
-    one_cell = ["--scaling-trainer", "single", "--scaling-world-sizes", "1", "--scaling-mode", "strong"]
-    result = project.inline(*TINY, *one_cell, "--scaling-accept", "--scaling-budget", "1")
-    assert result.ret == 1
-    result.assert_outcomes(errors=1, deselected=1)
-    result.stdout.fnmatch_lines(["*baseline.json: not a whole JSON file*"])
-    assert path.read_text() == "{"
 
 
 def test_one_pytest_item_a_cell(project: Project) -> None:
@@ -199,9 +183,8 @@ def test_help_and_collecting_load_no_torch(project: Project, arguments: list[str
 
 def test_the_entry_point_has_the_name_the_conftest_asks_for() -> None:
     """So that pytest sees one plugin where the distribution is installed in a clone."""
-    pyproject = (REPOSITORY / "pyproject.toml").read_text()
-    assert '"suite.plugin" = "suite.plugin"' in pyproject
-    assert 'pytest_plugins = ["suite.plugin"' in Path(REPOSITORY / "conftest.py").read_text()
+    assert '"suite.plugin" = "suite.plugin"' in (REPOSITORY / "pyproject.toml").read_text()
+    assert 'pytest_plugins = ["suite.plugin"' in (REPOSITORY / "conftest.py").read_text()
 
 
 def test_two_runs_of_one_second_do_not_share_a_folder(tmp_path: Path) -> None:
