@@ -15,7 +15,6 @@ error. `suite.verdict.floor` judges.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -24,7 +23,8 @@ from pydantic import Field, ValidationError
 
 from reference.trainers import TRAINERS
 from suite.plan.cells import Cell
-from suite.room.part import Part
+from suite.plan.workloads import section
+from suite.room.part import Part, problem
 
 _HEADING = "[[tool.scaling.floors]]"
 
@@ -67,9 +67,7 @@ def available(pyproject: Path, workloads: Collection[str]) -> tuple[Floor, ...]:
     Raises:
         ValueError: not a list of tables, or an entry with a wrong key or value; the message has its number.
     """
-    if not pyproject.is_file():
-        return ()
-    given = tomllib.loads(pyproject.read_text(encoding="utf-8")).get("tool", {}).get("scaling", {}).get("floors", [])
+    given = section(pyproject, "floors") or []
     if not isinstance(given, list) or not all(isinstance(fields, dict) for fields in given):
         raise ValueError(f"floors in {pyproject.name}: each is a table of its own: write {_HEADING} above it")
     return tuple(_read(number, fields, pyproject.name, workloads) for number, fields in enumerate(given, 1))
@@ -82,8 +80,7 @@ def _read(number: int, fields: dict[str, Any], file: str, workloads: Collection[
     try:
         floor = Floor.model_validate({**fields, "entry": number})
     except ValidationError as error:
-        first = error.errors()[0]
-        raise ValueError(f"{where}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise ValueError(f"{where}: {problem(error)}") from error
     if floor.workload is not None and floor.workload not in workloads:
         raise ValueError(f"{where}: workload {floor.workload!r}: valid values are {', '.join(workloads)}")
     if floor.trainer is not None and ":" not in floor.trainer and floor.trainer not in TRAINERS:

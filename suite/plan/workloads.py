@@ -11,12 +11,12 @@ import json
 import math
 import tomllib
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
 from reference.schedule import scale
-from suite.room.part import Part
+from suite.room.part import Part, problem
 from suite.verdict.accuracy import MARGIN, SEED_PAIRS
 
 
@@ -177,23 +177,25 @@ def published(workload: Workload, mode: str, world_size: int) -> Published | Non
     return None
 
 
+def section(pyproject: Path, name: str) -> Any:
+    """Return `tool.scaling.<name>` of a pyproject.toml; None where either does not exist."""
+    if not pyproject.is_file():
+        return None
+    return tomllib.loads(pyproject.read_text(encoding="utf-8")).get("tool", {}).get("scaling", {}).get(name)
+
+
 def available(pyproject: Path) -> dict[str, Workload]:
     """Return the built-in workloads and those of `[tool.scaling.workloads.NAME]` in a pyproject.toml, if it exists.
 
     Raises:
         ValueError: a workload of the user's own has a wrong field, or the name of a built-in one.
     """
-    if not pyproject.is_file():
-        return dict(BUILT_IN)
-    own = tomllib.loads(pyproject.read_text(encoding="utf-8")).get("tool", {}).get("scaling", {}).get("workloads", {})
-    found = dict(BUILT_IN)
-    for name, fields in own.items():
+    workloads = dict(BUILT_IN)
+    for name, fields in (section(pyproject, "workloads") or {}).items():
         if name in BUILT_IN:
             raise ValueError(f"workload {name!r} in {pyproject.name} has the name of a built-in one; rename it")
         try:
-            found[name] = Workload.model_validate({**fields, "name": name})
+            workloads[name] = Workload.model_validate({**fields, "name": name})
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise ValueError(f"workload {name!r} in {pyproject.name}: {where}: {first['msg']}") from error
-    return found
+            raise ValueError(f"workload {name!r} in {pyproject.name}: {problem(error)}") from error
+    return workloads

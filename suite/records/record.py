@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_va
 from suite.plan.cells import Side
 from suite.plan.workloads import Workload
 from suite.room.conditions import Conditions
-from suite.room.part import Part
+from suite.room.part import Part, problem
 from suite.verdict import Outcome
 from suite.verdict.diagnose import Point
 from suite.verdict.metrics import Interval
@@ -315,8 +315,7 @@ def read_model(path: Path, model: type[Model]) -> Model:
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise RecordError(f"{path}: {'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']}") from error
+        raise RecordError(f"{path}: {problem(error)}") from error
 
 
 def _whole(digits: str) -> int:

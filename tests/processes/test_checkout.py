@@ -6,9 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
-import textwrap
 import threading
 import time
 from pathlib import Path
@@ -199,38 +197,6 @@ class TestFailures:
         with Checkout(clone, commit) as checkout:
             assert (checkout.folder / "src/pkg/train.py").read_text() == "version = 1\n"
 
-    def test_a_damaged_repository(self, repository: Repository, temporary: Path) -> None:
-        name = repository.git("rev-parse", "v1.0:bench/old.py")
-        (repository.path / ".git" / "objects" / name[:2] / name[2:]).unlink()
-        match = r"of bench/old\.py .*; check free space .* and the repository \(git fsck\)"
-        with pytest.raises(CheckoutError, match=match), Checkout(repository.path, tag(repository)):
-            pass
-        assert list(temporary.iterdir()) == []
-
-    def test_a_full_disk(self, repository: Repository, temporary: Path) -> None:
-        """In a file system of 256 KiB that only the test's own process sees."""
-        commit = repository.commit({"large.bin": os.urandom(10**6).hex()})
-        code = f"""
-            import tempfile
-            from pathlib import Path
-            from suite.base.checkout import Checkout, CheckoutError
-            tempfile.tempdir = {str(temporary)!r}
-            try:
-                with Checkout(Path({str(repository.path)!r}), {commit!r}): pass
-            except CheckoutError as error:
-                print(error, list(Path(tempfile.tempdir).iterdir()))
-        """
-        script = f'mount -t tmpfs -o size=256k none "{temporary}" && exec "$0" -c "$1"'
-        command = ["unshare", "--map-root-user", "--mount", "sh", "-c", script, sys.executable, textwrap.dedent(code)]
-        try:
-            done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
-        except FileNotFoundError:
-            pytest.skip("needs unshare")
-        if done.returncode != 0 and ("unshare" in done.stderr or "mount" in done.stderr):
-            pytest.skip(f"needs a mount of its own: {done.stderr.strip()}")
-        assert ", which has 0.0 MB left (git read-tree: " in done.stdout, done
-        assert done.stdout.endswith("check free space (TMPDIR names another place) and the repository (git fsck) []\n")
-
     def test_no_room_for_a_folder_at_all(self, repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
         match = r"cannot be checked out in /nowhere \(.*No such file or directory.*\); check free space \(TMPDIR names"
@@ -267,11 +233,6 @@ class TestFailures:
         finally:
             finger.join()
             signal.signal(signal.SIGINT, before)
-
-    def test_there_is_no_folder_outside_of_the_context(self, repository: Repository) -> None:
-        checkout = Checkout(repository.path, tag(repository))
-        with pytest.raises(RuntimeError, match="has its folder inside its with block only"):
-            checkout.folder  # noqa: B018
 
 
 class TestPlaces:

@@ -179,7 +179,6 @@ def test_cells_of_one_run_alone_are_named() -> None:
     second = records.make(cells=records.matrix(modes=("strong",), world_sizes=(2, 4)))
     found = compare(first, second, Known())
     assert [pair.name for pair in found.pairs] == ["ddp lenet strong 2"]
-    assert (found.only_first, found.only_second) == (("ddp lenet strong 1",), ("ddp lenet strong 4",))
     text = render.terminal(found, 160, color=False)
     assert "Only in the first run: ddp lenet strong 1." in text
     assert "Only in the second run: ddp lenet strong 4." in text
@@ -230,14 +229,6 @@ def test_causes_that_one_run_could_not_tell_apart_are_added_up_in_the_other() ->
     assert added.grew_s == pytest.approx(0.003)
 
 
-def test_causes_that_are_merged_through_a_third_become_one_part() -> None:
-    first, second = records.waterfall(), records.waterfall()
-    first["bars"] = [{"causes": list(c), "step_s": records.interval(0.001)} for c in ("ab", "cd")]
-    second["bars"] = [{"causes": list(c), "step_s": records.interval(0.001)} for c in ("a", "bc", "d")]
-    parts = pair(with_waterfall(first), with_waterfall(second)).parts
-    assert [part.name for part in parts] == ["ideal", "a + b + c + d", "measured"]
-
-
 def test_a_step_without_a_waterfall_in_both_runs_has_no_parts() -> None:
     assert pair(run_of(), with_waterfall(records.waterfall())).parts == ()
     base = records.waterfall("base")
@@ -249,19 +240,11 @@ def test_all_three_forms_say_the_same() -> None:
     second = with_waterfall(records.waterfall(exchange=0.0112), 13.0)
     found = compare(with_waterfall(records.waterfall(), 10.0), second, known)
     for text in (render.terminal(found, 160, color=False), render.to_markdown(found), render.to_html(found)):
-        assert "1.300 [" in text
-        assert "slower" in text
-        assert "exchange takes 5.6 " in text.replace("\\", "")
-        assert "+5.60" in text
-        assert ACCEPTED.capitalize() in text
+        for words in ("1.300 [", "slower", "exchange takes 5.6 ", "+5.60", ACCEPTED.capitalize()):
+            assert words in text.replace("\\", "")
         assert "of twenty cells that did not change, one looks changed" in text
-
-
-def test_colours_add_nothing_to_the_words() -> None:
-    found = compare(run_of(10.0), run_of(13.0), Known(accepted(9.8, 10.0, 10.1, 10.3)))
+        assert "\x1b[" not in text
     assert "\x1b[" in render.terminal(found, 160, color=True)
-    assert "\x1b[" not in render.terminal(found, 160, color=False)
-    assert render.EACH_FOR_ITSELF in render.remarks(found)
     assert render.EACH_FOR_ITSELF not in render.remarks(compare(run_of(), run_of(), Known())), "without intervals"
 
 
