@@ -55,7 +55,7 @@ class Workload(Part):
             "synthetic", "digits", or a factory returning ((train_X, train_y), (test_X, test_y)).
         batch: samples a step at world size 1.
         lr: learning rate at world size 1; weak scaling changes it by `lr_rule`.
-        epochs: of the full training run this workload stands for.
+        epochs: of the full training run.
         init: a name from `reference.models.init.INITS`.
         loader: "resident" (whole set on the device, batches by index) or "book" (per-sample transforms, worker
             processes).

@@ -146,13 +146,13 @@ def _name(cell: CellRecord) -> str:
 
 
 def _differences(first: Record, second: Record) -> list[Difference]:
-    found = differences(first.machine.model_dump(), second.machine.model_dump(), prefix="machine ")
-    found += differences(_code(first), _code(second))
+    changed = differences(first.machine.model_dump(), second.machine.model_dump(), prefix="machine ")
+    changed += differences(_code(first), _code(second))
     for name in ("tolerance", "against", "settings"):
-        found += differences({name: getattr(first, name)}, {name: getattr(second, name)})
+        changed += differences({name: getattr(first, name)}, {name: getattr(second, name)})
     for prefix, field in (("definition of workload ", "workload_hashes"), ("dataset of ", "datasets")):
-        found += differences(getattr(first, field), getattr(second, field), common=True, prefix=prefix)
-    return found
+        changed += differences(getattr(first, field), getattr(second, field), common=True, prefix=prefix)
+    return changed
 
 
 def _code(record: Record) -> dict[str, str]:
@@ -189,8 +189,8 @@ def _ratio(
         own, pin = baselines.measured(second, b), baselines.measured(first, a)
         accepted = [] if known.baseline is None else known.baseline.comparable(second, b)
         for spread, basis in ((None, ACCEPTED), (_run_spread(second, b, known.calibration), CALIBRATED)):
-            found = difference(own, accepted, spread, pin) if accepted else difference(own, [pin], spread)
-            ratio = interval(found.ratio)
+            distance = difference(own, accepted, spread, pin) if accepted else difference(own, [pin], spread)
+            ratio = interval(distance.ratio)
             if ratio.low is not None:
                 return ratio, basis
     except (ArithmeticError, ValueError):  # a record may hold any finite numbers
@@ -203,8 +203,8 @@ def _run_spread(cell: CellRecord, record: Record, calibration: Calibration | Non
     if calibration is None or calibration.host != record.machine.host:
         return None
     workload_hash = record.workload_hashes[cell.workload]
-    found = calibration.spread(cell.trainer, workload_hash, cell.mode, cell.world_size)
-    return None if found is None else found.spread.of_runs
+    known = calibration.spread(cell.trainer, workload_hash, cell.mode, cell.world_size)
+    return None if known is None else known.spread.of_runs
 
 
 def _parts(first: CellRecord, second: CellRecord) -> tuple[Part, ...]:

@@ -135,7 +135,7 @@ class Frequency:
 
 
 def between(before: Reading, after: Reading) -> Conditions:
-    """Return the conditions between two readings; `foreign` is None when one of ours, whose use is lost, has ended."""
+    """Return the conditions between two readings; `foreign` is None when one of ours has ended: its use is not known."""
     elapsed_s = max(after.at_s - before.at_s, TICK_S)  # nothing is counted in less than a tick
     spent = [after.own_s[pid] - used for pid, used in before.own_s.items() if pid in after.own_s]
     resolution = resolution_s(sum(used > 0 for used in spent)) / elapsed_s
@@ -159,12 +159,12 @@ def between(before: Reading, after: Reading) -> Conditions:
 
 def family(roots: Iterable[int] | None = None) -> set[psutil.Process]:
     """Return these processes (by default this one) and their descendants, as far as they live."""
-    found: set[psutil.Process] = set()
+    processes: set[psutil.Process] = set()
     for pid in [os.getpid()] if roots is None else roots:
         with contextlib.suppress(psutil.Error):
             root = psutil.Process(pid)
-            found |= {root, *root.children(recursive=True)}
-    return found
+            processes |= {root, *root.children(recursive=True)}
+    return processes
 
 
 def _pids(readings: Sequence[GpuReading]) -> frozenset[int]:

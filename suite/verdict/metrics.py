@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-MOST_OBSERVATIONS = 1000  # sessions or seed pairs; nobody is advised to measure more
+MOST_OBSERVATIONS = 1000  # sessions or seed pairs; more are never advised
 
 
 @dataclass(frozen=True)
