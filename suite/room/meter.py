@@ -135,7 +135,7 @@ class Frequency:
 
 
 def between(before: Reading, after: Reading) -> Conditions:
-    """Return the conditions between two readings; `foreign` is None when one of ours has ended: its use is not known."""
+    """Return the conditions between two readings; `foreign` is None when one of ours ended, whose use is lost."""
     elapsed_s = max(after.at_s - before.at_s, TICK_S)  # nothing is counted in less than a tick
     spent = [after.own_s[pid] - used for pid, used in before.own_s.items() if pid in after.own_s]
     resolution = resolution_s(sum(used > 0 for used in spent)) / elapsed_s
