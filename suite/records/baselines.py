@@ -41,6 +41,11 @@ class Identity(NamedTuple):
         mode, workload = measured_mode(cell.mode, cell.world_size), cell.workload
         return cls(cell.trainer, mode, cell.world_size, record.workload_hashes[workload], record.datasets.get(workload))
 
+    @property
+    def definition(self) -> str:
+        """What tells it from another cell of the same name."""
+        return f"{self.workload_hash} on {self.dataset or 'no dataset'}"
+
 
 class AcceptedCell(Part):
     """One run's time for one cell.

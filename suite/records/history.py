@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -52,6 +52,7 @@ class PastRun:
         outcomes: how many cells came to what.
         accepted: whether the baseline has it.
         pages: those of `PAGES` that its folder has.
+        cells: those that have a series.
     """
 
     folder: str
@@ -63,6 +64,7 @@ class PastRun:
     interrupted: bool
     accepted: bool
     pages: tuple[str, ...]
+    cells: dict[Identity, CellRecord]
 
     @property
     def surroundings(self) -> dict[str, str]:
@@ -150,52 +152,27 @@ class History:
 def read(folder: Path) -> History:
     """Return the history of a machine from its folder, which is named by the machine's key; an empty one without it."""
     folder = folder.resolve()
-    paths = sorted(folder.glob("runs/*/record.json"), key=lambda path: path.parent.name, reverse=True)
-    baseline, problem = _baseline(folder)
-    reader = _Reader(folder.name, baseline)
-    for path in paths[:MAX_RUNS]:
-        reader.add(path)
-    return reader.history(older=len(paths[MAX_RUNS:]), baseline_problem=problem)
-
-
-def _baseline(folder: Path) -> tuple[Baseline, str]:
+    key = folder.name
     try:
-        return baselines.read(folder.parent, folder.name), ""
+        baseline, problem = baselines.read(folder.parent, key), ""
     except RecordError as error:
-        return Baseline(machine_key=folder.name), _without_path(error, baselines.path_for(folder.parent, folder.name))
-
-
-class _Reader:
-    """Reduces records one by one, newest first, so that only one of them is in memory."""
-
-    def __init__(self, machine_key: str, baseline: Baseline) -> None:
-        self._key, self._baseline = machine_key, baseline
-        self._accepted_runs = {run.run_id for run in baseline.runs}
-        self._runs: list[PastRun] = []
-        self._points: dict[Identity, list[Point]] = {}  # `run` counts from the newest until all are there
-        self._names: dict[Identity, str] = {}
-        self._left_out = 0
-        self._skipped: list[Skipped] = []
-
-    def add(self, path: Path) -> None:
-        """Add a record, or note why it is skipped."""
+        baseline, problem = Baseline(machine_key=key), _without_path(error, baselines.path_for(folder.parent, key))
+    paths = sorted(folder.glob("runs/*/record.json"), key=lambda path: path.parent.name, reverse=True)
+    accepted = {run.run_id for run in baseline.runs}
+    runs, skipped, left_out = list[PastRun](), list[Skipped](), 0
+    names: dict[Identity, str] = {}  # of the cells that have a series
+    for path in paths[:MAX_RUNS]:
         try:
-            record = read_model(path, Digest)
+            record = _digest(path, key)
         except RecordError as error:
-            self._skipped.append(Skipped(path.parent.name, _without_path(error, path)))
-            return
-        if record.machine.key != self._key:
-            reason = f"measured on machine {record.machine.key}, not on {self._key}"
-            self._skipped.append(Skipped(path.parent.name, reason))
-            return
-        timed: dict[Identity, CellRecord] = {}
-        for cell in record.cells:
-            if _timed(cell, record):
-                timed.setdefault(Identity.of(cell, record), cell)  # on one device strong and weak are one arm
+            skipped.append(Skipped(path.parent.name, _without_path(error, path)))
+            continue
+        timed = _timed(record)
         for identity, cell in timed.items():
-            self._add_cell(identity, cell, record.run_id)
-        self._left_out = max(self._left_out, len(timed.keys() - self._points.keys()))
-        self._runs.append(
+            if len(names) < MAX_CELLS:
+                names.setdefault(identity, _name(cell))
+        left_out = max(left_out, len(timed.keys() - names.keys()))
+        runs.append(
             PastRun(
                 folder=path.parent.name,
                 run_id=record.run_id,
@@ -204,73 +181,75 @@ class _Reader:
                 environment=record.environment,
                 outcomes=dict(Counter(cell.outcome.value for cell in record.cells)),
                 interrupted=record.interrupted,
-                accepted=record.run_id in self._accepted_runs,
+                accepted=record.run_id in accepted,
                 pages=tuple(page for page in PAGES if (path.parent / page).is_file()),
+                cells={identity: cell for identity, cell in timed.items() if identity in names},
             )
         )
+    runs.sort(key=lambda run: (run.started_utc, run.folder))
+    same_name = Counter(names.values())
+    return History(
+        machine_key=key,
+        runs=tuple(runs),
+        cells=tuple(
+            _series(identity, name if same_name[name] == 1 else f"{name} ({identity.definition})", runs, baseline)
+            for identity, name in names.items()
+        ),
+        skipped=tuple(skipped),
+        older=len(paths[MAX_RUNS:]),
+        left_out=left_out,
+        baseline_problem=problem,
+    )
 
-    def _add_cell(self, identity: Identity, cell: CellRecord, run_id: str) -> None:
-        if cell.sec_per_epoch is None or (identity not in self._points and len(self._points) == MAX_CELLS):
-            return
-        self._names.setdefault(identity, _name(cell))
-        holding = [run for run in self._baseline.runs if run.find(identity) is not None]
-        self._points.setdefault(identity, []).append(
-            Point(
-                run=len(self._runs),
-                outcome=cell.outcome.value,
-                sec_per_epoch=cell.sec_per_epoch,
-                efficiency=cell.efficiency,
-                accuracy=cell.accuracy,
-                accepted=any(run.run_id == run_id for run in holding),
-                pinned=run_id == next((run.run_id for run in holding if run.rebuildable), None),
-            )
+
+def _digest(path: Path, machine_key: str) -> Digest:
+    record = read_model(path, Digest)
+    if record.machine.key != machine_key:
+        raise RecordError(f"measured on machine {record.machine.key}, not on {machine_key}")
+    return record
+
+
+def _timed(record: Record) -> dict[Identity, CellRecord]:
+    """Return the cells with a time above 0, on workloads that the record defines."""
+    timed: dict[Identity, CellRecord] = {}
+    for cell in record.cells:
+        time = cell.sec_per_epoch
+        if time is not None and time.estimate > 0 and cell.workload in record.workload_hashes:
+            timed.setdefault(Identity.of(cell, record), cell)  # on one device strong and weak are one arm
+    return timed
+
+
+def _series(identity: Identity, name: str, runs: Sequence[PastRun], baseline: Baseline) -> Series:
+    holding = [run for run in baseline.runs if run.find(identity) is not None]
+    accepted = {run.run_id for run in holding}
+    pin = next((run.run_id for run in holding if run.rebuildable), None)
+    points = [
+        Point(
+            run=number,
+            outcome=cell.outcome.value,
+            sec_per_epoch=cell.sec_per_epoch,
+            efficiency=cell.efficiency,
+            accuracy=cell.accuracy,
+            accepted=run.run_id in accepted,
+            pinned=run.run_id == pin,
         )
-
-    def history(self, *, older: int, baseline_problem: str) -> History:
-        """Return all that was added, in the order it was measured."""
-        by_time = sorted(range(len(self._runs)), key=lambda n: (self._runs[n].started_utc, self._runs[n].folder))
-        place = {number: index for index, number in enumerate(by_time)}
-        runs = tuple(self._runs[number] for number in by_time)
-        same_name = Counter(self._names.values())
-        cells = []
-        for identity, points in self._points.items():
-            name = self._names[identity]
-            if same_name[name] > 1:
-                name = f"{name} ({identity.workload_hash} on {identity.dataset or 'no dataset'})"
-            ordered = sorted((replace(point, run=place[point.run]) for point in points), key=lambda point: point.run)
-            cells.append(_series(name, ordered, runs))
-        return History(
-            machine_key=self._key,
-            runs=runs,
-            cells=tuple(cells),
-            skipped=tuple(self._skipped),
-            older=older,
-            left_out=self._left_out,
-            baseline_problem=baseline_problem,
-        )
-
-
-def _series(name: str, points: Sequence[Point], runs: Sequence[PastRun]) -> Series:
+        for number, run in enumerate(runs)
+        if (cell := run.cells.get(identity)) is not None and cell.sec_per_epoch is not None
+    ]
     of_points = [runs[point.run] for point in points]
     events = dict(_events(of_points))  # by the point's index
     logs = [math.log(point.sec_per_epoch.estimate) for point in points]
-    marks = []
-    for change in changes.find(logs, [run.machine.host for run in of_points]):
-        near = [at for at in events if abs(at - change.at) <= NEAR]
-        marks.append(
-            Mark(
-                run=points[change.at].run,
-                before=points[change.at - 1].run,
-                log_shift=change.log_shift,
-                near=tuple(Event(points[at].run, events[at]) for at in near),
-            )
+    marks = [
+        Mark(
+            run=points[change.at].run,
+            before=points[change.at - 1].run,
+            log_shift=change.log_shift,
+            near=tuple(Event(points[at].run, events[at]) for at in events if abs(at - change.at) <= NEAR),
         )
-    return Series(
-        name=name,
-        points=tuple(points),
-        events=tuple(Event(points[at].run, text) for at, text in events.items()),
-        marks=tuple(marks),
-    )
+        for change in changes.find(logs, [run.machine.host for run in of_points])
+    ]
+    shown = tuple(Event(points[at].run, text) for at, text in events.items())
+    return Series(name, tuple(points), shown, tuple(marks))
 
 
 def _events(runs: Sequence[PastRun]) -> Iterable[tuple[int, str]]:
@@ -286,12 +265,6 @@ def _events(runs: Sequence[PastRun]) -> Iterable[tuple[int, str]]:
         if texts:
             yield index, ", ".join(texts)
         latest[host] = run
-
-
-def _timed(cell: CellRecord, record: Record) -> bool:
-    """Return whether it has a time above 0, on a workload that its record defines."""
-    time = cell.sec_per_epoch
-    return time is not None and time.estimate > 0 and cell.workload in record.workload_hashes
 
 
 def _name(cell: CellRecord) -> str:
