@@ -106,7 +106,7 @@ class TestCheckout:
             assert (checkout.folder / "bench/old.py").is_file()
         assert not (other.path / ".git" / "index").exists()
 
-    def test_a_linked_worktree_serves_as_well(self, repository: Repository, tmp_path: Path) -> None:
+    def test_a_linked_worktree_is_a_repository(self, repository: Repository, tmp_path: Path) -> None:
         repository.git("worktree", "add", "--quiet", str(tmp_path / "linked"))
         with Checkout(tmp_path / "linked", tag(repository)) as checkout:
             assert checkout.toplevel == (tmp_path / "linked").resolve()
@@ -124,7 +124,7 @@ class TestCheckout:
             log = subprocess.run(["git", "log", "--format=%H"], cwd=checkout.folder, capture_output=True, text=True)
             assert log.stdout.split() == [tag(repository, "HEAD")], log.stderr
 
-    def test_large_files_stay_pointers_and_are_named(self, repository: Repository) -> None:
+    def test_files_in_lfs_stay_pointers_and_are_named(self, repository: Repository) -> None:
         attributes = "*.npz filter=lfs diff=lfs merge=lfs -text\n"
         commit = repository.commit(
             {".gitattributes": attributes, "a.npz": "version https://git-lfs.github.com/spec/v1\n"}
@@ -132,7 +132,7 @@ class TestCheckout:
         with Checkout(repository.path, commit) as checkout:
             assert checkout.notes == ("1 file(s) in Git LFS stay pointers there, such as project/a.npz",)
 
-    def test_submodules_come_along_where_their_commit_is_there(self, repository: Repository, tmp_path: Path) -> None:
+    def test_submodules_are_filled_where_their_commit_exists(self, repository: Repository, tmp_path: Path) -> None:
         library = Repository(tmp_path / "library")
         library.commit({"library.py": "x = 1\n"})
         repository.git("submodule", "--quiet", "add", str(library.path), "third/library")
@@ -170,13 +170,13 @@ class TestFailures:
         with pytest.raises(CheckoutError, match=r"base v1: .* is not inside the working tree of a git repository"):
             Checkout(tmp_path, "0" * 40, "v1")
 
-    def test_a_commit_that_is_not_there(self, repository: Repository, temporary: Path) -> None:
+    def test_a_missing_commit_is_an_error(self, repository: Repository, temporary: Path) -> None:
         match = r"base v9: its commit 000000000000 cannot be checked out in .* \(git read-tree: fatal: .*\); check free"
         with pytest.raises(CheckoutError, match=match), Checkout(repository.path, "0" * 40, "v9"):
             pass
         assert list(temporary.iterdir()) == []
 
-    def test_a_commit_that_a_shallow_clone_has_not(
+    def test_a_commit_that_a_shallow_clone_lacks_is_an_error(
         self, repository: Repository, tmp_path: Path, temporary: Path
     ) -> None:
         repository.git("clone", "--quiet", "--depth=1", f"file://{repository.path}", str(tmp_path / "clone"))
@@ -185,7 +185,9 @@ class TestFailures:
             pass
         assert list(temporary.iterdir()) == []
 
-    def test_files_that_a_partial_clone_has_not_and_the_remedy(self, repository: Repository, tmp_path: Path) -> None:
+    def test_files_that_a_partial_clone_lacks_are_an_error_with_a_remedy(
+        self, repository: Repository, tmp_path: Path
+    ) -> None:
         repository.git("config", "uploadpack.allowFilter", "true")
         clone = tmp_path / "clone"
         repository.git("clone", "--quiet", "--filter=blob:none", f"file://{repository.path}", str(clone))
@@ -197,7 +199,9 @@ class TestFailures:
         with Checkout(clone, commit) as checkout:
             assert (checkout.folder / "src/pkg/train.py").read_text() == "version = 1\n"
 
-    def test_no_room_for_a_folder_at_all(self, repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_missing_temporary_folder_is_an_error(
+        self, repository: Repository, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
         match = r"cannot be checked out in /nowhere \(.*No such file or directory.*\); check free space \(TMPDIR names"
         with pytest.raises(CheckoutError, match=match), Checkout(repository.path, tag(repository)):
@@ -238,7 +242,7 @@ class TestFailures:
 class TestPlaces:
     """Where the base's workers find what the candidate's find in the working tree."""
 
-    def test_paths_keep_their_order(self, repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_import_paths_keep_their_order(self, repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
         (repository.path / ".venv/lib/site-packages").mkdir(parents=True)
         monkeypatch.chdir(repository.path / "bench")
         search = [
@@ -261,7 +265,7 @@ class TestPlaces:
             found = checkout.paths([tmp_path, tmp_path / "link"], [str(tmp_path / "link/src")])
             assert found == [tmp_path, top, top / "src"], "a folder outside of the repository serves both sides"
 
-    def test_python_path(self, repository: Repository) -> None:
+    def test_entries_of_python_path_move_to_the_checkout(self, repository: Repository) -> None:
         inherited = os.pathsep.join([f"{repository.path}/src", "", "/opt/lib"])
         with Checkout(repository.path, tag(repository)) as checkout:
             assert checkout.python_path(inherited) == f"{checkout.folder}/src{os.pathsep}/opt/lib"

@@ -63,7 +63,7 @@ def test_a_command_that_takes_too_long_is_ended(repository: Repository) -> None:
         git(repository.path, "hash-object", "--stdin", timeout_s=1e-6)
 
 
-def test_a_shallow_clone_is_told_from_a_whole_one(repository: Repository, tmp_path: Path) -> None:
+def test_a_shallow_clone_is_recognised(repository: Repository, tmp_path: Path) -> None:
     repository.commit()
     repository.git("clone", "--quiet", "--depth=1", f"file://{repository.path}", str(tmp_path / "clone"))
     assert is_shallow(tmp_path / "clone")

@@ -20,7 +20,7 @@ def test_efficiency_needs_one_device_and_speedup_the_plain_trainer() -> None:
     assert cells.yardsticks([STRONG2, WEAK2], speedup=False) == [(Arm("candidate", "ddp", "lenet", "strong", 1),)]
 
 
-def test_every_candidate_has_its_bases_beside_it() -> None:
+def test_every_candidate_is_next_to_its_bases() -> None:
     units = cells.units([STRONG1, WEAK1, STRONG2], {"base": "scratch", "pinned": None})
     assert units == [
         tuple(

@@ -169,7 +169,7 @@ def test_a_rule_that_spends_its_error_at_every_look_is_caught() -> None:
     assert exceeds(rate(greedy, Outcome.PASS, 0.8 / 1.05, 0.033, 20), TRIALS, ALPHA_PASS)
 
 
-def test_what_is_clearly_above_or_below_is_found() -> None:
+def test_clear_efficiencies_are_decided() -> None:
     assert rate(ours, Outcome.PASS, 0.85, 0.02, 6) >= 0.95 * TRIALS
     assert rate(ours, Outcome.FAIL, 0.7, 0.02, 6) >= 0.95 * TRIALS
 
@@ -216,7 +216,7 @@ def test_noise_is_inconclusive_and_says_what_would_help(noise: float, advice: st
     assert re.search(advice, found.reason)
 
 
-def test_a_look_that_was_not_planned_decides_nothing() -> None:
+def test_an_unplanned_look_decides_nothing() -> None:
     assert spending(5, 4) == 0
     for noise in (0.0, 0.001):
         logs = [math.log(0.1) + noise * number for number in range(5)]

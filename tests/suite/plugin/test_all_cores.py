@@ -27,7 +27,7 @@ def test_all_tests_are_spread() -> None:
     assert spread() in range(1, conftest.MOST_PROCESSES + 1)
 
 
-def test_a_process_of_xdists_starts_none_of_its_own() -> None:
+def test_a_process_of_xdist_starts_no_further_ones() -> None:
     assert spread(worker=True) is None
 
 
@@ -43,9 +43,9 @@ def test_a_process_of_xdists_starts_none_of_its_own() -> None:
     ],
     ids=str,
 )
-def test_what_asks_for_less_stays_in_one_process(options: dict[str, Any]) -> None:
+def test_a_smaller_selection_stays_in_one_process(options: dict[str, Any]) -> None:
     assert spread(**options) is None
 
 
-def test_what_the_user_says_holds() -> None:
+def test_the_users_number_of_processes_counts() -> None:
     assert spread(numprocesses=0) == 0

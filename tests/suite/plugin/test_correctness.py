@@ -217,7 +217,7 @@ def test_the_nightly_profile_is_known_in_any_project_and_has_ten_times_the_examp
     assert 'name="examples" value="250"' in (project.path / "junit.xml").read_text()
 
 
-def test_gpus_that_are_not_there_are_one_failing_item(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_gpus_are_one_failing_item(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     result = project.inline("-m", "correctness", "--scaling-devices", "cuda:2", package="suite.checks")
     assert result.ret == 1

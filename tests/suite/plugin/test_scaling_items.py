@@ -29,7 +29,7 @@ def told(**changes: object) -> dict[str, str]:
 class TestProperties:
     """The properties of a cell; those without a value are left out."""
 
-    def test_a_cell_without_figures_tells_its_verdict_alone(self) -> None:
+    def test_a_cell_without_figures_has_only_its_verdict(self) -> None:
         nothing = {"sec_per_epoch": None, "samples_per_s": None}
         assert told(outcome="ERROR", reason="rank 1: signal 9 (SIGKILL)", **nothing) == {
             "verdict": "ERROR",
@@ -50,7 +50,7 @@ class TestProperties:
         assert (found["largest_cause"], found["largest_cause_s"]) == ("exchange", "0.0056")
         assert found["lost_time"] == falls[1]["sentence"]
 
-    def test_causes_that_could_not_be_told_apart_stay_together(self) -> None:
+    def test_inseparable_causes_are_one_property(self) -> None:
         assert told(waterfalls=[records.waterfall(exchange=0.0)])["largest_cause"] == "small batch"
         fall = records.waterfall()
         fall["bars"] = [bar for bar in fall["bars"] if len(bar["causes"]) > 1]
@@ -89,7 +89,7 @@ def pytest_benchmark(folder: Path, *arguments: str) -> subprocess.CompletedProce
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_junit_names_the_run_and_where_its_report_lies(folder: Path) -> None:
+def test_junit_names_the_run_and_its_report_folder(folder: Path) -> None:
     cases = {case.get("name"): case for case in ElementTree.parse(folder / "after.xml").iter("testcase")}
     found = {entry.get("name"): entry.get("value") for entry in cases[TWO].iter("property")}
     assert found["verdict"] == "NO BASELINE"

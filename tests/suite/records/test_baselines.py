@@ -49,7 +49,7 @@ def times(baseline: Baseline, run: Record, cell: int = 0) -> list[float]:
     return [round(math.exp(kept.log_t), 9) for kept in baseline.comparable(run.cells[cell], run)]
 
 
-def test_accepted_runs_add_up_and_come_back(tmp_path: Path) -> None:
+def test_accepted_runs_are_added_and_read_again(tmp_path: Path) -> None:
     run = records.make()
     baseline = baselines.accept(baselines.read(tmp_path, KEY), run, slower=False)
     baselines.write(baseline, tmp_path)

@@ -39,7 +39,7 @@ def three_errors_rule(logs: np.ndarray) -> bool:
 
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("runs", [10, 25, 50])
-def test_of_series_that_never_changed_no_more_than_the_promised_share_has_a_mark(noise: str, runs: int) -> None:
+def test_series_that_never_changed_have_marks_as_rarely_as_promised(noise: str, runs: int) -> None:
     rng, series = np.random.default_rng(runs), 200
     marked = sum(bool(find(NOISES[noise](rng, runs))) for _ in range(series))
     assert marked <= binom.ppf(0.9999, series, ALPHA)
@@ -120,7 +120,7 @@ def test_a_step_is_seen_through_hosts_that_take_turns() -> None:
     assert sum(len(marks) > 1 for marks in found) <= 0.1 * series
 
 
-def test_a_step_after_a_host_has_come_is_marked_on_that_host() -> None:
+def test_a_step_after_a_change_of_hosts_is_marked() -> None:
     logs = np.concatenate(
         [NOISES["normal"](np.random.default_rng(9), 10) - 0.4, stepped(np.random.default_rng(9), 15, 15)]
     )

@@ -100,7 +100,7 @@ def test_a_calibration_gives_the_interval_where_accepted_runs_are_too_few(baseli
     assert (found.word, found.note) == ("slower", CALIBRATED)
 
 
-def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
+def test_the_interval_covers_the_truth_as_often_as_promised() -> None:
     """Two runs of one build, among accepted ones that differ like them, each by a level of its own."""
     rng, tried = np.random.default_rng(1), 300
     covered = 0
@@ -207,7 +207,7 @@ def test_a_part_that_its_interval_does_not_support_is_not_named() -> None:
     assert found.grew.startswith("Which part grew is not known after")
 
 
-def test_causes_that_one_run_could_not_tell_apart_are_added_up_in_the_other() -> None:
+def test_causes_that_one_run_could_not_separate_are_added_up_in_the_other() -> None:
     apart, merged = records.waterfall(), records.waterfall()
     apart["bars"] = [
         {"causes": ["contention"], "step_s": records.interval(0.001)},
@@ -319,7 +319,7 @@ def test_a_page_is_written_where_it_is_asked_for(reports: Path, capsys: pytest.C
         (["run-1"], "the following arguments are required: SECOND"),
     ],
 )
-def test_usage_errors_end_with_four(
+def test_usage_errors_have_exit_status_4(
     reports: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     Path("broken.json").write_text("{")

@@ -166,7 +166,7 @@ def test_accepted_runs_and_the_pin_are_known_by_cell(tmp_path: Path) -> None:
     assert [point.pinned for point in found.cells[0].points] == [True, False, False]
 
 
-def test_a_baseline_that_cannot_be_read_is_said_and_costs_nothing_else(tmp_path: Path) -> None:
+def test_an_unreadable_baseline_is_reported_and_the_history_is_kept(tmp_path: Path) -> None:
     machine = keep(tmp_path, run_of(1))
     (machine / "baseline.json").write_text("{")
     found = history.read(machine)

@@ -19,7 +19,7 @@ def written(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
+def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     made = records.make()
     record.write_atomically(tmp_path / "a" / "record.json", made.model_dump_json())
     assert record.read_model(tmp_path / "a" / "record.json", Record) == made

@@ -77,7 +77,7 @@ def test_the_reasons_that_count_exist() -> None:
     assert set(gpus.REASONS.values()) >= PROTECTIVE
 
 
-def test_our_bits_are_nvmls() -> None:
+def test_the_bits_of_reasons_are_those_of_nvml() -> None:
     import pynvml
 
     names = {name.replace("_", "").lower(): bit for bit, name in gpus.REASONS.items()}
@@ -119,7 +119,7 @@ def quiet(conditions: Any) -> Any:
 
 
 @pytest.mark.gpu
-def test_a_real_card_tells_its_clock_and_temperature() -> None:
+def test_a_real_card_reports_its_clock_and_temperature() -> None:
     assert cuda_count() > 0
     with Gpus(parse("cuda:1")) as opened:
         [reading] = opened.read()

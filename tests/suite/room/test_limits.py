@@ -30,7 +30,7 @@ def test_the_least_quota_above_us_counts(tmp_path: Path, own: Path) -> None:
     assert cpu_quota(tmp_path, own) == 0.5
 
 
-def test_version_1_is_read_too(tmp_path: Path, own: Path) -> None:
+def test_groups_of_version_1_are_read(tmp_path: Path, own: Path) -> None:
     own.write_text("5:memory:/a\n4:cpu,cpuacct:/a:b\n1:name=systemd:/\n0::/\n")
     group(tmp_path / "cpu" / "a:b", cpu_cfs_quota_us="-1\n", cpu_cfs_period_us="100000\n")
     assert cpu_quota(tmp_path, own) is None
@@ -38,7 +38,7 @@ def test_version_1_is_read_too(tmp_path: Path, own: Path) -> None:
     assert cpu_quota(tmp_path, own) == 2.5
 
 
-def test_a_group_outside_of_the_mount_is_its_root(tmp_path: Path, own: Path) -> None:
+def test_a_group_outside_of_the_mount_is_read_at_its_root(tmp_path: Path, own: Path) -> None:
     own.write_text("0::/../elsewhere\n")
     group(tmp_path, cpu_max="100000 100000\n")
     group(tmp_path.parent / "elsewhere", cpu_max="1 100000\n")
@@ -46,7 +46,7 @@ def test_a_group_outside_of_the_mount_is_its_root(tmp_path: Path, own: Path) -> 
 
 
 @pytest.mark.parametrize("text", ["", "max", "a b", "1 0", "1 2 3"])
-def test_what_is_no_quota_is_none(tmp_path: Path, own: Path, text: str) -> None:
+def test_anything_else_is_no_quota(tmp_path: Path, own: Path, text: str) -> None:
     own.write_text("0::/\nnonsense\n")
     group(tmp_path, cpu_max=text)
     group(tmp_path / "cpu", cpu_cfs_quota_us=text, cpu_cfs_period_us=text)

@@ -66,7 +66,7 @@ def test_a_hostile_name_stays_on_its_line() -> None:
         ("\x1b[31mred", [], "?[31mred"),
     ],
 )
-def test_of_a_command_line_only_the_script_is_shown(name: str, arguments: list[str], shown: str) -> None:
+def test_only_the_script_of_a_command_line_is_shown(name: str, arguments: list[str], shown: str) -> None:
     process = SimpleNamespace(name=lambda: name, cmdline=lambda: ["argv0", *arguments])
     assert check.label(process) == shown  # type: ignore[arg-type]
 

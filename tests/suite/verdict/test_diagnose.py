@@ -55,7 +55,7 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("cause", CAUSES)
-def test_what_is_added_at_one_variant_is_that_causes_bar(cause: str) -> None:
+def test_time_that_one_variant_adds_is_the_bar_of_its_cause(cause: str) -> None:
     made = found(session(**PLANTED[cause]))
     assert bars(made)[cause] == pytest.approx(0.010)
     assert max(made.bars, key=lambda bar: bar.step_s.estimate).causes == (cause,)
@@ -71,7 +71,7 @@ def test_ranks_of_one_process_have_the_plain_steps_imbalance() -> None:
     assert made.slow_rank == 1
 
 
-def test_weak_scaling_starts_at_one_devices_whole_step_and_knows_no_small_batch() -> None:
+def test_weak_scaling_starts_at_one_devices_whole_step_without_a_small_batch() -> None:
     weak = {point: (0.100,) * len(ranks) for point, ranks in PERFECT.items()}
     made = found(
         session(without=("part",), **{**weak, "resident": (0.110, 0.110), "step": (0.110, 0.110)}), mode="weak"
@@ -105,7 +105,7 @@ def test_without_the_ends_there_is_no_waterfall(point: Point) -> None:
     assert waterfall([], mode="strong", world_size=2) is None
 
 
-def test_a_session_without_the_ends_does_not_count_and_a_variant_counts_only_if_all_have_it() -> None:
+def test_incomplete_sessions_and_variants_that_one_lacks_do_not_count() -> None:
     made = found(session(), session(("step",)), session(("unsynced",)))
     assert made.sessions == 2
     assert "overhead+exchange" in bars(made)
@@ -185,7 +185,7 @@ class TestGrowth:
         assert grown.named.causes == ("exchange",)
         assert grown.named.step_s.estimate == pytest.approx(0.004)
 
-    def test_a_slower_device_is_told_from_worse_scaling(self) -> None:
+    def test_a_slower_device_is_distinguished_from_worse_scaling(self) -> None:
         slow = {point: tuple(1.1 * rank for rank in ranks) for point, ranks in PERFECT.items()}
         grown = growth([session(**slow)] * 3, [session()] * 3, mode="strong", world_size=2)
         assert grown is not None

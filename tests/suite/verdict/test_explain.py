@@ -38,7 +38,7 @@ def test_the_exchange_is_named_with_its_bytes_and_its_share() -> None:
 
 
 @pytest.mark.parametrize("cause", CAUSES)
-def test_every_cause_has_words_of_its_own(cause: str) -> None:
+def test_every_cause_has_a_different_sentence(cause: str) -> None:
     bars = {name.replace(" ", "_"): 8.0 if name == cause else 0.1 for name in CAUSES}
     said = sentence(made(**bars), ABOUT)
     others = {sentence(made(**{n.replace(" ", "_"): 8.0 if n == o else 0.1 for n in CAUSES}), ABOUT) for o in CAUSES}
@@ -57,7 +57,7 @@ def test_other_processes_are_named_where_they_matter() -> None:
     assert "other processes" not in sentence(made(exchange=8), busy)
 
 
-def test_causes_that_could_not_be_told_apart_are_named_together() -> None:
+def test_inseparable_causes_are_named_together() -> None:
     said = sentence(made(**{"overhead+exchange": 8.0}), ABOUT)
     assert said.startswith("Overhead and exchange of ddp, which could not be told apart, cost 8.0 ms a step")
 
@@ -103,7 +103,7 @@ def grown(whole: Interval, sessions: int = 4, **parts: Interval) -> Growth:
     return Growth(sessions, whole, tuple(Bar((name.replace("_", " "),), found) for name, found in parts.items()))
 
 
-def test_what_grew_against_the_base_is_named_with_how_much_longer_the_step_takes() -> None:
+def test_the_part_that_grew_is_named_with_its_time_and_the_whole_steps() -> None:
     found = grown(Interval(0.0042, 0.004, 0.0044), exchange=Interval(0.004, 0.0038, 0.0042), feed=Interval(0.0002))
     said = grew(found)
     assert said == (

@@ -43,7 +43,7 @@ def test_one_session_gives_an_estimate_and_no_interval() -> None:
     assert metrics.from_logs([]) is None
 
 
-def test_a_window_is_brought_to_one_step() -> None:
+def test_the_time_of_a_window_is_divided_by_its_steps() -> None:
     assert math.exp(metrics.log_step_s(200_000_000, steps=10)) == pytest.approx(0.02)
 
 

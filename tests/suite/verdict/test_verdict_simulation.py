@@ -111,7 +111,7 @@ def test_a_rule_that_takes_rounds_as_independent_is_caught() -> None:
 
 
 @pytest.mark.parametrize("factor", [2.0, 3.0])
-def test_a_machine_that_became_louder_than_it_was_calibrated_rarely_alarms(factor: float) -> None:
+def test_a_machine_noisier_than_its_calibration_rarely_alarms(factor: float) -> None:
     rng = numpy.random.default_rng(4)
     quiet, loud = Noise(0.03, 0.01), Noise(0.03 * factor, 0.01 * factor, "heavy")
     alarms = 0
