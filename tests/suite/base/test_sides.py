@@ -131,7 +131,6 @@ class TestPools:
     ) -> None:
         [folder] = pools[1].told["import_paths"]
         found = older.apart("base")
-        assert found is not None
         assert found["candidate_root"] == str(repository.path.resolve())
         assert {str(folder), suite.__path__[0]} <= set(found["allowed"])
         assert older.apart("candidate") is None
@@ -160,7 +159,7 @@ class TestHelper:
     """One worker for questions, as long as it lives."""
 
     def test_one_worker_answers_all_questions(self, pools: list[Idle]) -> None:
-        helper = Helper(Idle())  # type: ignore[arg-type]
+        helper = Helper(Idle())
         assert helper.start_s == 0.0
         assert helper.ask("describe", trainer="ddp") == {"by": "helper-1", "command": "describe", "trainer": "ddp"}
         assert helper.ask("prepare")["by"] == "helper-1"
@@ -168,7 +167,7 @@ class TestHelper:
 
     def test_a_worker_that_fails_or_does_not_start_is_replaced(self, pools: list[Idle]) -> None:
         pool = Idle()
-        helper = Helper(pool)  # type: ignore[arg-type]
+        helper = Helper(pool)
         helper.ask("describe")
         with pytest.raises(WorkerFailure, match="helper-1: rank 0: gone"):
             helper.ask("break")

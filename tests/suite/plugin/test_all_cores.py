@@ -18,7 +18,7 @@ def spread(source: SOURCE = SOURCE.TESTPATHS, *, worker: bool = False, **options
     given = {"numprocesses": None, "dist": "no", "keyword": "", "markexpr": DEFAULT, "usepdb": False}
     option = SimpleNamespace(**{**given, "collectonly": False, **options})
     config = SimpleNamespace(option=option, args_source=source, **({"workerinput": {}} if worker else {}))
-    conftest.pytest_cmdline_main(config)  # type: ignore[arg-type]
+    conftest.pytest_cmdline_main(config)
     number: int | None = option.numprocesses
     return number
 

@@ -65,7 +65,6 @@ def test_a_first_run(project: Project) -> None:
         .getroot()
         .find(".//testcase[@name='test_scaling[scratch-tiny-strong-2]']")
     )
-    assert case is not None
     properties = {p.get("name"): p.get("value") for p in case.iter("property")}
     assert properties["verdict"] == "NO BASELINE"
     assert float(str(properties["efficiency"])) > 0
@@ -123,7 +122,6 @@ def test_an_interrupt_keeps_what_was_measured_and_leaves_nothing(project: Projec
         # A shell's background job ignores SIGINT, and so would this.
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
-    assert run.stdout is not None
     for line in run.stdout:
         if "training" in line:
             assert workers(project), "while it runs, there are some"

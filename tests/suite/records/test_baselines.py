@@ -103,7 +103,6 @@ def test_a_stored_time_keeps_its_standard_error(tmp_path: Path) -> None:
     """The standard error is computed back from the record's interval, and the file keeps it."""
     logs = [2.5, 2.6, 2.45, 2.58]
     interval, (mean, error) = from_logs(logs), mean_and_standard_error(logs)
-    assert interval is not None
     figures = {"estimate": interval.estimate, "low": interval.low, "high": interval.high}
     run = week(1, cells=[records.cell(sec_per_epoch=figures, sessions=4)])
     baselines.write(accepted(run), tmp_path)

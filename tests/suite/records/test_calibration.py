@@ -32,7 +32,6 @@ def rounds(sessions: int, tau: float, within: float, seed: int, *, tails: bool =
 
 def estimated(paired: Floats) -> Spread:
     found = spread_of(paired.tolist(), [0.0] * len(paired), 12.0, 8.0)
-    assert found is not None
     return found
 
 
@@ -175,16 +174,13 @@ def test_a_cell_has_its_own_spread_or_the_noisiest_of_its_world_size() -> None:
     noisy = {"errors": [0.2] * 12}
     known = calibrated(entry("ddp"), entry("fsdp", **noisy), entry("ddp", 1, mode="weak", errors=[0.5] * 12))
     own = known.spread("ddp", "abc", "strong", 2)
-    assert own is not None
     assert (own.spread, own.note) == (make(), "")
     other = known.spread("gluon", "abc", "strong", 2)
-    assert other is not None
     assert other.spread == make(**noisy), "the noisiest of two devices, and not that of one"
     assert other.note == ("not calibrated itself; the noisiest cell of world size 2 replaces it: fsdp, lenet, strong")
     assert known.spread("ddp", "other", "strong", 2) == other, "another workload of the same name is another cell"
     assert known.spread("ddp", "abc", "strong", 4) is None
     alone = known.spread("ddp", "abc", "strong", 1)
-    assert alone is not None
     assert not alone.note, "at one device strong and weak are the same"
     few = {"locations": [0.0] * 9, "errors": [0.0] * 9, "rounds": [14] * 9}
     assert calibrated(entry(**few)).spread("ddp", "abc", "strong", 2) is None, "too few sessions"

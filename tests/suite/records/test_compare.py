@@ -78,7 +78,6 @@ def test_a_ratio_has_no_interval_where_it_is_not_known_how_runs_differ(
     first: dict[str, str], known: Known, note: str
 ) -> None:
     found = pair(run_of(10.0, **first), run_of(11.0), known)
-    assert found.ratio is not None
     assert found.ratio.estimate == pytest.approx(1.1)
     assert (found.ratio.low, found.note, found.word) == (None, note, "")
 
@@ -86,9 +85,6 @@ def test_a_ratio_has_no_interval_where_it_is_not_known_how_runs_differ(
 @pytest.mark.parametrize(("seconds", "word"), [(10.2, "not told apart"), (13.0, "slower"), (7.5, "faster")])
 def test_accepted_runs_give_the_interval_and_come_before_the_calibration(seconds: float, word: str) -> None:
     found = pair(run_of(10.0), run_of(seconds), Known(accepted(9.8, 10.0, 10.1, 10.3), calibration()))
-    assert found.ratio is not None
-    assert found.ratio.low is not None
-    assert found.ratio.high is not None
     assert found.ratio.low < found.ratio.estimate < found.ratio.high
     assert found.ratio.estimate == pytest.approx(seconds / 10)
     assert (found.word, found.note) == (word, ACCEPTED)
@@ -107,9 +103,6 @@ def test_the_interval_covers_the_truth_as_often_as_promised() -> None:
     for _ in range(tried):
         first, second, *others = 10 * np.exp(rng.normal(0, 0.03, size=7))
         ratio = pair(run_of(first), run_of(second), Known(accepted(*others))).ratio
-        assert ratio is not None
-        assert ratio.low is not None
-        assert ratio.high is not None
         covered += ratio.low < 1 < ratio.high
     assert 0.92 <= covered / tried <= 0.98
     # The runs' own intervals, over sessions of one hour, would cover too rarely: 2 % to either side here.

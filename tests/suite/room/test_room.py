@@ -37,7 +37,6 @@ def test_a_busy_process_of_others_is_named_and_a_worker_is_not(tmp_path: Path) -
 @pytest.mark.skipif(sys.platform != "linux", reason="names are set with prctl")
 def test_a_hostile_name_stays_on_its_line() -> None:
     with running("-c", RENAMED) as busy:
-        assert busy.stdout is not None
         busy.stdout.readline()
         assert check.label(psutil.Process(busy.pid)) == "a) R 1 (?2 3"
         found = check.neighbours(CPU, own=[], sample_s=1.0)
@@ -68,14 +67,14 @@ def test_a_hostile_name_stays_on_its_line() -> None:
 )
 def test_only_the_script_of_a_command_line_is_shown(name: str, arguments: list[str], shown: str) -> None:
     process = SimpleNamespace(name=lambda: name, cmdline=lambda: ["argv0", *arguments])
-    assert check.label(process) == shown  # type: ignore[arg-type]
+    assert check.label(process) == shown
 
 
 def test_a_command_line_that_may_not_be_read_leaves_the_name() -> None:
     def cmdline() -> list[str]:
         raise psutil.AccessDenied
 
-    assert check.label(SimpleNamespace(name=lambda: "python", cmdline=cmdline)) == "python"  # type: ignore[arg-type]
+    assert check.label(SimpleNamespace(name=lambda: "python", cmdline=cmdline)) == "python"
 
 
 def conditions(**differently: float) -> Conditions:

@@ -31,7 +31,6 @@ def session(without: tuple[Point, ...] = (), **changes: tuple[float, ...]) -> Ro
 
 def found(*sessions: Rounds, mode: str = "strong") -> Waterfall:
     made = waterfall(sessions, mode=mode, world_size=2)
-    assert made is not None
     return made
 
 
@@ -116,8 +115,6 @@ def test_sessions_give_the_interval_and_one_gives_none() -> None:
     assert alone.bars[-2].step_s.low is None
     several = found(*(session(**later(ms, "resident", "step")) for ms in (9.0, 10.0, 11.0)))
     low, high = several.bars[-2].step_s.low, several.bars[-2].step_s.high
-    assert low is not None
-    assert high is not None
     assert low < 0.010 < high
     # t with two degrees of freedom, times 1 ms over the root of three.
     assert high - low == pytest.approx(2 * 4.3027 * 1e-3 / 3**0.5, rel=1e-4)
@@ -179,22 +176,17 @@ class TestGrowth:
         base = [session(one=(0.100 + m,), **later(5 + m * 1e3, "resident", "step")) for m in levels]
         candidate = [session(one=(0.100 + m,), **later(9 + m * 1e3, "resident", "step")) for m in levels]
         grown = growth(candidate, base, mode="strong", world_size=2)
-        assert grown is not None
         assert sum(part.step_s.estimate for part in grown.parts) == pytest.approx(grown.whole_s.estimate)
-        assert grown.named is not None
         assert grown.named.causes == ("exchange",)
         assert grown.named.step_s.estimate == pytest.approx(0.004)
 
     def test_a_slower_device_is_distinguished_from_worse_scaling(self) -> None:
         slow = {point: tuple(1.1 * rank for rank in ranks) for point, ranks in PERFECT.items()}
         grown = growth([session(**slow)] * 3, [session()] * 3, mode="strong", world_size=2)
-        assert grown is not None
-        assert grown.named is not None
         assert grown.named.causes == (OWN_WORK,)
 
     def test_only_sessions_that_timed_both_sides_count(self) -> None:
         broken = session(without=("step",))
         grown = growth([session(), broken, session()], [session(), session(), broken], mode="strong", world_size=2)
-        assert grown is not None
         assert grown.sessions == 1
         assert growth([broken], [session()], mode="strong", world_size=2) is None

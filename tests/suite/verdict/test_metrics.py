@@ -34,7 +34,6 @@ def test_the_interval_is_students_t_on_logarithms() -> None:
     values = [1.0, 1.1, 1.3, 0.9]
     found = metrics.from_logs([math.log(value) for value in values])
     low, high = stats.t.interval(0.95, 3, loc=numpy.mean(numpy.log(values)), scale=stats.sem(numpy.log(values)))
-    assert found is not None
     assert (found.low, found.high) == pytest.approx((math.exp(low), math.exp(high)))
 
 
