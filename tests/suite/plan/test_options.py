@@ -66,45 +66,32 @@ def test_values_are_completed_and_counted_once(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("setting", "message"),
     [
-        (["--scaling-devices", "tpu"], "devices 'tpu': expected auto, cpu[[]:N[]]"),
-        (
-            ["--scaling-devices", "cpu:2", "--scaling-world-sizes", "4"],
-            "*world size 4 is above the 2 device(s) of cpu:2*",
-        ),
-        (["--scaling-world-sizes", "0"], "*expected whole numbers from 1*"),
-        (["--scaling-world-sizes", "two"], "*expected whole numbers from 1*"),
-        (
-            ["--scaling-trainer", "nope"],
-            "*--scaling-trainer 'nope': valid values are single, scratch, *, ddp,*",
-        ),
-        (["--scaling-trainer", "none.py:Mine"], "*there is no file none.py"),
-        (["--scaling-trainer", "a:b c"], "*expected module:Class or path.py:Class"),
-        (["--scaling-workload", "nope"], "*--scaling-workload 'nope': valid values are lenet, resnet18,*"),
-        (["--scaling-mode", "medium"], "*--scaling-mode 'medium': valid values are strong, weak"),
-        (["--scaling-profile", "slow"], "*--scaling-profile 'slow': valid values are quick, full"),
-        (["--scaling-inconclusive", "ok"], "*valid values are warn, fail"),
-        (["--scaling-tolerance", "0"], "*--scaling-tolerance '0': expected a number above 0"),
-        (["--scaling-tolerance", "nan"], "*expected a number above 0"),
-        (["--scaling-budget", "soon"], "*--scaling-budget 'soon': expected a number above 0"),
-        (["--scaling-require-devices", "-1"], "*expected a number above -1"),
-        (["--scaling-accept", "faster"], "*--scaling-accept 'faster': valid values are yes, slower"),
-        (
-            ["--scaling-against", "nope"],
-            "*--scaling-against 'nope': neither a trainer (*nor a Python interpreter (*nor a git ref*",
-        ),
-        (
-            ["--scaling-against", "python:nope"],
-            "*--scaling-against 'python:nope': 'nope': there is no such program on PATH",
-        ),
-        (["--scaling-against", "ref:nope"], "*a git ref needs one*"),
+        ("devices=tpu", "devices 'tpu': expected auto, cpu[[]:N[]]"),
+        ("world-sizes=99999", "world size 99999 is above the * device(s) of "),
+        ("world-sizes=0", "expected whole numbers from 1"),
+        ("world-sizes=two", "expected whole numbers from 1"),
+        ("trainer=nope", "--scaling-trainer 'nope': valid values are single, scratch, *, ddp,"),
+        ("trainer=none.py:Mine", "there is no file none.py"),
+        ("trainer=a:b c", "expected module:Class or path.py:Class"),
+        ("workload=nope", "--scaling-workload 'nope': valid values are lenet, resnet18,"),
+        ("mode=medium", "--scaling-mode 'medium': valid values are strong, weak"),
+        ("profile=slow", "--scaling-profile 'slow': valid values are quick, full"),
+        ("inconclusive=ok", "valid values are warn, fail"),
+        ("tolerance=0", "--scaling-tolerance '0': expected a number above 0"),
+        ("tolerance=nan", "expected a number above 0"),
+        ("budget=soon", "--scaling-budget 'soon': expected a number above 0"),
+        ("require-devices=-1", "expected a number above -1"),
+        ("accept=faster", "--scaling-accept 'faster': valid values are yes, slower"),
+        ("against=nope", "--scaling-against 'nope': neither a trainer (*nor a Python interpreter (*nor a git ref"),
+        ("against=python:nope", "--scaling-against 'python:nope': 'nope': there is no such program on PATH"),
+        ("against=ref:nope", "a git ref needs one"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_bad_value_is_refused_with_the_valid_ones(project: Project, arguments: list[str], message: str) -> None:
+def test_a_bad_value_is_refused_with_the_valid_ones(project: Project, setting: str, message: str) -> None:
     with pytest.raises(pytest.UsageError) as caught:
-        read(project, *arguments)
+        read(project, f"--scaling-{setting}")
     assert fnmatch.fnmatchcase(str(caught.value), f"*{message}*"), caught.value
 
 

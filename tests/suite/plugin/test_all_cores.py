@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,29 +24,24 @@ def spread(source: SOURCE = SOURCE.TESTPATHS, *, worker: bool = False, **options
     return number
 
 
-def test_all_tests_are_spread() -> None:
-    assert spread() in range(1, conftest.MOST_PROCESSES + 1)
-
-
-def test_a_process_of_xdist_starts_no_further_ones() -> None:
-    assert spread(worker=True) is None
-
-
 @pytest.mark.parametrize(
-    "options",
+    ("options", "processes"),
     [
-        {"source": SOURCE.ARGS},
-        {"keyword": "gradient"},
-        {"markexpr": "scaling"},
-        {"markexpr": "end_to_end"},
-        {"usepdb": True},
-        {"collectonly": True},
+        ({}, range(1, conftest.MOST_PROCESSES + 1)),
+        ({"numprocesses": 0}, [0]),
+        *(
+            (options, [None])
+            for options in (
+                {"worker": True},
+                {"source": SOURCE.ARGS},
+                {"keyword": "gradient"},
+                {"markexpr": "scaling"},
+                {"usepdb": True},
+                {"collectonly": True},
+            )
+        ),
     ],
     ids=str,
 )
-def test_a_smaller_selection_stays_in_one_process(options: dict[str, Any]) -> None:
-    assert spread(**options) is None
-
-
-def test_the_users_number_of_processes_counts() -> None:
-    assert spread(numprocesses=0) == 0
+def test_only_a_run_of_all_tests_uses_all_cores(options: dict[str, Any], processes: Sequence[int | None]) -> None:
+    assert spread(**options) in processes
