@@ -1,3 +1,3 @@
-"""What `pytest -m correctness` runs: generated cases, put to any trainer by real worker processes."""
+"""Runs `pytest -m correctness`: real worker processes put generated cases to any trainer."""
 
 NOTE = "note"  # the name of a user property that the terminal summary shows

@@ -1,4 +1,4 @@
-"""`python -m suite.checks TRAINER CHECK CASE`: one case again, as the message of a failure says it."""
+"""`python -m suite.checks TRAINER CHECK CASE`: put one case to a trainer again, as a failure's message says."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from suite.room import devices
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Put the case to the trainer; 0 when the check passes, 1 when it does not, 2 for a case that cannot be read."""
+    """Put the case to the trainer; return 0 when the check passes, else 1; exit with 2 for an unreadable case."""
     parser = argparse.ArgumentParser(prog="python -m suite.checks", description=__doc__)
     parser.add_argument("trainer", help="a table name, module:Class or path.py:Class")
     parser.add_argument("check", help="its name, such as gradient")
@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def put(bench: Bench, trainer: str, check: str, case: Case) -> tuple[bool, str]:
-    """Put a case to a trainer: whether the check passes, and what is said of it."""
+    """Put a case to a trainer; return whether the check passes, and the text to show."""
     try:
         judgement = bench.judge(trainer, check, case)
     except WorkerFailure as failure:

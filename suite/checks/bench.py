@@ -1,7 +1,7 @@
-"""Puts generated cases to a trainer in worker processes and shrinks what fails to the smallest (controller's side).
+"""Puts generated cases to a trainer in worker processes and shrinks what fails (controller's side).
 
-Groups of ranks are started once for each world size and reused by all cases, checks and trainers. A rank that dies or
-hangs ends its check at once, unshrunk, with every live rank's stack; the next case gets a fresh group.
+A group of ranks is started once for each world size and serves all cases, checks and trainers. A rank that dies or
+hangs ends its check without shrinking, with every live rank's stack; the next case gets a fresh group.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from suite.room.devices import Devices
 
 MOST_REPLICAS = 8  # virtual devices of one process
 MOST_RANKS = 4  # processes
-HANG_S = 30.0  # a case takes milliseconds, or what it takes to load FSDP where it is the first of its kind
+HANG_S = 30.0  # a case takes milliseconds; the first one of a sharded trainer loads FSDP
 SHARE = 0.25  # of hypothesis's examples, for each check
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a check made of a trainer.
+    """The outcome of a check on a trainer.
 
     Attributes:
-        failure: what is wrong in the smallest case found, ready to be shown; empty when nothing is.
-        notes: what a reader should know although it is right, each once.
-        examples: cases that were judged.
-        crashed: whether the failure is that the trainer raised, died or hung, and not what it computed.
+        failure: what is wrong in the smallest failing case, ready to be shown; empty when nothing is.
+        notes: what a reader should know of a right trainer, each once.
+        examples: the number of cases that were judged.
+        crashed: whether the trainer raised, died or hung, as opposed to computing something wrong.
     """
 
     failure: str
@@ -45,20 +45,20 @@ class Outcome:
 
 
 class _Wrong(Exception):
-    """A case that a trainer gets wrong: hypothesis looks for a smaller one."""
+    """The trainer gets a case wrong; hypothesis searches for a smaller one."""
 
 
 class _Ended(BaseException):
-    """Ranks died or hung: passes through hypothesis, which would otherwise repeat it to shrink it."""
+    """Ranks died or hung. It passes through hypothesis, which would repeat an Exception to shrink its case."""
 
 
 @dataclass
 class Bench:
-    """All worker processes that cases are put to.
+    """The worker processes that cases are put to.
 
     Args:
-        pool: where they are started.
-        devices: CPU workers stand for any number of devices; CUDA devices are used in turn, several times if need be.
+        pool: starts them.
+        devices: CPU workers stand for any number of devices; CUDA devices are used in turn, repeatedly if necessary.
     """
 
     pool: Pool
@@ -69,7 +69,7 @@ class Bench:
     _started: int = 0
 
     def group(self, size: int) -> Group:
-        """The ranks of one world size, started when there are none alive."""
+        """Return the ranks of one world size, started unless they are alive."""
         group = self._groups.get(size)
         if group is None or not group.alive:
             self._started += 1
@@ -78,7 +78,7 @@ class Bench:
         return group
 
     def about(self, trainer: str) -> dict[str, Any]:
-        """What a worker says of a trainer: {"processes", "oracle", "unsynced"}.
+        """Return a worker's description of a trainer: {"processes", "oracle", "unsynced"}.
 
         Raises:
             WorkerFailure: it cannot be loaded, or breaks the protocol.
@@ -89,10 +89,7 @@ class Bench:
         return self._about[trainer]
 
     def judge(self, trainer: str, check: str, case: Case) -> dict[str, Any]:
-        """Put one case to a trainer and apply one check.
-
-        Returns:
-            `suite.properties.seen.Judgement` as a dict.
+        """Put one case to a trainer, apply one check, and return `suite.properties.seen.Judgement` as a dict.
 
         Raises:
             WorkerFailure: a rank died, hung, refused while others waited for it, or breaks the protocol; or the check
@@ -101,35 +98,34 @@ class Bench:
         about = self.about(trainer)
         alone = self._observe(trainer, about, case.alone(), check)[1][0] if about["oracle"] == "self" else None
         group, ranks = self._observe(trainer, about, case, check)
-        # What rank 0 says may quote the trainer's exception.
         try:
-            found = group.request_first("judge", check=check, case=case.as_json(), ranks=ranks, alone=alone)
+            judgement = group.request_first("judge", check=check, case=case.as_json(), ranks=ranks, alone=alone)
         except WorkerFailure as failure:
-            if failure.details:  # a broken contract needs none, and is not the check's own
+            if failure.details:  # a broken contract has none, and is no error of the check
                 failure.cause = f"the check could not be applied: {failure.cause}"
             raise
-        found["suspects"] = list(map(harmless, found["suspects"]))
-        return found | {name: harmless(found[name]) for name in ("finding", "note", "details")}
+        judgement["suspects"] = list(map(harmless, judgement["suspects"]))  # the text may quote the trainer's exception
+        return judgement | {name: harmless(judgement[name]) for name in ("finding", "note", "details")}
 
     def search(
         self, trainer: str, check: str, *, examples: int | None = None, fresh: bool = False, shrink: bool = True
     ) -> Outcome:
-        """Look for a case that a trainer gets wrong.
+        """Search for a case that a trainer gets wrong.
 
         Args:
             trainer: a table name, `module:Class` or `path.py:Class`.
             check: a name in `suite.properties.trainer.CHECKS`.
-            examples: how many cases; by default a share of the hypothesis profile's.
-            fresh: other cases in every run; otherwise always the same.
-            shrink: look for the smallest case; otherwise the first one will do.
+            examples: the number of cases; by default a share of the hypothesis profile's.
+            fresh: draw other cases in every run; otherwise they are always the same.
+            shrink: report the smallest failing case; otherwise the first one.
 
         Raises:
             WorkerFailure: the trainer cannot be loaded, or breaks the protocol.
         """
         about = self.about(trainer)
         most = MOST_REPLICAS if about["processes"] == "one" else MOST_RANKS
-        looking = _Search(self, trainer, check)
-        # A trainer that refuses may cost a fresh group each time, and to shrink is to try many cases.
+        search = _Search(self, trainer, check)
+        # Shrinking tries many cases, and each one that a trainer refuses may cost a fresh group.
         shrinks = shrink and check not in MAY_REFUSE
 
         @settings(
@@ -142,21 +138,21 @@ class Bench:
             report_multiple_bugs=False,
         )
         @given(draw.cases(check, most, about["oracle"]))
-        def look(case: Case) -> None:
-            looking.look(case)
+        def judge_all(case: Case) -> None:
+            search.judge(case)
 
         try:
-            look()
+            judge_all()
         except _Wrong:
-            looking.tell_apart()
+            search.tell_suspects_apart()
         except _Ended:
             pass
         except errors.Flaky:
-            looking.failure += "\n  not every time: the same case was right when it was put to the trainer again"
-        return Outcome(looking.failure, list(looking.notes), looking.judged, looking.crashed)
+            search.failure += "\n  not every time: the same case was right when it was put to the trainer again"
+        return Outcome(search.failure, list(search.notes), search.judged, search.crashed)
 
     def close(self) -> None:
-        """Let all workers go."""
+        """End all workers."""
         for group in self._groups.values():
             group.close()
         self._groups.clear()
@@ -184,31 +180,32 @@ class Bench:
 
 @dataclass
 class _Search:
-    """What one search has seen so far."""
+    """The state of one search."""
 
     bench: Bench
     trainer: str
     check: str
     failure: str = ""
     crashed: bool = False
-    smallest: Case | None = None  # the last case that was wrong: at the end of a search, the smallest one
+    smallest: Case | None = None  # the last wrong case, which at the end of a search is the smallest one
     notes: dict[str, None] = field(default_factory=dict)
     judged: int = 0
-    suspects: list[str] | None = None  # bugs that fit every case that was wrong
+    suspects: list[str] | None = None  # bugs that fit every wrong case
     refused: set[tuple[str, str]] = field(default_factory=set)
 
-    def look(self, case: Case) -> None:
+    def judge(self, case: Case) -> None:
         """Judge a case.
 
         Raises:
-            _Wrong, _Ended: the trainer gets it wrong; does not survive it.
+            _Wrong: the trainer gets it wrong.
+            _Ended: ranks died or hung.
         """
         kind = (case.net.unused, case.net.norm)
         if kind in self.refused:
             return
         self.judged += 1
         try:
-            found = self.bench.judge(self.trainer, self.check, case)
+            judgement = self.bench.judge(self.trainer, self.check, case)
         except WorkerFailure as failure:
             if self.check in MAY_REFUSE and failure.refused:
                 self.notes[_first_sentence(f"refused: {failure.cause}")] = None
@@ -217,34 +214,35 @@ class _Search:
             self.failure = explain(self.trainer, self.check, case, {"finding": failure.cause}, failure.details)
             self.crashed = True
             raise _Ended from failure
-        if found["note"]:
-            self.notes[_first_sentence(found["note"])] = None
-        if found["finding"]:
-            self._suspect(found)
-            self.crashed = found["crashed"]
-            self.smallest, self.failure = case, explain(self.trainer, self.check, case, found, [found["details"]])
+        if judgement["note"]:
+            self.notes[_first_sentence(judgement["note"])] = None
+        if judgement["finding"]:
+            self._suspect(judgement)
+            self.crashed = judgement["crashed"]
+            self.smallest = case
+            self.failure = explain(self.trainer, self.check, case, judgement, [judgement["details"]])
             raise _Wrong
 
-    def tell_apart(self) -> None:
-        """Where several bugs fit the smallest case, ask for one more, with samples for all devices and one to spare."""
+    def tell_suspects_apart(self) -> None:
+        """Where several bugs fit the smallest case, judge another one with 2 k + 1 samples a step on its k devices."""
         if self.smallest is None or len(self.suspects or ()) < 2:
-            return  # one that raised leaves nothing to tell apart
+            return
         batches = tuple(2 * self.smallest.world_size + 1 for _ in self.smallest.batches)
         with suppress(WorkerFailure):
             self._suspect(self.bench.judge(self.trainer, self.check, replace(self.smallest, batches=batches)))
-            found = self.bench.judge(self.trainer, self.check, self.smallest)
-            found["suspects"] = self.suspects
-            self.failure = explain(self.trainer, self.check, self.smallest, found, [found["details"]])
+            judgement = self.bench.judge(self.trainer, self.check, self.smallest)
+            judgement["suspects"] = self.suspects
+            self.failure = explain(self.trainer, self.check, self.smallest, judgement, [judgement["details"]])
 
-    def _suspect(self, found: dict[str, Any]) -> None:
-        fitting = [line for line in found["suspects"] if self.suspects is None or line in self.suspects]
-        self.suspects = found["suspects"] = fitting or self.suspects or found["suspects"]
+    def _suspect(self, judgement: dict[str, Any]) -> None:
+        fitting = [line for line in judgement["suspects"] if self.suspects is None or line in self.suspects]
+        self.suspects = judgement["suspects"] = fitting or self.suspects or judgement["suspects"]
 
 
-def explain(trainer: str, check: str, case: Case, found: dict[str, Any], details: Sequence[str] = ()) -> str:
-    """A failure as it is shown: what is wrong, which known bug it looks like, the case, and how to see it again."""
-    lines = [f"{trainer}, check {check!r}: {found['finding']}"]
-    lines += [f"  looks like: {suspect}" for suspect in found.get("suspects", ())]
+def explain(trainer: str, check: str, case: Case, judgement: dict[str, Any], details: Sequence[str] = ()) -> str:
+    """Return a failure as it is shown: what is wrong, known bugs that it looks like, the case, how to see it again."""
+    lines = [f"{trainer}, check {check!r}: {judgement['finding']}"]
+    lines += [f"  looks like: {suspect}" for suspect in judgement.get("suspects", ())]
     lines.append(
         f"  smallest case found: {case.world_size} device(s), minibatches of {list(case.batches)}, {case.dtype}, "
         f"lr {case.lr}, seed {case.seed}, net {case.as_json()['net']}"
@@ -255,5 +253,5 @@ def explain(trainer: str, check: str, case: Case, found: dict[str, Any], details
 
 
 def _first_sentence(note: str) -> str:
-    """Torch's refusals go on for a page."""
+    """Return the first sentence of the first line; torch's refusals are a page long."""
     return note.split(". ")[0].splitlines()[0]

@@ -1,7 +1,7 @@
-"""What hypothesis draws for each check: cases that shrink to one linear layer and few small minibatches. Pure JSON.
+"""The cases that hypothesis draws for each check; they shrink to one linear layer and few small minibatches. Pure JSON.
 
-Uneven and empty shards, batches smaller than the world and batches of one sample come up in every check that allows
-them. float32 only goes with smooth nets without normalisation (`suite.properties.tolerance` says why).
+Every check that allows them gets uneven and empty shards, batches smaller than the world and batches of one sample.
+float32 nets are smooth and not normalised (`suite.properties.tolerance` says why).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SEEDS = st.integers(0, 2**16)
 
 @st.composite
 def nets(draw: st.DrawFn, *, smooth: bool = False) -> Net:
-    """Linear and convolutional nets with shared, frozen and no parameters, buffers, kinks and normalised layers."""
+    """Draw a linear or convolutional net; parameters may be shared or frozen, and there may be buffers and kinks."""
     conv = draw(st.booleans())
     return Net(
         inputs=IMAGE_SIDE**2 if conv else draw(st.integers(1, 4)),
@@ -33,44 +33,24 @@ def nets(draw: st.DrawFn, *, smooth: bool = False) -> Net:
     )
 
 
-Batches = Callable[[st.DrawFn, int], list[int]]
-Nets = Callable[[st.DrawFn, bool], Net]
+Batches = Callable[[int], st.SearchStrategy[list[int]]]  # from the world size to the samples of each step
+Nets = Callable[[st.DrawFn, bool], Net]  # from (draw, smooth)
 
 
-def _none(draw: st.DrawFn, world_size: int) -> list[int]:
-    return []
+def _steps(least: int, most: int) -> Batches:
+    """From `least` to `most` steps of any batch size."""
+    return lambda world_size: st.lists(st.integers(1, LARGEST_BATCH), min_size=least, max_size=most)
 
 
-def _one(draw: st.DrawFn, world_size: int) -> list[int]:
-    return [draw(st.integers(1, LARGEST_BATCH))]
+def _two_samples_each(world_size: int) -> st.SearchStrategy[list[int]]:
+    """One or two steps in which every device has two samples or more, the last one sometimes fewer than the others."""
+    even = st.integers(2, 4).map(lambda each: each * world_size)
+    return st.lists(even | st.integers(3, 4).map(lambda each: each * world_size - 1), min_size=1, max_size=2)
 
 
-def _few(draw: st.DrawFn, world_size: int) -> list[int]:
-    return draw(st.lists(st.integers(1, LARGEST_BATCH), min_size=1, max_size=3))
-
-
-def _many(draw: st.DrawFn, world_size: int) -> list[int]:
-    # Up to six: a synchronisation that is skipped in every fourth or fifth step shows.
-    return draw(st.lists(st.integers(1, LARGEST_BATCH), min_size=3, max_size=6))
-
-
-def _two_or_three(draw: st.DrawFn, world_size: int) -> list[int]:
-    # torch's DistributedDataParallel refuses an unused parameter in the step after the one that went wrong.
-    return draw(st.lists(st.integers(1, LARGEST_BATCH), min_size=2, max_size=3))
-
-
-def _two_samples_each(draw: st.DrawFn, world_size: int) -> list[int]:
-    """Every device has two samples or more, the last one fewer than the others where there is one to spare."""
-
-    def batch() -> int:
-        each = draw(st.integers(2, 4))
-        return each * world_size - (draw(st.integers(0, 1)) if each > 2 else 0)
-
-    return [batch() for _ in range(draw(st.integers(1, 2)))]
-
-
-def _one_sample_each(draw: st.DrawFn, world_size: int) -> list[int]:
-    return [draw(st.integers(1, 3)) * world_size for _ in range(draw(st.integers(1, 2)))]
+def _equal_shards(world_size: int) -> st.SearchStrategy[list[int]]:
+    """One or two steps of up to three samples a device."""
+    return st.lists(st.integers(1, 3).map(lambda each: each * world_size), min_size=1, max_size=2)
 
 
 def _plain(draw: st.DrawFn, smooth: bool) -> Net:
@@ -78,7 +58,7 @@ def _plain(draw: st.DrawFn, smooth: bool) -> Net:
 
 
 def _layered(draw: st.DrawFn, smooth: bool) -> Net:
-    """Also layer normalisation, over so many features that little of its gradient cancels."""
+    """Draw layer normalisation too, over so many features that little of its gradient cancels."""
     net, layered = draw(nets(smooth=smooth)), draw(st.booleans())
     if smooth or not layered:
         return net
@@ -90,7 +70,7 @@ def _batch_normalised(draw: st.DrawFn, smooth: bool) -> Net:
 
 
 def _dropping(draw: st.DrawFn, smooth: bool) -> Net:
-    # Wide enough that two masks are never equal by chance: 2 ** -64.
+    # With 64 features, two masks are equal by chance once in 2 ** 64.
     return replace(draw(nets(smooth=smooth)), hidden=(64,), dropout=True)
 
 
@@ -106,38 +86,39 @@ DOUBLE = ("float64",)
 
 # Every check by its name: the minibatches, nets and dtypes of its cases.
 CHECKS: dict[str, tuple[Batches, Nets, tuple[str, ...]]] = {
-    "start": (_none, _plain, BOTH),
-    "gradient": (_one, _layered, BOTH),
-    "trajectory": (_many, _layered, BOTH),
-    "identity": (_few, _layered, BOTH),
-    "replicas": (_many, _plain, BOTH),
-    "loss": (_few, _plain, BOTH),
-    "inputs": (_few, _plain, BOTH),
+    "start": (_steps(0, 0), _plain, BOTH),
+    "gradient": (_steps(1, 1), _layered, BOTH),
+    "trajectory": (_steps(3, 6), _layered, BOTH),  # six show an exchange skipped in every fourth or fifth step
+    "identity": (_steps(1, 3), _layered, BOTH),
+    "replicas": (_steps(3, 6), _plain, BOTH),
+    "loss": (_steps(1, 3), _plain, BOTH),
+    "inputs": (_steps(1, 3), _plain, BOTH),
     "batch_norm": (_two_samples_each, _batch_normalised, DOUBLE),
-    "dropout": (_one_sample_each, _dropping, BOTH),
-    "evaluation": (_few, _plain, DOUBLE),
-    "refusals": (_two_or_three, _awkward, DOUBLE),  # last: it may cost the ranks
+    "dropout": (_equal_shards, _dropping, BOTH),
+    "evaluation": (_steps(1, 3), _plain, DOUBLE),
+    # Two steps at least: torch's DistributedDataParallel refuses an unused parameter in the step after the wrong one.
+    "refusals": (_steps(2, 3), _awkward, DOUBLE),  # last, because it may end the ranks
 }
 
 
 @st.composite
 def cases(draw: st.DrawFn, check: str, most: int, oracle: str) -> Case:
-    """The cases of one check.
+    """Draw a case of one check.
 
     Args:
         draw: hypothesis's.
         check: a name in `CHECKS`.
         most: the largest world size.
-        oracle: the trainer's; "self" gets float64 only, because an unknown optimiser may amplify rounding.
+        oracle: of the trainer; "self" gets float64 only, because an unknown optimiser may amplify rounding.
     """
     batches, net, dtypes = CHECKS[check]
     if check == "refusals":
-        most = 2  # where one rank raises and the others wait for it, all have to be started anew
+        most = 2  # all ranks must be restarted after one raised and the others waited for it
     world_size = 1 if check == "identity" else draw(st.integers(2, most))
     dtype = draw(st.sampled_from(dtypes)) if oracle == "sgd" else "float64"
     return Case(
         world_size,
-        tuple(batches(draw, world_size)),
+        tuple(draw(batches(world_size))),
         draw(SEEDS),
         dtype,
         draw(st.sampled_from([0.5, 0.1])),

@@ -1,7 +1,7 @@
-"""How a trainer normalises batches: by shard, as every data parallelism does by default, or over the whole minibatch.
+"""How a trainer normalises batches: by shard, the default of data parallelism, or over the whole minibatch.
 
-Both are right, and nothing else is. Which samples went through the net together is read from the net's own log, so any
-way of splitting is allowed. The gradient behind a normalisation is held to half of its digits (`tolerance`).
+Only these two are right. The net's log tells which samples went through the net together, so any way of splitting is
+allowed. The gradient behind a normalisation must agree in half of its digits (`tolerance`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from suite.properties.seen import RIGHT, Judgement, Seen, derivative, flat
 
 
 def judge(seen: Seen) -> Judgement:
-    """Hold every step's gradient, and after a single step rank 0's running means, against both kinds."""
+    """Compare every step's gradient, and after a single step rank 0's running means, with both kinds."""
     kinds = {"by shard", "over the whole minibatch"}
     for step in seen.steps:
         n = seen.case.batches[step]
@@ -27,17 +27,17 @@ def judge(seen: Seen) -> Judgement:
                 ("samples lost or repeated", "samples changed before the net"),
             )
         groups = {"by shard": shards, "over the whole minibatch": [list(range(n))]}
-        # One sample has no statistics: a trainer that goes on all the same has not normalised like that.
+        # One sample has no variance, so a trainer that takes a step has not normalised groups of one sample.
         expected = {kind: _gradient(seen, step, g) for kind, g in groups.items() if min(map(len, g)) > 1}
-        found = flat(seen.gradient(step))
-        off = {kind: float((found - gradient).abs().max()) for kind, gradient in expected.items()}
-        fits = {kind for kind in off if off[kind] <= seen.half_the_digits * float(expected[kind].abs().max())}
+        actual = flat(seen.gradient(step))
+        errors = {kind: float((actual - gradient).abs().max()) for kind, gradient in expected.items()}
+        fits = {kind for kind in errors if errors[kind] <= seen.half_the_digits * float(expected[kind].abs().max())}
         if not fits:
             return Judgement(
-                f"step {step}: the gradient behind a batch normalisation fits no statistics that there are: "
-                + ", ".join(f"{kind} it is off by {error:.3g}" for kind, error in off.items()),
+                f"step {step}: the gradient behind a batch normalisation fits neither kind of statistics: "
+                + ", ".join(f"{kind} it is off by {error:.3g}" for kind, error in errors.items()),
                 (
-                    "what the check `gradient` finds, where it fails as well",
+                    "the bug that the check `gradient` names, where that fails too",
                     "statistics of unequal shards averaged (pytorch/pytorch#22192, pytorch/pytorch#36382)",
                 ),
             )
@@ -51,17 +51,17 @@ def judge(seen: Seen) -> Judgement:
 
 
 def entries(seen: Seen, step: int) -> list[dict[str, list[float]]]:
-    """The log of every forward of a step that saw samples, over all ranks."""
+    """Return the log entries of a step's forwards that saw samples, over all ranks."""
     return [entry for observed in seen.ranks for entry in observed["log"][step] if entry["samples"]]
 
 
 def forwards(seen: Seen, step: int) -> list[list[int]]:
-    """The numbers of the samples in each forward of a step; what is no number at all is left out."""
+    """Return the numbers of the samples in each forward of a step, without those that are infinite or NaN."""
     return [[round(sample) for sample in entry["samples"] if math.isfinite(sample)] for entry in entries(seen, step)]
 
 
 def _gradient(seen: Seen, step: int, shards: list[list[int]]) -> Tensor:
-    """The flat gradient of the mean loss where each of these groups is normalised by itself."""
+    """Return the flat gradient of the mean loss where each group of samples is normalised by itself."""
     X, y = nets.minibatch(seen.case, step)
     net = seen.net(step)
     parts = [seen.mean_loss(net, X[shard], y[shard]) * (len(shard) / len(y)) for shard in shards]
@@ -69,17 +69,17 @@ def _gradient(seen: Seen, step: int, shards: list[list[int]]) -> Tensor:
 
 
 def _statistics_kept(seen: Seen) -> bool:
-    """Whether rank 0's running means after the first step are those of sample 0's shard, or of the whole minibatch."""
+    """Say whether rank 0's running means after step 0 are those of sample 0's shard or of the whole minibatch."""
     X, _ = nets.minibatch(seen.case, 0)
-    found = {name: torch.tensor(value) for name, value in seen.ranks[0]["buffers"].items() if "running_mean" in name}
+    means = [torch.tensor(value) for name, value in seen.ranks[0]["buffers"].items() if "running_mean" in name]
     shards = [shard for shard in forwards(seen, 0) if 0 in shard]
     for shard in filter(lambda shard: len(shard) > 1, [*shards, list(range(len(X)))]):
         net = seen.net(0)
         net(X[shard])
-        expected = {name: buffer.double() for name, buffer in net.named_buffers() if "running_mean" in name}
-        if len(found) == len(expected) and all(
+        expected = [buffer.double() for name, buffer in net.named_buffers() if "running_mean" in name]
+        if len(means) == len(expected) and all(
             float((mine - theirs).abs().max()) <= seen.half_the_digits * (1 + float(theirs.abs().max()))
-            for mine, theirs in zip(found.values(), expected.values(), strict=True)
+            for mine, theirs in zip(means, expected, strict=True)
         ):
             return True
     return False

@@ -1,7 +1,6 @@
 """One case of a correctness check: a small network, a world size, and the minibatches of a few steps. Pure.
 
-A case is all that a worker is told, and all that somebody needs who wants to see a failure again: it is JSON on the way
-to the ranks and in the message of a failure.
+A case is JSON, on its way to the ranks and in the message of a failure, and all that is needed to reproduce one.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-# Checks whose cases a trainer may refuse by raising: unused parameters, and a batch normalisation of one sample, which
-# is what accumulating in micro-batches can make of any minibatch.
+# Checks whose cases a trainer may refuse by raising: unused parameters, and a batch normalisation of one sample, as
+# accumulation in micro-batches can make it of any minibatch.
 MAY_REFUSE = ("batch_norm", "refusals")
 
 # A convolutional net sees its features as an image of this many pixels a side.
@@ -21,7 +20,7 @@ IMAGE_SIDE = 4
 
 @dataclass(frozen=True)
 class Net:
-    """A network in words; `suite.properties.nets` builds it. The defaults are the smallest: a single linear layer."""
+    """What a network is made of; `suite.properties.nets` builds it. The default is a single linear layer."""
 
     inputs: int = 2  # features of a sample; an image of IMAGE_SIDE x IMAGE_SIDE when `conv`
     hidden: tuple[int, ...] = ()  # widths of the hidden layers
@@ -38,7 +37,7 @@ class Net:
 
 @dataclass(frozen=True)
 class Case:
-    """What one example of a check is made of."""
+    """What one example of a check is put to a trainer with."""
 
     world_size: int
     batches: tuple[int, ...]  # samples in the minibatch of each step, over all ranks
@@ -48,30 +47,30 @@ class Case:
     net: Net = field(default_factory=Net)
 
     def alone(self) -> Case:
-        """The same case on one device."""
+        """Return this case on one device."""
         return replace(self, world_size=1)
 
     def as_json(self) -> dict[str, Any]:
-        """What differs from the smallest case; `from_json` reads it."""
-        said = {name: value for name, value in asdict(self).items() if value != getattr(_SMALLEST, name)}
-        said["net"] = {name: value for name, value in asdict(self.net).items() if value != getattr(Net(), name)}
-        return {**said, "world_size": self.world_size, "batches": list(self.batches)}
+        """Return what differs from the defaults; `from_json` reads it."""
+        content = {name: value for name, value in asdict(self).items() if value != getattr(_SMALLEST, name)}
+        content["net"] = {name: value for name, value in asdict(self.net).items() if value != getattr(Net(), name)}
+        return {**content, "world_size": self.world_size, "batches": list(self.batches)}
 
     @classmethod
-    def from_json(cls, said: Mapping[str, Any]) -> Case:
-        """Read what `as_json` wrote, or a person.
+    def from_json(cls, content: Mapping[str, Any]) -> Case:
+        """Make a case from what `as_json` returned or a person wrote.
 
         Raises:
             ValueError: an unknown name; the message lists the valid ones.
         """
-        net = dict(said.get("net", {}))
-        for names, kind in ((set(said), cls), (set(net), Net)):
+        net = dict(content.get("net", {}))
+        for names, kind in ((set(content), cls), (set(net), Net)):
             valid = [part.name for part in fields(kind)]
             if unknown := names - set(valid):
                 raise ValueError(f"{kind.__name__} has no {sorted(unknown)}: its parts are {', '.join(valid)}")
         if "hidden" in net:
             net["hidden"] = tuple(net["hidden"])
-        return cls(**{**said, "batches": tuple(said["batches"]), "net": Net(**net)})
+        return cls(**{**content, "batches": tuple(content["batches"]), "net": Net(**net)})
 
     def __str__(self) -> str:
         return json.dumps(self.as_json())

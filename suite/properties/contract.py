@@ -1,7 +1,7 @@
-"""A stranger's trainer class, held against the trainer protocol before it is used (runs in workers only).
+"""Checks a user's trainer class against the trainer protocol before it is used (in workers only).
 
-The protocol is `reference.trainers.protocol.Trainer`. Every finding names the missing part and shows what it should
-look like, so that the author need not read our source.
+The protocol is `reference.trainers.protocol.Trainer`. Every message names the part that breaks it and shows the
+expected form, so that the author need not read our source.
 """
 
 from __future__ import annotations
@@ -33,23 +33,22 @@ class ContractError(TypeError):
 
 
 def load_trainer(spec: str) -> type[Any]:
-    """The class behind a table name, `module:Class` or `path.py:Class`, checked as far as a class can be.
+    """Return the class behind a table name, `module:Class` or `path.py:Class`, checked as far as a class can be.
 
     Raises:
         ContractError: it is not a class, or a part of the protocol is missing; every missing part is named.
         LookupError, ImportError, ...: as `reference.load.load_object`.
     """
-    found = load_object(TRAINERS.get(spec, spec))
-    if not isinstance(found, type):
-        raise ContractError(f"trainer {spec!r} is a {type(found).__name__}, not a class; a trainer is a class")
-    findings = list(_findings(found))
-    if findings:
-        raise ContractError(f"trainer {spec!r} breaks the trainer protocol: " + "; ".join(findings))
-    return found
+    trainer = load_object(TRAINERS.get(spec, spec))
+    if not isinstance(trainer, type):
+        raise ContractError(f"trainer {spec!r} is a {type(trainer).__name__}, not a class; a trainer is a class")
+    if breaches := _breaches(trainer):
+        raise ContractError(f"trainer {spec!r} breaks the trainer protocol: " + "; ".join(breaches))
+    return trainer
 
 
 def describe(trainer: type[Any]) -> dict[str, Any]:
-    """What the controller must know of a trainer to start it."""
+    """Return what the controller must know to start a trainer."""
     return {
         "processes": trainer.processes,
         "oracle": getattr(trainer, "oracle", "sgd"),
@@ -58,38 +57,32 @@ def describe(trainer: type[Any]) -> dict[str, Any]:
 
 
 def check_instance(trainer: Any, devices: list[torch.device]) -> None:
-    """What only an instance shows: its replicas, and how its own loss is called.
+    """Check what only an instance has: its replicas, and a loss of its own.
 
     Raises:
         ContractError: `replicas` is missing, empty, too long, or holds something that is not a module; `loss` is there
             and does not take (output, y).
     """
-    name = type(trainer).__name__
+    broken = f"trainer {type(trainer).__name__} breaks the trainer protocol"
     if not hasattr(trainer, "replicas"):
-        raise ContractError(
-            f"trainer {name} breaks the trainer protocol: `replicas` is missing: {EXPECTED['replicas']}"
-        )
+        raise ContractError(f"{broken}: `replicas` is missing: {EXPECTED['replicas']}")
     replicas = list(trainer.replicas)
     if not 1 <= len(replicas) <= len(devices) or not all(isinstance(replica, nn.Module) for replica in replicas):
         kinds = [type(replica).__name__ for replica in replicas]
         raise ContractError(
-            f"trainer {name} breaks the trainer protocol: `replicas` is {kinds} on {len(devices)} device(s): "
-            f"expected {EXPECTED['replicas']}"
+            f"{broken}: `replicas` is {kinds} on {len(devices)} device(s): expected {EXPECTED['replicas']}"
         )
     loss = getattr(trainer, "loss", None)
     if loss is not None and not (callable(loss) and _accepts(loss, object(), object())):
-        found = f"takes {inspect.signature(loss)}" if callable(loss) else f"is a {type(loss).__name__}"
-        raise ContractError(
-            f"trainer {name} breaks the trainer protocol: `loss` {found}: expected {EXPECTED['loss']}; "
-            "rename it if it is something else"
-        )
+        wrong = f"takes {inspect.signature(loss)}" if callable(loss) else f"is a {type(loss).__name__}"
+        raise ContractError(f"{broken}: `loss` {wrong}: expected {EXPECTED['loss']}; rename it if it is something else")
 
 
 def apply_loss(loss: Callable[[Tensor, Tensor], Tensor], output: Tensor, y: Tensor) -> Tensor:
-    """A trainer's own loss of what a net put out.
+    """Return a trainer's own loss of a net's output.
 
     Args:
-        loss: `check_instance` let it pass.
+        loss: one that `check_instance` accepts.
         output: (n, classes).
         y: labels (n,).
 
@@ -110,27 +103,28 @@ def apply_loss(loss: Callable[[Tensor, Tensor], Tensor], output: Tensor, y: Tens
     return value
 
 
-def _findings(trainer: type[Any]) -> list[str]:
-    findings = []
+def _breaches(trainer: type[Any]) -> list[str]:
+    """Return a line on every part of the protocol that a class breaks."""
+    breaches = []
     processes = getattr(trainer, "processes", None)
     if processes is None:
-        findings.append(f"`processes` is missing: {EXPECTED['processes']}")
+        breaches.append(f"`processes` is missing: {EXPECTED['processes']}")
     elif processes not in PROCESSES:
-        findings.append(f"`processes` is {processes!r}: expected {EXPECTED['processes']}")
+        breaches.append(f"`processes` is {processes!r}: expected {EXPECTED['processes']}")
     oracle = getattr(trainer, "oracle", "sgd")
     if oracle not in ORACLES:
-        findings.append(f"`oracle` is {oracle!r}: expected one of {', '.join(map(repr, ORACLES))}")
+        breaches.append(f"`oracle` is {oracle!r}: expected one of {', '.join(map(repr, ORACLES))}")
     if not _accepts(trainer, object(), object(), lr=0.1):
-        findings.append(f"`__init__` does not take (model, devices, *, lr): {EXPECTED['__init__']}")
+        breaches.append(f"`__init__` does not take (model, devices, *, lr): {EXPECTED['__init__']}")
     step = getattr(trainer, "step", None)
     if not callable(step):
-        findings.append(f"`step` is missing: {EXPECTED['step']}")
+        breaches.append(f"`step` is missing: {EXPECTED['step']}")
     elif not _accepts(step, *[object()] * 4):
-        findings.append(f"`step` does not take (X, y, global_batch_size): {EXPECTED['step']}")
-    # An attribute set in __init__ is as good as a property, so a class without one is looked at again as an instance.
+        breaches.append(f"`step` does not take (X, y, global_batch_size): {EXPECTED['step']}")
+    # An attribute set in __init__ is as good as a property, so `check_instance` checks a class that has none.
     if "replicas" in vars(trainer) and callable(vars(trainer)["replicas"]):
-        findings.append(f"`replicas` is a method: expected {EXPECTED['replicas']}")
-    return findings
+        breaches.append(f"`replicas` is a method: expected {EXPECTED['replicas']}")
+    return breaches
 
 
 def _accepts(function: Any, *arguments: object, **keywords: object) -> bool:
@@ -138,12 +132,12 @@ def _accepts(function: Any, *arguments: object, **keywords: object) -> bool:
         inspect.signature(function).bind(*arguments, **keywords)
     except TypeError:
         return False
-    except ValueError:  # no signature to be had (a C function): only calling it can tell
+    except ValueError:  # a C function without a signature: only a call can tell
         return True
     return True
 
 
 def close_trainer(trainer: Any) -> None:
-    """Call the optional `close()` of a trainer."""
+    """Call the `close()` of a trainer that has one."""
     if callable(close := getattr(trainer, "close", None)):
         close()

@@ -1,7 +1,7 @@
 """The checks on what trainers are built from: collectives, splits, evaluations and feeds, each given as a function.
 
-A test puts somebody else's function under them by calling them; `tests/support/function_cases.py` shows what to draw.
-Inputs differ between devices, always: equal ones hide what is not exchanged (pytorch/pytorch#60118).
+Call them from a test of your own function; `tests/support/function_cases.py` shows what to draw. Inputs must differ
+between devices: equal ones hide what is not exchanged (pytorch/pytorch#60118).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def all_reduce_sums(all_reduce_: AllReduce, tensors: Sequence[Tensor]) -> Judgem
 
     Args:
         all_reduce_: reached through a list made for the call, so that a result put into the list is lost.
-        tensors: what the devices start with; left as they are. Integers, and floats whose sums are whole and small
-            enough to be exact, must add up exactly; others within `tolerance.sum_bound`.
+        tensors: what the devices start with; they are copied first. Sums of integers, and of floats that are whole
+            and small enough, must be exact; others within `tolerance.sum_bound`.
     """
     if not tensors:
         all_reduce_([])
@@ -37,7 +37,7 @@ def all_reduce_sums(all_reduce_: AllReduce, tensors: Sequence[Tensor]) -> Judgem
     all_reduce_(list(mine))
     where = f"{len(tensors)} devices, {tuple(tensors[0].shape)} {str(tensors[0].dtype).removeprefix('torch.')}"
     if [tensor.data_ptr() for tensor in mine] != addresses:
-        return Judgement(f"{where}: a tensor lies elsewhere than before: the sum must be written into the caller's own")
+        return Judgement(f"{where}: a tensor has moved in memory: the sum must be written into the caller's own")
     stacked = torch.stack([tensor.cpu() for tensor in tensors])
     exact, allowed = _sum(stacked)
     for rank, tensor in enumerate(mine):
@@ -56,7 +56,7 @@ def all_reduce_sums(all_reduce_: AllReduce, tensors: Sequence[Tensor]) -> Judgem
 
 
 def all_reduce_keeps_tensors_apart(all_reduce_: AllReduce, tensors: Sequence[Tensor]) -> Judgement:
-    """Afterwards no tensor shares memory with another, so that what a device does next stays its own."""
+    """No two tensors share memory afterwards, so that what a device does next does not reach another."""
     mine = [_copy(tensor) for tensor in tensors]
     all_reduce_(list(mine))
     for rank, tensor in enumerate(mine):
@@ -72,7 +72,7 @@ def all_reduce_keeps_tensors_apart(all_reduce_: AllReduce, tensors: Sequence[Ten
 
 
 def scatter_keeps_samples(scatter: Scatter, X: Tensor, devices: Sequence[torch.device]) -> Judgement:
-    """Put together in order, the shards are what was split: nothing lost, nothing repeated, nothing moved."""
+    """The shards put together are the samples in their order: none is lost, repeated or moved."""
     shards = scatter(X, devices)
     together = torch.cat([shard.to(X.device) for shard in shards]) if shards else X[:0]
     if together.shape == X.shape and torch.equal(together, X):
@@ -87,13 +87,13 @@ def scatter_keeps_samples(scatter: Scatter, X: Tensor, devices: Sequence[torch.d
 def scatter_follows_rule(
     scatter: Scatter, X: Tensor, devices: Sequence[torch.device], sizes: Sequence[int]
 ) -> Judgement:
-    """The shards are as large as a rule says, and the i-th lies on the i-th device."""
+    """The shards have the sizes of a rule, and the i-th is on the i-th device."""
     shards = scatter(X, devices)
-    found = [len(shard) for shard in shards]
-    if found == list(sizes) and all(s.device == d for s, d in zip(shards, devices, strict=False)):
+    actual = [len(shard) for shard in shards]
+    if actual == list(sizes) and all(s.device == d for s, d in zip(shards, devices, strict=False)):
         return RIGHT
     return Judgement(
-        f"{len(X)} samples on {len(devices)} devices: shards of {found} on {[str(s.device) for s in shards]}, "
+        f"{len(X)} samples on {len(devices)} devices: shards of {actual} on {[str(s.device) for s in shards]}, "
         f"the rule says {list(sizes)}",
         ("another framework's rule (torch.chunk, and MXNet's two, differ)",),
     )
@@ -119,17 +119,17 @@ def evaluation_counts_once(
     """
     with torch.no_grad():
         expected = int((replicas[0](X).argmax(dim=1) == y).sum())
-    found = count_correct(replicas, devices, X, y, batch_size)
-    if found == expected:
+    counted = count_correct(replicas, devices, X, y, batch_size)
+    if counted == expected:
         return RIGHT
     return Judgement(
-        f"{len(X)} samples, {len(replicas)} replicas, batches of {batch_size}: {found} counted right, not {expected}",
+        f"{len(X)} samples, {len(replicas)} replicas, batches of {batch_size}: {counted} counted right, not {expected}",
         ("padding counted (pytorch/pytorch#25162)", "a last batch left out", "accuracies averaged"),
     )
 
 
 def feed_covers(index_batches: IndexBatches, n: int, batch_size: int, seed: int, epoch: int) -> Judgement:
-    """An epoch has every sample once, in full batches and a last one of what is left; `drop_last` drops only that."""
+    """An epoch has every sample once, in full batches and a last one of the rest, which `drop_last` leaves out."""
     batches = [batch.tolist() for batch in index_batches(n, batch_size, seed=seed, epoch=epoch)]
     sizes = [min(batch_size, n - start) for start in range(0, n, batch_size)]
     if sorted(i for batch in batches for i in batch) != list(range(n)) or [len(b) for b in batches] != sizes:
@@ -144,11 +144,11 @@ def feed_covers(index_batches: IndexBatches, n: int, batch_size: int, seed: int,
 
 
 def feed_reshuffles(index_batches: IndexBatches, n: int, batch_size: int, seed: int) -> Judgement:
-    """Another order in every epoch and for every seed, and the same one in every process.
+    """The order differs between epochs and between seeds, and is the same in every process.
 
     Args:
         index_batches: as `reference.data.index.index_batches`.
-        n: so many that two orders are never equal by chance: 20 or more.
+        n: 20 or more, so that two orders are never equal by chance.
         batch_size: samples in a batch.
         seed: any.
     """
@@ -171,13 +171,13 @@ def feed_reshuffles(index_batches: IndexBatches, n: int, batch_size: int, seed: 
 
 
 def _copy(tensor: Tensor) -> Tensor:
-    """A copy with the same strides, so that a view that is not contiguous stays one."""
+    """Return a copy with the same strides."""
     copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
     return copy.copy_(tensor)
 
 
 def _sum(stacked: Tensor) -> tuple[Tensor, Tensor]:
-    """The sum over the first axis, and how far a device may be off it."""
+    """Return the sum over the first axis, and how far a device's result may be from it."""
     if not stacked.is_floating_point():
         exact = stacked.sum(0, dtype=torch.int64)
         return exact, torch.zeros_like(exact)

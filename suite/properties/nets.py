@@ -1,8 +1,8 @@
 """Builds the network that a case describes, with a log of what every forward in training saw (worker's side).
 
-The first two columns of X are no features but the sample's number in its minibatch, and the step's. The log keeps the
-former, and so tells which samples went through the net together, whatever rule a trainer splits by, and which dropout
-mask each of them met.
+The first two columns of X are not features: they are the sample's number in its minibatch and the step's number. The
+log keeps the sample numbers, so it tells which samples went through the net together, however a trainer splits, and
+which dropout mask was applied to each.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from suite.properties.case import IMAGE_SIDE, Case, Net
 
 
 class Log(list[dict[str, Any]]):
-    """{"samples": their numbers, "masks": [] or a mask for each} of every forward; copies of a net share one log."""
+    """One {"samples": their numbers, "masks": [] or one for each sample} a forward; copies of a net share one log."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Log:
         return self
@@ -82,16 +82,16 @@ class CaseNet(nn.Module):
 
 
 def build(case: Case, rank: int = 0) -> CaseNet:
-    """The case's network on the CPU, with the weights and buffers that this rank starts from: rank 0's count."""
+    """Return the case's network on the CPU with this rank's initial weights and buffers; rank 0's count."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(case.seed + rank)
         return CaseNet(case.net).to(getattr(torch, case.dtype))
 
 
 def minibatch(case: Case, step: int) -> tuple[Tensor, Tensor]:
-    """The whole minibatch of one step, the same for every rank: X (n, 2 + inputs) in the case's dtype, y (n,) int64.
+    """Return one step's whole minibatch: X (n, 2 + inputs) in the case's dtype, y (n,) int64.
 
-    All samples differ, so no two ranks ever have the same data.
+    It is the same on every rank, and all samples differ.
     """
     generator = torch.Generator().manual_seed(case.seed * 1009 + step)
     n, dtype = case.batches[step], getattr(torch, case.dtype)

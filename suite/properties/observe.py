@@ -1,7 +1,7 @@
-"""Runs a trainer through a case and notes all that a check may want to know, as plain JSON (worker's side).
+"""Runs a trainer through a case and records what the checks need, as plain JSON (worker's side).
 
-What the ranks noted is judged later and elsewhere (`suite.properties`), so nothing here communicates, and a trainer
-that breaks half-way leaves what was seen until then.
+`suite.properties.trainer` judges the records of all ranks afterwards, so nothing here communicates, and the record of a
+trainer that raises ends there.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def observe(
     """Train the steps of a case.
 
     Args:
-        trainer: a class that `suite.properties.contract.load_trainer` let pass.
-        devices: those that this process drives.
-        case: the whole minibatch goes in where one process drives all devices; this rank's shard otherwise.
-        rank: of this process; it starts from weights of its own, and rank 0's are the ones that count.
-        evaluates: whether the trained replicas are evaluated, which one check asks about.
+        trainer: a class that `suite.properties.contract.load_trainer` returned.
+        devices: of this process.
+        case: a trainer of one process gets whole minibatches, others this rank's shard.
+        rank: of this process; every rank starts from different weights, and rank 0's count.
+        evaluates: whether to evaluate the trained replicas, which only the check `evaluation` needs.
 
     Returns:
-        What this process saw, and the trainer's own loss where it has one:
+        The record, and the trainer's own loss where it has one:
 
         - "raised": None, or {"where", "error", "traceback"} of the exception that ended the trainer;
         - "parameters": of the first replica, before the first and after every step: a flat list for each;
@@ -80,7 +80,7 @@ def observe(
             del log[:]
             loss = made.step(X, y, case.batches[step])
             seen["losses"].append(None if loss is None else float(loss))
-            seen["changed"].append(not all(_same(now, given) for now, given in fed))
+            seen["changed"].append(not all(torch.equal(now, given) for now, given in fed))
             seen["log"].append(list(log))
             seen["parameters"].append(_values(made))
             seen["differing"].append(_differing(made))
@@ -93,7 +93,7 @@ def observe(
         }
     except contract.ContractError:
         raise
-    except Exception as error:  # whatever a stranger's trainer raises is what was observed
+    except Exception as error:  # a user's trainer may raise anything, and that is recorded
         seen["raised"] = {
             "where": where,
             "error": f"{type(error).__name__}: {error}",
@@ -105,7 +105,7 @@ def observe(
 
 
 def whole(parameter: Tensor) -> Tensor:
-    """A float64 copy of a parameter's full value on the CPU, gathered when it is sharded (every rank must call it)."""
+    """Return a float64 CPU copy of a parameter's full value; every rank must call it, because a shard is gathered."""
     full = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
     return full.detach().to("cpu", torch.float64, copy=True)
 
@@ -116,17 +116,13 @@ def _values(trainer: Any) -> list[list[float]]:
 
 def _differing(trainer: Any) -> list[tuple[int, int, float]]:
     first, *others = [list(replica.parameters()) for replica in trainer.replicas]
-    found = []
+    differing = []
     for number, other in enumerate(others, start=1):
         for position, (ours, theirs) in enumerate(zip(first, other, strict=True)):
             a, b = whole(ours), whole(theirs)
             if not torch.equal(a, b):
-                found.append((number, position, float((a - b).abs().max())))
-    return found
-
-
-def _same(now: Tensor, before: Tensor) -> bool:
-    return now.shape == before.shape and now.dtype == before.dtype and torch.equal(now, before)
+                differing.append((number, position, float((a - b).abs().max())))
+    return differing
 
 
 def _evaluate(trainer: Any, devices: Sequence[torch.device], case: Case, rank: int | None) -> dict[str, Any]:
@@ -140,5 +136,5 @@ def _evaluate(trainer: Any, devices: Sequence[torch.device], case: Case, rank: i
 
 
 def evaluation_set(case: Case) -> tuple[Tensor, Tensor]:
-    """The test samples of a case."""
+    """Return the test samples of a case, X and y."""
     return nets.minibatch(Case(1, (EVALUATED,), case.seed + 1, case.dtype, net=case.net), 0)

@@ -1,4 +1,4 @@
-"""What the ranks of a trainer were seen to do in a case, beside what one device would have done."""
+"""What the ranks of a trainer did in a case, and what one device would have done."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ ALL = slice(None)
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a check found: nothing, a finding, or a note.
+    """The result of a check: right, wrong, or right with a note.
 
     Attributes:
         finding: what is wrong, where, and by how much; empty when nothing is.
         suspects: the known bugs that it looks like; there may be none.
-        note: what a reader should know although it is right.
+        note: what a reader should know of a right trainer.
         details: a traceback.
-        crashed: whether the finding is that the trainer raised, and not what it computed.
+        crashed: whether the trainer raised, as opposed to computing something wrong.
     """
 
     finding: str = ""
@@ -42,12 +42,12 @@ RIGHT = Judgement()
 
 @dataclass(frozen=True)
 class Seen:
-    """What all processes of a trainer were seen to do in one case.
+    """What all processes of a trainer did in one case.
 
     Attributes:
         case: what they were given.
-        ranks: `suite.properties.observe.observe` of each process: one, or one a device.
-        alone: the same of this trainer on one device; for oracle "self".
+        ranks: the record of `suite.properties.observe.observe` of each process: one, or one a device.
+        alone: the record of the trainer on one device; for oracle "self".
         oracle: "sgd" or "self".
         loss: the trainer's own, None for cross-entropy.
     """
@@ -65,12 +65,12 @@ class Seen:
 
     @cached_property
     def names(self) -> list[str]:
-        """Of the parameters, in order."""
+        """The names of the parameters, in order."""
         return list(self._shapes)
 
     @cached_property
     def sizes(self) -> list[int]:
-        """How many values each of the parameters has, in order."""
+        """The number of values of each parameter, in order."""
         return [shape.numel() for shape in self._shapes.values()]
 
     @property
@@ -78,24 +78,27 @@ class Seen:
         """`suite.properties.tolerance.half_the_digits` of the case's dtype."""
         return tolerance.half_the_digits(getattr(torch, self.case.dtype))
 
-    def parameters(self, step: int, rank: int = 0) -> Parameters:
-        """A rank's parameters before a step, float64; after the last one for step = number of steps."""
-        return self._shaped(self.ranks[rank]["parameters"][step])
+    def parameters(self, step: int, rank: int | None = 0) -> Parameters:
+        """Return a rank's float64 parameters before a step; those of the trainer on one device for rank None.
 
-    def alone_parameters(self, step: int) -> Parameters:
-        """Likewise of the trainer on one device."""
-        assert self.alone is not None
-        return self._shaped(self.alone["parameters"][step])
+        The step may be the number of steps, which is after the last one.
+        """
+        observation = self.alone if rank is None else self.ranks[rank]
+        assert observation is not None
+        return [
+            torch.tensor(value, dtype=torch.float64).reshape(shape)
+            for shape, value in zip(self._shapes.values(), observation["parameters"][step], strict=True)
+        ]
 
     def gradient(self, step: int, rank: int = 0) -> Parameters:
-        """The gradient that a rank used in a step, read back from its parameters."""
+        """Return the gradient that a rank used in a step, read back from its parameters."""
         return [
             (before - after) / self.case.lr
             for before, after in zip(self.parameters(step, rank), self.parameters(step + 1, rank), strict=True)
         ]
 
     def net(self, step: int) -> nets.CaseNet:
-        """The case's network with the parameters of rank 0 before a step."""
+        """Return the case's network with the parameters of rank 0 before a step."""
         net = nets.build(self.case)
         with torch.no_grad():
             for parameter, value in zip(net.parameters(), self.parameters(step), strict=True):
@@ -103,12 +106,12 @@ class Seen:
         return net
 
     def mean_loss(self, net: nn.Module, X: Tensor, y: Tensor) -> Tensor:
-        """The trainer's loss, averaged over samples; () and differentiable."""
+        """Return the trainer's loss, averaged over samples; () and differentiable."""
         output = net(X)
         return F.cross_entropy(output, y) if self.loss is None else apply_loss(self.loss, output, y).mean()
 
     def right_gradient(self, step: int, samples: slice = ALL) -> Parameters:
-        """The gradient of the mean loss over some samples of a step's minibatch, on one device, float64."""
+        """Return the float64 gradient of the mean loss over some samples of a step's minibatch, on one device."""
         net, (X, y) = self.net(step), nets.minibatch(self.case, step)
         return derivative(net, self.mean_loss(net, X[samples], y[samples]))
 
@@ -116,24 +119,15 @@ class Seen:
     def _shapes(self) -> dict[str, torch.Size]:
         return {name: parameter.shape for name, parameter in nets.build(self.case).named_parameters()}
 
-    def _shaped(self, values: list[list[float]]) -> Parameters:
-        return [
-            torch.tensor(value, dtype=torch.float64).reshape(shape)
-            for shape, value in zip(self._shapes.values(), values, strict=True)
-        ]
-
 
 def derivative(net: nn.Module, value: Tensor) -> Parameters:
-    """float64 derivatives of a value by a net's parameters; zeros for those that took no part."""
-    wanted = [parameter for parameter in net.parameters() if parameter.requires_grad]
-    found = iter(torch.autograd.grad(value, wanted, retain_graph=True, allow_unused=True))
-    gradients = [next(found) if parameter.requires_grad else None for parameter in net.parameters()]
-    return [
-        torch.zeros_like(p, dtype=torch.float64) if g is None else g.to(torch.float64)
-        for p, g in zip(net.parameters(), gradients, strict=True)
-    ]
+    """Return the float64 derivatives of a value by a net's parameters; zeros for frozen and unused ones."""
+    trained = [parameter for parameter in net.parameters() if parameter.requires_grad]
+    gradients = torch.autograd.grad(value, trained, retain_graph=True, allow_unused=True, materialize_grads=True)
+    by_id = {id(parameter): gradient.to(torch.float64) for parameter, gradient in zip(trained, gradients, strict=True)}
+    return [by_id.get(id(p), torch.zeros_like(p, dtype=torch.float64)) for p in net.parameters()]
 
 
 def flat(tensors: Parameters) -> Tensor:
-    """One float64 vector of all entries."""
+    """Return one float64 vector of all entries."""
     return torch.cat([tensor.detach().to(torch.float64).flatten() for tensor in tensors])

@@ -1,4 +1,4 @@
-"""Which known bug a wrong gradient looks like: what each would have computed, compared with what was found."""
+"""Names the known bugs that would have computed a wrong gradient."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from torch import Tensor
 
 from reference.scatter import chunk_sizes
 
-# A wrong gradient that agrees so far with what a bug would compute was computed by that bug, or by its equal.
-ALIKE = 1e-6
-# The precisest first, so that the one that explains an error is named and not a coarser one that would as well.
+ALIKE = 1e-6  # the relative difference up to which a gradient is attributed to a bug
+# The most precise comes first, because an error that it explains would be explained by the others too.
 LOW_PRECISION = {"float32": torch.float32, "16 bits (bfloat16 or float16)": torch.bfloat16}
 BEYOND_ROUNDING = 0.1  # a factor nearer to 1 is an error of low precision
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """A wrong gradient and what it is made of: all gradients as one flat float64 vector each.
+    """A wrong gradient and the right ones; each gradient is one flat float64 vector.
 
     Attributes:
-        found: what the trainer used.
+        actual: what the trainer used.
         sums: summed gradients of the shards that the samples were split into, in order; torch's chunk rule.
         n: samples in the minibatch.
         world_size: devices, idle ones too.
@@ -30,7 +29,7 @@ class Evidence:
         vectors: which entries belong to parameters of one dimension.
     """
 
-    found: Tensor
+    actual: Tensor
     sums: list[Tensor]
     n: int
     world_size: int
@@ -44,20 +43,20 @@ class Evidence:
 
 
 def fitting(evidence: Evidence) -> tuple[str, ...]:
-    """A line on every bug that would have computed what was found; in a small case several may fit, or none."""
-    found, right = evidence.found, evidence.right
-    if not bool(found.isfinite().all()):
+    """Return a line on every bug that would have computed this gradient; several may fit a small case, or none."""
+    actual, right = evidence.actual, evidence.right
+    if not bool(actual.isfinite().all()):
         return ("not a number: an overflow, or an average over no samples",)
-    lines = dict.fromkeys(line for line, gradient in _candidates(evidence) if _alike(found, gradient))
+    lines = dict.fromkeys(line for line, gradient in _candidates(evidence) if _alike(actual, gradient))
     if lines:
         return tuple(lines)
-    share = float(found @ right / (right @ right)) if float(right.norm()) > 0 else 0.0
-    if abs(share - 1) > BEYOND_ROUNDING and _alike(found, share * right):
+    share = float(actual @ right / (right @ right)) if float(right.norm()) > 0 else 0.0
+    if abs(share - 1) > BEYOND_ROUNDING and _alike(actual, share * right):
         return (f"{share:.4g} times the right gradient: the learning rate or the average is off by that factor",)
-    wrong = (found - right).abs() > ALIKE * right.abs().max()
+    wrong = (actual - right).abs() > ALIKE * right.abs().max()
     if bool(wrong.any()) and bool((wrong <= evidence.vectors).all()):
         return ("only one-dimensional parameters are wrong: biases that are not exchanged",)
-    error = float((found - right).abs().max()) / float(right.abs().max() or 1)
+    error = float((actual - right).abs().max()) / float(right.abs().max() or 1)
     for name, dtype in LOW_PRECISION.items():
         if error <= 2 * len(evidence.sums) * torch.finfo(dtype).eps:
             return (f"the error of a sum in {name}: gradients exchanged in lower precision",)
@@ -69,7 +68,7 @@ def _candidates(evidence: Evidence) -> Iterator[tuple[str, Tensor]]:
     sizes = chunk_sizes(n, k)
     yield "nothing was learned: the gradient was lost, or the minibatch left out", torch.zeros_like(right)
     if k > 1:
-        yield "summed over the devices where it should be averaged", right * k
+        yield "summed over the devices instead of averaged", right * k
         yield "averaged over the devices and divided by the global batch as well", right / k
         means = torch.stack([total / size for total, size in zip(sums, sizes, strict=True)]).sum(0)
         for divisor in {float(k), float(len(sums))}:

@@ -1,4 +1,4 @@
-"""How far two right computations may lie apart: every tolerance of the correctness checks, derived here.
+"""How far two right computations may differ: every tolerance of the correctness checks is derived here.
 
 **A gradient, read back from the parameters** (`gradient_bound`). On k devices and on one, the same sum over the samples
 of a minibatch is evaluated in two orders. Evaluating a sum of n terms in any order errs by at most (n - 1) u sum|term|
@@ -28,20 +28,20 @@ from torch import Tensor, nn
 
 
 def roundoff(dtype: torch.dtype) -> float:
-    """The unit roundoff u: the largest relative error of rounding to nearest."""
+    """Return the unit roundoff u: the largest relative error of rounding to nearest."""
     return torch.finfo(dtype).eps / 2
 
 
 def half_the_digits(dtype: torch.dtype) -> float:
-    """The relative error that leaves half of a dtype's digits right."""
+    """Return the relative error that leaves half of a dtype's digits right."""
     return float(torch.finfo(dtype).eps ** 0.5)
 
 
 def gradient_bound(model: nn.Module, X: Tensor, lr: float) -> list[Tensor]:
-    """The largest error allowed for each parameter's gradient of the mean loss, derived above.
+    """Return the largest error allowed for each parameter's gradient of the mean loss, derived above.
 
     Args:
-        model: with the weights the step starts from; one whose samples do not depend on each other.
+        model: with the weights before the step; the output for a sample depends on that sample only.
         X: the whole minibatch, (n, ...).
         lr: learning rate of the step.
 
@@ -54,21 +54,22 @@ def gradient_bound(model: nn.Module, X: Tensor, lr: float) -> list[Tensor]:
     terms = len(X) + widest + X[:1].numel()
     sums = [torch.zeros_like(parameter, dtype=torch.float64) for parameter in parameters]
     for output in model(X).flatten():
-        found = torch.autograd.grad(output, parameters, retain_graph=True, allow_unused=True)
-        for total, gradient in zip(sums, found, strict=True):
-            if gradient is not None:
-                total += gradient.abs()
+        gradients = torch.autograd.grad(
+            output, parameters, retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+        for total, gradient in zip(sums, gradients, strict=True):
+            total += gradient.abs()
     largest = {id(parameter): float(total.max()) for parameter, total in zip(parameters, sums, strict=True)}
     bounds = []
     for parameter in model.parameters():
         rounding = 2 * terms * u * largest.get(id(parameter), 0.0) / len(X)
         update = 2 * u * parameter.detach().to(torch.float64).abs() / lr
-        # A parameter that takes no part, or is frozen, has no rounding either: it must not move at all.
+        # A parameter that is unused or frozen must not change at all.
         bounds.append(rounding + update if rounding else torch.zeros_like(update))
     return bounds
 
 
 def sum_bound(tensors: Sequence[Tensor]) -> Tensor:
-    """The largest error of a sum over devices that is added up in the tensors' own floating-point dtype; float64."""
+    """Return the largest error, float64, of a sum over devices in the tensors' own floating-point dtype."""
     error = (len(tensors) - 1) * roundoff(tensors[0].dtype)
     return torch.stack([tensor.to(torch.float64).abs() for tensor in tensors]).sum(0) * error / (1 - error)

@@ -1,6 +1,6 @@
-"""The checks on a trainer: functions from what its ranks were seen to do to a judgement, and their table.
+"""The checks on a trainer: functions from what its ranks did to a judgement, and their table.
 
-Not covered: speed, and what a trainer does between processes that its parameters, losses and buffers do not show.
+Not covered: speed, and communication that changes no parameter, loss or buffer.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def gradient(seen: Seen) -> Judgement:
 
 
 def trajectory(seen: Seen) -> Judgement:
-    """So is that of every one of several steps, with new data and other batch sizes."""
+    """The gradient of each of several steps, with new data and other batch sizes, is that of one device."""
     return _first_wrong(seen, _gradient_at)
 
 
@@ -49,10 +49,10 @@ def identity(seen: Seen) -> Judgement:
         return _first_wrong(seen, _gradient_at)
     assert seen.alone is not None
     if seen.alone["parameters"] == seen.ranks[0]["parameters"]:
-        return Judgement(note='oracle "self": errors that do not depend on the number of devices stay unseen')
+        return Judgement(note='oracle "self": errors that do not depend on the number of devices are not seen')
     return Judgement(
-        "two runs of one case on one device end in different weights: there is nothing that k devices could equal",
-        ("randomness that is not seeded, or depends on the clock",),
+        "two runs of one case on one device end in different weights, so k devices have nothing to be equal to",
+        ("randomness without a seed, or a dependence on the clock",),
     )
 
 
@@ -62,29 +62,29 @@ def replicas(seen: Seen) -> Judgement:
 
 
 def loss(seen: Seen) -> Judgement:
-    """What the ranks return adds up to the mean loss over the minibatch; returning nothing is allowed."""
+    """The losses that the ranks return add up to the mean loss over the minibatch; a step may return None."""
     return _first_wrong(seen, _loss_at)
 
 
 def inputs(seen: Seen) -> Judgement:
-    """A step leaves all minibatches as they are, and what it makes is finite."""
+    """A step changes no minibatch, and its loss and parameters are finite."""
     return _first_wrong(seen, _inputs_at)
 
 
 def batch_norm(seen: Seen) -> Judgement:
-    """Batches are normalised by shard or over the whole minibatch, and rank 0 keeps running statistics of that."""
+    """Batches are normalised by shard or over the whole minibatch, and rank 0 keeps those running statistics."""
     if seen.oracle == "self":
         return Judgement(note='oracle "self" cannot tell statistics by shard from wrong ones: not checked')
     return normalisation.judge(seen)
 
 
 def dropout(seen: Seen) -> Judgement:
-    """No two shards lose the same features."""
+    """No two shards have the same dropout mask."""
     return _first_wrong(seen, _masks_at)
 
 
 def refusals(seen: Seen) -> Judgement:
-    """Unused parameters, or a batch normalisation of a single sample: right, or refused loudly."""
+    """With unused parameters, or a batch normalisation of one sample, the trainer is right or raises."""
     if seen.case.net.norm == "batch":
         return batch_norm(seen)
     wrong = _first_wrong(seen, _gradient_at)
@@ -92,7 +92,7 @@ def refusals(seen: Seen) -> Judgement:
 
 
 def evaluation(seen: Seen) -> Judgement:
-    """Every replica predicts what rank 0's parameters do; all devices together count as many right as one."""
+    """Every replica predicts what rank 0's parameters do, and all devices together count what one counts."""
     X, y = evaluation_set(seen.case)
     expected = int((seen.net(len(seen.steps)).eval()(X).argmax(1) == y).sum())
     together = sum(observed["correct"]["shared"] for observed in seen.ranks)
@@ -122,9 +122,9 @@ CHECKS: dict[str, Check] = {
 
 
 def judge(check: str, seen: Seen) -> Judgement:
-    """Apply a check of `CHECKS`. A trainer that raised is judged by that, and so is one without the model's parameters.
+    """Apply a check of `CHECKS`.
 
-    Only in the cases of `MAY_REFUSE` may a trainer raise.
+    A trainer that raised fails, unless the check is in `MAY_REFUSE`; so does one without the model's parameters.
     """
     ranks = [(f"rank {rank}", observed) for rank, observed in enumerate(seen.ranks)]
     everyone = [("on one device", seen.alone), *ranks]
@@ -132,9 +132,9 @@ def judge(check: str, seen: Seen) -> Judgement:
         if observed is None:
             continue
         for values in observed["parameters"]:
-            if (found := [len(value) for value in values]) != seen.sizes:
+            if (sizes := [len(value) for value in values]) != seen.sizes:
                 return Judgement(
-                    f"{who}, replicas[0] has parameters of {found} values, the model's have {seen.sizes}",
+                    f"{who}, replicas[0] has parameters of {sizes} values, the model's have {seen.sizes}",
                     ("`replicas` must be the trained modules themselves",),
                 )
         if observed["raised"]:
@@ -146,16 +146,17 @@ def judge(check: str, seen: Seen) -> Judgement:
     return CHECKS[check](seen)
 
 
-def _first_wrong(seen: Seen, look: Callable[[Seen, int], Judgement]) -> Judgement:
-    return next((found for step in seen.steps if (found := look(seen, step)) != RIGHT), RIGHT)
+def _first_wrong(seen: Seen, judge_step: Callable[[Seen, int], Judgement]) -> Judgement:
+    judgements = (judge_step(seen, step) for step in seen.steps)
+    return next((judgement for judgement in judgements if judgement != RIGHT), RIGHT)
 
 
 def _gradient_at(seen: Seen, step: int) -> Judgement:
     if seen.oracle == "self":
         return _against_self(seen, step)
-    expected, found = seen.right_gradient(step), seen.gradient(step)
+    expected, actual = seen.right_gradient(step), seen.gradient(step)
     allowed = tolerance.gradient_bound(seen.net(step), nets.minibatch(seen.case, step)[0], seen.case.lr)
-    worst = _worst(seen.names, expected, found, allowed)
+    worst = _worst(seen.names, expected, actual, allowed)
     if worst is None:
         return RIGHT
     name, error, bound = worst
@@ -166,11 +167,11 @@ def _gradient_at(seen: Seen, step: int) -> Judgement:
 
 
 def _against_self(seen: Seen, step: int) -> Judgement:
-    begin, expected = seen.alone_parameters(0), seen.alone_parameters(step + 1)
+    begin, expected = seen.parameters(0, None), seen.parameters(step + 1, None)
     change = max(float((e - b).abs().max()) for e, b in zip(expected, begin, strict=True))
     allowed = seen.half_the_digits * change
-    found = seen.parameters(step + 1)
-    worst = _worst(seen.names, expected, found, [torch.full_like(value, allowed) for value in expected])
+    bounds = [torch.full_like(value, allowed) for value in expected]
+    worst = _worst(seen.names, expected, seen.parameters(step + 1), bounds)
     if worst is None:
         return RIGHT
     name, error, _ = worst
@@ -187,13 +188,13 @@ def _against_self(seen: Seen, step: int) -> Judgement:
 
 
 def _worst(
-    names: list[str], expected: Parameters, found: Parameters, allowed: Parameters
+    names: list[str], expected: Parameters, actual: Parameters, allowed: Parameters
 ) -> tuple[str, float, float] | None:
-    """Name, error and bound of the entry that exceeds its bound by most; None where none does."""
+    """Return name, error and bound of the entry with the largest error over bound; None where all are within it."""
     worst, most = None, 1.0
-    for name, e, f, a in zip(names, expected, found, allowed, strict=True):
-        error = (e - f).abs()
-        # An entry that may not err at all (0 / 0) and does not, is right; NaN anywhere is wrong.
+    for name, right, value, a in zip(names, expected, actual, allowed, strict=True):
+        error = (right - value).abs()
+        # 0 / 0 is right: an entry without an error whose bound is 0. NaN is wrong.
         ratio = torch.where(error == 0, torch.zeros_like(error), error / a).nan_to_num(nan=float("inf")).flatten()
         if ratio.numel() and float(ratio.max()) > most:
             at = int(ratio.argmax())
@@ -202,7 +203,7 @@ def _worst(
 
 
 def _replicas_at(seen: Seen, step: int) -> Judgement:
-    """Whether the replicas are bit-equal before a step."""
+    """Judge whether the replicas are bit-equal before a step."""
     when = "at the start" if step == 0 else f"after step {step - 1}"
     for observed in seen.ranks:
         for replica, position, error in observed["differing"][step]:
@@ -271,7 +272,7 @@ def _suspects(seen: Seen, step: int, rank: int) -> tuple[str, ...]:
     bounds = [slice(sum(sizes[:i]), sum(sizes[: i + 1])) for i in range(len(sizes))]
     return suspects.fitting(
         suspects.Evidence(
-            found=flat(seen.gradient(step, rank)),
+            actual=flat(seen.gradient(step, rank)),
             sums=[flat(seen.right_gradient(step, part)) * (part.stop - part.start) for part in bounds],
             n=n,
             world_size=seen.case.world_size,

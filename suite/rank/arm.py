@@ -22,24 +22,24 @@ from suite.rank.timing import window
 from suite.room import quiet
 
 PARTS = ("train_X", "train_y", "test_X", "test_y")
-READ_AHEAD = {"resident": 0, "book": 8}  # minibatches that a loader keeps ready: torch's default, two a worker
+READ_AHEAD = {"resident": 0, "book": 8}  # minibatches that a loader prepares ahead: torch's default, two a worker
 
 
 def bind(rank: int, order: dict[str, Any]) -> list[torch.device]:
-    """The devices that this process drives; binds it to them, and joins the process group where there is one.
+    """Bind this process to its devices and cores, join its process group if it has one, and return its devices.
 
-    Pinned here and not before torch is loaded, because loading it is most of a session's start and every core can help
-    with it. Nothing is allocated and no thread of a trainer, of gloo or of autograd is started before this.
+    The process is pinned after torch is loaded, because loading it is most of a session's start and uses every core.
+    Nothing is allocated, and no thread of a trainer, of gloo or of autograd is started, before this call.
 
     Args:
         rank: of this process.
-        order: the controller's description: processes, devices, backend, the cores to pin to, and whether what runs
-            here is known to load torch's compiler, which is then done before, on all cores.
+        order: the controller's description: processes, devices, backend, the cores to pin to, and whether the work here
+            needs torch's compiler, which is then loaded on all cores before pinning.
     """
     one = order["processes"] == "one"
     devices = [torch.device(name) for name in (order["devices"] if one else [order["devices"][rank]])]
     if order.get("compiler"):
-        # DistributedDataParallel and torch.optim load it at their first use, which takes as long as torch itself.
+        # DistributedDataParallel and torch.optim load it at their first use, which takes as long as loading torch.
         with quiet.fast_imports():
             importlib.import_module("torch._dynamo")
     if order["pinned"]:
@@ -54,10 +54,10 @@ def bind(rank: int, order: dict[str, Any]) -> list[torch.device]:
 
 
 def prepare_dataset(name: str, data_root: str, folder: str) -> dict[str, Any]:
-    """Load a dataset once, with the loader it belongs to, and keep its tensors in `folder` as .npy files.
+    """Load a dataset and write its tensors to `folder` as .npy files.
 
-    Workers of every session map these files (see `open_dataset`), so the loader and what it imports is paid for once a
-    run and all arms read the same bytes.
+    The workers of every session map these files (`open_dataset`), so a run loads the dataset once and all arms read the
+    same bytes.
 
     Returns:
         {"name", "folder", "idx_root": where the book's own loader finds the same samples, or None, "train_samples",
@@ -77,7 +77,10 @@ def prepare_dataset(name: str, data_root: str, folder: str) -> dict[str, Any]:
 
 
 def open_dataset(kept: dict[str, Any], device: torch.device, precision: str) -> Dataset:
-    """What `prepare_dataset` kept, whole, on `device` (a CPU maps it), samples in the workload's precision."""
+    """Return the dataset that `prepare_dataset` wrote, on `device`, with samples in the workload's precision.
+
+    On a CPU the files are mapped.
+    """
     tensors = {}
     for part in PARTS:
         array = numpy.load(Path(kept["folder"]) / f"{part}.npy", mmap_mode="c", allow_pickle=False)
@@ -87,7 +90,7 @@ def open_dataset(kept: dict[str, Any], device: torch.device, precision: str) -> 
 
 
 def set_precision(precision: str) -> torch.dtype:
-    """Switch matrix products to what the workload says and return the parameters' dtype."""
+    """Set the precision of matrix products and return the parameters' dtype."""
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
     return torch.float64 if precision == "float64" else torch.float32
@@ -96,10 +99,10 @@ def set_precision(precision: str) -> torch.dtype:
 def make_trainer(
     trainer: type[Any], model: nn.Module, devices: list[torch.device], lr: float, workload: dict[str, Any]
 ) -> Any:
-    """Construct a trainer on a model in the workload's precision and memory format, and hold it against the protocol.
+    """Make a trainer of a model in the workload's precision and memory format, and check it against the protocol.
 
     Raises:
-        suite.properties.contract.ContractError: what it offers as replicas is not what the protocol asks.
+        suite.properties.contract.ContractError: its replicas or its loss break the protocol.
     """
     model = model.to(set_precision(workload["precision"]))
     if workload["memory_format"] == "channels_last":
@@ -107,7 +110,7 @@ def make_trainer(
     made = trainer(model, devices, lr=lr)
     contract.check_instance(made, devices)
     if workload["compile"]:
-        for replica in made.replicas:  # not the model: a trainer that copies it would lose the compilation
+        for replica in made.replicas:  # not the model, because a copy of it would not be compiled
             replica.compile()
     return made
 
@@ -115,8 +118,8 @@ def make_trainer(
 class TimedArm:
     """One arm, ready to run windows.
 
-    Every rank draws the same minibatches and keeps its shard; rank 0's weights count, and the other ranks start from
-    others, so that a missing broadcast would show.
+    Every rank draws the same minibatches and keeps its shard. Rank 0's weights count; other ranks start from different
+    ones, so that a missing broadcast shows.
     """
 
     def __init__(self, rank: int, devices: list[torch.device], arm: dict[str, Any]) -> None:
@@ -148,27 +151,27 @@ class TimedArm:
 
     @property
     def gradient_bytes(self) -> int:
-        """What a replica has to exchange at every step; whole, also where every rank keeps a slice."""
+        """Return the bytes of a replica's gradients, of all ranks' slices together where they are sharded."""
         trained = [p for p in self.trainer.replicas[0].parameters() if p.requires_grad]
         return sum(p.numel() * p.element_size() for p in trained)
 
     def window(self, steps: int) -> int:
-        """Nanoseconds of `steps` training steps with their feed; as `suite.rank.timing.window`."""
+        """Return the nanoseconds of `steps` training steps with their feed, as `suite.rank.timing.window` does."""
         self._use_up()
         return window(self._step, steps, self.devices)
 
     def probe(self, steps: int, *, resident: bool, share: int, exchange: bool, alone: bool) -> int | None:
-        """Time a variant of the step, and leave the replicas as they were.
+        """Time a variant of the step, and restore the replicas.
 
         Args:
             steps: in the window.
-            resident: train on one minibatch that stays in memory, without the feed.
-            share: on the first 1/share of it, rounded up, as of a batch of that size.
-            exchange: whether gradients are exchanged; without, the trainer needs `step_unsynced`.
-            alone: rank 0 only, while the others sleep.
+            resident: whether to train on one minibatch that stays in memory, without the feed.
+            share: train on the first 1/share of that minibatch, rounded up, as if the batch had that size.
+            exchange: whether gradients are exchanged; if not, the trainer needs `step_unsynced`.
+            alone: whether only rank 0 trains, while the others sleep.
 
         Returns:
-            Nanoseconds; None from a rank that does not take part.
+            Nanoseconds; None on a rank that does not train.
         """
         if alone and self.rank > 0:
             return None
@@ -179,7 +182,7 @@ class TimedArm:
             return window(step, steps, self.devices, together=not alone)
 
     def close(self) -> None:
-        """Let the trainer end its threads."""
+        """Close the trainer, which ends its threads."""
         contract.close_trainer(self.trainer)
 
     def _resident_step(self, share: int, exchange: bool) -> Callable[[], Any]:
@@ -191,7 +194,7 @@ class TimedArm:
         return partial(self.trainer.step if exchange else self.trainer.step_unsynced, X[:samples], y[:samples], batch)
 
     def _use_up(self) -> None:
-        """Take what the loader has made ready while others were timed: a window is to see the pace that it can keep."""
+        """Use the minibatches that the loader prepared before the window, so that the window has its lasting pace."""
         for _ in range(self._read_ahead):
             next(self._batches)
 
@@ -212,7 +215,7 @@ class TimedArm:
                 device=self.devices[0],
                 seed=arm["seed"],
                 epoch=epoch,
-                drop_last=True,  # windows of equal work; the short last batch is counted by its samples instead
+                drop_last=True,  # so that all windows do equal work; an epoch's time counts samples
                 cpus=set(arm["free_cores"]),
             )
             epoch += 1
@@ -220,7 +223,7 @@ class TimedArm:
 
 @contextlib.contextmanager
 def _kept(replicas: Sequence[nn.Module]) -> Iterator[None]:
-    """Put parameters and buffers back in the end: steps without an exchange drift apart, and one minibatch overfits."""
+    """Restore parameters and buffers: without an exchange replicas drift apart, and one minibatch overfits."""
     tensors = [tensor for replica in replicas for tensor in (*replica.parameters(), *replica.buffers())]
     before = [tensor.detach().clone() for tensor in tensors]
     yield
@@ -230,9 +233,9 @@ def _kept(replicas: Sequence[nn.Module]) -> Iterator[None]:
 
 
 def join(backend: str) -> None:
-    """Join this group's process group once; the launcher's environment says where.
+    """Join the process group that the launcher's environment describes, unless that is done.
 
-    Collectives wait for the other ranks as long as torch lets them: the controller's deadline for a command ends them.
+    Collectives have torch's own timeout; the controller's deadline for a command ends them earlier.
     """
     if not dist.is_initialized():
         dist.init_process_group(backend)

@@ -1,4 +1,4 @@
-"""What the controller can ask of a worker: one function a command, one table (worker's side).
+"""The commands that the controller can send to a worker: one function each, and a table of them (worker's side).
 
 Every function takes the worker's `State` and the command's arguments, and returns a JSON object.
 """
@@ -29,8 +29,7 @@ from suite.rank.timing import LossNotFinite
 
 Answer = dict[str, Any]
 
-
-# Their message says it all; a traceback through our own frames would only stand in its way.
+# Errors whose message suffices, without a traceback.
 SELF_EXPLAINING = (contract.ContractError, LossNotFinite, ImportError, FileNotFoundError)
 
 
@@ -46,11 +45,11 @@ class State:
     learner: training.Training | None = None
 
     def devices(self, arm: dict[str, Any]) -> list[torch.device]:
-        """The devices this process drives; as `suite.rank.arm.bind`."""
+        """Bind this process as `suite.rank.arm.bind` does, and return its devices."""
         return arms.bind(self.rank, arm)
 
     def close(self) -> None:
-        """Leave the trainer and the process group."""
+        """Close all trainers and leave the process group."""
         for arm in self.timed.values():
             arm.close()
         if self.learner is not None:
@@ -60,71 +59,71 @@ class State:
 
 
 def describe(state: State, trainer: str, apart: dict[str, Any] | None = None) -> Answer:
-    """Versions of this interpreter, and what the controller must know of a trainer."""
-    contract.load_trainer(trainer)
+    """Return this interpreter's versions, and what the controller must know of a trainer."""
+    loaded = contract.load_trainer(trainer)
     _require_pure(apart)
-    return {"about": contract.describe(contract.load_trainer(trainer)), "versions": versions()}
+    return {"about": contract.describe(loaded), "versions": versions()}
 
 
 def versions() -> dict[str, str]:
-    """Versions that decide how fast a step is; those that are not there are left out."""
-    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    """Return the versions that affect how fast a step is, of the packages that are installed."""
+    installed = {"python": platform.python_version(), "torch": str(torch.__version__)}
     for package in ("torchvision", "numpy"):
         try:
-            found[package] = metadata.version(package)
+            installed[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
     if torch.version.cuda:
-        found["cuda"] = torch.version.cuda
+        installed["cuda"] = torch.version.cuda
     if torch.cuda.is_available():
-        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
-        found["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
-    return found
+        installed["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+        installed["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
+    return installed
 
 
 def prepare(state: State, dataset: str, data_root: str, folder: str) -> Answer:
-    """Load a dataset once for all workers to come."""
+    """Write a dataset for all later workers, as `suite.rank.arm.prepare_dataset` does."""
     return arms.prepare_dataset(dataset, data_root, folder)
 
 
 def setup(state: State, name: str, arm: dict[str, Any]) -> Answer:
-    """Make ready to time an arm, under a name."""
+    """Prepare an arm for timing under a name."""
     timed = state.timed[name] = arms.TimedArm(state.rank, state.devices(arm), arm)
     state.unproven[name] = arm.get("apart")
     return {"gradient_bytes": timed.gradient_bytes, "compiler": "torch._dynamo" in sys.modules}
 
 
 def window(state: State, name: str, steps: int) -> Answer:
-    """Time one window of an arm that was set up under that name."""
+    """Time one window of the arm that was set up under this name."""
     duration_ns = state.timed[name].window(steps)
-    if name in state.unproven:  # once it has run: imports may hide in a step
+    if name in state.unproven:  # checked after the first window, because a step may import
         _require_pure(state.unproven.pop(name))
     return {"duration_ns": duration_ns}
 
 
 def probe(state: State, name: str, steps: int, variant: dict[str, Any]) -> Answer:
-    """Time one window of a diagnostic variant of an arm; as `suite.rank.arm.TimedArm.probe`."""
+    """Time one window of a diagnostic variant of an arm, as `suite.rank.arm.TimedArm.probe` does."""
     return {"duration_ns": state.timed[name].probe(steps, **variant)}
 
 
 def trace(state: State, arm: dict[str, Any], warm_up: int, steps: int, path: str) -> Answer:
-    """Trace steps of an arm after a warm-up, into a file of this rank's own: `path` and what tells ranks apart."""
+    """Trace steps of an arm after a warm-up, into the file `path` with this rank's suffix."""
     with contextlib.closing(profiling.TracedArm(state.rank, state.devices(arm), arm)) as traced:
         traced.window(warm_up)
         return profiling.trace(traced, steps, Path(f"{path}-rank{state.rank}.json.gz"))
 
 
 def _require_pure(apart: dict[str, Any] | None) -> None:
-    """Where this worker belongs to another commit: that it does not run the candidate's code."""
+    """Refuse the candidate's code in a worker of another commit."""
     if apart is not None:
         purity.require_pure(**apart)
 
 
 def train(state: State, arm: dict[str, Any], recipe: dict[str, Any], epoch: int) -> Answer:
-    """Train one epoch by a recipe, and evaluate. Epoch 0 begins with a fresh net, and lets one go that was unfinished.
+    """Train one epoch by a recipe, and evaluate. Epoch 0 begins with a fresh net and drops an unfinished one.
 
     Raises:
-        ValueError: no net is in training, or it is not this epoch's turn.
+        ValueError: no net is in training, or another epoch is next.
     """
     if epoch == 0:
         if state.learner is not None:
@@ -134,39 +133,39 @@ def train(state: State, arm: dict[str, Any], recipe: dict[str, Any], epoch: int)
         raise ValueError(f"epoch {epoch} was asked for and no net is in training: epoch 0 begins with one")
     answer = state.learner.epoch(epoch)
     if state.learner.finished:
-        state.learner = None  # its memory is for the next one
+        state.learner = None  # frees its memory for the next one
     return answer
 
 
 def bind(state: State, arm: dict[str, Any]) -> Answer:
-    """Make ready for cases: devices, process group, and the imports that take as long as a hang would."""
+    """Prepare for cases: bind devices, join the process group, and make the slow imports before any deadline."""
     state.devices(arm)
     return {}
 
 
 def observe(state: State, arm: dict[str, Any], case: dict[str, Any], evaluates: bool) -> Answer:
-    """Run a trainer through a case of a correctness check; the answer is what this rank saw."""
+    """Run a trainer through a case of a correctness check; return this rank's record."""
     trainer, devices = contract.load_trainer(arm["trainer"]), state.devices(arm)
-    seen, state.loss = observation.observe(trainer, devices, Case.from_json(case), state.rank, evaluates=evaluates)
+    observed, state.loss = observation.observe(trainer, devices, Case.from_json(case), state.rank, evaluates=evaluates)
     state.oracle = getattr(trainer, "oracle", "sgd")
-    return seen
+    return observed
 
 
 def judge(
     state: State, check: str, case: dict[str, Any], ranks: list[dict[str, Any]], alone: dict[str, Any] | None
 ) -> Answer:
-    """Apply a check to what all ranks saw of the case that was observed last; rank 0 alone is asked to."""
+    """Apply a check to all ranks' records of the last observed case; only rank 0 gets this command."""
     seen = Seen(Case.from_json(case), ranks, alone, state.oracle, state.loss)
     return asdict(trainer_checks.judge(check, seen))
 
 
 def all_reduce(state: State, order: dict[str, Any], size_bytes: int, calls: int, check: bool) -> Answer:
-    """Time one window of an all_reduce; as `suite.rank.collectives.time_calls`."""
+    """Time one window of an all_reduce, as `suite.rank.collectives.time_calls` does."""
     return {"duration_ns": collectives.time_calls(state.rank, order, size_bytes, calls, check=check)}
 
 
 def call(state: State, function: str, arguments: dict[str, Any]) -> Answer:
-    """Call `module:function` on every rank of a CPU group; what it returns must be JSON. For tests of collectives."""
+    """Call `module:function` on a rank of a CPU group and return its JSON value; for tests of collectives."""
     torch.set_num_threads(1)
     arms.join("gloo")
     return {"returned": cast(Callable[..., Any], load_object(function))(**arguments)}

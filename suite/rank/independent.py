@@ -1,6 +1,6 @@
-"""The plain trainer once on every rank, each on its own shard, with no exchange: what k devices could do at best.
+"""The plain trainer on every rank's own shard, without an exchange.
 
-Not data parallelism, and in no table of trainers: it is timed to show how far devices slow one another down.
+This is not data parallelism, so it is in no table of trainers. Its time shows how far devices slow one another down.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Faults planted into a trainer that is otherwise right, for the drill: a slow step and a wrong gradient (in workers).
+"""Faults planted into a right trainer for the drill: a slow step and a wrong gradient (in workers).
 
-Both are subclasses of the trainer they spoil, so processes, oracle, replicas and loss are its own.
+Both are subclasses of that trainer, so processes, oracle, replicas and loss are its own.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from suite.rank.timing import synchronise
 
 
 def slowed(spec: str, share: float, at: int | None = None) -> type[Any]:
-    """A trainer whose step takes longer by a share of itself.
+    """Return a trainer class whose step takes longer by a share of its time.
 
-    The time is spent in a busy wait, after the step and measured by it, so that the share holds at any batch size. What
-    a window takes beside steps, its feed, grows no longer: the slowdown of a window is a little below `share`.
+    A busy wait follows each step in proportion to it, so the share holds at any batch size. The feed of a window does
+    not take longer, so a window's slowdown is a little below `share`.
 
     Args:
         spec: a table name, module:Class or path.py:Class.
         share: of the step's own time: 0.25 makes it a quarter longer.
-        at: the only world size at which it is slowed; None is all.
+        at: the only world size at which it is slowed; None for all.
 
     Raises:
         ValueError: the share is negative, or not a number.
@@ -58,10 +58,10 @@ def slowed(spec: str, share: float, at: int | None = None) -> type[Any]:
 
 
 def wrong(spec: str) -> type[Any]:
-    """A trainer that updates with the sum over devices of mean gradients instead of their mean.
+    """Return a trainer class that updates with the sum over devices of mean gradients instead of their mean.
 
-    k devices take steps k times too long. The replicas agree to the bit, the loss falls, and one device alone is right:
-    only a comparison of gradients shows it.
+    The steps of k devices are k times too long. Replicas are bit-equal, the loss falls, and one device is right: only a
+    comparison of gradients shows the fault.
 
     Args:
         spec: a table name, module:Class or path.py:Class.

@@ -1,10 +1,10 @@
-"""A torch.profiler trace of training steps, in a file that the usual viewers open (worker's side).
+"""Records a torch.profiler trace of training steps in a file that the usual viewers open (worker's side).
 
-CPU activities of every thread, because a trainer that drives several CPU devices from one process has a thread for
-each; CUDA activities where the devices are CUDA ones. Two annotations tell the parts of a step apart: `feed` (drawing
-the minibatch) and `step` (the trainer's own: forward, backward, exchange, update).
+The trace has CPU activities of every thread, because a trainer of several CPU devices in one process has a thread for
+each, and CUDA activities on CUDA devices. Two annotations mark the parts of a step: `feed` (drawing the minibatch) and
+`step` (the trainer's own: forward, backward, exchange, update).
 
-Not covered: Python frames, tensor shapes and memory, whose recording would change the small steps most.
+Not covered: Python frames, tensor shapes and memory, whose recording would slow small steps most.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STEP = "step"
 
 
 class TracedArm(TimedArm):
-    """An arm whose steps are the measured ones, with their two parts annotated."""
+    """An arm that annotates the two parts of each step."""
 
     def _step(self) -> Any:
         with record_function(FEED):
@@ -37,15 +37,15 @@ def trace(arm: TracedArm, steps: int, path: Path) -> dict[str, Any]:
     Args:
         arm: warmed up.
         steps: how many, at least 1.
-        path: of the file, which ends in .json.gz; its folder is there.
+        path: of the file; it ends in .json.gz, and its folder exists.
 
     Returns:
-        {"duration_ns": of the window, slower than one that is not traced; "parts": microseconds in each annotation on
+        {"duration_ns": of the window, which tracing slows; "parts": microseconds in each annotation on
         the host, all steps together; "operators": [{"name", "calls", "self_cpu_us", "self_cuda_us"}], the window's
         sums over all threads}.
 
     Raises:
-        OSError: the file cannot be written; nothing is left of it then.
+        OSError: the file cannot be written; no part of it remains.
     """
     activities = [ProfilerActivity.CPU]
     if any(device.type == "cuda" for device in arm.devices):
@@ -59,8 +59,8 @@ def trace(arm: TracedArm, steps: int, path: Path) -> dict[str, Any]:
 
 
 def _write(profiler: profile, path: Path) -> None:
-    """Write beside `path` first, so that who looks there finds a whole file or none."""
-    part = path.with_name(f".{path.name}")  # it ends in .gz as well: that is what makes torch compress it
+    """Write a temporary file and rename it, so that `path` is always a whole file or none."""
+    part = path.with_name(f".{path.name}")  # ends in .gz too, which makes torch compress it
     try:
         profiler.export_chrome_trace(str(part))
         part.replace(path)
@@ -69,7 +69,7 @@ def _write(profiler: profile, path: Path) -> None:
 
 
 def _summary(profiler: profile) -> dict[str, Any]:
-    # What a GPU did stands a second time as entries of its own, and is counted with the operator that asked for it.
+    # GPU activities have entries of their own too; they are counted with the operators that launched them.
     events = [event for event in profiler.key_averages() if event.device_type == DeviceType.CPU]
     parts = (FEED, STEP)
     return {

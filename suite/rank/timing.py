@@ -1,9 +1,8 @@
-"""Clocks on the worker's side: what one timed window is.
+"""One timed window, on the worker's side.
 
-A window is a fixed number of training steps together with their data feed. Every device this process drives is
-synchronised before the clock is read (`torch.cuda.synchronize()` alone waits for the current device only), and with
-several processes all of them leave a barrier first, so that a rank's window does not begin while another is still busy
-with something else.
+A window is a fixed number of training steps with their data feed. Every device of this process is synchronised before
+the clock is read (`torch.cuda.synchronize()` alone waits for the current device only). Several processes pass a barrier
+first, so that no rank's window begins while another rank is busy with something else.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from torch import distributed as dist
 
 
 class LossNotFinite(ArithmeticError):
-    """Training diverged while it was being timed; what was measured is not training."""
+    """Training diverged while it was timed."""
 
 
 def synchronise(devices: Sequence[torch.device]) -> None:
-    """Wait until every device in `devices` has finished what it was given."""
+    """Wait until every device in `devices` has finished its queued work."""
     for device in devices:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -34,11 +33,11 @@ def window(step: Callable[[], Any], steps: int, devices: Sequence[torch.device],
     Args:
         step: draws a minibatch and trains on it; may return its loss.
         steps: how many, at least 1.
-        devices: those that this process drives.
-        together: whether all ranks take part, and so begin at the same time.
+        devices: of this process.
+        together: whether all ranks take part and begin at the same time.
 
     Returns:
-        Nanoseconds on this rank's clock, from the barrier to the last device's end.
+        Nanoseconds on this rank's clock, from the barrier until the last device has finished.
 
     Raises:
         LossNotFinite: the last step returned a loss that is not a finite number.

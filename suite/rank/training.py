@@ -1,7 +1,7 @@
-"""Training for real, to an accuracy: a workload's recipe on a trainer, epoch by epoch (worker's side).
+"""Trains a workload's recipe to an accuracy, epoch by epoch (worker's side).
 
-The controller asks for every epoch (`suite.run.learning`), so that the accuracy of each reaches it when it is there,
-and so that a hang is noticed after one epoch's deadline and not after a whole training's.
+The controller asks for every epoch (`suite.run.learning`), so each accuracy reaches it at once, and a hang ends at the
+deadline of one epoch.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from suite.rank.timing import synchronise
 
 
 class Training:
-    """A fresh, seeded net on its way through a recipe, asked for one epoch after the other."""
+    """The training of a fresh, seeded net by a recipe, one epoch a call."""
 
     def __init__(self, rank: int, devices: list[torch.device], arm: dict[str, Any], recipe: dict[str, Any]) -> None:
         """Build the net and its trainer.
 
         Args:
             rank: of this process.
-            devices: those that this process drives.
+            devices: of this process.
             arm: as in `suite.rank.arm.TimedArm`; trainer, model, world size and seed are taken from it.
             recipe: {"dataset": as `suite.rank.arm.prepare_dataset` returned it, "batch", "lr", "epochs", "init",
-                "samples": at most so many, or None}, and optionally "warmup": {"start": the rate to climb from,
+                "samples": the most to use of each part, or None}, and optionally "warmup": {"start": the first rate,
                 "epochs": until "lr" is reached}.
 
         Raises:
-            suite.properties.contract.ContractError: a warm-up is asked of a trainer whose step is not plain SGD.
+            suite.properties.contract.ContractError: the recipe has a warm-up and the trainer's step is not plain SGD.
         """
         per_device = arm["processes"] == "per-device"
         self._shard = {"world_size": arm["world_size"], "rank": rank} if per_device else {"world_size": 1, "rank": 0}
@@ -52,7 +52,7 @@ class Training:
         if recipe.get("warmup") and oracle != "sgd":
             raise contract.ContractError(
                 f"trainer {arm['trainer']!r} has oracle {oracle!r}: a warm-up divides the gradient by more, which is a "
-                "smaller rate for plain SGD alone (oracle 'sgd'); train it without"
+                "smaller rate for plain SGD only (oracle 'sgd'); train it without a warm-up"
             )
         torch.manual_seed(arm["seed"] + rank)
         model = build(arm["workload"]["model"], recipe["init"], arm["seed"] + rank)
@@ -67,7 +67,7 @@ class Training:
         return self._done >= int(self._recipe["epochs"])
 
     def epoch(self, number: int) -> dict[str, Any]:
-        """Train one epoch and evaluate; the last one lets the trainer go.
+        """Train one epoch and evaluate; the last one closes the trainer.
 
         Args:
             number: from 0.
@@ -77,12 +77,12 @@ class Training:
             trainer returns none), "train_s": this rank's seconds of training, "train_samples", "test_samples"}.
 
         Raises:
-            ValueError: it is not this epoch's turn.
+            ValueError: another epoch is next.
         """
         if number != self._done or self.finished:
             raise ValueError(
-                f"epoch {number} was asked for after {self._done} of {self._recipe['epochs']}: a net goes through its "
-                "recipe in order and once; epoch 0 begins anew"
+                f"epoch {number} was asked for after {self._done} of {self._recipe['epochs']}: a net trains each epoch "
+                "once and in order; epoch 0 begins with a fresh net"
             )
         for replica in self._trainer.replicas:
             replica.train()
@@ -101,11 +101,11 @@ class Training:
         return {"accuracy": correct / len(test_y), "loss": loss, "train_s": train_s, **samples}
 
     def close(self) -> None:
-        """Let the trainer end its threads."""
+        """Close the trainer, which ends its threads."""
         close_trainer(self._trainer)
 
     def _train(self, epoch: int) -> list[tuple[Tensor | None, int]]:
-        """Train an epoch; return of every step what the trainer returned, and what it was told to divide by."""
+        """Train an epoch; return each step's loss and divisor."""
         samples, batch = len(self._dataset.train_y), self._recipe["batch"]
         batches = feed(
             self._dataset,
@@ -125,10 +125,10 @@ class Training:
         return steps
 
     def _divisor(self, step: int, size: int) -> int:
-        """What a step's summed gradient is divided by: the samples of its minibatch, or more while the rate climbs.
+        """Return the divisor of a step's summed gradient: the samples of its minibatch, or more during the warm-up.
 
-        A trainer has one rate for life and p <- p - lr * sum / divisor, so dividing by twice as much is half the rate.
-        It is a number of samples and therefore whole: off by less than half a sample.
+        A trainer's rate is constant and p <- p - lr * sum / divisor, so twice the divisor is half the rate. The divisor
+        is rounded to a whole number of samples.
         """
         climb = self._recipe.get("warmup")
         if not climb:
@@ -139,7 +139,7 @@ class Training:
 
 
 def _first(dataset: Dataset, samples: int | None) -> Dataset:
-    """The first samples of both parts, where a recipe was cut short."""
+    """Return the data set with at most so many samples in each part; all of them for None."""
     if samples is None:
         return dataset
     parts = {part: getattr(dataset, part)[:samples] for part in PARTS}
@@ -149,9 +149,9 @@ def _first(dataset: Dataset, samples: int | None) -> Dataset:
 def _count_correct(
     replicas: list[nn.Module], devices: list[torch.device], X: Tensor, y: Tensor, shard: dict[str, int]
 ) -> int:
-    """How many of the test samples are classified right, every sample counted once over all ranks.
+    """Return how many test samples are classified right; every sample is counted once over all ranks.
 
-    Replicas that keep statistics of their own (BatchNorm) are evaluated with the first one's, as one net.
+    All replicas are evaluated with the buffers (BatchNorm's statistics) of rank 0's first one.
     """
     if shard["world_size"] == 1:
         return count_correct(replicas, devices, X, y)

@@ -1,1 +1,1 @@
-"""What only a browser can show: that pages load nothing, run nothing, fit on a phone and can be walked by keyboard."""
+"""Tests in a browser: pages load nothing else, run no script, fit on a phone and can be used by keyboard."""

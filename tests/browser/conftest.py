@@ -1,4 +1,4 @@
-"""A headless Chromium, the pages it opens, and a watch over what it does; skipped where there is none."""
+"""A headless Chromium, the pages it opens, and a record of what they request; skipped without a Chromium."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tests.support import records
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # A sandbox needs user namespaces, which root and containers often do not have. The pages are our own.
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
-REQUIRED = "SCALING_BROWSER_REQUIRED"  # set where it was installed on purpose: then nothing is skipped
+REQUIRED = "SCALING_BROWSER_REQUIRED"  # when set, a missing browser fails the tests
 
 Page = Any  # playwright is not among what the tests need, and has its own types
 
 
 @dataclass
 class Watched:
-    """A page and everything that it asked for or complained about."""
+    """A page, its requests and its console messages."""
 
     page: Page
     requests: list[str] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Watched:
         self.page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
 
     def open(self, path: Path) -> None:
-        """Load a file and wait until nothing moves any more."""
+        """Load a file and wait until the network is idle."""
         self.page.goto(path.as_uri(), wait_until="networkidle")
 
     def outside(self, path: Path) -> list[str]:
@@ -58,10 +58,10 @@ def browser() -> Iterator[Any]:
         _missing("playwright is not installed")
     with sync_playwright() as playwright:
         own = Path(playwright.chromium.executable_path)
-        found = own if own.exists() else next(filter(None, map(shutil.which, BROWSERS)), None)
-        if found is None:
+        path = own if own.exists() else next(filter(None, map(shutil.which, BROWSERS)), None)
+        if path is None:
             _missing("there is no Chromium")
-        launched = playwright.chromium.launch(executable_path=str(found), args=list(FLAGS))
+        launched = playwright.chromium.launch(executable_path=str(path), args=list(FLAGS))
         yield launched
         launched.close()
 
@@ -82,7 +82,7 @@ def watched(browser: Any) -> Iterator[Watched]:
 
 @pytest.fixture(scope="session")
 def pages(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """What a user has after a few runs, made by the commands: a report, the machine's history, a comparison."""
+    """Make a report, the machine's history and a comparison by the commands, as a user has them after two runs."""
     reports = tmp_path_factory.mktemp("reports")
     before, after = (
         _run(run_id, seconds) for run_id, seconds in (("20260101T000000Z-a", 13.0), ("20260102T000000Z-b", 15.0))

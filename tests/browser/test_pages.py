@@ -21,7 +21,7 @@ BAD = """<!doctype html><title>bad</title><body style="background: #ffffff">
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_page_asks_for_nothing_and_complains_about_nothing(
+def test_a_page_makes_no_request_and_writes_nothing_to_the_console(
     name: str, watched: Watched, pages: dict[str, Path]
 ) -> None:
     watched.open(pages[name])
@@ -31,7 +31,7 @@ def test_a_page_asks_for_nothing_and_complains_about_nothing(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_moves_sideways_on_a_phone(name: str, watched: Watched, pages: dict[str, Path]) -> None:
+def test_a_page_does_not_scroll_sideways_on_a_phone(name: str, watched: Watched, pages: dict[str, Path]) -> None:
     watched.page.set_viewport_size({"width": 360, "height": 740})
     watched.open(pages[name])
     assert watched.page.evaluate(SIDEWAYS) <= 0
@@ -41,7 +41,9 @@ def test_nothing_moves_sideways_on_a_phone(name: str, watched: Watched, pages: d
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", NAMES)
-def test_all_text_can_be_read_in_both_themes(name: str, scheme: str, watched: Watched, pages: dict[str, Path]) -> None:
+def test_all_text_has_enough_contrast_in_both_themes(
+    name: str, scheme: str, watched: Watched, pages: dict[str, Path]
+) -> None:
     watched.page.emulate_media(color_scheme=scheme)
     watched.open(pages[name])
     watched.page.evaluate(UNFOLD)
@@ -50,7 +52,7 @@ def test_all_text_can_be_read_in_both_themes(name: str, scheme: str, watched: Wa
     assert watched.page.evaluate(CONTRAST) == []
 
 
-def test_a_page_that_does_all_of_it_wrong_is_noticed(watched: Watched, browser: object, tmp_path: Path) -> None:
+def test_a_bad_page_fails_these_checks(watched: Watched, browser: object, tmp_path: Path) -> None:
     bad = tmp_path / "bad.html"
     bad.write_text(BAD)
     watched.page.set_viewport_size({"width": 360, "height": 740})
@@ -62,7 +64,7 @@ def test_a_page_that_does_all_of_it_wrong_is_noticed(watched: Watched, browser: 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_link_leads_somewhere(name: str, watched: Watched, pages: dict[str, Path]) -> None:
+def test_every_link_has_a_target(name: str, watched: Watched, pages: dict[str, Path]) -> None:
     watched.open(pages[name])
     links = set(watched.page.evaluate("[...document.querySelectorAll('a')].map((a) => a.href)"))
     for link in links:
@@ -80,9 +82,7 @@ def test_every_link_leads_somewhere(name: str, watched: Watched, pages: dict[str
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_first_key_stroke_offers_the_way_to_the_content(
-    name: str, watched: Watched, pages: dict[str, Path]
-) -> None:
+def test_the_first_tab_stop_is_a_link_to_the_content(name: str, watched: Watched, pages: dict[str, Path]) -> None:
     watched.open(pages[name])
     watched.page.keyboard.press("Tab")
     assert watched.page.evaluate("document.activeElement.textContent") == "Skip to the content"
@@ -119,7 +119,7 @@ def test_the_history_names_its_runs_and_the_comparison_both_of_its(watched: Watc
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_on_paper_it_is_black_on_white_without_what_paper_cannot_do(
+def test_a_printed_page_is_black_on_white_without_navigation(
     name: str, watched: Watched, pages: dict[str, Path]
 ) -> None:
     watched.page.emulate_media(color_scheme="dark", media="print")

@@ -2,8 +2,8 @@
 
 A file holds `KIND` (what the mutant stands in for: "trainer", "all_reduce", "scatter", "evaluation" or "feed"),
 `KILLED_BY` (a check that finds it), and the mutant itself: the class `Mutant` or the function `mutant`.
-A mutant that raises, dies or hangs is not killed by that: a check has to find what it computes. Where ending so is the
-bug itself, the file says in `CRASHES` how it ends, in words that are in the failure.
+A mutant that raises, dies or hangs is not killed by that: a check has to find what it computes. Where this end is the
+bug itself, the file gives in `CRASHES` words of the failure.
 `python -m tests.mutants` puts every check to every mutant and prints the kill table.
 """
 
@@ -20,7 +20,7 @@ from suite.checks.bench import Outcome
 
 @dataclass(frozen=True)
 class Entry:
-    """A mutant as its file describes it; the file itself is not run."""
+    """What a mutant's file says of it; the file is not executed for it."""
 
     name: str
     kind: str
@@ -31,22 +31,22 @@ class Entry:
 
     @property
     def trainer(self) -> str:
-        """How a worker loads it."""
+        """The name by which a worker loads it."""
         return f"{Path(__file__).parent / self.name}.py:Mutant"
 
     def killed(self, outcome: Outcome) -> bool:
-        """Whether what a check made of it counts: a wrong result, or the way of ending that is the bug."""
+        """Say whether the outcome counts: a wrong result, or the way of ending that is the bug."""
         if outcome.crashed:
             return bool(self.crashes) and self.crashes in outcome.failure
         return bool(outcome.failure)
 
     def function(self) -> Any:
-        """The function, loaded here."""
+        """Load and return the function."""
         return importlib.import_module(f"tests.mutants.{self.name}").mutant
 
 
 def entries() -> list[Entry]:
-    """All mutants, by name."""
+    """Return all mutants, sorted by name."""
     return [_read(path) for path in sorted(Path(__file__).parent.glob("*.py")) if not path.stem.startswith("_")]
 
 

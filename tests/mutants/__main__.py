@@ -1,6 +1,6 @@
 """`python -m tests.mutants`: every check on every mutant, as the table in docs/correctness.md.
 
-Ends with 1 when a mutant survives or a check kills none. Names given as arguments select mutants.
+Names given as arguments select mutants.
 """
 
 from __future__ import annotations
@@ -19,17 +19,15 @@ EXAMPLES = 50
 
 
 def kills(entry: Entry, bench: Bench) -> Iterator[str]:
-    """The checks that find a mutant."""
+    """Yield the checks that find a mutant."""
     if entry.kind == "trainer":
-        found = (c for c in CHECKS if entry.killed(bench.search(entry.trainer, c, examples=EXAMPLES, shrink=False)))
-    else:
-        function = entry.function()
-        found = (c for c in FUNCTION_CHECKS[entry.kind] if search(entry.kind, c, function, EXAMPLES).finding)
-    return found
+        return (c for c in CHECKS if entry.killed(bench.search(entry.trainer, c, examples=EXAMPLES, shrink=False)))
+    function = entry.function()
+    return (c for c in FUNCTION_CHECKS[entry.kind] if search(entry.kind, c, function, EXAMPLES).finding)
 
 
 def main(names: list[str]) -> int:
-    """Print the table, a mutant as soon as it is through."""
+    """Print the table row by row; return 1 when a mutant survives or, without names, a check kills none."""
     idle = {*CHECKS, *(check for checks in FUNCTION_CHECKS.values() for check in checks)}
     survivors = []
     print("| mutant | what goes wrong | source | killed by |\n|---|---|---|---|", flush=True)

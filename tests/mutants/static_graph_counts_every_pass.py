@@ -1,7 +1,7 @@
 """From the second step on nothing is exchanged, because the recorder of a static graph counted all passes.
 
 In the first step the hooks count how often gradients are written; later a gradient is exchanged when it has been
-written as often. Counted were the passes under ``no_sync`` too, but later ones look at the last pass only, and the
+written as often. The count includes the passes under ``no_sync``, but later steps look at the last pass only, and the
 number is never reached. The first step is right, and so is training without accumulation.
 
 Source: pytorch/pytorch#187732

@@ -17,7 +17,7 @@ from torch import Tensor
 from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
-KILLED_BY = "batch_norm"
+KILLED_BY = "refusals"
 
 
 class Mutant(DDPTrainer):
@@ -31,11 +31,11 @@ class Mutant(DDPTrainer):
         total = X.new_zeros(())
         for part, labels in zip(X.tensor_split(2), y.tensor_split(2), strict=True):
             loss = F.cross_entropy(net(part), labels, reduction="sum") / global_batch_size
-            found = torch.autograd.grad(loss, trained, allow_unused=True)
-            for param, grad in zip(trained, found, strict=True):
+            gradients = torch.autograd.grad(loss, trained, allow_unused=True)
+            for param, grad in zip(trained, gradients, strict=True):
                 param.grad += 0 if grad is None else grad
             total += loss.detach()
-        used = torch.tensor([float(grad is not None) for grad in found], device=X.device)
+        used = torch.tensor([float(grad is not None) for grad in gradients], device=X.device)
         dist.all_reduce(used, op=dist.ReduceOp.MAX)
         for param, on_some_rank in zip(trained, used.tolist(), strict=True):
             if on_some_rank:

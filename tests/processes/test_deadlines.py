@@ -66,6 +66,7 @@ def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
     """Make a project with this one's deadlines."""
     pytest.importorskip("pytest_timeout")
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    monkeypatch.setenv("COLUMNS", "160")  # wide enough for the name of an exception in the summary
     return pytester
 
 

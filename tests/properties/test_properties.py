@@ -154,17 +154,17 @@ def test_equal_masks_on_two_shards_are_found() -> None:
 # What a wrong gradient looks like.
 
 
-def evidence(found: Callable[[list[Tensor], Tensor], Tensor], sizes: tuple[int, ...] = (4, 4, 2)) -> suspects.Evidence:
+def evidence(actual: Callable[[list[Tensor], Tensor], Tensor], sizes: tuple[int, ...] = (4, 4, 2)) -> suspects.Evidence:
     generator = torch.Generator().manual_seed(1)
     sums = [size * torch.randn(6, generator=generator, dtype=torch.float64) for size in sizes]
     earlier = [torch.randn(6, generator=generator, dtype=torch.float64) for _ in range(2)]
     vectors = torch.tensor([False, False, False, False, True, True])
     right = torch.stack(sums).sum(0) / sum(sizes)
-    return suspects.Evidence(found(sums, right), sums, sum(sizes), len(sizes), earlier, vectors)
+    return suspects.Evidence(actual(sums, right), sums, sum(sizes), len(sizes), earlier, vectors)
 
 
 @pytest.mark.parametrize(
-    ("found", "name"),
+    ("actual", "name"),
     [
         (lambda sums, right: 3 * right, "summed over the devices"),
         (lambda sums, right: right / 3, "averaged over the devices and divided by the global batch"),
@@ -182,8 +182,8 @@ def evidence(found: Callable[[list[Tensor], Tensor], Tensor], sizes: tuple[int, 
         (lambda sums, right: torch.arange(6, dtype=torch.float64) ** 3, ""),
     ],
 )
-def test_known_bugs_are_told_apart(found: Callable[[list[Tensor], Tensor], Tensor], name: str) -> None:
-    lines = suspects.fitting(evidence(found))
+def test_known_bugs_are_told_apart(actual: Callable[[list[Tensor], Tensor], Tensor], name: str) -> None:
+    lines = suspects.fitting(evidence(actual))
     assert [name in line for line in lines] == ([True] if name else [])
 
 

@@ -58,11 +58,6 @@ def test_the_whole_output_is_the_four_tables(
         assert not thread.is_alive(), "a replica's thread is still there"
 
 
-def test_one_table_is_printed_on_request(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--devices", "cpu:3"]) == 0
-    assert capsys.readouterr().out.splitlines() == ["# on 3 virtual CPU devices", *expected(3)]
-
-
 def test_lines_keep_the_replicas_order_whatever_order_the_threads_run_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last replica runs first here."""
     turn = threading.Condition()

@@ -49,9 +49,9 @@ def by_hand(net: nn.Module, X: Tensor, y: Tensor) -> list[Tensor]:
 
 def worst_error(net: nn.Module, X: Tensor, y: Tensor) -> float:
     """Return the largest difference between autograd's gradient and the one by hand, as a multiple of its bound."""
-    found = torch.autograd.grad(F.cross_entropy(net(X), y), list(net.parameters()))
+    autograd = torch.autograd.grad(F.cross_entropy(net(X), y), list(net.parameters()))
     bounds = gradient_bound(net, X, lr=1.0)
-    pairs = zip(found, by_hand(net, X, y), bounds, strict=True)
+    pairs = zip(autograd, by_hand(net, X, y), bounds, strict=True)
     return max(float(((ours - theirs).abs() / bound).max()) for ours, theirs, bound in pairs)
 
 

@@ -32,25 +32,6 @@ weight_lists = st.lists(st.floats(0, 1e6) | st.integers(0, 9), min_size=1, max_s
 
 
 @pytest.mark.parametrize(
-    ("n", "k", "sizes"),
-    [
-        (30, 1, [30]),
-        (10, 1, [10]),
-        (30, 2, [15, 15]),
-        (10, 2, [5, 5]),
-        (30, 3, [10, 10, 10]),
-        (10, 3, [4, 4, 2]),
-        (30, 8, [4, 4, 4, 4, 4, 4, 4, 2]),
-        (10, 8, [2, 2, 2, 2, 2]),
-        (0, 3, [0, 0, 0]),
-    ],
-)
-def test_chunk_sizes_are_the_tutorials_table(n: int, k: int, sizes: list[int]) -> None:
-    """Batches of 30 and 10 over 1, 2, 3 and 8 devices; with 10 over 8 three devices are idle."""
-    assert chunk_sizes(n, k) == sizes
-
-
-@pytest.mark.parametrize(
     ("rule", "sizes"),
     [("torch", [2] * 5), ("mxnet_older", [1] * 7 + [3]), ("mxnet_newer", [2, 2] + [1] * 6)],
 )

@@ -1,6 +1,7 @@
-"""What every one-process trainer of the table does beyond the generated checks, and the book's loop by itself.
+"""What one-process trainers do beyond the generated checks, and the book's loop by itself.
 
-Gradients, trajectories, replicas, losses, normalisation and dropout of all trainers: `pytest -m correctness`.
+Gradients (also with shared, frozen and no parameters), trajectories, replicas, losses, one device, normalisation and
+dropout of all trainers: `pytest -m correctness`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ from tests.support.strategies import (
     LR,
     Case,
     Gated,
-    TiedNet,
     batch,
     bit_equal,
     cases,
@@ -87,15 +87,6 @@ def test_a_step_returns_a_detached_scalar(make: Make, name: str) -> None:
 
 
 @in_parallel
-def test_one_device_is_the_identity_to_the_last_bit(make: Make, name: str) -> None:
-    net, X, y = conv_net(), torch.randn(5, 1, 6, 6), torch.randint(4, (5,))
-    oracle, trainer = Single(net, [CPU], lr=LR), make(name, net, 1)
-    oracle.step(X, y, 5)
-    trainer.step(X, y, 5)
-    assert bit_equal(trainer.replicas[0], oracle.net)
-
-
-@in_parallel
 def test_an_empty_minibatch_changes_nothing(make: Make, name: str) -> None:
     net = smooth_net().double()
     trainer = make(name, net, 3)
@@ -115,20 +106,6 @@ def test_parameters_that_some_or_no_shards_use_are_trained_and_not_refused(make:
         check_step(trainer, X, y)
         changed = [not torch.equal(a, b) for a, b in zip(before, values(trainer.replicas[0]), strict=True)]
         assert changed == [True] * 2 + [1 in first_features] * 2 + [False] * 2
-
-
-@in_parallel
-@pytest.mark.parametrize("frozen", [None, 0, 1, 2, 3, 4])
-def test_a_shared_parameter_counts_once_and_a_frozen_one_stays(make: Make, name: str, frozen: int | None) -> None:
-    """No bit of a frozen parameter changes, shared or not."""
-    net = TiedNet().double()
-    if frozen is not None:
-        list(net.parameters())[frozen].requires_grad_(False)
-    trainer = make(name, net, 3)
-    for n in (7, 2):
-        check_step(trainer, *batch(n))
-    unchanged = [torch.equal(a, b) for a, b in zip(values(net), values(trainer.replicas[0]), strict=True)]
-    assert [number for number, same in enumerate(unchanged) if same] == ([] if frozen is None else [frozen])
 
 
 @can_leave_out_the_exchange

@@ -1,4 +1,4 @@
-"""What is drawn for the checks on functions (`suite.properties.functions`), and the search for what breaks them."""
+"""Draws inputs for the checks on functions (`suite.properties.functions`), and searches for one that breaks them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EXACT: dict[torch.dtype, int] = {
 
 @st.composite
 def reductions(draw: st.DrawFn) -> list[Tensor]:
-    """One tensor a device: any dtype and shape, also empty, without axes, or not contiguous; whole numbers or not."""
+    """Draw one tensor a device: any dtype, whole numbers or not; some are empty, 0-dim or not contiguous."""
     dtype = draw(st.sampled_from(list(EXACT)))
     shape = draw(st.sampled_from([(), (0,), (1,), (5,), (8,), (13,), (3, 5), (2, 0, 3), (4, 2, 3)]))
     k = draw(st.integers(1, 8))
@@ -53,7 +53,7 @@ splits = st.tuples(st.integers(1, 40), st.integers(1, 9))
 
 @st.composite
 def evaluations(draw: st.DrawFn) -> dict[str, Any]:
-    """Equal replicas, uneven shards, and batches that do not divide them."""
+    """Draw equal replicas, uneven shards, and batch sizes that do not divide them."""
     k, n = draw(st.integers(1, 5)), draw(st.integers(1, 40))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(draw(st.integers(0, 2**16)))
@@ -80,10 +80,10 @@ def _rows(n: int) -> Tensor:
     return torch.arange(3 * n).reshape(n, 3)
 
 
-Look = Callable[[Any, Any], Judgement]
+Check = Callable[[Any, Any], Judgement]
 
-# By kind of function and name of check: what is drawn, and how the check is made of (function, draw).
-FUNCTION_CHECKS: dict[str, dict[str, tuple[st.SearchStrategy[Any], Look]]] = {
+# Kind of function -> name of check -> what is drawn, and the check as a function of (function, drawn).
+FUNCTION_CHECKS: dict[str, dict[str, tuple[st.SearchStrategy[Any], Check]]] = {
     "all_reduce": {
         "all_reduce_sums": (reductions(), functions.all_reduce_sums),
         "all_reduce_keeps_tensors_apart": (reductions(), functions.all_reduce_keeps_tensors_apart),
@@ -113,8 +113,8 @@ class _Wrong(Exception):
 
 
 def search(kind: str, check: str, function: Any, examples: int | None = None) -> Judgement:
-    """The judgement of the smallest input that a function gets wrong; an empty one when none is found."""
-    strategy, look = FUNCTION_CHECKS[kind][check]
+    """Return the judgement of the smallest input that a function gets wrong, or an empty one."""
+    strategy, judge = FUNCTION_CHECKS[kind][check]
     wrong: list[Judgement] = []
 
     @settings(
@@ -126,14 +126,14 @@ def search(kind: str, check: str, function: Any, examples: int | None = None) ->
         suppress_health_check=list(HealthCheck),
     )
     @given(strategy)
-    def judge(drawn: Any) -> None:
-        found = look(function, drawn)
-        if found.finding:
-            wrong[:] = [found]
+    def judge_all(drawn: Any) -> None:
+        judgement = judge(function, drawn)
+        if judgement.finding:
+            wrong[:] = [judgement]
             raise _Wrong
 
     try:
-        judge()
+        judge_all()
     except _Wrong:
         return wrong[0]
     return Judgement()

@@ -56,7 +56,7 @@ def arm(world_size: int = 2, trainer: str = "ddp", side: Side = "candidate", mod
 
 
 def settings(**changes: Any) -> Config:
-    """What a user who said nothing gets on two cores; `changes` replace fields."""
+    """The default settings on two cores; `changes` replace fields."""
     fields: dict[str, Any] = {
         "root": Path(),
         "devices": Devices("cpu", ("cpu", "cpu"), (0, 1)),
@@ -81,7 +81,7 @@ def settings(**changes: Any) -> Config:
 
 
 def order(arm: Arm) -> dict[str, Any]:
-    """What an arm's workers would be told, as far as anybody but they reads it."""
+    """The part of an arm's description that the controller reads."""
     dataset = {"name": "synthetic", "train_samples": 256, "test_samples": 100, "folder": ""}
     about = {"processes": "one", "devices": ["cpu"] * arm.world_size, "dataset": dataset}
     return cells.describe(arm, LENET, **about)
@@ -117,18 +117,18 @@ def add_session(
     Args:
         run: whose arms become known by it.
         blocks: of each, an arm and its seconds a step, in the order they were timed.
-        busy: numbers of the blocks in which somebody else used a core.
+        busy: numbers of the blocks in which another process used a core.
     """
-    found = Session(len(run.sessions), "2026-01-01T00:00:00+00:00", SESSION_S)
+    session = Session(len(run.sessions), "2026-01-01T00:00:00+00:00", SESSION_S)
     for number, block in enumerate(blocks):
         for timed, step_s in block:
             run.steps[timed] = STEPS
             run.orders[timed] = order(timed)
             duration_ns = (round(step_s * STEPS * 1e9),) * timed.world_size
-            found.windows.append(Window(arm=timed.id, block=number, duration_ns=duration_ns))
-        found.conditions.append(BUSY if number in busy else QUIET)
-    run.sessions.append(found)
-    return found
+            session.windows.append(Window(arm=timed.id, block=number, duration_ns=duration_ns))
+        session.conditions.append(BUSY if number in busy else QUIET)
+    run.sessions.append(session)
+    return session
 
 
 def forth_and_back(step_s: Mapping[Arm, float]) -> list[tuple[Arm, float]]:
@@ -149,17 +149,17 @@ def accepted_run(step_s: Mapping[Cell, float], number: int = 0, commit: str = CO
     environment = {"versions": VERSIONS, "commit": commit, "dirty": False, **changes}
     kept = tuple(
         AcceptedCell(
-            trainer=found.trainer,
+            trainer=timed.trainer,
             workload=LENET.name,
             workload_hash=LENET.hash,
-            mode=found.mode,
-            world_size=found.world_size,
+            mode=timed.mode,
+            world_size=timed.world_size,
             dataset="synthetic",
             sec_per_epoch=seconds,
             sessions=4,
             log_se=WOBBLE,
         )
-        for found, seconds in step_s.items()
+        for timed, seconds in step_s.items()
     )
     return AcceptedRun(
         run_id=f"run-{number}", host=MACHINE.host, environment=Environment.model_validate(environment), cells=kept
@@ -172,7 +172,7 @@ def baseline(*runs: AcceptedRun) -> Baseline:
 
 
 def calibrated(session_sd: float, *measured: Cell, sessions: int = 12, host: str = MACHINE.host) -> Calibration:
-    """A calibration in which every session of these cells was as far from none as its neighbours, up and down."""
+    """A calibration whose sessions are alternately above and below 0 by the same amount, for each of these cells."""
     deviation = session_sd * math.sqrt((sessions - 1) / sessions)
     locations = tuple(deviation * (-1) ** number for number in range(sessions))
     spread = Spread(
@@ -186,14 +186,14 @@ def calibrated(session_sd: float, *measured: Cell, sessions: int = 12, host: str
     )
     entries = tuple(
         Entry(
-            trainer=found.trainer,
+            trainer=timed.trainer,
             workload=LENET.name,
             workload_hash=LENET.hash,
-            mode=found.mode,
-            world_size=found.world_size,
+            mode=timed.mode,
+            world_size=timed.world_size,
             spread=spread,
         )
-        for found in measured
+        for timed in measured
     )
     environment = Environment(versions=VERSIONS, commit=COMMIT, dirty=False)
     return Calibration(

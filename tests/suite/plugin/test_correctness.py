@@ -47,7 +47,7 @@ def test_a_users_right_trainer_passes(bench: Bench, check: str) -> None:
         ("NoExchange", "gradient", "no exchange: the gradient of one shard alone"),
         ("NoExchange", "replicas", "no exchange: the gradient of one shard alone"),
         ("AdamWithoutExchange", "gradient", "a missing exchange"),
-        ("NoExchange", "batch_norm", "fits no statistics that there are"),
+        ("NoExchange", "batch_norm", "fits neither kind of statistics"),
         ("AdamByTheClock", "identity", "two runs of one case on one device end in different weights"),
         ("NormalisesInPlace", "inputs", "step 0 changed its minibatch in place, .* on rank 0"),
         ("LeavesNaN", "inputs", "infinite or not a number"),
