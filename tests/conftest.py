@@ -15,7 +15,7 @@ from tests.support.project import REPOSITORY, Project
 
 @pytest.fixture(scope="session")
 def bench(request: pytest.FixtureRequest, scaling_config: Config) -> Iterator[Bench]:
-    """CPU ranks, shared by all tests that use real ones: those of the correctness checks where these are CPUs."""
+    """CPU ranks that all tests share, also with the correctness checks where these use CPUs."""
     if scaling_config.devices.kind == "cpu":
         yield request.getfixturevalue("correctness_bench")
         return
@@ -25,14 +25,14 @@ def bench(request: pytest.FixtureRequest, scaling_config: Config) -> Iterator[Be
 
 @pytest.fixture(scope="session", autouse=True)
 def _ranks_load_torch_meanwhile(request: pytest.FixtureRequest) -> None:
-    """Start the template of the ranks before the first test where any test needs it: it loads torch on another core."""
+    """Start the ranks' template, which loads torch on another core, before the first test if any test needs it."""
     if any({"bench", "correctness_bench"} & set(getattr(item, "fixturenames", ())) for item in request.session.items):
         request.getfixturevalue("bench")
 
 
 @pytest.fixture(scope="module")
 def one_intra_op_thread() -> Iterator[None]:
-    """Keep torch to one thread: on a busy machine a second one is waited for at every small operation."""
+    """Limit torch to one thread: on a busy machine every small operation would wait for a second one."""
     import torch
 
     before = torch.get_num_threads()
@@ -43,5 +43,5 @@ def one_intra_op_thread() -> Iterator[None]:
 
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """A user's project in a temporary folder."""
+    """Make a user's project in a temporary folder."""
     return Project(pytester, monkeypatch)

@@ -35,7 +35,7 @@ def test_a_start_like_the_books_second_run_turns_its_weak_cell_red(project: Proj
     """
     (project.path / "pyproject.toml").write_text(CHAPTER)
     cell_of = ["--scaling-devices", "cpu:2", "--scaling-workload", "chapter", "--scaling-mode", "weak"]
-    planted = ["--scaling-trainer", "tests.support.second_run:StartsAnew", "--scaling-world-sizes", "2"]
+    planted = ["--scaling-trainer", "tests.support.second_run:RedrawsWeights", "--scaling-world-sizes", "2"]
     gate = [sys.executable, "-m", "pytest", "-p", "suite.plugin", "--pyargs", "suite.benchmarks.test_scaling"]
     command = [*gate, "-m", "scaling", *cell_of, *planted, "--scaling-budget", "600"]
     run = subprocess.run(command, cwd=project.path, capture_output=True, text=True, timeout=900)

@@ -1,6 +1,6 @@
-"""Our scatter and our wrapper beside torch's own, on real GPUs (`pytest -m gpu`, with the correctness checks).
+"""Our scatter and our wrapper against torch's own on real GPUs (`pytest -m gpu`, with the correctness checks).
 
-With one GPU it stands for two, as `--scaling-devices cuda:0,cuda:0` has it.
+One GPU is used as several devices, as with `--scaling-devices cuda:0,cuda:0`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.gpu
 
 
 def gpus(count: int) -> list[torch.device]:
-    """So many devices, GPUs used in turn."""
+    """Return this many devices, GPUs used in turn."""
     return [torch.device("cuda", index % cuda_count()) for index in range(count)]
 
 
@@ -44,7 +44,7 @@ def test_our_chunks_are_torchs_chunks(samples: int, count: int) -> None:
 
 @given(batch=st.integers(1, 13), count=st.integers(2, 4), seed=st.integers(0, 99))
 def test_our_wrapper_computes_what_torchs_does(batch: int, count: int, seed: int) -> None:
-    """Outputs and gradients, in float64: two orders of the same sums."""
+    """Outputs and gradients in float64 differ only by the order of their sums."""
     devices = gpus(count)
     case = Case(count, (batch,), seed, net=Net(hidden=(4,), tied=True, buffer=True))
     ours, theirs = (copy.deepcopy(nets.build(case)).to(devices[0]) for _ in range(2))
@@ -60,7 +60,7 @@ def test_our_wrapper_computes_what_torchs_does(batch: int, count: int, seed: int
 
 
 def test_weighted_takes_a_gpu_and_the_cpu_together() -> None:
-    """Weights are measured in the first steps; gradients are exact before and after."""
+    """Weights are measured in the first steps; gradients are right before and after."""
     case = Case(2, (7, 5, 3, 6, 9), net=Net(hidden=(4,)))
     seen, _ = observe(Weighted, [torch.device("cuda", 0), torch.device("cpu")], case)
     for check in ("trajectory", "replicas", "loss", "evaluation"):

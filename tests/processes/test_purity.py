@@ -7,8 +7,10 @@ import os
 import subprocess
 import sys
 import sysconfig
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
 
 import pytest
 
@@ -38,35 +40,34 @@ for name in {imported!r}:
     __import__(name)
 from suite.rank import purity
 try:
-    purity.require_pure({root!r}, {allowed!r})
+    purity.require_pure({root!r}, [])
 except ImportError as error:
     refused = str(error)
 else:
     refused = ""
-print(json.dumps([purity.strays({root!r}, {allowed!r}), refused, sys.modules["pkg"].__file__]))
+print(json.dumps([purity.strays({root!r}, []), refused, sys.modules["pkg"].__file__]))
 """
 
 
-@dataclass
-class Seen:
+class Seen(NamedTuple):
     """A worker's strays, its refusal, and the file of `pkg`."""
 
     strays: list[str]
     refused: str
-    file: Path
+    file: str
 
 
 class Project:
     """A candidate's working tree with `src/pkg`, its checkout, and a virtual environment to install into."""
 
-    def __init__(self, tmp_path: Path, environment: str) -> None:
+    def __init__(self, tmp_path: Path) -> None:
         self.root = tmp_path / "candidate"
         self.checkout = tmp_path / "checkout"
         for folder in (self.root, self.checkout):
             (folder / "src/pkg").mkdir(parents=True)
             (folder / "src/pkg/__init__.py").touch()
             (folder / "src/pkg/train.py").touch()
-        venv = tmp_path / environment
+        venv = tmp_path / "venv"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
         self.python = venv / "bin/python"
         [self.packages] = venv.glob("lib/python*/site-packages")
@@ -80,28 +81,27 @@ class Project:
         (self.packages / "_editable.py").write_text(finder)
         (self.packages / "editable.pth").write_text("import _editable\n")
 
-    def worker(self, *imported: str, allowed: tuple[Path, ...] = (), paths: tuple[Path, ...] = ()) -> Seen:
+    def worker(self, *imported: str, path: Path | None = None) -> Seen:
         """Import modules as a base's worker does."""
-        code = WORKER.format(imported=imported, root=str(self.root), allowed=[*map(str, allowed)])
-        search = os.pathsep.join(map(str, (self.code, *(paths or (self.checkout / "src",)))))
+        code = WORKER.format(imported=imported, root=str(self.root))
+        search = os.pathsep.join(map(str, (self.code, path or self.checkout / "src")))
         environment = {**os.environ, "PYTHONPATH": search}
         done = subprocess.run(
             [self.python, "-c", code], env=environment, cwd=self.root, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stderr
-        strays, refused, file = json.loads(done.stdout)
-        return Seen(strays, refused, Path(file))
+        return Seen(*json.loads(done.stdout))
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    return Project(tmp_path, "venv")
+    return Project(tmp_path)
 
 
 def test_a_worker_with_the_checkout_first_is_pure(project: Project) -> None:
     seen = project.worker("pkg", "pkg.train")
     assert (seen.strays, seen.refused) == ([], "")
-    assert seen.file.is_relative_to(project.checkout)
+    assert Path(seen.file).is_relative_to(project.checkout)
 
 
 def test_an_import_hook_before_the_search_path_is_refused(project: Project) -> None:
@@ -119,7 +119,7 @@ def test_an_import_hook_after_the_search_path_strays_only_where_the_checkout_is_
     """As setuptools' own does, which is harmless for what the checkout has."""
     project.hook("append(Finder)")
     assert project.worker("pkg.train").strays == []
-    assert [stray.partition(" ")[0] for stray in project.worker("pkg", paths=(project.checkout,)).strays] == ["pkg"]
+    assert [stray.partition(" ")[0] for stray in project.worker("pkg", path=project.checkout).strays] == ["pkg"]
 
 
 def test_a_pth_file_serves_what_the_commit_does_not_have(project: Project) -> None:
@@ -129,29 +129,46 @@ def test_a_pth_file_serves_what_the_commit_does_not_have(project: Project) -> No
     assert project.worker("pkg", "new").strays == [f"new ({project.root}/src/new.py)"]
 
 
-def test_links_to_the_working_tree_are_followed(project: Project) -> None:
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Path], None]:
+    """Return a function that makes this process look as if it had loaded a module from a file."""
+
+    def load(name: str, file: Path) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+        module = ModuleType(name)
+        module.__file__ = str(file)
+        monkeypatch.setitem(sys.modules, name, module)
+
+    return load
+
+
+@pytest.mark.parametrize(
+    ("file", "strays"),
+    [
+        ("candidate/src/probe.py", True),
+        ("candidate-2/src/probe.py", False),
+        ("candidate/allowed/src/probe.py", False),
+        ("candidate/.other/lib/site-packages/probe.py", False),
+    ],
+    ids=["in the working tree", "in a folder whose name begins alike", "allowed", "installed inside"],
+)
+def test_a_file_in_the_working_tree_strays_unless_it_is_allowed_or_installed(
+    file: str, strays: bool, load: Callable[[str, Path], None], tmp_path: Path
+) -> None:
+    load("probe", tmp_path / file)
+    root = tmp_path / "candidate"
+    assert purity.strays(str(root), [str(root / "allowed")]) == ([f"probe ({tmp_path / file})"] if strays else [])
+
+
+def test_links_to_the_working_tree_are_followed(load: Callable[[str, Path], None], tmp_path: Path) -> None:
     """A strict editable install puts links into site-packages."""
-    (project.packages / "pkg").symlink_to(project.root / "src/pkg")
-    seen = project.worker("pkg", paths=(project.code,))
-    assert seen.file.is_relative_to(project.packages)
-    assert seen.strays == [f"pkg ({project.root}/src/pkg/__init__.py)"]
-
-
-def test_an_environment_inside_the_working_tree_is_fine(tmp_path: Path) -> None:
-    project = Project(tmp_path, "candidate/.venv")
-    (project.packages / "installed.py").touch()
-    (project.packages / "pkg").mkdir()
-    (project.packages / "pkg/__init__.py").touch()
-    seen = project.worker("pkg", "installed", paths=(project.code,))
-    assert seen.file.is_relative_to(project.root)
-    assert seen.strays == []
-
-
-def test_other_installed_packages_inside_the_working_tree_are_fine(project: Project) -> None:
-    others = project.root / ".other" / "site-packages"
-    others.mkdir(parents=True)
-    (others / "tool.py").touch()
-    assert project.worker("pkg", "tool", paths=(project.checkout / "src", others)).strays == []
+    target, link = tmp_path / "candidate/probe.py", tmp_path / "site-packages/probe.py"
+    link.parent.mkdir()
+    target.parent.mkdir()
+    link.symlink_to(target)
+    load("probe", link)
+    assert purity.strays(str(tmp_path / "candidate"), []) == [f"probe ({target})"]
 
 
 def test_an_interpreter_inside_the_working_tree_is_fine() -> None:
@@ -161,32 +178,22 @@ def test_an_interpreter_inside_the_working_tree_is_fine() -> None:
     assert not [stray for stray in purity.strays(around, []) if stray.startswith("json")]
 
 
-def test_the_measuring_code_and_a_checkout_inside_are_allowed(project: Project) -> None:
-    """As when this project measures itself, with temporary files in the working tree."""
-    inside = project.checkout.rename(project.root / "temporary")
-    assert len(project.worker("pkg.train", paths=(inside / "src",)).strays) == 2
-    assert project.worker("pkg.train", paths=(inside / "src",), allowed=(inside,)).strays == []
+def test_the_refusal_names_three_modules_and_counts_the_others(
+    load: Callable[[str, Path], None], tmp_path: Path
+) -> None:
+    for number in range(5):
+        load(f"new{number}", tmp_path / f"new{number}.py")
+    with pytest.raises(ImportError, match=r"new2\.py\) and 2 more from the candidate's"):
+        purity.require_pure(str(tmp_path), [])
 
 
-def test_a_folder_whose_name_only_begins_alike_is_not_inside(project: Project) -> None:
-    neighbour = project.root.with_name("candidate-2")
-    project.checkout.rename(neighbour)
-    assert project.worker("pkg", paths=(neighbour / "src",)).strays == []
-
-
-def test_the_refusal_names_three_modules_and_counts_the_others(project: Project) -> None:
-    names = [f"new{number}" for number in range(5)]
-    for name in names:
-        (project.root / f"{name}.py").touch()
-    seen = project.worker("pkg", *names, paths=(project.checkout / "src", project.root))
-    assert len(seen.strays) == 5
-    assert "new2.py) and 2 more from the candidate's" in seen.refused
-
-
-def test_objects_in_the_place_of_modules_do_not_matter(project: Project) -> None:
+def test_objects_in_the_place_of_modules_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Packages put objects into sys.modules whose attributes may raise anything."""
-    (project.checkout / "src/odd.py").write_text(
-        "import sys\nclass Odd:\n    def __getattr__(self, name): raise RuntimeError(name)\n"
-        "sys.modules['odd'] = Odd()\nsys.modules['none'] = None\n"
-    )
-    assert project.worker("pkg", "odd").strays == []
+
+    class Odd:
+        def __getattr__(self, name: str) -> None:
+            raise RuntimeError(name)
+
+    monkeypatch.setitem(sys.modules, "odd", Odd())
+    monkeypatch.setitem(sys.modules, "none", None)
+    assert purity.strays(str(tmp_path), []) == []

@@ -38,13 +38,13 @@ def test_a_missing_part_is_named(name: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "message"), [("NoReplicas", "`replicas` is missing"), ("EmptyReplicas", r"`replicas` is \[\]")]
 )
-def test_replicas_are_looked_at_on_the_instance(name: str, message: str) -> None:
+def test_replicas_are_checked_on_the_instance(name: str, message: str) -> None:
     trainer = contract.load_trainer(HERE + name)(torch.nn.Linear(1, 1), [CPU], lr=0.1)
     with pytest.raises(ContractError, match=message):
         contract.check_instance(trainer, [CPU])
 
 
-def test_more_replicas_than_devices_are_too_many() -> None:
+def test_more_replicas_than_devices_are_reported() -> None:
     class Two(trainers_under_test.NoReplicas):
         replicas = [torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)]  # noqa: RUF012
 
@@ -59,7 +59,7 @@ def test_more_replicas_than_devices_are_too_many() -> None:
         (0.5, r"`loss` is a float: expected def loss\(self, output, y\).*; rename it if it is something else"),
     ],
 )
-def test_a_loss_that_cannot_be_called_is_named_with_its_signature(loss: object, message: str) -> None:
+def test_a_loss_with_other_arguments_is_reported_with_its_signature(loss: object, message: str) -> None:
     trainer = contract.load_trainer("single")(torch.nn.Linear(1, 1), [CPU], lr=0.1)
     trainer.loss = loss
     with pytest.raises(ContractError, match=message):
@@ -82,7 +82,7 @@ def test_a_loss_may_be_a_mean_or_one_value_a_sample(reduction: str) -> None:
         ("LossOfClasses", r"returned a tensor \(200,\): expected def loss\(self, output, y\), a tensor: the mean"),
     ],
 )
-def test_a_loss_that_does_not_do_is_named_when_it_is_called(name: str, message: str) -> None:
+def test_a_loss_that_raises_or_has_a_wrong_shape_is_reported_when_it_is_called(name: str, message: str) -> None:
     trainer = contract.load_trainer(HERE + name)(torch.nn.Linear(1, 1), [CPU], lr=0.1)
     contract.check_instance(trainer, [CPU])
     with pytest.raises(ContractError, match=message):

@@ -1,4 +1,4 @@
-"""Every mutant dies by the check its file names, and every check kills one (`python -m tests.mutants`: the table)."""
+"""Every mutant is killed by the check that its file names, and every check kills one (`python -m tests.mutants`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ by_name = pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.n
 
 @by_name
 def test_a_mutant_is_found(mutant: Entry, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    if mutant.crashes:  # of those that hang the deadline is the time they take
+    if mutant.crashes:  # a mutant that hangs takes as long as the deadline
         monkeypatch.setattr("suite.checks.bench.HANG_S", 3.0)
     if mutant.kind == "trainer":
         outcome = bench.search(mutant.trainer, mutant.killed_by, shrink=False)
@@ -34,14 +34,12 @@ def test_a_mutant_is_found(mutant: Entry, bench: Bench, monkeypatch: pytest.Monk
         (Outcome("no answer to 'observe'", [], 1, crashed=True), "no answer", True),
     ],
 )
-def test_a_crash_kills_only_where_the_file_says_that_it_is_the_bug(
-    outcome: Outcome, crashes: str, killed: bool
-) -> None:
+def test_a_crash_kills_only_where_the_file_says_so(outcome: Outcome, crashes: str, killed: bool) -> None:
     assert Entry("", "trainer", "gradient", "", "", crashes).killed(outcome) is killed
 
 
 @by_name
-def test_a_mutant_says_what_goes_wrong_and_where_it_comes_from(mutant: Entry) -> None:
+def test_a_mutants_file_has_the_bug_and_its_source(mutant: Entry) -> None:
     assert mutant.bug.endswith(".")
     assert mutant.source
 

@@ -1,4 +1,4 @@
-"""The checks themselves: how sharp they are, what they name, and that they judge what was seen and nothing else."""
+"""The checks themselves: how small an error they find, which bugs they name, and which records they judge how."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def see(trainer: type[Any], case: Case) -> Observation:
 
 
 def tampered(change: Callable[[Observation], None], trainer: type[Any] = Single, case: Case = CASE) -> Seen:
-    """What a right trainer was seen to do, changed."""
+    """Return what a right trainer did, changed."""
     seen = copy.deepcopy(see(trainer, case))
     change(seen)
     return Seen(case, [seen])
 
 
 def move(step: int, factor: float) -> Callable[[Observation], None]:
-    """Scale what a step did."""
+    """Return a change that scales what a step did."""
 
     def change(seen: Observation) -> None:
         pairs = zip(*(seen["parameters"][i] for i in (step, step + 1)), strict=True)
@@ -66,7 +66,7 @@ def test_a_right_trainer_passes_in_this_process_as_well(check: str) -> None:
 
 
 @pytest.mark.parametrize("off", [1e-6, -1e-9, 1e-12])
-def test_the_bound_leaves_room_for_rounding_and_for_nothing_else(off: float) -> None:
+def test_the_bound_leaves_room_for_rounding_only(off: float) -> None:
     case = Case(1, (8,))
     assert judge("gradient", tampered(move(0, 1.0), case=case)) == RIGHT
     assert "step 0: the gradient of 'head." in judge("gradient", tampered(move(0, 1 + off), case=case)).finding
@@ -81,13 +81,13 @@ def test_a_frozen_parameter_must_not_move_at_all() -> None:
     assert "the gradient of 'head.weight' is off by" in judge("gradient", tampered(nudge, case=case)).finding
 
 
-def test_a_number_that_is_none_is_wrong() -> None:
+def test_a_gradient_that_is_not_a_number_is_wrong() -> None:
     judgement = judge("gradient", tampered(move(1, float("nan"))))
     assert "step 1" in judgement.finding
     assert judgement.suspects[0].startswith("not a number")
 
 
-def test_an_exception_is_a_finding_with_its_traceback_and_in_refusals_a_note() -> None:
+def test_an_exception_is_a_finding_with_its_traceback_but_a_note_in_refusals() -> None:
     def refuse(seen: Observation) -> None:
         seen["raised"] = {"where": "step 1", "error": "RuntimeError: no", "traceback": "Traceback: here"}
 
@@ -120,7 +120,7 @@ def test_running_statistics_that_stay_at_their_start_are_lost() -> None:
     assert "pytorch/pytorch#1051" in judge("batch_norm", tampered(lose, case=case)).suspects[0]
 
 
-def test_a_sample_that_the_net_never_saw_is_missed() -> None:
+def test_a_sample_that_the_net_never_saw_is_found_to_be_missing() -> None:
     case = Case(1, (6,), net=Net(hidden=(3,), norm="batch"))
 
     def lose(seen: Observation) -> None:
@@ -131,7 +131,7 @@ def test_a_sample_that_the_net_never_saw_is_missed() -> None:
 
 
 def test_a_shard_of_one_sample_has_no_statistics_to_compare_with() -> None:
-    """Normalised over all ranks it is right all the same."""
+    """Normalised over all ranks, its gradient is right."""
     case = Case(1, (5,), net=Net(hidden=(3,), norm="batch"))
 
     def share(seen: Observation) -> None:
@@ -149,9 +149,6 @@ def test_equal_masks_on_two_shards_are_found() -> None:
 
     assert judge("dropout", tampered(lambda seen: None, Scratch, case)) == RIGHT
     assert "huggingface/transformers#31412" in judge("dropout", tampered(repeat, Scratch, case)).suspects[0]
-
-
-# What a wrong gradient looks like.
 
 
 def evidence(actual: Callable[[list[Tensor], Tensor], Tensor], sizes: tuple[int, ...] = (4, 4, 2)) -> suspects.Evidence:

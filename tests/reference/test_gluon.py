@@ -75,25 +75,6 @@ def test_a_step_after_allreduce_grads_does_not_sum_twice(how_often: int) -> None
     assert synced(twice)
 
 
-def test_the_learning_rate_can_change_between_steps() -> None:
-    net = net_on(2)
-    trainer = Trainer(net.collect_params(), LR)
-    trainer.lr = 0.0
-    before = values(net.replicas[0])
-    backward(net, *minibatch(4))
-    trainer.step(4)
-    assert all(torch.equal(p, q) for p, q in zip(before, values(net.replicas[1]), strict=True))
-
-
-def test_a_batch_size_below_one_is_reported() -> None:
-    net = net_on(2)
-    before = values(net.replicas[1])
-    backward(net, *minibatch(4))
-    with pytest.raises(ValueError, match="batch_size is 0: a step needs at least one sample"):
-        Trainer(net, LR).step(0)
-    assert all(torch.equal(p, q) for p, q in zip(before, values(net.replicas[1]), strict=True))
-
-
 @settings(max_examples=25)
 @given(case=cases(smooth_net, (6,), torch.float64, max_steps=1), data=st.data())
 def test_a_weighted_split_leaves_the_gradient_as_it_is(case: Case, data: st.DataObject) -> None:

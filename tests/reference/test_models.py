@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 
-from reference.load import load_named, load_object
-from reference.models import MODELS
+from reference.load import load_object
 from reference.models.init import INITS, build
 from reference.models.lenet import LeNet, lenet, lenet_params
 from reference.models.resnet import Residual
@@ -202,10 +201,6 @@ def test_unknown_models_and_inits_are_reported_with_the_known_ones() -> None:
 def test_a_factory_that_makes_no_module_is_reported(spec: str, kind: str) -> None:
     with pytest.raises(TypeError, match=f"model '{spec}' .*{kind}"):
         build(spec)
-
-
-def test_every_name_in_the_table_loads() -> None:
-    assert all(callable(load_named(name, MODELS, "model")) for name in MODELS)
 
 
 def test_tables_and_pure_modules_do_not_import_torch() -> None:

@@ -1,4 +1,4 @@
-"""What the tests of collectives share: tensors of any layout, numbers that add up exactly or not, bytes counted."""
+"""Shared by the tests of collectives: tensors of any layout, numbers that add up exactly or not, counts of bytes."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ STRANGER = 99
 
 
 def plain(values: Tensor) -> Tensor:
-    """Copy without gaps, last axis first in memory."""
+    """Copy with the last axis first in memory and without gaps."""
     return values.clone(memory_format=torch.contiguous_format)
 
 
 def transposed(values: Tensor) -> Tensor:
-    """Copy with the axes the other way round in memory."""
+    """Copy with the axes reversed in memory."""
     reversed_axes = list(range(values.ndim))[::-1]
     return plain(values.permute(reversed_axes)).permute(reversed_axes)
 
 
 def gapped(values: Tensor) -> Tensor:
-    """Copy with a number that is none of ours behind every element."""
+    """Copy with a `STRANGER` in memory after every element."""
     pairs = torch.full((*values.shape, 2), STRANGER, dtype=values.dtype)
     pairs[..., 0] = values
     return pairs[..., 0]

@@ -28,11 +28,11 @@ STDERR = pytest.StashKey[int]()
 
 
 class Hung(BaseException):
-    """A test ran past its deadline: passes through hypothesis, which would repeat what hangs to shrink it."""
+    """A test ran past its deadline. It passes through hypothesis, which repeats an Exception to shrink its case."""
 
 
 def deadline_s(item: pytest.Item) -> float:
-    """Seconds that an item may take, setup and teardown included; 0 for no deadline."""
+    """Return the seconds that an item may take, setup and teardown included; 0 for no deadline."""
     if item.get_closest_marker("scaling"):
         return 0.0
     if (asked := item.config.getoption("timeout", None)) is not None:
@@ -42,13 +42,13 @@ def deadline_s(item: pytest.Item) -> float:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the real stderr, which is another one while a test is captured; it stays open until the process ends."""
+    """Keep the real stderr open until the process ends; a captured test has another one."""
     config.stash[STDERR] = os.dup(2)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
-    """Watch the import of test modules. Without pytest-timeout it may be a user's first run, on a slow file system."""
+    """Watch the import of test modules where pytest-timeout is installed, which a user's first, slow run may lack."""
     if session.config.pluginmanager.hasplugin("timeout"):
         _watch(session.config, TEST_S)
     try:
@@ -78,7 +78,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.hookimpl(wrapper=True, optionalhook=True)
 def pytest_timeout_set_timer(settings: Any) -> Generator[None, object, object]:
-    """Let pytest-timeout's signal end a test by `Hung` in place of a failure that code under test may catch."""
+    """Let pytest-timeout's signal raise `Hung`, because code under test may catch its own exception."""
     result = yield
     fail = signal.getsignal(signal.SIGALRM)
     if settings.method == "signal" and callable(fail):
@@ -96,7 +96,7 @@ def pytest_timeout_set_timer(settings: Any) -> Generator[None, object, object]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
-    """Start both clocks again: pytest and pytest-timeout stop them at a failure, and the teardown is still to come."""
+    """Restart both clocks for the teardown: pytest and pytest-timeout stop them at a failure."""
     if isinstance(node, pytest.Item) and (marker := node.get_closest_marker("timeout")):
         import pytest_timeout
 
@@ -108,7 +108,7 @@ def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Watch what comes after the last test, until the interpreter has ended: it waits for threads that are left."""
+    """Watch the end of the session, when the interpreter waits for threads that are left."""
     if any(deadline_s(item) for item in session.items):
         _watch(session.config, TEST_S)
 
@@ -123,7 +123,7 @@ def _watch(config: pytest.Config, seconds: float) -> None:
 
 
 def _named(name: str, call: Callable[..., object]) -> Callable[..., object]:
-    """Return a function whose frame has this name in a stack: the watchdog can print stacks, and nothing else."""
+    """Return a function whose frame has this name, because the watchdog prints stacks only."""
 
     def frame(*arguments: object) -> object:
         return call(*arguments)

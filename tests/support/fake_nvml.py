@@ -10,13 +10,13 @@ import pytest
 
 
 class FakeNvml(ModuleType):
-    """Two cards; `values` is what the queries answer, an exception what they refuse."""
+    """Two cards; `values` has the answers of queries, or the exceptions that they raise."""
 
     NVML_MEMORY_ERROR_TYPE_CORRECTED, NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC = 0, 1, 0
     NVML_PERF_POLICY_THERMAL, NVML_CLOCK_SM, NVML_TEMPERATURE_GPU = 1, 1, 0
 
     class NVMLError(Exception):
-        """As the library's."""
+        """The library's exception."""
 
     def __init__(self) -> None:
         super().__init__("pynvml")
@@ -62,7 +62,7 @@ class FakeNvml(ModuleType):
 
     @classmethod
     def install(cls, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
-        """Put one in the library's place, with both cards visible to CUDA."""
+        """Replace the library, with both cards visible to CUDA."""
         fake = cls()
         monkeypatch.setitem(sys.modules, "pynvml", fake)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

@@ -34,7 +34,7 @@ NEVER = 1_000_000
 
 
 class Layer(nn.Linear):
-    """A linear layer that leaves torch's generator as it was, and garbage behind."""
+    """A linear layer that restores torch's generator and leaves tensors in reference cycles."""
 
     checkpointed = False
     collect = False
@@ -83,7 +83,7 @@ def _rearm() -> None:
 
 
 def main(seconds: float) -> None:
-    """Train with each trainer in a process of its own; status 1 where one froze."""
+    """Train with each trainer in a process of its own; exit with 1 if one froze."""
     torch.set_num_threads(1)
     checkpoint(torch.relu, torch.ones(1), use_reentrant=False)  # loads torch's compiler, which takes seconds
     ended = {}

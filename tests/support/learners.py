@@ -23,7 +23,7 @@ Pair = tuple[Tensor, Tensor]
 
 
 def overlapping_blobs() -> tuple[Pair, Pair]:
-    """Two classes that no net tells apart without mistakes, so that accuracies differ."""
+    """Two overlapping classes, which no net separates without mistakes, so that accuracies differ."""
     generator = torch.Generator().manual_seed(0)
     y = torch.arange(TRAIN + TEST) % 2
     X = torch.randn(TRAIN + TEST, 5, generator=generator) + 0.7 * (2 * y[:, None] - 1)
@@ -31,12 +31,12 @@ def overlapping_blobs() -> tuple[Pair, Pair]:
 
 
 def prepared(folder: Path) -> dict[str, Any]:
-    """The blobs, as a worker keeps them for the others."""
+    """The blobs, as `suite.rank.arm.prepare_dataset` writes them for workers."""
     return prepare_dataset("tests.support.learners:overlapping_blobs", "", str(folder / "blobs"))
 
 
 def order(trainer: str, world_size: int = 1, seed: int = 1) -> dict[str, Any]:
-    """What a worker is told of an arm."""
+    """The description of an arm that a worker gets."""
     return {
         "trainer": trainer,
         "world_size": world_size,
@@ -57,13 +57,13 @@ def order(trainer: str, world_size: int = 1, seed: int = 1) -> dict[str, Any]:
 
 
 def recipe(dataset: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """Three epochs of six steps; `changes` replace fields."""
+    """A recipe of three epochs of six steps; `changes` replace fields."""
     plain = {"dataset": dataset, "batch": 32, "lr": 0.2, "epochs": 3, "init": "default", "samples": None}
     return {**plain, **changes}
 
 
 class Noted(Single):
-    """Plain SGD; remembers every instance, what its steps were divided by, and whether it was let go."""
+    """Plain SGD that records every instance, the divisors of its steps, and how often it was closed."""
 
     made: ClassVar[list[Noted]] = []
 
@@ -82,7 +82,7 @@ class Noted(Single):
 
 
 class Silent(Single):
-    """Returns no loss."""
+    """Plain SGD that returns no loss."""
 
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> None:  # type: ignore[override]
         super().step(X, y, global_batch_size)
@@ -94,7 +94,7 @@ def normalised() -> nn.Module:
 
 
 class OwnOracle(Single):
-    """Says that its step is not plain SGD."""
+    """Plain SGD with oracle "self"."""
 
     oracle = "self"
 

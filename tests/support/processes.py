@@ -1,4 +1,4 @@
-"""Whether processes that a test did not start itself have come to an end."""
+"""Waits for the end of processes that a test did not start itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import psutil
 
 
 def all_end(pids: Iterable[int], *, within_s: float = 30) -> bool:
-    """Wait until none of these processes runs; a zombie does not, and a signal takes a moment to end what it hits."""
+    """Wait until none of these processes runs, and say whether that came in time; a zombie does not run."""
     left = set(pids)
     deadline = time.monotonic() + within_s
     while left := {pid for pid in left if _runs(pid)}:

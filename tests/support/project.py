@@ -59,30 +59,30 @@ class Project:
         (self.path / "pyproject.toml").write_text(PYPROJECT + lines)
 
     def pytest(self, *arguments: str, package: str = "suite.benchmarks.test_scaling") -> pytest.RunResult:
-        """`pytest --pyargs` with the plugin loaded as an installed one is."""
+        """Run `pytest --pyargs` with the plugin loaded as an installed one is."""
         return self._pytester.runpytest_subprocess("-p", "suite.plugin", "--pyargs", package, *arguments, timeout=150)
 
     def inline(self, *arguments: str, package: str = "suite.benchmarks.test_scaling") -> pytest.RunResult:
-        """As `pytest`, but in this process, which takes a tenth of the time: for runs that start no workers."""
+        """Run as `pytest` does, but in this process, in a tenth of the time; for runs without workers."""
         # Its plugin for faulthandler would end the deadline of the test that calls this.
         return self._pytester.runpytest_inprocess("-p", "no:faulthandler", "--pyargs", package, *LOADED, *arguments)
 
     def correctness(self, *arguments: str) -> pytest.RunResult:
-        """The correctness checks."""
+        """Run the correctness checks."""
         return self.pytest("-m", "correctness", *arguments, package="suite.checks")
 
     def config(self, *arguments: str) -> pytest.Config:
-        """The configuration pytest would have with these arguments, in this process and not yet acted on."""
+        """Return the configuration that pytest has with these arguments, without a run."""
         return self._pytester.parseconfig("-p", "suite.plugin", *arguments)
 
     def scaling(self, *arguments: str) -> pytest.RunResult:
-        """The same for the cells of the tiny workload on two CPU workers."""
+        """Run the cells of the tiny workload on two CPU workers."""
         return self.pytest(*TINY, *arguments)
 
     def records(self) -> list[Record]:
-        """The records of all runs so far, oldest first."""
+        """Return the records of all runs so far, oldest first."""
         return [read_model(path, Record) for path in sorted(self.path.glob("reports/*/runs/*/record.json"))]
 
     def outcomes(self) -> dict[str, Any]:
-        """Outcome by cell id of the newest run."""
+        """Return the newest run's outcomes by cell id."""
         return {cell.id: cell.outcome.value for cell in self.records()[-1].cells}

@@ -14,7 +14,7 @@ RATIO = {"estimate": 1.1, "low": 1.05, "high": 1.15}
 
 
 def sessions(number: int, seed: int = 1, *, level_sd: float = 0.0, slower: float = 0.0) -> list[RecordedSession]:
-    """Recorded sessions of eight rounds with 1 % of noise and `level_sd` between sessions, the candidate `slower`."""
+    """Recorded sessions of eight rounds with 1 % noise and `level_sd` between sessions; the candidate is `slower`."""
     rng = np.random.default_rng(seed)
     levels = 0.03 * np.exp(rng.normal(0, level_sd, size=(number, 1, 1)))
     times = levels * np.exp(rng.normal(0, 0.01, size=(number, 2, 8)))

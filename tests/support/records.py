@@ -1,7 +1,7 @@
 """Records to render, accept, compare and break.
 
 `make` gives a small valid record and `full` one with every kind of part; both take top-level fields to replace. The
-other functions give the content of one part, with fields to replace as well, so that a test says only what it is about:
+other functions give the content of one part, with fields to replace, so that a test gives only the fields it is about:
 
     records.make(cells=records.matrix(trainers=("ddp", "scratch"), world_sizes=(1, 2, 4)))
     records.make(cells=[records.cell(outcome="FAIL", waterfalls=[records.waterfall(), records.waterfall("base")])])
@@ -20,7 +20,7 @@ LENET = BUILT_IN["lenet"]
 GRADIENT_BYTES = 4 * 129_068
 STARTED = "2026-01-01T00:00:00+00:00"
 
-# What a record may hold there is a fixed list of words, so that no text of a stranger can be.
+# Fields with a fixed list of words, which no text from outside can enter.
 _CHOICES = frozenset(
     (
         "side",
@@ -97,7 +97,7 @@ def full(**changes: Any) -> Record:
 
 
 def hostile(text: str) -> Record:
-    """`full`, with `text` at the end of every string that a stranger could have put there, keys included."""
+    """`full`, with `text` at the end of every string that may come from outside, keys included."""
 
     def spoiled(value: Any, field: str = "") -> Any:
         if isinstance(value, str):
@@ -113,13 +113,13 @@ def hostile(text: str) -> Record:
 
 
 def interval(estimate: float, share: float = 0.05) -> dict[str, float]:
-    """An estimate and its interval, `share` of it to either side."""
+    """An estimate with an interval of `share` of it to either side."""
     half = abs(estimate) * share
     return {"estimate": estimate, "low": estimate - half, "high": estimate + half}
 
 
 def cell(**changes: Any) -> dict[str, Any]:
-    """A cell's content; `changes` replace fields."""
+    """The content of a cell; `changes` replace fields."""
     content = {
         "id": "ddp-lenet-strong-1",
         "trainer": "ddp",
@@ -180,7 +180,7 @@ def matrix(
 
 
 def check(**changes: Any) -> dict[str, Any]:
-    """What one rule found; `ratio` may be a number."""
+    """The content of one rule's check; `ratio` may be a number."""
     content: dict[str, Any] = {
         "rule": "time",
         "against": "main",
@@ -250,7 +250,7 @@ def collective(
 
 
 def accuracy(**changes: Any) -> dict[str, Any]:
-    """Two trained epochs."""
+    """The content of an accuracy after two trained epochs."""
     content = {
         "trainer": "ddp",
         "workload": "lenet",
@@ -265,7 +265,7 @@ def accuracy(**changes: Any) -> dict[str, Any]:
 
 
 def arm(side: str = "candidate", world_size: int = 2, **changes: Any) -> dict[str, Any]:
-    """The arm of ddp on LeNet at strong scaling."""
+    """The content of the arm of ddp on LeNet at strong scaling."""
     content = {
         "id": f"{side}:ddp:lenet:strong:{world_size}",
         "side": side,
@@ -283,7 +283,7 @@ def arm(side: str = "candidate", world_size: int = 2, **changes: Any) -> dict[st
 
 
 def session(number: int = 0, *, blocks: int = 2, step_s: float = 0.034) -> dict[str, Any]:
-    """A session of the arms of both sides, A B B A in each block; its last block was disturbed and left out."""
+    """The content of a session of both arms, A B B A in each block; the last block was disturbed and left out."""
     order = ("candidate", "base", "base", "candidate")
     windows = [
         {"arm": arm(side)["id"], "block": block, "duration_ns": [round(step_s * 1e10), round(step_s * 1e10) + 1000]}

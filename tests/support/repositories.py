@@ -19,7 +19,7 @@ class Repository:
         self.git("init", "--quiet", "--initial-branch=main", *options)
 
     def git(self, *arguments: str) -> str:
-        """Run git there; its stdout without surrounding blanks."""
+        """Run git there and return its stdout without surrounding blanks."""
         command = ["git", *_IDENTITY, *arguments]
         environment = {**os.environ, **_HERMETIC}
         done = subprocess.run(command, cwd=self.path, env=environment, capture_output=True, text=True, check=False)
@@ -27,7 +27,7 @@ class Repository:
         return done.stdout.strip()
 
     def commit(self, files: dict[str, str] | None = None) -> str:
-        """Write files (path: text), commit everything; the commit's full name."""
+        """Write files (path: text), commit everything, and return the commit's full name."""
         for name, text in (files or {}).items():
             path = self.path / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ class Repository:
         return self.git("rev-parse", "HEAD")
 
     def state(self) -> tuple[dict[str, bytes], dict[str, bytes]]:
-        """Every file of the working tree and of .git, byte by byte."""
+        """Return every file of the working tree and of .git as bytes."""
         files = {str(path.relative_to(self.path)): path.read_bytes() for path in self.path.rglob("*") if path.is_file()}
         inside = {name: content for name, content in files.items() if name.startswith(".git/")}
         return {name: content for name, content in files.items() if name not in inside}, inside

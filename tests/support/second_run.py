@@ -1,4 +1,4 @@
-"""The concise chapter's two runs as a user would have them: its network, and a trainer that starts anew on two devices.
+"""The concise chapter's two runs as a user would have them: its network, and a trainer that redraws weights.
 
 The chapter draws the weights of every linear layer and convolution from N(0, .01) before each run. In the first run its
 residual blocks are still lazy and escape; in the second, on two devices, nothing does (docs/log.md). The network is an
@@ -22,7 +22,7 @@ def first_run() -> nn.Sequential:
     return nn.Sequential(nn.AvgPool2d(4), book_mechanism.first_run(None, STEM_STD))
 
 
-class StartsAnew(DataParallelTrainer):
+class RedrawsWeights(DataParallelTrainer):
     """Redraws all weights where there are several devices, as the chapter does before its second run."""
 
     def __init__(self, model: nn.Sequential, devices: Sequence[torch.device], *, lr: float) -> None:

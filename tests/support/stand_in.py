@@ -32,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _measure(run: Observations, root: Path, say: Say) -> None:
-    """As `suite.run.campaign.measure`, for the workload `lenet`."""
+    """Fill a run as `suite.run.campaign.measure` does, for the workload `lenet`."""
     arms = [cells.arm("candidate", name, cell, k) for cell in run.plan.cells for name, k in _timed(cell)]
     run.versions["candidate"] = measurements.VERSIONS
     run.planned = SESSIONS

@@ -1,6 +1,6 @@
-"""What the tests of `reference/` share: networks and minibatches to draw, and a step held against one device's.
+"""Shared by the tests of `reference/`: networks, minibatches to draw, and the comparison of a step with one device's.
 
-How far two right steps may lie apart is derived in `suite.properties.tolerance`, and nowhere else.
+`suite.properties.tolerance` derives how far two right steps may differ.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def conv_net() -> nn.Module:
 
 
 class Gated(nn.Module):
-    """Uses a layer only for samples whose first feature is positive, and another one never."""
+    """Uses one layer only for samples whose first feature is positive, and another layer never."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class Case:
 
     @property
     def devices(self) -> list[torch.device]:
-        """So many virtual CPU devices."""
+        """As many virtual CPU devices as the world has."""
         return [CPU] * self.world_size
 
 
@@ -100,7 +100,7 @@ class Case:
 def cases(
     draw: st.DrawFn, make_net: Callable[[], nn.Module], shape: tuple[int, ...], dtype: torch.dtype, max_steps: int = 3
 ) -> Case:
-    """Draw 1 to 8 devices and 1 to ``max_steps`` minibatches of 1 to 20 samples: uneven shards and idle devices."""
+    """Draw 1 to 8 devices and 1 to ``max_steps`` minibatches of 1 to 20 samples, so shards are uneven or empty."""
     sizes = draw(st.lists(st.integers(1, 20), min_size=1, max_size=max_steps))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(draw(seeds))
@@ -115,18 +115,18 @@ def batch(n: int) -> tuple[Tensor, Tensor]:
 
 
 def update_bound(net: nn.Module, X: Tensor, lr: float) -> list[Tensor]:
-    """Return for each parameter how far two right SGD steps from ``net`` may lie apart, whatever the labels are."""
+    """Return for each parameter how far two right SGD steps from ``net`` may differ, whatever the labels are."""
     return [lr * bound for bound in gradient_bound(net, X, lr)]
 
 
 def within_bound(ours: nn.Module, theirs: nn.Module, bounds: Sequence[Tensor]) -> bool:
-    """Say whether two modules differ by no more than rounding may explain."""
+    """Say whether two modules differ by no more than these bounds."""
     triples = zip(values(ours), values(theirs), bounds, strict=True)
     return all(bool(((p - q).abs() <= bound).all()) for p, q, bound in triples)
 
 
 def check_step(trainer: Any, X: Tensor, y: Tensor) -> None:
-    """Take a step with rate `LR` and hold the loss and all replicas against one device's from the same weights."""
+    """Take a step with rate `LR`; compare the loss and all replicas with one device's step from the same weights."""
     net = copy.deepcopy(trainer.replicas[0])
     oracle = Single(net, [CPU], lr=LR)
     ours, theirs = trainer.step(X, y, len(X)), oracle.step(X, y, len(X))

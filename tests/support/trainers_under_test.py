@@ -1,4 +1,4 @@
-"""Trainers as a stranger would write them: right ones, wrong ones, and ones that break."""
+"""Trainers as users write them: right ones, wrong ones, and ones that raise, hang or break the protocol."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class NoExchange(DDPTrainer):
 
 
 class ByHand:
-    """Right, and nothing but torch.distributed: gradients summed over ranks in one flat tensor."""
+    """Right, with nothing but torch.distributed: gradients are summed over ranks in one flat tensor."""
 
     processes = "per-device"
 
@@ -69,28 +69,28 @@ class ByHand:
 
 
 class LossOfABatch(Single):
-    """Has a `loss` that takes something else, as Lightning's modules do."""
+    """Has a `loss` with other arguments, as Lightning's modules do."""
 
     def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         return F.cross_entropy(*batch)
 
 
 class LossOfOtherLabels(Single):
-    """Its `loss` takes what it must, and cannot do anything with it."""
+    """Has a `loss` with the right arguments that raises."""
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         return F.mse_loss(output, y[:, 7])
 
 
 class LossOfClasses(Single):
-    """Its `loss` is one value for each class."""
+    """Has a `loss` that returns one value for each class."""
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         return output.mean(dim=0).repeat(100)
 
 
 class RaisesUnreadably(Single):
-    """What it says is not UTF-8."""
+    """Raises an error whose text is not UTF-8."""
 
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
         raise RuntimeError(os.fsdecode(b"caf\xe9"))
@@ -125,7 +125,7 @@ class AdamWithoutExchange(Adam):
 
 
 class AdamByTheClock(Adam):
-    """Under oracle "self" there is nothing to compare it with: it never does the same twice."""
+    """Wrong under oracle "self": its steps depend on the clock."""
 
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
         self.optimizer.param_groups[0]["lr"] = time.perf_counter_ns() % 1000 / 1e4
@@ -133,7 +133,7 @@ class AdamByTheClock(Adam):
 
 
 class Raises(Single):
-    """Breaks in its third step."""
+    """Raises in its third step."""
 
     steps = 0
 
@@ -163,7 +163,7 @@ class Hangs(DDPTrainer):
 
 
 class Freezes(Single):
-    """A thread of its own waits for a mutex and keeps the interpreter's lock: no Python runs any more."""
+    """Its thread waits for a mutex while it holds the interpreter's lock, so no Python runs."""
 
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
         thread = threading.Thread(target=_freeze)
@@ -179,7 +179,7 @@ def _freeze() -> None:
 
 
 class Diverges(Single):
-    """Its loss is not a number."""
+    """Returns a loss that is not a number."""
 
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
         return super().step(X, y, global_batch_size) * float("nan")
@@ -194,7 +194,7 @@ class NormalisesInPlace(Single):
 
 
 class LeavesNaN(Scratch):
-    """Its parameters end as no numbers."""
+    """Its parameters are not numbers after a step."""
 
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
         loss = super().step(X, y, global_batch_size)
@@ -205,7 +205,7 @@ class LeavesNaN(Scratch):
 
 
 class WrongOnce(Single):
-    """Its fifth instance learns nothing."""
+    """Its fifth instance does not train."""
 
     made = 0
 
@@ -215,7 +215,7 @@ class WrongOnce(Single):
 
 
 class ForeignReplicas(Single):
-    """Shows modules that are not the model's."""
+    """Its replicas are not the model's modules."""
 
     @property
     def replicas(self) -> list[nn.Module]:
@@ -233,7 +233,7 @@ class NoProcesses:
 
 
 class NoStep:
-    """Lacks `step`, and its `processes` is not one that exists."""
+    """Lacks `step`, and has an unknown value in `processes`."""
 
     processes = "many"
 
@@ -251,7 +251,7 @@ class WrongInit:
 
 
 class NoReplicas:
-    """Keeps no replicas, which only an instance shows."""
+    """Has no replicas, which only an instance shows."""
 
     processes = "one"
 
@@ -261,7 +261,7 @@ class NoReplicas:
 
 
 class EmptyReplicas(NoReplicas):
-    """Has the property, and nothing in it."""
+    """Has an empty list of replicas."""
 
     replicas: list[nn.Module] = []  # noqa: RUF012
 
@@ -270,5 +270,5 @@ not_a_class: Any = len
 
 
 def raise_anything() -> None:
-    """Says what no record and no terminal can take."""
+    """Raise an error whose text no record and no terminal can take."""
     raise RuntimeError(os.fsdecode(b"caf\xe9") + " \x1b[31m red " + "x" * 1_000_000)
