@@ -119,16 +119,22 @@ def test_the_slowest_core_in_use_counts(tmp_path: Path) -> None:
     assert Frequency([0, 1], tmp_path, tmp_path / "none").slowest_mhz() is None
 
 
-def test_cpuinfo_is_asked_where_there_is_no_driver_for_frequencies(tmp_path: Path) -> None:
-    cpuinfo = tmp_path / "cpuinfo"
-    cpuinfo.write_text(
-        "model name\t: X (R) cpu MHz : 1\ncpu MHz\t\t: 2596.120\n\ncpu MHz\t\t: 2400\ncpu MHz\t\t: fast\n"
-    )
-    assert Frequency([0], tmp_path, cpuinfo).slowest_mhz() == 2400
-    assert Frequency([], tmp_path, cpuinfo).slowest_mhz() is None  # no rank is bound to a core
-    cpuinfo.write_text("Features : fp asimd\n")
-    assert Frequency([0], tmp_path, cpuinfo).slowest_mhz() is None
-    assert Frequency([0], tmp_path, tmp_path / "none").slowest_mhz() is None
+@pytest.mark.parametrize(
+    ("cores", "cpuinfo", "mhz"),
+    [
+        ([0], "model name\t: X cpu MHz : 1\ncpu MHz\t\t: 2596.120\n\ncpu MHz\t\t: 2400\ncpu MHz\t\t: fast\n", 2400),
+        ([], "cpu MHz\t\t: 2400\n", None),
+        ([0], "Features : fp asimd\n", None),
+        ([0], None, None),
+    ],
+    ids=["slowest", "no rank is bound to a core", "no frequency", "no file"],
+)
+def test_cpuinfo_is_read_where_no_driver_shows_frequencies(
+    cores: list[int], cpuinfo: str | None, mhz: float | None, tmp_path: Path
+) -> None:
+    if cpuinfo is not None:
+        (tmp_path / "cpuinfo").write_text(cpuinfo)
+    assert Frequency(cores, tmp_path, tmp_path / "cpuinfo").slowest_mhz() == mhz
 
 
 def test_reading_loads_no_torch() -> None:

@@ -76,37 +76,28 @@ def test_tied_parameters_and_recurrent_weights_are_replicated_once() -> None:
     torch.testing.assert_close(together, alone)
 
 
-def test_inputs_that_cannot_be_split_alike_are_reported() -> None:
-    """Torch's wrapper silently drops samples of the longer input."""
-    net = CPUDataParallel(nn.Bilinear(1, 1, 1), [CPU] * 2)
-    with pytest.raises(ValueError, match=r"inputs of shapes \(3, 1\), \(2, 1\) cannot be split alike"):
-        net(torch.zeros(3, 1), torch.zeros(2, 1))
-
-
-def test_outputs_that_cannot_be_gathered_are_reported() -> None:
-
-    class Talker(nn.Module):
-        def forward(self, X: Tensor) -> str:
-            return "done"
-
-    with pytest.raises(TypeError, match="the module returned a str: only tensors can be gathered"):
-        CPUDataParallel(Talker(), [CPU] * 2)(torch.zeros(2))
-
-
 def test_only_several_devices_are_wrapped() -> None:
     net = smooth_net()
     assert data_parallel(net, [CPU]) is net
     assert isinstance(data_parallel(net, [CPU] * 2), CPUDataParallel)
 
 
-def test_devices_of_two_kinds_are_reported() -> None:
+class Talker(nn.Module):
+    """Returns text."""
+
+    def forward(self, X: Tensor) -> str:
+        return "done"
+
+
+def test_what_the_wrapper_cannot_do_is_refused() -> None:
+    """Torch's wrapper silently drops samples of the longer input, and trains nothing of a compiled module."""
+    with pytest.raises(ValueError, match=r"inputs of shapes \(3, 1\), \(2, 1\) cannot be split alike"):
+        CPUDataParallel(nn.Bilinear(1, 1, 1), [CPU] * 2)(torch.zeros(3, 1), torch.zeros(2, 1))
+    with pytest.raises(TypeError, match="the module returned a str: only tensors can be gathered"):
+        CPUDataParallel(Talker(), [CPU] * 2)(torch.zeros(2))
     with pytest.raises(ValueError, match=r"devices are of 2 kinds, .*needs exactly one kind"):
         data_parallel(smooth_net(), [CPU, torch.device("cuda:0")])
-
-
-def test_a_module_that_was_compiled_in_place_is_refused() -> None:
-    """Its replicas would run the original's compiled call, and nothing would be trained."""
-    module = nn.Linear(3, 2)
-    module.compile(backend="eager")
+    compiled = nn.Linear(3, 2)
+    compiled.compile(backend="eager")
     with pytest.raises(RuntimeError, match=r"compiled in place .* leave compile off"):
-        CPUDataParallel(module, [CPU] * 2)(torch.ones(4, 3))
+        CPUDataParallel(compiled, [CPU] * 2)(torch.ones(4, 3))

@@ -18,17 +18,17 @@ from tests.support.strategies import CPU
 
 
 class Recorder(nn.Module):
-    """Predicts the class of the first feature, and records the modes and samples of its calls."""
+    """Predicts the class of the first feature, and records the modes of its calls and each thread's samples."""
 
     def __init__(self) -> None:
         super().__init__()
         self.dropout = nn.Dropout(0.5)
-        self.seen: list[float] = []
+        self.seen: dict[str, list[float]] = {}
         self.modes: set[tuple[bool, bool]] = set()
 
     def forward(self, X: Tensor) -> Tensor:
         """Map X (n, d) to scores (n, 3)."""
-        self.seen += X[:, 0].tolist()
+        self.seen.setdefault(threading.current_thread().name, []).extend(X[:, 0].tolist())
         self.modes.add((self.dropout.training, torch.is_grad_enabled()))
         return nn.functional.one_hot(X[:, 0].long() % 3, 3).float()
 
@@ -50,22 +50,9 @@ def test_modes_are_restored_when_the_forward_raises() -> None:
     assert net.dropout.training
 
 
-class ByThread(nn.Module):
-    """Predicts the class of the first feature, and records each thread's samples."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: dict[str, list[float]] = {}
-
-    def forward(self, X: Tensor) -> Tensor:
-        """Map X (n, d) to scores (n, 3)."""
-        self.seen.setdefault(threading.current_thread().name, []).extend(X[:, 0].tolist())
-        return nn.functional.one_hot(X[:, 0].long() % 3, 3).float()
-
-
 def test_a_single_module_is_evaluated_on_all_its_devices_as_the_book_does() -> None:
     """nn.DataParallel's trainer has one module for all its devices; batches and shards are uneven."""
-    trainer = DataParallelTrainer(ByThread(), [CPU] * 3, lr=0.1)
+    trainer = DataParallelTrainer(Recorder(), [CPU] * 3, lr=0.1)
     X = torch.arange(11.0).reshape(11, 1)
     assert count_correct(trainer.replicas, [CPU] * 3, X, torch.zeros(11, dtype=torch.int64), batch_size=7) == 4
     seen = trainer.module.seen
@@ -76,7 +63,7 @@ def test_a_single_module_is_evaluated_on_all_its_devices_as_the_book_does() -> N
 
 def test_a_module_that_cannot_be_replicated_is_evaluated_as_it_is() -> None:
     """A replica of a compiled module would call the original."""
-    net = ByThread()
+    net = Recorder()
     net._compiled_call_impl = net._call_impl
     assert accuracy([net], [CPU] * 4, torch.arange(5.0).reshape(5, 1), torch.zeros(5, dtype=torch.int64)) == 0.4
     assert not evaluate._can_be_replicated(nn.Linear(1, 1), torch.device("cuda:0"))

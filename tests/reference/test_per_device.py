@@ -186,13 +186,11 @@ def test_the_collector_is_off_in_the_threads_and_as_it_was_afterwards(two: PerDe
     assert gc.isenabled() is was_on
 
 
-def test_the_collector_is_off_where_a_cpu_works_beside_a_device_of_another_kind() -> None:
+def test_the_collector_is_off_where_a_cpu_thread_works_and_else_left_alone(was_on: bool) -> None:
+    """The caller's thread serves a device of another kind, and a single device."""
     devices = PerDevice([OTHER_KIND, CPU])
     assert devices.map(collects, range(2)) == [False, False]
     devices.close()
-
-
-def test_a_single_device_leaves_the_collector_alone(was_on: bool) -> None:
     assert PerDevice([CPU]).map(collects, [0]) == [was_on]
 
 

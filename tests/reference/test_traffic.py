@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from reference.all_reduce import ALL_REDUCE, AllReduce, naive, ring, sharded, tree
 from reference.all_reduce.sharded import all_gather, reduce_scatter
-from reference.all_reduce.traffic import Traffic, count_traffic
+from reference.all_reduce.traffic import count_traffic
 from tests.support.collectives import DTYPES, chunk, reals, traffic_of
 from tests.support.strategies import world_sizes
 
@@ -94,22 +95,14 @@ def test_nested_counts_both_count_and_an_error_ends_them() -> None:
 
 def test_threads_count_their_own_transfers() -> None:
     both_count = threading.Barrier(2)
-    counted: dict[int, Traffic] = {}
 
-    def exchange(k: int) -> None:
+    def exchange(k: int) -> int:
         with count_traffic() as traffic:
             both_count.wait(timeout=60)
             naive.naive_([torch.zeros(1) for _ in range(k)])
             both_count.wait(timeout=60)
-        counted[k] = traffic
+        return traffic.received_bytes(0)
 
-    with count_traffic() as here:
-        threads = [threading.Thread(target=exchange, args=(k,)) for k in (2, 3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert [counted[k].received_bytes(0) for k in (2, 3)] == [4, 8]
-    assert (
-        not here.link_bytes or here.received_bytes(0) == 12
-    )  # where threads inherit the context, as Python can be told
+    with count_traffic() as here, ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(exchange, (2, 3))) == [4, 8]
+    assert not here.link_bytes or here.received_bytes(0) == 12  # where threads inherit the context, an option of Python
