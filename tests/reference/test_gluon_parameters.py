@@ -43,9 +43,7 @@ def test_parameters_are_reached_by_name_and_device() -> None:
     weight = net.collect_params()["0.weight"]
     assert weight.data(SECOND) is net.replicas[1][0].weight
     assert weight.data(1) is weight.data(SECOND)
-    assert [data is replica[0].weight for data, replica in zip(weight.list_data(), net.replicas, strict=True)] == [
-        True
-    ] * 2
+    assert all(data is replica[0].weight for data, replica in zip(weight.list_data(), net.replicas, strict=True))
     assert weight.list_grad() == [None, None]
     net(torch.ones(1, 6), SECOND).sum().backward()
     assert weight.grad(FIRST) is None
@@ -158,9 +156,7 @@ def test_the_first_forward_gives_all_devices_the_same_values(k: int, first: int,
     assert all(replica.training and replica[3].training for replica in net.replicas)
     means = [replica[1].running_mean for replica in net.replicas]
     assert [bool(mean.any()) for mean in means] == [rank == first % k for rank in range(k)]
-    assert [replica[1].num_batches_tracked.item() for replica in net.replicas] == [
-        float(rank == first % k) for rank in range(k)
-    ]
+    assert [replica[1].num_batches_tracked.item() for replica in net.replicas] == [mean.any() for mean in means]
 
 
 def test_a_lazy_net_equals_one_that_was_never_lazy() -> None:

@@ -302,17 +302,8 @@ def test_one_device_has_neither_an_exchange_nor_a_thread() -> None:
     trainer.close()
 
 
-@pytest.mark.parametrize(
-    ("devices", "bucket_bytes", "message"),
-    [
-        (
-            [CPU, torch.device("cuda:0")],
-            1,
-            r"devices are of 2 kinds, \['cpu', 'cuda'\]: .* the trainer `weighted`",
-        ),
-        ([CPU] * 2, 0, "bucket_bytes is 0: a bucket must hold at least 1 byte"),
-    ],
-)
-def test_bad_arguments_are_reported(devices: list[torch.device], bucket_bytes: int, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ScratchOverlap(smooth_net(), devices, lr=LR, bucket_bytes=bucket_bytes)
+def test_bad_arguments_are_reported() -> None:
+    with pytest.raises(ValueError, match=r"devices are of 2 kinds, \['cpu', 'cuda'\]: .* the trainer `weighted`"):
+        ScratchOverlap(smooth_net(), [CPU, torch.device("cuda:0")], lr=LR)
+    with pytest.raises(ValueError, match="bucket_bytes is 0: a bucket must hold at least 1 byte"):
+        ScratchOverlap(smooth_net(), [CPU] * 2, lr=LR, bucket_bytes=0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -41,9 +42,6 @@ class Counted(nn.Module):
         """Return X (n, ...) as it is."""
         self.seen[rank_here()] += len(X)
         return X
-
-
-# Gradients.
 
 
 @settings(max_examples=40)
@@ -80,9 +78,6 @@ def test_an_error_on_one_device_leaves_no_gradient_for_the_next_step() -> None:
         trainer.step(X, torch.tensor([0, 1, 2, 9]), 4)
     check_step(trainer, X, y)
     trainer.close()
-
-
-# Measured weights.
 
 
 class Clock:
@@ -143,25 +138,16 @@ def test_measuring_goes_on_until_every_device_has_had_enough_shares(monkeypatch:
     trainer.close()
 
 
-# What is refused.
-
-
 @pytest.mark.parametrize(
-    ("weights", "message"),
+    ("arguments", "message"),
     [
-        ([1, 2, 3], r"weights are \[1, 2, 3\] for 2 devices: give one a device, or None to measure"),
-        ([], r"weights are \[\] for 2 devices"),
-        ([1, -1], r"weights are \[1, -1\]: they must be finite and at least 0"),
-        ([1, float("nan")], r"weights are \[1, nan\]"),
-        ([1, float("inf")], r"weights are \[1, inf\]"),
-        ([0, 0], r"weights are \[0, 0\]: .* one above 0"),
+        ({"weights": [1, 2, 3]}, r"weights are \[1, 2, 3\] for 2 devices: give one a device, or None to measure"),
+        ({"weights": []}, r"weights are \[\] for 2 devices"),
+        ({"weights": [1, -1]}, r"weights are \[1, -1\]: they must be finite and at least 0"),
+        ({"weights": [0, 0]}, r"weights are \[0, 0\]: .* one above 0"),
+        ({"warmup": 0}, "warmup is 0: a speed needs at least 1 timed share a device"),
     ],
 )
-def test_bad_weights_are_refused_when_the_trainer_is_made(weights: list[float], message: str) -> None:
+def test_bad_arguments_are_refused_when_the_trainer_is_made(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Weighted(smooth_net(), [CPU] * 2, lr=LR, weights=weights)
-
-
-def test_a_warm_up_of_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="warmup is 0: a speed needs at least 1 timed share a device"):
-        Weighted(smooth_net(), [CPU] * 2, lr=LR, warmup=0)
+        Weighted(smooth_net(), [CPU] * 2, lr=LR, **arguments)
