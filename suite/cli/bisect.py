@@ -44,7 +44,7 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
 def judge(status: int, record: Record | None, *, interrupted: bool) -> tuple[int, str]:
     """Return what `git bisect run` is to do about a commit, and why.
 
-    One failing cell makes a commit bad, whatever became of the others; a commit is good only when all cells pass.
+    One failing cell makes a commit bad, even if others have no verdict; a commit is good only when all cells pass.
 
     Args:
         status: pytest's exit status.

@@ -42,7 +42,7 @@ COLUMNS = (
     "of it starts",
     "finds (at worst)",
 )
-TENFOLD = 9.0  # a slowdown that nobody needs a gate to see: a run that finds no smaller one finds nothing
+TENFOLD = 9.0  # as a slowdown; a run that finds only larger ones finds nothing of use
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

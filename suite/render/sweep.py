@@ -2,7 +2,7 @@
 
 A row's accuracy is that of the last epoch, its mean over seeds. The cost of a rule is the mean difference to one device
 at the rule's own start, paired by seed, with a 95 % t-interval over the pairs: fresh nets from one seed begin with the
-same weights, whatever trains them.
+same weights, independent of trainer and devices.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import statistics
 from typing import NamedTuple
 
 from suite.plan.cells import short
-from suite.records.sweep import LINEAR_WARMUP, ONE_DEVICE, Row, Setting, Start, Sweep, Trained, scaled
+from suite.records.sweep import LINEAR_WARMUP, ONE_DEVICE, Row, Start, Sweep, Trained, scaled
 from suite.render.markdown import text
 from suite.render.screen import Screen
 from suite.render.sparkline import sparkline
@@ -154,23 +154,21 @@ def _where(sweep: Sweep) -> str:
 
 
 def _limits(rows: list[Result]) -> list[str]:
-    """Name, by devices and batch, the most accurate rate and what the largest comes to, whatever rule led there."""
-    plain: dict[tuple[int, int], dict[Setting, Result]] = {}
+    """Name, by devices and batch, the most accurate rate and the accuracy of the largest, for all rules together."""
+    groups: dict[tuple[int, int], list[Result]] = {}
     for each in rows:
-        setting = each.row.setting
-        if not setting.warmup:
-            plain.setdefault((setting.world_size, setting.batch), {})[setting] = each
+        if not each.row.setting.warmup:
+            groups.setdefault((each.row.setting.world_size, each.row.setting.batch), []).append(each)
     said = []
-    for (size, batch), settings in sorted(plain.items()):
-        by_rate = sorted(settings.values(), key=lambda each: each.row.setting.lr)
-        if len(by_rate) < 2:
-            continue
-        best, largest = max(by_rate, key=lambda each: each.mean), by_rate[-1]
-        where = f"{size} device(s), batch {batch}: best at lr {best.row.setting.lr:g} ({best.mean:.3f})"
-        if best is largest:
+    for (size, batch), group in sorted(groups.items()):
+        best = max(group, key=lambda each: each.mean)
+        largest = max(group, key=lambda each: each.row.setting.lr)
+        best_lr, largest_lr = best.row.setting.lr, largest.row.setting.lr
+        where = f"{size} device(s), batch {batch}: best at lr {best_lr:g} ({best.mean:.3f})"
+        if best_lr < largest_lr:
+            said.append(f"{where}; the largest, {largest_lr:g}, comes to {largest.mean:.3f}.")
+        elif any(each.row.setting.lr < largest_lr for each in group):
             said.append(f"{where}, the largest that was tried; a larger one may be better still (--lrs).")
-        else:
-            said.append(f"{where}; the largest, {largest.row.setting.lr:g}, comes to {largest.mean:.3f}.")
     return said
 
 
