@@ -11,17 +11,16 @@ import dataclasses
 import math
 import shutil
 import statistics
-import sys
 from datetime import UTC
 
-from suite.cli import gate
+from suite.cli import gate, locate
 from suite.cli.command import Stop, whole_number, writing
 from suite.plan.base import Base
 from suite.plan.cells import arm
 from suite.plan.config import Config
 from suite.records import calibration
 from suite.records.calibration import Calibration, Entry, Forecast, Spread
-from suite.records.record import Environment, RecordError
+from suite.records.record import Environment
 from suite.render.screen import Screen
 from suite.run import judging, samples
 from suite.run.observations import Observations
@@ -81,8 +80,10 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
         environment=Environment(versions=versions, commit=run.plan.commit, dirty=run.plan.dirty),
         entries=entries,
     )
+    machine = report_dir / run.plan.machine.key
+    older = locate.known_of(machine, calibration.read, "calibrate: the older calibration is replaced")
     with writing(report_dir, "--scaling-report-dir"):
-        path = learned.after(_older(run)).write(report_dir)
+        path = learned.after(older).write(report_dir)
     print(text(learned, run.plan.config, judging.comparisons(run)), end="")
     print(f"stored: {path}")
     if asked.sessions < calibration.ENOUGH:
@@ -179,11 +180,3 @@ def sentence(spread: Spread, expected: Forecast, budget_s: float) -> str:
         f"in {budget_s:.0f} s, {expected.planned} sessions, {what} is found with {calibration.POWER:.0%} probability; "
         f"what limits it is {causes[expected.limit]}"
     )
-
-
-def _older(run: Observations) -> Calibration | None:
-    try:
-        return calibration.read(run.plan.config.report_dir, run.plan.machine.key)
-    except RecordError as error:
-        print(f"calibrate: the older calibration is replaced, because it cannot be read: {error}", file=sys.stderr)
-        return None

@@ -75,10 +75,6 @@ class Projection:
     assumptions: tuple[str, ...] = ()
 
 
-class _Missing(Exception):
-    """Something that a projection needs is not in the record."""
-
-
 @dataclass(frozen=True)
 class _Step:
     """A model of a step at any world size.
@@ -190,8 +186,6 @@ def project(record: Record, world_sizes: Sequence[int] = WORLD_SIZES) -> tuple[P
         projection = Projection(*names)
         try:
             projection = _project(projection, measured, arms, swept, world_sizes)
-        except _Missing as reason:
-            projection = replace(projection, reason=str(reason))
         except (ValueError, ArithmeticError):  # a record from elsewhere may hold any number
             projection = replace(projection, reason="the record's figures are no times that a step could have")
         projections.append(projection)
@@ -205,15 +199,10 @@ def _project(
     swept: Sequence[CollectiveRecord],
     world_sizes: Sequence[int],
 ) -> Projection:
-    steps: list[tuple[CellRecord, _Step]] = []
-    reason = _Missing()
-    for cell in measured:
-        try:
-            steps.append((cell, _step(cell, arms, swept)))
-        except _Missing as missing:
-            reason = missing
+    models = [(cell, _step(cell, arms, swept)) for cell in measured]
+    steps = [(cell, step) for cell, step in models if isinstance(step, _Step)]
     if not steps:
-        raise reason
+        return replace(empty, reason=str(models[-1][1]))
     largest = steps[-1][1]
     most = largest.global_batch if largest.mode == "strong" else math.inf
     beyond = [k for k in world_sizes if largest.world_size < k <= most]
@@ -228,29 +217,25 @@ def _project(
     return replace(empty, expected=tuple(expected), projected=projected, assumptions=assumptions)
 
 
-def _step(cell: CellRecord, arms: Mapping[str, ArmRecord], swept: Sequence[CollectiveRecord]) -> _Step:
-    """Return the model of a cell's step.
-
-    Raises:
-        _Missing: the record lacks something that it needs.
-    """
+def _step(cell: CellRecord, arms: Mapping[str, ArmRecord], swept: Sequence[CollectiveRecord]) -> _Step | str:
+    """Return the model of a cell's step, or what the record lacks for it."""
     wanted = Cell(cell.trainer, cell.workload, cell.mode, cell.world_size)
     arm = arms.get(cells.arm("candidate", cell.trainer, wanted).id)
     if arm is None:
-        raise _Missing(f"{cell.id} was not timed")
+        return f"{cell.id} was not timed"
     waterfall = next((waterfall for waterfall in cell.waterfalls if waterfall.side == "candidate"), None)
     if waterfall is None:
-        raise _Missing(f"{cell.id} has no waterfall: {cell.waterfall_note or 'its step was not taken apart'}")
+        return f"{cell.id} has no waterfall: {cell.waterfall_note or 'its step was not taken apart'}"
     sweep = None
     if arm.processes != "one":
         if not arm.gradient_bytes:
-            raise _Missing(f"how many bytes of gradients {cell.id} exchanges is not known")
+            return f"how many bytes of gradients {cell.id} exchanges is not known"
         sweep = next((each for each in swept if each.world_size == cell.world_size), None)
         if sweep is None:
             where = f"on {cell.world_size} devices: select its items as well (test_all_reduce)"
-            raise _Missing(f"no all_reduce of torch.distributed was swept {where}")
+            return f"no all_reduce of torch.distributed was swept {where}"
         if sweep.error:
-            raise _Missing(f"the sweep of all_reduce failed: {sweep.error}")
+            return f"the sweep of all_reduce failed: {sweep.error}"
     return _Step(
         mode=cell.mode,
         world_size=cell.world_size,
