@@ -64,8 +64,8 @@ def _fit(sweep: CollectiveRecord) -> tuple[str, ...]:
     """Return alpha in microseconds, beta in seconds per GB, and its inverse in GB/s, whose bounds change places."""
     beta, rate = sweep.beta_s_per_byte, None
     if beta is not None and beta.estimate > 0:
-        known = beta.low is not None and beta.high is not None and beta.low > 0
-        rate = Interval(1 / beta.estimate, *((1 / beta.high, 1 / beta.low) if known else ()))  # type: ignore[operator]
+        bounds = [1 / bound for bound in (beta.high, beta.low) if bound is not None and bound > 0]
+        rate = Interval(1 / beta.estimate, *(bounds if len(bounds) == 2 else ()))
     return (
         sweep.algorithm,
         number(sweep.world_size, "d"),

@@ -35,7 +35,7 @@ def _verdict(cell: CellRecord) -> tuple[str, ...]:
         macro("badge", cell.outcome.value),
         figures.name(cell),
         figures.number(cell.world_size, "d"),
-        macro("reason", cell.reason, cell.warning),
+        cell.reason + (f" Warning: {cell.warning}" if cell.warning else ""),
         figures.interval(cell.slowdown, ".3f"),
     )
 

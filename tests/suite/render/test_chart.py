@@ -44,27 +44,20 @@ class TestScale:
         assert 1 <= len(set(ticks)) == len(ticks) <= 8
         assert all(fitted.low <= value <= fitted.high for value in ticks)
 
-    @pytest.mark.parametrize(
-        ("values", "log", "texts"),
-        [
-            ([0.0, 13.4], False, ["0", "5", "10"]),
-            ([0.97, 0.98], False, ["0.970", "0.972", "0.974", "0.976", "0.978", "0.980"]),
-            ([1, 100], True, ["1", "2", "5", "10", "20", "50", "100"]),
-        ],
-    )
-    def test_ticks_are_round_and_have_no_more_digits_than_they_need(
-        self, values: list[float], log: bool, texts: list[str]
-    ) -> None:
-        assert [text for _, text in scale.ticks(scale.fit(values, 0, 100, log=log))] == texts
+    def test_ticks_are_round_and_have_no_more_digits_than_they_need(self) -> None:
+        for values, log, texts in (
+            ([0.0, 13.4], False, "0 5 10"),
+            ([0.97, 0.98], False, "0.970 0.972 0.974 0.976 0.978 0.980"),
+            ([1, 100], True, "1 2 5 10 20 50 100"),
+            ([1, 1e6], True, "1 10 100 1,000 10,000 100,000 1e+06"),
+        ):
+            assert [text for _, text in scale.ticks(scale.fit(values, 0, 100, log=log))] == texts.split()
 
     def test_equal_ratios_have_equal_distances_only_on_a_logarithmic_axis(self) -> None:
         log, linear = (scale.fit([1, 4], 0, 100, log=log) for log in (True, False))
         assert log(2) - log(1) == pytest.approx(log(4) - log(2))
         assert linear(2) - linear(1) != pytest.approx(linear(4) - linear(2))
-
-    def test_an_axis_from_zero_shows_nothing_below_it(self) -> None:
-        assert scale.fit([0.0, 1.0], 0, 100).low == 0.0
-        assert scale.fit([0.1, 1.0], 0, 100).low < 0.1
+        assert scale.fit([0.0, 1.0], 0, 100).low == 0.0, "below zero there is nothing to show"
 
 
 class TestDraw:
@@ -80,14 +73,10 @@ class TestDraw:
         looks = {(one.marker, "second" in one.style) for one in series}
         assert len({one.style for one in series}) == len(looks) == chart.MAX_SERIES
 
-    def test_series_at_one_place_are_drawn_side_by_side(self) -> None:
-        first, second = drawn(line("a", 1.0, 2.0), line("b", 1.0, 2.0))
-        assert first.dots[0].x != second.dots[0].x
-
-    def test_a_base_looks_like_its_candidate(self) -> None:
-        base = Series("a, base", (Point(1, 1.0),), kind="base", like="b")
-        *_, last = drawn(line("a", 1.0), line("b", 1.0), base)
-        assert (last.style, last.marker) == ("s1 base", 1)
+    def test_series_at_one_place_are_drawn_side_by_side_and_a_base_looks_like_its_candidate(self) -> None:
+        first, second, base = drawn(line("a", 1.0), line("b", 1.0), Series("base", (Point(1, 1.0),), "base", like="b"))
+        assert first.dots[0].x != second.dots[0].x == base.dots[0].x
+        assert (base.style, base.marker) == ("s1 base", second.marker)
 
     def test_intervals_are_whiskers_around_few_points_and_a_band_around_many(self) -> None:
         points = [Point(x, 2.0, 1.0, 3.0) for x in range(chart.BAND_FROM)]
@@ -117,12 +106,6 @@ class TestFigure:
         assert "3 of the values have no place on this axis; the table has them." in html
         assert html.count("<circle") == 1
 
-    def test_names_are_escaped_and_cut(self) -> None:
-        html = figure(of(line("<b>" + "x" * 10_000, 1.0)))
-        assert "<b>" not in html
-        assert "&lt;b&gt;" in html
-        assert len(html) < 10_000
-
     @given(st.lists(st.tuples(VALUES, VALUES, st.none() | VALUES, st.none() | VALUES), max_size=4), st.booleans())
     def test_any_values_of_a_record_can_be_drawn(
         self, values: list[tuple[float, float, float | None, float | None]], log: bool
@@ -143,8 +126,5 @@ def test_bars_of_a_table_share_one_axis_and_may_run_backwards() -> None:
     assert back == second
     assert all('<line class="rule" x1="0.0%"' in bar for bar in bars)
     assert 'class="strip nothing"' in bars[3]
-
-
-def test_a_bar_without_a_place_draws_nothing() -> None:
-    bars = list(strips([Span(0.0, 0.0), Span(1.0, 1.1)], log=True))
-    assert ["<rect" in bar or "<circle" in bar for bar in bars] == [False, True]
+    without, _ = strips([Span(0.0, 0.0), Span(1.0, 1.1)], log=True)
+    assert 'class="strip nothing"' in without, "zero has no place on a logarithmic axis"

@@ -32,9 +32,9 @@ def test_a_summary_is_appended_to_what_was_there(tmp_path: Path, monkeypatch: py
     job = tmp_path / "job.md"
     job.write_text("# Built\nin a minute")
     monkeypatch.setenv(VARIABLE, str(job))
-    for _ in range(2):
-        assert publish(summary, WHOLE) == ""
-    assert job.read_text() == f"# Built\nin a minute\n{summary}\n{summary}"
+    for text in (summary, "half \ud800 a pair\n"):
+        assert publish(text, WHOLE) == ""
+    assert job.read_text() == f"# Built\nin a minute\n{summary}\nhalf ? a pair\n"
 
 
 def test_a_long_summary_is_cut_to_what_github_shows_and_says_so(tmp_path: Path, summary: str) -> None:
@@ -76,9 +76,3 @@ def test_a_summary_that_cannot_be_written_is_a_sentence_and_no_failure(
     job = tmp_path / path
     assert publish(summary, WHOLE, {VARIABLE: str(job)}) == f"{VARIABLE} {job}: {why}; the summary is only in {WHOLE}"
     assert (tmp_path / "full.md").stat().st_size == LIMIT_BYTES
-
-
-def test_what_utf_8_cannot_hold_is_replaced(tmp_path: Path) -> None:
-    job = tmp_path / "job.md"
-    assert publish("a \ud800 b\n", WHOLE, {VARIABLE: str(job)}) == ""
-    assert job.read_text() == "a ? b\n"

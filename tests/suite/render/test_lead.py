@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -12,12 +11,12 @@ from suite import options
 from suite.cli.gate import select
 from suite.records.record import CellRecord, Record
 from suite.render import commands, html, lead, markdown, terminal
-from suite.run import machine
 from tests.support import records
 from tests.support.pages import Page
 from tests.support.project import Project
 
 TYPED = ["-m", "scaling", "--scaling-world-sizes=1,2"]
+CELLS = "--scaling-trainer=ddp --scaling-mode=strong --scaling-world-sizes=1,2"
 
 
 def first_run(**changes: object) -> Record:
@@ -52,6 +51,8 @@ class TestFirstRun:
         found = facts(first_run())
         assert lead.title(first_run()) == "lenet runs 1.80 times as fast on 2 devices as on one"
         assert "Verdict" not in found
+        assert "did not check gradients" in found["Is it right?"]
+        assert "+0.000 in 6 cells (one pair of trainings each" in found["Is it right?"]
         assert found["How fast?"].startswith("scratch lenet strong on 2 devices: 8,308 samples/s, 7.22 [6.86, 7.58] s")
         assert "strong on 2 devices: scratch 0.90 [0.85, 0.95], data_parallel 0.90" in found["Efficiency"]
         assert found["Held back by"].splitlines() == [
@@ -60,11 +61,6 @@ class TestFirstRun:
             "not known after 4 sessions: data_parallel-lenet-strong-2",
         ]
         assert "95 % intervals over 2 sessions" in found["How sure?"]
-
-    def test_it_says_what_the_run_knows_about_correctness(self) -> None:
-        right = facts(first_run())["Is it right?"]
-        assert "did not check gradients" in right
-        assert "+0.000 in 6 cells (one pair of trainings each" in right
 
     def test_the_commands_are_those_of_the_run(self) -> None:
         environment = {"versions": {}, "commit": "abc1234", "dirty": False, "main": "origin/trunk"}
@@ -79,36 +75,34 @@ class TestFirstRun:
 
     def test_every_output_leads_with_it_and_folds_the_verdicts_into_a_line(self) -> None:
         page = Page(html.render(first_run()))
-        for text in (
-            terminal.render(first_run(), 160, color=False),
-            markdown.render(first_run()),
-            page.one("body").text,
-        ):
+        shown = terminal.render(first_run(), 160, color=False)
+        assert len(shown.splitlines()) <= 40, "it fits a screen"
+        for text in (shown, markdown.render(first_run()), page.one("body").text):
             assert text.index("Is it right?") < text.index("How fast?") < text.index("--scaling-accept")
             assert text.index("--scaling-accept") < text.index("NO BASELINE: 12 cells; accept a run like this one")
             assert "there is nothing to compare with" not in text
-        assert len(terminal.render(first_run(), 160, color=False).splitlines()) <= 40, "it fits a screen"
 
     def test_causes_that_are_not_known_are_asked_in_more_sessions(self) -> None:
         cells = records.matrix(modes=("strong",), outcome="NO BASELINE")
         cells[1]["waterfalls"] = [unsure()]
         record = first_run(cells=cells, repeat=[*TYPED, "--scaling-budget=30"])
-        assert steps(record)["learn what holds it back"] == (
-            "pytest -m scaling --scaling-trainer=ddp --scaling-mode=strong --scaling-world-sizes=2 "
-            "--scaling-profile=full"
-        )
+        cell = "--scaling-trainer=ddp --scaling-mode=strong --scaling-world-sizes=2"
+        assert steps(record)["learn what holds it back"] == f"pytest -m scaling {cell} --scaling-profile=full"
 
-    def test_a_small_batch_is_met_with_a_larger_one(self) -> None:
+    @pytest.mark.parametrize(
+        ("modes", "what", "expected"),
+        [
+            (("strong",), "keep the batch per device (weak scaling)", "pytest -m scaling {} --scaling-mode=weak {}"),
+            (("strong", "weak"), "see the accuracy with a larger batch", "python -m suite sweep {} {}"),
+        ],
+    )
+    def test_a_small_batch_is_met_with_a_larger_one(self, modes: tuple[str, ...], what: str, expected: str) -> None:
         fall = records.waterfall(exchange=0.0)
         fall["bars"][0]["step_s"] = records.interval(0.01, 0.1)
-        cells = records.matrix(modes=("strong",), outcome="NO BASELINE")
+        cells = records.matrix(modes=modes, outcome="NO BASELINE")
         cells[1]["waterfalls"] = [fall]
-        weak = "pytest -m scaling --scaling-trainer=ddp --scaling-mode=weak --scaling-world-sizes=2"
-        assert steps(first_run(cells=cells))["keep the batch per device (weak scaling)"] == weak
-        both = records.matrix(outcome="NO BASELINE")
-        both[1]["waterfalls"] = [fall]
-        larger = "python -m suite sweep --scaling-trainer=ddp --scaling-world-sizes=2"
-        assert steps(first_run(cells=both))["see the accuracy with a larger batch"] == larger
+        command = expected.format("--scaling-trainer=ddp", "--scaling-world-sizes=2")
+        assert steps(first_run(cells=cells))[what] == command
 
     def test_one_device_several_slow_ones_and_no_cell_have_their_titles(self) -> None:
         cells = [records.cell(efficiency_note="needs 2 devices", speedup=records.interval(1.0))]
@@ -138,13 +132,10 @@ class TestVerdict:
         reason = "no budget was left"
         cells = records.matrix(outcome="INCONCLUSIVE", reason=reason)
         cells[0] |= {"outcome": "FAIL", "reason": "7.0% slower"}
-        record = records.make(cells=cells)
-        assert lead.verdicts(record) == [
+        assert lead.verdicts(records.make(cells=cells)) == [
             "FAIL: ddp-lenet-strong-1: 7.0% slower",
             f"INCONCLUSIVE: ddp-lenet-strong-2, ddp-lenet-weak-1, ddp-lenet-weak-2: {reason}",
         ]
-        for text in (terminal.render(record, 160, color=False), markdown.render(record)):
-            assert text.count(reason) == 1
 
     def test_lines_that_do_not_fit_are_counted_and_the_summary_has_all(self) -> None:
         cells = [records.cell(id=f"cell-{n}", outcome="FAIL", reason=f"{n}.0% slower") for n in range(9)]
@@ -152,16 +143,12 @@ class TestVerdict:
         assert lead.facts(record)[0].lines[-1] == "and 4 more, below"
         assert "- FAIL: cell-8: 8.0% slower" in markdown.render(record)
 
-    def test_red_cells_have_a_command_beside_the_same_base(self) -> None:
+    def test_red_cells_have_a_command_with_the_same_base_and_a_fail_says_what_grew(self) -> None:
         record = records.full(repeat=["-m", "scaling", "-k", "not tree", "--scaling-against=main"])
-        assert steps(record)["see the FAIL again"] == (
-            "pytest -m scaling --scaling-against=main --scaling-trainer=ddp --scaling-mode=strong "
-            "--scaling-world-sizes=2"
-        )
+        options = "--scaling-against=main --scaling-trainer=ddp --scaling-mode=strong --scaling-world-sizes=2"
+        assert steps(record)["see the FAIL again"] == f"pytest -m scaling {options}"
         assert "measure it" not in "".join(steps(record)), "a run with an ERROR is never a baseline"
-
-    def test_a_fail_leads_with_what_grew(self) -> None:
-        assert facts(records.full())["Held back by"] == "ddp-lenet-strong-2: the exchange costs 11.2 ms a step"
+        assert facts(record)["Held back by"] == "ddp-lenet-strong-2: the exchange costs 11.2 ms a step"
 
 
 class TestCommands:
@@ -176,51 +163,31 @@ class TestCommands:
             "--scaling-budget=9", "--scaling-require-baseline",
         )  # fmt: skip
 
-    def test_the_main_branch_is_the_remotes_or_a_local_one(self, tmp_path: Path) -> None:
-        def git(*arguments: str) -> None:
-            who = ["-c", "user.name=n", "-c", "user.email=e@x"]
-            subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True, capture_output=True)
-
-        assert machine.main_branch(tmp_path) == ""
-        git("init", "-b", "topic")
-        git("commit", "--allow-empty", "-m", "first")
-        assert machine.main_branch(tmp_path) == ""
-        git("branch", "master")
-        assert machine.main_branch(tmp_path) == "master"
-        git("update-ref", "refs/remotes/origin/trunk", "HEAD")
-        git("symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/trunk")
-        assert machine.main_branch(tmp_path) == "origin/trunk"
-
-    def test_an_installed_suite_is_named_where_it_was(self) -> None:
-        record = records.make(repeat=["-m", "scaling", "--pyargs", "suite.benchmarks", "--scaling-devices=cpu:2"])
-        assert commands.correctness(record) == "pytest --pyargs suite.checks -m correctness --scaling-devices=cpu:2"
-        assert commands.accept(record).startswith("pytest -m scaling --pyargs suite.benchmarks --scaling-devices=cpu:2")
-
-    def test_older_records_name_their_cells(self) -> None:
-        expected = "pytest -m scaling --scaling-trainer=ddp --scaling-mode=strong --scaling-world-sizes=1,2"
-        assert commands.accept(records.make()) == f"{expected} --scaling-accept"
-
-    def test_an_accepted_run_is_measured_without_a_base(self) -> None:
-        record = records.full(repeat=["-m", "scaling", "--scaling-against=ddp"])
-        assert commands.accept(record) == "pytest -m scaling --scaling-accept=slower"
-
-    def test_text_with_spaces_stays_one_argument(self) -> None:
-        record = records.make(repeat=["-m", "scaling", "--scaling-trainer=a b.py:New; rm -rf /"])
-        assert shlex.split(commands.accept(record))[3] == "--scaling-trainer=a b.py:New; rm -rf /"
+    @pytest.mark.parametrize(
+        ("make", "typed", "expected"),
+        [
+            (commands.correctness, ["--pyargs", "suite.benchmarks"], "pytest --pyargs suite.checks -m correctness"),
+            (commands.accept, ["--pyargs", "suite.benchmarks"], "pytest --pyargs suite.benchmarks --scaling-accept"),
+            (commands.accept, ["--scaling-against=ddp"], "pytest --scaling-accept"),
+            (commands.accept, ["--scaling-trainer=a b; rm"], "pytest '--scaling-trainer=a b; rm' --scaling-accept"),
+            (commands.accept, [], f"pytest -m scaling {CELLS} --scaling-accept"),
+        ],
+        ids=["checks", "installed suite", "no base", "quoted", "older record"],
+    )
+    def test_a_command_repeats_the_arguments_of_the_run(
+        self, make: Callable[[Record], str], typed: list[str], expected: str
+    ) -> None:
+        assert make(records.make(repeat=typed)) == expected
 
     @pytest.mark.parametrize(
         "wanted",
-        [
-            ("ddp-lenet-strong-2",),
-            ("ddp-lenet-strong-2", "scratch-lenet-weak-1"),
-            ("ddp-lenet-weak-1", "ddp-lenet-weak-2"),
-        ],
+        ["ddp-lenet-strong-2", "ddp-lenet-strong-2 scratch-lenet-weak-1", "ddp-lenet-weak-1 ddp-lenet-weak-2"],
         ids=["one", "a diagonal", "a row"],
     )
-    def test_a_command_for_some_cells_selects_those(self, wanted: tuple[str, ...]) -> None:
+    def test_a_command_for_some_cells_selects_those(self, wanted: str) -> None:
         cells = records.matrix(trainers=("ddp", "scratch"), world_sizes=(1, 2))
-        chosen = [CellRecord.model_validate(cell) for cell in cells if cell["id"] in wanted]
+        chosen = [CellRecord.model_validate(cell) for cell in cells if cell["id"] in wanted.split()]
         record = records.make(cells=cells, repeat=["-m", "scaling", "-k", "test_scaling", "--scaling-devices=cpu:2"])
         pytest_, *arguments = shlex.split(commands.only(record, chosen))
         assert pytest_ == "pytest"
-        assert sorted(cell.id for cell in select(arguments).cells) == sorted(wanted)
+        assert sorted(cell.id for cell in select(arguments).cells) == wanted.split()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,12 +41,9 @@ def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "kept"
 
 
-def written(folder: Path) -> dict[str, set[str]]:
-    """Return the pages that are in each folder."""
-    found: dict[str, set[str]] = {}
-    for path in [path for name in (*PAGES, "index.html") for path in folder.rglob(name)]:
-        found.setdefault(path.parent.name, set()).add(path.name)
-    return found
+def written(folder: Path) -> set[str]:
+    """Return the pages below a folder, each with the name of its own folder."""
+    return {f"{path.parent.name}/{path.name}" for name in (*PAGES, "index.html") for path in folder.rglob(name)}
 
 
 @pytest.mark.parametrize(
@@ -65,14 +61,15 @@ def test_records_are_named_by_file_or_folder(
 ) -> None:
     assert __main__.main(["render", *map(str, name(reports))]) == 0
     assert f"render: {len(days)} run(s) written, 0 could not be read" in capsys.readouterr().out
-    assert written(reports) == {**{run_of(day).run_id: PAGES for day in days}, KEY: {"index.html"}}
+    of_runs = {f"{run_of(day).run_id}/{page}" for day in days for page in PAGES}
+    assert written(reports) == of_runs | {f"{KEY}/index.html"}
     assert f"runs/{run_of(1).run_id}/report.html" in (reports / KEY / "index.html").read_text()
 
 
 def test_a_record_outside_of_a_report_folder_has_no_history(reports: Path, tmp_path: Path) -> None:
-    folder = put(tmp_path / "taken-home", run_of(1))
+    put(tmp_path / "taken-home", run_of(1))
     assert __main__.main(["render", "taken-home"]) == 0
-    assert written(tmp_path) == {folder.name: PAGES}
+    assert written(tmp_path) == {"taken-home/report.html", "taken-home/summary.md"}
 
 
 def test_what_cannot_be_read_is_named_and_the_rest_is_written(
@@ -97,19 +94,23 @@ def test_a_page_that_cannot_be_written_ends_with_one(reports: Path, capsys: pyte
     assert "cannot be written: Is a directory" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [["nowhere"], ["--scaling-report-dir", "nowhere"]])
-def test_an_unknown_place_is_a_usage_error(
-    reports: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "nowhere: expected a record.json, or the folder of a run, of a machine, or of reports"),
+        (["--scaling-report-dir", "nowhere"], "nowhere: expected a record.json"),
+        (["--scaling-budget=60"], "unrecognized arguments: --scaling-budget=60"),
+    ],
+)
+def test_usage_errors_end_with_four(
+    reports: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    assert __main__.main(["render", *arguments]) == 4
-    message = "nowhere: expected a record.json, or the folder of a run, of a machine, or of reports"
+    with pytest.raises(SystemExit, match="4"):
+        raise SystemExit(__main__.main(["render", *arguments]))
     assert message in capsys.readouterr().err
 
 
-def test_a_wrong_option_or_setting_is_a_usage_error(reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="4"):
-        __main__.main(["render", "--scaling-budget=60"])
-    assert "unrecognized arguments: --scaling-budget=60" in capsys.readouterr().err
+def test_wrong_settings_end_as_in_pytest(reports: Path) -> None:
     Path("pyproject.toml").write_text("[tool.pytest.ini_options]\nscaling_tolerance = 'none'\n")
     with pytest.raises(SystemExit, match="4"):
         __main__.main(["render"])
@@ -123,15 +124,3 @@ def test_a_page_shows_only_what_was_accepted_before_its_run(reports: Path, monke
     monkeypatch.setattr(pages.html, "render", lambda record, known: seen.append(known) or "")
     pages.write_run(reports, run_of(2), baseline)
     assert [run.run_id for run in seen[0].runs] == [run_of(1).run_id]
-
-
-def test_two_hundred_records_would_be_written_in_under_ten_seconds(tmp_path: Path) -> None:
-    """A quarter of them in a quarter of the time; seconds of this process, because others may use the machine."""
-    cells = records.matrix(trainers=("ddp", "scratch", "fsdp"), world_sizes=(1, 2), waterfalls=[records.waterfall()])
-    sessions = [records.session(number, blocks=20) for number in range(6)]
-    for number in range(50):
-        record = records.make(run_id=f"2026{number:04}", cells=cells, sessions=sessions)
-        put(tmp_path / KEY / "runs" / record.run_id, record)
-    before = time.process_time()
-    assert render_command._write(sorted(tmp_path.rglob("record.json"))) == (50, 0)
-    assert time.process_time() - before < 2.5
