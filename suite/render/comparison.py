@@ -47,7 +47,7 @@ def terminal(comparison: Comparison, width: int, *, color: bool) -> str:
 
 
 def to_markdown(comparison: Comparison) -> str:
-    """Return the same for a comment on a pull request. Text from the records is escaped."""
+    """Return both runs as Markdown, for a comment on a pull request. Text from the records is escaped."""
     lines = ["# Two runs", "", *(f"- {plain(line)}" for line in headings(comparison)), ""]
     if comparison.differences:
         lines += ["## What differs", "", *table(DIFFERENCE_COLUMNS, _differences(comparison))]
@@ -59,7 +59,7 @@ def to_markdown(comparison: Comparison) -> str:
 
 
 def to_html(comparison: Comparison) -> str:
-    """Return the same as one self-contained page."""
+    """Return both runs as one self-contained page."""
     ratios = [pair.ratio for pair in comparison.pairs]
     spans = [None if ratio is None else Span(1.0, ratio.estimate, ratio.low, ratio.high) for ratio in ratios]
     drawn = strips(spans, [1.0], log=True)

@@ -9,11 +9,11 @@ WIDTH = 20
 
 
 def sparkline(shares: Sequence[float], width: int = WIDTH) -> str:
-    """Shares of one as blocks, the lowest for 0 and the highest for 1, so that two curves can be compared.
+    """Return shares of one as blocks, the lowest for 0 and the highest for 1, so that two curves can be compared.
 
     Args:
         shares: each from 0 to 1.
-        width: most blocks; of more shares, equally spaced ones are shown, the last among them.
+        width: the largest number of blocks; of more shares, equally spaced ones are shown, including the last.
     """
     count = min(len(shares), width)
     shown = [shares[(number + 1) * len(shares) // count - 1] for number in range(count)]

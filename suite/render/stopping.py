@@ -40,13 +40,13 @@ def stops(record: Record) -> list[Stop]:
     groups: dict[tuple[str, str, str], list[CellRecord]] = {}
     for cell in record.cells:
         groups.setdefault((cell.trainer, cell.workload, cell.mode), []).append(cell)
-    found = []
+    rows = []
     for (trainer, workload, mode), cells in groups.items():
         cells.sort(key=lambda cell: cell.world_size)
         if cells[-1].world_size > 1:
             stop = Stop(f"{short(trainer)} {workload} {mode}", cells, "")
-            found.append(stop._replace(sentence=_sentence(stop)))
-    return found
+            rows.append(stop._replace(sentence=_sentence(stop)))
+    return rows
 
 
 def device_s(cell: CellRecord) -> float | None:

@@ -1,11 +1,11 @@
-"""Reads a page of ours: strictly, because a browser would mend what is broken and show something else."""
+"""Read a page strictly, because a browser repairs what is broken and shows something else."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
-# After these a browser puts what follows apart.
+# A browser separates the text after these.
 BLOCKS = frozenset(
     ("caption", "dd", "div", "dt", "figcaption", "h1", "h2", "h3", "li", "p", "pre", "summary", "td", "th", "title")
 )
@@ -25,7 +25,7 @@ class Element:
 
     @property
     def text(self) -> str:
-        """As it is written, white space included."""
+        """The text as it is written, white space included."""
         return "".join(self.page[self.start : self.end])
 
 
@@ -73,20 +73,20 @@ class Page(HTMLParser):
         self._text.append(data)
 
     def all(self, *tags: str) -> list[Element]:
-        """The elements of these tags, in order."""
+        """Return the elements of these tags, in order."""
         return [element for element in self.elements if element.tag in tags]
 
     def one(self, tag: str) -> Element:
-        """The only element of this tag."""
+        """Return the only element of this tag."""
         [found] = self.all(tag)
         return found
 
     def section(self, name: str) -> str:
-        """The text of a section, with single spaces."""
+        """Return the text of a section, with single spaces."""
         [found] = [element for element in self.all("section") if element.attributes.get("id") == name]
         return " ".join(found.text.split())
 
     @property
     def structure(self) -> list[tuple[str, tuple[str, ...]]]:
-        """Every tag with the names of its attributes: what must not depend on any text."""
+        """Every tag with the names of its attributes, which must not depend on any text."""
         return [(element.tag, tuple(element.attributes)) for element in self.elements]
