@@ -89,7 +89,10 @@ def _texts(values: Sequence[float], step: float) -> list[str]:
 
 def _decades(scale: Scale) -> list[tuple[float, str]]:
     decades = [10.0**d for d in range(math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high)))]
-    fine = [factor * decade for decade in decades for factor in (1, 2, 5) if scale.low <= factor * decade <= scale.high]
-    values = fine if len(fine) <= TICKS + 1 else [decade for decade in decades if scale.low <= decade <= scale.high]
+    values: list[float] = []
+    for factors in ((1, 2, 5), (1, 3), (1,)):
+        values = [f * decade for decade in decades for f in factors if scale.low <= f * decade <= scale.high]
+        if len(values) <= TICKS + 1:
+            break
     every = math.ceil(len(values) / (TICKS + 1))
     return [(value, f"{value:,.10g}" if 1e-4 <= value < 1e6 else f"{value:.0e}") for value in values[::every]]
