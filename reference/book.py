@@ -1,7 +1,7 @@
-"""The book's entry point: train on so many devices, measure seconds an epoch and accuracy, print the closing line.
+"""The book's entry point: train on k devices, measure seconds per epoch and accuracy, print the closing line.
 
-Two things differ from the notebook, because its figures suffer from them: every device is waited for before a clock is
-read, and the first epoch, which pays for warming up, is reported apart. For one-process trainers, as in the book.
+Two things differ from the notebook, because they distort its figures: every device is synchronised before a clock is
+read, and the first epoch, which includes the warm-up, is reported apart. For one-process trainers, as in the book.
 
     python -m reference.book --num-gpus 2 --batch-size 256 --lr .2 --epochs 1
 """
@@ -26,13 +26,14 @@ from reference.load import load_named
 from reference.loss import mean_loss
 from reference.models import MODELS
 from reference.models.init import INITS, build
+from reference.per_device import synchronize
 from reference.trainers import TRAINERS
 from reference.trainers.protocol import Trainer
 
 
 @dataclass(frozen=True)
 class BookRun:
-    """What a run measured."""
+    """The measurements of one run."""
 
     accuracies: tuple[float, ...]
     """Test accuracy after each epoch, 0 to 1."""
@@ -45,12 +46,12 @@ class BookRun:
 
     @property
     def sec_per_epoch(self) -> float:
-        """Mean over the epochs after the first; a run of one epoch has no other than the warm-up."""
+        """Mean over the epochs after the first, or the only epoch's seconds."""
         return sec_per_epoch(self.epoch_s)
 
     @property
     def closing_line(self) -> str:
-        """The line that ends the run."""
+        """The line that the run ends with: see `reference.closing_line.closing_line`."""
         last_loss = self.losses[-1] if self.losses else None
         return closing_line(self.accuracies[-1], self.sec_per_epoch, self.devices, last_loss)
 
@@ -76,7 +77,7 @@ def train(
 
     Args:
         num_gpus: number of devices.
-        batch_size: samples a step over all devices.
+        batch_size: samples per step over all devices.
         lr: learning rate.
         net: a name in `MODELS`, or the user's ``module:factory``.
         trainer: a one-process name in `TRAINERS`, or the user's ``module:Class``.
@@ -84,11 +85,11 @@ def train(
         dataset: a name in `DATASETS`, or the user's ``module:function``.
         data_root: folder of the data files.
         devices: by default the first CUDA devices, or as many CPU devices where there is no CUDA.
-        max_steps: end each epoch after so many steps.
+        max_steps: steps after which each epoch ends.
         loader: a name in `LOADERS`.
         init: a name in `INITS`; the book draws from N(0, 0.01).
         seed: decides the weights and the order of the samples.
-        report: receives the lines: one an epoch, then the warm-up's and the closing line.
+        report: called with each line: one per epoch, then the warm-up's and the closing line.
 
     Raises:
         ValueError: an unknown name, a number below 1, more devices than there are, or a trainer for several processes.
@@ -112,11 +113,11 @@ def train(
     epoch_losses: list[float] = []
     try:
         for epoch in range(num_epochs):
-            _synchronize(devices)
+            synchronize(devices)
             start = time.perf_counter()
             batches = feed(data, loader, batch_size, device=devices[0], seed=seed, epoch=epoch)
             steps = [(trained.step(X, y, len(X)), len(X)) for X, y in islice(batches, max_steps)]
-            _synchronize(devices)
+            synchronize(devices)
             epoch_s.append(time.perf_counter() - start)
             accuracies.append(accuracy(trained.replicas, devices, data.test_X, data.test_y))
             loss = mean_loss(steps, sum(size for _, size in steps))
@@ -141,13 +142,6 @@ def _devices(count: int, report: Callable[[str], None]) -> list[torch.device]:
     return [torch.device("cuda", index) for index in range(count)]
 
 
-def _synchronize(devices: Sequence[torch.device]) -> None:
-    """Wait for every device: torch.cuda.synchronize without one waits for the current device only."""
-    for device in devices:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `train` from the command line and return the exit status: 0, or 1 with one line on stderr."""
     parser = argparse.ArgumentParser(
@@ -156,24 +150,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--num-gpus", type=int, default=1, help="devices; CPU threads where there is no CUDA (default: 1)"
     )
-    parser.add_argument("--batch-size", type=int, default=256, help="samples a step over all devices (default: 256)")
+    parser.add_argument("--batch-size", type=int, default=256, help="samples per step over all devices (default: 256)")
     parser.add_argument("--lr", type=float, default=0.2, help="learning rate (default: 0.2)")
     parser.add_argument("--epochs", type=int, default=10, dest="num_epochs", help="default: 10")
     parser.add_argument("--net", default="lenet", help=f"{', '.join(MODELS)}, or your module:factory")
     parser.add_argument("--trainer", default="scratch", help=f"{', '.join(TRAINERS)}, or your module:Class")
     parser.add_argument("--dataset", default="auto", help=f"{', '.join(DATASETS)}, or your module:function")
     parser.add_argument("--data-root", type=Path, default=Path("data"), help="folder of the data files (default: data)")
-    parser.add_argument("--max-steps", type=int, help="end each epoch after so many steps")
+    parser.add_argument("--max-steps", type=int, help="steps after which each epoch ends")
     parser.add_argument("--loader", default="resident", choices=LOADERS, help="default: resident")
     parser.add_argument("--init", default="normal", choices=INITS, help="default: normal, as in the book")
     parser.add_argument("--seed", type=int, default=0, help="default: 0")
-    # The notebook has both names, and calls its function by the one that is not its argument's.
+    # The notebook has both names: its function takes num_gpus and is called with nums_gpus.
     parser.add_argument("--nums-gpus", help=argparse.SUPPRESS)
-    asked = vars(parser.parse_args(argv))
-    if asked.pop("nums_gpus") is not None:
+    arguments = vars(parser.parse_args(argv))
+    if arguments.pop("nums_gpus") is not None:
         parser.error("--nums-gpus is not an option: the number of devices is --num-gpus")
     try:
-        train(**asked)
+        train(**arguments)
     except (ImportError, OSError, TypeError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -1,4 +1,4 @@
-"""The line that ends a training run, as the lecture notebook prints it. Pure: knows neither torch nor pytest."""
+"""The line that ends a training run, as the lecture notebook prints it. Imports neither torch nor pytest."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def sec_per_epoch(epoch_s: Sequence[float]) -> float:
-    """Return the mean over the epochs after the first, which pays for warming up; a single epoch has no other.
+    """Return the mean over the epochs after the first, which includes the warm-up; of a single epoch, its own seconds.
 
     Args:
         epoch_s: seconds of training in each epoch, at least one.
@@ -20,8 +20,8 @@ def closing_line(accuracy: float, seconds: float, devices: Sequence[object], los
 
     Args:
         accuracy: share of the test samples, 0 to 1.
-        seconds: an epoch, evaluation and warm-up excluded: `sec_per_epoch`.
-        devices: anything whose ``str`` is the device's name.
+        seconds: training time of an epoch, without evaluation and warm-up, as `sec_per_epoch` returns.
+        devices: any objects whose ``str`` is the device's name.
         loss: mean training loss of the last epoch; None leaves it out.
     """
     trained = "" if loss is None else f"loss {loss:.3f}, "

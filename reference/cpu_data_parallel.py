@@ -1,9 +1,9 @@
-"""nn.DataParallel for CPU devices, which torch itself does not offer: its wrapper passes straight through there.
+"""nn.DataParallel for CPU devices, where torch's own wrapper only calls the module.
 
-Same behaviour: the module is replicated at every forward, once per shard; replica 0 works on the original's buffers, so
-only its updates survive; outputs are gathered on the first device, scalars to a vector; gradients are summed into the
-original. Unlike torch's, replicas have working ``parameters()``. Not covered: gradients of gradients, and a second
-backward through one forward.
+It behaves the same: the module is replicated at every forward, once per shard; replica 0 works on the original's
+buffers, so only its updates survive; outputs are gathered on the first device, scalars as a vector; gradients are
+summed into the original. Unlike torch's replicas, these have working ``parameters()``. Not covered: gradients of
+gradients, and a second backward through one forward.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from reference.scatter import gather, scatter
 
 
 class CPUDataParallel(nn.Module):
-    """Wraps a module so that its forward and backward run on several CPU devices at once.
+    """Wrap a module so that its forward and backward run on several CPU devices at once.
 
     Args:
         module: any module; its parameters stay where they are.
-        devices: the CPU devices, one entry a replica; with a single one the module is called as it is.
+        devices: the CPU devices, one entry per replica; with a single one the module itself is called.
     """
 
     def __init__(self, module: nn.Module, devices: Sequence[torch.device]) -> None:
@@ -38,16 +38,16 @@ class CPUDataParallel(nn.Module):
         """Call the module on shards of its inputs.
 
         Args:
-            inputs: tensors (n, ...), also inside lists, tuples and dicts, are split along their first axis; whatever
-                else is there is given to every replica.
-            kwargs: likewise.
+            inputs: tensors (n, ...), also inside lists, tuples and dicts, are split along their first axis; every
+                replica gets all other values as they are.
+            kwargs: split in the same way.
 
         Returns:
-            What the module returns, its tensors gathered: a tensor, or lists, tuples and dicts of tensors.
+            The module's output with its tensors gathered: a tensor, or lists, tuples and dicts of tensors.
 
         Raises:
             ValueError: the tensors do not all have the same number of samples.
-            TypeError: the module returns something else than tensors.
+            TypeError: the module's output contains something other than tensors.
         """
         leaves, structure = pytree.tree_flatten((inputs, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
@@ -67,7 +67,7 @@ class CPUDataParallel(nn.Module):
 
 
 class _Call:
-    """One forward of the wrapper: what to run, and how its inputs and outputs are nested."""
+    """One forward of the wrapper: the module, its inputs, and how inputs and outputs are nested."""
 
     output_structure: pytree.TreeSpec
 
@@ -75,10 +75,10 @@ class _Call:
         self.module, self.per_device, self.leaves, self.structure = module, per_device, leaves, structure
 
     def run(self, replica: nn.Module, shards: Sequence[Tensor], grad: bool) -> tuple[list[Tensor], pytree.TreeSpec]:
-        """Call one replica with its shards in the tensors' places; return its output tensors and their nesting."""
+        """Call one replica with its shards in place of the tensors; return its output tensors and their nesting."""
         remaining = iter(shards)
-        mine = [next(remaining) if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
-        inputs, kwargs = pytree.tree_unflatten(mine, self.structure)
+        leaves = [next(remaining) if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
+        inputs, kwargs = pytree.tree_unflatten(leaves, self.structure)
         with torch.set_grad_enabled(grad):
             outputs, structure = pytree.tree_flatten(replica(*inputs, **kwargs))
         for output in outputs:
@@ -90,8 +90,8 @@ class _Call:
 class _Parallel(torch.autograd.Function):
     """The replicas as one node of the caller's graph.
 
-    torch runs a backward of CPU tensors in the thread that asked for it. Each replica has therefore a graph of its own,
-    from its shard and its parameters to its outputs, and the node's backward asks for each in the replica's thread.
+    torch runs the backward of CPU tensors in the thread that starts it. Therefore each replica has its own graph, from
+    its shard and its parameters to its outputs, and the node's backward starts each graph's in the replica's thread.
     """
 
     @staticmethod
@@ -104,14 +104,14 @@ class _Parallel(torch.autograd.Function):
             for row in zip(*by_input, strict=True)
         ]
         keep_buffers = [True] + [False] * (len(shards) - 1)
-        # All copies are made before any replica runs: replica 0 changes the original's buffers as it runs.
+        # All copies are made before any replica runs, because replica 0 changes the original's buffers.
         replicas = call.per_device.map(partial(_replicate, call.module), devices[: len(shards)], keep_buffers)
         results = call.per_device.map(lambda replica, row: call.run(replica, row, grad), replicas, shards)
         outputs = [flat for flat, _ in results]
         call.output_structure = results[0][1]
 
         ctx.per_device, ctx.outputs = call.per_device, outputs
-        # A parameter lies where the original had it, in the order of the original's parameters().
+        # In the order of the original's parameters().
         ctx.leaves = [[*row, *replica.parameters()] for row, replica in zip(shards, replicas, strict=True)]
         ctx.n_inputs, ctx.home = n_inputs, [tensor.device for tensor in (*inputs, *parameters)]
         gathered = [gather([output.detach() for output in row], devices[0]) for row in zip(*outputs, strict=True)]
@@ -125,12 +125,12 @@ class _Parallel(torch.autograd.Function):
     def backward(ctx: Any, *wholes: Tensor) -> tuple[Tensor | None, ...]:
         def replica_backward(outputs: list[Tensor], upstream: Sequence[Tensor], leaves: list[Tensor]) -> list[Any]:
             wanted = [leaf for leaf in leaves if leaf.requires_grad]
-            # Scalars of the same gradient: to check a gradient that it is given, torch first imports its symbolic
-            # shapes, which costs a fresh process two seconds.
+            # Scalars with the same gradient, because torch checks a gradient that it is given, and imports its symbolic
+            # shapes for that: two seconds in a new process.
             with torch.enable_grad():
                 roots = [(out * g).sum() for out, g in zip(outputs, upstream, strict=True) if out.requires_grad]
-            found = iter(torch.autograd.grad(roots, wanted, allow_unused=True))
-            return [next(found) if leaf.requires_grad else None for leaf in leaves]
+            grads = iter(torch.autograd.grad(roots, wanted, allow_unused=True))
+            return [next(grads) if leaf.requires_grad else None for leaf in leaves]
 
         shards = [_split_like(whole, row) for whole, row in zip(wholes, zip(*ctx.outputs, strict=True), strict=True)]
         upstream = list(zip(*shards, strict=True))
@@ -145,22 +145,32 @@ class _Parallel(torch.autograd.Function):
         return None, None, None, *of_inputs, *of_parameters
 
 
-def _replicate(module: nn.Module, device: torch.device, keep_buffers: bool) -> nn.Module:
-    """Return a copy with the same structure and attributes, fresh leaf parameters and its own buffers.
+def is_compiled(module: nn.Module) -> bool:
+    """Return whether a module or a part of it was compiled in place, by ``module.compile()``."""
+    return any(part._compiled_call_impl is not None for part in module.modules())
 
-    A module or tensor that the original holds twice is one in the copy too.
+
+def _replicate(module: nn.Module, device: torch.device, keep_buffers: bool) -> nn.Module:
+    """Return a copy on a device with the same structure and attributes, and new leaf parameters.
+
+    A module or tensor that the original holds twice is one object in the copy too.
+
+    Args:
+        module: the original.
+        device: the copy's device.
+        keep_buffers: share the original's buffers instead of copying them.
 
     Raises:
         RuntimeError: the module was compiled in place. A copy would keep the compiled call, which is bound to the
             original: every replica would compute with the original's parameters, and none would get a gradient.
     """
-    if any(part._compiled_call_impl is not None for part in module.modules()):
+    if is_compiled(module):
         raise RuntimeError(
             "the module was compiled in place (module.compile()), and its replicas would run the original: leave "
             "compile off, or use a trainer with a replica of its own on each device"
         )
     tensors: dict[Tensor, Tensor] = {}
-    # torch's own hook for this purpose: modules that keep their weights in a second place (RNNs) override it.
+    # torch's own hook for replicas, which modules that keep a second list of their weights (RNNs) override.
     modules = {original: original._replicate_for_data_parallel() for original in module.modules()}  # type: ignore[no-untyped-call]
     for original, replica in modules.items():
         for name, child in original._modules.items():
@@ -179,12 +189,12 @@ def _replicate(module: nn.Module, device: torch.device, keep_buffers: bool) -> n
 
 
 def _split_like(whole: Tensor, shards: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Undo `gather` for a gradient: rows for shards with rows, single values for scalars."""
+    """Split the gradient of a gathered output: into the shards' rows, or into single values where they are scalars."""
     return whole.unbind() if shards[0].ndim == 0 else torch.split(whole, [len(s) for s in shards])
 
 
 def _filled(grads: Sequence[Tensor | None], leaves: list[list[Tensor]], i: int) -> list[Tensor]:
-    """Return one gradient per shard of input i: zeros where a replica did not use it."""
+    """Return one gradient for each shard of input i, zeros where a replica did not use it."""
     return [torch.zeros_like(row[i]) if grad is None else grad for grad, row in zip(grads, leaves, strict=True)]
 
 

@@ -1,14 +1,14 @@
-"""PyTorch's data parallelism tutorial on any machine: what a model sees inside, and what its caller sees outside.
+"""PyTorch's data parallelism tutorial on any machine: what the model sees, and what its caller sees.
 
 A hundred random samples of 5 features pass in minibatches of 30, 30, 30 and 10 through one linear layer. On several
-devices every replica sees its shard, while the caller sees the whole minibatch, whatever the number of devices.
+devices every replica sees its shard, while the caller sees the whole minibatch.
 
-    python -m reference.demo                        1, 2, 3 and 8 devices: GPUs where there are so many, else CPU
+    python -m reference.demo                        1, 2, 3 and 8 devices: GPUs where there are enough, else CPU
     python -m reference.demo --devices cpu:3        one table
-    python -m reference.demo --shuffle              samples in an order that is drawn, as the tutorial's loader has them
+    python -m reference.demo --shuffle              samples in random order, as in the tutorial's loader
 
-Note that ``tensor.to(device)`` returns a copy, which has to be assigned or passed on; the tensor itself stays where it
-was. ``module.to(device)`` moves the module.
+Note that ``tensor.to(device)`` returns a copy, which has to be assigned or passed on, and leaves the tensor itself
+where it was. ``module.to(device)`` moves the module.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from reference.models.toy import Toy
 from reference.trainers.data_parallel import data_parallel
 
 WORLD_SIZES = (1, 2, 3, 8)
-"""Those whose tables the tutorial shows."""
+"""The numbers of devices whose tables the tutorial shows."""
 
 
 class RandomDataset(Dataset[Tensor]):
@@ -43,10 +43,10 @@ class RandomDataset(Dataset[Tensor]):
 
 
 class Announced(nn.Module):
-    """The toy network, which notes the sizes of what passes through it.
+    """The toy network, which records the sizes of its inputs and outputs.
 
-    Replicas run in threads, so printing inside would mix their lines. They share ``inside`` instead, and every note
-    begins with the shard's first row in the minibatch, which is the replicas' order.
+    Replicas run in threads, so their printed lines would be in random order. Instead they append to ``inside``, a list
+    that they share. Each entry begins with the number of the shard's first row, by which the caller sorts.
     """
 
     def __init__(self) -> None:
@@ -69,12 +69,12 @@ class Announced(nn.Module):
 def demonstrate(
     devices: Sequence[torch.device], report: Callable[[str], None] = print, *, shuffle: bool = False
 ) -> None:
-    """Run the tutorial on these devices and report its table, line by line: shards in order, then the whole.
+    """Run the tutorial on these devices and report its table: for each minibatch, its shards in order, then the whole.
 
     Args:
-        devices: all CUDA or all CPU; the same CPU device may stand there several times.
-        report: gets every line.
-        shuffle: draw the samples' order, from torch's generator, instead of taking them as they come.
+        devices: all CUDA or all CPU; a CPU device may be listed several times.
+        report: called with every line.
+        shuffle: draw the samples' order from torch's generator instead of keeping it.
 
     Raises:
         ValueError: as in `data_parallel`.
@@ -96,10 +96,10 @@ def demonstrate(
 
 
 def parse_devices(setting: str) -> list[torch.device]:
-    """Return the devices that ``cpu:N`` or ``cuda:N`` asks for: N of the kind, CPU ones being virtual.
+    """Return the N devices that ``cpu:N`` or ``cuda:N`` names; for ``cpu``, N times the CPU.
 
     Raises:
-        ValueError: it is neither, or CUDA shows fewer.
+        ValueError: the setting has another form, or CUDA shows fewer devices.
     """
     match = re.fullmatch(r"(cpu|cuda):([1-9]\d*)", setting)
     if match is None:
@@ -128,11 +128,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--devices",
         metavar="cpu:N|cuda:N",
         help=f"one table on N devices (default: tables for {', '.join(map(str, WORLD_SIZES))}, on GPUs where there are "
-        "so many, otherwise on virtual CPU devices)",
+        "enough, otherwise on virtual CPU devices)",
     )
-    parser.add_argument("--shuffle", action="store_true", help="draw the order of the samples")
-    asked = parser.parse_args(argv)
-    setting: str | None = asked.devices
+    parser.add_argument("--shuffle", action="store_true", help="put the samples in random order")
+    arguments = parser.parse_args(argv)
+    setting: str | None = arguments.devices
     available = torch.cuda.device_count()
     settings = [setting] if setting else [f"{'cuda' if k <= available else 'cpu'}:{k}" for k in WORLD_SIZES]
     try:
@@ -144,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if number:
             print()
         print(f"# on {_name(devices)}")
-        demonstrate(devices, shuffle=asked.shuffle)
+        demonstrate(devices, shuffle=arguments.shuffle)
     return 0
 
 

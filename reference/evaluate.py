@@ -8,8 +8,8 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import Tensor, nn
 
-from reference.cpu_data_parallel import CPUDataParallel
-from reference.scatter import shard_bounds
+from reference.cpu_data_parallel import is_compiled
+from reference.scatter import check_labels, shard_bounds
 from reference.trainers.data_parallel import data_parallel
 
 
@@ -23,18 +23,18 @@ def count_correct(
 ) -> int:
     """Return how many samples get their highest score for their own label.
 
-    Samples are shared out over the devices by torch's chunk rule; on CUDA the devices work at the same time. Modules
-    are evaluated in eval mode as one net: with the buffers of the first, such as the statistics of its BatchNorm. They
-    are left in the mode and with the buffers that they had.
+    The samples are split over the devices by torch's chunk rule; on CUDA the devices work at the same time. The modules
+    are evaluated in eval mode as one net, with the buffers of the first (such as its BatchNorm statistics). Afterwards
+    they have their own mode and buffers again.
 
     Args:
-        replicas: equal modules, the i-th on ``devices[i]``. A single module that lies whole on the first of several
-            devices is evaluated through `reference.trainers.data_parallel.data_parallel`, as the concise chapter does;
-            one that is compiled, or itself split over the devices, as it is.
-        devices: at least one a replica.
+        replicas: equal modules, the i-th on ``devices[i]``. A single module that is entirely on the first of several
+            devices and not compiled is evaluated through `reference.trainers.data_parallel.data_parallel`, as in the
+            concise chapter; any other single module is called as it is.
+        devices: at least one per replica.
         X: samples (n, ...), on any device.
         y: labels (n,), int64.
-        batch_size: most samples in one forward.
+        batch_size: maximum number of samples in one forward.
 
     Raises:
         ValueError: no replicas, more replicas than devices, X and y of different lengths, or a batch size below 1.
@@ -43,8 +43,7 @@ def count_correct(
         raise ValueError(
             f"{len(replicas)} replicas on {len(devices)} devices: give at least one replica, and one device each"
         )
-    if len(X) != len(y):
-        raise ValueError(f"X has {len(X)} samples and y has {len(y)}: every sample needs one label")
+    check_labels(X, y)
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size}: it must be at least 1")
     with ExitStack() as stack:
@@ -52,14 +51,14 @@ def count_correct(
             stack.enter_context(_as_one_net(replica, replicas[0]))
         nets: Sequence[nn.Module] = replicas
         if len(replicas) == 1 < len(devices) and _can_be_replicated(replicas[0], devices[0]):
-            nets = [stack.enter_context(_sharded(replicas[0], devices))]
+            nets = [data_parallel(replicas[0], devices)]
+            stack.callback(getattr(nets[0], "close", lambda: None))  # only the wrapper for CPU devices has threads
         counts: list[Tensor] = []
         for rank, (net, device) in enumerate(zip(nets, devices, strict=False)):
-            mine = shard_bounds(len(X), len(nets), rank)
-            for X_part, y_part in zip(torch.split(X[mine], batch_size), torch.split(y[mine], batch_size), strict=True):
-                scores = net(X_part.to(device))
-                counts.append((scores.argmax(dim=1) == y_part.to(device)).sum())
-        # Read only now: reading a count earlier would make every GPU wait for the one before it.
+            shard = shard_bounds(len(X), len(nets), rank)
+            parts = zip(torch.split(X[shard], batch_size), torch.split(y[shard], batch_size), strict=True)
+            counts += [(net(X_part.to(device)).argmax(1) == y_part.to(device)).sum() for X_part, y_part in parts]
+        # The counts are read after the loop, because reading one makes the host wait for its GPU.
         return sum(int(count.item()) for count in counts)
 
 
@@ -76,7 +75,7 @@ def accuracy(replicas: Sequence[nn.Module], devices: Sequence[torch.device], X: 
 
 @contextmanager
 def _as_one_net(replica: nn.Module, first: nn.Module) -> Iterator[None]:
-    """Switch to eval mode and the first replica's buffers and back, each submodule to the mode it had."""
+    """Switch a replica to eval mode and the first one's buffers, and at the end back to its own modes and buffers."""
     modes = [(part, part.training) for part in replica.modules()]
     buffers = [] if replica is first else [(own, own.clone()) for own in replica.buffers()]
     replica.eval()
@@ -91,18 +90,6 @@ def _as_one_net(replica: nn.Module, first: nn.Module) -> Iterator[None]:
             own.copy_(before)
 
 
-@contextmanager
-def _sharded(net: nn.Module, devices: Sequence[torch.device]) -> Iterator[nn.Module]:
-    """Wrap a net so that every forward is shared out over the devices."""
-    wrapped = data_parallel(net, devices)
-    try:
-        yield wrapped
-    finally:
-        if isinstance(wrapped, CPUDataParallel):
-            wrapped.close()
-
-
 def _can_be_replicated(net: nn.Module, device: torch.device) -> bool:
-    """Whether a net lies whole on one device, and is not compiled: a replica would call the compiled original."""
-    compiled = any(part._compiled_call_impl is not None for part in net.modules())
-    return not compiled and all(tensor.device == device for tensor in (*net.parameters(), *net.buffers()))
+    """Return whether a net is entirely on the device and not compiled (a replica would call the compiled original)."""
+    return not is_compiled(net) and all(tensor.device == device for tensor in (*net.parameters(), *net.buffers()))

@@ -1,6 +1,6 @@
 """Find an object by its name: ``module:attribute``, ``path.py:attribute``, or a key of a table of such names.
 
-Models, trainers and data sets are all named this way. Torch is not imported here; what is loaded may import it.
+Models, trainers and data sets are named this way. This module does not import torch; a loaded object's module may.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ def load_object(spec: str) -> object:
     """Import the object that ``spec`` names.
 
     Args:
-        spec: ``module:attribute`` or ``path.py:attribute``; the attribute may be dotted (``Class.method``) and a
-            relative path starts at the working directory. While a file is executed its own folder can be imported
-            from, as when it is run as a script.
+        spec: ``module:attribute`` or ``path.py:attribute``. The attribute may be dotted (``Class.method``), and a
+            relative path starts at the working directory. A file can import from its own folder while it is executed,
+            as when it is run as a script.
 
     Returns:
         The object itself, neither called nor checked.
@@ -35,26 +35,26 @@ def load_object(spec: str) -> object:
     if not source or not all(part.isidentifier() for part in attribute.split(".")):
         raise ValueError(f"{spec!r} names no object: write module:name or path.py:name")
     module = _module_from_file(Path(source), spec) if source.endswith(".py") else _module_by_name(source, spec)
-    found: object = module
+    loaded: object = module
     for part in attribute.split("."):
         try:
-            found = getattr(found, part)
+            loaded = getattr(loaded, part)
         except AttributeError:
             public = ", ".join(name for name in vars(module) if not name.startswith("_")) or "nothing"
             raise AttributeError(f"{spec!r}: {source} has no {attribute!r}; it defines {public}") from None
-    return found
+    return loaded
 
 
 def load_named(name: str, table: Mapping[str, str], kind: str) -> object:
-    """Import the object that ``table`` lists under ``name``, or that ``name`` itself spells out.
+    """Import the object that ``table`` lists under ``name``, or that ``name`` itself specifies.
 
     Args:
-        name: a key of ``table``, or a ``module:attribute`` or ``path.py:attribute`` of the user's own.
+        name: a key of ``table``, or the user's own ``module:attribute`` or ``path.py:attribute``.
         table: name -> ``module:attribute``.
         kind: what the table lists, for the message ("model", "trainer").
 
     Raises:
-        ValueError: ``name`` is neither; the message lists the valid names.
+        ValueError: ``name`` is not in the table and has no ":"; the message lists the valid names.
         FileNotFoundError, ImportError, AttributeError: as in `load_object`.
     """
     if name not in table and ":" not in name:
@@ -76,7 +76,8 @@ def _module_from_file(path: Path, spec: str) -> ModuleType:
     path = path.resolve()
     if not path.is_file():
         raise FileNotFoundError(f"{spec!r}: there is no file {path}; relative paths start at the working directory")
-    # Two files may both be called trainer.py; the same file must stay one module, or its classes would be two.
+    # A hash, because two files may both be called trainer.py. One file must stay one module: loaded twice, its classes
+    # would exist twice.
     name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     if name in sys.modules:
         return sys.modules[name]

@@ -1,4 +1,4 @@
-"""Cross-entropy summed over the samples, as the book has it, and the mean of what an epoch's steps return."""
+"""Cross-entropy summed over the samples, as in the book, and the mean loss of an epoch's steps."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor
 
 
 def summed_loss(net: Callable[[Tensor], Tensor], X: Tensor, y: Tensor) -> Tensor:
-    """Return the cross-entropy of a net's scores, summed over samples X (n, ...) with labels y (n,) int64; ().
+    """Return the cross-entropy of a net's scores, a scalar: summed over samples X (n, ...) with labels y (n,) int64.
 
-    A sum and not a mean, because sums over shards add up to the minibatch's whatever the shards' sizes.
+    It is a sum and not a mean, because sums over shards add up to the minibatch's for any shard sizes.
     """
     return F.cross_entropy(net(X), y, reduction="none").sum()
 
@@ -20,12 +20,12 @@ def summed_loss(net: Callable[[Tensor], Tensor], X: Tensor, y: Tensor) -> Tensor
 def mean_loss(steps: Sequence[tuple[Tensor | None, int]], samples: int) -> float | None:
     """Return the mean training loss over the samples of an epoch; None where a step has returned no loss.
 
-    The losses are read here, in one transfer, so that no step has to wait for its device. Each of several processes
-    gets its own samples' share of the mean: over all processes the shares add up to it.
+    The losses are read here, in one transfer, so that no step has to wait for its device. In a run of several processes
+    each one gets its own samples' part of the mean, and the parts add up to it.
 
     Args:
-        steps: what each `Trainer.step` has returned, and the batch size that it was given.
-        samples: of the epoch, over all processes.
+        steps: for each step, the value that `Trainer.step` returned and the batch size that it was given.
+        samples: number of samples in the epoch, over all processes.
     """
     losses = [torch.as_tensor(loss).detach().reshape(()) for loss, _ in steps if loss is not None]
     if not losses or len(losses) < len(steps):

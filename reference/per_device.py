@@ -1,8 +1,8 @@
-"""Parameters on every device, and one function run on every device at once.
+"""Copy parameters to a device, and run one function on every device at once.
 
-CUDA works behind the caller's back, so a plain loop keeps all GPUs busy. A CPU does not: there every device is a thread
-of its own, bound to a core of its own, with one intra-op thread. In a list of both kinds the threads are started first,
-and the loop over the GPUs runs beside them.
+CUDA devices work asynchronously, so a plain loop keeps all GPUs busy. CPU devices do not: each one is a thread that is
+bound to its own core and uses one intra-op thread. In a list of both kinds the threads are started first, and the loop
+over the GPUs runs at the same time.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ _Modes = list[AbstractContextManager[Any]]
 def get_params(params: Iterable[Tensor], device: torch.device) -> list[Tensor]:
     """Return leaf copies of ``params`` on ``device`` that require a gradient; ``.grad`` is None.
 
-    They are clones: ``to`` alone would hand back the original itself when it lies on ``device`` already.
+    They are clones, because ``to`` alone returns the original itself where it is on ``device`` already.
     """
     return [param.detach().clone().to(device).requires_grad_() for param in params]
 
 
 class PerDevice:
-    """Runs a function once per device: in parallel on CPU devices, in turn on CUDA or on a single device.
+    """Run a function once per device: in parallel on CPU devices, in turn on CUDA devices or on a single device.
 
-    CPU devices beside CUDA ones have threads too; the CUDA ones are then served, in turn, by the caller's own thread,
-    so that its current streams hold. The caller's grad mode, inference mode and CPU autocast hold inside the function
-    everywhere. The i-th thread is bound to the i-th core, modulo their number, that the caller may use when the object
-    is made. Threads end with `close`, with the object, or with the interpreter. Not covered: calling `map` from inside
-    a mapped function.
+    In a list of CPU and CUDA devices the caller's own thread serves the CUDA ones in turn, so that its current streams
+    apply. The caller's grad mode, inference mode and CPU autocast apply inside the function on every device. The i-th
+    thread is bound to the i-th of the cores that the caller may use when the object is made, modulo their number.
+    Threads end with `close`, with the object, or with the interpreter. Not covered: calling `map` from inside a mapped
+    function.
 
-    While threads work, Python's garbage collector is off in the whole process (`_NoCollection` says why); what has
-    become garbage is collected between two maps. A collector that the user has switched off stays off. Not covered: a
-    mapped function that calls ``gc.enable`` or ``gc.disable`` itself.
+    While threads work, Python's garbage collector is off in the whole process (`_NoCollection` says why), and garbage
+    is collected between two maps. A collector that the user has switched off stays off. Not covered: a mapped function
+    that calls ``gc.enable`` or ``gc.disable`` itself.
 
     Args:
-        devices: one entry a replica; the same device may stand there several times.
+        devices: one entry per replica; a device may be listed several times.
 
     Raises:
         ValueError: there are no devices.
@@ -62,16 +62,17 @@ class PerDevice:
         self._queues: dict[int, _Jobs] = {rank: SimpleQueue() for rank in cpu_ranks}
         self._end = weakref.finalize(self, _end_all, list(self._queues.values()))
         for rank, queue in self._queues.items():
-            # The thread holds its queue and not this object, which can so be collected; a daemon never delays an exit.
+            # The thread refers to its queue and not to this object, which can therefore be collected. As a daemon it
+            # does not delay the interpreter's exit.
             threading.Thread(target=_serve, args=(queue,), name=f"replica-{rank}", daemon=True).start()
         if self._queues:
             caller_threads = torch.get_num_threads()
-            settled: list[Future[None]] = [Future() for _ in cpu_ranks]
-            for queue, future, core in zip(self._queues.values(), settled, _cores(len(cpu_ranks)), strict=True):
-                queue.put(_job(future, list, _settle, (core,)))
-            for future in settled:
+            bound: list[Future[None]] = [Future() for _ in cpu_ranks]
+            for queue, future, core in zip(self._queues.values(), bound, _cores(len(cpu_ranks)), strict=True):
+                queue.put(_job(future, list, _bind, (core,)))
+            for future in bound:
                 future.result()
-            # A thread that sets its own number also sets the default of threads to come: put the caller's back.
+            # A thread that sets its own number also sets the default for new threads: restore the caller's.
             torch.set_num_threads(caller_threads)
 
     def map(self, fn: Callable[..., T], *per_device_args: Sequence[Any]) -> list[T]:
@@ -79,12 +80,12 @@ class PerDevice:
 
         Args:
             fn: called as ``fn(args_0[i], args_1[i], ...)`` for device i.
-            per_device_args: at least one; equally long sequences. A device beyond their length stays idle.
+            per_device_args: at least one sequence, all of one length. A device beyond their length stays idle.
 
         Raises:
-            ValueError: the sequences differ in length, or are longer than the devices.
+            ValueError: the sequences differ in length, or are longer than the list of devices.
             RuntimeError: the object is closed.
-            Exception: what ``fn`` raised on the first device where it did, once all have come to an end.
+            Exception: what ``fn`` raised on the first device that failed, after all devices have finished.
         """
         if not self._end.alive:
             raise RuntimeError("this PerDevice is closed: make a new one")
@@ -106,21 +107,28 @@ class PerDevice:
         return [future.result() for future in futures]
 
     def close(self) -> None:
-        """End the threads; what they are doing is finished first. Closing twice does nothing."""
+        """End the threads after the jobs that they already have. Closing twice does nothing."""
         self._end()
 
 
 def helper_thread(name: str) -> ThreadPoolExecutor:
     """Return an executor of one thread, started, with one intra-op thread and bound to no core.
 
-    For work beside the replicas': it takes whatever core is free. The thread ends with ``shutdown``, with the executor
-    or with the interpreter.
+    It is for work that runs at the same time as the replicas', on any core that is free. The thread ends with
+    ``shutdown``, with the executor or with the interpreter.
     """
     caller_threads = torch.get_num_threads()
     executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
-    executor.submit(_settle, None).result()
+    executor.submit(_bind, None).result()
     torch.set_num_threads(caller_threads)
     return executor
+
+
+def synchronize(devices: Iterable[torch.device]) -> None:
+    """Wait until every CUDA device in the list is idle; without an argument torch waits for the current device only."""
+    for device in devices:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
 
 
 def _serve(queue: _Jobs) -> None:
@@ -144,7 +152,7 @@ def _job(
                 for mode in modes():
                     stack.enter_context(mode)
                 result = fn(*args)
-        # BaseException: whatever ends the job must reach the caller, who would wait for it forever.
+        # BaseException, because the caller waits for the future: without a result it would wait forever.
         except BaseException as error:
             future.set_exception(error)
         else:
@@ -154,7 +162,7 @@ def _job(
 
 
 def _caller_modes() -> Callable[[], _Modes]:
-    """Read the modes that torch keeps per thread; the result makes the contexts of a job in another thread."""
+    """Read the modes that torch keeps per thread; return a function that makes a job's contexts in another thread."""
     inference, grad = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
     autocast, dtype = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
     cache = torch.is_autocast_cache_enabled()
@@ -171,16 +179,16 @@ def _caller_modes() -> Callable[[], _Modes]:
 
 
 class _NoCollection:
-    """Keeps Python's garbage collector off while any thread is inside; leaves it off where it was off before.
+    """Keep Python's garbage collector off while any thread is inside; leave it off where it was off before.
 
     `torch.get_rng_state`, which `torch.utils.checkpoint` calls, holds the generator's mutex and the interpreter's lock
-    (GIL) while it allocates its result. A collection that starts there may free a tensor, and torch lets go of the GIL
-    for that. If another replica takes the GIL now and waits for the mutex, the whole process is frozen for ever: torch
-    2.15 on Python 3.11, docs/upstream/get_rng_state_deadlock.md.
+    (GIL) while it allocates its result. A collection that starts there may free a tensor, and torch releases the GIL to
+    do so. If another replica then takes the GIL and waits for the mutex, the process is deadlocked: torch 2.15 on
+    Python 3.11, docs/upstream/get_rng_state_deadlock.md.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # re-entrant: a finalizer that runs while a thread enters may enter too
+        self._lock = threading.RLock()  # re-entrant, because a finalizer that runs while a thread enters may enter too
         self._inside = 0
         self._was_on = False
 
@@ -198,14 +206,14 @@ class _NoCollection:
                 gc.enable()
 
 
-# One for the process, as the collector is: maps of several objects may overlap in time.
+# One for the process, because there is one collector, and maps of several objects may overlap in time.
 _NO_COLLECTION = _NoCollection()
 
 
-def _caller_contexts(device: torch.device, beside_threads: bool) -> _Modes:
-    """Make the contexts of a job in the caller's thread: there a CUDA device is made torch's current one."""
+def _caller_contexts(device: torch.device, threads_run: bool) -> _Modes:
+    """Make the contexts of a job in the caller's thread: a CUDA device becomes torch's current one."""
     current: _Modes = [torch.cuda.device(device)] if device.type == "cuda" else []
-    return [_NO_COLLECTION, *current] if beside_threads else current
+    return [_NO_COLLECTION, *current] if threads_run else current
 
 
 def _cores(count: int) -> list[int | None]:
@@ -216,10 +224,10 @@ def _cores(count: int) -> list[int | None]:
     return [allowed[rank % len(allowed)] for rank in range(count)]
 
 
-def _settle(core: int | None) -> None:
-    """Bind the calling thread, and no other, to its core."""
+def _bind(core: int | None) -> None:
+    """Bind the calling thread, and no other, to a core (None: to no core), and give it one intra-op thread."""
     if core is not None:
         os.sched_setaffinity(0, {core})
-    # torch sets a thread's number at its first use of it, from the common default: that must not come after ours.
+    # A thread copies its number from the common default when torch first reads it: read it before it is set.
     torch.get_num_threads()
     torch.set_num_threads(1)

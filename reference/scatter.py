@@ -1,14 +1,14 @@
-"""Split a minibatch over devices, and put the pieces together again.
+"""Split a minibatch over devices, and join the shards again.
 
-Three rules say how many samples each of k devices gets of n, all in `CHUNK_RULES`:
+The three rules in `CHUNK_RULES` say how many of n samples each of k devices gets:
 
     rule            sizes                                              30 over 8    10 over 3    10 over 8
     torch           ceil(n / k) each until none is left                4x7, 2       4,4,2        2x5 and three idle
     mxnet_older     floor(n / k) each, the last one takes the rest     3x7, 9       3,3,4        1x7, 3
     mxnet_newer     the first n mod k get one more than the others     4x6, 3x2     4,3,3        2x2, 1x6
 
-`weighted_sizes` is for devices of unequal speed. Whatever the sizes, gradients summed over the shards and divided by n
-are the whole batch's; a mean of the shards' means is that only when all sizes are equal.
+`weighted_sizes` is for devices of unequal speed. For any sizes, gradients summed over the shards and divided by n are
+the whole batch's; a mean of the shards' means is equal to it only when all sizes are equal.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ChunkRule = Callable[[int, int], list[int]]
 def chunk_sizes(n: int, k: int) -> list[int]:
     """Return the shard sizes that ``torch.chunk`` gives to n samples on k devices.
 
-    At most k sizes, and none of them 0; only an empty batch is, as in torch, k empty shards.
+    There are at most k sizes, and none is 0. The exception, as in torch, is an empty batch: it gives k empty shards.
 
     Raises:
         ValueError: n is negative or k is below 1.
@@ -41,8 +41,8 @@ def chunk_sizes(n: int, k: int) -> list[int]:
 def floor_sizes(n: int, k: int) -> list[int]:
     """Return k shard sizes by MXNet's older rule for uneven splits: floor(n / k) each, the last one takes the rest.
 
-    The last device has up to k - 1 samples more than the others, and all n when n is below k. (MXNet itself refuses
-    that last case, or makes fewer slices, depending on its age.)
+    The last device has up to k - 1 samples more than the others, and all n where n is below k. (Some versions of MXNet
+    refuse this last case, others make fewer slices.)
 
     Raises:
         ValueError: n is negative or k is below 1.
@@ -71,21 +71,21 @@ CHUNK_RULES: dict[str, ChunkRule] = {
 def weighted_sizes(n: int, weights: Sequence[float]) -> list[int]:
     """Return shard sizes in proportion to weights, such as each device's measured samples/s.
 
-    Each size is the exact share n * w / sum(w) rounded down; the samples left over go one each to the largest
-    remainders, the first device among equal ones (Hamilton's method). So a size is never a whole sample off its share,
-    a weight of 0 gets none, and equal weights give `balanced_sizes`.
+    Each size is the exact share n * w / sum(w) rounded down. The remaining samples go one each to the devices with the
+    largest remainders, earlier devices first among equal ones (Hamilton's method). So a size differs from its share by
+    less than one sample, a weight of 0 gets no samples, and equal weights give `balanced_sizes`.
 
     Args:
-        n: samples.
-        weights: one a device, at least 0, in any unit.
+        n: number of samples.
+        weights: one per device, at least 0, in any unit.
 
     Raises:
-        ValueError: n is negative, a weight is negative or not finite, or none is positive.
+        ValueError: n is negative, a weight is negative or not finite, or no weight is positive.
     """
     _check_split(n, len(weights))
     if not all(math.isfinite(weight) and weight >= 0 for weight in weights) or not any(weights):
         raise ValueError(f"weights are {list(weights)}: they must be finite and at least 0, and one above 0")
-    # Fractions: in floating point the shares of equal devices may differ, and their floors need not leave enough.
+    # Fractions, because floating-point shares of equal devices may differ, and their floors may sum to more than n.
     exact = [Fraction(weight) for weight in weights]
     shares = [n * weight / sum(exact) for weight in exact]
     sizes = [math.floor(share) for share in shares]
@@ -96,10 +96,10 @@ def weighted_sizes(n: int, weights: Sequence[float]) -> list[int]:
 
 
 def shard_bounds(n: int, world_size: int, rank: int) -> slice:
-    """Return which of n samples are this rank's; an idle rank gets an empty slice at the end.
+    """Return which of n samples are this rank's, by torch's chunk rule; an idle rank gets an empty slice at the end.
 
     Raises:
-        ValueError: the rank is not one of the world's, or as in `chunk_sizes`.
+        ValueError: the rank is not below ``world_size``, or as in `chunk_sizes`.
     """
     if not 0 <= rank < world_size:
         raise ValueError(f"rank is {rank} in a world of {world_size}: ranks run from 0 to world_size - 1")
@@ -108,19 +108,19 @@ def shard_bounds(n: int, world_size: int, rank: int) -> slice:
 
 
 def scatter(tensor: Tensor, devices: Sequence[torch.device], sizes: Sequence[int] | None = None) -> list[Tensor]:
-    """Split a tensor along its first axis, shard i onto device i.
+    """Split a tensor along its first axis and put shard i on device i.
 
-    Differentiable. CPU devices are allowed, which torch's own scatter refuses; a shard that is there already is a view
-    of the tensor, not a copy.
+    Differentiable. Unlike torch's own scatter it accepts CPU devices. A shard whose device is the tensor's own is a
+    view of the tensor, not a copy.
 
     Args:
         tensor: (n, ...), any dtype.
-        devices: at least one; the same device may stand there several times.
-        sizes: samples of each shard, 0 allowed, summing to n; `chunk_sizes` by default. Devices beyond them get no
-            shard.
+        devices: at least one; a device may be listed several times.
+        sizes: samples of each shard, 0 allowed, summing to n; `chunk_sizes` by default. Where there are fewer sizes
+            than devices, the last devices get no shard.
 
     Returns:
-        One shard for each of the sizes: by default fewer than devices when n is small.
+        One shard for each size; by default there are fewer shards than devices when n is small.
 
     Raises:
         ValueError: no devices, a tensor without axes, or sizes that do not fit the samples or the devices.
@@ -134,7 +134,7 @@ def scatter(tensor: Tensor, devices: Sequence[torch.device], sizes: Sequence[int
             return list(nn.parallel.scatter(tensor, list(devices)))
         sizes = chunk_sizes(len(tensor), len(devices))
     if len(sizes) > len(devices):
-        raise ValueError(f"sizes are {list(sizes)} for {len(devices)} devices: give at most one size a device")
+        raise ValueError(f"sizes are {list(sizes)} for {len(devices)} devices: give at most one size per device")
     if any(size < 0 for size in sizes) or sum(sizes) != len(tensor):
         raise ValueError(
             f"sizes are {list(sizes)} for {len(tensor)} samples: they must be at least 0 and sum to the samples"
@@ -146,13 +146,12 @@ def scatter(tensor: Tensor, devices: Sequence[torch.device], sizes: Sequence[int
 def split_batch(
     X: Tensor, y: Tensor, devices: Sequence[torch.device], sizes: Sequence[int] | None = None
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Scatter samples X (n, ...) and labels y (n, ...) alike.
+    """Scatter samples X (n, ...) and labels y (n, ...) in the same way.
 
     Raises:
         ValueError: X and y differ in length, or as in `scatter`.
     """
-    if len(X) != len(y):
-        raise ValueError(f"X has {len(X)} samples and y has {len(y)}: every sample needs one label")
+    check_labels(X, y)
     return scatter(X, devices, sizes), scatter(y, devices, sizes)
 
 
@@ -162,16 +161,22 @@ def gather(shards: Sequence[Tensor], device: torch.device) -> Tensor:
     Differentiable. The inverse of `scatter`.
 
     Args:
-        shards: at least one tensor (n_i, ...), or () for all of them.
-        device: where the result lies.
+        shards: at least one tensor; either all (n_i, ...), or all scalars ().
+        device: the result's device.
 
     Raises:
         ValueError: there are no shards.
     """
     if not shards:
         raise ValueError("there are no shards to gather: give at least one tensor")
-    there = [shard.to(device) for shard in shards]
-    return torch.stack(there) if there[0].ndim == 0 else torch.cat(there)
+    moved = [shard.to(device) for shard in shards]
+    return torch.stack(moved) if moved[0].ndim == 0 else torch.cat(moved)
+
+
+def check_labels(X: Tensor, y: Tensor) -> None:
+    """Raise ValueError if samples X (n, ...) and labels y (n, ...) differ in number."""
+    if len(X) != len(y):
+        raise ValueError(f"X has {len(X)} samples and y has {len(y)}: every sample needs one label")
 
 
 def _check_split(n: int, k: int) -> None:

@@ -1,8 +1,8 @@
-"""How batch and learning rate follow the number of devices. Pure: knows neither torch nor pytest.
+"""How batch and learning rate follow the number of devices. Imports neither torch nor pytest.
 
-Strong scaling keeps the optimisation as it is and splits the work; weak scaling keeps the work of a device and lets the
-batch grow, which is a different optimisation and needs a different learning rate. Not covered: decay of the learning
-rate over epochs, which does not depend on the number of devices.
+Strong scaling keeps the batch and the learning rate, and splits the work. Weak scaling keeps the work of each device:
+the batch grows with the devices, which is a different optimisation and needs a different learning rate. Not covered:
+decay of the learning rate over epochs, which does not depend on the number of devices.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ MODES = ("strong", "weak")
 
 
 def constant(lr: float, world_size: int) -> float:
-    """Keep the learning rate, whatever the batch."""
+    """Return the learning rate unchanged."""
     return lr
 
 
 def linear(lr: float, world_size: int) -> float:
-    """Multiply the learning rate by the number of devices (Goyal et al. 2017, arXiv:1706.02677, section 2.1)."""
+    """Return the learning rate times the number of devices (Goyal et al. 2017, arXiv:1706.02677, section 2.1)."""
     return lr * world_size
 
 
 def book(lr: float, world_size: int) -> float:
-    """Multiply the learning rate by 1.5 at every doubling, the lecture notebook's step from (256, .2) to (512, .3)."""
+    """Return the rate times 1.5 per doubling of devices: the lecture notebook's step from (256, .2) to (512, .3)."""
     return lr * math.pow(1.5, math.log2(world_size))
 
 
@@ -37,7 +37,7 @@ def scale(mode: str, world_size: int, batch: int, lr: float, lr_rule: str = "lin
     Args:
         mode: "strong" keeps both; "weak" multiplies the batch and applies the rule.
         world_size: number of devices, at least 1.
-        batch: samples a step on one device.
+        batch: samples per step on one device.
         lr: learning rate on one device.
         lr_rule: a name in `LR_RULES`; used in weak mode only.
 
@@ -57,16 +57,16 @@ def scale(mode: str, world_size: int, batch: int, lr: float, lr_rule: str = "lin
 
 
 def warmup(lr: float, step: int, warmup_steps: int, *, start: float = 0.0) -> float:
-    """Return the learning rate of a step while it climbs to ``lr`` along a straight line.
+    """Return the learning rate of a step during a linear increase to ``lr``, and ``lr`` after it.
 
     With ``start`` at the one-device learning rate this is the gradual warm-up of Goyal et al. 2017, section 2.2. With
     the default the first step uses ``lr / warmup_steps``.
 
     Args:
         lr: the rate reached at step ``warmup_steps - 1`` and kept afterwards.
-        step: steps taken so far, from 0.
-        warmup_steps: length of the climb in steps; 0 for none.
-        start: the rate that the line starts from, one step before the first.
+        step: number of steps before this one.
+        warmup_steps: length of the increase in steps; 0 for none.
+        start: the rate that the increase starts from, one step before the first.
 
     Raises:
         ValueError: a negative step or length.

@@ -1,4 +1,4 @@
-"""Stochastic gradient descent as the book writes it: the gradient is a sum, and the step divides it by the batch."""
+"""Stochastic gradient descent as in the book: the gradient is a sum, and the step divides it by the batch size."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def sgd_(params: Iterable[Tensor], lr: float, batch_size: int) -> None:
     Args:
         params: leaf tensors; one whose ``.grad`` is None stays as it is.
         lr: learning rate.
-        batch_size: samples whose losses the gradient sums, over all devices.
+        batch_size: number of samples, over all devices, whose losses are summed in the gradient.
 
     Raises:
         ValueError: ``batch_size`` is below 1.
@@ -25,5 +25,5 @@ def sgd_(params: Iterable[Tensor], lr: float, batch_size: int) -> None:
     for param in params:
         if param.grad is not None:
             param.sub_(param.grad, alpha=lr / batch_size)
-            # None rather than zeros: the next backward then writes the gradient instead of adding to it.
+            # None rather than zeros, so that the next backward writes the gradient instead of adding to it.
             param.grad = None

@@ -1,14 +1,14 @@
 """Batch normalisation over the batches of all ranks, on any device; torch's own `nn.SyncBatchNorm` refuses the CPU.
 
 Forward: each rank reduces its shard to a count, a mean and a sum of squared deviations per channel, all ranks gather
-these three, and everyone combines them by Chan, Golub and LeVeque ("Updating formulae and a pairwise algorithm for
-computing sample variances", 1979): a sum of squares less a squared mean would cancel. Backward: the two sums over the
-batch that the input's gradient needs are gathered likewise. Gradients of weight and bias stay this rank's, to be summed
-with all others by the trainer. Shards may be uneven, and empty ones take part.
+these three, and each rank combines them by the formula of Chan, Golub and LeVeque ("Updating formulae and a pairwise
+algorithm for computing sample variances", 1979), because the mean square minus the squared mean suffers from
+cancellation. Backward: the two sums over the batch that the input's gradient needs are gathered in the same way. The
+gradients of weight and bias are this rank's own; the trainer sums them over the ranks. Shards may be uneven or empty.
 
-One way through on CPU and CUDA, so that what is tested is what runs; `nn.SyncBatchNorm`'s fused kernels are faster on
-CUDA. Like them it waits for the device once a forward, to read how many values there were. Not covered: gradients of
-gradients, and ranks that call their layers in different orders.
+CPU and CUDA run the same code, so the CPU tests cover both; `nn.SyncBatchNorm`'s fused kernels are faster on CUDA. Like
+them it waits for the device once per forward, to read the number of values. Not covered: gradients of gradients, and
+ranks that call their layers in different orders.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ def convert(module: nn.Module, process_group: dist.ProcessGroup | None = None) -
         process_group: the ranks that share a batch; all of them by default.
 
     Returns:
-        A new module with the same parameters and buffers, the very tensors: an optimiser of the old one serves it too.
+        A new module that holds the same parameter and buffer tensors, so an optimiser of the old one updates it too.
 
     Raises:
-        ValueError: a layer's class is derived from BatchNorm1d, 2d or 3d, whose forward would be lost, or is lazy.
+        ValueError: a layer is lazy, or its class is derived from BatchNorm1d, 2d or 3d and may have its own forward.
     """
     return convert_with(module, partial(all_gather, process_group=process_group))
 
 
 def convert_with(module: nn.Module, gather: Gather) -> nn.Module:
-    """Do as `convert` with an exchange of one's own, which is called once a forward and once a backward of a layer."""
-    # Told that they are copied already, deepcopy keeps the tensors.
+    """Convert as `convert` does, with an exchange that each layer calls once per forward and once per backward."""
+    # The memo says that the tensors are copied already, so deepcopy keeps them.
     tensors: list[Tensor] = [*module.parameters(), *module.buffers()]
     converted = copy.deepcopy(module, {id(tensor): tensor for tensor in tensors})
     for name, layer in converted.named_modules():
@@ -63,7 +63,7 @@ def convert_with(module: nn.Module, gather: Gather) -> nn.Module:
                     f"layer {name!r} is a {type(layer).__name__}: only BatchNorm1d, 2d and 3d themselves can be "
                     "converted; put such a layer in its place, or run a lazy one first"
                 )
-            # A layer's hooks, its name and every place that holds it stay right when it only changes its class.
+            # Changing only the class keeps the layer's hooks, its name and all references to it.
             layer.__class__ = SyncBatchNorm
         if isinstance(layer, SyncBatchNorm):
             layer.gather = gather
@@ -73,8 +73,8 @@ def convert_with(module: nn.Module, gather: Gather) -> nn.Module:
 class SyncBatchNorm(_BatchNorm):
     """Batch normalisation of the whole minibatch, of which this rank has a shard; made by `convert`.
 
-    As in torch, evaluation does not exchange: it uses the running statistics, and this rank's batch where there are
-    none (``track_running_stats=False``).
+    As in torch, evaluation does not exchange: it uses the running statistics, or this rank's batch where there are none
+    (``track_running_stats=False``).
     """
 
     gather: Gather
@@ -88,7 +88,7 @@ class SyncBatchNorm(_BatchNorm):
         if not self.training:
             return super().forward(X)
         self._check_input_dim(X)
-        # In double or single precision: a sum over a batch has too many terms for less.
+        # At least single precision, because a sum over a batch has too many terms for less.
         dtype = torch.promote_types(X.dtype, torch.float32)
         Y, mean, variance, count = _Normalise.apply(X, self.weight, self.bias, self.eps, dtype, self.gather)
         self._track(mean, variance * (count / (count - 1)))

@@ -1,8 +1,8 @@
 """All-reduce of many tensors in few exchanges: neighbours share a bucket, and a bucket is reduced as one vector.
 
-What an exchange costs however small it is, is then paid once a bucket and not once a tensor; and while one bucket is on
-its way, the gradients of the next can still be computed (Li et al., "PyTorch Distributed: Experiences on Accelerating
-Data Parallel Training", VLDB 2020, section 3.2). That overlap is the caller's: here one bucket follows the other.
+The fixed cost of an exchange is then paid once per bucket instead of once per tensor. While one bucket is exchanged,
+the gradients of the next one can still be computed (Li et al., "PyTorch Distributed: Experiences on Accelerating Data
+Parallel Training", VLDB 2020, section 3.2). This overlap is left to the caller; here the buckets follow each other.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ def bucketed_(
 ) -> None:
     """Replace the values of every device's j-th tensor by the sum over all devices' j-th tensors, bucket by bucket.
 
-    Rounds and bytes are those of the other algorithm on each bucket's vector. A bucket of several tensors needs its
-    size in memory once more on each device; a tensor alone in its bucket is reduced where it lies.
+    Rounds and bytes are those of ``all_reduce_`` on each bucket's vector. A bucket of several tensors is copied to a
+    vector of its size on each device; a tensor alone in its bucket is reduced in place.
 
     Args:
-        per_device: for each device its tensors, in the same order, with the same shapes and dtypes on every device;
-            none at all is allowed. The tensors of one device lie together, and may be views of one buffer.
-        bucket_bytes: at most so much in a bucket of several tensors, see `assign_buckets`.
-        all_reduce_: what reduces a bucket.
+        per_device: for each device its tensors, in the same order, with the same shapes and dtypes on every device; may
+            be empty. All tensors of an entry must be on one device, and may be views of one buffer.
+        bucket_bytes: maximum size of a bucket of several tensors, see `assign_buckets`.
+        all_reduce_: reduces the vectors of a bucket.
 
     Raises:
-        ValueError: ``bucket_bytes`` is below 1, or the tensors do not fit together: in number, place, shape or dtype,
-            or because they overlap; nothing is changed then.
+        ValueError: ``bucket_bytes`` is below 1, or the tensors differ in number, place, shape or dtype, or overlap;
+            nothing is changed then.
     """
     _check(per_device)
     for bucket in assign_buckets(per_device[0] if per_device else [], bucket_bytes):
@@ -55,10 +55,10 @@ def bucketed_(
 
 
 def bucketed_tensor_(tensors: Sequence[Tensor]) -> None:
-    """`bucketed_` for one tensor a device: one bucket, so the other algorithm alone.
+    """Apply `bucketed_` to one tensor per device: a single bucket, reduced by `ring_`.
 
     Args:
-        tensors: one a device, of equal shapes and dtypes; none at all is allowed.
+        tensors: one per device, of equal shapes and dtypes; may be empty.
 
     Raises:
         ValueError: as in `bucketed_`.
@@ -67,17 +67,16 @@ def bucketed_tensor_(tensors: Sequence[Tensor]) -> None:
 
 
 def assign_buckets(tensors: Sequence[Tensor], bucket_bytes: int = BUCKET_BYTES) -> list[list[int]]:
-    """Return the numbers of the tensors in each bucket, buckets in the order of their first tensors.
+    """Return the indices of the tensors in each bucket, buckets in the order of their first tensors.
 
-    In the given order, each tensor goes into the bucket that its dtype fills at the moment, or into a new one when it
-    does not fit there any more: only tensors of one dtype share a bucket, and a bucket once left is not opened again.
-    A tensor larger than a bucket has one to itself. DistributedDataParallel goes the same way, except that it closes a
-    bucket once the limit is reached, and so goes beyond it.
+    Each tensor in turn goes into the open bucket of its dtype. If it does not fit there, that bucket is closed and a
+    new one opened. So only tensors of one dtype share a bucket, and a tensor larger than a bucket is alone in one.
+    DistributedDataParallel does the same, except that it closes a bucket after the limit is reached, and so exceeds it.
 
     Args:
-        tensors: any shapes and dtypes; for buckets to fill while a backward pass runs, in the order in which it
-            produces them.
-        bucket_bytes: size of a bucket.
+        tensors: any shapes and dtypes. For buckets that fill while a backward pass runs, give them in the order in
+            which it produces them.
+        bucket_bytes: maximum size of a bucket of several tensors.
 
     Raises:
         ValueError: ``bucket_bytes`` is below 1.
@@ -98,7 +97,7 @@ def assign_buckets(tensors: Sequence[Tensor], bucket_bytes: int = BUCKET_BYTES) 
 
 
 def _check(per_device: Sequence[Sequence[Tensor]]) -> None:
-    """Refuse what cannot be reduced, before the first bucket is."""
+    """Raise ValueError if the tensors cannot be reduced, before the first bucket is changed."""
     for rank, tensors in enumerate(per_device):
         if len(tensors) != len(per_device[0]):
             raise ValueError(
@@ -108,8 +107,8 @@ def _check(per_device: Sequence[Sequence[Tensor]]) -> None:
         places = {str(tensor.device) for tensor in tensors}
         if len(places) > 1:
             raise ValueError(
-                f"device {rank} has tensors on {', '.join(sorted(places))}: those of one device must lie together "
-                f"to share a bucket; call once for each place"
+                f"device {rank} has tensors on {', '.join(sorted(places))}: all tensors of one entry must be on one "
+                f"device to share a bucket; call once for each device"
             )
     for number, copies in enumerate(zip(*per_device, strict=True)):
         try:

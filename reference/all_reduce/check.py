@@ -1,4 +1,4 @@
-"""What is refused before anything is changed: tensors that differ, and tensors that are partly the same memory."""
+"""Checks before an all-reduce changes anything: tensors must not differ in shape or dtype, nor share memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def check(tensors: Sequence[Tensor]) -> None:
-    """Refuse tensors, one a device, that cannot be summed in place; none at all is allowed.
+    """Raise an error if tensors, one per device, cannot be summed in place; an empty sequence is accepted.
 
     Raises:
         ValueError: as in `check_alike` and `check_apart`.
@@ -20,7 +20,7 @@ def check(tensors: Sequence[Tensor]) -> None:
 
 
 def check_alike(tensors: Sequence[Tensor]) -> None:
-    """Refuse what broadcasting or casting would add up silently.
+    """Raise an error if tensors differ in shape or dtype, because torch would broadcast or cast them silently.
 
     Raises:
         ValueError: shapes or dtypes differ.
@@ -34,14 +34,14 @@ def check_alike(tensors: Sequence[Tensor]) -> None:
 
 
 def check_apart(named: Mapping[str, Tensor]) -> None:
-    """Refuse tensors in which one place in memory stands for several numbers.
+    """Raise an error if one place in memory holds several elements, of one tensor or of two.
 
-    Views of one storage are fine as long as their spans, from the first to the last element, do not overlap; that
-    interleaved views (the columns of one matrix) are refused too is the price of a quick test. Not seen: a single
-    tensor that overlaps itself by strides other than 0, which only ``as_strided`` makes.
+    Views of one storage are accepted if their spans, from the first to the last element, do not overlap. This quick
+    test also refuses interleaved views, such as the columns of one matrix. Not detected: a single tensor that overlaps
+    itself by strides other than 0, which only ``as_strided`` makes.
 
     Args:
-        named: each tensor under the name that a message gives it.
+        named: the tensors by the names that messages use.
 
     Raises:
         ValueError: a tensor is sparse or expanded, or two of them overlap.

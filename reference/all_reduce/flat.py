@@ -1,4 +1,4 @@
-"""Tensors of any layout as vectors, for the algorithms that cut them into pieces."""
+"""Tensors of any strides as vectors, for the algorithms that cut them into chunks."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor
 
 @contextmanager
 def flattened(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Lend each tensor's elements as a vector (n,), in their logical order; what is written there reaches the tensor.
+    """Give each tensor's elements as a vector (n,), in their logical order; writing to it changes the tensor.
 
-    The vector is a view where the layout allows one. Elsewhere it is a copy, written back at the end of the block, and
-    not at all when the block raises.
+    The vector is a view where the strides allow one. Otherwise it is a copy that is written back at the end of the
+    block, unless the block raises.
     """
     vectors = [tensor.detach().reshape(-1) for tensor in tensors]
     yield vectors

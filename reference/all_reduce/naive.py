@@ -1,4 +1,4 @@
-"""The book's all-reduce: add everything up on the first device, then copy the sum back to the others."""
+"""The book's all-reduce: sum all tensors on the first device, then copy the sum back to the others."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from reference.all_reduce.traffic import send_
 
 @torch.no_grad()
 def naive_(tensors: Sequence[Tensor]) -> None:
-    """Replace every tensor's values by the sum over all of them, in order, so that the copies are bit-equal.
+    """Replace every tensor's values by the sum over all of them, added in the order of the list.
 
     The first device receives and sends (k - 1) times the tensor, the others send and receive it once.
 
     Args:
-        tensors: one a device, of equal shapes and dtypes; none at all is allowed. The values are written into these
-            very tensors. The book's code rebinds the slots of the list instead, so that a list made for the call
-            takes the result with it.
+        tensors: one per device, of equal shapes and dtypes; may be empty. The sum is written into these tensors. The
+            book's code assigns to the list's elements instead, so with a temporary list the result is lost.
 
     Raises:
         ValueError: as in `check`; nothing is changed then.

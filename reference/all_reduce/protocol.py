@@ -1,4 +1,4 @@
-"""The type of every all-reduce here: of the table's entries, and of an algorithm handed to another one."""
+"""The type of an all-reduce function."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 AllReduce = Callable[[Sequence[Tensor]], None]
-"""Takes one tensor a device, of equal shapes and dtypes, and leaves the sum in each of them."""
+"""Takes one tensor per device, of equal shapes and dtypes, and replaces each by the sum of all, in place."""

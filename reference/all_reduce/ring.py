@@ -1,8 +1,8 @@
-"""All-reduce around a ring: every device talks to its two neighbours only, and all links are busy in every step.
+"""All-reduce around a ring: every device exchanges only with its two neighbours, and all links are used in every step.
 
-A reduce-scatter, after which device i holds the sum of chunk i, and an all-gather (Patarasuk, Yuan, "Bandwidth optimal
-all-reduce algorithms for clusters of workstations", JPDC 69(2), 2009, where it is also shown that no algorithm gets by
-with fewer bytes). Least traffic, most steps: for large tensors.
+A reduce-scatter, after which device i holds the sum of chunk i, is followed by an all-gather (Patarasuk, Yuan,
+"Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 69(2), 2009, who also show that no
+algorithm needs fewer bytes). It has the least traffic and the most steps, so it suits large tensors.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from reference.all_reduce.traffic import send_
 def ring_(tensors: Sequence[Tensor]) -> None:
     """Replace every tensor's values by the sum over all of them, in 2 (k - 1) steps.
 
-    The tensor of n elements is cut into k chunks, c_0 to c_(k-1) elements long. Device i sends all chunks but its own,
-    then all but its successor's, 2n - c_i - c_(i+1), and receives 2n - c_(i-1) - c_i. That is exactly 2 (k - 1) / k n
-    where k divides n. Elsewhere the first n mod k chunks are one element longer, and a device is at most two elements
-    away from it; with fewer elements than devices the last chunks are empty.
+    The tensor of n elements is cut into k chunks of c_0 to c_(k-1) elements. Device i sends all chunks but its own,
+    then all but its successor's: 2n - c_i - c_(i+1) elements. It receives 2n - c_(i-1) - c_i. Both are exactly
+    2 (k - 1) / k n where k divides n. Otherwise the first n mod k chunks are one element longer, and a device's figures
+    differ from that by at most two elements; with fewer elements than devices the last chunks are empty.
 
     Args:
-        tensors: one a device, of equal shapes and dtypes; none at all is allowed.
+        tensors: one per device, of equal shapes and dtypes; may be empty.
 
     Raises:
         ValueError: as in `check`; nothing is changed then.
@@ -43,9 +43,9 @@ def ring_(tensors: Sequence[Tensor]) -> None:
 
 
 def _pass_on(chunks: Sequence[Sequence[Tensor]], behind: int, *, accumulate: bool = False) -> None:
-    """Let every device send its successor the chunk whose number is ``behind`` places before the device's own."""
+    """Send from every device to its successor the chunk whose number is ``behind`` below the device's own (mod k)."""
     k = len(chunks)
-    # In the order of the ranks each transfer would share a GPU with the one just before, and wait for it (see `send_`).
+    # Even ranks first: in rank order a transfer would share a GPU with the previous one, and wait for it (see `send_`).
     for rank in (*range(0, k, 2), *range(1, k, 2)):
         successor, number = (rank + 1) % k, (rank - behind) % k
         send_(chunks[rank][number], chunks[successor][number], source=rank, target=successor, accumulate=accumulate)

@@ -1,7 +1,7 @@
-"""All-reduce with "different parameters on different devices" (the book's exercise): device i adds up shard i for all.
+"""All-reduce with "different parameters on different devices" (the book's exercise): device i sums shard i for all.
 
-It gets shard i from every other device directly, and sends the sum back. The two halves are collectives of their own:
-`reduce_scatter` leaves each device with its shard of the sum, `all_gather` puts shards together on every device.
+Device i gets shard i directly from every other device, and sends the sum back. The two halves are collectives too:
+`reduce_scatter` gives each device its shard of the sum, `all_gather` joins the shards on every device.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from reference.all_reduce.traffic import send_
 def sharded_(tensors: Sequence[Tensor]) -> None:
     """Replace every tensor's values by the sum over all of them: a reduce-scatter and an all-gather, both in place.
 
-    Of n elements device i owns c_i. It sends the n - c_i others and receives its own k - 1 times, then the other way
-    round: n + (k - 2) c_i each way, which is exactly 2 (k - 1) / k n where k divides n. Elsewhere the first n mod k
+    Of n elements device i owns c_i. It sends the n - c_i others and receives its own k - 1 times, then the reverse:
+    n + (k - 2) c_i in each direction, which is exactly 2 (k - 1) / k n where k divides n. Otherwise the first n mod k
     shards are one element longer than the rest; with fewer elements than devices the last shards are empty.
 
     Args:
-        tensors: one a device, of equal shapes and dtypes; none at all is allowed.
+        tensors: one per device, of equal shapes and dtypes; may be empty.
 
     Raises:
         ValueError: as in `check`; nothing is changed then.
@@ -39,15 +39,15 @@ def sharded_(tensors: Sequence[Tensor]) -> None:
 
 @torch.no_grad()
 def reduce_scatter(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return on device i the i-th shard of the sum; the tensors stay as they are.
+    """Return the sum of the tensors in shards, the i-th on device i; the tensors stay as they are.
 
     Device i sends n - c_i elements and receives (k - 1) c_i.
 
     Args:
-        tensors: one a device, of equal shapes and dtypes, n elements each; none at all is allowed.
+        tensors: one per device, of equal shapes and dtypes, n elements each; may be empty.
 
     Returns:
-        Vectors (c_i,), new memory: the sum, flat, cut as by ``torch.tensor_split``.
+        Vectors (c_i,) in new memory: the flat sum, split as by ``torch.tensor_split``.
 
     Raises:
         ValueError: as in `check`.
@@ -62,15 +62,15 @@ def reduce_scatter(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 @torch.no_grad()
 def all_gather(shards: Sequence[Tensor]) -> list[Tensor]:
-    """Return on every device all shards, one after the other; the shards stay as they are.
+    """Return the concatenation of all shards on every device; the shards stay as they are.
 
     Of n elements device i sends its c_i to k - 1 others and receives n - c_i.
 
     Args:
-        shards: vectors (c_i,), one a device, of one dtype; lengths may differ, and none at all is allowed.
+        shards: vectors (c_i,), one per device, of one dtype; lengths may differ, and the list may be empty.
 
     Returns:
-        One vector (n,) a device, new memory.
+        One vector (n,) per device, in new memory.
 
     Raises:
         ValueError: a shard is not a vector, or dtypes differ.
@@ -91,7 +91,7 @@ def all_gather(shards: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _collect(pieces: Sequence[Sequence[Tensor]]) -> None:
-    """Add every device's piece i to the one of device i."""
+    """Add piece i of every other device to that of device i."""
     for source, target in _ordered_pairs(len(pieces)):
         send_(pieces[source][target], pieces[target][target], source=source, target=target, accumulate=True)
 
@@ -103,9 +103,9 @@ def _spread(pieces: Sequence[Sequence[Tensor]]) -> None:
 
 
 def _ordered_pairs(k: int) -> Iterator[tuple[int, int]]:
-    """Yield every (source, target) once, in k rounds: in each, the two whose ranks add up to it (mod k) swap pieces.
+    """Yield every (source, target) once, in k rounds: in round r the two devices whose ranks sum to r (mod k) exchange.
 
-    So nobody has two partners in a round. Were device i to send to i + round instead, each transfer would share a GPU
+    So a device has at most one partner in a round. If device i sent to i + r instead, each transfer would share a GPU
     with another one of its round, and wait for it (see `send_`).
     """
     for total in range(k):

@@ -1,8 +1,8 @@
-"""The one way from device to device, and a count of the bytes that take it.
+"""The one function that sends from device to device, and a count of the bytes that it sends.
 
-Devices are counted by rank, their place in the caller's list: where one piece of hardware stands for several devices,
-as the CPU does in the tests, the count is still what separate devices would send. Not covered: the time a transfer
-takes, and moving values within their device, which is free here.
+Bytes are counted by rank, a device's index in the caller's list. So where one device is listed several times, as the
+CPU is in the tests, the count is that of separate devices. Not covered: the time of a transfer, and copies within a
+rank, which count nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 
 class Traffic:
-    """What was sent over each link while the count ran.
+    """Bytes and transfers over each link during a count.
 
     Attributes:
         link_bytes: bytes by (source rank, target rank).
@@ -30,7 +30,7 @@ class Traffic:
         self._lock = threading.Lock()
 
     def add(self, source: int, target: int, n_bytes: int) -> None:
-        """Count one transfer; threads may do so at the same time."""
+        """Count one transfer; several threads may call this at the same time."""
         with self._lock:
             self.link_bytes[source, target] += n_bytes
             self.link_messages[source, target] += 1
@@ -49,9 +49,9 @@ _counts: ContextVar[tuple[Traffic, ...]] = ContextVar("counts", default=())
 
 @contextmanager
 def count_traffic() -> Iterator[Traffic]:
-    """Count the transfers made inside the block, by this thread and whatever runs in a copy of its context.
+    """Count the transfers made inside the block, by this thread and by threads that run in a copy of its context.
 
-    Blocks may be nested; each counts all that happens inside it.
+    Blocks may be nested; each counts all transfers inside it.
     """
     traffic = Traffic()
     token = _counts.set((*_counts.get(), traffic))
@@ -64,8 +64,8 @@ def count_traffic() -> Iterator[Traffic]:
 def send_(values: Tensor, into: Tensor, *, source: int, target: int, accumulate: bool = False) -> None:
     """Write one device's values into another device's tensor, or add them to it.
 
-    Between GPUs torch lets the copy wait for both devices' current streams, and both for the copy (ATen's ``Copy.cu``),
-    so the caller need not synchronise; but transfers that share a GPU follow each other in the order of the calls.
+    Between GPUs torch makes the copy wait for both devices' current streams, and both streams for the copy (ATen's
+    ``Copy.cu``), so the caller need not synchronise. Transfers that share a GPU run in the order of the calls.
 
     Args:
         values: any shape and dtype, on the source's device.

@@ -1,8 +1,8 @@
-"""All-reduce along a tree: sums run up to the first device in halving numbers, and the total runs down the same way.
+"""All-reduce along a binomial tree: partial sums go up to the first device, and the total goes down the same links.
 
-The tree is binomial: in every round each second device of those still in play hands its sum to the one before it, and
-is out (Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1),
-2005). Few rounds, whole tensors: for small ones.
+In every round upwards, every second of the remaining devices sends its sum to the one before it and then drops out
+(Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005). It
+has few rounds and sends whole tensors, so it suits small ones.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from reference.all_reduce.traffic import send_
 def tree_(tensors: Sequence[Tensor]) -> None:
     """Replace every tensor's values by the sum over all of them, in ceil(log2 k) rounds up and as many down.
 
-    A device sends and receives the tensor once for each of its links in the tree: the first one has ceil(log2 k) of
-    them, a leaf has one, all together have 2 (k - 1).
+    A device sends and receives the tensor once for each of its links in the tree: the first device has ceil(log2 k)
+    links and a leaf has one. The tree has k - 1 links.
 
     Args:
-        tensors: one a device, of equal shapes and dtypes; none at all is allowed. On the way up they hold partial sums.
+        tensors: one per device, of equal shapes and dtypes; may be empty. Until the end they hold partial sums.
 
     Raises:
         ValueError: as in `check`; nothing is changed then.
@@ -38,7 +38,7 @@ def tree_(tensors: Sequence[Tensor]) -> None:
 
 
 def _links(k: int) -> list[tuple[int, int]]:
-    """Return the tree's (parent, child) pairs, leaves first; within a round no device stands in two of them."""
+    """Return the tree's (parent, child) pairs, leaves first; within a round no device is in two of them."""
     links = []
     distance = 1
     while distance < k:

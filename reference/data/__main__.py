@@ -1,4 +1,4 @@
-"""``python -m reference.data download --data-root data``: fetch Fashion-MNIST when the user asks for it."""
+"""Download Fashion-MNIST: ``python -m reference.data download --data-root data``."""
 
 from __future__ import annotations
 

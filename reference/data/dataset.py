@@ -1,4 +1,4 @@
-"""A data set: four tensors, checked when they are put together."""
+"""A data set of four tensors, which are checked when it is made."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ class Dataset:
     """Training and test samples with their labels, all on one device.
 
     Args:
-        name: what the data is, as reports show it.
+        name: as shown in reports.
         train_X: samples (n, ...), floating; the built-in sets are (n, 1, 28, 28) float32 in [0, 1].
         train_y: labels (n,), int64.
         test_X: as ``train_X``.
         test_y: as ``train_y``.
-        idx_root: the folder from which torchvision's FashionMNIST reads these very samples, if there is one.
+        idx_root: the folder from which torchvision's FashionMNIST reads the same samples, if there is one.
 
     Raises:
-        ValueError: an empty part, lengths that differ, samples that are not floating, or labels that are not int64.
+        ValueError: no training or no test samples, numbers of samples and labels that differ, samples that are not
+            floating, or labels that are not int64.
     """
 
     name: str
@@ -53,9 +54,9 @@ class Dataset:
 
     @cached_property
     def train_samples(self) -> torch.utils.data.Dataset[tuple[Tensor, ...]]:
-        """The training samples one by one, as the book's loader reads them: an image file's, through ToTensor.
+        """The training samples one by one, as the book's loader reads them: from image files, through ToTensor.
 
-        Where there are no files the samples come from the tensors, which is less work for the loader.
+        Without files the samples come from the tensors, which is less work for the loader.
         """
         if self.idx_root is None:
             return torch.utils.data.TensorDataset(self.train_X.cpu(), self.train_y.cpu())

@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits, enlarged to 28x28: real images on any machine, without a download."""
+"""scikit-learn's handwritten digits, enlarged to 28x28: real images without a download."""
 
 from __future__ import annotations
 

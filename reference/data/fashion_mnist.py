@@ -9,10 +9,10 @@ from reference.data.idx import IDX_FILES, has_idx_files, raw_folder, read_datase
 
 
 def fashion_mnist(data_root: Path) -> Dataset:
-    """Read the data set through torchvision; nothing is downloaded.
+    """Read the data set through torchvision, without downloading anything.
 
     Raises:
-        FileNotFoundError: the four files are not all there; the message says where, and how to get them.
+        FileNotFoundError: one of the four files is missing; the message names the folder and the download command.
         ValueError: a file is not a complete IDX file.
     """
     if not has_idx_files(data_root):
@@ -24,10 +24,10 @@ def fashion_mnist(data_root: Path) -> Dataset:
 
 
 def download(data_root: Path) -> Path:
-    """Download the files through torchvision, unless they are there already, and return their folder.
+    """Download the files through torchvision, unless they exist already, and return their folder.
 
     Raises:
-        OSError: no connection, or a folder that cannot be written; the message says what to do.
+        OSError: there is no connection, or the folder cannot be written; the message says what to do.
     """
     from torchvision.datasets import FashionMNIST
 

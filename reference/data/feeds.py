@@ -1,4 +1,4 @@
-"""One epoch of minibatches for one rank: from tensors that lie on the device, or through the book's loader."""
+"""One epoch of minibatches for one rank: from tensors on the device, or through the book's loader."""
 
 from __future__ import annotations
 
@@ -34,27 +34,28 @@ def feed(
 ) -> Feed:
     """Yield this rank's part of every minibatch of one epoch of the training samples.
 
-    The minibatches are those of `index_batches`, whatever the world size and the loader; a rank's part of each is
-    decided by torch's chunk rule and may be empty.
+    The minibatches are those of `index_batches` for every world size and loader. A rank's part of each follows torch's
+    chunk rule and may be empty.
 
     Args:
-        dataset: on ``device`` for the resident loader; anywhere for the book's.
+        dataset: on ``device`` for the resident loader, on any device for the book's.
         loader: a name in `LOADERS`.
         batch_size: samples in a minibatch over all ranks.
         world_size: number of ranks; 1 yields whole minibatches.
-        rank: which of them.
-        device: where the samples go.
+        rank: this rank, from 0.
+        device: the device of the samples that are yielded.
         seed: decides the order of the samples.
         epoch: from 0.
         drop_last: leave out a last minibatch that is smaller than the others.
         num_workers: worker processes of the book's loader; 0 reads in this process.
-        cpus: cores that those processes may use, because otherwise they share the one core that a rank is bound to.
+        cpus: cores that those processes may use; by default the caller's, which may be the one core of a bound rank.
 
     Yields:
         Samples (b, ...) and labels (b,), on ``device``.
 
     Raises:
-        ValueError: unknown loader, a rank outside the world, a batch size below 1, or (resident) a data set elsewhere.
+        ValueError: unknown loader, a rank outside the world, a batch size below 1, or with the resident loader a data
+            set on another device.
     """
     if loader not in LOADERS:
         raise ValueError(f"unknown loader {loader!r}: choose one of {', '.join(LOADERS)}")
@@ -71,13 +72,13 @@ def feed(
 def resident_feed(
     dataset: Dataset, shards: Shards, device: torch.device, num_workers: int, cpus: set[int] | None
 ) -> Feed:
-    """Select the samples from tensors that lie on the device; there are no worker processes."""
-    there = torch.empty(0, device=device).device  # "cuda" is "cuda:0" once a tensor is there
-    if dataset.train_X.device != there:
+    """Select the samples from tensors on the device, without worker processes."""
+    device = torch.empty(0, device=device).device  # the device of a tensor on "cuda" is "cuda:0"
+    if dataset.train_X.device != device:
         raise ValueError(
-            f"the data set lies on {dataset.train_X.device}, the feed on {there}: use dataset.to(device) once"
+            f"the data set is on {dataset.train_X.device}, the feed on {device}: use dataset.to(device) once"
         )
-    return ((dataset.train_X.index_select(0, i), dataset.train_y.index_select(0, i)) for i in shards(there))
+    return ((dataset.train_X.index_select(0, i), dataset.train_y.index_select(0, i)) for i in shards(device))
 
 
 def book_feed(dataset: Dataset, shards: Shards, device: torch.device, num_workers: int, cpus: set[int] | None) -> Feed:
@@ -91,9 +92,9 @@ def book_feed(dataset: Dataset, shards: Shards, device: torch.device, num_worker
             worker_init_fn=partial(_use_cores, cpus),
         )
     )
-    # An empty shard never reaches the loader, which cannot stack no samples.
-    nothing = (dataset.train_X[:0], dataset.train_y[:0])
-    parts = (next(batches) if shard else nothing for shard in indices)
+    # Empty shards do not go through the loader, which cannot stack zero samples.
+    empty = (dataset.train_X[:0], dataset.train_y[:0])
+    parts = (next(batches) if shard else empty for shard in indices)
     return ((X.to(device), y.to(device)) for X, y in parts)
 
 

@@ -1,7 +1,7 @@
-"""The four IDX files of an MNIST-like data set: write them, find them, read them with torchvision's loader.
+"""Write, find and read the four IDX files of an MNIST-like data set.
 
-The format is that of LeCun's MNIST page: a magic number that gives the type and the number of axes, the axes' lengths
-as big-endian 32-bit integers, then the bytes.
+The format is that of LeCun's MNIST page: a magic number that contains the type and the number of axes, the axes'
+lengths as big-endian 32-bit integers, then the bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def raw_folder(root: Path) -> Path:
 
 
 def has_idx_files(root: Path) -> bool:
-    """Say whether all four files are there, unpacked."""
+    """Return whether all four files exist, unpacked."""
     return all((raw_folder(root) / name).is_file() for name in IDX_FILES)
 
 
@@ -50,7 +50,7 @@ def read_dataset(name: str, root: Path) -> Dataset:
 
 
 def read_own(name: str, root: Path) -> Dataset:
-    """Read four files that `write_idx` wrote: what `read_dataset` returns, without the seconds torchvision loads for.
+    """Read four files that `write_idx` wrote, as `read_dataset` does but without importing torchvision (seconds).
 
     Raises:
         ValueError: a file is truncated or was not written by `write_idx`.
@@ -59,13 +59,13 @@ def read_own(name: str, root: Path) -> Dataset:
 
 
 def _scaled(name: str, root: Path, train_X: Tensor, train_y: Tensor, test_X: Tensor, test_y: Tensor) -> Dataset:
-    """Bytes as they lie in the files to what a network takes."""
+    """Make a data set of bytes: images (n, 28, 28) as (n, 1, 28, 28) float32 in [0, 1], labels (n,) as int64."""
     images = [X.unsqueeze(1).float().div(255) for X in (train_X, test_X)]
     return Dataset(name, images[0], train_y.long(), images[1], test_y.long(), idx_root=root)
 
 
 def read_idx(path: Path) -> Tensor:
-    """What `write_idx` wrote.
+    """Return the uint8 tensor in a file that `write_idx` wrote.
 
     Raises:
         ValueError: the file is truncated or was not written by `write_idx`.
@@ -85,15 +85,15 @@ def read_idx(path: Path) -> Tensor:
 
 
 def write_idx(path: Path, values: Tensor) -> None:
-    """Write a uint8 tensor as an IDX file: whole or not at all, also when two processes write it at once.
+    """Write a uint8 tensor as an IDX file, atomically, also when two processes write the same file.
 
     Args:
         path: in a folder that exists.
         values: uint8, any shape.
 
     Raises:
-        ValueError: another dtype.
-        OSError: the folder cannot be written, or the disk is full; nothing is left behind.
+        ValueError: ``values`` has another dtype.
+        OSError: the folder cannot be written, or the disk is full; no partial file remains.
     """
     if values.dtype != torch.uint8:
         raise ValueError(f"values are {values.dtype}: only uint8 is written")
@@ -103,7 +103,7 @@ def write_idx(path: Path, values: Tensor) -> None:
         with os.fdopen(descriptor, "wb") as file:
             file.write(header)
             file.write(values.contiguous().numpy().tobytes())
-        os.chmod(temporary, 0o644)  # mkstemp gives the file to its owner alone; a data root is shared
+        os.chmod(temporary, 0o644)  # only the owner may read what mkstemp makes, but a data root may be shared
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)

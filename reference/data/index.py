@@ -22,11 +22,11 @@ def index_batches(
 
     Args:
         n: number of samples.
-        batch_size: samples in a batch; the last one has what is left.
-        seed: together with ``epoch`` decides the permutation, on any device.
+        batch_size: samples in a batch; the last one may be smaller.
+        seed: determines the permutation together with ``epoch``, on any device.
         epoch: from 0.
         drop_last: leave out a last batch that is smaller than the others.
-        device: where the indices lie; they are moved there once, because every move makes the caller wait for it.
+        device: the indices' device. All are moved there at once, because the caller has to wait for every move.
 
     Yields:
         Indices (b,), int64.

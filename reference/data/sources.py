@@ -1,4 +1,4 @@
-"""Where data sets come from: table name -> function of the data root, and `load`."""
+"""Load a data set by its name: table name -> function of the data root, and `load`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reference.load import load_object
 
 
 def auto(data_root: Path) -> Dataset:
-    """Return Fashion-MNIST where its files are there, the synthetic set otherwise; its name says which."""
+    """Return Fashion-MNIST if its files exist, otherwise the synthetic set; the data set's name says which."""
     return fashion_mnist(data_root) if has_idx_files(data_root) else synthetic(data_root)
 
 
@@ -37,8 +37,8 @@ def load(name: str, data_root: Path) -> Dataset:
         data_root: folder of the data files; read by "fashion-mnist" and "auto", written once by "synthetic".
 
     Raises:
-        ValueError: unknown name, files that are not IDX, or tensors that make no data set.
-        TypeError: the user's function returns something else than two pairs of tensors.
+        ValueError: unknown name, files that are not IDX, or tensors that `Dataset` refuses.
+        TypeError: the user's function returns something other than two pairs of tensors.
         FileNotFoundError: "fashion-mnist" without its files.
         OSError: "synthetic" cannot write its files.
         ImportError: "digits" without scikit-learn.

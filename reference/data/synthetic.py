@@ -1,7 +1,7 @@
-"""A stand-in for Fashion-MNIST that needs no network: same sizes, same file format, learnable by LeNet.
+"""A substitute for Fashion-MNIST that needs no download: same sizes, same file format, learnable by LeNet.
 
-Each class is a smooth random picture. A sample is its class's picture, shifted by up to two pixels, with a share of
-another class's picture and with noise, so that no network gets all of them right and accuracy still means something.
+Each class is a smooth random picture. A sample is its class's picture, shifted by up to two pixels, mixed with another
+class's picture and with noise, so that no network classifies all samples correctly and accuracies can differ.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _CHUNK = 2_000  # samples made at once: 6 MB of floats
 
 
 def synthetic(data_root: Path, *, train: int = 60_000, test: int = 10_000, seed: int = 0) -> Dataset:
-    """Read the data set from ``data_root/synthetic``, and make it first where it is not there.
+    """Read the data set from ``data_root/synthetic``; if its files do not exist, make them first.
 
     Args:
         data_root: made if missing.
-        train: training samples to make.
-        test: test samples to make.
-        seed: decides every byte.
+        train: number of training samples to make.
+        test: number of test samples to make.
+        seed: determines every byte.
 
     Raises:
         OSError: the folder cannot be written.
-        ValueError: files are there that are not complete IDX files.
+        ValueError: a file exists and is not a complete IDX file.
     """
     root = data_root / "synthetic"
     if not has_idx_files(root):
@@ -45,7 +45,7 @@ def draw(n: int, bank: Tensor, generator: torch.Generator) -> tuple[Tensor, Tens
     Args:
         n: number of samples.
         bank: the classes' pictures at every shift, (classes, shifts, 28, 28) in [0, 1].
-        generator: source of all that is random.
+        generator: source of all random numbers.
 
     Returns:
         Images (n, 28, 28) and labels (n,), both uint8.
@@ -65,7 +65,7 @@ def picture_bank(generator: torch.Generator) -> Tensor:
     coarse = torch.randn(_CLASSES, 1, 6, 6, generator=generator)
     size = 28 + _SHIFTS - 1
     smooth = F.interpolate(coarse, size=(size, size), mode="bicubic", align_corners=False).squeeze(1)
-    # Half of a picture is dark, as in Fashion-MNIST: the mean is what keeps LeNet on its first plateau.
+    # Half of each picture is dark, as in Fashion-MNIST, because LeNet's first plateau depends on the images' mean.
     pictures = smooth.clamp(0, 1.5) / 1.5
     windows = pictures.unfold(1, 28, 1).unfold(2, 28, 1)  # (10, 5, 5, 28, 28)
     return windows.flatten(1, 2)

@@ -7,8 +7,8 @@
         loss(replica(X_shard), y_shard).sum().backward()
     trainer.step(batch_size=len(X))
 
-Not covered: key-value stores on other machines, optimisers other than SGD, sparse gradients, splitting along another
-axis than the first, and ``grad_req='write'``: a second backward before the step adds to the first, as always in torch.
+Not covered: key-value stores on other machines, optimisers other than SGD, sparse gradients, splitting along an axis
+other than the first, and ``grad_req='write'``: a second backward before the step adds to the first, as in torch.
 """
 
 from __future__ import annotations

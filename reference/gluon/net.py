@@ -1,4 +1,4 @@
-"""A network with a replica on every device, all starting from the same values, also when shapes are inferred."""
+"""A network with a replica on every device; all start from the same values, also where shapes are inferred."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ from reference.gluon.parameter import DeferredInitializationError, Parameter, ra
 class Net:
     """Any module, initialised on a list of devices (gluon.Block.initialize with a list of contexts).
 
-    Replicas are copies of one module, so that they start bit-equal, buffers included. A lazy module cannot be copied
-    before its shapes are known: its replicas are made by the first call of the net, and asking for them or for a
-    parameter's values before is an error. That first call must be alone; later ones may come from several threads.
+    Replicas are copies of one module, so they start bit-equal, buffers included. A lazy module cannot be copied before
+    its shapes are known: the first call of the net makes its replicas, and reading them or a parameter's values earlier
+    raises. No other call may run at the same time as the first; later ones may come from several threads.
 
     Args:
-        module: the network. It is copied and stays as it is; only the shapes of a lazy one are filled in by the first
-            call.
-        devices: at least one; the same device may stand there several times.
-        init: draws the values, given the module once its shapes are known, so that lazy layers do not escape it (see
-            `reference.models.init.INITS`). By default they stay as the module's constructors draw them.
+        module: the network. It is copied and not changed, except that the first call sets the shapes of a lazy one.
+        devices: at least one; a device may be listed several times.
+        init: draws the values (see `reference.models.init.INITS`). It gets the module after its shapes are known, so
+            that it reaches lazy layers too. By default the values are those that the constructors drew.
 
     Raises:
         ValueError: there are no devices.
@@ -46,17 +45,18 @@ class Net:
             self._replicate(module)
 
     def __call__(self, X: Tensor, device: torch.device | int | None = None) -> Any:
-        """Call the replica on one device; the first call completes a deferred initialisation on all of them.
+        """Call the replica on one device; the first call completes a deferred initialisation on all devices.
 
         Args:
             X: samples (n, ...) on that device.
-            device: where, as in `Parameter.data`; X's own device by default.
+            device: the device, or its index in the list where it is listed twice; X's own device by default.
 
         Returns:
-            What the module returns.
+            The module's output.
 
         Raises:
-            ValueError: the net has no replica there, or several.
+            ValueError: the net has no replica on that device, or several.
+            RuntimeError: after the first forward some shapes are still unknown.
         """
         rank = rank_of(X.device if device is None else device, self.devices, "the net")
         if self._deferred is not None:
@@ -65,7 +65,7 @@ class Net:
 
     @property
     def replicas(self) -> list[nn.Module]:
-        """One module a device.
+        """One module per device.
 
         Raises:
             DeferredInitializationError: there has been no forward yet.
@@ -78,16 +78,16 @@ class Net:
         return list(self._replicas)
 
     def collect_params(self) -> dict[str, Parameter]:
-        """Return the parameters by name, a shared one once; their values may still be deferred."""
+        """Return the parameters by name, a shared one once; they may still have no values."""
         return dict(self._parameters)
 
     def zero_grad(self) -> None:
-        """Forget all gradients on all devices."""
+        """Clear all gradients on all devices."""
         for parameter in self._parameters.values():
             parameter.zero_grad()
 
     def _complete(self, module: nn.Module, X: Tensor) -> None:
-        """Infer the shapes from one sample, without a trace in running statistics or in the dropout's generator."""
+        """Infer the shapes from one sample, without changing running statistics or the dropout's generator."""
         training = [part for part in module.modules() if part.training]
         device = next(chain(module.parameters(), module.buffers())).device
         module.eval()

@@ -1,4 +1,4 @@
-"""One parameter with a copy and a gradient on every device, and what became of that gradient since the last update."""
+"""One parameter with a copy and a gradient on every device, and the state of each gradient since the last update."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from reference.gluon.split import copyto
 
 
 class DeferredInitializationError(RuntimeError):
-    """Something was asked for that exists once the first forward has told the shapes."""
+    """Replicas or values were read before the first forward, which infers the shapes."""
 
 
 class Parameter:
     """A named parameter on several devices.
 
-    Each copy is bit-equal to the others until somebody changes it alone. A gradient is *stale* from the update that
-    used it to the next backward that writes it, and *summed* from the all-reduce to the update.
+    The copies are bit-equal until the caller changes one alone. A gradient is *stale* from the update that used it to
+    the next backward that writes it, and *summed* from the all-reduce to the update.
 
     Args:
         name: as in ``module.named_parameters()``.
-        devices: where the copies will lie.
+        devices: the copies' devices.
     """
 
     def __init__(self, name: str, devices: Sequence[torch.device]) -> None:
@@ -33,7 +33,7 @@ class Parameter:
         self._gradients: list[_Gradient] = []
 
     def attach(self, copies: Sequence[nn.Parameter]) -> None:
-        """Take the leaf tensors, one a device in their order; whether they are trained is settled by now."""
+        """Set the leaf tensors, one per device; their ``requires_grad`` must not change afterwards."""
         self._copies = list(copies)
         self._gradients = [_Gradient(f"{self.name!r} on {self.where(rank)}") for rank in range(len(copies))]
         for copy, gradient in zip(self._copies, self._gradients, strict=True):
@@ -41,7 +41,7 @@ class Parameter:
                 copy.register_post_accumulate_grad_hook(gradient.written)  # type: ignore[no-untyped-call]
 
     def list_data(self) -> list[nn.Parameter]:
-        """Return the copies themselves, one a device.
+        """Return the copies themselves, one per device.
 
         Raises:
             DeferredInitializationError: there has been no forward yet.
@@ -54,7 +54,10 @@ class Parameter:
         return list(self._copies)
 
     def data(self, device: torch.device | int) -> nn.Parameter:
-        """Return the copy on one device, given as such or, where a device is listed twice, by its place in the list.
+        """Return the copy on one device.
+
+        Args:
+            device: the device, or its index in the list where it is listed twice.
 
         Raises:
             ValueError: there is no copy on that device, or there are several.
@@ -63,7 +66,7 @@ class Parameter:
         return self.list_data()[rank_of(device, self.devices, f"parameter {self.name!r}")]
 
     def list_grad(self) -> list[Tensor | None]:
-        """Return the gradients, one a device: None before a backward has reached it and again after each update.
+        """Return the gradients, one per device: None before a backward has reached it and again after each update.
 
         Raises:
             RuntimeError: the parameter is frozen.
@@ -77,47 +80,47 @@ class Parameter:
         return [copy.grad for copy in copies]
 
     def grad(self, device: torch.device | int) -> Tensor | None:
-        """Return the gradient on one device; see `list_grad` and `data`."""
+        """Return the gradient on one device, which is named as in `data`; raises as `data` and `list_grad` do."""
         return self.list_grad()[rank_of(device, self.devices, f"parameter {self.name!r}")]
 
     def set_data(self, value: Tensor) -> None:
-        """Copy a value of the parameter's shape into every copy, in place."""
+        """Write a value of the parameter's shape into every copy, in place."""
         for copy in self.list_data():
             copyto(value, copy)
 
     def zero_grad(self) -> None:
-        """Forget the gradients on all devices."""
+        """Clear the gradients on all devices."""
         for copy, gradient in zip(self._copies, self._gradients, strict=True):
             copy.grad, gradient.sum, gradient.filled = None, None, False
 
     @property
     def trained(self) -> bool:
-        """Whether there is a gradient at all: False for a frozen parameter."""
+        """Whether the parameter is trained: False if it is frozen."""
         return any(copy.requires_grad for copy in self.list_data())
 
     def where(self, rank: int) -> str:
-        """Name a device, with its place in the list where the name alone would not tell."""
+        """Return the name of the device of this rank, with the rank where the device is listed several times."""
         device = self.devices[rank]
         return f"{device} (number {rank})" if self.devices.count(device) > 1 else str(device)
 
     def stale(self) -> list[int]:
-        """Return the numbers of the devices without a gradient of their own since the last update."""
+        """Return the ranks of the devices that no backward has given a gradient since the last update."""
         pairs = zip(self._copies, self._gradients, strict=True)
         return [rank for rank, (copy, gradient) in enumerate(pairs) if copy.grad is None or gradient.filled]
 
     def is_summed(self) -> bool:
-        """Say whether every device holds the sum; True also where no device holds anything."""
+        """Return whether every device holds the sum, or no device holds a gradient."""
         held = [copy.grad is not None for copy in self._copies]
         return not any(held) or (all(held) and all(gradient.sum is not None for gradient in self._gradients))
 
     def reduce(self, all_reduce_: AllReduce) -> None:
-        """Leave the sum of all gradients on every device; a second call before the next backward changes nothing.
+        """Replace the gradient on every device by their sum; a second call before the next backward changes nothing.
 
-        A device whose gradient is stale adds zeros, and receives the sum like the others. Where it is stale on all of
-        them, nothing happens.
+        A device whose gradient is stale contributes zeros, and receives the sum like the others. If the gradient is
+        stale on all devices, nothing happens.
 
         Raises:
-            RuntimeError: some device holds a sum of earlier and another a gradient of its own.
+            RuntimeError: some devices still hold an earlier sum, and others a new gradient of their own.
         """
         if self.is_summed():
             return
@@ -138,17 +141,21 @@ class Parameter:
 
 
 class _Gradient:
-    """What is known of the gradient on one device. Refers to nothing that would keep the parameter alive."""
+    """The state of the gradient on one device. It holds no reference to the parameter, which it would keep alive."""
 
     def __init__(self, label: str) -> None:
         self.label = label
         self.sum: Tensor | None = None
-        """The tensor that the all-reduce left the sum in."""
+        """The gradient tensor while it holds the all-reduce's sum."""
         self.filled = False
-        """Whether the device came to the all-reduce without a gradient, with zeros instead."""
+        """Whether the device contributed zeros to the all-reduce, having no gradient."""
 
     def written(self, copy: Tensor) -> None:
-        """Note that a backward has written the gradient, which torch calls this after."""
+        """Record that a backward has written the gradient; torch calls this as a hook.
+
+        Raises:
+            RuntimeError: the backward has added to the all-reduce's sum.
+        """
         into_the_sum = self.sum is not None and copy.grad is self.sum
         self.sum, self.filled = None, False
         if into_the_sum:
@@ -159,15 +166,15 @@ class _Gradient:
 
 
 def rank_of(device: torch.device | int, devices: Sequence[torch.device], what: str) -> int:
-    """Return the place of a device in a list.
+    """Return the index of a device in a list.
 
     Args:
-        device: one of the devices, or already its place.
-        devices: where there are copies.
-        what: the thing that is looked for, for the message.
+        device: one of the devices, or its index.
+        devices: the list.
+        what: what has copies on these devices, for the message.
 
     Raises:
-        ValueError: it is not there, or more than once.
+        ValueError: the device is not in the list, or several times, or the index is out of range.
     """
     listed = ", ".join(map(str, devices))
     if isinstance(device, int):

@@ -1,4 +1,4 @@
-"""Data and where it lies: MXNet's ``split_and_load`` and ``copyto``."""
+"""Put data on devices: MXNet's ``split_and_load`` and ``copyto``."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def split_and_load(
 
     Args:
         data: (n, ...), any dtype.
-        devices: at least one; the same device may stand there several times.
-        even_split: whether to insist on equal shards.
-        rule: a name in `CHUNK_RULES`, used where shards may be unequal. "mxnet_newer" gives idle devices empty shards,
-            "torch" gives them none, and "mxnet_older" has no idle devices.
+        devices: at least one; a device may be listed several times.
+        even_split: require equal shards.
+        rule: a name in `CHUNK_RULES`, used where shards may be unequal. With "mxnet_newer" idle devices get empty
+            shards, with "torch" they get none, and "mxnet_older" leaves no device idle.
 
     Returns:
-        The shards, views of the data where it lies on their device already.
+        The shards. A shard whose device is the data's own is a view of the data.
 
     Raises:
-        ValueError: an unknown rule, no devices, samples that do not divide evenly though they should, or fewer samples
-            than devices where none may be idle.
+        ValueError: an unknown rule, no devices, samples that do not divide evenly with ``even_split``, or fewer samples
+            than devices where no device may be idle.
     """
     if rule not in CHUNK_RULES:
         raise ValueError(f"unknown rule {rule!r}: choose one of {', '.join(CHUNK_RULES)}")
@@ -52,14 +52,14 @@ def copyto(source: Tensor, target: Tensor | torch.device) -> Tensor:
 
     Args:
         source: any tensor.
-        target: a tensor of the same shape, whose values are overwritten wherever it is referred to; its device and
-            dtype stay. Or a device, for a new tensor there, which shares nothing with the source even on the same one.
+        target: a tensor of the same shape, which is overwritten in place and keeps its device and dtype. Or a device,
+            for a new tensor that shares no memory with the source, even on the same device.
 
     Returns:
         The target itself, or the new tensor, detached.
 
     Raises:
-        ValueError: the shapes differ; torch would broadcast.
+        ValueError: the shapes differ (torch alone would broadcast).
     """
     if not isinstance(target, Tensor):
         return source.to(target, copy=True)

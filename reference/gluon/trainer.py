@@ -17,19 +17,19 @@ from reference.sgd import sgd_
 class Trainer:
     """SGD on parameters that have a copy on every device.
 
-    Three departures from MXNet, each so that replicas stay bit-equal whatever is called in whichever order:
+    It differs from MXNet in three ways, so that replicas stay bit-equal for any order of calls:
 
     - `step` after `allreduce_grads` does not sum again. MXNet's does, and every gradient comes out k times too large.
-    - With ``ignore_stale_grad`` MXNet leaves out the stale *copies*: the others are updated, and replicas drift apart.
-      Here a device whose gradient is stale adds zeros to the sum and is updated with it like the others, which is also
-      what one device would compute; a parameter that is stale on all devices stays as it is.
-    - `update` insists on gradients that are summed.
+    - With ``ignore_stale_grad`` MXNet updates only the copies whose gradient is not stale, so replicas drift apart.
+      Here a device whose gradient is stale contributes zeros to the sum and is updated like the others, which is also
+      what one device would compute. A parameter that is stale on all devices stays as it is.
+    - `update` requires gradients that are summed.
 
     Args:
-        params: a net, or its ``collect_params()``; may still be deferred.
+        params: a net, or its ``collect_params()``; they may have no values yet.
         lr: learning rate; may be changed between steps.
-        all_reduce_: sums the gradients in place. None leaves each device with its own, and the replicas drift.
-        per_device: runs the update on all devices at once; in turn by default.
+        all_reduce_: sums the gradients in place. With None each device keeps its own, and the replicas drift apart.
+        per_device: runs the update on all devices at once; by default it runs on one after the other.
     """
 
     def __init__(
@@ -46,17 +46,17 @@ class Trainer:
         self.per_device = per_device
 
     def step(self, batch_size: int, *, ignore_stale_grad: bool = False) -> None:
-        """Sum the gradients, unless `allreduce_grads` has, and update; see `update`."""
+        """Sum the gradients, unless `allreduce_grads` has done so, and update; arguments and errors as in `update`."""
         self.allreduce_grads()
         self.update(batch_size, ignore_stale_grad=ignore_stale_grad)
 
     def allreduce_grads(self) -> None:
-        """Leave on every device the sum of the gradients since the last update; to clip them, say, before `update`.
+        """Replace the gradients on every device by their sum, for example to clip them before `update`.
 
-        Calling it again before the next backward changes nothing.
+        A second call before the next backward changes nothing.
 
         Raises:
-            RuntimeError: some device took part in a backward since the last sum, and another still holds that sum.
+            RuntimeError: some devices have a new gradient since the last sum, and others still hold that sum.
             DeferredInitializationError: there has been no forward yet.
         """
         for parameter in self._trained():
@@ -64,11 +64,11 @@ class Trainer:
                 parameter.reduce(self.all_reduce_)
 
     def update(self, batch_size: int, *, ignore_stale_grad: bool = False) -> None:
-        """Set every copy p to p - lr * grad / batch_size and forget the gradients. Nothing changes if it raises.
+        """Set every copy p to p - lr * grad / batch_size and clear the gradients. If it raises, nothing has changed.
 
         Args:
-            batch_size: what the summed gradient is divided by. It is the caller's: a last minibatch of 96 stepped with
-                256 is 0.375 of a step on its mean loss, and 1 is right for losses that are means already.
+            batch_size: divisor of the summed gradient, chosen by the caller: a last minibatch of 96 with a divisor of
+                256 makes 0.375 of a step on its mean loss, and 1 is right for losses that are means already.
             ignore_stale_grad: allow gradients that no backward has written since the last update.
 
         Raises:

@@ -1,4 +1,4 @@
-"""The networks of the documents, one a file: table name -> factory without arguments, loaded when it is asked for."""
+"""The documents' networks, one per file: table name -> factory without arguments, imported on demand."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Build a model with reproducible weights: table of initialisations, and `build`.
 
 Every run builds its own model from a seed, so that one device and eight start from the same weights. (The concise
-chapter reuses its network and initialises it again, and lazy layers escape the first of the two.)
+chapter initialises one network for each of its two runs, and the first time its lazy layers have no weights yet.)
 """
 
 from __future__ import annotations
@@ -10,26 +10,17 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from reference.load import load_named
 from reference.models import MODELS
 
-_NORMALISATIONS = (
-    nn.BatchNorm1d,
-    nn.BatchNorm2d,
-    nn.BatchNorm3d,
-    nn.SyncBatchNorm,
-    nn.GroupNorm,
-    nn.InstanceNorm1d,
-    nn.InstanceNorm2d,
-    nn.InstanceNorm3d,
-    nn.LayerNorm,
-    nn.RMSNorm,
-)
+_NORMALISATIONS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+"""Batch and instance normalisation of any number of axes share torch's base class."""
 
 
 def default(model: nn.Module) -> None:
-    """Leave every parameter as its constructor drew it."""
+    """Keep every parameter as its constructor drew it."""
 
 
 def normal(model: nn.Module) -> None:
@@ -54,11 +45,11 @@ def build(model: str, init: str = "default", seed: int = 0) -> nn.Module:
     Args:
         model: a name in `MODELS`, or ``module:factory`` or ``path.py:factory`` taking no arguments.
         init: a name in `INITS`.
-        seed: seeds the draw; the global generator is left as it was.
+        seed: of the weights; the state of the global generator does not change.
 
     Raises:
         ValueError: unknown model or init.
-        TypeError: the factory returns something else than an nn.Module.
+        TypeError: the factory returns something other than an nn.Module.
         FileNotFoundError, ImportError, AttributeError: the user's factory cannot be loaded.
     """
     if init not in INITS:
@@ -67,7 +58,7 @@ def build(model: str, init: str = "default", seed: int = 0) -> nn.Module:
     if not callable(factory):
         raise TypeError(f"model {model!r} is a {type(factory).__name__}: it must be a factory without arguments")
     with torch.random.fork_rng(devices=[]):
-        # Not torch.manual_seed: that would reseed the GPUs too, which the fork does not restore.
+        # Not torch.manual_seed, which would also seed the GPUs' generators, and fork_rng does not restore those here.
         torch.default_generator.manual_seed(seed)
         built = factory()
         if not isinstance(built, nn.Module):
@@ -78,7 +69,7 @@ def build(model: str, init: str = "default", seed: int = 0) -> nn.Module:
 
 @torch.no_grad()
 def _fill(model: nn.Module, draw: Callable[[Tensor], Tensor]) -> None:
-    """Draw all that is a matrix or a kernel, zero all that is a bias; normalisation starts as the identity it is."""
+    """Draw every matrix and kernel and set every bias to zero; normalisation layers keep their initial values."""
     for module in model.modules():
         if isinstance(module, _NORMALISATIONS):
             continue

@@ -1,6 +1,6 @@
-"""LeNet as the lecture notebook writes it: a function of an image batch and a list of eight tensors.
+"""LeNet as in the lecture notebook: a function of an image batch and a list of eight tensors.
 
-28 -> 26 -> 13 -> 9 -> 4 -> 800 features, 129,068 parameters. `LeNet` holds the same list as an `nn.Module`.
+28 -> 26 -> 13 -> 9 -> 4 -> 800 features, 129,068 parameters. `LeNet` has the same tensors as an `nn.Module`.
 """
 
 from __future__ import annotations
@@ -63,5 +63,5 @@ class LeNet(nn.Module):
 
     def forward(self, X: Tensor) -> Tensor:
         """Map X (n, 1, 28, 28) to scores (n, 10)."""
-        # By name: the replicas that nn.DataParallel makes have no parameters(), only the attributes.
+        # By name, because nn.DataParallel's replicas have the attributes but an empty parameters().
         return lenet(X, [getattr(self, name) for name in SHAPES])

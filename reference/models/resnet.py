@@ -15,7 +15,7 @@ class Residual(nn.Module):
 
     Args:
         in_channels: channels of the input.
-        out_channels: channels of the output; another number than ``in_channels`` needs ``downsample``.
+        out_channels: channels of the output; it may differ from ``in_channels`` only with ``downsample``.
         downsample: halve height and width, and pass the shortcut through a 1x1 convolution.
     """
 
@@ -29,7 +29,7 @@ class Residual(nn.Module):
         self.shortcut = nn.Conv2d(in_channels, out_channels, 1, stride) if downsample else nn.Identity()
 
     def forward(self, X: Tensor) -> Tensor:
-        """Map X (n, in_channels, h, w) to (n, out_channels, h, w), or half of h and w."""
+        """Map X (n, in_channels, h, w) to (n, out_channels, h, w), with ``downsample`` to half of h and w."""
         h = F.relu(self.bn1(self.conv1(X)))
         return F.relu(self.bn2(self.conv2(h)) + self.shortcut(X))
 
@@ -37,12 +37,13 @@ class Residual(nn.Module):
 def resnet18(num_classes: int = 10, in_channels: int = 1, width: int = 64) -> nn.Sequential:
     """Return d2l's ResNet-18: a 3x3 stem without max-pooling, then 64, 128, 256, 512 channels, two blocks each.
 
-    Maps (n, in_channels, h, w) to (n, num_classes). With the defaults 11,175,818 parameters. Not torchvision's
-    network of the same name, which has a 7x7 stem and max-pooling.
+    It maps (n, in_channels, h, w) to (n, num_classes) and has 11,175,818 parameters with the defaults. torchvision's
+    network of the same name is another one: it has a 7x7 stem and max-pooling.
 
     Args:
-        num_classes, in_channels: of the data.
-        width: channels of the stem and the first blocks; 64 is the book's, and less makes a narrow net of that depth.
+        num_classes: number of classes in the data.
+        in_channels: channels of the images.
+        width: channels of the stem and the first blocks; 64 in the book, fewer for a narrower net of the same depth.
     """
     return nn.Sequential(
         nn.Conv2d(in_channels, width, 3, padding=1),
@@ -59,8 +60,8 @@ def resnet18(num_classes: int = 10, in_channels: int = 1, width: int = 64) -> nn
 def gluon_resnet18(num_classes: int = 10, in_channels: int = 1, width: int = 64) -> nn.Sequential:
     """Return the Gluon chapter's network: the input normalised, a valid 3x3 convolution, max-pooling, six blocks.
 
-    Maps (n, in_channels, h, w) to (n, num_classes): 28 -> 26 -> 12 -> 6 -> 3 with 64, 128, 256 channels, or as many
-    times less as ``width`` is below 64.
+    It maps (n, in_channels, h, w) to (n, num_classes): 28 -> 26 -> 12 -> 6 -> 3 with ``width``, 2 ``width`` and
+    4 ``width`` channels (64, 128 and 256 in the chapter).
     """
     return nn.Sequential(
         nn.BatchNorm2d(in_channels),

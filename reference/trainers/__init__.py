@@ -1,4 +1,4 @@
-"""The trainers, one a file: table name -> class, loaded when it is asked for. `protocol` says what a trainer is."""
+"""The trainers, one per file: table name -> class, imported on demand. `protocol` defines what a trainer is."""
 
 from __future__ import annotations
 

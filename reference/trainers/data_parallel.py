@@ -1,4 +1,4 @@
-"""torch's nn.DataParallel around a module, or its stand-in on CPU devices: replicas are made anew at every step."""
+"""torch's nn.DataParallel, or its counterpart for CPU devices: the replicas are made again at every step."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from reference.sgd import sgd_
 
 
 def data_parallel(module: nn.Module, devices: Sequence[torch.device]) -> nn.Module:
-    """Wrap a module when there are several devices, then move it to the first (PyTorch's data parallelism tutorial).
+    """Wrap a module if there are several devices, then move it to the first (PyTorch's data parallelism tutorial).
 
     Args:
         module: any module; it is moved, not copied.
         devices: all CUDA or all CPU.
 
     Returns:
-        A module from the whole batch to the whole output, on ``devices[0]``.
+        A module that maps the whole batch to the whole output, on ``devices[0]``.
 
     Raises:
         ValueError: the devices are of different kinds.
@@ -39,7 +39,7 @@ class DataParallelTrainer:
     """SGD on the mean cross-entropy of a data-parallel module.
 
     Each replica normalises by its own shard; only the first one's running statistics survive the step. There is no
-    ``step_unsynced``: exchanging is part of the wrapper's forward and backward.
+    ``step_unsynced``, because the exchange is part of the wrapper's forward and backward.
     """
 
     processes: ClassVar[Literal["one", "per-device"]] = "one"

@@ -1,4 +1,4 @@
-"""torch's DistributedDataParallel: one process a device, gradients averaged while the backward still runs."""
+"""torch's DistributedDataParallel: one process per device, gradients averaged while the backward still runs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,18 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 
+def require_process_group() -> None:
+    """Raise RuntimeError if torch.distributed is not initialised."""
+    if not dist.is_initialized():
+        raise RuntimeError("there is no process group: call torch.distributed.init_process_group on every rank first")
+
+
 class DDPTrainer:
     """SGD on the mean cross-entropy over the global batch, in the default process group.
 
-    Rank 0's parameters are broadcast at the start and its buffers before every forward: normalisation is by shard, and
-    the running statistics are rank 0's. A parameter without a gradient makes torch raise at the following step.
+    Rank 0's parameters are broadcast at the start and its buffers before every forward. So each rank normalises by its
+    shard, and the running statistics are rank 0's. After a step in which a parameter got no gradient, torch raises at
+    the next one.
 
     Raises:
         RuntimeError: torch.distributed is not initialised.
@@ -26,10 +33,7 @@ class DDPTrainer:
     processes: ClassVar[Literal["one", "per-device"]] = "per-device"
 
     def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
-        if not dist.is_initialized():
-            raise RuntimeError(
-                "there is no process group: call torch.distributed.init_process_group on every rank first"
-            )
+        require_process_group()
         device = devices[0]
         module = copy.deepcopy(model).to(device)
         self.net = DistributedDataParallel(module, device_ids=[device] if device.type == "cuda" else None)
@@ -45,7 +49,7 @@ class DDPTrainer:
         return loss.detach()
 
     def step_unsynced(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
-        """Update this rank with its own shard's gradient only: the ranks drift apart."""
+        """Update this rank with its own shard's gradient only, after which the ranks differ."""
         with self.net.no_sync():
             return self.step(X, y, global_batch_size)
 

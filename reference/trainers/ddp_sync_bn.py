@@ -1,4 +1,4 @@
-"""DistributedDataParallel with batch normalisation over all ranks: equal to one device on nets with BatchNorm too."""
+"""DistributedDataParallel with batch normalisation over all ranks: equal to one device also on nets with BatchNorm."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from reference.trainers.ddp import DDPTrainer
 class DDPSyncBNTrainer(DDPTrainer):
     """`DDPTrainer` whose BatchNorm layers use the whole minibatch's mean and variance, however it is split.
 
-    Running statistics are those of one device on every rank. Each such layer costs an exchange in the forward and one
-    in the backward, which nothing overlaps. A minibatch with one value per channel is refused, as by torch.
+    On every rank the running statistics are those of one device. Each such layer costs one exchange in the forward and
+    one in the backward, which do not overlap with computation. As torch does, a minibatch with one value per channel
+    raises.
     """
 
     def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:

@@ -1,10 +1,10 @@
 """torch's FSDP2 (`fully_shard`): every rank keeps a slice of each parameter, and a layer is whole only while it runs.
 
-The way to a larger model. Replicating (`ddp`) needs room for all parameters and gradients on every device; here a rank
-keeps 1/k of both, and of the rest one unit (`units`) at a time: all_gather before its forward and again before its
-backward, reduce_scatter of its gradients as soon as they are there (Rajbhandari et al. 2020, arXiv:1910.02054; Zhao et
-al. 2023, arXiv:2304.11277). Not covered: a model too large for one host at the start (it would be made on the meta
-device), a precision other than the model's, HSDP.
+This is the way to a larger model. Replicas (`ddp`) need memory for all parameters and gradients on every device; here a
+rank keeps 1/k of both, and the rest of only one unit (`units`) at a time: all_gather before the unit's forward and
+again before its backward, reduce_scatter of its gradients as soon as they are computed (Rajbhandari et al. 2020,
+arXiv:1910.02054; Zhao et al. 2023, arXiv:2304.11277). Not covered: a model too large for one host at the start (it
+would be made on the meta device), a precision other than the model's, HSDP.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
+from reference.trainers.ddp import require_process_group
+
 
 def units(net: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Return, by name, the parts of a net that are gathered one at a time; what is left is gathered with the net.
+    """Return, with their names, the parts of a net that are gathered one at a time; the rest is gathered with the net.
 
-    They are its children and the members of its lists and sequences of modules at any depth, inner ones first. None of
-    them is a part that lends a parameter to another one (tied weights): a parameter belongs to one unit, the smallest
-    that holds all its places.
+    They are the net's children and the members of its lists and sequences of modules at any depth, inner ones first. A
+    part that shares a parameter with a module outside of it (tied weights) is no unit: a parameter belongs to one unit,
+    the smallest that has all its places.
     """
-    found, taken, places = [], set[nn.Parameter](), _places(net)
+    chosen, taken, places = [], set[nn.Parameter](), _places(net)
     for name, module in reversed(list(net.named_modules())):
         parent = net.get_submodule(name.rpartition(".")[0])
         without_forward = isinstance(module, nn.ModuleList | nn.ModuleDict)
@@ -40,23 +42,23 @@ def units(net: nn.Module) -> list[tuple[str, nn.Module]]:
             inside = _places(module)
             own = inside.keys() - taken
             if own and all(places[parameter] == inside[parameter] for parameter in own):
-                found.append((name, module))
+                chosen.append((name, module))
                 taken |= own
-    return found
+    return chosen
 
 
 def _places(module: nn.Module) -> Counter[nn.Parameter]:
-    """Count the places in a module that hold each parameter."""
+    """Return for each parameter of a module the number of places that hold it."""
     return Counter(parameter for _, parameter in module.named_parameters(remove_duplicate=False))
 
 
 def shard_(module: nn.Module, mesh: DeviceMesh) -> None:
-    """Shard what is not sharded yet of a module's parameters over the mesh; gradients will be sums over the ranks."""
+    """Shard those of a module's parameters that are not sharded yet; their gradients will be sums over the ranks."""
     unit = fully_shard(module, mesh=mesh)
-    # torch would take the mean over ranks, which is the mean over samples only when shards are equal.
+    # By default torch takes the mean over ranks, which is the mean over samples only when shards are equal.
     unit.set_gradient_divide_factor(1.0)
     unit.set_force_sum_reduction_for_comms(True)
-    # Newer torch only: a parameter that this rank did not use counts as zeros instead of upsetting the exchange.
+    # Newer torch only: the gradient of a parameter that this rank did not use counts as zeros instead of raising.
     if hasattr(unit, "set_reduce_scatter_unused_params"):
         unit.set_reduce_scatter_unused_params(True, recurse=False)
 
@@ -65,42 +67,39 @@ class FSDPTrainer:
     """SGD on the mean cross-entropy over the global batch, parameters and gradients sharded over the default group.
 
     Rank 0's parameters and buffers are broadcast at the start. Normalisation is by shard, and every rank keeps its own
-    running statistics. Frozen and tied parameters are right; one that no rank uses stays as it is.
+    running statistics. Frozen and tied parameters are supported; a parameter that no rank uses stays as it is.
 
-    All ranks must run the same units in the same order, because each one's gathering is a collective: otherwise the
-    collectives of different layers meet, and the run hangs, gloo ends the process, or, where sizes happen to agree,
-    layers are mixed without a word. So the ranks agree on what comes next before every unit's forward, by one
-    all_reduce of two integers between the hosts, which waits for no GPU. Inside a unit that all of them run, a
-    parameter that some ranks do not use gets the sum in newer torch, and ends the run in older (2.9).
+    All ranks must run the same units in the same order, because gathering a unit is a collective. Otherwise the
+    collectives of different layers would be paired: the run would hang, gloo would end the process, or, where sizes
+    happen to agree, layers would be mixed silently. So before every unit's forward the ranks compare what comes next,
+    by one all_reduce of two integers between the hosts, which waits for no GPU. Inside a unit that all ranks run, a
+    parameter that some ranks do not use gets the sum in newer torch, and ends the run in older versions (2.9).
 
-    There is no ``step_unsynced``: no rank has a whole parameter to compute with unless it is exchanged.
+    There is no ``step_unsynced``, because without the exchange no rank has a whole parameter to compute with.
 
     Raises:
         RuntimeError: torch.distributed is not initialised; in `step`, the ranks come to different layers.
-        ValueError: from torch, on a parameter without axes; give it one (shape ``(1,)``).
+        ValueError: from torch, for a parameter without axes; give it one (shape ``(1,)``).
     """
 
     processes: ClassVar[Literal["one", "per-device"]] = "per-device"
 
     def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
-        if not dist.is_initialized():
-            raise RuntimeError(
-                "there is no process group: call torch.distributed.init_process_group on every rank first"
-            )
+        require_process_group()
         device = devices[0]
-        if device.type == "cuda":
-            torch.cuda.set_device(device)  # a mesh names kinds of devices only: FSDP takes the current one
-        # FSDP takes no other memory format, so a channels-last model is computed with contiguous weights.
+        cuda = device.type == "cuda"
+        if cuda:
+            torch.cuda.set_device(device)  # a mesh has a kind of device but no index: FSDP uses the current one
+        # FSDP accepts no other memory format, so a channels-last model is computed with contiguous weights.
         net = copy.deepcopy(model).to(device).to(memory_format=torch.contiguous_format)
         for tensor in (*net.parameters(), *net.buffers()):
             dist.broadcast(tensor.detach(), src=0)
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-        # NCCL would have every one of these wait for the GPU.
-        cuda = device.type == "cuda"
+        # gloo, because with NCCL every comparison would wait for the GPU.
         self.hosts = cast(dist.ProcessGroup, dist.new_group(backend="gloo")) if cuda else None
         for name, module in [*units(net), ("the net", net)]:
             shard_(module, mesh)
-            # In front of FSDP's own hook, which gathers the unit.
+            # Before FSDP's own hook, which gathers the unit.
             module.register_forward_pre_hook(partial(self._agree, name), prepend=True)
         self.net = net
         self.optimizer = torch.optim.SGD(net.parameters(), lr)
@@ -117,11 +116,12 @@ class FSDPTrainer:
     @property
     def replicas(self) -> list[nn.Module]:
         """The module of this process; its parameters are DTensors, whole through ``full_tensor()`` on all ranks."""
-        # After a forward without a backward, as in evaluation, torch leaves the outermost unit's parameters whole.
+        # After a forward without a backward, as in evaluation, torch keeps the outermost unit's parameters gathered.
         cast(FSDPModule, self.net).reshard()
         return [self.net]
 
     def _agree(self, what: str, *_: object) -> None:
+        """Raise RuntimeError unless all ranks call this with the same ``what``."""
         digest = zlib.crc32(what.encode())
         extremes = torch.tensor([digest, -digest])
         dist.all_reduce(extremes, op=dist.ReduceOp.MAX, group=self.hosts)

@@ -1,7 +1,7 @@
-"""Gluon's way of data parallelism: a net on many devices, `split_and_load`, and a trainer that exchanges in its step.
+"""Data parallelism as in Gluon: a net on many devices, `split_and_load`, and a trainer that exchanges in its step.
 
-As in `reference.trainers.scratch` every replica normalises and drops out on its own shard, and keeps its own buffers.
-Shards differ by one sample at most, and a device is idle only when there are fewer samples than devices.
+Every replica uses its own shard's batch statistics and its own dropout masks, and keeps its own buffers. Shards differ
+by at most one sample, and a device is idle only when there are fewer samples than devices.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from reference.gluon import Net, Trainer, split_and_load
 from reference.loss import summed_loss
 from reference.per_device import PerDevice
-from reference.scatter import gather
+from reference.scatter import check_labels, gather
 
 
 class GluonTrainer:
     """`reference.gluon` with uneven shards, by MXNet's newer rule.
 
-    Idle devices, and those whose shard does not use a parameter, take part in the exchange with zeros; a parameter that
+    Idle devices, and devices whose shard does not use a parameter, contribute zeros to the exchange. A parameter that
     no shard uses stays as it is.
 
     Raises:
@@ -43,12 +43,12 @@ class GluonTrainer:
         return self._step(X, y, global_batch_size, self.synced)
 
     def step_unsynced(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
-        """Update every replica with its own shard's gradient only: the replicas drift apart."""
+        """Update every replica with its own shard's gradient only, after which the replicas differ."""
         return self._step(X, y, global_batch_size, self.unsynced)
 
     @property
     def replicas(self) -> list[nn.Module]:
-        """One module a device."""
+        """One module per device."""
         return self.nets
 
     def close(self) -> None:
@@ -56,11 +56,11 @@ class GluonTrainer:
         self.per_device.close()
 
     def _step(self, X: Tensor, y: Tensor, global_batch_size: int, trainer: Trainer) -> Tensor:
-        if len(X) != len(y):
-            raise ValueError(f"X has {len(X)} samples and y has {len(y)}: every sample needs one label")
+        check_labels(X, y)
         X_shards = split_and_load(X, self.per_device.devices, even_split=False)
         y_shards = split_and_load(y, self.per_device.devices, even_split=False)
-        # Not every module takes an empty shard. They come last; of an empty minibatch the first device keeps its own.
+        # Empty shards are left out, because not every module accepts them. They come last. Of an empty minibatch the
+        # first device gets its empty shard, so that there is a loss.
         busy = max(1, sum(len(shard) > 0 for shard in X_shards))
         losses = self.per_device.map(summed_loss, self.nets[:busy], X_shards[:busy], y_shards[:busy])
         self.per_device.map(torch.autograd.backward, losses)

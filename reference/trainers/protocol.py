@@ -1,13 +1,13 @@
-"""What the suite asks of a trainer. Nothing inherits from this; a class that has these members is a trainer.
+"""What the suite requires of a trainer. Nothing inherits from this; a class that has these members is a trainer.
 
 Optional members, looked up by name:
 
 - ``oracle``: "sgd" (the default) when a step is plain SGD on the mean cross-entropy over the global batch, comparable
   with the `single` trainer; "self" for any other optimiser or loss, compared with the same class on one device.
 - ``loss(output, y) -> Tensor``: the trainer's own loss, where it is not cross-entropy.
-- ``step_unsynced(X, y, global_batch_size)``: the same computation without the exchange. Replicas drift apart; it serves
-  to measure what the exchange costs.
-- ``close()``: end threads, release what the trainer holds.
+- ``step_unsynced(X, y, global_batch_size)``: the same computation without the exchange, after which replicas differ. It
+  is used to measure what the exchange costs.
+- ``close()``: end threads and release resources.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 class Trainer(Protocol):
-    """Keeps the replicas of one model and updates them together.
+    """Keep the replicas of one model and update them together.
 
-    The built-in trainers work on copies: the model they are given stays as it is.
+    The built-in trainers work on copies and do not change the model that they are given.
     """
 
     processes: ClassVar[Literal["one", "per-device"]]
-    """"one": one process drives all devices. "per-device": a process each, with torch.distributed initialised."""
+    """"one": one process drives all devices. "per-device": one process per device, torch.distributed initialised."""
 
     def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
         """Take an initialised model on the CPU, the devices of this process, and the learning rate."""
@@ -36,8 +36,8 @@ class Trainer(Protocol):
         """Do one synchronous update.
 
         Args:
-            X: samples (n, ...) on ``devices[0]``: the whole minibatch for "one", this rank's shard, by torch's chunk
-                rule and possibly empty, for "per-device".
+            X: samples (n, ...) on ``devices[0]``: for "one" the whole minibatch, for "per-device" this rank's shard,
+                by torch's chunk rule and possibly empty.
             y: labels (n,), int64, on ``devices[0]``.
             global_batch_size: samples in the minibatch over all ranks.
 

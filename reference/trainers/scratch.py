@@ -1,6 +1,6 @@
 """The book's data parallelism by hand: split, local gradients, all-reduce, update (d2l, "Training on multiple GPUs").
 
-Every replica normalises and drops out on its own shard, and keeps its own buffers.
+Every replica uses its own shard's batch statistics and its own dropout masks, and keeps its own buffers.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def train_batch(
     Args:
         X: samples (n, ...).
         y: labels (n,), int64.
-        nets: one function a device, from samples to scores: a module, or `lenet` with its parameters bound.
+        nets: one function per device from samples to scores: a module, or `lenet` with its parameters bound.
         device_params: the leaf tensors of each net, in the same order on every device.
-        per_device: the devices, one for each net.
+        per_device: the devices, one per net.
         lr: learning rate.
         batch_size: what the summed gradient is divided by; n by default.
-        all_reduce_: sums the gradients in place; None leaves each device with its own.
+        all_reduce_: sums the gradients in place; with None each device keeps its own.
 
     Returns:
         The losses summed over the batch, (), detached, on the first device.
@@ -60,7 +60,7 @@ def train_batch(
 
 
 class Scratch:
-    """`train_batch` on copies of any module, one on each device."""
+    """Apply `train_batch` to copies of any module, one on each device."""
 
     processes: ClassVar[Literal["one", "per-device"]] = "one"
     all_reduce: ClassVar[str] = "naive"
@@ -76,12 +76,12 @@ class Scratch:
         return self._step(X, y, global_batch_size, ALL_REDUCE[self.all_reduce])
 
     def step_unsynced(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
-        """Update every replica with its own shard's gradient only: the replicas drift apart."""
+        """Update every replica with its own shard's gradient only, after which the replicas differ."""
         return self._step(X, y, global_batch_size, None)
 
     @property
     def replicas(self) -> list[nn.Module]:
-        """One module a device."""
+        """One module per device."""
         return self.nets
 
     def close(self) -> None:
@@ -103,15 +103,16 @@ class Scratch:
 
 
 class ScratchSharded(Scratch):
-    """`Scratch` with the book's exercise carried out: different parameters are summed on different devices."""
+    """`Scratch` with the solution of the book's exercise: different parameters are summed on different devices."""
 
     all_reduce = "sharded"
 
 
 def _gradients(copies: Sequence[Tensor]) -> list[Tensor]:
-    """Return the gradients of one parameter on all devices, none of them where no device has one.
+    """Return the gradients of one parameter on all devices; an empty list if no device has one.
 
-    A device without one, idle or not using the parameter, gets zeros: it must receive the sum like the others.
+    A device without a gradient (idle, or its shard does not use the parameter) gets zeros, so that it receives the sum
+    like the others.
     """
     if all(param.grad is None for param in copies):
         return []

@@ -1,13 +1,13 @@
-"""The book's data parallelism with its suggestion carried out: exchange gradients while others are still computed.
+"""The book's data parallelism with the improvement it suggests: exchange gradients while others are still computed.
 
-Backward produces gradients from the last layer to the first. They are gathered into buckets in that order, and as soon
-as a bucket is complete on every device, a thread of its own sums it there, while the devices go on with the layers
-before it (the buckets of Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", 2020,
-section 3.2.3, in one process). Sums are the same, in the same order, as without overlap.
+Backward produces gradients from the last layer to the first. They are collected in buckets in that order. As soon as a
+bucket is complete on every device, a separate thread sums it, while the devices compute the layers before it (the
+buckets of Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", 2020, section 3.2.3, in
+one process). The sums are the same as without overlap, in the same order.
 
-A bucket is one flat buffer a device, so that it is exchanged in one call whatever the number of its parameters. Every
-replica normalises and drops out on its own shard, and keeps its own buffers. Not covered: devices of several kinds (see
-`weighted`), and sparse gradients, at which torch raises.
+A bucket is one flat buffer per device, so that one call exchanges it, however many parameters it has. Every replica
+uses its own shard's batch statistics and its own dropout masks, and keeps its own buffers. Not covered: devices of
+several kinds (see `weighted`), and sparse gradients, for which torch raises.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from reference.scatter import gather, split_batch
 from reference.sgd import sgd_
 
 BUCKET_BYTES = 256 * 1024
-"""So LeNet's 516 kB make three buckets, and its one large matrix is exchanged while the convolutions before it, most of
-the backward, are computed: with 1 MiB they would make a single one, and nothing would overlap. In a large net most
-weights are above the limit and have a bucket to themselves, so there are never more buckets than parameters."""
+"""With it LeNet's 516 kB make three buckets, and its one large matrix is exchanged during the backward of the
+convolutions before it, which is most of the backward. With 1 MiB there would be a single bucket and no overlap. There
+are never more buckets than parameters: in a large net most weights are above the limit and get a bucket each."""
 
 
 class ScratchOverlap:
     """SGD on the mean cross-entropy, the exchange overlapped with backward; one replica on each device.
 
-    A parameter that no shard uses stays as it is. One that only some use has its bucket exchanged at the end of
-    backward. Freezing and unfreezing parameters between steps is allowed, on all replicas alike. An error in forward,
-    backward or exchange leaves all parameters as they were, and the next step starts clean.
+    A parameter that no shard uses stays as it is. Where only some shards use a parameter, its bucket is exchanged at
+    the end of backward. Parameters may be frozen and unfrozen between steps, on all replicas in the same way. An error
+    in forward, backward or exchange leaves all parameters as they were and does not affect the next step.
 
     Args:
         model: as in `Trainer`.
         devices: all CPU or all CUDA.
         lr: learning rate.
-        bucket_bytes: most bytes in a bucket of several parameters.
-        all_reduce_: sums a bucket in place, called as ``all_reduce_(flat)`` in a thread of its own.
+        bucket_bytes: maximum number of bytes in a bucket of several parameters.
+        all_reduce_: sums a bucket's buffers in place; called in a separate thread.
 
     Raises:
         ValueError: the devices are of different kinds, or there are several and ``bucket_bytes`` is below 1.
@@ -85,7 +85,7 @@ class ScratchOverlap:
         """Update every replica with the gradient of the whole batch; see `Trainer.step`.
 
         Raises:
-            RuntimeError: a parameter's gradient came twice in one backward, or the trainer is closed.
+            RuntimeError: a parameter got its gradient twice in one backward, or the trainer is closed.
         """
         if self._exchange is not None and self._exchange.trainable != set(_trainable(self.nets[0])):
             self._exchange.close()
@@ -93,12 +93,12 @@ class ScratchOverlap:
         return self._step(X, y, global_batch_size, self._exchange)
 
     def step_unsynced(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
-        """Update every replica with its own shard's gradient only: the replicas drift apart."""
+        """Update every replica with its own shard's gradient only, after which the replicas differ."""
         return self._step(X, y, global_batch_size, None)
 
     @property
     def replicas(self) -> list[nn.Module]:
-        """One module a device."""
+        """One module per device."""
         return self.nets
 
     def close(self) -> None:
@@ -109,12 +109,12 @@ class ScratchOverlap:
 
     def _step(self, X: Tensor, y: Tensor, global_batch_size: int, exchange: Exchange | None) -> Tensor:
         for net in self.nets:
-            net.zero_grad()  # what a step that was broken off has left
+            net.zero_grad()  # an interrupted step may have left gradients
         X_shards, y_shards = split_batch(X, y, self.per_device.devices)
         losses = self.per_device.map(summed_loss, self.nets[: len(X_shards)], X_shards, y_shards)
         with nullcontext() if exchange is None else exchange.during_backward(len(losses)):
             if losses[0].is_cuda:
-                # One call for all: autograd has a thread for each GPU, so that all buckets fill at the same pace.
+                # One call for all losses: autograd has a thread per GPU, so the buckets of all GPUs fill together.
                 torch.autograd.backward(losses)
             else:
                 self.per_device.map(torch.autograd.backward, losses)
@@ -124,37 +124,37 @@ class ScratchOverlap:
 
 @dataclass
 class Bucket:
-    """Gradients that are exchanged together. A slot is a parameter's place in it, a rank a device's number."""
+    """Gradients that are exchanged together. A slot is a parameter's index in the bucket, a rank a device's index."""
 
     names: list[str]
     """The parameters' names, by slot."""
     copies: list[tuple[nn.Parameter, ...]]
     """The parameters, by slot and rank."""
     flats: list[Tensor] = field(default_factory=list)
-    """One buffer (n,) a rank, for all slots."""
+    """One buffer (n,) per rank, for all slots."""
     views: list[tuple[Tensor, ...]] = field(default_factory=list)
-    """Parts of ``flats`` in the parameters' shapes, by slot and rank."""
+    """Views of ``flats`` in the parameters' shapes, by slot and rank."""
     waiting: set[tuple[int, int]] = field(default_factory=set)
-    """Slot and rank of the gradients that have not come yet in this step."""
+    """Slot and rank of the gradients that have not been computed yet in this step."""
     used: set[int] = field(default_factory=set)
     """Slots for which any rank has a gradient in this step."""
     written: list[tuple[torch.device, torch.cuda.Event]] = field(default_factory=list)
-    """On CUDA: what the exchange must wait for, and on which device."""
+    """On CUDA: the events that the exchange must wait for, each with its device."""
 
     @property
     def complete(self) -> bool:
-        """Whether every device's part has come."""
+        """Whether the gradients of all devices are in the bucket."""
         return not self.waiting
 
     def note_written(self, rank: int) -> None:
-        """Remember what the calling thread's current stream has written for a rank so far."""
+        """Record an event after what the calling thread's current stream has written for a rank so far."""
         if self.flats[rank].is_cuda:
             device = self.flats[rank].device
             self.written.append((device, torch.cuda.current_stream(device).record_event()))
 
 
 def make_buckets(nets: Sequence[nn.Module], bucket_bytes: int) -> list[Bucket]:
-    """Group the trainable parameters of equal nets by `assign_buckets`, last parameter first.
+    """Group the trainable parameters of equal nets into buckets by `assign_buckets`, last parameter first.
 
     Raises:
         ValueError: ``bucket_bytes`` is below 1.
@@ -178,15 +178,15 @@ def make_buckets(nets: Sequence[nn.Module], bucket_bytes: int) -> list[Bucket]:
 
 
 class Exchange:
-    """Sums the gradients of equal nets over their devices, bucket by bucket, while they are computed.
+    """Sum the gradients of equal nets over their devices, bucket by bucket, while they are computed.
 
-    Hooks on the parameters move each gradient into its bucket. The hook that completes one hands it to the exchange's
-    thread. On CUDA that thread works on side streams, one a device: they wait for the events that the hooks recorded,
-    and at the end the caller's current streams wait for them. No host ever waits for a device.
+    Hooks on the parameters move each gradient into its bucket, and the hook that completes a bucket submits it to the
+    exchange's thread. On CUDA that thread works on side streams, one per device: they wait for the events that the
+    hooks recorded, and at the end the caller's current streams wait for them. The host never waits for a device.
 
     Args:
-        nets: equal modules, one a device.
-        bucket_bytes: as in `make_buckets`.
+        nets: equal modules, one per device.
+        bucket_bytes: maximum number of bytes in a bucket of several parameters.
         all_reduce_: called with each bucket's buffers.
     """
 
@@ -201,7 +201,7 @@ class Exchange:
         self._open = False
         self._running: list[Future[None]] = []
         self._context = copy_context()  # the caller's, so that `count_traffic` around a step counts in the thread
-        # A parameter keeps its hooks for life, unseen by the garbage collector: they must not keep the nets alive.
+        # Weak, because the garbage collector does not see a parameter's hooks, which would keep the nets alive.
         this = weakref.ref(self)
         for number, bucket in enumerate(self.buckets):
             for slot, copies in enumerate(bucket.copies):
@@ -212,13 +212,13 @@ class Exchange:
 
     @contextmanager
     def during_backward(self, active: int) -> Iterator[None]:
-        """Exchange what a backward inside this context computes; at its end ``.grad`` holds the sum on every device.
+        """Exchange the gradients of a backward inside this context; at its end ``.grad`` is the sum on every device.
 
         Args:
-            active: the first so many devices have a shard; the others contribute zeros.
+            active: number of devices, from the first, that have a shard; the others contribute zeros.
 
         Raises:
-            RuntimeError: a parameter's gradient came twice in one backward.
+            RuntimeError: a parameter got its gradient twice in one backward.
             Exception: what ``all_reduce_`` raised.
         """
         for bucket in self.buckets:
@@ -230,9 +230,9 @@ class Exchange:
         self._running, self._context, self._open = [], copy_context(), True
         try:
             yield
-            self._complete_the_rest()
+            self._exchange_incomplete()
         finally:
-            with self._lock:  # an autograd thread may still be at work after another one's error
+            with self._lock:  # an autograd thread may still be running after an error in another one
                 self._open = False
             wait(self._running)
             for device, stream in self._streams.items():
@@ -245,12 +245,12 @@ class Exchange:
                     param.grad = view
 
     def close(self) -> None:
-        """End the thread and hear no hook any more."""
+        """End the thread and ignore the hooks from now on."""
         self._open = False
         self._thread.shutdown()
 
     def arrive(self, number: int, slot: int, rank: int, grad: Tensor) -> bool:
-        """Take over one gradient, from the thread that computed it; say whether it was wanted."""
+        """Copy one gradient into its bucket, in the thread that computed it; return False outside `during_backward`."""
         bucket = self.buckets[number]
         if not self._open:
             return False
@@ -268,8 +268,8 @@ class Exchange:
                 self._running.append(self._thread.submit(self._context.run, self._sum, bucket))
         return True
 
-    def _complete_the_rest(self) -> None:
-        """After backward, what has not come will not come: it counts as zeros where any device has a gradient."""
+    def _exchange_incomplete(self) -> None:
+        """After backward, exchange the incomplete buckets that have any gradient; missing ones count as zeros."""
         for bucket in self.buckets:
             if bucket.waiting and bucket.used:
                 for slot, rank in bucket.waiting:
@@ -287,9 +287,10 @@ class Exchange:
             self._all_reduce_(bucket.flats)
 
 
-def _arrived(exchange: weakref.ref[Exchange], number: int, slot: int, rank: int, param: Tensor) -> None:
-    living = exchange()
-    if living is not None and param.grad is not None and living.arrive(number, slot, rank, param.grad):
+def _arrived(weak: weakref.ref[Exchange], number: int, slot: int, rank: int, param: Tensor) -> None:
+    """Hand a parameter's new gradient to the exchange if it still exists; the bucket then holds it, not ``.grad``."""
+    exchange = weak()
+    if exchange is not None and param.grad is not None and exchange.arrive(number, slot, rank, param.grad):
         param.grad = None
 
 

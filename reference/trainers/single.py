@@ -1,4 +1,4 @@
-"""One device, the whole batch: the oracle that every other trainer is compared with."""
+"""Training on one device with the whole batch: the oracle that every other trainer is compared with."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Single:
         self.lr = lr
 
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
-        """Sum the losses, backward, divide the step by the batch; see `Trainer.step`."""
+        """Update the net with the summed gradient, divided by the batch size; see `Trainer.step`."""
         loss = summed_loss(self.net, X, y)
         torch.autograd.backward(loss)
         sgd_(self.net.parameters(), self.lr, global_batch_size)

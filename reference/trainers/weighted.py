@@ -1,14 +1,14 @@
 """Devices of unequal speed, such as a GPU and a CPU: each gets a share of the minibatch in proportion to its speed.
 
-The gradient stays exact whatever the shares, because it is a sum over samples divided by the global batch, never a mean
-of the shards' means. CPU devices work in threads beside the CUDA ones (`PerDevice`).
+The gradient is exact for any shares, because it is a sum over samples divided by the global batch, never a mean of the
+shards' means. CPU devices work in threads, at the same time as the CUDA ones (`PerDevice`).
 
-The gradients are summed on the first device, the update is computed there, once, and the new parameters are copied to
-the others. That is as much traffic as the book's all-reduce, which copies the sum back instead. But an update of its
-own on each device could differ in the last bit between a CPU and a GPU, where one rounds p - a * g once (fused
-multiply-add) and the other twice, and replicas that differ by a bit drift apart.
+The gradients are summed on the first device, the update is computed there once, and the new parameters are copied to
+the others. This is as much traffic as the book's all-reduce, which copies the sum back instead. Separate updates on a
+CPU and a GPU could differ in the last bit, because one rounds p - a * g once (fused multiply-add) and the other twice,
+and such differences grow from step to step.
 
-Every replica normalises and drops out on its own shard, and keeps its own buffers.
+Every replica uses its own shard's batch statistics and its own dropout masks, and keeps its own buffers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from reference.loss import summed_loss
-from reference.per_device import PerDevice
+from reference.per_device import PerDevice, synchronize
 from reference.scatter import gather, split_batch, weighted_sizes
 from reference.sgd import sgd_
 
@@ -30,21 +30,21 @@ from reference.sgd import sgd_
 class Weighted:
     """SGD on the mean cross-entropy, each minibatch split over the devices by weight.
 
-    Weights that are not given are measured: minibatches are split evenly until every device has had ``warmup`` shares,
-    each device's share is timed, and the weights are then each device's best samples/s. The best, because a first
-    call, and whatever else the machine is doing, can only slow a device down. The time is that of forward and backward,
-    without the copies between devices, at the size of an even share: a device that needs large batches to be fast is
-    rated as fast as it was on these.
+    Weights that are not given are measured: minibatches are split evenly and timed until every device has had
+    ``warmup`` shares; the weights are then each device's best samples/s. The best is used because a first call, and
+    other work on the machine, can only slow a device down. The time is that of forward and backward, without the copies
+    between devices, at the size of an even share: a device that is only fast on larger batches gets too low a weight.
 
     Args:
         model: as in `Trainer`.
         devices: of any kinds; the first one sums and updates, and may have weight 0 like any other.
         lr: learning rate.
-        weights: one a device, at least 0, in any unit; None measures them.
-        warmup: shares of each device that are timed.
+        weights: one per device, at least 0, in any unit; None measures them.
+        warmup: number of shares that are timed on each device.
 
     Raises:
-        ValueError: not one weight a device, one that is negative or not finite, none above 0, or a warm-up below 1.
+        ValueError: the number of weights is not that of the devices, a weight is negative or not finite, no weight is
+            above 0, or ``warmup`` is below 1.
     """
 
     processes: ClassVar[Literal["one", "per-device"]] = "one"
@@ -61,11 +61,11 @@ class Weighted:
         if weights is not None:
             if len(weights) != len(devices):
                 raise ValueError(
-                    f"weights are {list(weights)} for {len(devices)} devices: give one a device, or None to measure"
+                    f"weights are {list(weights)} for {len(devices)} devices: give one per device, or None to measure"
                 )
-            weighted_sizes(1, weights)  # raises at once what every step would
+            weighted_sizes(1, weights)  # raises here what every step would raise
         if warmup < 1:
-            raise ValueError(f"warmup is {warmup}: a speed needs at least 1 timed share a device")
+            raise ValueError(f"warmup is {warmup}: a speed needs at least 1 timed share per device")
         self.per_device = PerDevice(devices)
         self.nets = [copy.deepcopy(model).to(device) for device in devices]
         self.device_params = [list(net.parameters()) for net in self.nets]
@@ -86,7 +86,7 @@ class Weighted:
         return loss / global_batch_size
 
     def step_unsynced(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
-        """Update every replica with its own shard's gradient only: the replicas drift apart."""
+        """Update every replica with its own shard's gradient only, after which the replicas differ."""
         loss = self._backward(X, y)
         for params in self.device_params:
             sgd_(params, self.lr, global_batch_size)
@@ -94,12 +94,12 @@ class Weighted:
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """One a device: those given, equal ones while measuring, then the measured samples/s."""
+        """One per device: the given ones, or 1.0 each while measuring and then the measured samples/s."""
         return (1.0,) * len(self.nets) if self._weights is None else self._weights
 
     @property
     def replicas(self) -> list[nn.Module]:
-        """One module a device."""
+        """One module per device."""
         return self.nets
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class Weighted:
         self.per_device.close()
 
     def _backward(self, X: Tensor, y: Tensor) -> Tensor:
-        """Leave each share's gradient on its device; return the losses summed over the batch, (), detached."""
+        """Compute each share's gradient on its device; return the losses summed over the batch, (), detached."""
         devices = self.per_device.devices
         X_shards, y_shards = split_batch(X, y, devices, weighted_sizes(len(X), self.weights))
         timed = [self._weights is None] * len(devices)
@@ -121,27 +121,22 @@ class Weighted:
 
 
 def _share(net: nn.Module, X: Tensor, y: Tensor, device: torch.device, timed: bool) -> tuple[Tensor, float]:
-    """Compute one device's part; return the summed loss, (), detached, and the seconds it took if it was timed."""
-    net.zero_grad()  # what a step that was broken off has left
+    """Compute one share's gradient; return its summed loss, (), detached, and the seconds, valid only if timed."""
+    net.zero_grad()  # an interrupted step may have left gradients
     if len(X) == 0:
         return X.new_zeros(()), 0.0
     if timed:
-        _synchronize(device)
+        synchronize([device])
     start = perf_counter()
     loss = summed_loss(net, X, y)
     torch.autograd.backward(loss)
     if timed:
-        _synchronize(device)
+        synchronize([device])
     return loss.detach(), perf_counter() - start
 
 
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 def _sum_on_first(copies: Sequence[Tensor]) -> bool:
-    """Set the first copy's gradient to the sum over all copies, and clear the others'; say whether there was one."""
+    """Set the first copy's gradient to the sum over all copies, clear the others'; return whether any copy had one."""
     total: Tensor | None = None
     for param in copies:
         if param.grad is not None:

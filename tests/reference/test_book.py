@@ -73,7 +73,7 @@ def test_every_device_is_waited_for_before_a_clock_is_read(monkeypatch: pytest.M
     waited: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
     gpus = [torch.device("cuda:0"), torch.device("cuda:1")]
-    book._synchronize([*gpus, CPU])
+    book.synchronize([*gpus, CPU])
     assert waited == gpus
 
 

@@ -265,7 +265,7 @@ def test_the_books_worker_processes_use_the_cores_they_are_given() -> None:
         ({"loader": "fast"}, "unknown loader 'fast': choose one of resident, book"),
         ({"rank": 2}, "rank is 2 in a world of 2"),
         ({"batch_size": 0}, "batch_size is 0: it must be at least 1"),
-        ({"device": "meta"}, r"the data set lies on cpu, the feed on meta: use dataset.to\(device\) once"),
+        ({"device": "meta"}, r"the data set is on cpu, the feed on meta: use dataset.to\(device\) once"),
     ],
 )
 def test_bad_values_of_a_feed_are_reported_before_the_first_batch(changes: dict[str, Any], message: str) -> None:

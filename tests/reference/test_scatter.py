@@ -156,7 +156,7 @@ def test_sizes_that_do_not_sum_to_the_samples_are_reported(sizes: list[int]) -> 
         (lambda: scatter(torch.tensor(1.0), [CPU]), "its first axis must be the samples"),
         (
             lambda: scatter(torch.zeros(3), [CPU] * 2, [1, 1, 1]),
-            r"sizes are \[1, 1, 1\] for 2 devices: give at most one size a device",
+            r"sizes are \[1, 1, 1\] for 2 devices: give at most one size per device",
         ),
         (
             lambda: split_batch(torch.zeros(3, 1), torch.zeros(2), [CPU]),

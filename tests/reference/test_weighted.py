@@ -141,11 +141,11 @@ def test_measuring_goes_on_until_every_device_has_had_enough_shares(monkeypatch:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"weights": [1, 2, 3]}, r"weights are \[1, 2, 3\] for 2 devices: give one a device, or None to measure"),
+        ({"weights": [1, 2, 3]}, r"weights are \[1, 2, 3\] for 2 devices: give one per device, or None to measure"),
         ({"weights": []}, r"weights are \[\] for 2 devices"),
         ({"weights": [1, -1]}, r"weights are \[1, -1\]: they must be finite and at least 0"),
         ({"weights": [0, 0]}, r"weights are \[0, 0\]: .* one above 0"),
-        ({"warmup": 0}, "warmup is 0: a speed needs at least 1 timed share a device"),
+        ({"warmup": 0}, "warmup is 0: a speed needs at least 1 timed share per device"),
     ],
 )
 def test_bad_arguments_are_refused_when_the_trainer_is_made(arguments: dict[str, Any], message: str) -> None:
