@@ -53,7 +53,7 @@ def test_without_a_base_nothing_is_promised() -> None:
 
 def test_a_calibration_decides_nothing_and_promises_nothing() -> None:
     run = about()
-    run.plan = replace(run.notes, config=settings(against=AGAINST, calibrate=12))
+    run.plan = replace(run.plan, config=settings(against=AGAINST, calibrate=12))
     assert len(forecast.lines(run, 12, 10.0)) == 1
 
 
