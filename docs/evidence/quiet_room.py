@@ -116,7 +116,7 @@ def measure(condition: str, sessions: int, folder: Path, options: Sequence[str] 
         raise KeyboardInterrupt
     if ended.run is None:
         raise RuntimeError(f"{condition}: pytest ended with status {ended.status} and nothing measured; see above")
-    pinned = any(order["pinned"] for order in ended.run.measurement.orders.values())
+    pinned = any(job["pinned"] for job in ended.run.observations.jobs.values())
     if pinned == ("pinned" in measures):
         raise RuntimeError(f"{condition}: workers were {'' if pinned else 'not '}pinned; `without` has lost its hold")
     return ended.run.record

@@ -178,11 +178,11 @@ def _trace(pool: Pool, run: Observations, arm: Arm, path: str, warm_up: int, ste
     """
     if arm in run.lost:
         raise run.lost[arm]
-    order = run.orders[arm]
-    group = pool.launch(Path(path).name, processes(order))
+    job = run.jobs[arm]
+    group = pool.launch(Path(path).name, processes(job))
     group.wait_connected()
     timeout_s = START_TIMEOUT_S + FIRST_STEP_TIMEOUT_S + STEP_TIMEOUT_S * (warm_up + steps)
-    answers = group.request("trace", timeout_s, arm=order, warm_up=warm_up, steps=steps, path=path)
+    answers = group.request("trace", timeout_s, arm=job, warm_up=warm_up, steps=steps, path=path)
     group.close()
     return answers
 

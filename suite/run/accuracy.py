@@ -1,20 +1,18 @@
-"""Accuracy: nets trained on one device and on k from the same seeds, and whether k lose any (controller's side).
+"""Accuracy: nets trained on one device and on k from the same seeds, and whether k devices lose any.
 
-Each pair is a fresh net from one seed, trained by the workload's recipe with the first session's workers when their
-timing is over. Strong scaling keeps the recipe; weak scaling trains with k times its batch and the rate that the
-workload's rule makes of its own. Both are held against one device with the recipe as it is, which is trained once.
+Each net of a pair starts from the pair's seed and is trained by the workload's recipe, with the first session's workers
+when their timing is over. Strong scaling keeps the recipe; weak scaling trains with k times its batch and the rate of
+the workload's rule. Both are compared with one device and the recipe as it is, which is trained once.
 
-The quick profile trains one pair, which is shown and judged only if it looks like a loss: then, as ever in the full
-profile, all pairs of the recipe are trained, and all of them are judged. What does not fit into the budget is not
-trained, and the cell says so.
+The quick profile trains one pair, and the recipe's other pairs only if that one looks like a loss; the full profile
+trains all pairs. What does not fit into the budget is not trained, and the cell says so.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -25,7 +23,7 @@ from suite.plan.workloads import Recipe
 from suite.records import record
 from suite.run import learning
 from suite.run.observations import Observations
-from suite.run.session import Crew, Say, Sessions
+from suite.run.session import Groups, Say, Sessions
 from suite.verdict import Outcome
 from suite.verdict.accuracy import noninferiority
 
@@ -34,7 +32,7 @@ SHARE = 0.6  # of the budget is for training at most, the rest for timing
 
 
 def wanted_pairs(run: Observations) -> list[Arm]:
-    """The arms on several devices that are held against one device; none beside a base, whose budget is for time."""
+    """Return the arms on several devices that are compared with one device; none in a run with a named base."""
     if run.plan.config.against is not None:
         return []
     several = (run.plan.own(cell) for cell in run.plan.cells if cell.world_size > 1)
@@ -42,47 +40,50 @@ def wanted_pairs(run: Observations) -> list[Arm]:
 
 
 def allowed_s(run: Observations, left_s: float) -> float:
-    """Wall seconds that training may take: a share of the budget, and no more than is left of one the user gave."""
+    """Return how many wall seconds training may take: a share of the budget, and `left_s` where the user set one."""
     share_s = SHARE * run.plan.config.budget_s
     return min(share_s, left_s) if run.plan.config.min_sessions == 1 else share_s
 
 
-def training(run: Observations, sessions: Sessions, say: Say) -> Callable[[Crew], None]:
-    """What is done with the first session's workers once they are timed."""
+def training(run: Observations, sessions: Sessions, say: Say) -> Callable[[Groups], None]:
+    """Return a function that trains all nets with the first session's groups."""
 
-    def train(crew: Crew) -> None:
-        start = time.monotonic()
+    def train(groups: Groups) -> None:
+        start = run.plan.clock()
         until = start + allowed_s(run, sessions.left_s())
         done: set[tuple[Arm, int]] = set()
-
-        def ensure(seed: int, *wanted: Arm) -> None:
-            for arm in wanted:
-                if (arm, seed) not in done:
-                    done.add((arm, seed))
-                    _train(run, sessions, crew, arm, seed, until, say)
-
-        pairs = wanted_pairs(run)
-        for pair in pairs:
-            ensure(SEED, _alone(pair), pair)
-        ensure(SEED, *map(run.plan.own, run.plan.cells))
-        all_of_them = run.plan.config.profile == "full"
-        doubtful = [pair for pair in pairs if all_of_them or judged(run, pair, 1).outcome is Outcome.FAIL]
-        # Seed by seed, so that where time runs out every pair has as many as the others.
-        for more in range(1, max((_recipe(run, pair).seed_pairs for pair in doubtful), default=0)):
-            for pair in doubtful:
-                if more < _recipe(run, pair).seed_pairs:
-                    ensure(SEED + more, _alone(pair), pair)
-        run.training_s = time.monotonic() - start
+        for net in _in_order(run):
+            if net not in done:
+                done.add(net)
+                _train(run, sessions, groups, *net, until, say)
+        groups.session.training_s = run.plan.clock() - start
 
     return train
 
 
+def _in_order(run: Observations) -> Iterator[tuple[Arm, int]]:
+    """Yield arm and seed of every net to train; which pairs need more seeds is read from the first ones."""
+    pairs = wanted_pairs(run)
+    yield from ((arm, SEED) for pair in pairs for arm in (_on_one(pair), pair))
+    yield from ((run.plan.own(cell), SEED) for cell in run.plan.cells)
+    full = run.plan.config.profile == "full"
+    doubtful = [pair for pair in pairs if full or judged(run, pair, 1).outcome is Outcome.FAIL]
+    # Seed by seed, so that where time runs out every pair has as many as the others.
+    for more in range(1, max((_recipe(run, pair).seed_pairs for pair in doubtful), default=0)):
+        for pair in doubtful:
+            if more < _recipe(run, pair).seed_pairs:
+                yield from ((arm, SEED + more) for arm in (_on_one(pair), pair))
+
+
 def judged(run: Observations, pair: Arm, comparisons: int) -> record.CheckRecord:
-    """What the seed pairs trained so far say; it counts from as many as the recipe asks, or if it is a FAIL."""
-    recipe, many, alone = _recipe(run, pair), _by_seed(run, pair), _by_seed(run, _alone(pair))
-    both = [seed for seed in alone if seed in many]
-    found = noninferiority(
-        [(alone[seed].per_epoch[-1], many[seed].per_epoch[-1]) for seed in both],
+    """Return what the seed pairs trained so far say.
+
+    The check counts from as many pairs as the recipe asks for, and as a FAIL from any number.
+    """
+    recipe, many, one = _recipe(run, pair), _by_seed(run, pair), _by_seed(run, _on_one(pair))
+    both = [seed for seed in one if seed in many]
+    verdict = noninferiority(
+        [(one[seed].per_epoch[-1], many[seed].per_epoch[-1]) for seed in both],
         margin=recipe.margin,
         comparisons=comparisons,
         test_samples=many[both[0]].test_samples if both else None,
@@ -90,30 +91,30 @@ def judged(run: Observations, pair: Arm, comparisons: int) -> record.CheckRecord
     return record.CheckRecord(
         rule="accuracy",
         against="1 device",
-        outcome=found.outcome,
-        reason=found.reason,
-        counts=found.outcome is Outcome.FAIL or len(both) >= recipe.seed_pairs,
+        outcome=verdict.outcome,
+        reason=verdict.reason,
+        counts=verdict.outcome is Outcome.FAIL or len(both) >= recipe.seed_pairs,
     )
 
 
 def checks(run: Observations, cell: Cell, comparisons: int) -> tuple[record.CheckRecord, ...]:
-    """The accuracy rule for a cell; nothing where no pair was trained."""
+    """Return the accuracy check of a cell; none where none of its pairs was trained."""
     pair = run.plan.own(cell)
     return (judged(run, pair, comparisons),) if pair in wanted_pairs(run) and _by_seed(run, pair) else ()
 
 
 def reached(run: Observations, cell: Cell) -> float | None:
-    """A cell's accuracy after the last epoch, the mean over its seeds; None where no net of it was trained."""
-    found = [net.per_epoch[-1] for net in _by_seed(run, run.plan.own(cell)).values()]
-    return statistics.fmean(found) if found else None
+    """Return a cell's accuracy after the last epoch, the mean over its seeds; None where it was not trained."""
+    last = [net.per_epoch[-1] for net in _by_seed(run, run.plan.own(cell)).values()]
+    return statistics.fmean(last) if last else None
 
 
 def why_none(run: Observations, cell: Cell) -> str:
-    """Why a cell has no accuracy, in words; empty where it has one."""
+    """Return why a cell has no accuracy, in words; "" where it has one."""
     if _by_seed(run, run.plan.own(cell)):
         return ""
     if run.plan.config.against is not None:
-        return "nothing is trained beside a base: the budget is for the comparison"
+        return "nothing is trained in a run with a base: the budget is for the comparison"
     if run.plan.workload(cell.workload).accuracy is None:
         return f"workload {cell.workload} has no recipe to train by"
     return run.untrained.get(run.plan.own(cell), "the run ended before it was trained")
@@ -121,12 +122,12 @@ def why_none(run: Observations, cell: Cell) -> str:
 
 def _recipe(run: Observations, arm: Arm) -> Recipe:
     recipe = run.plan.workload(arm.workload).accuracy
-    assert recipe is not None, "an arm without a recipe is no pair"
+    assert recipe is not None, "wanted_pairs leaves out arms without a recipe"
     return recipe
 
 
-def _alone(arm: Arm) -> Arm:
-    """The same trainer on one device: one arm for both modes."""
+def _on_one(arm: Arm) -> Arm:
+    """Return the arm of this trainer on one device, which strong and weak scaling share."""
     return replace(arm, mode="strong", world_size=1)
 
 
@@ -135,24 +136,25 @@ def _by_seed(run: Observations, arm: Arm) -> dict[int, record.Accuracy]:
     return {net.seed: net for net in run.accuracies if (net.trainer, net.workload, net.mode, net.world_size) == wanted}
 
 
-def _train(run: Observations, sessions: Sessions, crew: Crew, arm: Arm, seed: int, until: float, say: Say) -> None:
-    if run.plan.workload(arm.workload).accuracy is None or arm not in crew.groups:
+def _train(run: Observations, sessions: Sessions, groups: Groups, arm: Arm, seed: int, until: float, say: Say) -> None:
+    if run.plan.workload(arm.workload).accuracy is None or arm not in groups.by_arm:
         return
-    told, shortened = _told(run, arm)
-    dataset = told["dataset"]
-    order = {**run.orders[arm], "seed": seed}
+    recipe, shortened = _recipe_of(run, arm)
+    dataset = recipe["dataset"]
+    job = {**run.jobs[arm], "seed": seed}
     where = f"{arm.world_size} device(s)" + (f" ({arm.mode})" if arm.world_size > 1 else "")
     what = f"{short(arm.trainer)} on {where} with {dataset['name']}, seed {seed}"
-    epoch_s, left_s = sessions.timeout_s(arm, _steps(order, told)), until - time.monotonic()
+    epoch_s, left_s = sessions.timeout_s(arm, _steps(job, recipe)), until - run.plan.clock()
     try:
-        # At the rate that was timed, and a recipe's batch is smaller as a rule: it will not take less.
-        least_s = told["epochs"] * _samples(told, "train") / order["global_batch"] * sessions.step_s[arm]
+        # A recipe's batch is smaller than the timed one as a rule, so training is not faster than what was timed.
+        least_s = recipe["epochs"] * _samples(recipe, "train") / job["global_batch"] * sessions.step_s[arm]
         if least_s > left_s:
             raise learning.OutOfTime(least_s)
-        curve = learning.learn(partial(crew.request, arm), order, told, epoch_s, what, say, left_s)
-    except learning.OutOfTime as short_of:
+        ask = partial(groups.request, arm)
+        curve = learning.learn(ask, job, recipe, epoch_s, what, say, left_s, run.plan.clock)
+    except learning.OutOfTime as error:
         run.untrained[arm] = (
-            f"{short_of.needed_s:.0f} s or more of training do not fit into what the budget has for it "
+            f"{error.needed_s:.0f} s or more of training do not fit into what the budget has for it "
             f"({SHARE:.0%} of {run.plan.config.budget_s:.0f} s at most, for all cells); raise --scaling-budget"
         )
         return
@@ -163,8 +165,8 @@ def _train(run: Observations, sessions: Sessions, crew: Crew, arm: Arm, seed: in
                 workload=arm.workload,
                 mode=arm.mode,
                 world_size=arm.world_size,
-                batch=told["batch"],
-                lr=told["lr"],
+                batch=recipe["batch"],
+                lr=recipe["lr"],
                 seed=seed,
                 dataset=dataset["name"],
                 shortened=shortened,
@@ -173,24 +175,21 @@ def _train(run: Observations, sessions: Sessions, crew: Crew, arm: Arm, seed: in
         )
 
 
-def _samples(told: dict[str, Any], part: Literal["train", "test"]) -> int:
-    """That an epoch trains or evaluates."""
-    whole = int(told["dataset"][f"{part}_samples"])
-    return min(whole, int(told["samples"] or whole))
+def _samples(recipe: dict[str, Any], part: Literal["train", "test"]) -> int:
+    """Return how many samples an epoch trains or evaluates."""
+    whole = int(recipe["dataset"][f"{part}_samples"])
+    return min(whole, int(recipe["samples"] or whole))
 
 
-def _steps(order: dict[str, Any], told: dict[str, Any]) -> int:
-    """An epoch and its evaluation in steps such as were timed; a minibatch that is larger counts for several."""
-    batch, timed = int(told["batch"]), int(order["global_batch"])
-    minibatches = sum(math.ceil(_samples(told, part) / batch) for part in ("train", "test"))
+def _steps(job: dict[str, Any], recipe: dict[str, Any]) -> int:
+    """Return an epoch and its evaluation in timed steps; a minibatch that is larger than theirs counts as several."""
+    batch, timed = int(recipe["batch"]), int(job["global_batch"])
+    minibatches = sum(math.ceil(_samples(recipe, part) / batch) for part in ("train", "test"))
     return minibatches * math.ceil(batch / timed)
 
 
-def _told(run: Observations, arm: Arm) -> tuple[dict[str, Any], str]:
-    """The recipe as an arm's workers are told it, and in words what was cut from it on a CPU.
-
-    In weak scaling the batch grows with the devices, and the rate by the workload's rule, as in what is timed.
-    """
+def _recipe_of(run: Observations, arm: Arm) -> tuple[dict[str, Any], str]:
+    """Return the recipe as an arm's workers are told it, and in words what was cut from it on a CPU."""
     recipe, on_cpu = _recipe(run, arm), run.plan.config.devices.kind == "cpu"
     batch, lr = scale(arm.mode, arm.world_size, recipe.batch, recipe.lr, run.plan.workload(arm.workload).lr_rule)
     epochs = (on_cpu and recipe.cpu_epochs) or recipe.epochs
@@ -198,5 +197,11 @@ def _told(run: Observations, arm: Arm) -> tuple[dict[str, Any], str]:
     cut = [f"{epochs} of {recipe.epochs} epochs"] if epochs < recipe.epochs else []
     if samples is not None:
         cut.append(f"{samples} samples an epoch")
-    told = {"batch": batch, "lr": lr, "init": recipe.init, "epochs": epochs, "samples": samples}
-    return {**told, "dataset": run.datasets[recipe.dataset]}, ", ".join(cut)
+    return {
+        "batch": batch,
+        "lr": lr,
+        "init": recipe.init,
+        "epochs": epochs,
+        "samples": samples,
+        "dataset": run.datasets[recipe.dataset],
+    }, ", ".join(cut)

@@ -10,12 +10,12 @@ T = TypeVar("T")
 
 
 def block(units: Sequence[Sequence[T]], rng: random.Random) -> list[T]:
-    """One block: every arm twice, forwards and then backwards (A B B A), so that a steady drift cancels.
+    """Return one block: every arm twice, forwards and then backwards (A B B A), so that a steady drift cancels.
 
     Args:
-        units: groups of arms; a group's members stay neighbours. The order of groups, and of members in a group, is
-            drawn anew.
-        rng: the run's own, so that the order can be repeated from its seed.
+        units: groups of arms. A group's members stay neighbours; the order of groups, and of members in a group, is
+            drawn for each block.
+        rng: the run's own, so that its seed repeats the order.
     """
     shuffled = [rng.sample(list(unit), len(unit)) for unit in rng.sample(list(units), len(units))]
     forwards = [arm for unit in shuffled for arm in unit]

@@ -22,7 +22,7 @@ from suite.processes.pool import Pool
 from suite.records.record import CollectivePoint, CollectiveRecord, Record, interval
 from suite.room.devices import Devices
 from suite.run import blocks
-from suite.run.session import PATIENCE, Say
+from suite.run.session import Say, hang_timeout_s
 
 WINDOW_S = 0.008  # long against the tens of microseconds by which ranks leave a barrier one after the other
 MAX_CALLS = 1000
@@ -126,7 +126,7 @@ class _WorldSize:
                     continue
                 call_s = calls_s[sweep, size]
                 calls = min(MAX_CALLS, math.ceil(WINDOW_S / call_s))
-                taken_s = self._window(sweep, size, calls, max(TIMEOUT_S, PATIENCE * calls * call_s))
+                taken_s = self._window(sweep, size, calls, hang_timeout_s(calls * call_s))
                 if taken_s is not None:
                     self._samples_s.setdefault((sweep, size), []).append(taken_s)
         alive = [group for group in self._groups.values() if group.alive]

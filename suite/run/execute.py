@@ -1,10 +1,10 @@
-"""The run behind all selected cells: measures, writes its files, accepts it as a baseline where that was asked for."""
+"""The run behind all selected cells: measures, writes its files, and accepts it as a baseline where the user asked."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from suite.plan import floors
@@ -14,14 +14,14 @@ from suite.plan.config import Config
 from suite.records import baselines, calibration
 from suite.records.record import CellRecord, CollectiveRecord, Record, RecordError, write_atomically
 from suite.render import job_summary, pages
-from suite.run import campaign, collectives, machine, results
+from suite.run import campaign, collectives, results
 from suite.run.observations import Observations
 from suite.run.plan import plan_here
 from suite.run.session import Say
 
 
 def _new_folder(wanted: Path) -> Path:
-    """Make a folder that is nobody else's: two runs of one second, or at once, must not write over each other."""
+    """Make a folder of this name, or of this name and a number where another run has it."""
     wanted.parent.mkdir(parents=True, exist_ok=True)
     folder, number = wanted, 1
     while True:
@@ -35,14 +35,14 @@ def _new_folder(wanted: Path) -> Path:
 
 @dataclass
 class RunResult:
-    """A run that ended, whole or cut short, with its files written.
+    """A run that ended, complete or cut short, with its files written.
 
     Attributes:
-        record: all that it found.
+        record: what it measured and decided.
         folder: where the record and the pages are.
         observations: what the record was made from.
-        accepted: what became of `--scaling-accept`, in words; empty where nothing was asked.
-        job_summary: where the summary was published, in words; empty where nowhere.
+        accepted: the result of `--scaling-accept`, in words; empty where the option was not given.
+        job_summary: where the summary was published, in words; empty where it was not.
     """
 
     record: Record
@@ -52,15 +52,15 @@ class RunResult:
     job_summary: str = ""
 
     def cell(self, cell: Cell) -> CellRecord:
-        """Return what the run found for a cell."""
+        """Return the record of a cell."""
         wanted = (cell.trainer, cell.workload, cell.mode, cell.world_size)
         return next(c for c in self.record.cells if (c.trainer, c.workload, c.mode, c.world_size) == wanted)
 
     def collective(self, sweep: CollectiveCell) -> CollectiveRecord:
-        """Return what the run found for a sweep.
+        """Return the record of a sweep.
 
         Raises:
-            LookupError: it was cut short before it.
+            LookupError: the run was cut short before it.
         """
         return collectives.find(self.record, sweep)
 
@@ -75,24 +75,22 @@ def execute(
     """Measure the cells and sweeps, write the record and the pages, and accept the run where the user asked for it.
 
     Args:
-        config: what the user decided.
-        cells: to judge.
-        sweeps: all_reduce sweeps, which inform only.
-        say: is told what is going on.
-        keep: is given the result before its files are written, also where an exception cut the run short.
+        config, cells, sweeps: what is to be measured; sweeps are shown and decide nothing.
+        say: receives progress, one line at a time.
+        keep: receives the result before its files are written, also where an exception cut the run short.
 
     Raises:
-        RecordError: the accepted baseline or the calibration cannot be read, or no report folder made.
-        ValueError: two floors hold for a cell and none is more specific. Both come before anything is measured.
+        RecordError: before measuring: the accepted baseline or the calibration cannot be read, or no folder be made.
+        ValueError: before measuring: two floors apply to a cell and neither is more specific.
     """
-    key = machine.describe(config.devices).key
-    plan = plan_here(
-        config,
-        cells,
+    plan = plan_here(config, cells)
+    key = plan.machine.key
+    plan = replace(
+        plan,
         baseline=baselines.read(config.report_dir, key),
         calibration=calibration.read(config.report_dir, key),
         floors=floors.resolve(config.floors, cells, config.devices.oversubscribed),
-        sweeps=sweeps,
+        sweeps=tuple(sweeps),
     )
     run = Observations(plan)
     runs = config.report_dir / key / "runs"
@@ -114,13 +112,13 @@ def execute(
         result.job_summary = job_summary.publish(summary.read_text(encoding="utf-8"), summary)
     if config.accept:
         result.accepted = _accept(config, result.record)
-    with contextlib.suppress(OSError):  # the next run writes it again, and this one's own files are safe
-        pages.write_index(runs.parent)  # when what is accepted is known
+    with contextlib.suppress(OSError):  # the next run writes the index again
+        pages.write_index(runs.parent)  # after accepting, which the index shows
     return result
 
 
 def _accept(config: Config, record: Record) -> str:
-    # Read again: another run may have been accepted while this one measured.
+    # Read again, because another run may have been accepted while this one measured.
     baseline = baselines.read(config.report_dir, record.machine.key)
     try:
         grown = baselines.accept(baseline, record, slower=config.accept == "slower")

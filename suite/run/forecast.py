@@ -1,7 +1,7 @@
-"""What a run is going to do, said before it does it: cells, minutes, and the slowdown it can promise to find.
+"""What a run is going to do, said beforehand: cells, minutes, and the smallest slowdown that it will find.
 
-The first forecast is made from what starting one worker took; the number of sessions that counts, for the error spent
-at each look, is fixed when the first session has shown what one costs.
+The forecast uses the time that one worker took to start. The number of sessions by which error is spent is fixed later,
+when the first session has shown how long one takes.
 """
 
 from __future__ import annotations
@@ -18,52 +18,46 @@ from suite.run.session import MEASURE_SHARE, processes
 
 # A worker with a process group loads torch's compiler as well, which takes a little longer than torch.
 COMPILER_COST = 1.3
-ENDING_S = 1.5  # warming up and letting go
+ENDING_S = 1.5  # the warm-up, and the end of the processes
 
 
 def session_s(run: Observations, arms: Sequence[Arm], start_s: float) -> float:
-    """Wall seconds that a session will take, roughly.
+    """Return roughly how many wall seconds a session of these arms takes.
 
-    Args:
-        run: the arms' orders are known.
-        arms: what a session times; arms of one trainer and world size share their processes.
-        start_s: that one worker took, from its launch to its first answer.
+    Arms of one trainer and world size share their processes. `start_s` is what one worker took from its launch to its
+    first answer.
     """
-    groups = {(arm.side, arm.trainer, arm.workload, arm.world_size): run.orders[arm] for arm in arms}
-    costs = (processes(order) * (1 + COMPILER_COST * (order["processes"] == "per-device")) for order in groups.values())
+    groups = {(arm.side, arm.trainer, arm.workload, arm.world_size): run.jobs[arm] for arm in arms}
+    costs = (processes(job) * (1 + COMPILER_COST * (job["processes"] == "per-device")) for job in groups.values())
     return float(sum(costs)) * start_s / max(1, len(available_cores())) * (1 + MEASURE_SHARE) + ENDING_S
 
 
 def lines(run: Observations, planned: int, each_s: float) -> list[str]:
-    """The plan in sentences.
-
-    Args:
-        run: before its first session.
-        planned: sessions.
-        each_s: wall seconds of one.
-    """
-    comparisons = judging.comparisons(run)
-    beside = f" beside {', '.join(base.label for base in run.bases.values())}" if run.bases else ""
+    """Return the plan in sentences: `planned` sessions of `each_s` wall seconds each."""
+    comparison, comparisons = run.comparison, judging.comparisons(run)
+    bases = f" against {', '.join(base.label for base in comparison.bases.values())}" if comparison.bases else ""
     minutes = (run.plan.elapsed_s + planned * each_s) / 60
     training_s = accuracy.allowed_s(run, run.plan.config.budget_s - run.plan.elapsed_s)
     training = f", and at most {training_s / 60:.1f} min of training" if accuracy.wanted_pairs(run) else ""
     first = (
-        f"plan: {len(run.beside) or len(run.plan.cells)} cell(s){beside}, "
+        f"plan: {len(comparison.cells) or len(run.plan.cells)} cell(s){bases}, "
         f"about {planned} session(s) of {each_s:.0f} s, {minutes:.1f} min in all{training} "
         f"(budget {run.plan.config.budget_s / 60:.1f} min); {comparisons} checks can fail"
     )
-    return [first, _promise(run, comparisons, planned)] if run.bases and not run.plan.config.calibrate else [first]
+    judges = comparison.bases and not run.plan.config.calibrate
+    return [first, _promise(run, comparisons, planned)] if judges else [first]
 
 
 def _promise(run: Observations, comparisons: int, planned: int) -> str:
-    """The largest over its cells of the smallest slowdown that is found."""
-    known = [calibrated for calibrated in map(run.plan.calibrated, run.beside) if calibrated is not None]
-    if len(known) < len(run.beside):
-        return "plan: what slowdown it can promise is not known here: python -m suite calibrate measures that"
+    """Return the smallest slowdown that is found in every cell."""
+    cells = run.comparison.cells
+    known = [calibrated for calibrated in map(run.plan.calibrated, cells) if calibrated is not None]
+    if len(known) < len(cells):
+        return "plan: the slowdown that it will find is not known here: python -m suite calibrate measures that"
     sds = [calibrated.spread.session_sd for calibrated in known]
-    found = max(promise(session_sd, comparisons, planned, run.plan.config.tolerance) for session_sd in sds)
-    if not math.isfinite(found) or found > 1:
-        return "plan: at this budget no slowdown is sure to be found; raise it"
+    slowdown = max(promise(session_sd, comparisons, planned, run.plan.config.tolerance) for session_sd in sds)
+    if not math.isfinite(slowdown) or slowdown > 1:
+        return "plan: this budget is too short to promise that any slowdown is found; raise it"
     notes = "".join(f"; {note}" for note in dict.fromkeys(calibrated.note for calibrated in known if calibrated.note))
-    surely = f"a slowdown of {found:.1%} or more is found with {POWER:.0%} probability"
-    return f"plan: {surely}, by this machine's calibration{notes}"
+    promised = f"a slowdown of {slowdown:.1%} or more is found with {POWER:.0%} probability"
+    return f"plan: {promised}, by this machine's calibration{notes}"

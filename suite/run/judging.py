@@ -1,10 +1,10 @@
 """Every rule that can fail a cell, and a cell's outcome from all of them.
 
-- time: beside a base in the same sessions, `--scaling-against` or the baseline's commit rebuilt;
-- drift: the same beside a pinned older baseline;
-- stored: against accepted runs of other times; it decides nothing, and keeps a cell INCONCLUSIVE whose accepted commit
-  was not measured beside it;
-- floor: efficiency against a configured one;
+- time: against a base in the same sessions, from `--scaling-against` or the accepted commit rebuilt;
+- drift: against the rebuilt commit of the pinned, older baseline in the same sessions;
+- stored: against accepted runs of other times; never passes or fails a cell, but keeps it INCONCLUSIVE where its
+  accepted commit was not measured in the same sessions;
+- floor: efficiency against a configured minimum;
 - accuracy: k devices against one.
 
 They share one error budget, which is fixed before anything is measured (`comparisons`).
@@ -28,35 +28,35 @@ BY_SESSION = ("time", "drift", "floor")  # the rules that a further session may 
 
 
 def comparisons(run: Observations) -> int:
-    """How many things in the run can fail. Strong and weak on one device are one arm, and so one comparison."""
+    """Return how many checks of the run can fail. Strong and weak on one device are one arm, and so one check."""
     own = {run.plan.own(cell) for cell in run.plan.cells}
     sides = 1 if run.plan.config.against is not None else 2 if run.plan.baseline.runs else 0
     return max(1, sides * len(own) + len(run.plan.floors) + len(accuracy.wanted_pairs(run)))
 
 
-def beside(run: Observations, cell: Cell, side: Side) -> Verdict:
-    """A cell's verdict against a base in the run."""
-    arms, spread = run.compared(cell), run.plan.spread(cell)
+def against(run: Observations, cell: Cell, side: Side) -> Verdict:
+    """Return a cell's verdict against a base in the run."""
+    arms, learned = run.arms(cell), None
+    if calibrated := run.plan.calibrated(cell):
+        learned = verdict.Learned(calibrated.spread.tau**2, calibrated.spread.tau2_var)
     rounds = samples.contrast(run, arms["candidate"], arms[side])
-    learned = None if spread is None else verdict.Learned(spread.tau**2, spread.tau2_var)
     return verdict.paired(rounds, run.plan.config.tolerance, comparisons(run), run.planned, run.session_s, learned)
 
 
 def checks(run: Observations, cell: Cell) -> tuple[CheckRecord, ...]:
-    """What every rule that applies to a cell has found so far."""
-    found = [
-        _beside(run, cell, side)
-        for side in run.bases
-        if cell in run.beside and run.compared(cell)[side] not in run.lost
-    ]
-    found += run.stored.get(cell, ())
-    if cell in run.plan.floors:
-        found.append(_floor(run, cell))
-    return (*found, *accuracy.checks(run, cell, comparisons(run)))
+    """Return what every rule that applies to a cell says so far."""
+    arms = run.arms(cell)
+    compared = [side for side in run.comparison.bases if cell in run.comparison.cells and arms[side] not in run.lost]
+    return (
+        *(_time(run, cell, side) for side in compared),
+        *run.stored.get(cell, ()),
+        *([_floor(run, cell)] if cell in run.plan.floors else []),
+        *accuracy.checks(run, cell, comparisons(run)),
+    )
 
 
 def combined(checks: Sequence[CheckRecord]) -> tuple[Outcome, str]:
-    """A cell's outcome from those of its rules: the gravest counts, and says why; time is what a PASS is about."""
+    """Return the gravest outcome of a cell's rules and its reason; without a rule about time no cell is a PASS."""
     counting = [check for check in checks if check.counts]
     timed = any(check.rule == "time" for check in counting)
     for gravest in GRAVEST_FIRST:
@@ -67,41 +67,38 @@ def combined(checks: Sequence[CheckRecord]) -> tuple[Outcome, str]:
 
 
 def warning(run: Observations, cell: Cell) -> str:
-    """In words, if efficiency fell because one device became faster and not because k became slower; else empty."""
-    if cell.world_size == 1 or "base" not in run.bases or cell not in run.beside:
+    """Return in words that efficiency fell because one device became faster, and k devices not slower; else ""."""
+    if cell.world_size == 1 or "base" not in run.comparison.bases or cell not in run.comparison.cells:
         return ""
-    alone = Cell(cell.trainer, cell.workload, cell.mode, 1)
-    pairs = [run.compared(at) for at in (cell, alone)]
-    at_k, at_one = (samples.by_session(run, arms["candidate"], arms["base"]) for arms in pairs)
+    on_one = Cell(cell.trainer, cell.workload, cell.mode, 1)
+    at_k, at_one = (samples.by_session(run, arms["candidate"], arms["base"]) for arms in map(run.arms, (cell, on_one)))
     both = [session for session in at_k if session in at_one]
     widened = [metrics.location(at_k[session]) - metrics.location(at_one[session]) for session in both]
-    if len(widened) < verdict.FIRST_LOOK or beside(run, cell, "base").outcome is not Outcome.PASS:
+    if len(widened) < verdict.FIRST_LOOK or against(run, cell, "base").outcome is not Outcome.PASS:
         return ""
     mean, error = metrics.mean_and_standard_error(widened)
-    if (
-        mean - metrics.t_quantile(len(widened) - 1, 0.95) * error <= 0
-        or mean < math.log1p(run.plan.config.tolerance) / 2
-    ):
+    low = mean - metrics.t_quantile(len(widened) - 1, 0.95) * error
+    if low <= 0 or mean < math.log1p(run.plan.config.tolerance) / 2:
         return ""
     return f"efficiency is {-math.expm1(-mean):.1%} below the base's: the gap widened, nothing is slower"
 
 
-def _beside(run: Observations, cell: Cell, side: Side) -> CheckRecord:
-    found = beside(run, cell, side)
+def _time(run: Observations, cell: Cell, side: Side) -> CheckRecord:
+    judged = against(run, cell, side)
     return CheckRecord(
         rule="time" if side == "base" else "drift",
-        against=run.bases[side].label,
-        outcome=found.outcome,
-        reason=found.reason,
-        ratio=found.ratio and interval(found.ratio),
+        against=run.comparison.bases[side].label,
+        outcome=judged.outcome,
+        reason=judged.reason,
+        ratio=judged.ratio and interval(judged.ratio),
     )
 
 
 def _floor(run: Observations, cell: Cell) -> CheckRecord:
     minimum, own = run.plan.floors[cell].efficiency, run.plan.own(cell)
     one = cells.arm(own.side, own.trainer, cell, 1)
-    planned = run.alone + run.planned
+    planned = run.comparison.sessions_before + run.planned
     logs = samples.log_efficiencies(run, own, one, cell.mode)[: planned or None]
-    found = floor(logs, minimum, comparisons(run), planned, run.session_s, tolerance=run.plan.config.tolerance)
-    reason = f"efficiency: its one-device arm failed: {run.lost[one].cause}" if one in run.lost else found.reason
-    return CheckRecord(rule="floor", against=f"efficiency {minimum:g}", outcome=found.outcome, reason=reason)
+    judged = floor(logs, minimum, comparisons(run), planned, run.session_s, tolerance=run.plan.config.tolerance)
+    reason = f"efficiency: its one-device arm failed: {run.lost[one].cause}" if one in run.lost else judged.reason
+    return CheckRecord(rule="floor", against=f"efficiency {minimum:g}", outcome=judged.outcome, reason=reason)

@@ -1,7 +1,7 @@
-"""A training as the controller follows it: asked for an epoch at a time, so that its curve is seen while it grows.
+"""A training as the controller follows it: asked for one epoch at a time, so that each accuracy is shown at once.
 
-The net stays with the workers (`suite.rank.training`). Every epoch has a deadline of its own; a rank that dies, raises
-or hangs ends the group as in any command.
+The net stays with the workers (`suite.rank.training`). Every epoch has its own deadline; a rank that dies, raises or
+hangs ends the group as in any command.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from suite.render.sparkline import sparkline
 from suite.run.session import FIRST_STEP_TIMEOUT_S, Say
 
 Ask = Callable[..., list[Message] | None]
-"""`Group.request`, or a `Crew`'s for one arm, which answers None where the group is gone."""
+"""`Group.request`, or `Groups.request` for one arm, which answers None where the group is gone."""
 
 
 class Curve(NamedTuple):
-    """What a training brought.
+    """What a training measured.
 
     Attributes:
-        per_epoch: test accuracy after every epoch, a share.
-        train_s: seconds of training in every epoch, the slowest rank's, evaluation not in it.
-        loss: mean training loss of every epoch, None where it was not finite; empty where the trainer returns none.
+        per_epoch: test accuracy after every epoch, from 0 to 1.
+        train_s: seconds of training in every epoch, of the slowest rank, without evaluation.
         train_samples: of an epoch.
         test_samples: that were classified after it.
+        loss: mean training loss of every epoch, None where it was not finite; empty where the trainer returns none.
     """
 
     per_epoch: tuple[float, ...]
@@ -38,7 +38,7 @@ class Curve(NamedTuple):
 
 
 class OutOfTime(Exception):
-    """A training does not fit into the time that it may take; `needed_s` is what it takes, or a little less."""
+    """A training does not fit into the time that it may take; it needs `needed_s` seconds or a little more."""
 
     def __init__(self, needed_s: float) -> None:
         super().__init__(f"the training takes about {needed_s:.0f} s")
@@ -47,45 +47,44 @@ class OutOfTime(Exception):
 
 def learn(
     ask: Ask,
-    arm: dict[str, Any],
+    job: dict[str, Any],
     recipe: dict[str, Any],
     epoch_s: float,
     what: str,
     say: Say,
     allowed_s: float = math.inf,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Curve | None:
-    """Train a fresh net to the end of its recipe.
+    """Train a new net to the end of its recipe.
 
     Args:
-        ask: puts a command to every rank.
-        arm: what the workers are told of trainer, model, devices and seed.
+        ask: sends a command to every rank.
+        job: what the workers are told of trainer, model, devices and seed.
         recipe: as `suite.rank.training.Training` takes it.
-        epoch_s: the deadline of an epoch, its evaluation included; the first has time to build and compile as well.
-        what: is trained, in words.
-        say: is told every epoch's accuracy.
+        epoch_s: the deadline of an epoch with its evaluation; the first epoch gets `FIRST_STEP_TIMEOUT_S` more.
+        what: names the training in the progress lines that `say` receives.
         allowed_s: wall seconds that the training may take. It ends as soon as an epoch shows that it will not fit.
 
     Returns:
-        None where `ask` did.
+        The curve; None where `ask` returned None.
 
     Raises:
-        OutOfTime: it takes longer than it may.
+        OutOfTime: the training takes longer than `allowed_s`.
         WorkerFailure: `ask` raised it.
     """
     done: list[list[Message]] = []
-    begun = time.monotonic()
-    shortest_s = math.inf
+    begun, shortest_s = clock(), math.inf
     say(describe(what, recipe["epochs"], []))
     for epoch in range(recipe["epochs"]):
-        epoch_begun = time.monotonic()
+        epoch_begun = clock()
         timeout_s = epoch_s + (FIRST_STEP_TIMEOUT_S if epoch == 0 else 0.0)
-        answers = ask("train", timeout_s, arm=arm, recipe=recipe, epoch=epoch)
+        answers = ask("train", timeout_s, arm=job, recipe=recipe, epoch=epoch)
         if answers is None:
             return None
         done.append(answers)
         say(describe(what, recipe["epochs"], [ranks[0]["accuracy"] for ranks in done]))
-        now, left = time.monotonic(), recipe["epochs"] - len(done)
-        if epoch > 0:  # the first one pays for building and compiling, and says nothing of the others
+        now, left = clock(), recipe["epochs"] - len(done)
+        if epoch > 0:  # the first epoch also builds and compiles, so it does not predict the others
             shortest_s = min(shortest_s, now - epoch_begun)
         needed_s = now - begun + (left * shortest_s if epoch > 0 else 0.0)
         if left and needed_s > allowed_s:
@@ -101,19 +100,13 @@ def learn(
 
 
 def _mean_loss(ranks: Sequence[Message]) -> float | None:
-    """The ranks' shares together; None where that is no number that a record can hold."""
+    """Return the sum of the ranks' shares; None where it is not finite, because a record cannot hold that."""
     total = sum(float(rank["loss"]) for rank in ranks)
     return total if math.isfinite(total) else None
 
 
 def describe(what: str, epochs: int, accuracies: Sequence[float]) -> str:
-    """How far a training has come: 'training ddp on 2 device(s): epoch 7 of 20, accuracy 0.93 ▁▂▄▆▇'.
-
-    Args:
-        what: is trained.
-        epochs: in all.
-        accuracies: of those that are done.
-    """
+    """Return the progress of a training: 'training ddp on 2 device(s): epoch 7 of 20, accuracy 0.93 ▁▂▄▆▇'."""
     if not accuracies:
         return f"training {what}: epoch 1 of {epochs}"
     return (

@@ -1,4 +1,4 @@
-"""What one run has seen so far. It only grows: the campaign and what it calls add to it, everything else reads it."""
+"""What one run has observed so far. The campaign and what it calls add to it; everything else reads it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from suite.plan.base import Base
 from suite.plan.cells import Arm, Cell, Side
 from suite.processes.failure import WorkerFailure
 from suite.records import record
+from suite.room.conditions import Conditions, disturbed
 from suite.run.plan import Plan
-from suite.run.session import Session
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -36,34 +36,86 @@ class Facts(dict[Key, Value]):
 
 
 @dataclass
-class Observations:
-    """What a run has seen so far.
+class Session:
+    """What one session measured.
 
     Attributes:
-        plan: what it is to measure.
+        training_s: wall seconds that were training.
+        windows: in the order they were timed.
+        conditions: of each block.
+        probes: timed after the blocks, to say where the time goes.
+        failures: the arms that were lost, with reasons.
+    """
+
+    number: int
+    started_utc: str = ""
+    wall_s: float = 0.0
+    training_s: float = 0.0
+    windows: list[record.Window] = field(default_factory=list)
+    conditions: list[Conditions] = field(default_factory=list)
+    probes: list[record.Probe] = field(default_factory=list)
+    failures: dict[Arm, WorkerFailure] = field(default_factory=dict)
+
+    @property
+    def left_out(self) -> set[int]:
+        """The disturbed blocks, marked by their conditions alone and never by their times.
+
+        Where most of a session was disturbed, the disturbance is the machine's normal state, and every block counts.
+        """
+        marked = {number for number, conditions in enumerate(self.conditions) if disturbed(conditions)}
+        return marked if 2 * len(marked) <= len(self.conditions) else set()
+
+    def to_record(self) -> record.Session:
+        """Return the session as the run's record keeps it."""
+        return record.Session(
+            number=self.number,
+            started_utc=self.started_utc,
+            wall_s=round(self.wall_s, 3),
+            windows=tuple(self.windows),
+            conditions=tuple(self.conditions),
+            left_out=tuple(sorted(self.left_out)),
+            probes=tuple(self.probes),
+        )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What the candidate is compared with in the same sessions.
+
+    Attributes:
+        bases: by side; empty while the candidate is measured without a base.
+        cells: those that are compared: all cells with a base that the user named, and otherwise those whose accepted
+            commits are rebuilt.
+        sessions_before: how many sessions had ended when the comparison began.
+    """
+
+    bases: Mapping[Side, Base] = field(default_factory=dict)
+    cells: tuple[Cell, ...] = ()
+    sessions_before: int = 0
+
+
+@dataclass
+class Observations:
+    """What a run has observed so far.
+
+    Attributes:
         neighbours: what else used the machine before the first session, in sentences.
-        notes: what the run was going to do, in sentences.
+        notes: the forecast of the run and what its bases lack, in sentences.
         versions: of each side's interpreter.
         trainers: a worker's answer to "describe", by side and trainer.
-        datasets: by the name a workload gives: what was loaded, and the folder it is kept in.
-        orders: for every arm what its workers are told.
+        datasets: by the name a workload gives: what was loaded, and the folder that keeps it.
+        jobs: what the workers of each arm are told (see `suite.plan.cells.describe`).
         steps: training steps a window, by arm.
-        gradient_bytes: that one replica exchanges at every step, by arm.
-        sessions: those that ended, and the last one that was cut short.
-        lost: arms that failed, and why; they stay lost for the run.
+        gradient_bytes: what one replica exchanges at every step, by arm.
+        sessions: those that ended, and the last one where it was cut short.
+        lost: arms that failed, and why; they are not started again in this run.
         unprobed: diagnostic variants that could not be timed, and why.
         unexplained: cells without a waterfall, and why.
-        accuracies: nets that were trained.
-        untrained: arms whose nets were not trained for want of time, in words.
-        training_s: how much of the first session was training to accuracy.
-        collectives: what was measured for the plan's sweeps.
-        stored: what the accepted runs of other times say of each cell.
-        bases: what the candidate is compared with in this run, by side.
-        beside: the cells that are compared with them: all cells with a base that the user named, and those that have a
-            baseline with a rebuilt one.
-        alone: sessions that were over when the comparison with a rebuilt baseline began.
-        planned: sessions that the budget allows from there on; 0 until the first has shown what one costs.
-        interrupted: by Ctrl-C.
+        untrained: arms whose nets were not trained for lack of time, in words.
+        stored: what accepted runs of other times say of each cell.
+        comparison: what the cells are compared with at present.
+        planned: sessions that the budget allows for the present comparison, or without a base; 0 until the first of
+            them has shown how long one takes.
     """
 
     plan: Plan
@@ -72,7 +124,7 @@ class Observations:
     versions: Facts[Side, dict[str, str]] = field(default_factory=Facts)
     trainers: Facts[tuple[Side, str], dict[str, Any]] = field(default_factory=Facts)
     datasets: Facts[str, dict[str, Any]] = field(default_factory=Facts)
-    orders: Facts[Arm, dict[str, Any]] = field(default_factory=Facts)
+    jobs: Facts[Arm, dict[str, Any]] = field(default_factory=Facts)
     steps: Facts[Arm, int] = field(default_factory=Facts)
     gradient_bytes: Facts[Arm, int] = field(default_factory=Facts)
     sessions: list[Session] = field(default_factory=list)
@@ -81,12 +133,9 @@ class Observations:
     unexplained: dict[Cell, str] = field(default_factory=dict)
     accuracies: list[record.Accuracy] = field(default_factory=list)
     untrained: dict[Arm, str] = field(default_factory=dict)
-    training_s: float = 0.0
     collectives: tuple[record.CollectiveRecord, ...] = ()
-    stored: dict[Cell, tuple[record.CheckRecord, ...]] = field(default_factory=dict)
-    bases: dict[Side, Base] = field(default_factory=dict)
-    beside: list[Cell] = field(default_factory=list)
-    alone: int = 0
+    stored: Mapping[Cell, tuple[record.CheckRecord, ...]] = field(default_factory=dict)
+    comparison: Comparison = field(default_factory=Comparison)
     planned: int = 0
     interrupted: bool = False
 
@@ -94,22 +143,20 @@ class Observations:
     def session_s(self) -> float:
         """Wall seconds of the last session that timed blocks, without the training in it; 0 before the first."""
         timed = [session for session in self.sessions if session.windows] or self.sessions
-        if not timed:
-            return 0.0
-        return timed[-1].wall_s - (self.training_s if timed[-1] is self.sessions[0] else 0.0)
+        return timed[-1].wall_s - timed[-1].training_s if timed else 0.0
 
-    def compared(self, cell: Cell) -> dict[Side, Arm]:
-        """Return the cell's own arm, and its bases'."""
+    def arms(self, cell: Cell) -> dict[Side, Arm]:
+        """Return the candidate's arm of a cell and its bases' arms."""
         arms: dict[Side, Arm] = {"candidate": self.plan.own(cell)}
-        for side, base in self.bases.items():
+        for side, base in self.comparison.bases.items():
             arms[side] = cells.arm(side, base.trainer or cell.trainer, cell)
         return arms
 
     def failure(self, cell: Cell) -> WorkerFailure | None:
-        """Return why a cell has no answer, if an arm that it cannot do without was lost.
+        """Return why a cell is an ERROR; None where it is not.
 
-        That is its own arm, and that of a base which the user named. A baseline that cannot be rebuilt leaves the cell
+        A cell needs its own arm, and that of a base which the user named. Where a rebuilt commit is lost, the cell is
         INCONCLUSIVE.
         """
-        needed = self.compared(cell).values() if self.plan.config.against is not None else [self.plan.own(cell)]
+        needed = self.arms(cell).values() if self.plan.config.against is not None else [self.plan.own(cell)]
         return next((self.lost[arm] for arm in needed if arm in self.lost), None)

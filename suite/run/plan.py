@@ -1,10 +1,10 @@
-"""What one run is to measure, and what was known before its first process started. Nothing here changes afterwards."""
+"""What one run is to measure, and what is known before its first process starts. Nothing here changes afterwards."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -16,7 +16,7 @@ from suite.plan.floors import Floor
 from suite.plan.workloads import Workload
 from suite.records import record
 from suite.records.baselines import Baseline
-from suite.records.calibration import Calibration, Found, Spread
+from suite.records.calibration import Calibration, Found
 from suite.run import machine
 
 
@@ -25,17 +25,15 @@ class Plan:
     """One run before it begins.
 
     Attributes:
-        config: what the user decided.
-        cells: those that pytest selected.
-        machine: the hardware and the host.
+        config: the user's settings.
+        cells, sweeps: those that pytest selected.
         commit, dirty: of the user's project.
-        baseline: the accepted one of this machine.
-        calibration: how this machine differs from itself, where that was measured.
-        main: the branch that changes of the project go to; empty where that is not known.
+        baseline, calibration: of this machine; equal builds differ by what a calibration measured.
+        main: the branch that changes of the project go to; empty where it is not known.
         floors: the least efficiency of the cells that have one.
-        sweeps: collectives that pytest selected.
         seed: draws the order in which arms are timed.
-        started: when the run began.
+        clock: returns seconds and never goes back.
+        begun_s: what `clock` showed when the run began.
     """
 
     config: Config
@@ -50,7 +48,8 @@ class Plan:
     sweeps: tuple[CollectiveCell, ...] = ()
     seed: int = field(default_factory=lambda: random.SystemRandom().randrange(2**31))
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
-    _begun: float = field(default_factory=time.monotonic)
+    clock: Callable[[], float] = time.monotonic
+    begun_s: float = field(default_factory=time.monotonic)
 
     @property
     def run_id(self) -> str:
@@ -59,40 +58,30 @@ class Plan:
 
     @property
     def elapsed_s(self) -> float:
-        """Wall seconds since the run began, starts included."""
-        return time.monotonic() - self._begun
+        """Wall seconds since the run began, starts of processes included."""
+        return self.clock() - self.begun_s
 
     def workload(self, name: str) -> Workload:
         """Return a workload of this run by its name."""
         return next(workload for workload in self.config.workloads if workload.name == name)
 
     def calibrated(self, cell: Cell) -> Found | None:
-        """Return how a cell differs from itself on this host, and whose figure that is; None without a calibration."""
+        """Return how much equal builds of a cell differ on this host, and which cell that was measured on.
+
+        None without a calibration of this host.
+        """
         if self.calibration is None or self.calibration.host != self.machine.host:
             return None
         workload = self.workload(cell.workload)
         return self.calibration.spread(cell.trainer, workload.hash, cell.mode, cell.world_size)
 
-    def spread(self, cell: Cell) -> Spread | None:
-        """Return how a cell differs from itself on this host; None without a calibration."""
-        calibrated = self.calibrated(cell)
-        return None if calibrated is None else calibrated.spread
-
     def own(self, cell: Cell) -> Arm:
-        """Return the arm whose time is the cell's."""
+        """Return the candidate's arm of a cell, whose time is the cell's."""
         return cells.arm("candidate", cell.trainer, cell)
 
 
-def plan_here(
-    config: Config,
-    cells: Sequence[Cell],
-    *,
-    baseline: Baseline | None = None,
-    calibration: Calibration | None = None,
-    floors: Mapping[Cell, Floor] | None = None,
-    sweeps: Sequence[CollectiveCell] = (),
-) -> Plan:
-    """Return the plan of a run on this machine and on the commit that is checked out here."""
+def plan_here(config: Config, cells: Sequence[Cell]) -> Plan:
+    """Return the plan of a run on this machine and on the commit that is checked out here, without a baseline."""
     about = machine.describe(config.devices)
     commit, dirty = machine.git_state(config.root)
     return Plan(
@@ -101,9 +90,6 @@ def plan_here(
         machine=about,
         commit=commit,
         dirty=dirty,
-        baseline=baseline or Baseline(machine_key=about.key),
-        calibration=calibration,
+        baseline=Baseline(machine_key=about.key),
         main=machine.main_branch(config.root),
-        floors=floors or {},
-        sweeps=tuple(sweeps),
     )

@@ -1,7 +1,7 @@
-"""Before a session: what each trainer is, the datasets, and what every arm's workers will be told.
+"""Before a session: ask workers about trainers, load datasets, and make every arm's job.
 
-The controller imports neither torch nor any trainer. What can be told of a trainer without timing it is asked of a
-worker of its side, and every dataset is loaded once, by a worker, for all the others. What fails costs its own arms.
+The controller imports neither torch nor any trainer. A worker of each side describes its trainers, and one worker loads
+every dataset for all others. A failure costs the arms that need what failed.
 """
 
 from __future__ import annotations
@@ -23,31 +23,26 @@ TIMEOUT_S = 900.0  # for a dataset
 
 
 def prepare(run: Observations, sides: Sides, arms: Sequence[Arm], say: Say) -> None:
-    """Make these arms ready to be timed: fills `run.orders`, or `run.lost` where one cannot be.
+    """Add the jobs of these arms to `run.jobs`, and arms that cannot be timed to `run.lost`.
 
-    Args:
-        run: arms that are ready or lost already are left alone.
-        sides: where the arms' workers come from.
-        arms: what is to be timed.
-        say: is told what is going on.
+    Arms that are in either already stay as they are.
     """
-    new = [arm for arm in arms if arm not in run.orders and arm not in run.lost]
+    new = [arm for arm in arms if arm not in run.jobs and arm not in run.lost]
     _describe(run, sides, new, say)
     _load(run, sides, new, say)
-    sides.dismiss_clerks()  # nothing idle stays while others are timed
+    sides.dismiss_clerks()  # no idle process stays while others are timed
     for arm in new:
         if arm not in run.lost:
             try:
-                run.orders[arm] = _order(run, sides, arm)
+                run.jobs[arm] = _job(run, sides, arm)
             except CheckoutError as error:
                 run.lost[arm] = WorkerFailure(arm.side, str(error))
 
 
 def _describe(run: Observations, sides: Sides, arms: Sequence[Arm], say: Say) -> None:
-    """A trainer that cannot be used, or ends its worker by being imported, costs its own cells."""
+    """Ask about versions and trainers. A trainer that cannot be used, or ends its worker, costs its own arms."""
     say("asking a worker about versions and trainers")
-    alive = [arm for arm in arms if arm not in run.lost]
-    for side, trainer in dict.fromkeys((arm.side, arm.trainer) for arm in alive):
+    for side, trainer in dict.fromkeys((arm.side, arm.trainer) for arm in arms):
         if (side, trainer) in run.trainers:
             continue
         try:
@@ -61,7 +56,7 @@ def _describe(run: Observations, sides: Sides, arms: Sequence[Arm], say: Say) ->
 
 
 def _load(run: Observations, sides: Sides, arms: Sequence[Arm], say: Say) -> None:
-    """Datasets are the candidate's, for both sides: the same bytes."""
+    """Load the datasets that are timed or trained on. Both sides use the candidate's: the same bytes."""
     trained = {pair.workload for pair in accuracy.wanted_pairs(run)}
     wanted: dict[str, set[str]] = {}
     for workload in map(run.plan.workload, dict.fromkeys(cell.workload for cell in run.plan.cells)):
@@ -72,15 +67,15 @@ def _load(run: Observations, sides: Sides, arms: Sequence[Arm], say: Say) -> Non
         if name in run.datasets:
             continue
         say(f"loading the dataset {name}")
-        kept, root = str(sides.folder / f"dataset-{len(run.datasets)}"), str(run.plan.config.data_root)
+        folder, root = str(sides.folder / f"dataset-{len(run.datasets)}"), str(run.plan.config.data_root)
         ask = sides.clerk("candidate").ask
         try:
-            run.datasets[name] = ask("prepare", TIMEOUT_S, dataset=name, data_root=root, folder=kept)
+            run.datasets[name] = ask("prepare", TIMEOUT_S, dataset=name, data_root=root, folder=folder)
         except WorkerFailure as failure:
             run.lost |= {arm: failure for arm in arms if arm.workload in users}
 
 
-def _order(run: Observations, sides: Sides, arm: Arm) -> dict[str, Any]:
+def _job(run: Observations, sides: Sides, arm: Arm) -> dict[str, Any]:
     devices, workload = run.plan.config.devices, run.plan.workload(arm.workload)
     names, about = devices.names[: arm.world_size], run.trainers[arm.side, arm.trainer]
     located = workload.model_copy(update={"model": sides.locate(arm.side, workload.model)})

@@ -1,6 +1,6 @@
-"""Progress while a run measures: one line that changes in a terminal, a line for each phase anywhere else.
+"""Progress of a run: one line that is rewritten in a terminal, one line for each phase anywhere else.
 
-Nothing ticks in the background: a line is written between windows and epochs, never during one.
+A line is written between windows and epochs, never during one.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from typing import TextIO
 
 import pytest
 
-_TICKING = re.compile(r";|: block |: epoch ")
+_CHANGING = re.compile(r";|: block |: epoch ")
 
 
 def phase(line: str) -> str:
-    """What a line is about, without what changes from one to the next: the time left, the block, the epoch."""
-    return _TICKING.split(line, maxsplit=1)[0]
+    """Return a line without what changes within one phase: the time left, the block, the epoch."""
+    return _CHANGING.split(line, maxsplit=1)[0]
 
 
 def fitted(line: str, columns: int) -> str:
-    """A line that a terminal of this width does not break: of a broken one only the last row would be rewritten."""
+    """Return a line that fits into one row of a terminal: of a wrapped line only the last row can be rewritten."""
     return line if len(line) < columns else line[: max(0, columns - 2)] + "…"
 
 
 class Progress:
-    """Writes through pytest's terminal reporter, past the capturing of output."""
+    """Writes through pytest's terminal reporter, also while pytest captures output."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._reporter = config.pluginmanager.get_plugin("terminalreporter")
@@ -34,7 +34,7 @@ class Progress:
         self._last_phase = ""
 
     def __call__(self, line: str) -> None:
-        """Show what is going on."""
+        """Show a line of progress."""
         if self._reporter is None or self._capture is None:
             return
         with self._capture.global_and_fixture_disabled():
@@ -48,7 +48,7 @@ class Progress:
 
 
 class StreamProgress:
-    """The same for a command that is not pytest."""
+    """Writes to a stream, for a command that does not run pytest."""
 
     def __init__(self, stream: TextIO, name: str) -> None:
         self._stream, self._name = stream, name
@@ -56,7 +56,7 @@ class StreamProgress:
         self._open = False
 
     def __call__(self, line: str) -> None:
-        """Show what is going on."""
+        """Show a line of progress."""
         if self._stream.isatty():
             self.write(f"\r\x1b[2K{fitted(f'{self._name}: {line}', shutil.get_terminal_size().columns)}")
             self._open = True
@@ -65,18 +65,18 @@ class StreamProgress:
             self.write(f"{self._name}: {line}\n")
 
     def keep(self, line: str) -> None:
-        """Show a line that stays, whatever comes after it."""
+        """Show a line that is not rewritten by the next one."""
         self.end()
         self.write(f"{self._name}: {line}\n")
 
     def end(self) -> None:
-        """Close the line that changes, so that others can write."""
+        """End the line that is being rewritten, so that other output can follow."""
         if self._open:
             self.write("\n")
             self._open = False
 
     def write(self, text: str) -> None:
-        """Write as it is, as far as the stream's encoding can: block characters are no reason to fail."""
+        """Write text; characters that the stream's encoding lacks become question marks."""
         encoding = self._stream.encoding or "utf-8"
         self._stream.write(text.encode(encoding, "replace").decode(encoding))
         self._stream.flush()

@@ -1,8 +1,9 @@
-"""From what was measured to what is reported: every cell's figures and verdict, and the record of the run."""
+"""From observations to the record of a run: every cell's figures and verdict."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
 from suite.plan import cells
 from suite.plan.cells import YARDSTICK, Arm, Cell, Side
@@ -14,29 +15,29 @@ from suite.verdict import Outcome, metrics
 
 
 def to_record(run: Observations) -> record.Record:
-    """The record of the run, or of what there is of it so far."""
-    used = {cell.workload: run.plan.workload(cell.workload) for cell in run.plan.cells}
+    """Return the record of a run, or of what was measured so far."""
+    plan, config = run.plan, run.plan.config
+    used = {cell.workload: plan.workload(cell.workload) for cell in plan.cells}
     datasets = {
         name: run.datasets[workload.dataset] for name, workload in used.items() if workload.dataset in run.datasets
     }
+    versions = run.versions.get("candidate", {})
     return record.Record(
-        run_id=run.plan.run_id,
-        started_utc=run.plan.started.isoformat(timespec="seconds"),
-        wall_s=round(run.plan.elapsed_s, 3),
+        run_id=plan.run_id,
+        started_utc=plan.started.isoformat(timespec="seconds"),
+        wall_s=round(plan.elapsed_s, 3),
         interrupted=run.interrupted,
-        settings=tuple(run.plan.config.header()),
-        repeat=run.plan.config.repeat,
-        tolerance=run.plan.config.tolerance,
-        against=run.plan.config.against and run.plan.config.against.label,
-        bases=tuple(_base(run, side) for side in run.bases),
+        settings=tuple(config.header()),
+        repeat=config.repeat,
+        tolerance=config.tolerance,
+        against=config.against and config.against.label,
+        bases=tuple(_base(run, side) for side in run.comparison.bases),
         planned=run.planned,
         plan=tuple(run.notes),
         neighbours=tuple(run.neighbours),
-        seed=run.plan.seed,
-        machine=run.plan.machine,
-        environment=record.Environment(
-            versions=run.versions.get("candidate", {}), commit=run.plan.commit, dirty=run.plan.dirty, main=run.plan.main
-        ),
+        seed=plan.seed,
+        machine=plan.machine,
+        environment=record.Environment(versions=versions, commit=plan.commit, dirty=plan.dirty, main=plan.main),
         workloads=used,
         workload_hashes={name: workload.hash for name, workload in used.items()},
         datasets={name: dataset["name"] for name, dataset in datasets.items()},
@@ -44,27 +45,23 @@ def to_record(run: Observations) -> record.Record:
         arms=tuple(_arm(run, arm) for arm in run.steps),
         sessions=tuple(session.to_record() for session in run.sessions),
         accuracies=tuple(run.accuracies),
-        cells=tuple(_cell(run, cell) for cell in run.plan.cells),
+        cells=tuple(_cell(run, cell) for cell in plan.cells),
         collectives=run.collectives,
     )
 
 
 def _cell(run: Observations, cell: Cell) -> CellRecord:
     oversubscribed = run.plan.config.devices.oversubscribed(cell.world_size)
-    about = {"id": cell.id, "trainer": cell.trainer, "workload": cell.workload, "mode": cell.mode}
-    fixed = {**about, "world_size": cell.world_size, "oversubscribed": oversubscribed}
-    if failure := run.failure(cell):
-        details = "\n".join(failure.details)
-        return CellRecord.model_validate(
-            {**fixed, "outcome": Outcome.ERROR, "reason": failure.cause, "details": details}
-        )
-    own = cells.arm("candidate", cell.trainer, cell)
+    fixed = {**asdict(cell), "id": cell.id, "oversubscribed": oversubscribed}
+    own = run.plan.own(cell)
     logs = samples.over_sessions(run, own)
-    if not logs:
-        reason = "it was not measured before the run was cut short"
-        return CellRecord.model_validate({**fixed, "outcome": Outcome.ERROR, "reason": reason})
-    order = run.orders[own]
-    batch, in_epoch = order["global_batch"], order["dataset"]["train_samples"]
+    failure = run.failure(cell)
+    if failure or not logs:
+        reason = failure.cause if failure else "it was not measured before the run was cut short"
+        details = "\n".join(failure.details) if failure else ""
+        return CellRecord.model_validate({**fixed, "outcome": Outcome.ERROR, "reason": reason, "details": details})
+    job = run.jobs[own]
+    batch, in_epoch = job["global_batch"], job["dataset"]["train_samples"]
     step_s = metrics.from_logs(logs)
     checks = judging.checks(run, cell)
     outcome, reason = judging.combined(checks)
@@ -81,7 +78,7 @@ def _cell(run: Observations, cell: Cell) -> CellRecord:
         "warning": judging.warning(run, cell),
         "accuracy": accuracy.reached(run, cell),
         "accuracy_note": accuracy.why_none(run, cell),
-        "devices": tuple(order["devices"]),
+        "devices": tuple(job["devices"]),
         "waterfalls": attribution.waterfalls(run, cell),
         "waterfall_note": attribution.note(run, cell),
     }
@@ -89,7 +86,7 @@ def _cell(run: Observations, cell: Cell) -> CellRecord:
 
 
 def _base(run: Observations, side: Side) -> record.BaseRecord:
-    base = run.bases[side]
+    base = run.comparison.bases[side]
     return record.BaseRecord(
         side=side, kind=base.kind, label=base.label, commit=base.commit, versions=run.versions.get(side, {})
     )
@@ -109,36 +106,30 @@ def _efficiency(run: Observations, cell: Cell, own: Arm) -> tuple[IntervalRecord
 
 def _speedup(run: Observations, cell: Cell, own: Arm) -> IntervalRecord | None:
     plain = cells.arm("candidate", YARDSTICK, cell, 1)
-    logs = [
-        metrics.log_speedup(ratio, 0.0, cell.mode, cell.world_size) for ratio in samples.log_ratios(run, plain, own)
-    ]
-    return _from_logs(logs)
+    ratios = samples.log_ratios(run, plain, own)
+    return _from_logs([metrics.log_speedup(ratio, 0.0, cell.mode, cell.world_size) for ratio in ratios])
 
 
 def _from_logs(logs: Sequence[float]) -> IntervalRecord | None:
-    found = metrics.from_logs(logs)
-    return None if found is None else record.interval(found)
+    interval = metrics.from_logs(logs)
+    return None if interval is None else record.interval(interval)
 
 
 def _arm(run: Observations, arm: Arm) -> record.ArmRecord:
-    order = run.orders[arm]
+    job = run.jobs[arm]
     return record.ArmRecord(
         id=arm.id,
-        side=arm.side,
-        trainer=arm.trainer,
-        workload=arm.workload,
-        mode=arm.mode,
-        world_size=arm.world_size,
-        global_batch=order["global_batch"],
-        lr=order["lr"],
-        processes=order["processes"],
+        **asdict(arm),
+        global_batch=job["global_batch"],
+        lr=job["lr"],
+        processes=job["processes"],
         steps_per_window=run.steps[arm],
         gradient_bytes=run.gradient_bytes.get(arm, 0),
     )
 
 
 def _scaled(interval: metrics.Interval | None, function: Callable[[float], float]) -> IntervalRecord | None:
-    """The interval of a monotone function of a quantity; a falling one swaps its ends."""
+    """Return the interval of a monotone function of a quantity; a falling one swaps its ends."""
     if interval is None:
         return None
     if interval.low is None or interval.high is None:

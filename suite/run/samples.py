@@ -1,7 +1,7 @@
-"""From windows to numbers a verdict can use: a session's rounds, their middle, one value a session.
+"""From windows to the numbers that a verdict uses: rounds, and one value per session.
 
-The reduction is the same everywhere: a window to a time a step, a session's rounds to their middle
-(`metrics.location`), sessions to a t-interval. Disturbed blocks are left out of all of them.
+A window becomes seconds a step, a session's rounds become their location (`metrics.location`), and sessions become a
+t-interval. Disturbed blocks are left out everywhere but in `step_samples_s`.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from suite.plan.cells import Arm
-from suite.run.observations import Observations
-from suite.run.session import Session
+from suite.run.observations import Observations, Session
 from suite.verdict import metrics
 
 
 def rounds(session: Session, arm: Arm, steps: int) -> dict[tuple[int, int], float]:
-    """ln(seconds a step) of an arm in a session, by block and by place in the session; the slowest rank counts."""
+    """Return ln(seconds a step) of an arm's windows, by block and place in the session; the slowest rank counts."""
     left_out = session.left_out
     return {
         (window.block, place): metrics.log_step_s(max(window.duration_ns), steps)
@@ -25,13 +24,13 @@ def rounds(session: Session, arm: Arm, steps: int) -> dict[tuple[int, int], floa
 
 
 def over_sessions(run: Observations, arm: Arm) -> list[float]:
-    """ln(seconds a step) of an arm, one value a session."""
+    """Return ln(seconds a step) of an arm, one value per session."""
     per_session = [rounds(session, arm, run.steps[arm]) for session in run.sessions if arm in run.steps]
-    return [metrics.location(list(found.values())) for found in per_session if found]
+    return [metrics.location(list(by_place.values())) for by_place in per_session if by_place]
 
 
 def step_samples_s(run: Observations, arm: Arm) -> list[float]:
-    """Seconds a step of every window of an arm, in the order they were timed, disturbed or not."""
+    """Return seconds a step of every window of an arm, disturbed or not, in the order of timing."""
     return [
         max(window.duration_ns) / run.steps[arm] / 1e9
         for session in run.sessions
@@ -41,44 +40,38 @@ def step_samples_s(run: Observations, arm: Arm) -> list[float]:
 
 
 def by_session(run: Observations, minuend: Arm, subtrahend: Arm) -> dict[int, list[float]]:
-    """ln(t_minuend / t_subtrahend) of every round, in which both were timed next to each other, by session number.
+    """Return ln(t_minuend / t_subtrahend) of every round, by session number.
 
     A block visits its arms forwards and then backwards, so it holds two rounds, and their order cancels. A base that
-    several cells share is visited beside each of them: the nearest of its windows counts.
+    several cells share is timed next to each of them: the window of the base that is nearest to the cell's counts.
     """
     if minuend not in run.steps or subtrahend not in run.steps:
         return {}
-    found = {}
+    ratios = {}
     for session in run.sessions:
         a = rounds(session, minuend, run.steps[minuend])
         b = rounds(session, subtrahend, run.steps[subtrahend])
         blocks = {block for block, _ in b}
         if pairs := [a[window] - b[_nearest(window, b)] for window in a if window[0] in blocks]:
-            found[session.number] = pairs
-    return found
-
-
-def contrast(run: Observations, minuend: Arm, subtrahend: Arm) -> list[list[float]]:
-    """The same, a list a session."""
-    return list(by_session(run, minuend, subtrahend).values())
+            ratios[session.number] = pairs
+    return ratios
 
 
 def _nearest(window: tuple[int, int], others: Iterable[tuple[int, int]]) -> tuple[int, int]:
-    """Of the same block, the one timed next to it."""
+    """Return the window of the same block that was timed at the nearest place."""
     return min((other for other in others if other[0] == window[0]), key=lambda other: abs(other[1] - window[1]))
 
 
+def contrast(run: Observations, minuend: Arm, subtrahend: Arm) -> list[list[float]]:
+    """Return ln(t_minuend / t_subtrahend) of every round, one list per session."""
+    return list(by_session(run, minuend, subtrahend).values())
+
+
 def log_ratios(run: Observations, minuend: Arm, subtrahend: Arm) -> list[float]:
-    """The same, one value a session."""
+    """Return ln(t_minuend / t_subtrahend), one value per session."""
     return [metrics.location(pairs) for pairs in contrast(run, minuend, subtrahend)]
 
 
 def log_efficiencies(run: Observations, arm: Arm, one: Arm, mode: str) -> list[float]:
-    """Ln E_k of an arm, one value a session.
-
-    Args:
-        arm: on k devices.
-        one: the same on one device.
-        mode: the cell's.
-    """
+    """Return ln E_k of an arm on k devices, one value per session; `one` is this trainer's arm on one device."""
     return [metrics.log_efficiency(ratio, 0.0, mode, arm.world_size) for ratio in log_ratios(run, one, arm)]

@@ -21,9 +21,8 @@ from suite.records.sweep import Setting, Trained
 from suite.run import preparing
 from suite.run.learning import learn
 from suite.run.observations import Observations
-from suite.run.session import FIRST_STEP_TIMEOUT_S, PATIENCE, Say, processes
+from suite.run.session import FIRST_STEP_TIMEOUT_S, Say, hang_timeout_s, processes
 
-LEAST_EPOCH_S = 20.0  # a deadline ends what hangs; a slow epoch must not reach it
 GIVEN_UP_AFTER = 3  # failures in a row
 
 
@@ -108,7 +107,7 @@ class Trainings:
         return self._groups[size]
 
     def _order(self, size: int) -> dict[str, Any]:
-        return self._run.orders[self._arms[size]]
+        return self._run.jobs[self._arms[size]]
 
     def _recipe(self, wanted: Setting) -> dict[str, Any]:
         recipe = self._run.plan.config.workloads[0].accuracy
@@ -136,4 +135,4 @@ class Trainings:
                 self._step_s[known] = time.monotonic() - begun
         dataset = recipe["dataset"]
         steps: int = sum(math.ceil(dataset[part] / batch) for part in ("train_samples", "test_samples"))
-        return max(LEAST_EPOCH_S, PATIENCE * steps * self._step_s[known])
+        return hang_timeout_s(steps * self._step_s[known])

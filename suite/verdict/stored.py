@@ -7,7 +7,7 @@ from n runs, the deviation of one more run of the same build,
 
 and s^2 is estimated from the runs themselves: delta over its root follows Student's t. That assumes exchangeable runs,
 which is not guaranteed: three that were accepted in one hour agree, and the next day differs. So a verdict comes from a
-base in the same run (`suite.run.suspicion`). Where runs are too few to show how they differ, the interval rests on
+base in the same run (`suite.run.accepted`). Where runs are too few to show how they differ, the interval rests on
 calibrate's figure for s, if there is one.
 
 Hosts of one machine key have levels of their own. Where runs of the candidate's host exist, they alone give the level,

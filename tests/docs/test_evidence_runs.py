@@ -169,13 +169,13 @@ class TestQuietRoom:
 
     def test_a_run_under_other_conditions_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """If the suite took its cores from elsewhere, the run would be measured under a wrong name."""
-        measurement = SimpleNamespace(orders={"an arm": {"pinned": []}})
-        run = SimpleNamespace(measurement=measurement, record=run_record())
+        observations = SimpleNamespace(jobs={"an arm": {"pinned": []}})
+        run = SimpleNamespace(observations=observations, record=run_record())
         ended = SimpleNamespace(interrupted=False, status=0, run=run)
         monkeypatch.setattr(quiet_room.gate, "run", lambda *_: ended)
         assert quiet_room.measure("not pinned", 1, tmp_path) is run.record
         with pytest.raises(RuntimeError, match="quiet room: workers were not pinned; `without` has lost its hold"):
             quiet_room.measure("quiet room", 1, tmp_path)
-        measurement.orders["an arm"]["pinned"] = [0]
+        observations.jobs["an arm"]["pinned"] = [0]
         with pytest.raises(RuntimeError, match="all off: workers were pinned"):
             quiet_room.measure("all off", 1, tmp_path)

@@ -1,4 +1,4 @@
-"""Runs built by hand: `Observations` whose windows take the seconds a test chooses, without any process.
+"""Runs made without any process: `Observations` whose windows take the seconds that a test chooses.
 
 Two CPU devices, LeNet on 256 samples in batches of 256, so that an epoch at strong scaling is one step and seconds a
 step are seconds an epoch.
@@ -6,13 +6,14 @@ step are seconds an epoch.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from suite.plan import cells
+from suite.plan.base import Base
 from suite.plan.cells import Arm, Cell, Side
 from suite.plan.config import Config
 from suite.plan.workloads import BUILT_IN, Recipe
@@ -21,9 +22,8 @@ from suite.records.calibration import Calibration, Entry, Spread
 from suite.records.record import Accuracy, Environment, Machine, Window
 from suite.room.conditions import Conditions
 from suite.room.devices import Devices
-from suite.run.observations import Facts, Observations
+from suite.run.observations import Facts, Observations, Session
 from suite.run.plan import Plan
-from suite.run.session import Session
 
 STEPS = 10
 BLOCKS = 4
@@ -33,6 +33,7 @@ LENET = BUILT_IN["lenet"]
 SEED_PAIRS = Recipe().seed_pairs
 VERSIONS = {"python": "3.12.1", "torch": "2.15.0"}
 COMMIT = "1" * 40
+AGAINST = Base("ref", "v1.0 (1111111)", commit=COMMIT)
 MACHINE = Machine(
     key="cpu-2xtest-00000000",
     host="abcdef",
@@ -46,18 +47,18 @@ BUSY = QUIET.model_copy(update={"foreign": 1.0})
 
 
 def cell(world_size: int = 2, trainer: str = "ddp", mode: str = "strong") -> Cell:
-    """A cell of LeNet."""
+    """Return a cell of LeNet."""
     return Cell(trainer, LENET.name, mode, world_size)
 
 
 def arm(world_size: int = 2, trainer: str = "ddp", side: Side = "candidate", mode: str = "strong") -> Arm:
-    """An arm of LeNet."""
+    """Return an arm of LeNet."""
     return cells.arm(side, trainer, cell(world_size, trainer, mode))
 
 
 def settings(**changes: Any) -> Config:
-    """The default settings on two cores; `changes` replace fields."""
-    fields: dict[str, Any] = {
+    """Return the default settings on two cores; `changes` replace fields."""
+    chosen: dict[str, Any] = {
         "root": Path(),
         "devices": Devices("cpu", ("cpu", "cpu"), (0, 1)),
         "world_sizes": (1, 2),
@@ -77,17 +78,17 @@ def settings(**changes: Any) -> Config:
         "require_baseline": False,
         "report_dir": Path("reports"),
     }
-    return Config(**{**fields, **changes})
+    return Config(**{**chosen, **changes})
 
 
-def order(arm: Arm) -> dict[str, Any]:
-    """The part of an arm's description that the controller reads."""
+def job(arm: Arm) -> dict[str, Any]:
+    """Return what an arm's workers would be told, without what only they read."""
     dataset = {"name": "synthetic", "train_samples": 256, "test_samples": 100, "folder": ""}
     about = {"processes": "one", "devices": ["cpu"] * arm.world_size, "dataset": dataset}
     return cells.describe(arm, LENET, **about)
 
 
-def measurement(*measured: Cell, config: Config | None = None, **changes: Any) -> Observations:
+def run_of(*measured: Cell, config: Config | None = None, **changes: Any) -> Observations:
     """Return a run of these cells before its first session; `changes` replace fields of its plan or observations."""
     planned: dict[str, Any] = {
         "config": config or settings(),
@@ -101,9 +102,9 @@ def measurement(*measured: Cell, config: Config | None = None, **changes: Any) -
     seen: dict[str, Any] = {
         "planned": 4,
         "versions": Facts({"candidate": VERSIONS}),
-        "datasets": Facts({LENET.dataset: order(arm())["dataset"]}),
+        "datasets": Facts({LENET.dataset: job(arm())["dataset"]}),
     }
-    names = {field.name for field in dataclasses.fields(Plan)}
+    names = {field.name for field in fields(Plan)}
     planned |= {name: value for name, value in changes.items() if name in names}
     seen |= {name: value for name, value in changes.items() if name not in names}
     return Observations(Plan(**planned), **seen)
@@ -112,18 +113,18 @@ def measurement(*measured: Cell, config: Config | None = None, **changes: Any) -
 def add_session(
     run: Observations, blocks: Sequence[Sequence[tuple[Arm, float]]], busy: Collection[int] = ()
 ) -> Session:
-    """Append a session.
+    """Append a session, and its arms to what the run knows.
 
     Args:
-        run: whose arms become known by it.
-        blocks: of each, an arm and its seconds a step, in the order they were timed.
+        run: without or with other sessions.
+        blocks: of each, an arm and its seconds a step, in the order of timing.
         busy: numbers of the blocks in which another process used a core.
     """
     session = Session(len(run.sessions), "2026-01-01T00:00:00+00:00", SESSION_S)
     for number, block in enumerate(blocks):
         for timed, step_s in block:
             run.steps[timed] = STEPS
-            run.orders[timed] = order(timed)
+            run.jobs[timed] = job(timed)
             duration_ns = (round(step_s * STEPS * 1e9),) * timed.world_size
             session.windows.append(Window(arm=timed.id, block=number, duration_ns=duration_ns))
         session.conditions.append(BUSY if number in busy else QUIET)
@@ -132,7 +133,7 @@ def add_session(
 
 
 def forth_and_back(step_s: Mapping[Arm, float]) -> list[tuple[Arm, float]]:
-    """A block of arms with their seconds a step."""
+    """Return a block of arms with their seconds a step: forwards, then backwards."""
     return [*step_s.items(), *reversed(step_s.items())]
 
 
@@ -145,21 +146,12 @@ def add_sessions(run: Observations, step_s: Mapping[Arm, float], count: int = 4)
 
 
 def accepted_run(step_s: Mapping[Cell, float], number: int = 0, commit: str = COMMIT, **changes: Any) -> AcceptedRun:
-    """An accepted run of four sessions; its number becomes its name, `changes` replace fields of its environment."""
+    """Return an accepted run of four sessions with the name `run-<number>`; `changes` replace its environment's."""
     environment = {"versions": VERSIONS, "commit": commit, "dirty": False, **changes}
+    figures = {"workload_hash": LENET.hash, "dataset": "synthetic", "sessions": 4, "log_se": WOBBLE}
     kept = tuple(
-        AcceptedCell(
-            trainer=timed.trainer,
-            workload=LENET.name,
-            workload_hash=LENET.hash,
-            mode=timed.mode,
-            world_size=timed.world_size,
-            dataset="synthetic",
-            sec_per_epoch=seconds,
-            sessions=4,
-            log_se=WOBBLE,
-        )
-        for timed, seconds in step_s.items()
+        AcceptedCell.model_validate({**asdict(measured), **figures, "sec_per_epoch": seconds})
+        for measured, seconds in step_s.items()
     )
     return AcceptedRun(
         run_id=f"run-{number}", host=MACHINE.host, environment=Environment.model_validate(environment), cells=kept
@@ -167,12 +159,12 @@ def accepted_run(step_s: Mapping[Cell, float], number: int = 0, commit: str = CO
 
 
 def baseline(*runs: AcceptedRun) -> Baseline:
-    """The accepted baseline of these runs."""
+    """Return the accepted baseline of these runs."""
     return Baseline(machine_key=MACHINE.key, runs=runs)
 
 
 def calibrated(session_sd: float, *measured: Cell, sessions: int = 12, host: str = MACHINE.host) -> Calibration:
-    """A calibration whose sessions are alternately above and below 0 by the same amount, for each of these cells."""
+    """Return a calibration whose sessions alternate around zero with this standard deviation, for these cells."""
     deviation = session_sd * math.sqrt((sessions - 1) / sessions)
     locations = tuple(deviation * (-1) ** number for number in range(sessions))
     spread = Spread(
@@ -185,15 +177,7 @@ def calibrated(session_sd: float, *measured: Cell, sessions: int = 12, host: str
         start_s=5.0,
     )
     entries = tuple(
-        Entry(
-            trainer=timed.trainer,
-            workload=LENET.name,
-            workload_hash=LENET.hash,
-            mode=timed.mode,
-            world_size=timed.world_size,
-            spread=spread,
-        )
-        for timed in measured
+        Entry.model_validate({**asdict(each), "workload_hash": LENET.hash, "spread": spread}) for each in measured
     )
     environment = Environment(versions=VERSIONS, commit=COMMIT, dirty=False)
     return Calibration(
@@ -202,7 +186,7 @@ def calibrated(session_sd: float, *measured: Cell, sessions: int = 12, host: str
 
 
 def trained(accuracy: float, world_size: int, seed: int = 1, trainer: str = "ddp", mode: str = "strong") -> Accuracy:
-    """A net that was trained to this accuracy."""
+    """Return a net that was trained to this accuracy."""
     return Accuracy(
         trainer=trainer,
         workload=LENET.name,

@@ -1,9 +1,8 @@
-"""A pytest plugin (`-p tests.support.stand_in`): a run built by hand in the place of measuring, in an instant.
+"""A pytest plugin (`-p tests.support.stand_in`) that replaces the measurement of a run with figures of its own.
 
-Everything around it is real: options, items, verdicts, record, reports, JUnit, pytest-benchmark's samples. Efficiency
-is `EFFICIENCY` at every world size; a step of one device takes STAND_IN_STEP_S seconds (0.01 where that is not set).
-For what only a real measurement shows, and there is much of it, workers have to run. Select cells alone (`-k lenet`):
-there is no stand-in for the sweeps of collectives.
+Everything else is real: options, items, verdicts, record, reports, JUnit, pytest-benchmark's samples. Efficiency is
+`EFFICIENCY` at every world size; a step of one device takes STAND_IN_STEP_S seconds (0.01 where that is not set).
+Select cells only (`-k lenet`), because sweeps of collectives are not replaced.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _measure(run: Observations, root: Path, say: Say) -> None:
-    """Fill a run as `suite.run.campaign.measure` does, for the workload `lenet`."""
+    """Replace `suite.run.campaign.measure`, for the workload `lenet`."""
     arms = [cells.arm("candidate", name, cell, k) for cell in run.plan.cells for name, k in _timed(cell)]
     run.versions["candidate"] = measurements.VERSIONS
     run.planned = SESSIONS
-    run.datasets[measurements.LENET.dataset] = measurements.order(arms[0])["dataset"]
+    run.datasets[measurements.LENET.dataset] = measurements.job(arms[0])["dataset"]
     measurements.add_sessions(run, {arm: _step_s(arm) for arm in arms}, SESSIONS)
 
 

@@ -172,7 +172,7 @@ def test_a_single_accepted_run_passes_nothing_and_its_commit_is_rebuilt(
     assert beside.ratio is not None
     assert (stored.rule, stored.outcome, stored.counts) == ("stored", "INCONCLUSIVE", False)
     assert "than the 1 accepted run(s)" in stored.reason
-    assert "what was measured beside its rebuilt commit decides" in stored.reason
+    assert "the comparison with its rebuilt commit decides" in stored.reason
     assert {window.arm for window in record.sessions[-1].windows} == {
         f"{side}:scratch:tiny:strong:1" for side in ("candidate", "base")
     }

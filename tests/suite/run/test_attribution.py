@@ -1,4 +1,4 @@
-"""Where the time went: which variants of which arms are timed, what becomes of failures; planted causes for real."""
+"""Where the time went: which variants of which arms are timed, what failures cost; planted causes with real ranks."""
 
 from __future__ import annotations
 
@@ -11,39 +11,34 @@ import pytest
 from docs.evidence.causes import WORKLOADS
 from docs.evidence.planted_causes import DELAY_S
 from suite.plan import cells
-from suite.plan.base import Base
 from suite.plan.cells import PLAIN, Arm, Cell, Side
 from suite.processes.failure import WorkerFailure
 from suite.records.record import WaterfallRecord
 from suite.room.quiet import available_cores
 from suite.run import attribution, results
 from suite.run.attribution import MAX_PAIRS, Target
-from suite.run.observations import Observations
-from suite.run.session import Crew, Sessions
+from suite.run.observations import Comparison, Observations
+from suite.run.session import Groups, Sessions
 from suite.verdict import Outcome
-from tests.support.measurements import QUIET, add_sessions, arm, cell, measurement, order, settings
+from tests.support.measurements import AGAINST, QUIET, add_sessions, arm, cell, job, run_of, settings
 from tests.support.project import REPOSITORY, Project
 
 TWO, WEAK = cell(2), cell(2, mode="weak")
 OWN, ONE, INDEPENDENT = arm(2), arm(1), arm(2, trainer=PLAIN)
+TARGET, WEAK_TARGET, BASE_TARGET = Target(TWO, "candidate"), Target(WEAK, "candidate"), Target(TWO, "base")
+COMPARISON = Comparison({"base": AGAINST}, (TWO,))
 
-# Milliseconds a step of one device on 256 samples; everything else follows from it and from what a test adds.
+# Milliseconds a step of one device on 256 samples; every other time follows from it and from what a test adds.
 ONE_MS = 40.0
 
 
 class Scripted:
-    """In the place of a group of workers: answers probes as a machine would whose losses are known.
-
-    Attributes:
-        lost_ms: by cause.
-        broken: (trainer, variant) that end the group.
-        asked: every variant that was asked for, by trainer, in order.
-    """
+    """Replaces a group of workers: answers probes like a machine that loses `lost_ms` milliseconds by cause."""
 
     def __init__(self, arms: Sequence[Arm], lost_ms: dict[str, float], broken: Sequence[str] = ()) -> None:
         self.arms = {arm.id: arm for arm in arms}
-        self.lost_ms, self.broken = lost_ms, broken
-        self.asked: list[str] = []
+        self.lost_ms, self.broken = lost_ms, broken  # variants that end the group
+        self.asked: list[str] = []  # variants, in order
 
     def request(
         self, command: str, timeout_s: float, *, name: str, steps: int, variant: dict[str, Any]
@@ -64,8 +59,7 @@ class Scripted:
             ms += lost["overhead"] + variant["exchange"] * lost["exchange"]
         ms += lost["feed"] * (not variant["resident"])
         answer = {"duration_ns": round(ms * 1e6) * steps}
-        ranks = arm.world_size
-        return [answer, *[{"duration_ns": None} if variant["alone"] else answer] * (ranks - 1)]
+        return [answer, *[{"duration_ns": None} if variant["alone"] else answer] * (arm.world_size - 1)]
 
 
 def point_of(arm: Arm, variant: dict[str, Any]) -> str:
@@ -78,224 +72,205 @@ def point_of(arm: Arm, variant: dict[str, Any]) -> str:
     return "resident" if variant["resident"] else "step"
 
 
-def prepared(
-    *measured: Cell, unsynced: bool = True, sides: Sequence[Side] = ("candidate",), **changes: Any
-) -> Observations:
-    """A run whose sessions have timed these cells."""
-    run = measurement(*measured, **changes)
+def timed(*measured: Cell, unsynced: bool = True, **changes: Any) -> Observations:
+    """Return a run whose sessions have timed these cells."""
+    run = run_of(*measured, **changes)
     add_sessions(run, {run.plan.own(each): 0.03 for each in measured})
-    for session in run.sessions:
-        session.probes.clear()
+    sides: list[Side] = ["candidate", *run.comparison.bases]
     for side in sides:
         for trainer in ("ddp", PLAIN):
             run.trainers[side, trainer] = {"unsynced": unsynced, "processes": "per-device"}
-    for each in measured:
-        for side in sides:
-            for timed in Target(each, side).arms(run).values():
-                run.orders[timed] = order(timed)
+        for each in measured:
+            run.jobs |= {needed: job(needed) for needed in Target(each, side).arms(run).values()}
     run.gradient_bytes[OWN] = 516_272
     return run
 
 
-def take_apart(
+def probe(
     run: Observations,
     *wanted: Target,
     lost_ms: dict[str, float] | None = None,
     broken: Sequence[str] = (),
     left_s: float = 100.0,
 ) -> Scripted:
-    """Probe after every session of the run."""
-    sessions = Sessions({}, {}, random.Random(0), None, lambda: left_s, lambda line: None)  # type: ignore[arg-type]
+    """Measure waterfalls after every session of the run."""
+    sessions = Sessions(run, {}, random.Random(0), None, lambda: left_s, lambda line: None)  # type: ignore[arg-type]
     sessions.step_s = {OWN: 0.02}
-    group = Scripted(attribution.arms(run, wanted), lost_ms or {}, broken)
+    arms = attribution.arms(run, wanted)
+    group = Scripted(arms, lost_ms or {}, broken)
     for session in run.sessions:
-        crew = Crew(session, dict.fromkeys(attribution.arms(run, wanted), group))  # type: ignore[arg-type]
-        attribution.probing(run, sessions, wanted, lambda line: None)(crew)
+        groups = Groups(session, dict.fromkeys(arms, group))  # type: ignore[arg-type]
+        attribution.probing(run, sessions, wanted, lambda line: None)(groups)
     return group
 
 
 def only(run: Observations, which: Cell = TWO) -> WaterfallRecord:
-    [found] = attribution.waterfalls(run, which)
-    return found
+    [fall] = attribution.waterfalls(run, which)
+    return fall
 
 
-def bars_ms(found: WaterfallRecord) -> dict[str, float]:
-    return {"+".join(bar.causes): round(bar.step_s.estimate * 1e3, 6) for bar in found.bars}
+def bars_ms(fall: WaterfallRecord) -> dict[str, float]:
+    return {"+".join(bar.causes): round(bar.step_s.estimate * 1e3, 6) for bar in fall.bars}
 
 
-class TestTargets:
-    """Which cells have a waterfall, and what has to live for it."""
-
-    def test_several_devices_of_their_own_have_a_waterfall(self) -> None:
-        run = measurement(cell(1), TWO, WEAK)
-        assert attribution.targets(run, run.plan.cells, ["candidate"]) == [
-            Target(TWO, "candidate"),
-            Target(WEAK, "candidate"),
-        ]
-
-    def test_strong_and_weak_share_processes_and_the_one_device(self) -> None:
-        run = measurement(TWO, WEAK)
-        found = attribution.arms(run, attribution.targets(run, run.plan.cells, ["candidate"]))
-        assert found.count(ONE) == 1
-        assert INDEPENDENT in found
-        assert cells.arm("candidate", PLAIN, WEAK) in found
+def test_cells_on_several_devices_have_a_waterfall_and_share_what_it_needs() -> None:
+    run = run_of(cell(1), TWO, WEAK)
+    targets = attribution.targets(run, run.plan.cells, ["candidate"])
+    assert targets == [TARGET, WEAK_TARGET]
+    weak = arm(2, mode="weak")
+    assert attribution.arms(run, targets) == [ONE, INDEPENDENT, OWN, cells.arm("candidate", PLAIN, WEAK), weak]
 
 
-class TestProbing:
+class TestBars:
     """From windows of a machine whose losses are known to their bars."""
 
-    @pytest.mark.parametrize("cause", ["small batch", "contention", "overhead", "exchange"])
-    def test_what_a_machine_loses_is_found_under_its_name(self, cause: str) -> None:
-        run = prepared(TWO)
-        take_apart(run, Target(TWO, "candidate"), lost_ms={cause: 6.0})
+    @pytest.mark.parametrize(
+        ("cause", "expected_ms"),
+        [("small batch", 6.0), ("contention", 6.0), ("overhead", 6.0), ("exchange", 6.0), ("feed", 3.0)],
+    )
+    def test_planted_loss_is_found_under_its_name(self, cause: str, expected_ms: float) -> None:
+        """A feed that does not get faster with devices costs the rest of its share, half of it on two."""
+        run = timed(TWO)
+        probe(run, TARGET, lost_ms={cause: 6.0})
         expected = dict.fromkeys(("small batch", "contention", "imbalance", "overhead", "exchange", "feed"), 0.0)
-        assert bars_ms(only(run)) == pytest.approx({**expected, cause: 6.0}, abs=1e-3)
+        assert bars_ms(only(run)) == pytest.approx({**expected, cause: expected_ms}, abs=1e-3)
         assert only(run).sessions == len(run.sessions)
 
-    def test_a_feed_that_does_not_get_faster_with_devices_costs_the_rest_of_its_share(self) -> None:
-        run = prepared(TWO)
-        take_apart(run, Target(TWO, "candidate"), lost_ms={"feed": 6.0})
-        assert bars_ms(only(run))["feed"] == pytest.approx(3.0, abs=1e-3)
+    def test_weak_scaling_needs_no_part_of_the_batch(self) -> None:
+        run = timed(WEAK)
+        assert "part" not in probe(run, WEAK_TARGET, lost_ms={"exchange": 4.0}).asked
+        assert only(run, WEAK).ideal_s.estimate == pytest.approx(ONE_MS / 1e3)
+        assert bars_ms(only(run, WEAK))["exchange"] == pytest.approx(4.0, abs=1e-3)
 
-    def test_every_variant_is_warmed_up_and_then_timed_forwards_and_backwards(self) -> None:
-        run = prepared(TWO)
+    @pytest.mark.parametrize(
+        ("unsynced", "broken", "asked", "note"),
+        [
+            (False, (), 0, "ddp has no step_unsynced, so its overhead and its exchange are one bar"),
+            (True, ("unsynced",), 1, "unsynced of candidate:ddp:lenet:strong:2 could not be timed: rank 0: unsynced"),
+        ],
+        ids=["the trainer lacks it", "it breaks"],
+    )
+    def test_missing_variant_merges_its_bars_and_says_why(
+        self, unsynced: bool, broken: tuple[str, ...], asked: int, note: str
+    ) -> None:
+        run = timed(TWO, unsynced=unsynced)
+        group = probe(run, TARGET, lost_ms={"exchange": 4.0, "overhead": 2.0}, broken=broken)
+        assert group.asked.count("unsynced") == asked, "what broke is not tried again"
+        assert bars_ms(only(run))["overhead+exchange"] == pytest.approx(6.0, abs=1e-3)
+        [said] = only(run).notes
+        assert said.startswith(note)
+        assert run.lost == {}
+
+
+class TestRounds:
+    """How often the variants are timed, and in which order."""
+
+    def test_variants_are_warmed_up_and_then_timed_forwards_and_backwards(self) -> None:
+        run = timed(TWO)
         del run.sessions[1:]
-        asked = take_apart(run, Target(TWO, "candidate")).asked
+        asked = probe(run, TARGET).asked
         first, *rounds = (asked[start : start + 8] for start in range(0, len(asked), 8))
         assert rounds == [first, first[::-1]] * MAX_PAIRS
         assert len(run.sessions[0].probes) == 8 * 2 * MAX_PAIRS
 
-    def test_waterfalls_share_a_sessions_time_and_a_spent_budget_leaves_a_pair_of_rounds(self) -> None:
-        shared, spent = prepared(TWO, WEAK), prepared(TWO)
-        take_apart(shared, *(Target(one, "candidate") for one in (TWO, WEAK)))
-        take_apart(spent, Target(TWO, "candidate"), left_s=-1.0)
-        rounds = [1 + max(probe.round for probe in run.sessions[0].probes) for run in (shared, spent)]
-        assert 2 < rounds[0] < 2 * MAX_PAIRS
-        assert rounds[1] == 2
+    def test_order_is_drawn_for_every_session(self) -> None:
+        run = timed(TWO)
+        probe(run, TARGET)
+        assert len({tuple(taken.point for taken in session.probes) for session in run.sessions}) > 1
 
-    def test_weak_scaling_needs_no_part_of_the_batch(self) -> None:
-        run = prepared(WEAK)
-        assert "part" not in take_apart(run, Target(WEAK, "candidate"), lost_ms={"exchange": 4.0}).asked
-        assert only(run, WEAK).ideal_s.estimate == pytest.approx(ONE_MS / 1e3)
-        assert bars_ms(only(run, WEAK))["exchange"] == pytest.approx(4.0, abs=1e-3)
+    def test_waterfalls_share_the_time_of_a_session(self) -> None:
+        run = timed(TWO, WEAK)
+        probe(run, TARGET, WEAK_TARGET)
+        assert 2 < 1 + max(taken.round for taken in run.sessions[0].probes) < 2 * MAX_PAIRS
 
-    def test_a_trainer_without_step_unsynced_has_one_bar_for_two_causes_and_says_why(self) -> None:
-        run = prepared(TWO, unsynced=False)
-        group = take_apart(run, Target(TWO, "candidate"), lost_ms={"exchange": 4.0, "overhead": 2.0})
-        assert "unsynced" not in group.asked
-        assert bars_ms(only(run))["overhead+exchange"] == pytest.approx(6.0, abs=1e-3)
-        assert only(run).notes == ("ddp has no step_unsynced, so its overhead and its exchange are one bar",)
+    @pytest.mark.parametrize(("min_sessions", "probed"), [(1, 1), (4, 4)])
+    def test_spent_budget_leaves_two_rounds_in_the_sessions_that_always_take_place(
+        self, min_sessions: int, probed: int
+    ) -> None:
+        run = timed(TWO, config=settings(min_sessions=min_sessions))
+        probe(run, TARGET, left_s=-1.0)
+        assert [len(session.probes) for session in run.sessions] == [16] * probed + [0] * (4 - probed)
+        for session in run.sessions:
+            session.probes.clear()
+        assert ("the budget did not leave" in attribution.note(run, TWO)) == (probed < 4)
 
-    def test_a_variant_that_breaks_costs_its_own_bar_and_is_not_tried_again(self) -> None:
-        run = prepared(TWO)
-        group = take_apart(run, Target(TWO, "candidate"), lost_ms={"exchange": 4.0}, broken=("unsynced",))
-        assert group.asked.count("unsynced") == 1
-        assert run.lost == {}
-        assert bars_ms(only(run))["overhead+exchange"] == pytest.approx(4.0, abs=1e-3)
-        assert "unsynced went wrong" in " ".join(only(run).notes)
+
+class TestFailures:
+    """What a failed probe costs."""
 
     @pytest.mark.parametrize(
         ("point", "lost"),
         [("step", OWN), ("resident", OWN), ("one", ONE), ("one_resident", ONE)]
         + [(point, None) for point in ("unsynced", "part", "plain", "plain_alone")],
     )
-    def test_a_candidate_that_fails_in_a_real_training_step_is_lost_and_in_a_variant_it_is_not(
-        self, point: str, lost: Arm | None
-    ) -> None:
-        run = prepared(cell(1), TWO)
-        take_apart(run, Target(TWO, "candidate"), broken=(point,))
-        assert {arm: failure.cause for arm, failure in run.lost.items()} == (
-            {lost: f"rank 0: {point} went wrong"} if lost else {}
-        )
-        assert [found.outcome is Outcome.ERROR for found in results.to_record(run).cells] == [lost == ONE, lost == OWN]
+    def test_candidate_is_lost_in_a_real_training_step_and_not_in_a_variant(self, point: str, lost: Arm | None) -> None:
+        run = timed(cell(1), TWO)
+        probe(run, TARGET, broken=(point,))
+        causes = {arm: failure.cause for arm, failure in run.lost.items()}
+        assert causes == ({lost: f"rank 0: {point} went wrong"} if lost else {})
+        assert [each.outcome is Outcome.ERROR for each in results.to_record(run).cells] == [lost == ONE, lost == OWN]
 
-    def test_a_base_that_fails_while_it_is_taken_apart_leaves_what_was_found_beside_it(self) -> None:
-        bases: dict[Side, Base] = {"base": Base("trainer", "ddp", trainer="ddp")}
-        run = prepared(TWO, sides=("base",), bases=bases, beside=[TWO])
-        take_apart(run, Target(TWO, "base"), broken=("step",))
+    def test_base_that_fails_keeps_its_comparison(self) -> None:
+        run = timed(TWO, comparison=COMPARISON)
+        probe(run, BASE_TARGET, broken=("step",))
         assert run.lost == {}
 
-    def test_what_would_not_fit_into_the_budget_is_left_out_and_says_so(self) -> None:
-        run = prepared(TWO, config=settings(min_sessions=1))
-        first = run.sessions[0]
-        take_apart(run, Target(TWO, "candidate"), left_s=-1.0)
-        assert [session.number for session in run.sessions if session.probes] == [first.number]
-        run.sessions[0].probes.clear()
-        assert "the budget did not leave" in attribution.note(run, TWO)
-
-    def test_sessions_that_take_place_whatever_the_budget_is_are_all_used(self) -> None:
-        run = prepared(TWO)
-        take_apart(run, Target(TWO, "candidate"), left_s=-1.0)
-        assert all(session.probes for session in run.sessions[:4])
-
-    def test_a_trainer_that_never_ran_is_not_asked(self) -> None:
-        run = prepared(TWO)
+    def test_lost_trainer_is_not_asked(self) -> None:
+        run = timed(TWO)
         run.trainers.pop(("candidate", "ddp"))
         run.lost[OWN] = WorkerFailure("group", "rank 0: gone")
-        assert take_apart(run, Target(TWO, "candidate")).asked == []
+        assert probe(run, TARGET).asked == []
         assert results.to_record(run).cells[0].waterfalls == ()
-
-    def test_the_order_is_drawn_anew_in_every_session(self) -> None:
-        run = prepared(TWO)
-        take_apart(run, Target(TWO, "candidate"))
-        orders = {tuple(probe.point for probe in session.probes) for session in run.sessions}
-        assert len(orders) > 1
 
 
 class TestRecord:
     """What a reader is told."""
 
-    def test_the_sentence_knows_the_cell(self) -> None:
-        run = prepared(TWO)
-        take_apart(run, Target(TWO, "candidate"), lost_ms={"exchange": 5.0})
+    def test_sentence_names_the_model_its_gradients_and_its_batch(self) -> None:
+        run = timed(TWO)
+        probe(run, TARGET, lost_ms={"exchange": 5.0})
         assert only(run).sentence == (
             "Exchanging lenet's 0.5 MB of gradients costs 5.0 ms a step (20 %); "
             "batch 128 per device is still efficient."
         )
 
-    def test_other_processes_are_named_where_they_were_seen(self) -> None:
-        run = prepared(TWO)
+    @pytest.mark.parametrize(("foreign", "named"), [(0.9, True), (0.05, False)])
+    def test_sentence_names_other_processes_above_the_limit(self, foreign: float, named: bool) -> None:
+        run = timed(TWO)
         for session in run.sessions:
-            session.conditions = [QUIET.model_copy(update={"foreign": 0.9})]
-        take_apart(run, Target(TWO, "candidate"), lost_ms={"contention": 5.0})
-        assert "other processes used 90% of a core" in only(run).sentence
+            session.conditions = [QUIET.model_copy(update={"foreign": foreign})]
+        probe(run, TARGET, lost_ms={"contention": 5.0})
+        assert ("other processes used 90% of a core" in only(run).sentence) is named
 
-    def test_after_a_fail_the_base_stands_beside_and_what_grew_is_said(self) -> None:
-        run = prepared(TWO)
-        run.bases = {"base": Base("trainer", "ddp", trainer="ddp")}
-        both: tuple[Side, ...] = ("candidate", "base")
-        for side in both:
-            for trainer in ("ddp", PLAIN):
-                run.trainers.setdefault((side, trainer), {"unsynced": True})
-            for timed in Target(TWO, side).arms(run).values():
-                run.orders[timed] = order(timed)
-        take_apart(run, Target(TWO, "base"), lost_ms={"exchange": 5.0})
-        take_apart(run, Target(TWO, "candidate"), lost_ms={"exchange": 9.0})
+    def test_failed_cell_has_both_waterfalls_and_what_grew(self) -> None:
+        run = timed(TWO, comparison=COMPARISON)
+        probe(run, BASE_TARGET, lost_ms={"exchange": 5.0})
+        probe(run, TARGET, lost_ms={"exchange": 9.0})
         candidate, base = attribution.waterfalls(run, TWO)
-        assert (candidate.side, base.side) == both
+        assert (candidate.side, base.side) == ("candidate", "base")
         assert candidate.sentence.startswith(
             "Against the base, exchange takes 4.0 [4.0, 4.0] ms a step longer; the whole takes 4.0 [4.0, 4.0] ms a step"
         )
         assert "longer" not in base.sentence
 
-    def test_probes_and_waterfalls_are_in_the_record_and_come_back(self) -> None:
-        run = prepared(TWO)
-        take_apart(run, Target(TWO, "candidate"), lost_ms={"exchange": 5.0})
+    def test_record_keeps_probes_and_waterfalls(self) -> None:
+        run = timed(TWO)
+        probe(run, TARGET, lost_ms={"exchange": 5.0})
         kept = results.to_record(run)
         again = type(kept).model_validate_json(kept.model_dump_json())
         assert again.cells[0].waterfalls == attribution.waterfalls(run, TWO)
         assert len(again.sessions[0].probes) == 8 * 2 * MAX_PAIRS
-        assert next(found for found in again.arms if found.id == OWN.id).gradient_bytes == 516_272
+        assert next(each for each in again.arms if each.id == OWN.id).gradient_bytes == 516_272
 
 
 @pytest.mark.end_to_end
 @pytest.mark.skipif(len(available_cores()) < 2, reason="two ranks need two cores")
-def test_planted_causes_are_named_first_and_bars_sum_to_the_gap(
+def test_planted_causes_have_the_largest_bars_and_bars_sum_to_the_gap(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One session of real ranks: a delayed exchange, a late rank, and replicas that are given their work late.
+    """One session of real ranks: a delayed exchange, a late rank, and replicas whose work is dispatched late.
 
-    Each plant is a sleep of more than a step, so that no neighbour on the machine costs as much.
+    Each cause is a sleep of more than a step, so that no other process on the machine costs as much.
     """
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     (project.path / "pyproject.toml").write_text(WORKLOADS)
@@ -307,11 +282,11 @@ def test_planted_causes_are_named_first_and_bars_sum_to_the_gap(
     )  # fmt: skip
     assert result.ret == 0
     [record] = project.records()
-    found = {cells.short(each.trainer): each.waterfalls[0] for each in record.cells}
-    named = {name: max(made.bars, key=lambda bar: bar.step_s.estimate).causes for name, made in found.items()}
+    falls = {cells.short(each.trainer): each.waterfalls[0] for each in record.cells}
+    named = {name: max(fall.bars, key=lambda bar: bar.step_s.estimate).causes for name, fall in falls.items()}
     assert named == {name: (cause,) for name, cause in planted.items()}
-    for made in found.values():
-        gap = made.measured_s.estimate - made.ideal_s.estimate
-        assert sum(bar.step_s.estimate for bar in made.bars) == pytest.approx(gap, rel=1e-9)
-    sleeping = next(bar for bar in found["DelayedExchange"].bars if bar.causes == ("exchange",))
-    assert sleeping.step_s.estimate > 0.9 * DELAY_S  # as long as it was held up, at least
+    for fall in falls.values():
+        gap = fall.measured_s.estimate - fall.ideal_s.estimate
+        assert sum(bar.step_s.estimate for bar in fall.bars) == pytest.approx(gap, rel=1e-9)
+    sleeping = next(bar for bar in falls["DelayedExchange"].bars if bar.causes == ("exchange",))
+    assert sleeping.step_s.estimate > 0.9 * DELAY_S  # at least the delay that was planted

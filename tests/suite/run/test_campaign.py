@@ -1,11 +1,11 @@
-"""The campaign's loop: how many sessions, over which arms, and when it stops; with sessions that only pretend."""
+"""The decisions of a campaign: how many sessions, over which arms, and when it stops. No process is started."""
 
 from __future__ import annotations
 
 import math
 import types
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,138 +19,146 @@ from suite.plan.collectives import CollectiveCell
 from suite.plan.config import Config
 from suite.plan.floors import Floor
 from suite.processes.failure import WorkerFailure
-from suite.records.record import Probe, Window
+from suite.records.record import CellRecord, Probe
 from suite.room.devices import Devices
 from suite.run import campaign, results
 from suite.run.attribution import SESSIONS, Target
 from suite.run.observations import Observations
-from suite.run.session import Crew, Session
+from suite.run.session import Groups
 from suite.verdict import Outcome
 from tests.support.measurements import (
+    AGAINST,
     BLOCKS,
-    QUIET,
-    STEPS,
     WOBBLE,
     accepted_run,
+    add_session,
     arm,
     baseline,
     cell,
     forth_and_back,
-    measurement,
-    order,
+    job,
+    run_of,
     settings,
 )
 from tests.support.repositories import Repository
 
-AGAINST = Base("ref", "v1.0 (1111111)", commit="1" * 40)
-ONE, TWO = cell(1), cell(2)
-OWN, BASE = arm(2), arm(2, side="base")
+ONE, TWO, WEAK = cell(1), cell(2), cell(2, mode="weak")
+OWN, BASE, PIN = arm(2), arm(2, side="base"), arm(2, side="pinned")
 EQUAL = {arm(1): 1.0, arm(1, side="base"): 1.0, OWN: 0.5, BASE: 0.5}
+SLOWER = {**EQUAL, OWN: 5.0}
+NEIGHBOUR = "pid 1 (make) uses 90 % of a core"
 
 
+@dataclass
 class World:
-    """Stands for workers, checkouts and the clock of a run.
+    """Replaces workers, checkouts and the clock of a run."""
 
-    Attributes:
-        step_s: seconds a step of every arm; one second where nothing is said.
-        wobble: candidates are this much slower in every other session, and faster in the others.
-        session_s: of each session; the last one stands for all after it.
-        broken: arms that fail, by the session in which they do.
-        shares: arms that go with another, whose processes they share.
-        interrupted_in: the session in whose first block somebody presses Ctrl-C.
-        not_there: sides whose commit cannot be checked out.
-        timed: the arms of every session that timed blocks.
-        beside: the arms that lived beside those of every session.
-        probed: of which cells and sides somebody wanted to know where the time goes, by session.
-        trained: the sessions after which training was asked for.
-        said: every line.
-    """
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.step_s: Mapping[Arm, float] = {}
-        self.wobble = WOBBLE
-        self.session_s: Sequence[float] = (10.0,)
-        self.broken: dict[int, set[Arm]] = {}
-        self.shares: dict[Arm, Arm] = {}
-        self.interrupted_in: int | None = None
-        self.not_there: set[Side] = set()
-        self.timed: list[set[Arm]] = []
-        self.beside: list[set[Arm]] = []
-        self.probed: dict[int, list[tuple[str, Side]]] = {}
-        self.trained: list[int] = []
-        self.said: list[str] = []
+    step_s: Mapping[Arm, float] = field(default_factory=dict)  # of every arm; one second where an arm is not in it
+    wobble: float = WOBBLE  # candidates are this much slower in every other session, and faster in the others
+    session_s: Sequence[float] = (10.0,)  # the last value is for all later sessions
+    training_s: float = 0.0  # in the first session
+    broken: Mapping[int, set[Arm]] = field(default_factory=dict)  # arms that fail, by session
+    shares: Mapping[Arm, Arm] = field(default_factory=dict)  # arms that fail with another, whose processes they share
+    interrupted_in: int | None = None  # the session whose first block ends in Ctrl-C
+    not_there: Collection[Side] = ()  # sides whose commit cannot be checked out
+    now: float = 0.0
+    timed: list[set[Arm]] = field(default_factory=list)  # the arms of every session that timed blocks
+    untimed: list[set[Arm]] = field(default_factory=list)  # the other arms of every session
+    probed: dict[int, list[tuple[str, Side]]] = field(default_factory=dict)  # waterfalls that were measured, by session
+    trained: list[int] = field(default_factory=list)  # sessions with training
+    swept: list[CollectiveCell] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
 
     def measure(self, *cells: Cell, config: Config | None = None, **changes: Any) -> Observations:
-        """Run a campaign, from the beginning of time."""
+        """Run a campaign from time 0."""
         self.now = 0.0
-        self.timed.clear()
-        self.beside.clear()
-        self.probed.clear()
-        self.run = measurement(*cells, config=config, planned=0, _begun=0.0, **changes)
-        campaign.measure(self.run, Path(), self.said.append)
+        for seen in (self.timed, self.untimed, self.trained, self.probed):
+            seen.clear()
+        self.run = run_of(*cells, config=config, planned=0, clock=lambda: self.now, begun_s=0.0, **changes)
+        parts = campaign.Parts(
+            neighbours=lambda devices: (NEIGHBOUR,),
+            sides=lambda *_: PretendedSides(self),
+            sessions=lambda *_: PretendedSessions(self),
+            prepare=self.prepare,
+            training=self.training,
+            probing=self.probing,
+            sweep=lambda pool, sweeps, *_, **__: self.swept.extend(sweeps) or (),
+        )
+        campaign.measure(self.run, Path(), self.said.append, parts)
         return self.run
 
-    def outcomes(self) -> dict[str, Outcome]:
-        """By cell id."""
-        return {found.id: found.outcome for found in results.to_record(self.run).cells}
+    def cells(self) -> dict[str, CellRecord]:
+        return {record.id: record for record in results.to_record(self.run).cells}
+
+    def outcomes(self) -> list[Outcome]:
+        return [judged.outcome for judged in self.cells().values()]
+
+    def prepare(self, run: Observations, sides: Any, arms: Sequence[Arm], say: Any) -> None:
+        run.jobs |= {arm: job(arm) for arm in arms if arm not in run.lost}
+
+    def training(self, run: Observations, *_: object) -> Callable[[Groups], None]:
+        def train(groups: Groups) -> None:
+            self.trained.append(groups.session.number)
+            groups.session.training_s = self.training_s
+
+        return train
+
+    def probing(self, run: Observations, sessions: Any, wanted: Sequence[Target], say: Any) -> Callable[[Groups], None]:
+        def probe(groups: Groups) -> None:
+            self.probed[groups.session.number] = [(target.cell.id, target.side) for target in wanted]
+            for where, side in wanted:
+                taken = Probe(cell=where.id, side=side, point="step", round=0, steps=1, duration_ns=(1,))
+                groups.session.probes.append(taken)
+
+        return probe
 
 
-class Pretending:
-    """In the place of `suite.run.session.Sessions`."""
+class PretendedSessions:
+    """Replaces `suite.run.session.Sessions`."""
 
     def __init__(self, world: World) -> None:
-        self.world, self.current = world, Session(-1)
-        self.steps: dict[Arm, int] = {}
-        self.gradient_bytes: dict[Arm, int] = {}
-        self.anew = 0
+        self.world = world
 
-    def plan_anew(self) -> None:
-        self.anew += 1
+    def replan_blocks(self) -> None:
+        """The number of blocks is fixed."""
 
     def run(
-        self, units: Sequence[tuple[Arm, ...]], beside: Sequence[Arm], afterwards: Sequence[Callable[[Crew], None]]
+        self, units: Sequence[tuple[Arm, ...]], untimed: Sequence[Arm], afterwards: Sequence[Callable[[Groups], None]]
     ) -> None:
-        number = self.current.number + 1
-        self.current = session = Session(number, "2026-01-01T00:00:00+00:00")
+        world, run, number = self.world, self.world.run, len(self.world.run.sessions)
         arms = [timed for unit in units for timed in unit]
         if units:
-            self.world.timed.append(set(arms))
-        self.world.beside.append(set(beside))
-        broken = self.world.broken.get(number, set()) & {*arms, *beside}
-        session.failures |= dict.fromkeys(broken, WorkerFailure("group", "rank 0: gone"))
-        gone = session.failures.keys() | {a for a, b in self.world.shares.items() if b in session.failures}
+            world.timed.append(set(arms))
+        world.untimed.append(set(untimed))
+        broken = world.broken.get(number, set()) & {*arms, *untimed}
+        gone = broken | {a for a, b in world.shares.items() if b in broken}
+        sign = (-1) ** number
         moved = {
-            a: self.world.step_s.get(a, 1.0) * math.exp((-1) ** number * self.world.wobble * (a.side == "candidate"))
+            a: world.step_s.get(a, 1.0) * math.exp(sign * world.wobble * (a.side == "candidate"))
             for a in arms
             if a not in gone
         }
-        for block in range(BLOCKS if units else 0):
-            for timed, step_s in forth_and_back(moved):
-                self.steps[timed] = STEPS
-                session.windows.append(Window(arm=timed.id, block=block, duration_ns=(round(step_s * STEPS * 1e9),)))
-            session.conditions.append(QUIET)
-            if number == self.world.interrupted_in:
-                raise KeyboardInterrupt
+        blocks = 0 if not units else 1 if number == world.interrupted_in else BLOCKS
+        session = add_session(run, [forth_and_back(moved)] * blocks)
+        session.failures |= dict.fromkeys(broken, WorkerFailure("group", "rank 0: gone"))
+        if number == world.interrupted_in:
+            raise KeyboardInterrupt
         for act in afterwards:
-            act(Crew(session))
-        session.wall_s = self.world.session_s[min(number, len(self.world.session_s) - 1)]
-        self.world.now += session.wall_s
+            act(Groups(session))
+        session.wall_s = world.session_s[min(number, len(world.session_s) - 1)]
+        world.now += session.wall_s
 
 
 class PretendedSides:
-    """In the place of `suite.base.sides.Sides`."""
-
-    pools: dict[Side, Any]
+    """Replaces `suite.base.sides.Sides`; none of its workers starts."""
 
     def __init__(self, world: World) -> None:
-        self.world, self.pools = world, {}
+        self.world, self.pools = world, {"candidate": None}
 
     def __enter__(self) -> PretendedSides:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        return
+    def __exit__(self, *_: object) -> None: ...
 
     def add(self, side: Side, base: Base) -> tuple[str, ...]:
         if side in self.world.not_there:
@@ -163,38 +171,12 @@ class PretendedSides:
 
         return types.SimpleNamespace(start_s=2.0, ask=ask)
 
-    def dismiss_clerks(self) -> None:
-        return
+    def dismiss_clerks(self) -> None: ...
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    """Everything outside of the loop."""
-    made = World()
-
-    def prepare(run: Observations, sides: Any, arms: Sequence[Arm], say: Any) -> None:
-        run.orders |= {arm: order(arm) for arm in arms if arm not in run.lost}
-
-    def training(*_: object) -> Callable[[Crew], None]:
-        return lambda crew: made.trained.append(crew.session.number)
-
-    def probing(run: Observations, sessions: Any, wanted: Sequence[Target], say: Any) -> Callable[[Crew], None]:
-        def probe(crew: Crew) -> None:
-            made.probed[crew.session.number] = [(target.cell.id, target.side) for target in wanted]
-            for where, side in wanted:
-                taken = Probe(cell=where.id, side=side, point="step", round=0, steps=1, duration_ns=(1,))
-                crew.session.probes.append(taken)
-
-        return probe
-
-    monkeypatch.setattr(campaign.accuracy, "training", training)
-    monkeypatch.setattr(campaign.attribution, "probing", probing)
-    monkeypatch.setattr(campaign, "Sessions", lambda *_: Pretending(made))
-    monkeypatch.setattr(campaign, "Sides", lambda *_: PretendedSides(made))
-    monkeypatch.setattr(campaign.preparing, "prepare", prepare)
-    monkeypatch.setattr(campaign, "neighbours", lambda devices: ("pid 1 (make) uses 90 % of a core",))
-    monkeypatch.setattr("suite.run.plan.time", types.SimpleNamespace(monotonic=lambda: made.now))
-    return made
+def world() -> World:
+    return World()
 
 
 def against(**changes: Any) -> Config:
@@ -204,336 +186,286 @@ def against(**changes: Any) -> Config:
 class TestBudget:
     """How many sessions there are."""
 
-    @pytest.mark.parametrize(("profile", "sessions"), [("quick", 6), ("full", 20)])
-    def test_alone_more_only_narrow_the_intervals(self, world: World, profile: str, sessions: int) -> None:
-        world.measure(TWO, config=settings(profile=profile, budget_s=1e6))
-        assert len(world.timed) == sessions
-        assert world.outcomes() == {TWO.id: Outcome.NO_BASELINE}
+    @pytest.mark.parametrize(
+        ("session_s", "changes", "planned", "sessions"),
+        [
+            ((10.0,), {"budget_s": 1e6}, 6, 6),
+            ((10.0,), {"budget_s": 1e6, "profile": "full"}, 20, 20),
+            ((10.0,), {"budget_s": 50.0}, 5, 5),
+            ((100.0,), {"budget_s": 120.0}, 4, 4),
+            ((100.0,), {"budget_s": 120.0, "min_sessions": 1}, 1, 1),
+            ((10.0, 20.0), {"budget_s": 60.0, "min_sessions": 1}, 6, 3),
+            ((10.0,), {"budget_s": 0.1, "min_sessions": 1}, 1, 1),
+        ],
+        ids=[
+            "quick profile",
+            "full profile",
+            "as many as fit",
+            "a profile stretches to the fewest that decide",
+            "a user's budget does not stretch",
+            "a user's budget is kept where sessions become longer",
+            "at least one session",
+        ],
+    )
+    def test_sessions_without_a_base(
+        self, world: World, session_s: Sequence[float], changes: dict[str, Any], planned: int, sessions: int
+    ) -> None:
+        world.session_s = session_s
+        run = world.measure(TWO, config=settings(**changes))
+        assert (run.planned, len(world.timed)) == (planned, sessions)
+        assert world.outcomes() == [Outcome.NO_BASELINE]
 
-    def test_beside_a_base_all_of_it_may_be_used(self, world: World) -> None:
-        """So much noise that nothing is decided."""
+    def test_undecided_comparison_uses_the_whole_budget(self, world: World) -> None:
         world.step_s, world.wobble = EQUAL, 0.3
         run = world.measure(TWO, config=against(budget_s=250.0))
         assert (run.planned, len(world.timed)) == (25, 25)
-        assert world.outcomes() == {TWO.id: Outcome.INCONCLUSIVE}
+        assert world.outcomes() == [Outcome.INCONCLUSIVE]
 
-    def test_as_many_as_its_seconds_hold(self, world: World) -> None:
-        run = world.measure(TWO, config=settings(budget_s=50.0))
-        assert (run.planned, len(world.timed)) == (5, 5)
-
-    def test_a_profile_is_stretched_to_the_fewest_that_decide(self, world: World) -> None:
-        world.session_s = (100.0,)
-        run = world.measure(TWO, config=settings(budget_s=120.0))
-        assert (run.planned, len(world.timed)) == (4, 4)
-
-    def test_the_users_own_budget_is_not(self, world: World) -> None:
-        world.session_s = (100.0,)
-        run = world.measure(TWO, config=settings(budget_s=120.0, min_sessions=1))
-        assert (run.planned, len(world.timed)) == (1, 1)
-
-    def test_the_users_own_budget_is_kept_where_sessions_become_longer(self, world: World) -> None:
-        """Planned from the first, which took 10 s, and fixed: error was spent by that number."""
-        world.session_s = (10.0, 20.0)
-        run = world.measure(TWO, config=settings(budget_s=60.0, min_sessions=1))
-        assert (run.planned, len(world.timed)) == (6, 3)
-        assert run.plan.elapsed_s <= 60.0
-
-    def test_one_session_there_always_is(self, world: World) -> None:
-        world.measure(TWO, config=settings(budget_s=0.1, min_sessions=1))
-        assert len(world.timed) == 1
-
-    def test_training_is_no_part_of_what_a_session_costs(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It is done once, with the first session's workers."""
-
-        def train(run: Observations, *_: object) -> Callable[[Crew], None]:
-            def act(crew: Crew) -> None:
-                world.trained.append(crew.session.number)
-                run.training_s = 30.0
-
-            return act
-
-        monkeypatch.setattr(campaign.accuracy, "training", train)
-        world.session_s = (40.0, 10.0)
+    def test_training_does_not_count_as_the_cost_of_a_session(self, world: World) -> None:
+        world.session_s, world.training_s = (40.0, 10.0), 30.0
         assert world.measure(TWO, config=settings(budget_s=80.0)).planned == 1 + 40 // 10
         assert world.trained == [0]
 
-    def test_a_calibration_has_its_number_and_decides_nothing(self, world: World) -> None:
-        world.step_s = {**EQUAL, OWN: 5.0}
+    def test_calibration_runs_its_number_of_sessions_and_decides_nothing(self, world: World) -> None:
+        world.step_s = SLOWER
         for min_sessions, budget_s in ((4, 1.0), (1, 1.0), (4, 1e6)):
             config = against(calibrate=7, explain=False, budget_s=budget_s, min_sessions=min_sessions)
             assert world.measure(ONE, TWO, config=config).planned == 7
-            assert world.timed == [{arm(1), arm(1, side="base"), OWN, BASE}] * 7
+            assert world.timed == [set(EQUAL)] * 7
 
 
-class TestBesideABase:
-    """Every cell next to what the user named."""
+class TestAgainstANamedBase:
+    """Every cell is compared with the base that the user named."""
 
-    def test_it_stops_when_all_is_clear(self, world: World) -> None:
+    def test_run_stops_when_all_cells_are_decided_and_trains_nothing(self, world: World) -> None:
         world.step_s = EQUAL
         run = world.measure(ONE, TWO, config=against(budget_s=1000.0))
-        assert set(world.outcomes().values()) == {Outcome.PASS}
-        assert len(world.timed) < run.planned == 100
-
-    def test_a_decided_cell_drops_out_and_the_others_go_on(self, world: World) -> None:
-        world.step_s = {**EQUAL, arm(1): 2.0, OWN: 0.515}
-        world.measure(ONE, TWO, config=against(budget_s=60.0))
-        assert world.outcomes() == {ONE.id: Outcome.FAIL, TWO.id: Outcome.FAIL}
-        assert world.timed[0] == set(EQUAL)
-        assert world.timed[-1] == {OWN, BASE}
-
-    def test_a_slowdown_fails_only_after_a_session_has_confirmed_it(self, world: World) -> None:
-        world.step_s = {**EQUAL, OWN: 5.0}
-        world.measure(TWO, config=against(budget_s=1000.0))
-        assert world.outcomes() == {TWO.id: Outcome.FAIL}
-        assert len(world.timed) >= 3
-
-    def test_nothing_is_trained(self, world: World) -> None:
-        world.measure(TWO, config=against())
+        assert world.outcomes() == [Outcome.PASS] * 2
+        assert 3 <= len(world.timed) < run.planned == 100
         assert world.trained == []
 
-    def test_a_floor_brings_the_one_device_it_is_measured_by(self, world: World) -> None:
-        world.step_s = EQUAL
-        world.measure(TWO, config=against(), floors={TWO: Floor(entry=1, efficiency=0.5)})
-        assert world.timed[0] == {OWN, BASE, arm(1)}
-        world.measure(TWO, config=against())
-        assert world.timed[0] == {OWN, BASE}
+    def test_decided_cell_drops_out_and_the_others_go_on(self, world: World) -> None:
+        world.step_s = {**EQUAL, arm(1): 2.0, OWN: 0.515}
+        world.measure(ONE, TWO, config=against(budget_s=60.0))
+        assert world.outcomes() == [Outcome.FAIL] * 2
+        assert len(world.timed) > 3, "a FAIL is confirmed by a session more"
+        assert (world.timed[0], world.timed[-1]) == (set(EQUAL), {OWN, BASE})
 
-    def test_a_commit_that_cannot_be_had_is_an_error_and_costs_no_session(self, world: World) -> None:
+    @pytest.mark.parametrize("floors", [{}, {TWO: Floor(entry=1, efficiency=0.5)}], ids=["no floor", "floor"])
+    def test_floor_adds_the_one_device_arm(self, world: World, floors: dict[Cell, Floor]) -> None:
+        world.step_s = EQUAL
+        world.measure(TWO, config=against(), floors=floors)
+        assert world.timed[0] == {OWN, BASE, *([arm(1)] if floors else [])}
+
+    def test_floor_without_its_one_device_arm_gets_no_more_sessions(self, world: World) -> None:
+        world.step_s, world.broken = EQUAL, {0: {arm(1)}}
+        run = world.measure(TWO, config=against(budget_s=1000.0), floors={TWO: Floor(entry=1, efficiency=0.5)})
+        assert world.outcomes() == [Outcome.INCONCLUSIVE]
+        assert len(world.timed) < run.planned, "the comparison with the base is decided"
+
+    def test_missing_commit_is_an_error_without_a_session(self, world: World) -> None:
         world.not_there = {"base"}
         world.measure(ONE, TWO, config=against())
-        assert set(world.outcomes().values()) == {Outcome.ERROR}
+        assert world.outcomes() == [Outcome.ERROR] * 2
         assert world.timed == []
 
-    @pytest.mark.parametrize("lost", [OWN, BASE], ids=["own", "base"])
-    def test_what_breaks_is_an_error_and_the_others_go_on(self, world: World, lost: Arm) -> None:
+    @pytest.mark.parametrize("lost", [OWN, BASE], ids=["candidate", "base"])
+    def test_lost_arm_is_an_error_and_the_others_go_on(self, world: World, lost: Arm) -> None:
         world.step_s, world.broken = EQUAL, {1: {lost}}
         world.measure(ONE, TWO, config=against())
-        assert world.outcomes() == {ONE.id: Outcome.PASS, TWO.id: Outcome.ERROR}
+        assert world.outcomes() == [Outcome.PASS, Outcome.ERROR]
         assert not {OWN, BASE} & world.timed[-1]
 
 
-class TestAgainstStored:
-    """Without a base: few sessions alone, and then beside the rebuilt commits of the accepted runs."""
+class TestAgainstAcceptedRuns:
+    """A few sessions without a base, then a comparison with the rebuilt commits of the accepted runs."""
 
-    @pytest.fixture
-    def repository(self, tmp_path: Path) -> Repository:
-        made = Repository(tmp_path / "project")
-        made.commit({"a.py": "a = 1\n"})
-        return made
+    @pytest.fixture(autouse=True)
+    def _repository(self, world: World, tmp_path: Path) -> None:
+        self.world, self.repository = world, Repository(tmp_path / "project")
+        self.commit = self.repository.commit({"a.py": "a = 1\n"})
 
-    def measure(self, world: World, repository: Repository, *cells: Cell, **changes: Any) -> Observations:
-        """Three accepted runs of the repository's commit: half a second on two devices, one on one."""
-        commit = repository.git("rev-parse", "HEAD")
-        kept = [accepted_run({TWO: s, ONE: 2 * s}, n, commit) for n, s in enumerate((0.5, 0.501, 0.499))]
-        config = settings(root=repository.path, **changes)
-        return world.measure(*cells, config=config, baseline=baseline(*kept))
+    def measure(self, *cells: Cell, commits: Sequence[str] = (), **changes: Any) -> Observations:
+        """Measure against three accepted runs, of the repository's commit unless `commits` has others."""
+        commits = commits or [self.commit] * 3
+        kept = [
+            accepted_run({TWO: s, ONE: 2 * s}, number, commit)
+            for number, (s, commit) in enumerate(zip((0.5, 0.501, 0.499), commits, strict=True))
+        ]
+        return self.world.measure(
+            *cells, config=settings(root=self.repository.path, **changes), baseline=baseline(*kept)
+        )
 
-    @pytest.mark.parametrize("stored", [0.5, 0.6], ids=["as fast as stored", "slower than stored"])
-    @pytest.mark.parametrize(("beside", "outcome"), [(1.0, Outcome.PASS), (1.2, Outcome.FAIL)])
-    def test_the_rebuilt_commit_decides_whatever_stored_figures_say(
-        self, world: World, repository: Repository, stored: float, beside: float, outcome: Outcome
+    @pytest.mark.parametrize("own", [0.5, 0.6], ids=["as fast as stored", "slower than stored"])
+    @pytest.mark.parametrize(("ratio", "outcome"), [(1.0, Outcome.PASS), (1.2, Outcome.FAIL)])
+    def test_rebuilt_commit_decides_whatever_stored_figures_say(
+        self, own: float, ratio: float, outcome: Outcome
     ) -> None:
-        world.step_s = {OWN: stored, BASE: stored / beside}
-        run = self.measure(world, repository, TWO, budget_s=1000.0)
-        assert world.outcomes() == {TWO.id: outcome}
-        assert run.alone == 3
-        assert world.timed[3:] == [{OWN, BASE}] * (len(world.timed) - 3)
-        assert 3 + 3 <= len(world.timed) < run.planned, "a clear case ends soon"
-        [found] = results.to_record(run).cells
-        assert [(c.rule, c.outcome, c.counts) for c in found.checks] == [
+        self.world.step_s = {OWN: own, BASE: own / ratio}
+        run = self.measure(TWO, budget_s=1000.0)
+        assert run.comparison.sessions_before == 3
+        assert self.world.timed[3:] == [{OWN, BASE}] * (len(self.world.timed) - 3)
+        assert 3 + 3 <= len(self.world.timed) < run.planned, "a clear case ends soon"
+        judged = self.world.cells()[TWO.id]
+        assert judged.outcome is outcome
+        assert [(c.rule, c.outcome, c.counts) for c in judged.checks] == [
             ("time", outcome, True),
             ("stored", Outcome.INCONCLUSIVE, False),
             ("stored", Outcome.INCONCLUSIVE, False),
         ]
-        assert found.checks[1].ratio is not None
-        assert found.checks[1].ratio.low is not None
+        assert judged.checks[1].ratio is not None
+        assert judged.checks[1].ratio.low is not None
+        assert judged.checks[1].reason.endswith("the comparison with its rebuilt commit decides")
 
-    def test_every_cell_that_was_accepted_is_measured_beside_it_and_no_other(
-        self, world: World, repository: Repository
-    ) -> None:
-        world.step_s = {OWN: 0.5, BASE: 0.5}
-        new = cell(2, "scratch")
-        run = self.measure(world, repository, ONE, TWO, new)
-        assert run.beside == [ONE, TWO]
-        assert world.timed[3] == {OWN, BASE, arm(1), arm(1, side="base")}
-        assert world.outcomes() == {ONE.id: Outcome.PASS, TWO.id: Outcome.PASS, new.id: Outcome.NO_BASELINE}
+    def test_only_accepted_cells_are_compared(self) -> None:
+        self.world.step_s = {OWN: 0.5, BASE: 0.5}
+        run = self.measure(ONE, TWO, cell(2, "scratch"))
+        assert run.comparison.cells == (ONE, TWO)
+        assert self.world.timed[3] == set(EQUAL)
+        assert self.world.outcomes() == [Outcome.PASS, Outcome.PASS, Outcome.NO_BASELINE]
 
-    @pytest.mark.parametrize(("budget_s", "alone"), [(40.0, 1), (90.0, 2), (1000.0, 3)])
-    def test_most_of_the_budget_is_for_the_comparison(
-        self, world: World, repository: Repository, budget_s: float, alone: int
-    ) -> None:
-        world.step_s, world.wobble = {OWN: 0.5, BASE: 0.5}, 0.3
-        assert self.measure(world, repository, TWO, budget_s=budget_s).alone == alone
+    @pytest.mark.parametrize(
+        ("budget_s", "before", "compared"), [(40.0, 1, 4), (90.0, 2, 7), (130.0, 3, 10), (1000.0, 3, 97)]
+    )
+    def test_most_of_the_budget_is_for_the_comparison(self, budget_s: float, before: int, compared: int) -> None:
+        self.world.step_s, self.world.wobble = {OWN: 0.5, BASE: 0.5}, 0.3
+        run = self.measure(TWO, budget_s=budget_s)
+        assert (run.comparison.sessions_before, run.planned) == (before, compared)
+        assert len(self.world.timed) == before + compared
 
-    def test_where_nothing_can_be_rebuilt_the_budget_narrows_the_figures(self, world: World, tmp_path: Path) -> None:
-        kept = [accepted_run({TWO: s}, n) for n, s in enumerate((0.5, 0.501, 0.499))]
-        world.step_s = {OWN: 0.5}
-        config = settings(root=tmp_path, budget_s=1e6)
-        run = world.measure(TWO, config=config, baseline=baseline(*kept))
-        assert (len(world.timed), run.bases) == (campaign.MAX_SESSIONS["quick"], {})
-        assert world.outcomes() == {TWO.id: Outcome.INCONCLUSIVE}
+    def test_without_a_commit_to_rebuild_the_budget_narrows_the_figures(self) -> None:
+        run = self.measure(TWO, commits=["1" * 40] * 3, budget_s=1e6)
+        assert (len(self.world.timed), run.comparison.bases) == (campaign.MAX_SESSIONS["quick"], {})
+        assert self.world.outcomes() == [Outcome.INCONCLUSIVE]
 
-    @pytest.mark.parametrize("how", ["no checkout", "does not build"])
-    def test_a_commit_that_cannot_be_rebuilt_leaves_the_cell_open(
-        self, world: World, repository: Repository, how: str
-    ) -> None:
-        world.step_s = {OWN: 0.6}
-        if how == "no checkout":
-            world.not_there = {"base"}
-        else:
-            world.broken = {3: {BASE}}
-        run = self.measure(world, repository, TWO, budget_s=1e6)
-        assert world.outcomes() == {TWO.id: Outcome.INCONCLUSIVE}
-        assert len(world.timed) == 3 + (how == "does not build"), "no more sessions for a cell that nothing settles"
-        assert "could not be measured" in results.to_record(run).cells[0].reason
+    @pytest.mark.parametrize("checked_out", [False, True], ids=["no checkout", "does not build"])
+    def test_commit_that_cannot_be_measured_leaves_the_cell_inconclusive(self, checked_out: bool) -> None:
+        self.world.not_there, self.world.broken = (set(), {3: {BASE}}) if checked_out else ({"base"}, {})
+        self.measure(TWO, budget_s=1e6)
+        assert self.world.outcomes() == [Outcome.INCONCLUSIVE]
+        assert len(self.world.timed) == 3 + checked_out, "no more sessions for a cell that they cannot decide"
+        reason = "the commit of run run-2 could not be measured: "
+        assert reason in self.world.cells()[TWO.id].reason
 
-    def test_a_pin_is_not_measured_on_when_the_newest_commit_does_not_build(
-        self, world: World, repository: Repository
-    ) -> None:
-        """Nothing that the pin could say would clear the cell."""
-        oldest = repository.git("rev-parse", "HEAD")
-        newest = repository.commit({"a.py": "a = 2\n"})
-        kept = [accepted_run({TWO: 0.5}, n, commit) for n, commit in enumerate((oldest, newest, newest))]
-        world.step_s, world.broken = {OWN: 1.0}, {3: {BASE}}
-        config = settings(root=repository.path, budget_s=1e6)
-        world.measure(TWO, config=config, baseline=baseline(*kept))
-        assert [BASE in timed for timed in world.timed] == [False, False, False, True]
-        assert world.timed[3] == {OWN, BASE, arm(2, side="pinned")}
-        assert world.outcomes() == {TWO.id: Outcome.INCONCLUSIVE}
+    def test_pin_alone_gets_no_session_because_it_cannot_clear_the_cell(self) -> None:
+        newest = self.repository.commit({"a.py": "a = 2\n"})
+        self.world.broken = {3: {BASE}}
+        self.measure(TWO, commits=[self.commit, newest, newest], budget_s=1e6)
+        assert [BASE in timed for timed in self.world.timed] == [False, False, False, True]
+        assert self.world.timed[3] == {OWN, BASE, PIN}
+        assert self.world.outcomes() == [Outcome.INCONCLUSIVE]
 
-    def test_a_cell_that_is_lost_alone_is_not_measured_beside_it(self, world: World, repository: Repository) -> None:
-        world.broken = {0: {OWN}}
-        run = self.measure(world, repository, TWO)
-        assert world.outcomes() == {TWO.id: Outcome.ERROR}
-        assert (run.bases, len(world.timed)) == ({}, 1)
+    def test_lost_cell_is_not_compared(self) -> None:
+        self.world.broken = {0: {OWN}}
+        run = self.measure(TWO)
+        assert self.world.outcomes() == [Outcome.ERROR]
+        assert (run.comparison.bases, len(self.world.timed)) == ({}, 1)
 
-    def test_an_interrupted_run_shows_what_was_accepted(self, world: World, repository: Repository) -> None:
-        world.step_s, world.interrupted_in = {OWN: 0.6}, 3
+    def test_interrupted_run_shows_what_was_accepted(self) -> None:
+        self.world.step_s, self.world.interrupted_in = {OWN: 0.6}, 3
         with pytest.raises(KeyboardInterrupt):
-            self.measure(world, repository, TWO)
-        [found] = results.to_record(world.run).cells
-        assert found.outcome is Outcome.INCONCLUSIVE
-        assert {check.rule for check in found.checks} == {"time", "stored"}
+            self.measure(TWO)
+        judged = self.world.cells()[TWO.id]
+        assert judged.outcome is Outcome.INCONCLUSIVE
+        assert {check.rule for check in judged.checks} == {"time", "stored"}
 
-    def test_beside_it_there_are_as_many_sessions_as_planned_from_there_on(
-        self, world: World, repository: Repository
-    ) -> None:
-        world.step_s, world.wobble = {OWN: 0.5, BASE: 0.5}, 0.3
-        run = self.measure(world, repository, TWO, budget_s=130.0)
-        assert (run.alone, run.planned, len(world.timed)) == (3, 10, 13)
+    def test_spent_budget_of_the_user_leaves_one_session_for_the_rebuilt_commit(self) -> None:
+        self.world.step_s = {OWN: 0.6, BASE: 0.6}
+        self.measure(TWO, budget_s=1.0, min_sessions=1)
+        assert len(self.world.timed) == 2
+        assert self.world.outcomes() == [Outcome.INCONCLUSIVE]
 
-    def test_a_short_budget_leaves_a_doubt_and_no_alarm(self, world: World, repository: Repository) -> None:
-        """The user's own: one session alone, and the one that the rebuilt commit is owed."""
-        world.step_s = {OWN: 0.6, BASE: 0.6}
-        self.measure(world, repository, TWO, budget_s=1.0, min_sessions=1)
-        assert len(world.timed) == 2
-        assert world.outcomes() == {TWO.id: Outcome.INCONCLUSIVE}
-
-    def test_both_parts_say_their_plan_first(self, world: World, repository: Repository) -> None:
-        world.step_s = {OWN: 0.6, BASE: 0.6}
-        run = self.measure(world, repository, TWO)
-        assert [line for line in world.said if line.startswith("plan:")] == run.notes
-        plans = [number for number, line in enumerate(run.notes) if "cell(s)" in line]
+    def test_each_part_of_the_run_shows_its_plan_first(self) -> None:
+        run = self.measure(TWO)
+        assert [line for line in self.world.said if line.startswith("plan:")] == run.notes
+        plans = [line for line in run.notes if "cell(s)" in line]
         assert len(plans) == 2
-        assert "beside the accepted run run-2, rebuilt" in run.notes[plans[1]]
+        assert "against the accepted run run-2, rebuilt" in plans[1]
 
 
-def test_where_only_collectives_are_selected_a_worker_that_does_not_start_is_theirs_to_report(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[object] = []
-    monkeypatch.setattr(campaign.all_reduce, "measure", lambda pool, sweeps, *_, **__: asked.extend(sweeps) or ())
-    monkeypatch.setattr(PretendedSides, "pools", {"candidate": None}, raising=False)
-    monkeypatch.setattr(PretendedSides, "__init__", lambda self, world: None)
-    sweep = CollectiveCell("ring", 2)
-    run = world.measure(sweeps=[sweep], versions={})
-    assert (asked, run.versions) == ([sweep], {})
+def test_sweeps_without_cells_run_although_no_worker_answers(world: World) -> None:
+    run = world.measure(sweeps=[CollectiveCell("ring", 2)], versions={})
+    assert (world.swept, run.versions) == ([CollectiveCell("ring", 2)], {})
 
 
 class TestAttribution:
-    """When it is asked where the time goes, and that it decides nothing."""
+    """When waterfalls are measured; they decide nothing."""
 
     PLAIN = arm(2, trainer="suite.rank.independent:Independent")
 
-    def test_alone_the_first_sessions_do_with_the_arms_it_takes(self, world: World) -> None:
+    def test_first_sessions_without_a_base_measure_waterfalls_of_several_devices(self, world: World) -> None:
         world.measure(ONE, TWO, config=settings(budget_s=60.0))
         assert world.probed == {number: [(TWO.id, "candidate")] for number in range(SESSIONS["quick"])}
-        assert world.beside[0] == {arm(1), OWN, self.PLAIN}
-        assert world.beside[SESSIONS["quick"]] == set()
+        assert world.untimed[0] == {arm(1), OWN, self.PLAIN}
+        assert world.untimed[SESSIONS["quick"]] == set()
         assert self.PLAIN not in world.timed[0]
 
-    def test_a_calibration_does_without(self, world: World) -> None:
-        itself = calibrate.itself(settings(), 4)
-        assert itself.calibrate == 4
-        world.measure(ONE, TWO, config=replace(itself, against=None))
+    @pytest.mark.parametrize(
+        ("measured", "config"),
+        [
+            (TWO, replace(calibrate.itself(settings(), 4), against=None)),
+            (ONE, settings()),
+            (TWO, settings(devices=Devices("cpu", ("cpu", "cpu"), (0,)))),
+        ],
+        ids=["calibration", "one device", "oversubscribed"],
+    )
+    def test_no_waterfall(self, world: World, measured: Cell, config: Config) -> None:
+        world.measure(measured, config=config)
         assert world.probed == {}
+        oversubscribed = config.devices.oversubscribed(2)
+        assert ("oversubscribed" in world.cells()[measured.id].waterfall_note) == oversubscribed
 
-    def test_one_device_and_shared_devices_have_nothing_to_explain(self, world: World) -> None:
-        world.measure(ONE, config=settings())
-        assert world.probed == {}
-        shared = Devices("cpu", ("cpu", "cpu"), (0,))
-        world.measure(TWO, config=settings(devices=shared))
-        assert world.probed == {}
-        assert "oversubscribed" in results.to_record(world.run).cells[0].waterfall_note
-
-    def test_beside_a_base_what_fails_is_taken_apart_on_both_sides_when_it_is_decided(self, world: World) -> None:
-        world.step_s = {**EQUAL, OWN: 1.0}
-        world.measure(ONE, TWO, config=against(budget_s=300.0))
-        assert world.outcomes() == {ONE.id: Outcome.PASS, TWO.id: Outcome.FAIL}
+    def test_failed_cell_gets_waterfalls_of_both_sides_and_the_others_say_why_not(self, world: World) -> None:
+        world.step_s = {**EQUAL, OWN: 1.0, arm(2, mode="weak"): 1.0}
+        world.measure(ONE, TWO, WEAK, config=against(budget_s=300.0))
+        assert world.outcomes() == [Outcome.PASS, Outcome.FAIL, Outcome.PASS]
         judged = len(world.timed)
         assert list(world.probed) == [judged + number for number in range(SESSIONS["quick"])]
         assert world.probed[judged] == [(TWO.id, "candidate"), (TWO.id, "base")]
-        assert any("taking their steps apart" in line for line in world.said)
+        assert any("measuring where their time goes" in line for line in world.said)
+        notes = [judged.waterfall_note for judged in world.cells().values()]
+        assert notes[:2] == ["", ""]
+        assert "only cells that FAIL" in notes[2]
 
-    def test_beside_a_base_what_passes_is_not_and_says_why(self, world: World) -> None:
-        world.step_s = EQUAL
-        world.measure(ONE, TWO, config=against(budget_s=300.0))
-        assert world.probed == {}
-        notes = {found.id: found.waterfall_note for found in results.to_record(world.run).cells}
-        assert notes[ONE.id] == ""
-        assert "only what fails" in notes[TWO.id]
-
-    def test_the_budget_holds(self, world: World) -> None:
-        """Three sessions decide, and of the fourth's ten seconds five are left."""
-        world.step_s = {**EQUAL, OWN: 5.0}
+    def test_spent_budget_leaves_no_session_for_waterfalls(self, world: World) -> None:
+        """Three sessions decide, and five seconds are left for a fourth of ten."""
+        world.step_s = SLOWER
         world.measure(TWO, config=against(budget_s=35.0, min_sessions=1))
-        assert world.outcomes() == {TWO.id: Outcome.FAIL}
+        assert world.outcomes() == [Outcome.FAIL]
         assert world.probed == {}
-        assert "raise --scaling-budget" in results.to_record(world.run).cells[0].waterfall_note
+        assert "raise --scaling-budget" in world.cells()[TWO.id].waterfall_note
 
-    def test_what_breaks_over_it_leaves_the_verdict(self, world: World) -> None:
-        world.step_s = {**EQUAL, OWN: 5.0}
+    def test_arm_that_is_lost_over_its_waterfall_keeps_its_verdict(self, world: World) -> None:
+        world.step_s = SLOWER
         world.measure(TWO, config=against(budget_s=300.0))
-        decided_in = min(world.probed)
-        world.broken = {decided_in: {OWN}}
+        world.broken = {min(world.probed): {OWN}}
         world.measure(TWO, config=against(budget_s=300.0))
-        assert world.outcomes() == {TWO.id: Outcome.FAIL}
+        assert world.outcomes() == [Outcome.FAIL]
 
 
 class TestLosses:
-    """What does not come to an end."""
+    """What cannot be measured."""
 
-    def test_an_arm_whose_processes_another_broke_is_owed_a_session(self, world: World) -> None:
-        """Strong and weak share their workers; a second of budget has room for one session."""
-        weak, strong = arm(2, mode="weak"), OWN
-        world.broken, world.shares = {0: {strong}}, {weak: strong}
-        world.measure(TWO, cell(2, mode="weak"), config=settings(budget_s=1.0, min_sessions=1))
+    def test_arm_whose_processes_another_broke_gets_a_session_more(self, world: World) -> None:
+        """Strong and weak share their workers; a budget of one second has room for one session."""
+        weak = arm(2, mode="weak")
+        world.broken, world.shares = {0: {OWN}}, {weak: OWN}
+        world.measure(TWO, WEAK, config=settings(budget_s=1.0, min_sessions=1))
         assert world.timed[1] == {weak, arm(1), arm(1, "single")}
-        assert world.outcomes() == {TWO.id: Outcome.ERROR, cell(2, mode="weak").id: Outcome.NO_BASELINE}
+        assert world.outcomes() == [Outcome.ERROR, Outcome.NO_BASELINE]
 
-    def test_where_everything_breaks_it_ends(self, world: World) -> None:
+    def test_run_ends_when_every_arm_is_lost(self, world: World) -> None:
         world.broken = {0: {OWN, arm(1), arm(1, "single")}}
         world.measure(TWO, config=settings(budget_s=1e6))
         assert len(world.timed) == 1
 
-    def test_an_interrupt_keeps_what_was_timed(self, world: World) -> None:
+    def test_interrupt_keeps_what_was_timed(self, world: World) -> None:
         world.interrupted_in = 1
         with pytest.raises(KeyboardInterrupt):
             world.measure(TWO)
         assert [len({w.block for w in session.windows}) for session in world.run.sessions] == [BLOCKS, 1]
-        assert world.outcomes() == {TWO.id: Outcome.NO_BASELINE}
+        assert world.outcomes() == [Outcome.NO_BASELINE]
 
-    def test_neighbours_are_named(self, world: World) -> None:
-        run = world.measure(TWO)
-        assert world.said[0] == "not alone: pid 1 (make) uses 90 % of a core"
-        assert list(run.neighbours) == ["pid 1 (make) uses 90 % of a core"]
+    def test_other_users_of_the_machine_are_named_first(self, world: World) -> None:
+        assert list(world.measure(TWO).neighbours) == [NEIGHBOUR]
+        assert world.said[0] == f"in use by others: {NEIGHBOUR}"

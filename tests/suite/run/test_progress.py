@@ -1,4 +1,4 @@
-"""Lines of progress: which are the same phase, and how they look in a terminal and in a log."""
+"""Lines of progress: which are one phase, and how they look in a terminal and in a log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from suite.run import progress
 from suite.run.progress import Progress, StreamProgress, fitted, phase
 
 EPOCHS = [
@@ -20,7 +19,7 @@ SEEDS = [*EPOCHS, *(line.replace("seed 1", "seed 2") for line in EPOCHS)]
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is one."""
+    """A stream that says it is a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -34,74 +33,71 @@ class Terminal(io.StringIO):
         ("loading the dataset digits", "loading the dataset digits"),
     ],
 )
-def test_a_phase_is_what_does_not_tick(line: str, about: str) -> None:
+def test_phase_leaves_out_block_epoch_and_time(line: str, about: str) -> None:
     assert phase(line) == about
 
 
-def test_a_line_never_fills_the_terminals_last_column() -> None:
-    """There it would break, and only its last row could be rewritten."""
-    assert fitted("x" * 79, 80) == "x" * 79
-    for length in (80, 200):
-        assert fitted("x" * length, 80) == "x" * 78 + "…"
+@pytest.mark.parametrize(("length", "shown"), [(79, "x" * 79), (80, "x" * 78 + "…"), (200, "x" * 78 + "…")])
+def test_line_never_fills_the_last_column_of_a_terminal(length: int, shown: str) -> None:
+    assert fitted("x" * length, 80) == shown
 
 
-class TestThroughPytest:
-    """`Progress`, with a reporter that only listens."""
-
-    def said(self, *, isatty: bool, lines: list[str]) -> list[str]:
-        heard: list[str] = []
-        reporter: Any = SimpleNamespace(
+def through_pytest(*, isatty: bool, lines: list[str]) -> list[str]:
+    """Return what `Progress` writes to a reporter."""
+    heard: list[str] = []
+    plugins: dict[str, Any] = {
+        "terminalreporter": SimpleNamespace(
             isatty=isatty,
             rewrite=lambda text, erase: heard.append(text),
             write_line=heard.append,
             flush=lambda: None,
-        )
-        capture = SimpleNamespace(global_and_fixture_disabled=lambda: io.StringIO())
-        found = {"terminalreporter": reporter, "capturemanager": capture}
-        config: Any = SimpleNamespace(
-            pluginmanager=SimpleNamespace(get_plugin=found.get),
-            get_terminal_writer=lambda: SimpleNamespace(fullwidth=40),
-        )
-        show = Progress(config)
-        for line in lines:
-            show(line)
-        return heard
-
-    def test_a_log_has_a_line_a_training(self) -> None:
-        assert self.said(isatty=False, lines=SEEDS) == [f"scaling: {SEEDS[0]}", f"scaling: {SEEDS[3]}"]
-
-    def test_a_terminal_has_every_epoch_in_one_row(self) -> None:
-        heard = self.said(isatty=True, lines=EPOCHS)
-        assert len(heard) == 3
-        assert all(len(line) < 40 for line in heard)
+        ),
+        "capturemanager": SimpleNamespace(global_and_fixture_disabled=io.StringIO),
+    }
+    config: Any = SimpleNamespace(
+        pluginmanager=SimpleNamespace(get_plugin=plugins.get),
+        get_terminal_writer=lambda: SimpleNamespace(fullwidth=40),
+    )
+    show = Progress(config)
+    for line in lines:
+        show(line)
+    return heard
 
 
-class TestOnAStream:
-    """The same for a command."""
+def test_log_of_pytest_has_one_line_per_training() -> None:
+    assert through_pytest(isatty=False, lines=SEEDS) == [f"scaling: {SEEDS[0]}", f"scaling: {SEEDS[3]}"]
 
-    def test_a_log_has_a_line_a_training(self) -> None:
-        stream = io.StringIO()
-        show = StreamProgress(stream, "sweep")
-        for line in SEEDS:
-            show(line)
-        show.end()
-        assert stream.getvalue().splitlines() == [f"sweep: {SEEDS[0]}", f"sweep: {SEEDS[3]}"]
 
-    def test_a_terminal_rewrites_one_row_and_keeps_what_is_to_stay(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(progress.shutil, "get_terminal_size", lambda: SimpleNamespace(columns=40))
-        stream = Terminal()
-        show = StreamProgress(stream, "sweep")
-        for line in EPOCHS:
-            show(line)
-        show.keep("done")
-        rows = stream.getvalue().split("\n")
-        assert len(rows) == 3, "one that changed, one that stays, and nothing"
-        assert rows[0].count("\r\x1b[2K") == 3
-        assert all(len(text) < 40 for text in rows[0].split("\r\x1b[2K"))
-        assert rows[1:] == ["sweep: done", ""]
+def test_terminal_of_pytest_shows_every_epoch_in_one_row() -> None:
+    heard = through_pytest(isatty=True, lines=EPOCHS)
+    assert len(heard) == 3
+    assert all(len(line) < 40 for line in heard)
 
-    def test_a_stream_without_blocks_gets_question_marks(self) -> None:
-        raw = io.BytesIO()
-        show = StreamProgress(io.TextIOWrapper(raw, encoding="ascii"), "sweep")
-        show(EPOCHS[1])
-        assert b"accuracy 0.50 ?" in raw.getvalue()
+
+def test_log_of_a_command_has_one_line_per_training() -> None:
+    stream = io.StringIO()
+    show = StreamProgress(stream, "sweep")
+    for line in SEEDS:
+        show(line)
+    show.end()
+    assert stream.getvalue().splitlines() == [f"sweep: {SEEDS[0]}", f"sweep: {SEEDS[3]}"]
+
+
+def test_terminal_of_a_command_rewrites_one_row_and_keeps_a_final_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    stream = Terminal()
+    show = StreamProgress(stream, "sweep")
+    for line in EPOCHS:
+        show(line)
+    show.keep("done")
+    rewritten, *rest = stream.getvalue().split("\n")
+    assert rewritten.count("\r\x1b[2K") == 3
+    assert all(len(text) < 40 for text in rewritten.split("\r\x1b[2K"))
+    assert rest == ["sweep: done", ""]
+
+
+def test_stream_that_lacks_block_characters_shows_question_marks() -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    StreamProgress(stream, "sweep")(EPOCHS[1])
+    stream.seek(0)
+    assert "accuracy 0.50 ?" in stream.read()

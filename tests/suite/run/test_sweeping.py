@@ -11,9 +11,9 @@ import pytest
 from suite.processes.failure import WorkerFailure
 from suite.records.sweep import Setting
 from suite.run import sweep as sweeping
-from suite.run.session import FIRST_STEP_TIMEOUT_S, PATIENCE
-from suite.run.sweep import GIVEN_UP_AFTER, LEAST_EPOCH_S, Trainings
-from tests.support.measurements import LENET, cell, measurement, order, settings
+from suite.run.session import FIRST_STEP_TIMEOUT_S, hang_timeout_s
+from suite.run.sweep import GIVEN_UP_AFTER, Trainings
+from tests.support.measurements import LENET, cell, job, run_of, settings
 
 ONE, TWO = Setting(1, 32, 0.1, False), Setting(2, 64, 0.2, False)
 WARM = TWO._replace(warmup=True)
@@ -77,8 +77,8 @@ def made(world: World, monkeypatch: pytest.MonkeyPatch) -> Trainings:
         def __exit__(self, *exception: object) -> None: ...
 
     monkeypatch.setattr(sweeping, "Sides", FakeSides)
-    run = measurement(cell(1), cell(2, mode="weak"), config=settings(workloads=(LENET,)))
-    run.orders = {arm: {**order(arm), "devices": ["cpu"]} for arm in map(run.plan.own, run.plan.cells)}
+    run = run_of(cell(1), cell(2, mode="weak"), config=settings(workloads=(LENET,)))
+    run.jobs = {arm: {**job(arm), "devices": ["cpu"]} for arm in map(run.plan.own, run.plan.cells)}
     assert LENET.accuracy is not None
     run.datasets = {LENET.accuracy.dataset: DATASET}
     return Trainings(run, Path(), epochs=3, warmup_epochs=2)
@@ -127,7 +127,7 @@ def test_a_deadline_comes_from_a_trial_of_one_step_trained_twice(world: World, m
     assert [(timeout_s, recipe["samples"]) for timeout_s, recipe in trials] == [(FIRST_STEP_TIMEOUT_S, 64)] * 2
 
 
-@pytest.mark.parametrize(("request_s", "epoch_s"), [(0.5, PATIENCE * 4 * 0.5), (0.001, LEAST_EPOCH_S)])
+@pytest.mark.parametrize(("request_s", "epoch_s"), [(0.5, hang_timeout_s(4 * 0.5)), (0.001, 20.0)])
 def test_an_epoch_may_take_many_times_its_steps(
     world: World, made: Trainings, request_s: float, epoch_s: float
 ) -> None:

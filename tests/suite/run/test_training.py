@@ -1,4 +1,4 @@
-"""A net in a worker: epoch by epoch through its recipe, its warm-up, its end, and a rank that dies on the way."""
+"""A net in a worker: its epochs, its loss, its warm-up, its end, and a rank that dies."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def curve(told: dict[str, Any], trainer: str = "single", seed: int = 1) -> list[
     return [training.epoch(number)["accuracy"] for number in range(told["epochs"])]
 
 
-def test_the_curve_is_that_of_the_same_net_trained_by_hand(dataset: dict[str, Any]) -> None:
-    """And of no other: another seed has another one."""
+def test_curve_equals_that_of_a_net_trained_by_hand(dataset: dict[str, Any]) -> None:
+    """Another seed has another curve."""
     whole = open_dataset(dataset, CPU, "float32")
     trainer = Single(build("toy", "default", 1), [CPU], lr=0.2)
     by_hand = []
@@ -58,7 +58,7 @@ def test_the_curve_is_that_of_the_same_net_trained_by_hand(dataset: dict[str, An
     assert curve(recipe(dataset), seed=2) != by_hand
 
 
-def test_an_epoch_answers_how_much_was_trained_and_how_long(dataset: dict[str, Any]) -> None:
+def test_epoch_answers_samples_and_seconds(dataset: dict[str, Any]) -> None:
     answer = Training(0, [CPU], order("single"), recipe(dataset)).epoch(0)
     assert (answer["train_samples"], answer["test_samples"]) == (TRAIN, TEST)
     assert 0 < answer["train_s"] < 60
@@ -67,8 +67,8 @@ def test_an_epoch_answers_how_much_was_trained_and_how_long(dataset: dict[str, A
 
 
 @pytest.mark.parametrize("trainer", ["single", "scratch", "data_parallel", "gluon"])
-def test_the_loss_of_an_epoch_is_the_mean_over_its_samples(dataset: dict[str, Any], trainer: str) -> None:
-    """By hand, the short last minibatch counted by its samples; no more is computed for it than the steps return."""
+def test_loss_of_an_epoch_is_the_mean_over_its_samples(dataset: dict[str, Any], trainer: str) -> None:
+    """The short last minibatch counts by its samples."""
     whole = open_dataset(dataset, CPU, "float32")
     by_hand, losses = Single(build("toy", "default", 1), [CPU], lr=0.2), []
     for X, y in feed(whole, "resident", 50, seed=1, epoch=0):
@@ -78,25 +78,25 @@ def test_the_loss_of_an_epoch_is_the_mean_over_its_samples(dataset: dict[str, An
     assert answer["loss"] == pytest.approx(sum(losses) / TRAIN, rel=1e-5)
 
 
-def test_a_trainer_that_returns_no_loss_has_none(dataset: dict[str, Any]) -> None:
+def test_trainer_that_returns_no_loss_has_none(dataset: dict[str, Any]) -> None:
     assert Training(0, [CPU], order("tests.support.learners:Silent"), recipe(dataset)).epoch(0)["loss"] is None
 
 
-def test_one_process_evaluates_replicas_with_batch_norm_as_one_net(dataset: dict[str, Any]) -> None:
-    """With the statistics of the first, on all samples, as ranks do."""
+def test_one_process_evaluates_replicas_with_the_first_ones_batch_norm(dataset: dict[str, Any]) -> None:
+    """As ranks do, on all samples."""
     told = order("scratch")
     told["workload"] |= {"model": "tests.support.learners:normalised"}
     training = Training(0, [CPU] * 2, told, recipe(dataset, epochs=1))
     first = training._trainer.replicas[0]
-    found = training.epoch(0)["accuracy"]
+    together = training.epoch(0)["accuracy"]
     whole = open_dataset(dataset, CPU, "float32")
     own = [accuracy([replica], [CPU], whole.test_X, whole.test_y) for replica in training._trainer.replicas]
-    assert own[0] != own[1], "their statistics differ by so much that it shows"
-    assert found == accuracy([first], [CPU], whole.test_X, whole.test_y) == own[0]
+    assert own[0] != own[1], "their statistics differ enough to change the accuracy"
+    assert together == accuracy([first], [CPU], whole.test_X, whole.test_y) == own[0]
 
 
 @pytest.mark.parametrize(("done", "asked"), [(0, 1), (1, 0), (1, 2), (3, 3)])
-def test_an_epoch_out_of_turn_is_refused(dataset: dict[str, Any], done: int, asked: int) -> None:
+def test_epoch_out_of_order_is_refused(dataset: dict[str, Any], done: int, asked: int) -> None:
     training = Training(0, [CPU], order("single"), recipe(dataset))
     for number in range(done):
         training.epoch(number)
@@ -104,12 +104,12 @@ def test_an_epoch_out_of_turn_is_refused(dataset: dict[str, Any], done: int, ask
         training.epoch(asked)
 
 
-def test_a_step_is_divided_by_its_samples_the_short_last_one_too(dataset: dict[str, Any], noted: list[Noted]) -> None:
+def test_gradient_is_divided_by_the_samples_of_its_minibatch(dataset: dict[str, Any], noted: list[Noted]) -> None:
     curve(recipe(dataset, batch=50, epochs=2), NOTED)
     assert noted[0].divisors == [50, 50, 50, 42] * 2
 
 
-def test_the_rate_climbs_from_the_one_device_rate_and_stays(dataset: dict[str, Any], noted: list[Noted]) -> None:
+def test_warm_up_raises_the_rate_from_that_of_one_device(dataset: dict[str, Any], noted: list[Noted]) -> None:
     curve(recipe(dataset, batch=50, warmup={"start": 0.1, "epochs": 2}), NOTED)
     divisors, sizes = noted[0].divisors, [50, 50, 50, 42] * 3
     rates = [0.2 * size / divisor for size, divisor in zip(sizes, divisors, strict=True)]
@@ -120,8 +120,8 @@ def test_the_rate_climbs_from_the_one_device_rate_and_stays(dataset: dict[str, A
     assert rates[7:] == pytest.approx([0.2] * 5)
 
 
-def test_a_divided_gradient_is_a_smaller_rate(dataset: dict[str, Any]) -> None:
-    """Twice the samples, half the rate: bit for bit the net that was trained at half the rate."""
+def test_divided_gradient_equals_a_smaller_rate(dataset: dict[str, Any]) -> None:
+    """Twice the samples equal half the rate, bit for bit."""
     nets = [Single(build("toy", "default", 1), [CPU], lr=lr) for lr in (0.2, 0.1)]
     X, y = open_dataset(dataset, CPU, "float32").train_X[:32], torch.arange(32) % 2
     nets[0].step(X, y, 64)
@@ -140,11 +140,13 @@ def test_only_plain_sgd_can_be_warmed_up(dataset: dict[str, Any]) -> None:
 
 
 class TestTheCommand:
-    """`train` in one worker: what it keeps from epoch to epoch, and when it lets go."""
+    """`train` in one worker: what it keeps from epoch to epoch, and when it closes a net."""
 
     pytestmark = pytest.mark.usefixtures("one_intra_op_thread")
 
-    def test_begins_with_epoch_0_and_ends_with_the_last(self, dataset: dict[str, Any], noted: list[Noted]) -> None:
+    def test_net_begins_with_epoch_0_and_is_closed_after_the_last(
+        self, dataset: dict[str, Any], noted: list[Noted]
+    ) -> None:
         state, told = State(0), recipe(dataset)
         for epoch in range(3):
             assert [net.closed for net in noted] == [0] * bool(epoch)
@@ -155,8 +157,9 @@ class TestTheCommand:
         with pytest.raises(ValueError, match="epoch 3 was asked for and no net is in training: epoch 0 begins"):
             commands.train(state, order(NOTED), told, 3)
 
-    def test_a_net_that_was_left_unfinished_is_let_go(self, dataset: dict[str, Any], noted: list[Noted]) -> None:
-        """By the next one, and by the worker's end."""
+    def test_unfinished_net_is_closed_by_the_next_one_and_by_the_workers_end(
+        self, dataset: dict[str, Any], noted: list[Noted]
+    ) -> None:
         state = State(0)
         commands.train(state, order(NOTED), recipe(dataset), 0)
         commands.train(state, order(NOTED, seed=2), recipe(dataset), 0)
@@ -165,14 +168,14 @@ class TestTheCommand:
         assert [net.closed for net in noted] == [1, 1]
 
 
-def test_a_rank_that_dies_in_the_third_epoch_is_named_and_two_epochs_were_said(
+def test_rank_that_dies_in_the_third_epoch_is_named_after_two_epochs_were_shown(
     dataset: dict[str, Any], bench: Bench
 ) -> None:
     said: list[str] = []
     group = bench.group(2)
     with pytest.raises(WorkerFailure, match=r"rank 1: its process ended with signal 9 \(SIGKILL\)"):
-        order_ = order("tests.support.learners:DiesInTheThirdEpoch", 2)
-        learn(group.request, order_, recipe(dataset), 60.0, "it", said.append)
+        job = order("tests.support.learners:DiesInTheThirdEpoch", 2)
+        learn(group.request, job, recipe(dataset), 60.0, "it", said.append)
     assert not group.alive
     assert [line.partition(", accuracy")[0] for line in said] == [
         "training it: epoch 1 of 3",

@@ -1,0 +1,141 @@
+"""Accepted runs: their commits are rebuilt and measured in the same sessions as the candidate, and only that decides.
+
+A figure of another time differs by everything that changed on the machine since, so stored figures are shown and
+neither pass nor fail a cell (`suite.verdict.stored`). The commits of a cell's newest accepted run and of its pinned run
+are rebuilt with today's interpreter. A cell whose commit cannot be rebuilt stays INCONCLUSIVE, with the reason and the
+remedy.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from suite.base.bases import of_ref
+from suite.base.git import FULL_NAME
+from suite.plan.base import Base
+from suite.plan.cells import Cell, Side
+from suite.records import baselines
+from suite.records.baselines import AcceptedRun
+from suite.records.differences import differences
+from suite.records.record import CheckRecord, Record, interval
+from suite.run import judging
+from suite.run.observations import Comparison, Observations
+from suite.verdict import Outcome
+from suite.verdict.stored import Difference, difference
+
+LEVEL, PINNED = "accepted runs", "the pinned run"
+_REMEDY = "measure a base in the same run (--scaling-against=REF)"
+
+
+def rebuild(run: Observations, draft: Record) -> Comparison:
+    """Return the accepted commits to rebuild and the cells to compare with them.
+
+    All cells of one run share its bases, so the bases that most cells need are taken. `draft` is the record of the run,
+    of which the datasets must be known.
+    """
+    missing, by_cell = _missing(run), dict[Cell, tuple[tuple[Side, Base], ...]]()
+    for cell, figures in zip(run.plan.cells, draft.cells, strict=True):
+        newest = _base("accepted", run.plan.baseline.latest(figures, draft))
+        pin = _base("pinned", run.plan.baseline.pinned(figures, draft))
+        wanted: list[tuple[Side, Base | None]] = [("base", newest)]
+        if newest and pin and pin.commit != newest.commit:
+            wanted.append(("pinned", pin))
+        by_cell[cell] = tuple((side, base) for side, base in wanted if base and base.commit not in missing)
+    if not any(by_cell.values()):
+        return Comparison()
+    [(bases, _)] = Counter(filter(None, by_cell.values())).most_common(1)
+    return Comparison(dict(bases), tuple(cell for cell in by_cell if by_cell[cell] == bases))
+
+
+def checks(run: Observations, draft: Record) -> dict[Cell, tuple[CheckRecord, ...]]:
+    """Return what the accepted runs say of every measured cell.
+
+    A check counts, as INCONCLUSIVE, where the commit behind it was not measured in the same sessions, and where
+    versions have changed since the newest accepted run: the rebuilt commit runs on today's versions, so a PASS against
+    it says nothing about the change. A version that changed between the pinned and the newest run was shown when the
+    runs in between were accepted. `draft` is the record of the run so far.
+    """
+    missing, by_cell = _missing(run), {}
+    for cell, figures in zip(run.plan.cells, draft.cells, strict=True):
+        accepted = run.plan.baseline.comparable(figures, draft)
+        if figures.sec_per_epoch is None or not accepted:
+            continue
+        own, calibrated = baselines.measured(figures, draft), run.plan.calibrated(cell)
+        spread = None if calibrated is None else calibrated.spread.of_runs
+        newest, pin = run.plan.baseline.latest(figures, draft), run.plan.baseline.pin(figures, draft)
+        why = _unmeasured(run, cell, newest, missing) or _changed(run, cell, newest)
+        shown = [_check(LEVEL, difference(own, accepted, spread), why)]
+        if pin is not None:
+            why = _unmeasured(run, cell, run.plan.baseline.pinned(figures, draft), missing)
+            shown.append(_check(PINNED, difference(own, accepted, spread, pin), why))
+        by_cell[cell] = tuple(shown)
+    return by_cell
+
+
+def _missing(run: Observations) -> dict[str | None, str]:
+    """Return the accepted commits that cannot be rebuilt here, and why."""
+    missing: dict[str | None, str] = {}
+    for commit in {kept.environment.commit for kept in run.plan.baseline.runs}:
+        if not FULL_NAME.fullmatch(commit):
+            missing[commit] = f"{commit!r} is not the full name of a commit"
+            continue
+        try:
+            of_ref(commit, run.plan.config.root)
+        except ValueError as error:
+            missing[commit] = str(error)
+    return missing
+
+
+def _base(what: str, accepted: AcceptedRun | None) -> Base | None:
+    if accepted is None:
+        return None
+    return Base("ref", f"the {what} run {accepted.run_id}, rebuilt", commit=accepted.environment.commit)
+
+
+def _side(run: Observations, accepted: AcceptedRun) -> Side | None:
+    """Return the base of the run that is the commit of an accepted run."""
+    bases = run.comparison.bases
+    return next((side for side, base in bases.items() if base.commit == accepted.environment.commit), None)
+
+
+def _unmeasured(run: Observations, cell: Cell, accepted: AcceptedRun | None, missing: Mapping[str | None, str]) -> str:
+    """Return why an accepted run was not measured in the same sessions, and the remedy; "" where it was."""
+    nothing = "figures of other times decide nothing, and"
+    if accepted is None:
+        where = "a working tree with changes, or from outside of a git repository"
+        return f"{nothing} they come from {where}: accept a run of a clean commit, or {_REMEDY}"
+    commit = f"the commit of run {accepted.run_id}"
+    if why := missing.get(accepted.environment.commit):
+        return f"{nothing} {commit} cannot be rebuilt: {why}; {_REMEDY}, or take that run out of baseline.json"
+    side = _side(run, accepted)
+    if side is None or cell not in run.comparison.cells:
+        return f"{nothing} {commit} was not measured here: run this cell by itself (-k {cell.id})"
+    if failed := run.lost.get(run.arms(cell)[side]):
+        return f"{nothing} {commit} could not be measured: {failed.cause}"
+    return ""
+
+
+def _changed(run: Observations, cell: Cell, newest: AcceptedRun | None) -> str:
+    """Return which versions changed since the newest accepted run, where its rebuilt commit is a PASS; else ""."""
+    if newest is None or (side := _side(run, newest)) is None:
+        return ""
+    if judging.against(run, cell, side).outcome is not Outcome.PASS:
+        return ""
+    changes = differences(newest.environment.versions, run.versions.get("candidate", {}), common=True)
+    changed = ", ".join(f"{name} changed from {before} to {now}" for name, before, now in changes)
+    return changed and (
+        f"the code is not slower than the rebuilt commit, but {changed} since: compare with the older environment "
+        "(--scaling-against=python:...), or accept this run"
+    )
+
+
+def _check(against: str, shown: Difference, why: str) -> CheckRecord:
+    return CheckRecord(
+        rule="stored",
+        against=against,
+        outcome=Outcome.INCONCLUSIVE,
+        reason=f"{shown.said}; {why or 'the comparison with its rebuilt commit decides'}",
+        ratio=interval(shown.ratio),
+        counts=bool(why),
+    )

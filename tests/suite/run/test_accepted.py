@@ -1,0 +1,250 @@
+"""Cells that accepted runs of other times have: which commits are rebuilt, and what counts afterwards."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from suite.plan.cells import Arm
+from suite.records.baselines import AcceptedRun
+from suite.records.calibration import Calibration
+from suite.records.record import CellRecord, Record
+from suite.run import accepted, results
+from suite.run.observations import Comparison, Observations
+from suite.verdict import Outcome
+from tests.support.measurements import (
+    MACHINE,
+    VERSIONS,
+    accepted_run,
+    add_sessions,
+    arm,
+    baseline,
+    calibrated,
+    cell,
+    run_of,
+    settings,
+)
+from tests.support.repositories import Repository
+
+CELL, OTHER = cell(2), cell(2, "scratch")
+OWN, BASE, PIN = arm(2), arm(2, side="base"), arm(2, side="pinned")
+GONE = "f" * 40
+OLDER_TORCH = {**VERSIONS, "torch": "2.14.0"}
+AGREEING_S = (0.5, 0.501, 0.499)
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
+    """Three commits, tagged one, two and three."""
+    made = Repository(tmp_path_factory.mktemp("repository") / "project")
+    for name in ("one", "two", "three"):
+        made.commit({"a.py": f"{name} = 1\n"})
+        made.git("tag", name)
+    return made
+
+
+@pytest.fixture(scope="module")
+def commit(repository: Repository) -> dict[str, str]:
+    return {tag: repository.git("rev-parse", tag) for tag in ("one", "two", "three")}
+
+
+def checked(seconds: float, *kept: AcceptedRun, root: Path = Path(), **changes: object) -> tuple[Observations, Record]:
+    """Return a run of one cell with that many seconds a step, its stored checks, and its record without them."""
+    run = run_of(CELL, config=settings(root=root), baseline=baseline(*kept), **changes)
+    add_sessions(run, {OWN: seconds})
+    draft = results.to_record(run)
+    run.stored = accepted.checks(run, draft)
+    return run, draft
+
+
+def runs(*seconds: float, commits: Sequence[str] = (), **changes: object) -> list[AcceptedRun]:
+    """Return accepted runs, oldest first; those without a commit have one that the repository lacks."""
+    known = [*commits, *[GONE] * len(seconds)]
+    return [accepted_run({CELL: s}, n, c, **changes) for n, (s, c) in enumerate(zip(seconds, known, strict=False))]
+
+
+def judged(run: Observations) -> CellRecord:
+    [record] = results.to_record(run).cells
+    return record
+
+
+def rebuilt(run: Observations, draft: Record) -> dict[str, str | None]:
+    """Return the commit of each base that would be rebuilt."""
+    return {side: base.commit for side, base in accepted.rebuild(run, draft).bases.items()}
+
+
+class TestStoredFiguresAlone:
+    """They are shown, and neither pass nor fail a cell."""
+
+    @pytest.mark.parametrize("kept", [(0.5,), AGREEING_S], ids=["one run", "three that agree"])
+    @pytest.mark.parametrize("seconds", [0.25, 0.5, 5.0], ids=["faster", "equal", "slower"])
+    @pytest.mark.parametrize("calibration", [None, calibrated(0.01, CELL)], ids=["", "calibrated"])
+    def test_cell_is_inconclusive(
+        self, seconds: float, kept: tuple[float, ...], calibration: Calibration | None
+    ) -> None:
+        run, _ = checked(seconds, *runs(*kept), calibration=calibration)
+        assert judged(run).outcome is Outcome.INCONCLUSIVE
+        assert "measure a base in the same run (--scaling-against=REF)" in judged(run).reason
+
+    def test_ratio_is_shown_with_its_interval(self) -> None:
+        run, draft = checked(0.6, *runs(*AGREEING_S))
+        level, pin = judged(run).checks
+        assert [(c.rule, c.against, c.counts) for c in (level, pin)] == [
+            ("stored", "accepted runs", True),
+            ("stored", "the pinned run", True),
+        ]
+        for check in (level, pin):
+            assert check.ratio is not None
+            assert check.ratio.low is not None
+            assert 1.18 < check.ratio.low < check.ratio.estimate < 1.22
+        assert level.reason.startswith("20.0% slower than the 3 accepted run(s) (95 %: ")
+        assert accepted.rebuild(run, draft) == Comparison(), "the repository lacks their commit"
+
+    @pytest.mark.parametrize(("host", "known"), [(MACHINE.host, True), ("another", False)])
+    def test_one_run_gives_an_interval_on_a_calibrated_host(self, host: str, known: bool) -> None:
+        run, _ = checked(0.6, *runs(0.5), calibration=calibrated(0.01, CELL, host=host))
+        [check] = judged(run).checks
+        assert check.ratio is not None
+        assert (check.ratio.low is not None) is known
+
+    @pytest.mark.parametrize(
+        ("environment", "says"),
+        [
+            ({"commit": GONE}, "the commit of run run-2 cannot be rebuilt: 'f+' names no commit of the repository"),
+            ({"commit": "main"}, "cannot be rebuilt: 'main' is not the full name of a commit"),
+            ({"commit": "unknown"}, "from outside of a git repository: accept a run of a clean commit"),
+            ({"dirty": True}, "they come from a working tree with changes"),
+        ],
+        ids=str,
+    )
+    def test_reason_says_why_a_commit_cannot_be_rebuilt(
+        self, environment: dict[str, object], says: str, repository: Repository, commit: Mapping[str, str]
+    ) -> None:
+        known = {"commit": commit["three"], **environment}
+        kept = [accepted_run({CELL: s}, n, **known) for n, s in enumerate(AGREEING_S)]
+        run, draft = checked(0.6, *kept, root=repository.path)
+        assert rebuilt(run, draft) == {}
+        assert judged(run).outcome is Outcome.INCONCLUSIVE
+        assert re.search(says, judged(run).reason), judged(run).reason
+
+    def test_reason_says_that_there_is_no_repository(self, tmp_path: Path) -> None:
+        run, draft = checked(0.6, *runs(*AGREEING_S), root=tmp_path)
+        assert rebuilt(run, draft) == {}
+        assert "is not inside the working tree of a git repository" in judged(run).reason
+
+
+class TestRebuild:
+    """Which commits are rebuilt, and for which cells."""
+
+    def test_newest_run_and_pin_are_rebuilt_before_anything_is_measured(
+        self, repository: Repository, commit: Mapping[str, str]
+    ) -> None:
+        kept = runs(*AGREEING_S, commits=list(commit.values()))
+        run, draft = checked(0.6, *kept, root=repository.path)
+        assert rebuilt(run, draft) == {"base": commit["three"], "pinned": commit["one"]}
+        comparison = accepted.rebuild(run, draft)
+        assert (comparison.bases["base"].label, comparison.cells) == ("the accepted run run-2, rebuilt", (CELL,))
+        unmeasured = run_of(CELL, config=settings(root=repository.path), baseline=baseline(*kept))
+        assert accepted.rebuild(unmeasured, results.to_record(unmeasured)) == comparison
+
+    def test_pin_of_the_newest_commit_is_not_rebuilt_twice(
+        self, repository: Repository, commit: Mapping[str, str]
+    ) -> None:
+        run, draft = checked(0.6, *runs(*AGREEING_S, commits=[commit["three"]] * 3), root=repository.path)
+        assert rebuilt(run, draft) == {"base": commit["three"]}
+
+    def test_bases_of_most_cells_are_rebuilt_and_other_cells_say_what_to_do(
+        self, repository: Repository, commit: Mapping[str, str]
+    ) -> None:
+        kept = [
+            accepted_run({CELL: 0.5, cell(1): 1.0}, 0, commit["two"]),
+            accepted_run({OTHER: 0.5}, 1, commit["three"]),
+        ]
+        run = run_of(OTHER, CELL, cell(1), config=settings(root=repository.path), baseline=baseline(*kept))
+        add_sessions(run, {OWN: 0.6, arm(2, "scratch"): 0.6, arm(1): 0.9})
+        draft = results.to_record(run)
+        assert rebuilt(run, draft) == {"base": commit["two"]}
+        run.comparison = accepted.rebuild(run, draft)
+        assert run.comparison.cells == (CELL, cell(1))
+        run.stored = accepted.checks(run, draft)
+        other = results.to_record(run).cells[0]
+        assert other.outcome is Outcome.INCONCLUSIVE
+        assert f"the commit of run run-1 was not measured here: run this cell by itself (-k {OTHER.id})" in other.reason
+
+
+class TestRebuiltCommits:
+    """What counts when the rebuilt commits were measured in the same sessions as the candidate."""
+
+    @pytest.fixture(autouse=True)
+    def _known(self, repository: Repository, commit: dict[str, str]) -> None:
+        self.root, self.commit = repository.path, commit
+
+    def measured(
+        self, kept: Sequence[AcceptedRun], bases: Mapping[Arm, float], own: float = 0.6, count: int = 4
+    ) -> CellRecord:
+        """Return the cell after sessions in which candidate and bases took that many seconds a step."""
+        run, draft = checked(own, *kept, root=self.root)
+        run.comparison = accepted.rebuild(run, draft)
+        assert set(run.comparison.bases) == {base.side for base in bases}
+        add_sessions(run, {OWN: own, **bases}, count)
+        run.stored = accepted.checks(run, results.to_record(run))
+        return judged(run)
+
+    def newest(self, **changes: object) -> list[AcceptedRun]:
+        """Return three accepted runs of the newest commit."""
+        return runs(*AGREEING_S, commits=[self.commit["three"]] * 3, **changes)
+
+    @pytest.mark.parametrize(("base", "own"), [(0.5, 0.6), (0.4, 0.48)], ids=["machine as before", "machine faster"])
+    @pytest.mark.parametrize("versions", [VERSIONS, OLDER_TORCH], ids=["equal versions", "older torch"])
+    def test_cell_slower_than_the_rebuilt_commit_fails(self, base: float, own: float, versions: dict[str, str]) -> None:
+        result = self.measured(self.newest(versions=versions), {BASE: base}, own)
+        assert result.outcome is Outcome.FAIL
+        assert "slower than the base, " in result.reason
+
+    def test_version_that_changed_since_the_newest_run_is_inconclusive(self) -> None:
+        result = self.measured(self.newest(versions=OLDER_TORCH), {BASE: 0.6})
+        assert result.outcome is Outcome.INCONCLUSIVE
+        assert "torch changed from 2.14.0 to 2.15.0 since" in result.reason
+        assert "compare with the older environment (--scaling-against=python:...)" in result.reason
+
+    def test_version_that_changed_before_the_newest_run_does_not_count(self) -> None:
+        one, three = self.commit["one"], self.commit["three"]
+        kept = [*runs(0.5, commits=[one], versions=OLDER_TORCH), *runs(0.501, 0.499, commits=[three, three])]
+        assert self.measured(kept, {BASE: 0.6, PIN: 0.6}).outcome is Outcome.PASS
+
+    def test_cell_slower_than_the_rebuilt_pin_fails(self) -> None:
+        kept = runs(*AGREEING_S, commits=list(self.commit.values()))
+        result = self.measured(kept, {BASE: 0.6, PIN: 0.5})
+        assert {c.rule: c.outcome for c in result.checks if c.counts} == {"time": Outcome.PASS, "drift": Outcome.FAIL}
+        assert result.outcome is Outcome.FAIL
+
+    def test_newest_run_does_not_clear_a_pin_whose_commit_is_gone(self) -> None:
+        """The build drifted: as fast as its newest accepted build, a fifth slower than the first one."""
+        drifting = [0.5 * 1.015**week for week in range(15)]
+        own = 0.5 * 1.015**15
+        kept = runs(*drifting, commits=(GONE, *[self.commit["three"]] * 14))
+        result = self.measured(kept, {BASE: own}, own)
+        assert result.outcome is Outcome.INCONCLUSIVE
+        assert [(c.rule, c.against) for c in result.checks if c.counts and c.outcome is Outcome.INCONCLUSIVE] == [
+            ("stored", accepted.PINNED)
+        ]
+        assert "25.0% slower than the pinned run" in result.reason
+
+    def test_pin_does_not_clear_a_newest_run_whose_commit_is_gone(self) -> None:
+        """What was gained since the pin is lost again."""
+        kept = [*runs(0.6, commits=[self.commit["one"]]), *runs(*AGREEING_S)]
+        result = self.measured(kept, {PIN: 0.6})
+        assert result.outcome is Outcome.INCONCLUSIVE
+        assert [(c.rule, c.outcome) for c in result.checks if c.counts] == [
+            ("drift", Outcome.PASS),
+            ("stored", Outcome.INCONCLUSIVE),
+        ]
+
+    @pytest.mark.parametrize("versions", [VERSIONS, OLDER_TORCH], ids=["equal versions", "older torch"])
+    def test_too_few_sessions_decide_nothing(self, versions: dict[str, str]) -> None:
+        result = self.measured(self.newest(versions=versions), {BASE: 0.6}, count=2)
+        assert result.outcome is Outcome.INCONCLUSIVE
+        assert "is not slower" not in result.reason
