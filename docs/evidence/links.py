@@ -102,23 +102,19 @@ def swept(rank: int) -> list[list[float]]:
     """Seconds a call, for every size and round, on this rank. Both ranks draw the same order."""
     from torch import distributed  # only here: the process that starts the ranks can do without
 
+    from suite.processes.jobs import Exchange
     from suite.rank.collectives import time_calls
 
-    order = {
-        "algorithm": "gloo",
-        "processes": "per-device",
-        "devices": ["cpu"] * 2,
-        "backend": "gloo",
-        "pinned": quiet.available_cores()[:2],
-    }
+    pinned = tuple(quiet.available_cores()[:2])
+    exchange = Exchange(algorithm="gloo", processes="per-device", devices=("cpu", "cpu"), backend="gloo", pinned=pinned)
     rng = random.Random(0)
     samples: dict[int, list[float]] = {size: [] for size in SIZES_BYTES}
     for size in SIZES_BYTES:
-        time_calls(rank, order, size, 1, check=True)
+        time_calls(rank, exchange, size, 1, check=True)
     for _ in range(ROUNDS):
         for size in rng.sample(SIZES_BYTES, len(SIZES_BYTES)):
             calls = max(1, round(WINDOW_S / (3e-4 + size * 4e-9)))  # the same on both ranks, whatever they measure
-            samples[size].append(time_calls(rank, order, size, calls, check=False) / calls / 1e9)
+            samples[size].append(time_calls(rank, exchange, size, calls, check=False) / calls / 1e9)
     distributed.destroy_process_group()
     return list(samples.values())
 

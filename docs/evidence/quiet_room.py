@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import math
 import os
 import random
@@ -41,9 +42,12 @@ from docs.evidence.log import ROOT, Line, append, check_same_code, code_state, r
 from docs.evidence.recording import RecordedSession, of_record
 from docs.evidence.runs import ONE_CELL
 from suite.cli import calibrate, gate
-from suite.plan import cells
+from suite.plan.cells import Arm
+from suite.plan.workloads import Workload
+from suite.processes.jobs import Job, Place
 from suite.records.record import Record
 from suite.room import quiet
+from suite.run import preparing
 from suite.verdict.metrics import location
 
 LOG = Path(__file__).with_name("quiet_room.jsonl")
@@ -76,14 +80,14 @@ class Threads(DDPTrainer):
 @contextlib.contextmanager
 def without(measures: Iterable[str]) -> Iterator[None]:
     """Take measures away from the runs of this process: "pinned", "threads", "allocator", "pages"."""
-    describe = cells.describe
+    job_of = preparing.job_of
 
-    def unpinned(*arguments: Any, **where: Any) -> dict[str, Any]:
-        return describe(*arguments, **{**where, "pinned": []})
+    def unpinned(arm: Arm, workload: Workload, place: Place, **told: Any) -> Job:
+        return job_of(arm, workload, dataclasses.replace(place, pinned=()), **told)
 
     with contextlib.ExitStack() as patches:
         if "pinned" in measures:
-            patches.enter_context(mock.patch.object(cells, "describe", unpinned))
+            patches.enter_context(mock.patch.object(preparing, "job_of", unpinned))
         if "threads" in measures:
             patches.enter_context(mock.patch.dict(quiet.ONE_THREAD, clear=True))
         if "allocator" in measures:
@@ -116,7 +120,7 @@ def measure(condition: str, sessions: int, folder: Path, options: Sequence[str] 
         raise KeyboardInterrupt
     if ended.run is None:
         raise RuntimeError(f"{condition}: pytest ended with status {ended.status} and nothing measured; see above")
-    pinned = any(job["pinned"] for job in ended.run.observations.jobs.values())
+    pinned = any(job.pinned for job in ended.run.observations.jobs.values())
     if pinned == ("pinned" in measures):
         raise RuntimeError(f"{condition}: workers were {'' if pinned else 'not '}pinned; `without` has lost its hold")
     return ended.run.record

@@ -11,7 +11,6 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import reference
 import suite
@@ -21,6 +20,7 @@ from suite.plan.cells import Side
 from suite.processes.channel import Message
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import START_TIMEOUT_S, Group
+from suite.processes.jobs import Apart
 from suite.processes.pool import Pool
 
 
@@ -111,13 +111,13 @@ class Sides:
         """
         return self._checkouts[side].spec(spec) if side in self._checkouts else spec
 
-    def apart(self, side: Side) -> dict[str, Any] | None:
+    def apart(self, side: Side) -> Apart | None:
         """Return what workers of another commit must not have imported (see `suite.rank.purity`), or None."""
         if side not in self._checkouts:
             return None
         checkout = self._checkouts[side]
         shared = [suite.__path__[0], checkout.reference(Path(reference.__path__[0])), checkout.folder]
-        return {"candidate_root": str(checkout.toplevel), "allowed": list(map(str, shared))}
+        return Apart(candidate_root=str(checkout.toplevel), allowed=tuple(map(str, shared)))
 
     def clerk(self, side: Side) -> Helper:
         """Return the helper of a side."""

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, Phase, errors, given, settings
 from suite.checks import draw
 from suite.processes.failure import WorkerFailure, harmless
 from suite.processes.group import Group
+from suite.processes.jobs import CaseJob
 from suite.processes.pool import Pool
 from suite.properties.case import MAY_REFUSE, Case
 from suite.room.devices import Devices
@@ -160,21 +161,19 @@ class Bench:
     def _observe(
         self, trainer: str, about: dict[str, Any], case: Case, check: str
     ) -> tuple[Group, list[dict[str, Any]]]:
-        one = about["processes"] == "one"
         names = [self.devices.names[rank % len(self.devices.names)] for rank in range(case.world_size)]
-        group = self.group(1 if one else case.world_size)
-        arm = {
-            "trainer": trainer,
-            "processes": about["processes"],
-            "compiler": about["processes"] == "per-device",
-            "devices": names,
-            "pinned": [],
-            "backend": self.devices.backend(names),
-        }
+        group = self.group(1 if about["processes"] == "one" else case.world_size)
+        job = CaseJob(
+            trainer=trainer,
+            processes=about["processes"],
+            compiler=about["processes"] == "per-device",
+            devices=tuple(names),
+            backend=self.devices.backend(names),
+        )
         if group.name not in self._bound:
-            group.request("bind", arm=arm)
+            group.request("bind", arm=job)
             self._bound.add(group.name)
-        answers = group.request("observe", HANG_S, arm=arm, case=case.as_json(), evaluates=check == "evaluation")
+        answers = group.request("observe", HANG_S, arm=job, case=case.as_json(), evaluates=check == "evaluation")
         return group, answers
 
 

@@ -30,7 +30,7 @@ from suite.processes.pool import Pool
 from suite.render.screen import Screen
 from suite.run import preparing
 from suite.run.observations import Observations
-from suite.run.session import FIRST_STEP_TIMEOUT_S, processes
+from suite.run.session import FIRST_STEP_TIMEOUT_S
 
 SUMMARY = "trace a few steps of each cell with torch.profiler, for Perfetto or chrome://tracing"
 PYTEST_OPTIONS = True
@@ -179,7 +179,7 @@ def _trace(pool: Pool, run: Observations, arm: Arm, path: str, warm_up: int, ste
     if arm in run.lost:
         raise run.lost[arm]
     job = run.jobs[arm]
-    group = pool.launch(Path(path).name, processes(job))
+    group = pool.launch(Path(path).name, job.size)
     group.wait_connected()
     timeout_s = START_TIMEOUT_S + FIRST_STEP_TIMEOUT_S + STEP_TIMEOUT_S * (warm_up + steps)
     answers = group.request("trace", timeout_s, arm=job, warm_up=warm_up, steps=steps, path=path)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
-
-from reference.schedule import scale
-from suite.plan.workloads import Workload
+from typing import Literal
 
 # A base is what the candidate is compared with; the pinned base is an older one, against which slow creep adds up.
 Side = Literal["candidate", "base", "pinned"]
@@ -88,20 +85,3 @@ def yardsticks(cells: Sequence[Cell], *, speedup: bool) -> list[tuple[Arm, ...]]
     trainers = [[cell.trainer, YARDSTICK] if speedup else [cell.trainer] for cell in cells]
     wanted = [(arm("candidate", name, cell, 1),) for cell, names in zip(cells, trainers, strict=True) for name in names]
     return list(dict.fromkeys(wanted))
-
-
-def describe(arm: Arm, workload: Workload, **where: Any) -> dict[str, Any]:
-    """Return what a worker must know of an arm, as JSON.
-
-    Args:
-        where: what the run adds: processes, devices, cores, backend, seed, dataset, dataset_folder, data_root.
-    """
-    batch, lr = scale(arm.mode, arm.world_size, workload.batch, workload.lr, workload.lr_rule)
-    return {
-        "trainer": arm.trainer,
-        "world_size": arm.world_size,
-        "global_batch": batch,
-        "lr": lr,
-        "workload": workload.model_dump(mode="json", exclude={"published"}),
-        **where,
-    }

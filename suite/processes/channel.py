@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import socket
 import time
+from dataclasses import asdict
 from typing import Any
 
 Message = dict[str, Any]
@@ -25,8 +26,8 @@ class ChannelGarbled(ConnectionError):
 
 
 def encode(message: Message) -> bytes:
-    """Encode a message as it travels."""
-    return json.dumps(message, allow_nan=True).encode() + b"\n"
+    """Encode a message as it travels; dataclasses in it become objects of their fields."""
+    return json.dumps(message, allow_nan=True, default=asdict).encode() + b"\n"
 
 
 class Channel:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Value = TypeVar("Value")
 
@@ -85,6 +86,8 @@ def read(kind: type[Value], message: Mapping[str, Any]) -> Value:
 def _field(kind: Any, value: Any) -> Any:
     if is_dataclass(kind) and isinstance(kind, type):
         return read(kind, value)
+    if get_origin(kind) in (Union, UnionType):
+        return None if value is None else _field(get_args(kind)[0], value)
     if get_origin(kind) is tuple:
         return tuple(_field(get_args(kind)[0], each) for each in value)
     return value

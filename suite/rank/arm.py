@@ -17,6 +17,7 @@ from torch import distributed as dist
 from reference.data import Dataset, feed
 from reference.data import load as load_dataset
 from reference.models.init import build
+from suite.processes.jobs import Job, ModelSpec, Place, Prepared
 from suite.properties import contract
 from suite.rank.timing import window
 from suite.room import quiet
@@ -25,7 +26,7 @@ PARTS = ("train_X", "train_y", "test_X", "test_y")
 READ_AHEAD = {"resident": 0, "book": 8}  # minibatches that a loader prepares ahead: torch's default, two a worker
 
 
-def bind(rank: int, order: dict[str, Any]) -> list[torch.device]:
+def bind(rank: int, place: Place) -> list[torch.device]:
     """Bind this process to its devices and cores, join its process group if it has one, and return its devices.
 
     The process is pinned after torch is loaded, because loading it is most of a session's start and uses every core.
@@ -33,60 +34,55 @@ def bind(rank: int, order: dict[str, Any]) -> list[torch.device]:
 
     Args:
         rank: of this process.
-        order: the controller's description: processes, devices, backend, the cores to pin to, and whether the work here
-            needs torch's compiler, which is then loaded on all cores before pinning.
+        place: where the ranks of the group run.
     """
-    one = order["processes"] == "one"
-    devices = [torch.device(name) for name in (order["devices"] if one else [order["devices"][rank]])]
-    if order.get("compiler"):
+    one = place.processes == "one"
+    devices = [torch.device(name) for name in (place.devices if one else [place.devices[rank]])]
+    if place.compiler:
         # DistributedDataParallel and torch.optim load it at their first use, which takes as long as loading torch.
         with quiet.fast_imports():
             importlib.import_module("torch._dynamo")
-    if order["pinned"]:
-        quiet.pin(order["pinned"] if one else [order["pinned"][rank]])
+    if place.pinned:
+        quiet.pin(place.pinned if one else [place.pinned[rank]])
     if devices[0].type == "cuda":
         torch.cuda.set_device(devices[0])
     else:
         torch.set_num_threads(1)
     if not one:
-        join(order["backend"])
+        join(place.backend)
     return devices
 
 
-def prepare_dataset(name: str, data_root: str, folder: str) -> dict[str, Any]:
+def prepare_dataset(name: str, data_root: str, folder: str) -> Prepared:
     """Load a dataset and write its tensors to `folder` as .npy files.
 
     The workers of every session map these files (`open_dataset`), so a run loads the dataset once and all arms read the
     same bytes.
-
-    Returns:
-        {"name", "folder", "idx_root": where the book's own loader finds the same samples, or None, "train_samples",
-        "test_samples"}.
     """
     dataset = load_dataset(name, Path(data_root))
     Path(folder).mkdir(parents=True)
     for part in PARTS:
         numpy.save(Path(folder) / f"{part}.npy", getattr(dataset, part).numpy(), allow_pickle=False)
-    return {
-        "name": dataset.name,
-        "folder": folder,
-        "idx_root": str(dataset.idx_root) if dataset.idx_root is not None else None,
-        "train_samples": len(dataset.train_y),
-        "test_samples": len(dataset.test_y),
-    }
+    return Prepared(
+        name=dataset.name,
+        folder=folder,
+        train_samples=len(dataset.train_y),
+        test_samples=len(dataset.test_y),
+        idx_root=str(dataset.idx_root) if dataset.idx_root is not None else None,
+    )
 
 
-def open_dataset(kept: dict[str, Any], device: torch.device, precision: str) -> Dataset:
+def open_dataset(kept: Prepared, device: torch.device, precision: str) -> Dataset:
     """Return the dataset that `prepare_dataset` wrote, on `device`, with samples in the workload's precision.
 
     On a CPU the files are mapped.
     """
     tensors = {}
     for part in PARTS:
-        array = numpy.load(Path(kept["folder"]) / f"{part}.npy", mmap_mode="c", allow_pickle=False)
+        array = numpy.load(Path(kept.folder) / f"{part}.npy", mmap_mode="c", allow_pickle=False)
         tensor = torch.from_numpy(array)
         tensors[part] = tensor.to(device, set_precision(precision) if tensor.is_floating_point() else tensor.dtype)
-    return Dataset(kept["name"], **tensors, idx_root=kept["idx_root"] and Path(kept["idx_root"]))
+    return Dataset(kept.name, **tensors, idx_root=None if kept.idx_root is None else Path(kept.idx_root))
 
 
 def set_precision(precision: str) -> torch.dtype:
@@ -97,19 +93,19 @@ def set_precision(precision: str) -> torch.dtype:
 
 
 def make_trainer(
-    trainer: type[Any], model: nn.Module, devices: list[torch.device], lr: float, workload: dict[str, Any]
+    trainer: type[Any], model: nn.Module, devices: list[torch.device], lr: float, workload: ModelSpec
 ) -> Any:
     """Make a trainer of a model in the workload's precision and memory format, and check it against the protocol.
 
     Raises:
         suite.properties.contract.ContractError: its replicas or its loss break the protocol.
     """
-    model = model.to(set_precision(workload["precision"]))
-    if workload["memory_format"] == "channels_last":
+    model = model.to(set_precision(workload.precision))
+    if workload.memory_format == "channels_last":
         model = model.to(memory_format=torch.channels_last)
     made = trainer(model, devices, lr=lr)
     contract.check_instance(made, devices)
-    if workload["compile"]:
+    if workload.compile:
         for replica in made.replicas:  # not the model, because a copy of it would not be compiled
             replica.compile()
     return made
@@ -122,31 +118,31 @@ class TimedArm:
     ones, so that a missing broadcast shows.
     """
 
-    def __init__(self, rank: int, devices: list[torch.device], arm: dict[str, Any]) -> None:
+    def __init__(self, rank: int, devices: list[torch.device], job: Job) -> None:
         """Build model, trainer and feed.
 
         Args:
             rank: of this process.
             devices: those that this process drives.
-            arm: the controller's description (see `suite.plan.cells.describe`).
+            job: what to train.
         """
-        workload = arm["workload"]
-        per_device = arm["processes"] == "per-device"
+        workload = job.workload
+        per_device = job.processes == "per-device"
         self.rank, self.devices = rank, devices
-        self.global_batch: int = arm["global_batch"]
-        torch.manual_seed(arm["seed"] + rank)
-        model = build(workload["model"], workload["init"], arm["seed"] + rank)
-        self.trainer = make_trainer(contract.load_trainer(arm["trainer"]), model, devices, arm["lr"], workload)
-        dataset = open_dataset(arm["dataset"], devices[0], workload["precision"])
+        self.global_batch = job.global_batch
+        torch.manual_seed(job.seed + rank)
+        model = build(workload.model, workload.init, job.seed + rank)
+        self.trainer = make_trainer(contract.load_trainer(job.trainer), model, devices, job.lr, workload)
+        dataset = open_dataset(job.dataset, devices[0], workload.precision)
         samples = len(dataset.train_y)
         if samples < self.global_batch:
             raise ValueError(
                 f"global batch {self.global_batch} is above the {samples} training samples of {dataset.name!r}; "
                 "use a smaller batch, fewer devices, or a larger dataset"
             )
-        shard = {"world_size": arm["world_size"], "rank": rank} if per_device else {"world_size": 1, "rank": 0}
-        self._batches = self._endless(dataset, workload["loader"], arm, shard)
-        self._read_ahead = READ_AHEAD[workload["loader"]]
+        shard = {"world_size": job.world_size, "rank": rank} if per_device else {"world_size": 1, "rank": 0}
+        self._batches = self._endless(dataset, job, shard)
+        self._read_ahead = READ_AHEAD[workload.loader]
         self._minibatch: tuple[Tensor, Tensor] | None = None
 
     @property
@@ -202,21 +198,19 @@ class TimedArm:
         X, y = next(self._batches)
         return self.trainer.step(X, y, self.global_batch)
 
-    def _endless(
-        self, dataset: Dataset, loader: str, arm: dict[str, Any], shard: dict[str, int]
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def _endless(self, dataset: Dataset, job: Job, shard: dict[str, int]) -> Iterator[tuple[Tensor, Tensor]]:
         epoch = 0
         while True:
             yield from feed(
                 dataset,
-                loader,
+                job.workload.loader,
                 self.global_batch,
                 **shard,
                 device=self.devices[0],
-                seed=arm["seed"],
+                seed=job.seed,
                 epoch=epoch,
                 drop_last=True,  # so that all windows do equal work; an epoch's time counts samples
-                cpus=set(arm["free_cores"]),
+                cpus=set(job.free_cores),
             )
             epoch += 1
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
 
 from reference.all_reduce import ALL_REDUCE, AllReduce
+from suite.processes.jobs import Exchange
 from suite.rank import arm
 from suite.rank.timing import window
 
@@ -28,14 +28,14 @@ class WrongSum(ArithmeticError):
     """An all_reduce computed something else than the sum, so it is not timed."""
 
 
-def time_calls(rank: int, order: dict[str, Any], size_bytes: int, calls: int, *, check: bool) -> int:
+def time_calls(rank: int, exchange: Exchange, size_bytes: int, calls: int, *, check: bool) -> int:
     """Time `calls` all-reduces of one size, one after the other.
 
     One call before them is not timed. The tensors are zeros, which any number of sums leaves unchanged.
 
     Args:
         rank: of this process.
-        order: the controller's description: algorithm, processes, devices, backend, and the cores to pin to.
+        exchange: algorithm and place.
         size_bytes: of the float32 tensor that each device brings; a multiple of 4.
         calls: at least 1.
         check: whether to check the sums first, of numbers that differ by rank.
@@ -47,11 +47,11 @@ def time_calls(rank: int, order: dict[str, Any], size_bytes: int, calls: int, *,
         WrongSum: the check found a wrong number.
         ValueError: the algorithm is unknown.
     """
-    devices = arm.bind(rank, order)
-    ranks = range(len(devices)) if order["processes"] == "one" else [rank]
-    all_reduce_ = _named(order)
+    devices = arm.bind(rank, exchange)
+    ranks = range(len(devices)) if exchange.processes == "one" else [rank]
+    all_reduce_ = _named(exchange)
     if check:
-        require_sums(all_reduce_, order["algorithm"], devices, ranks, len(order["devices"]), size_bytes)
+        require_sums(all_reduce_, exchange.algorithm, devices, ranks, len(exchange.devices), size_bytes)
     tensors = [torch.zeros(size_bytes // 4, device=device) for device in devices]
     all_reduce_(tensors)
     return window(partial(all_reduce_, tensors), calls, devices)
@@ -104,12 +104,12 @@ def inputs(rank: int, count: int) -> Tensor:
     return once.float().repeat(-(-count // PERIOD))[:count]
 
 
-def _named(order: dict[str, Any]) -> AllReduce:
-    if order["processes"] == "per-device":
+def _named(exchange: Exchange) -> AllReduce:
+    if exchange.processes == "per-device":
         return _distributed
-    if order["algorithm"] not in ALL_REDUCE:
-        raise ValueError(f"unknown algorithm {order['algorithm']!r}: in one process choose one of {list(ALL_REDUCE)}")
-    return ALL_REDUCE[order["algorithm"]]
+    if exchange.algorithm not in ALL_REDUCE:
+        raise ValueError(f"unknown algorithm {exchange.algorithm!r}: in one process choose one of {list(ALL_REDUCE)}")
+    return ALL_REDUCE[exchange.algorithm]
 
 
 def _distributed(tensors: Sequence[Tensor]) -> None:

@@ -18,6 +18,8 @@ import torch
 from torch import distributed as dist
 
 from reference.load import load_object
+from suite.processes.jobs import Apart, CaseJob, Exchange, Job, Place, TrainingRecipe
+from suite.processes.messages import as_json, read
 from suite.properties import contract
 from suite.properties import observe as observation
 from suite.properties import trainer as trainer_checks
@@ -39,14 +41,14 @@ class State:
 
     rank: int
     timed: dict[str, arms.TimedArm] = field(default_factory=dict)
-    unproven: dict[str, dict[str, Any] | None] = field(default_factory=dict)
+    unproven: dict[str, Apart | None] = field(default_factory=dict)
     oracle: str = "sgd"
     loss: observation.Loss | None = None
     learner: training.Training | None = None
 
-    def devices(self, arm: dict[str, Any]) -> list[torch.device]:
+    def devices(self, place: Place) -> list[torch.device]:
         """Bind this process as `suite.rank.arm.bind` does, and return its devices."""
-        return arms.bind(self.rank, arm)
+        return arms.bind(self.rank, place)
 
     def close(self) -> None:
         """Close all trainers and leave the process group."""
@@ -61,7 +63,7 @@ class State:
 def describe(state: State, trainer: str, apart: dict[str, Any] | None = None) -> Answer:
     """Return this interpreter's versions, and what the controller must know of a trainer."""
     loaded = contract.load_trainer(trainer)
-    _require_pure(apart)
+    _require_pure(None if apart is None else read(Apart, apart))
     return {"about": contract.describe(loaded), "versions": versions()}
 
 
@@ -83,13 +85,14 @@ def versions() -> dict[str, str]:
 
 def prepare(state: State, dataset: str, data_root: str, folder: str) -> Answer:
     """Write a dataset for all later workers, as `suite.rank.arm.prepare_dataset` does."""
-    return arms.prepare_dataset(dataset, data_root, folder)
+    return as_json(arms.prepare_dataset(dataset, data_root, folder))
 
 
 def setup(state: State, name: str, arm: dict[str, Any]) -> Answer:
     """Prepare an arm for timing under a name."""
-    timed = state.timed[name] = arms.TimedArm(state.rank, state.devices(arm), arm)
-    state.unproven[name] = arm.get("apart")
+    job = read(Job, arm)
+    timed = state.timed[name] = arms.TimedArm(state.rank, state.devices(job), job)
+    state.unproven[name] = job.apart
     return {"gradient_bytes": timed.gradient_bytes, "compiler": "torch._dynamo" in sys.modules}
 
 
@@ -108,15 +111,16 @@ def probe(state: State, name: str, steps: int, variant: dict[str, Any]) -> Answe
 
 def trace(state: State, arm: dict[str, Any], warm_up: int, steps: int, path: str) -> Answer:
     """Trace steps of an arm after a warm-up, into the file `path` with this rank's suffix."""
-    with contextlib.closing(profiling.TracedArm(state.rank, state.devices(arm), arm)) as traced:
+    job = read(Job, arm)
+    with contextlib.closing(profiling.TracedArm(state.rank, state.devices(job), job)) as traced:
         traced.window(warm_up)
         return profiling.trace(traced, steps, Path(f"{path}-rank{state.rank}.json.gz"))
 
 
-def _require_pure(apart: dict[str, Any] | None) -> None:
+def _require_pure(apart: Apart | None) -> None:
     """Refuse the candidate's code in a worker of another commit."""
     if apart is not None:
-        purity.require_pure(**apart)
+        purity.require_pure(apart.candidate_root, apart.allowed)
 
 
 def train(state: State, arm: dict[str, Any], recipe: dict[str, Any], epoch: int) -> Answer:
@@ -128,7 +132,8 @@ def train(state: State, arm: dict[str, Any], recipe: dict[str, Any], epoch: int)
     if epoch == 0:
         if state.learner is not None:
             state.learner.close()
-        state.learner = training.Training(state.rank, state.devices(arm), arm, recipe)
+        job = read(Job, arm)
+        state.learner = training.Training(state.rank, state.devices(job), job, read(TrainingRecipe, recipe))
     if state.learner is None:
         raise ValueError(f"epoch {epoch} was asked for and no net is in training: epoch 0 begins with one")
     answer = state.learner.epoch(epoch)
@@ -139,13 +144,14 @@ def train(state: State, arm: dict[str, Any], recipe: dict[str, Any], epoch: int)
 
 def bind(state: State, arm: dict[str, Any]) -> Answer:
     """Prepare for cases: bind devices, join the process group, and make the slow imports before any deadline."""
-    state.devices(arm)
+    state.devices(read(CaseJob, arm))
     return {}
 
 
 def observe(state: State, arm: dict[str, Any], case: dict[str, Any], evaluates: bool) -> Answer:
     """Run a trainer through a case of a correctness check; return this rank's record."""
-    trainer, devices = contract.load_trainer(arm["trainer"]), state.devices(arm)
+    job = read(CaseJob, arm)
+    trainer, devices = contract.load_trainer(job.trainer), state.devices(job)
     observed, state.loss = observation.observe(trainer, devices, Case.from_json(case), state.rank, evaluates=evaluates)
     state.oracle = getattr(trainer, "oracle", "sgd")
     return observed
@@ -161,7 +167,7 @@ def judge(
 
 def all_reduce(state: State, order: dict[str, Any], size_bytes: int, calls: int, check: bool) -> Answer:
     """Time one window of an all_reduce, as `suite.rank.collectives.time_calls` does."""
-    return {"duration_ns": collectives.time_calls(state.rank, order, size_bytes, calls, check=check)}
+    return {"duration_ns": collectives.time_calls(state.rank, read(Exchange, order), size_bytes, calls, check=check)}
 
 
 def call(state: State, function: str, arguments: dict[str, Any]) -> Answer:

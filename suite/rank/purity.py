@@ -13,7 +13,7 @@ import sysconfig
 from collections.abc import Iterable
 
 
-def strays(candidate_root: str, allowed: list[str]) -> list[str]:
+def strays(candidate_root: str, allowed: Iterable[str]) -> list[str]:
     """Return the loaded modules whose file is in the candidate's working tree.
 
     Args:
@@ -42,7 +42,7 @@ def strays(candidate_root: str, allowed: list[str]) -> list[str]:
     return sorted(modules)
 
 
-def require_pure(candidate_root: str, allowed: list[str]) -> None:
+def require_pure(candidate_root: str, allowed: Iterable[str]) -> None:
     """Raise if a base's worker has loaded the candidate's code; the arguments are those of `strays`.
 
     Call it after the trainer is made and again after a window, because a step may import.

@@ -21,6 +21,7 @@ from reference.loss import mean_loss
 from reference.models.init import build
 from reference.scatter import shard_bounds
 from reference.schedule import warmup
+from suite.processes.jobs import Job, TrainingRecipe
 from suite.properties import contract
 from suite.properties.contract import close_trainer
 from suite.rank.arm import PARTS, make_trainer, open_dataset
@@ -30,41 +31,39 @@ from suite.rank.timing import synchronise
 class Training:
     """The training of a fresh, seeded net by a recipe, one epoch a call."""
 
-    def __init__(self, rank: int, devices: list[torch.device], arm: dict[str, Any], recipe: dict[str, Any]) -> None:
+    def __init__(self, rank: int, devices: list[torch.device], job: Job, recipe: TrainingRecipe) -> None:
         """Build the net and its trainer.
 
         Args:
             rank: of this process.
             devices: of this process.
-            arm: as in `suite.rank.arm.TimedArm`; trainer, model, world size and seed are taken from it.
-            recipe: {"dataset": as `suite.rank.arm.prepare_dataset` returned it, "batch", "lr", "epochs", "init",
-                "samples": the most to use of each part, or None}, and optionally "warmup": {"start": the first rate,
-                "epochs": until "lr" is reached}.
+            job: gives trainer, model, world size and seed.
+            recipe: gives the rest.
 
         Raises:
             suite.properties.contract.ContractError: the recipe has a warm-up and the trainer's step is not plain SGD.
         """
-        per_device = arm["processes"] == "per-device"
-        self._shard = {"world_size": arm["world_size"], "rank": rank} if per_device else {"world_size": 1, "rank": 0}
-        self._devices, self._arm, self._recipe = devices, arm, recipe
-        trainer = contract.load_trainer(arm["trainer"])
+        per_device = job.processes == "per-device"
+        self._shard = {"world_size": job.world_size, "rank": rank} if per_device else {"world_size": 1, "rank": 0}
+        self._devices, self._job, self._recipe = devices, job, recipe
+        trainer = contract.load_trainer(job.trainer)
         oracle = contract.describe(trainer)["oracle"]
-        if recipe.get("warmup") and oracle != "sgd":
+        if recipe.warmup and oracle != "sgd":
             raise contract.ContractError(
-                f"trainer {arm['trainer']!r} has oracle {oracle!r}: a warm-up divides the gradient by more, which is a "
+                f"trainer {job.trainer!r} has oracle {oracle!r}: a warm-up divides the gradient by more, which is a "
                 "smaller rate for plain SGD only (oracle 'sgd'); train it without a warm-up"
             )
-        torch.manual_seed(arm["seed"] + rank)
-        model = build(arm["workload"]["model"], recipe["init"], arm["seed"] + rank)
-        self._trainer = make_trainer(trainer, model, devices, recipe["lr"], arm["workload"])
-        whole = open_dataset(recipe["dataset"], devices[0], arm["workload"]["precision"])
-        self._dataset = _first(whole, recipe["samples"])
+        torch.manual_seed(job.seed + rank)
+        model = build(job.workload.model, recipe.init, job.seed + rank)
+        self._trainer = make_trainer(trainer, model, devices, recipe.lr, job.workload)
+        whole = open_dataset(recipe.dataset, devices[0], job.workload.precision)
+        self._dataset = _first(whole, recipe.samples)
         self._done = 0
 
     @property
     def finished(self) -> bool:
         """Whether all epochs of the recipe are done."""
-        return self._done >= int(self._recipe["epochs"])
+        return self._done >= self._recipe.epochs
 
     def epoch(self, number: int) -> dict[str, Any]:
         """Train one epoch and evaluate; the last one closes the trainer.
@@ -81,7 +80,7 @@ class Training:
         """
         if number != self._done or self.finished:
             raise ValueError(
-                f"epoch {number} was asked for after {self._done} of {self._recipe['epochs']}: a net trains each epoch "
+                f"epoch {number} was asked for after {self._done} of {self._recipe.epochs}: a net trains each epoch "
                 "once and in order; epoch 0 begins with a fresh net"
             )
         for replica in self._trainer.replicas:
@@ -106,16 +105,17 @@ class Training:
 
     def _train(self, epoch: int) -> list[tuple[Tensor | None, int]]:
         """Train an epoch; return each step's loss and divisor."""
-        samples, batch = len(self._dataset.train_y), self._recipe["batch"]
+        samples, batch = len(self._dataset.train_y), self._recipe.batch
         batches = feed(
             self._dataset,
-            self._arm["workload"]["loader"],
+            self._job.workload.loader,
             batch,
-            **self._shard,
+            world_size=self._shard["world_size"],
+            rank=self._shard["rank"],
             device=self._devices[0],
-            seed=self._arm["seed"],
+            seed=self._job.seed,
             epoch=epoch,
-            cpus=set(self._arm["free_cores"]),
+            cpus=set(self._job.free_cores),
         )
         first = epoch * math.ceil(samples / batch)
         steps = []
@@ -130,12 +130,12 @@ class Training:
         A trainer's rate is constant and p <- p - lr * sum / divisor, so twice the divisor is half the rate. The divisor
         is rounded to a whole number of samples.
         """
-        climb = self._recipe.get("warmup")
-        if not climb:
+        climb = self._recipe.warmup
+        if climb is None:
             return size
-        steps = climb["epochs"] * math.ceil(len(self._dataset.train_y) / self._recipe["batch"])
-        lr = float(self._recipe["lr"])
-        return round(size * lr / warmup(lr, step, steps, start=float(climb["start"])))
+        steps = climb.epochs * math.ceil(len(self._dataset.train_y) / self._recipe.batch)
+        lr = self._recipe.lr
+        return round(size * lr / warmup(lr, step, steps, start=climb.start))
 
 
 def _first(dataset: Dataset, samples: int | None) -> Dataset:

@@ -15,11 +15,11 @@ import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
 
 from reference.schedule import scale
 from suite.plan.cells import Arm, Cell, short
 from suite.plan.workloads import Recipe
+from suite.processes.jobs import Job, TrainingRecipe
 from suite.records import record
 from suite.run import learning
 from suite.run.observations import Observations
@@ -140,14 +140,13 @@ def _train(run: Observations, sessions: Sessions, groups: Groups, arm: Arm, seed
     if run.plan.workload(arm.workload).accuracy is None or arm not in groups.by_arm:
         return
     recipe, shortened = _recipe_of(run, arm)
-    dataset = recipe["dataset"]
-    job = {**run.jobs[arm], "seed": seed}
+    dataset, job = recipe.dataset, replace(run.jobs[arm], seed=seed)
     where = f"{arm.world_size} device(s)" + (f" ({arm.mode})" if arm.world_size > 1 else "")
-    what = f"{short(arm.trainer)} on {where} with {dataset['name']}, seed {seed}"
+    what = f"{short(arm.trainer)} on {where} with {dataset.name}, seed {seed}"
     epoch_s, left_s = sessions.timeout_s(arm, _steps(job, recipe)), until - run.plan.clock()
     try:
         # A recipe's batch is smaller than the timed one as a rule, so training is not faster than what was timed.
-        least_s = recipe["epochs"] * _samples(recipe, "train") / job["global_batch"] * sessions.step_s[arm]
+        least_s = recipe.epochs * recipe.count("train") / job.global_batch * sessions.step_s[arm]
         if least_s > left_s:
             raise learning.OutOfTime(least_s)
         ask = partial(groups.request, arm)
@@ -165,30 +164,23 @@ def _train(run: Observations, sessions: Sessions, groups: Groups, arm: Arm, seed
                 workload=arm.workload,
                 mode=arm.mode,
                 world_size=arm.world_size,
-                batch=recipe["batch"],
-                lr=recipe["lr"],
+                batch=recipe.batch,
+                lr=recipe.lr,
                 seed=seed,
-                dataset=dataset["name"],
+                dataset=dataset.name,
                 shortened=shortened,
                 **curve._asdict(),
             )
         )
 
 
-def _samples(recipe: dict[str, Any], part: Literal["train", "test"]) -> int:
-    """Return how many samples an epoch trains or evaluates."""
-    whole = int(recipe["dataset"][f"{part}_samples"])
-    return min(whole, int(recipe["samples"] or whole))
-
-
-def _steps(job: dict[str, Any], recipe: dict[str, Any]) -> int:
+def _steps(job: Job, recipe: TrainingRecipe) -> int:
     """Return an epoch and its evaluation in timed steps; a minibatch that is larger than theirs counts as several."""
-    batch, timed = int(recipe["batch"]), int(job["global_batch"])
-    minibatches = sum(math.ceil(_samples(recipe, part) / batch) for part in ("train", "test"))
-    return minibatches * math.ceil(batch / timed)
+    minibatches = sum(math.ceil(samples / recipe.batch) for samples in (recipe.count("train"), recipe.count("test")))
+    return minibatches * math.ceil(recipe.batch / job.global_batch)
 
 
-def _recipe_of(run: Observations, arm: Arm) -> tuple[dict[str, Any], str]:
+def _recipe_of(run: Observations, arm: Arm) -> tuple[TrainingRecipe, str]:
     """Return the recipe as an arm's workers are told it, and in words what was cut from it on a CPU."""
     recipe, on_cpu = _recipe(run, arm), run.plan.config.devices.kind == "cpu"
     batch, lr = scale(arm.mode, arm.world_size, recipe.batch, recipe.lr, run.plan.workload(arm.workload).lr_rule)
@@ -197,11 +189,6 @@ def _recipe_of(run: Observations, arm: Arm) -> tuple[dict[str, Any], str]:
     cut = [f"{epochs} of {recipe.epochs} epochs"] if epochs < recipe.epochs else []
     if samples is not None:
         cut.append(f"{samples} samples an epoch")
-    return {
-        "batch": batch,
-        "lr": lr,
-        "init": recipe.init,
-        "epochs": epochs,
-        "samples": samples,
-        "dataset": run.datasets[recipe.dataset],
-    }, ", ".join(cut)
+    dataset = run.datasets[recipe.dataset]
+    made = TrainingRecipe(dataset=dataset, batch=batch, lr=lr, epochs=epochs, init=recipe.init, samples=samples)
+    return made, ", ".join(cut)

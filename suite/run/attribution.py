@@ -226,7 +226,7 @@ def _to_record(run: Observations, target: Target, fall: Waterfall, grown: Growth
         trainer=cells.short(own.trainer),
         model=run.plan.workload(cell.workload).model.rpartition(":")[2],
         world_size=cell.world_size,
-        batch=-(-run.jobs[own]["global_batch"] // cell.world_size),
+        batch=-(-run.jobs[own].global_batch // cell.world_size),
         gradient_bytes=run.gradient_bytes.get(own, 0),
         foreign_cores=foreign_cores if foreign_cores > LIMIT_CORES else None,
     )

@@ -12,12 +12,13 @@ import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from suite.communication import alpha_beta
 from suite.plan.collectives import IN_PROCESS, SIZES_BYTES, CollectiveCell
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import START_TIMEOUT_S, Group
+from suite.processes.jobs import Exchange
 from suite.processes.pool import Pool
 from suite.records.record import CollectivePoint, CollectiveRecord, Record, interval
 from suite.room.devices import Devices
@@ -169,14 +170,14 @@ class _WorldSize:
             if group not in self._answered:
                 group.wait_connected()
                 timeout_s = max(timeout_s, START_TIMEOUT_S)  # it has yet to load torch
-            order = {
-                "algorithm": sweep.algorithm,
-                "processes": _processes(sweep),
-                "devices": list(self._names),
-                "backend": self._devices.backend(self._names),
-                "pinned": list(self._devices.cores[: self._world_size]),
-            }
-            told = {"order": order, "size_bytes": size_bytes, "calls": calls, "check": check}
+            exchange = Exchange(
+                algorithm=sweep.algorithm,
+                processes=_processes(sweep),
+                devices=self._names,
+                backend=self._devices.backend(self._names),
+                pinned=self._devices.cores[: self._world_size],
+            )
+            told = {"order": exchange, "size_bytes": size_bytes, "calls": calls, "check": check}
             answers = group.request("all_reduce", timeout_s, **told)
         except WorkerFailure as failure:  # the others of its group are gone with it
             self._errors[sweep] = failure.cause
@@ -198,7 +199,7 @@ class _WorldSize:
         return self._groups[processes]
 
 
-def _processes(sweep: CollectiveCell) -> str:
+def _processes(sweep: CollectiveCell) -> Literal["one", "per-device"]:
     return "one" if sweep.algorithm in IN_PROCESS else "per-device"
 
 

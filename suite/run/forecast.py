@@ -14,7 +14,7 @@ from suite.records.calibration import POWER, promise
 from suite.room.quiet import available_cores
 from suite.run import accuracy, judging
 from suite.run.observations import Observations
-from suite.run.session import MEASURE_SHARE, processes
+from suite.run.session import MEASURE_SHARE
 
 # A worker with a process group loads torch's compiler as well, which takes a little longer than torch.
 COMPILER_COST = 1.3
@@ -28,7 +28,7 @@ def session_s(run: Observations, arms: Sequence[Arm], start_s: float) -> float:
     first answer.
     """
     groups = {(arm.side, arm.trainer, arm.workload, arm.world_size): run.jobs[arm] for arm in arms}
-    costs = (processes(job) * (1 + COMPILER_COST * (job["processes"] == "per-device")) for job in groups.values())
+    costs = (job.size * (1 + COMPILER_COST * (job.processes == "per-device")) for job in groups.values())
     return float(sum(costs)) * start_s / max(1, len(available_cores())) * (1 + MEASURE_SHARE) + ENDING_S
 
 

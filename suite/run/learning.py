@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from suite.processes.channel import Message
+from suite.processes.jobs import Job, TrainingRecipe
 from suite.render.sparkline import sparkline
 from suite.run.session import FIRST_STEP_TIMEOUT_S, Say
 
@@ -47,8 +48,8 @@ class OutOfTime(Exception):
 
 def learn(
     ask: Ask,
-    job: dict[str, Any],
-    recipe: dict[str, Any],
+    job: Job,
+    recipe: TrainingRecipe,
     epoch_s: float,
     what: str,
     say: Say,
@@ -60,7 +61,7 @@ def learn(
     Args:
         ask: sends a command to every rank.
         job: what the workers are told of trainer, model, devices and seed.
-        recipe: as `suite.rank.training.Training` takes it.
+        recipe: of the training.
         epoch_s: the deadline of an epoch with its evaluation; the first epoch gets `FIRST_STEP_TIMEOUT_S` more.
         what: names the training in the progress lines that `say` receives.
         allowed_s: wall seconds that the training may take. It ends as soon as an epoch shows that it will not fit.
@@ -74,16 +75,16 @@ def learn(
     """
     done: list[list[Message]] = []
     begun, shortest_s = clock(), math.inf
-    say(describe(what, recipe["epochs"], []))
-    for epoch in range(recipe["epochs"]):
+    say(describe(what, recipe.epochs, []))
+    for epoch in range(recipe.epochs):
         epoch_begun = clock()
         timeout_s = epoch_s + (FIRST_STEP_TIMEOUT_S if epoch == 0 else 0.0)
         answers = ask("train", timeout_s, arm=job, recipe=recipe, epoch=epoch)
         if answers is None:
             return None
         done.append(answers)
-        say(describe(what, recipe["epochs"], [ranks[0]["accuracy"] for ranks in done]))
-        now, left = clock(), recipe["epochs"] - len(done)
+        say(describe(what, recipe.epochs, [ranks[0]["accuracy"] for ranks in done]))
+        now, left = clock(), recipe.epochs - len(done)
         if epoch > 0:  # the first epoch also builds and compiles, so it does not predict the others
             shortest_s = min(shortest_s, now - epoch_begun)
         needed_s = now - begun + (left * shortest_s if epoch > 0 else 0.0)

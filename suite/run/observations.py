@@ -10,6 +10,7 @@ from suite.plan import cells
 from suite.plan.base import Base
 from suite.plan.cells import Arm, Cell, Side
 from suite.processes.failure import WorkerFailure
+from suite.processes.jobs import Job, Prepared
 from suite.records import record
 from suite.room.conditions import Conditions, disturbed
 from suite.run.plan import Plan
@@ -104,7 +105,7 @@ class Observations:
         versions: of each side's interpreter.
         trainers: a worker's answer to "describe", by side and trainer.
         datasets: by the name a workload gives: what was loaded, and the folder that keeps it.
-        jobs: what the workers of each arm are told (see `suite.plan.cells.describe`).
+        jobs: what the workers of each arm are told (see `suite.run.preparing.job_of`).
         steps: training steps a window, by arm.
         gradient_bytes: what one replica exchanges at every step, by arm.
         sessions: those that ended, and the last one where it was cut short.
@@ -123,8 +124,8 @@ class Observations:
     notes: list[str] = field(default_factory=list)
     versions: Facts[Side, dict[str, str]] = field(default_factory=Facts)
     trainers: Facts[tuple[Side, str], dict[str, Any]] = field(default_factory=Facts)
-    datasets: Facts[str, dict[str, Any]] = field(default_factory=Facts)
-    jobs: Facts[Arm, dict[str, Any]] = field(default_factory=Facts)
+    datasets: Facts[str, Prepared] = field(default_factory=Facts)
+    jobs: Facts[Arm, Job] = field(default_factory=Facts)
     steps: Facts[Arm, int] = field(default_factory=Facts)
     gradient_bytes: Facts[Arm, int] = field(default_factory=Facts)
     sessions: list[Session] = field(default_factory=list)

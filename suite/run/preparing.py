@@ -7,13 +7,16 @@ every dataset for all others. A failure costs the arms that need what failed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import fields
 
+from reference.schedule import scale
 from suite.base.checkout import CheckoutError
 from suite.base.sides import Sides
-from suite.plan import cells
 from suite.plan.cells import PLAIN, Arm
+from suite.plan.workloads import Workload
 from suite.processes.failure import WorkerFailure
+from suite.processes.jobs import Apart, Job, ModelSpec, Place, Prepared
+from suite.processes.messages import read
 from suite.room.quiet import available_cores
 from suite.run import accuracy
 from suite.run.observations import Observations
@@ -70,26 +73,65 @@ def _load(run: Observations, sides: Sides, arms: Sequence[Arm], say: Say) -> Non
         folder, root = str(sides.folder / f"dataset-{len(run.datasets)}"), str(run.plan.config.data_root)
         ask = sides.clerk("candidate").ask
         try:
-            run.datasets[name] = ask("prepare", TIMEOUT_S, dataset=name, data_root=root, folder=folder)
+            kept = ask("prepare", TIMEOUT_S, dataset=name, data_root=root, folder=folder)
+            run.datasets[name] = read(Prepared, kept)
         except WorkerFailure as failure:
             run.lost |= {arm: failure for arm in arms if arm.workload in users}
 
 
-def _job(run: Observations, sides: Sides, arm: Arm) -> dict[str, Any]:
+def _job(run: Observations, sides: Sides, arm: Arm) -> Job:
     devices, workload = run.plan.config.devices, run.plan.workload(arm.workload)
     names, about = devices.names[: arm.world_size], run.trainers[arm.side, arm.trainer]
-    located = workload.model_copy(update={"model": sides.locate(arm.side, workload.model)})
-    return cells.describe(
-        arm,
-        located,
-        trainer=about["located"],
-        apart=sides.apart(arm.side),
+    place = Place(
         processes=about["processes"],
-        devices=list(names),
+        devices=names,
         backend=devices.backend(names),
-        pinned=list(devices.cores[: arm.world_size]),
+        pinned=devices.cores[: arm.world_size],
         compiler=about["processes"] == "per-device" and arm.trainer != PLAIN,
-        free_cores=available_cores(),
+    )
+    return job_of(
+        arm,
+        workload.model_copy(update={"model": sides.locate(arm.side, workload.model)}),
+        place,
+        trainer=about["located"],
         seed=accuracy.SEED,
         dataset=run.datasets[workload.dataset],
+        free_cores=available_cores(),
+        apart=sides.apart(arm.side),
+    )
+
+
+def job_of(
+    arm: Arm,
+    workload: Workload,
+    place: Place,
+    *,
+    trainer: str,
+    seed: int,
+    dataset: Prepared,
+    free_cores: Sequence[int] = (),
+    apart: Apart | None = None,
+) -> Job:
+    """Return what the workers of an arm are told.
+
+    Args:
+        arm: gives the world size, and with it batch and rate.
+        workload: what to build.
+        place: where the ranks run.
+        trainer: as the workers of the arm's side name it.
+        seed, dataset, free_cores, apart: as `suite.processes.jobs.Job` has them.
+    """
+    batch, lr = scale(arm.mode, arm.world_size, workload.batch, workload.lr, workload.lr_rule)
+    built = {field.name: getattr(workload, field.name) for field in fields(ModelSpec)}
+    return Job(
+        **{field.name: getattr(place, field.name) for field in fields(Place)},
+        trainer=trainer,
+        world_size=arm.world_size,
+        global_batch=batch,
+        lr=lr,
+        seed=seed,
+        workload=ModelSpec(**built),
+        dataset=dataset,
+        free_cores=tuple(free_cores),
+        apart=apart,
     )

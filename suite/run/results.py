@@ -40,8 +40,8 @@ def to_record(run: Observations) -> record.Record:
         environment=record.Environment(versions=versions, commit=plan.commit, dirty=plan.dirty, main=plan.main),
         workloads=used,
         workload_hashes={name: workload.hash for name, workload in used.items()},
-        datasets={name: dataset["name"] for name, dataset in datasets.items()},
-        epoch_samples={name: dataset["train_samples"] for name, dataset in datasets.items()},
+        datasets={name: dataset.name for name, dataset in datasets.items()},
+        epoch_samples={name: dataset.train_samples for name, dataset in datasets.items()},
         arms=tuple(_arm(run, arm) for arm in run.steps),
         sessions=tuple(session.to_record() for session in run.sessions),
         accuracies=tuple(run.accuracies),
@@ -61,7 +61,7 @@ def _cell(run: Observations, cell: Cell) -> CellRecord:
         details = "\n".join(failure.details) if failure else ""
         return CellRecord.model_validate({**fixed, "outcome": Outcome.ERROR, "reason": reason, "details": details})
     job = run.jobs[own]
-    batch, in_epoch = job["global_batch"], job["dataset"]["train_samples"]
+    batch, in_epoch = job.global_batch, job.dataset.train_samples
     step_s = metrics.from_logs(logs)
     checks = judging.checks(run, cell)
     outcome, reason = judging.combined(checks)
@@ -78,7 +78,7 @@ def _cell(run: Observations, cell: Cell) -> CellRecord:
         "warning": judging.warning(run, cell),
         "accuracy": accuracy.reached(run, cell),
         "accuracy_note": accuracy.why_none(run, cell),
-        "devices": tuple(job["devices"]),
+        "devices": job.devices,
         "waterfalls": attribution.waterfalls(run, cell),
         "waterfall_note": attribution.note(run, cell),
     }
@@ -120,9 +120,9 @@ def _arm(run: Observations, arm: Arm) -> record.ArmRecord:
     return record.ArmRecord(
         id=arm.id,
         **asdict(arm),
-        global_batch=job["global_batch"],
-        lr=job["lr"],
-        processes=job["processes"],
+        global_batch=job.global_batch,
+        lr=job.lr,
+        processes=job.processes,
         steps_per_window=run.steps[arm],
         gradient_bytes=run.gradient_bytes.get(arm, 0),
     )

@@ -9,7 +9,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,6 +17,7 @@ from suite.plan.cells import Arm, Side, short
 from suite.processes.channel import Message
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import Group
+from suite.processes.jobs import Job
 from suite.processes.pool import Pool
 from suite.records import record
 from suite.room.meter import Meter
@@ -44,11 +45,6 @@ Say = Callable[[str], None]
 def hang_timeout_s(expected_s: float) -> float:
     """Return after how many seconds a command counts as hung that should take `expected_s`; a slow one is measured."""
     return max(20.0, 20 * expected_s)
-
-
-def processes(job: Mapping[str, Any]) -> int:
-    """Return how many processes an arm has: one per device, or the one that drives all of them."""
-    return 1 if job["processes"] == "one" else len(job["devices"])
 
 
 @dataclass
@@ -110,6 +106,7 @@ class Sessions:
     ) -> None:
         """Keep what every session needs; `left_s` returns how much of the budget is left."""
         self.step_s: dict[Arm, float] = {}
+        self._compiler: dict[Arm, bool] = {}  # whether an arm turned out to need it
         self._run, self._pools, self._rng = run, pools, rng
         self._meter, self.left_s, self._say = meter, left_s, say
         self._blocks = 0
@@ -164,7 +161,7 @@ class Sessions:
         for number, (key, sharing) in enumerate(self._rng.sample(list(shared.items()), len(shared))):
             name = f"{groups.session.number}-{number}-{key[0]}-{short(sharing[0].trainer)}-{key[3]}"
             try:
-                group = self._pools[sharing[0].side].launch(name, processes(self._run.jobs[sharing[0]]))
+                group = self._pools[sharing[0].side].launch(name, self._run.jobs[sharing[0]].size)
                 groups.by_arm |= dict.fromkeys(sharing, group)
             except WorkerFailure as failure:
                 groups.session.failures[sharing[0]] = failure
@@ -174,12 +171,12 @@ class Sessions:
         for turn in range(max(map(len, shared.values()))):
             now = [sharing[turn] for sharing in shared.values() if turn < len(sharing)]
             for arm in now:
-                groups.attempt(arm, _post_setup(arm, self._run.jobs[arm]))
+                groups.attempt(arm, _post_setup(arm, self._job(arm)))
             for arm in now:
                 answers = groups.attempt(arm, lambda group: group.collect("setup"))
                 if answers is not None:
                     self._run.gradient_bytes[arm] = answers[0]["gradient_bytes"]
-                    self._run.jobs[arm]["compiler"] = answers[0]["compiler"]  # the next session's workers are told
+                    self._compiler[arm] = answers[0]["compiler"]  # the next session's workers are told
 
     def _warm_up(self, groups: Groups, timed: Sequence[Arm]) -> None:
         known, new = self._run.steps, dict[Arm, int]()
@@ -193,6 +190,10 @@ class Sessions:
         # Arms that are compared run windows of equal work, and an arm that was timed before never changes its own.
         every = {**known, **new}
         known |= {arm: every[next(twin for twin in every if _same_cell(twin, arm))] for arm in new}
+
+    def _job(self, arm: Arm) -> Job:
+        job = self._run.jobs[arm]
+        return replace(job, compiler=self._compiler.get(arm, job.compiler))
 
     def _step_s(self, groups: Groups, arm: Arm, steps: int) -> float | None:
         answers = groups.request(arm, "window", FIRST_STEP_TIMEOUT_S, name=arm.id, steps=steps)
@@ -222,7 +223,7 @@ class Sessions:
             groups.session.conditions.append(self._meter.since(before))
 
 
-def _post_setup(arm: Arm, job: dict[str, Any]) -> Callable[[Group], None]:
+def _post_setup(arm: Arm, job: Job) -> Callable[[Group], None]:
     return lambda group: group.post("setup", name=arm.id, arm=job)
 
 

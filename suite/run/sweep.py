@@ -9,19 +9,20 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from suite.base.sides import Sides
 from suite.plan.cells import short
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import Group
+from suite.processes.jobs import Job, TrainingRecipe, WarmUp
 from suite.records.sweep import Setting, Trained
 from suite.run import preparing
 from suite.run.learning import learn
 from suite.run.observations import Observations
-from suite.run.session import FIRST_STEP_TIMEOUT_S, Say, hang_timeout_s, processes
+from suite.run.session import FIRST_STEP_TIMEOUT_S, Say, hang_timeout_s
 
 GIVEN_UP_AFTER = 3  # failures in a row
 
@@ -79,7 +80,7 @@ class Trainings:
             raise WorkerFailure("sweep", f"not tried: {GIVEN_UP_AFTER} nets in a row failed on {size} device(s)")
         try:
             group = self._group(size)
-            order, recipe = {**self._order(size), "seed": seed}, self._recipe(wanted)
+            order, recipe = replace(self._order(size), seed=seed), self._recipe(wanted)
             epoch_s = self._epoch_s(group, order, recipe)
             what = f"{short(self._run.plan.config.trainers[0])} on {wanted}, seed {seed}"
             curve = learn(group.request, order, recipe, epoch_s, what, say)
@@ -101,38 +102,35 @@ class Trainings:
         if size not in self._groups:
             self._started += 1
             name = f"sweep-{self._started}-{size}"
-            group = self._sides.pools["candidate"].launch(name, processes(self._order(size)))
+            group = self._sides.pools["candidate"].launch(name, self._order(size).size)
             group.wait_connected()
             self._groups[size] = group
         return self._groups[size]
 
-    def _order(self, size: int) -> dict[str, Any]:
+    def _order(self, size: int) -> Job:
         return self._run.jobs[self._arms[size]]
 
-    def _recipe(self, wanted: Setting) -> dict[str, Any]:
+    def _recipe(self, wanted: Setting) -> TrainingRecipe:
         recipe = self._run.plan.config.workloads[0].accuracy
         assert recipe is not None, "a workload without a recipe is refused before"
-        climb = {"start": wanted.lr / wanted.world_size, "epochs": self._warmup_epochs}
-        return {
-            "dataset": self._run.datasets[recipe.dataset],
-            "batch": wanted.batch,
-            "lr": wanted.lr,
-            "epochs": self._epochs,
-            "init": recipe.init,
-            "samples": None,
-            "warmup": climb if wanted.warmup else None,
-        }
+        climb = WarmUp(start=wanted.lr / wanted.world_size, epochs=self._warmup_epochs)
+        return TrainingRecipe(
+            dataset=self._run.datasets[recipe.dataset],
+            batch=wanted.batch,
+            lr=wanted.lr,
+            epochs=self._epochs,
+            init=recipe.init,
+            warmup=climb if wanted.warmup else None,
+        )
 
-    def _epoch_s(self, group: Group, order: dict[str, Any], recipe: dict[str, Any]) -> float:
+    def _epoch_s(self, group: Group, job: Job, recipe: TrainingRecipe) -> float:
         """Return how long an epoch may take: many times what a trial of one step did, once everything was warm."""
-        batch = int(recipe["batch"])
-        known = (int(order["world_size"]), batch)
+        known = (job.world_size, recipe.batch)
         if known not in self._step_s:
-            trial = {**recipe, "samples": batch, "epochs": 1, "warmup": None}
+            trial = replace(recipe, samples=recipe.batch, epochs=1, warmup=None)
             for _ in range(2):
                 begun = time.monotonic()
-                group.request("train", FIRST_STEP_TIMEOUT_S, arm=order, recipe=trial, epoch=0)
+                group.request("train", FIRST_STEP_TIMEOUT_S, arm=job, recipe=trial, epoch=0)
                 self._step_s[known] = time.monotonic() - begun
-        dataset = recipe["dataset"]
-        steps: int = sum(math.ceil(dataset[part] / batch) for part in ("train_samples", "test_samples"))
+        steps = sum(math.ceil(samples / recipe.batch) for samples in (recipe.count("train"), recipe.count("test")))
         return hang_timeout_s(steps * self._step_s[known])

@@ -14,8 +14,10 @@ from docs.evidence import log, quiet_room, runs
 from suite.plan import cells
 from suite.plan.cells import Cell
 from suite.plan.workloads import BUILT_IN
+from suite.processes.jobs import Place, Prepared
 from suite.properties import contract
 from suite.room import quiet
+from suite.run import preparing
 from tests.support.recordings import run_record
 from tests.support.repositories import Repository
 
@@ -149,10 +151,16 @@ class TestQuietRoom:
 
         def seen() -> tuple[bool, bool, bool, bool]:
             variables = quiet.environment({}, "cpu")
-            order = cells.describe(arm, BUILT_IN["lenet"], pinned=[0, 1])
+            place = Place(processes="one", devices=("cpu", "cpu"), backend="gloo", pinned=(0, 1))
+            told = {
+                "trainer": "ddp",
+                "seed": 1,
+                "dataset": Prepared(name="", folder="", train_samples=1, test_samples=1),
+            }
+            job = preparing.job_of(arm, BUILT_IN["lenet"], place, **told)
             names = ("OMP_NUM_THREADS", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
             threads, allocator, pages = (name in variables for name in names)
-            return bool(order["pinned"]), threads, allocator, pages
+            return bool(job.pinned), threads, allocator, pages
 
         expected = {
             "quiet room": (True, True, True, True),
@@ -169,13 +177,13 @@ class TestQuietRoom:
 
     def test_a_run_under_other_conditions_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """If the suite took its cores from elsewhere, the run would be measured under a wrong name."""
-        observations = SimpleNamespace(jobs={"an arm": {"pinned": []}})
+        observations = SimpleNamespace(jobs={"an arm": SimpleNamespace(pinned=())})
         run = SimpleNamespace(observations=observations, record=run_record())
         ended = SimpleNamespace(interrupted=False, status=0, run=run)
         monkeypatch.setattr(quiet_room.gate, "run", lambda *_: ended)
         assert quiet_room.measure("not pinned", 1, tmp_path) is run.record
         with pytest.raises(RuntimeError, match="quiet room: workers were not pinned; `without` has lost its hold"):
             quiet_room.measure("quiet room", 1, tmp_path)
-        observations.jobs["an arm"]["pinned"] = [0]
+        observations.jobs["an arm"].pinned = (0,)
         with pytest.raises(RuntimeError, match="all off: workers were pinned"):
             quiet_room.measure("all off", 1, tmp_path)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,12 @@ from suite.checks.bench import Bench
 from suite.processes import failure
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import Group
-from suite.processes.messages import Ended
+from suite.processes.jobs import Job, Prepared
+from suite.processes.messages import Ended, read
 from suite.processes.pool import Pool
 from suite.records.record import CellRecord
 from tests.support import records, trainers_under_test
-from tests.support.learners import order
+from tests.support.learners import job
 from tests.support.processes import all_end
 
 HERE = f"{trainers_under_test.__file__}:"
@@ -60,11 +62,10 @@ def dataset(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
     return kept
 
 
-def arm(trainer: str, world_size: int, dataset: dict[str, Any], **changes: Any) -> dict[str, Any]:
+def arm(trainer: str, world_size: int, dataset: dict[str, Any], **changes: Any) -> Job:
     """LeNet on digits; `changes` replace fields of the workload."""
-    told = order(trainer, world_size)
-    workload = told["workload"] | {"model": "lenet", "init": "xavier"} | changes
-    return told | {"workload": workload, "dataset": dataset, "global_batch": 32, "lr": 0.01}
+    told = job(trainer, world_size, **{"model": "lenet", "init": "xavier", **changes})
+    return replace(told, dataset=read(Prepared, dataset), lr=0.01)
 
 
 def children_left(pool: Pool) -> list[psutil.Process]:
@@ -143,7 +144,7 @@ def test_a_loss_that_is_not_a_number_is_reported_without_a_traceback(pool: Pool,
 
 def test_a_dataset_smaller_than_the_batch_is_refused(pool: Pool, dataset: dict[str, Any]) -> None:
     with one_worker(pool, "small") as group, pytest.raises(WorkerFailure, match="global batch 2000 is above the 1437"):
-        group.request("setup", name="it", arm=arm("single", 1, dataset) | {"global_batch": 2000})
+        group.request("setup", name="it", arm=replace(arm("single", 1, dataset), global_batch=2000))
 
 
 def test_an_interpreter_without_torch_is_a_clear_error(tmp_path: Path) -> None:

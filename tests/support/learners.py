@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,6 +15,7 @@ from torch import distributed as dist
 
 from reference.trainers.ddp import DDPTrainer
 from reference.trainers.single import Single
+from suite.processes.jobs import Job, ModelSpec, Prepared, TrainingRecipe
 from suite.rank.arm import prepare_dataset
 from suite.room.quiet import available_cores
 
@@ -30,36 +32,36 @@ def overlapping_blobs() -> tuple[Pair, Pair]:
     return (X[:TRAIN], y[:TRAIN]), (X[TRAIN:], y[TRAIN:])
 
 
-def prepared(folder: Path) -> dict[str, Any]:
+def prepared(folder: Path) -> Prepared:
     """The blobs, as `suite.rank.arm.prepare_dataset` writes them for workers."""
     return prepare_dataset("tests.support.learners:overlapping_blobs", "", str(folder / "blobs"))
 
 
-def order(trainer: str, world_size: int = 1, seed: int = 1) -> dict[str, Any]:
-    """The description of an arm that a worker gets."""
-    return {
-        "trainer": trainer,
-        "world_size": world_size,
-        "processes": "one" if world_size == 1 else "per-device",
-        "backend": "gloo",
-        "devices": ["cpu"] * world_size,
-        "seed": seed,
-        "pinned": [],
-        "free_cores": available_cores(),
-        "workload": {
-            "model": "toy",
-            "loader": "resident",
-            "precision": "float32",
-            "memory_format": "contiguous",
-            "compile": False,
-        },
-    }
+UNUSED = Prepared(name="none", folder="", train_samples=0, test_samples=0)
+"""For jobs whose training brings its own dataset."""
 
 
-def recipe(dataset: dict[str, Any], **changes: Any) -> dict[str, Any]:
+def job(trainer: str, world_size: int = 1, seed: int = 1, **workload: Any) -> Job:
+    """A job that a worker gets; `workload` replaces fields of what it builds."""
+    plain = ModelSpec(model="toy", loader="resident", precision="float32", memory_format="contiguous", compile=False)
+    return Job(
+        trainer=trainer,
+        world_size=world_size,
+        processes="one" if world_size == 1 else "per-device",
+        backend="gloo",
+        devices=("cpu",) * world_size,
+        seed=seed,
+        free_cores=tuple(available_cores()),
+        workload=replace(plain, **workload),
+        dataset=UNUSED,
+        global_batch=32,
+        lr=0.2,
+    )
+
+
+def recipe(dataset: Prepared, **changes: Any) -> TrainingRecipe:
     """A recipe of three epochs of six steps; `changes` replace fields."""
-    plain = {"dataset": dataset, "batch": 32, "lr": 0.2, "epochs": 3, "init": "default", "samples": None}
-    return {**plain, **changes}
+    return replace(TrainingRecipe(dataset=dataset, batch=32, lr=0.2, epochs=3, init="default"), **changes)
 
 
 class Noted(Single):

@@ -17,6 +17,7 @@ from suite.plan.base import Base
 from suite.plan.cells import Arm, Cell, Side
 from suite.plan.config import Config
 from suite.plan.workloads import BUILT_IN, Recipe
+from suite.processes.jobs import Job, Place, Prepared
 from suite.records.baselines import AcceptedCell, AcceptedRun, Baseline
 from suite.records.calibration import Calibration, Entry, Spread
 from suite.records.record import Accuracy, Environment, Machine, Window
@@ -24,6 +25,7 @@ from suite.room.conditions import Conditions
 from suite.room.devices import Devices
 from suite.run.observations import Facts, Observations, Session
 from suite.run.plan import Plan
+from suite.run.preparing import job_of
 
 STEPS = 10
 BLOCKS = 4
@@ -81,11 +83,11 @@ def settings(**changes: Any) -> Config:
     return Config(**{**chosen, **changes})
 
 
-def job(arm: Arm) -> dict[str, Any]:
-    """Return what an arm's workers would be told, without what only they read."""
-    dataset = {"name": "synthetic", "train_samples": 256, "test_samples": 100, "folder": ""}
-    about = {"processes": "one", "devices": ["cpu"] * arm.world_size, "dataset": dataset}
-    return cells.describe(arm, LENET, **about)
+def job(arm: Arm) -> Job:
+    """Return what an arm's workers would be told."""
+    place = Place(processes="one", devices=("cpu",) * arm.world_size, backend="gloo")
+    dataset = Prepared(name="synthetic", folder="", train_samples=256, test_samples=100)
+    return job_of(arm, LENET, place, trainer=arm.trainer, seed=1, dataset=dataset)
 
 
 def run_of(*measured: Cell, config: Config | None = None, **changes: Any) -> Observations:
@@ -102,7 +104,7 @@ def run_of(*measured: Cell, config: Config | None = None, **changes: Any) -> Obs
     seen: dict[str, Any] = {
         "planned": 4,
         "versions": Facts({"candidate": VERSIONS}),
-        "datasets": Facts({LENET.dataset: job(arm())["dataset"]}),
+        "datasets": Facts({LENET.dataset: job(arm()).dataset}),
     }
     names = {field.name for field in fields(Plan)}
     planned |= {name: value for name, value in changes.items() if name in names}

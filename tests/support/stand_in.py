@@ -35,7 +35,7 @@ def _measure(run: Observations, root: Path, say: Say) -> None:
     arms = [cells.arm("candidate", name, cell, k) for cell in run.plan.cells for name, k in _timed(cell)]
     run.versions["candidate"] = measurements.VERSIONS
     run.planned = SESSIONS
-    run.datasets[measurements.LENET.dataset] = measurements.job(arms[0])["dataset"]
+    run.datasets[measurements.LENET.dataset] = measurements.job(arms[0]).dataset
     measurements.add_sessions(run, {arm: _step_s(arm) for arm in arms}, SESSIONS)
 
 

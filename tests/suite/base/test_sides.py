@@ -131,8 +131,9 @@ class TestPools:
     ) -> None:
         [folder] = pools[1].told["import_paths"]
         found = older.apart("base")
-        assert found["candidate_root"] == str(repository.path.resolve())
-        assert {str(folder), suite.__path__[0]} <= set(found["allowed"])
+        assert found is not None
+        assert found.candidate_root == str(repository.path.resolve())
+        assert {str(folder), suite.__path__[0]} <= set(found.allowed)
         assert older.apart("candidate") is None
 
     @pytest.mark.parametrize("error", [None, KeyboardInterrupt])

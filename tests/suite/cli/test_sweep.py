@@ -15,6 +15,7 @@ from suite.cli import sweep
 from suite.cli.sweep import FILES
 from suite.plan.config import Config
 from suite.processes.failure import WorkerFailure
+from suite.processes.jobs import Prepared
 from suite.records.record import read_model
 from suite.records.sweep import RULES, Setting, Sweep, Trained
 from suite.room.devices import Devices
@@ -57,7 +58,7 @@ class FakeTrainings:
 
     def prepare(self, say: Say) -> None:
         counts = {"train_samples": self.train_samples, "test_samples": 360}
-        self.run.datasets["digits"] = {"name": "digits", "folder": "", **counts}
+        self.run.datasets["digits"] = Prepared(name="digits", folder="", **counts)
         self.run.versions["candidate"] = VERSIONS
         self.run.trainers["candidate", "ddp"] = {"oracle": self.oracle}
 

@@ -22,9 +22,11 @@ from suite.cli.trace import Operator
 from suite.plan import cells
 from suite.plan.cells import Cell
 from suite.plan.workloads import Workload
+from suite.processes.jobs import Place
 from suite.rank import arm, profiling
 from suite.rank.profiling import TracedArm
 from suite.room.quiet import available_cores
+from suite.run.preparing import job_of
 from tests.support import trainers_under_test
 from tests.support.project import DATA, PYPROJECT, Project
 
@@ -51,11 +53,11 @@ def two_replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TracedArm
     folder = tmp_path_factory.mktemp("traced")
     (folder / "data.py").write_text(DATA)
     workload = Workload(name="tiny", model="toy", dataset=f"{folder / 'data.py'}:blobs", batch=32)
-    about = cells.describe(
+    about = job_of(
         cells.arm("candidate", "scratch", Cell("scratch", "tiny", "strong", 2)),
         workload,
-        processes="one",
-        free_cores=[],
+        Place(processes="one", devices=("cpu", "cpu"), backend="gloo"),
+        trainer="scratch",
         seed=1,
         dataset=arm.prepare_dataset(workload.dataset, "", str(folder / "kept")),
     )

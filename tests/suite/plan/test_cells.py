@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from suite.plan import cells
 from suite.plan.cells import Arm, Cell
-from suite.plan.workloads import BUILT_IN
 
 STRONG1, STRONG2 = Cell("ddp", "lenet", "strong", 1), Cell("ddp", "lenet", "strong", 2)
 WEAK1, WEAK2 = Cell("ddp", "lenet", "weak", 1), Cell("ddp", "lenet", "weak", 2)
@@ -29,14 +28,6 @@ def test_every_candidate_is_next_to_its_bases() -> None:
         )
         for size in (1, 2)
     ]
-
-
-def test_an_arm_is_described_by_its_mode() -> None:
-    lenet = BUILT_IN["lenet"]
-    strong = cells.describe(cells.arm("candidate", "ddp", STRONG2), lenet)
-    weak = cells.describe(cells.arm("candidate", "ddp", WEAK2), lenet)
-    assert (strong["global_batch"], strong["lr"]) == (256, 0.2)
-    assert (weak["global_batch"], round(weak["lr"], 3)) == (512, 0.3)
 
 
 def test_ids_have_the_class_name_of_a_users_trainer() -> None:

@@ -11,6 +11,7 @@ import pytest
 from suite.plan.cells import Arm, Cell
 from suite.plan.workloads import BUILT_IN, Recipe
 from suite.processes.failure import WorkerFailure
+from suite.processes.jobs import Prepared
 from suite.room.devices import Devices
 from suite.run import accuracy
 from suite.run.accuracy import SEED, SHARE
@@ -22,8 +23,8 @@ from tests.support.measurements import AGAINST, LENET, SEED_PAIRS, arm, cell, jo
 PAIR, WEAK = arm(2), arm(2, mode="weak")
 TWO, WEAK_TWO = cell(2), cell(2, mode="weak")
 SEEDS = tuple(range(SEED, SEED + SEED_PAIRS))
-DIGITS = {"name": "digits", "train_samples": 1437, "test_samples": 10_000, "folder": ""}
-FASHION = {"name": "fashion-mnist", "train_samples": 60_000, "test_samples": 10_000, "folder": ""}
+DIGITS = Prepared(name="digits", folder="", train_samples=1437, test_samples=10_000)
+FASHION = Prepared(name="fashion-mnist", folder="", train_samples=60_000, test_samples=10_000)
 UNTAUGHT = LENET.model_copy(update={"accuracy": None})
 
 
@@ -57,8 +58,8 @@ class Workers:
     def request(self, arm: Arm, command: str, timeout_s: float, /, **told: Any) -> list[dict[str, Any]] | None:
         assert command == "train"
         if told["epoch"] == 0:
-            self.asked.append((arm.trainer, arm.world_size, told["arm"]["seed"]))
-            self.recipes.append((arm.mode, told["recipe"]["batch"], told["recipe"]["lr"]))
+            self.asked.append((arm.trainer, arm.world_size, told["arm"].seed))
+            self.recipes.append((arm.mode, told["recipe"].batch, told["recipe"].lr))
         if arm == self.broken and told["epoch"] == 2:
             del self.by_arm[arm]
             return None

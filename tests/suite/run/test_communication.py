@@ -16,6 +16,7 @@ from suite.communication.alpha_beta import Line
 from suite.plan import collectives as collective_cells
 from suite.plan.collectives import IN_PROCESS, SIZES_BYTES, CollectiveCell, sweeps
 from suite.processes.failure import WorkerFailure
+from suite.processes.jobs import Exchange
 from suite.rank import collectives
 from suite.room import devices
 from suite.room.quiet import available_cores
@@ -79,7 +80,7 @@ class StubPool:
 
     def timed(self) -> list[tuple[str, int]]:
         """Algorithm and size of every window of the blocks, in their order."""
-        points = [(asked["order"]["algorithm"], asked["size_bytes"]) for asked in self.asked]
+        points = [(asked["order"].algorithm, asked["size_bytes"]) for asked in self.asked]
         checks = [place for place, asked in enumerate(self.asked) if asked["check"]]
         first = next(place for place in range(checks[-1] + 1, len(points)) if self.asked[place]["calls"] != 16)
         return points[first:]
@@ -116,10 +117,10 @@ def test_only_the_wanted_sweeps_are_measured_and_returned_in_their_order() -> No
 def test_every_sum_is_checked_once_and_before_anything_is_timed() -> None:
     pool = StubPool()
     swept(pool, GLOO, RING, on=FOUR)
-    checked = [(asked["order"]["algorithm"], asked["size_bytes"]) for asked in pool.asked if asked["check"]]
+    checked = [(asked["order"].algorithm, asked["size_bytes"]) for asked in pool.asked if asked["check"]]
     assert sorted(checked) == sorted((name, size) for name in ("gloo", "ring") for size in SIZES_BYTES)
     assert set(pool.timed()) == set(checked)
-    told = {"algorithm": "gloo", "processes": "per-device", "devices": ["cpu"] * 2, "backend": "gloo", "pinned": [0, 1]}
+    told = Exchange(algorithm="gloo", processes="per-device", devices=("cpu", "cpu"), backend="gloo", pinned=(0, 1))
     assert pool.asked[0]["order"] == told
 
 
@@ -157,7 +158,7 @@ def test_a_failure_keeps_its_reason_and_the_others_go_on_with_fresh_workers() ->
     seen = Counter[str]()
 
     def fails(asked: dict[str, Any]) -> bool:
-        algorithm = asked["order"]["algorithm"]
+        algorithm = asked["order"].algorithm
         seen[algorithm] += 1
         return algorithm == "naive" or (algorithm == "tree" and seen[algorithm] == 30)
 
@@ -279,8 +280,8 @@ def test_an_item_tells_junit_its_line_and_its_best_bandwidth() -> None:
 @pytest.mark.usefixtures("one_intra_op_thread")
 def test_one_process_times_its_devices_copies() -> None:
     """As the worker does it, sums checked first."""
-    order = {"algorithm": "ring", "processes": "one", "devices": ["cpu"] * 2, "backend": "gloo", "pinned": []}
-    assert collectives.time_calls(0, order, 1 << 16, 3, check=True) > 0
+    exchange = Exchange(algorithm="ring", processes="one", devices=("cpu", "cpu"), backend="gloo")
+    assert collectives.time_calls(0, exchange, 1 << 16, 3, check=True) > 0
 
 
 @pytest.mark.skipif(len(available_cores()) < 2, reason="two CPU workers need two cores")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -81,7 +82,7 @@ class TestSessionSeconds:
     OWN, WEAK, BASE = arm(2), arm(2, mode="weak"), arm(2, side="base")
 
     def working_s(self, *arms: object, start_s: float = 4.0, processes: str = "one") -> float:
-        run = run_of(cell(2), jobs={timed: {**job(timed), "processes": processes} for timed in arms})
+        run = run_of(cell(2), jobs={timed: replace(job(timed), processes=processes) for timed in arms})
         return forecast.session_s(run, arms, start_s) - forecast.ENDING_S
 
     def test_every_process_starts_and_modes_share_theirs(self) -> None:

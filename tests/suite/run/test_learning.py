@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 
 from suite.processes.failure import WorkerFailure
+from suite.processes.jobs import Prepared, TrainingRecipe
 from suite.render.sparkline import sparkline
 from suite.run.learning import Curve, OutOfTime, learn
 from suite.run.session import FIRST_STEP_TIMEOUT_S, Say
+from tests.support.measurements import arm, job
+
+JOB = job(arm(2))
 
 
 class Ranks:
@@ -24,7 +28,7 @@ class Ranks:
         self.now = 0.0
 
     def __call__(self, command: str, timeout_s: float, /, **told: Any) -> list[dict[str, Any]] | None:
-        assert (command, told["recipe"], told["arm"]) == ("train", self.recipe, {"seed": 4})
+        assert (command, told["recipe"], told["arm"]) == ("train", self.recipe, JOB)
         epoch = told["epoch"]
         self.asked.append((epoch, timeout_s))
         self.now += self.epochs_s[epoch]
@@ -36,11 +40,12 @@ class Ranks:
         return [common | {"train_s": rank + 1.0 + epoch, "loss": loss} for rank, loss in enumerate(self.losses)]
 
     @property
-    def recipe(self) -> dict[str, int]:
-        return {"epochs": len(self.epochs_s)}
+    def recipe(self) -> TrainingRecipe:
+        dataset = Prepared(name="digits", folder="", train_samples=100, test_samples=20)
+        return TrainingRecipe(dataset=dataset, batch=32, lr=0.1, epochs=len(self.epochs_s), init="default")
 
     def learn(self, say: Say = lambda line: None, allowed_s: float = math.inf) -> Curve | None:
-        return learn(self, {"seed": 4}, self.recipe, 30.0, "ddp", say, allowed_s, lambda: self.now)
+        return learn(self, JOB, self.recipe, 30.0, "ddp", say, allowed_s, lambda: self.now)
 
 
 def test_every_epoch_is_shown_before_the_next_begins() -> None:

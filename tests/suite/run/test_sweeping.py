@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import types
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from suite.processes.failure import WorkerFailure
+from suite.processes.jobs import Prepared, WarmUp
 from suite.records.sweep import Setting
 from suite.run import sweep as sweeping
 from suite.run.session import FIRST_STEP_TIMEOUT_S, hang_timeout_s
@@ -17,7 +19,7 @@ from tests.support.measurements import LENET, cell, job, run_of, settings
 
 ONE, TWO = Setting(1, 32, 0.1, False), Setting(2, 64, 0.2, False)
 WARM = TWO._replace(warmup=True)
-DATASET = {"name": "digits", "train_samples": 128, "test_samples": 96, "folder": ""}
+DATASET = Prepared(name="digits", folder="", train_samples=128, test_samples=96)
 
 
 class World:
@@ -49,7 +51,7 @@ class World:
         self.now += self.request_s
         if self.fails:
             raise WorkerFailure("group", "rank 0: gone")
-        samples = {"train_samples": DATASET["train_samples"], "test_samples": DATASET["test_samples"]}
+        samples = {"train_samples": DATASET.train_samples, "test_samples": DATASET.test_samples}
         return [{"accuracy": 0.5, "train_s": self.request_s, **samples}]
 
     def close(self) -> None:
@@ -78,7 +80,7 @@ def made(world: World, monkeypatch: pytest.MonkeyPatch) -> Trainings:
 
     monkeypatch.setattr(sweeping, "Sides", FakeSides)
     run = run_of(cell(1), cell(2, mode="weak"), config=settings(workloads=(LENET,)))
-    run.jobs = {arm: {**job(arm), "devices": ["cpu"]} for arm in map(run.plan.own, run.plan.cells)}
+    run.jobs = {arm: replace(job(arm), devices=("cpu",)) for arm in map(run.plan.own, run.plan.cells)}
     assert LENET.accuracy is not None
     run.datasets = {LENET.accuracy.dataset: DATASET}
     return Trainings(run, Path(), epochs=3, warmup_epochs=2)
@@ -92,12 +94,12 @@ def test_a_net_is_trained_as_its_setting_says(world: World, made: Trainings) -> 
     with made:
         net = made.train(TWO, 7, quietly)
     assert (net.setting, net.seed, net.per_epoch, net.train_s) == (TWO, 7, (0.5,) * 3, (0.5,) * 3)
-    told = [told for _, told in world.asked if told["recipe"]["epochs"] == 3]
+    told = [told for _, told in world.asked if told["recipe"].epochs == 3]
     assert [one["epoch"] for one in told] == [0, 1, 2]
     recipe = told[0]["recipe"]
-    assert (recipe["batch"], recipe["lr"], recipe["init"], recipe["warmup"]) == (64, 0.2, "xavier", None)
-    assert (recipe["dataset"], recipe["samples"]) == (DATASET, None)
-    assert (told[0]["arm"]["seed"], told[0]["arm"]["world_size"]) == (7, 2)
+    assert (recipe.batch, recipe.lr, recipe.init, recipe.warmup) == (64, 0.2, "xavier", None)
+    assert (recipe.dataset, recipe.samples) == (DATASET, None)
+    assert (told[0]["arm"].seed, told[0]["arm"].world_size) == (7, 2)
     assert world.closed == 1
 
 
@@ -105,7 +107,7 @@ def test_a_warm_up_climbs_from_the_one_device_rate_and_progress_names_the_net(wo
     said: list[str] = []
     with made:
         assert made.train(WARM, 1, said.append).setting == WARM
-    assert world.asked[-1][1]["recipe"]["warmup"] == {"start": 0.1, "epochs": 2}
+    assert world.asked[-1][1]["recipe"].warmup == WarmUp(start=0.1, epochs=2)
     what = "training ddp on 2 device(s), batch 64, lr 0.2 after warm-up, seed 1"
     assert (said[0], said[-1]) == (f"{what}: epoch 1 of 3", f"{what}: epoch 3 of 3, accuracy 0.50 ▅▅▅")
 
@@ -123,8 +125,8 @@ def test_a_deadline_comes_from_a_trial_of_one_step_trained_twice(world: World, m
     with made:
         for setting, seed in ((TWO, 1), (TWO, 2), (WARM, 1)):
             made.train(setting, seed, quietly)
-    trials = [(timeout_s, told["recipe"]) for timeout_s, told in world.asked if told["recipe"]["epochs"] == 1]
-    assert [(timeout_s, recipe["samples"]) for timeout_s, recipe in trials] == [(FIRST_STEP_TIMEOUT_S, 64)] * 2
+    trials = [(timeout_s, told["recipe"]) for timeout_s, told in world.asked if told["recipe"].epochs == 1]
+    assert [(timeout_s, recipe.samples) for timeout_s, recipe in trials] == [(FIRST_STEP_TIMEOUT_S, 64)] * 2
 
 
 @pytest.mark.parametrize(("request_s", "epoch_s"), [(0.5, hang_timeout_s(4 * 0.5)), (0.001, 20.0)])
@@ -135,7 +137,7 @@ def test_an_epoch_may_take_many_times_its_steps(
     world.request_s = request_s
     with made:
         made.train(TWO, 1, quietly)
-    deadlines = [timeout_s for timeout_s, told in world.asked if told["recipe"]["epochs"] == 3]
+    deadlines = [timeout_s for timeout_s, told in world.asked if told["recipe"].epochs == 3]
     assert deadlines == pytest.approx([FIRST_STEP_TIMEOUT_S + epoch_s, epoch_s, epoch_s])
 
 

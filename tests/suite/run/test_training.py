@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -16,20 +15,22 @@ from reference.schedule import warmup
 from reference.trainers.single import Single
 from suite.checks.bench import Bench
 from suite.processes.failure import WorkerFailure
+from suite.processes.jobs import Prepared, TrainingRecipe, WarmUp
+from suite.processes.messages import as_json
 from suite.properties.contract import ContractError
 from suite.rank import commands
 from suite.rank.arm import open_dataset
 from suite.rank.commands import State
 from suite.rank.training import Training
 from suite.run.learning import learn
-from tests.support.learners import TEST, TRAIN, Noted, order, prepared, recipe
+from tests.support.learners import TEST, TRAIN, Noted, job, prepared, recipe
 
 CPU = torch.device("cpu")
 NOTED = "tests.support.learners:Noted"
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     return prepared(tmp_path_factory.mktemp("training"))
 
 
@@ -40,12 +41,12 @@ def noted() -> Iterator[list[Noted]]:
     Noted.made.clear()
 
 
-def curve(told: dict[str, Any], trainer: str = "single", seed: int = 1) -> list[float]:
-    training = Training(0, [CPU], order(trainer, seed=seed), told)
-    return [training.epoch(number)["accuracy"] for number in range(told["epochs"])]
+def curve(told: TrainingRecipe, trainer: str = "single", seed: int = 1) -> list[float]:
+    training = Training(0, [CPU], job(trainer, seed=seed), told)
+    return [training.epoch(number)["accuracy"] for number in range(told.epochs)]
 
 
-def test_curve_equals_that_of_a_net_trained_by_hand(dataset: dict[str, Any]) -> None:
+def test_curve_equals_that_of_a_net_trained_by_hand(dataset: Prepared) -> None:
     """Another seed has another curve."""
     whole = open_dataset(dataset, CPU, "float32")
     trainer = Single(build("toy", "default", 1), [CPU], lr=0.2)
@@ -58,34 +59,33 @@ def test_curve_equals_that_of_a_net_trained_by_hand(dataset: dict[str, Any]) -> 
     assert curve(recipe(dataset), seed=2) != by_hand
 
 
-def test_epoch_answers_samples_and_seconds(dataset: dict[str, Any]) -> None:
-    answer = Training(0, [CPU], order("single"), recipe(dataset)).epoch(0)
+def test_epoch_answers_samples_and_seconds(dataset: Prepared) -> None:
+    answer = Training(0, [CPU], job("single"), recipe(dataset)).epoch(0)
     assert (answer["train_samples"], answer["test_samples"]) == (TRAIN, TEST)
     assert 0 < answer["train_s"] < 60
-    cut = Training(0, [CPU], order("single"), recipe(dataset, samples=48)).epoch(0)
+    cut = Training(0, [CPU], job("single"), recipe(dataset, samples=48)).epoch(0)
     assert (cut["train_samples"], cut["test_samples"]) == (48, 48)
 
 
 @pytest.mark.parametrize("trainer", ["single", "scratch", "data_parallel", "gluon"])
-def test_loss_of_an_epoch_is_the_mean_over_its_samples(dataset: dict[str, Any], trainer: str) -> None:
+def test_loss_of_an_epoch_is_the_mean_over_its_samples(dataset: Prepared, trainer: str) -> None:
     """The short last minibatch counts by its samples."""
     whole = open_dataset(dataset, CPU, "float32")
     by_hand, losses = Single(build("toy", "default", 1), [CPU], lr=0.2), []
     for X, y in feed(whole, "resident", 50, seed=1, epoch=0):
         losses.append(float(F.cross_entropy(by_hand.net(X), y, reduction="sum").detach()))
         by_hand.step(X, y, len(X))
-    answer = Training(0, [CPU] * 2, order(trainer), recipe(dataset, batch=50)).epoch(0)
+    answer = Training(0, [CPU] * 2, job(trainer), recipe(dataset, batch=50)).epoch(0)
     assert answer["loss"] == pytest.approx(sum(losses) / TRAIN, rel=1e-5)
 
 
-def test_trainer_that_returns_no_loss_has_none(dataset: dict[str, Any]) -> None:
-    assert Training(0, [CPU], order("tests.support.learners:Silent"), recipe(dataset)).epoch(0)["loss"] is None
+def test_trainer_that_returns_no_loss_has_none(dataset: Prepared) -> None:
+    assert Training(0, [CPU], job("tests.support.learners:Silent"), recipe(dataset)).epoch(0)["loss"] is None
 
 
-def test_one_process_evaluates_replicas_with_the_first_ones_batch_norm(dataset: dict[str, Any]) -> None:
+def test_one_process_evaluates_replicas_with_the_first_ones_batch_norm(dataset: Prepared) -> None:
     """As ranks do, on all samples."""
-    told = order("scratch")
-    told["workload"] |= {"model": "tests.support.learners:normalised"}
+    told = job("scratch", model="tests.support.learners:normalised")
     training = Training(0, [CPU] * 2, told, recipe(dataset, epochs=1))
     first = training._trainer.replicas[0]
     together = training.epoch(0)["accuracy"]
@@ -96,21 +96,21 @@ def test_one_process_evaluates_replicas_with_the_first_ones_batch_norm(dataset: 
 
 
 @pytest.mark.parametrize(("done", "asked"), [(0, 1), (1, 0), (1, 2), (3, 3)])
-def test_epoch_out_of_order_is_refused(dataset: dict[str, Any], done: int, asked: int) -> None:
-    training = Training(0, [CPU], order("single"), recipe(dataset))
+def test_epoch_out_of_order_is_refused(dataset: Prepared, done: int, asked: int) -> None:
+    training = Training(0, [CPU], job("single"), recipe(dataset))
     for number in range(done):
         training.epoch(number)
     with pytest.raises(ValueError, match=f"epoch {asked} was asked for after {done} of 3: .* once and in order"):
         training.epoch(asked)
 
 
-def test_gradient_is_divided_by_the_samples_of_its_minibatch(dataset: dict[str, Any], noted: list[Noted]) -> None:
+def test_gradient_is_divided_by_the_samples_of_its_minibatch(dataset: Prepared, noted: list[Noted]) -> None:
     curve(recipe(dataset, batch=50, epochs=2), NOTED)
     assert noted[0].divisors == [50, 50, 50, 42] * 2
 
 
-def test_warm_up_raises_the_rate_from_that_of_one_device(dataset: dict[str, Any], noted: list[Noted]) -> None:
-    curve(recipe(dataset, batch=50, warmup={"start": 0.1, "epochs": 2}), NOTED)
+def test_warm_up_raises_the_rate_from_that_of_one_device(dataset: Prepared, noted: list[Noted]) -> None:
+    curve(recipe(dataset, batch=50, warmup=WarmUp(start=0.1, epochs=2)), NOTED)
     divisors, sizes = noted[0].divisors, [50, 50, 50, 42] * 3
     rates = [0.2 * size / divisor for size, divisor in zip(sizes, divisors, strict=True)]
     expected = [warmup(0.2, step, 8, start=0.1) for step in range(12)]
@@ -120,7 +120,7 @@ def test_warm_up_raises_the_rate_from_that_of_one_device(dataset: dict[str, Any]
     assert rates[7:] == pytest.approx([0.2] * 5)
 
 
-def test_divided_gradient_equals_a_smaller_rate(dataset: dict[str, Any]) -> None:
+def test_divided_gradient_equals_a_smaller_rate(dataset: Prepared) -> None:
     """Twice the samples equal half the rate, bit for bit."""
     nets = [Single(build("toy", "default", 1), [CPU], lr=lr) for lr in (0.2, 0.1)]
     X, y = open_dataset(dataset, CPU, "float32").train_X[:32], torch.arange(32) % 2
@@ -130,13 +130,13 @@ def test_divided_gradient_equals_a_smaller_rate(dataset: dict[str, Any]) -> None
         assert torch.equal(halved, slower)
 
 
-def test_only_plain_sgd_can_be_warmed_up(dataset: dict[str, Any]) -> None:
-    climb = recipe(dataset, warmup={"start": 0.1, "epochs": 1})
+def test_only_plain_sgd_can_be_warmed_up(dataset: Prepared) -> None:
+    climb = recipe(dataset, warmup=WarmUp(start=0.1, epochs=1))
     with pytest.raises(
         ContractError, match=r"'tests.support.learners:OwnOracle' has oracle 'self': .* train it without"
     ):
-        Training(0, [CPU], order("tests.support.learners:OwnOracle"), climb)
-    assert Training(0, [CPU], order("tests.support.learners:OwnOracle"), recipe(dataset, warmup=None)).epoch(0)
+        Training(0, [CPU], job("tests.support.learners:OwnOracle"), climb)
+    assert Training(0, [CPU], job("tests.support.learners:OwnOracle"), recipe(dataset, warmup=None)).epoch(0)
 
 
 class TestTheCommand:
@@ -144,38 +144,36 @@ class TestTheCommand:
 
     pytestmark = pytest.mark.usefixtures("one_intra_op_thread")
 
-    def test_net_begins_with_epoch_0_and_is_closed_after_the_last(
-        self, dataset: dict[str, Any], noted: list[Noted]
-    ) -> None:
+    def test_net_begins_with_epoch_0_and_is_closed_after_the_last(self, dataset: Prepared, noted: list[Noted]) -> None:
         state, told = State(0), recipe(dataset)
         for epoch in range(3):
             assert [net.closed for net in noted] == [0] * bool(epoch)
-            answer = commands.train(state, order(NOTED), told, epoch)
+            answer = commands.train(state, as_json(job(NOTED)), as_json(told), epoch)
         assert answer["accuracy"] == curve(told)[-1]
         assert [net.closed for net in noted] == [1]
         assert state.learner is None
         with pytest.raises(ValueError, match="epoch 3 was asked for and no net is in training: epoch 0 begins"):
-            commands.train(state, order(NOTED), told, 3)
+            commands.train(state, as_json(job(NOTED)), as_json(told), 3)
 
     def test_unfinished_net_is_closed_by_the_next_one_and_by_the_workers_end(
-        self, dataset: dict[str, Any], noted: list[Noted]
+        self, dataset: Prepared, noted: list[Noted]
     ) -> None:
         state = State(0)
-        commands.train(state, order(NOTED), recipe(dataset), 0)
-        commands.train(state, order(NOTED, seed=2), recipe(dataset), 0)
+        commands.train(state, as_json(job(NOTED)), as_json(recipe(dataset)), 0)
+        commands.train(state, as_json(job(NOTED, seed=2)), as_json(recipe(dataset)), 0)
         assert [net.closed for net in noted] == [1, 0]
         state.close()
         assert [net.closed for net in noted] == [1, 1]
 
 
 def test_rank_that_dies_in_the_third_epoch_is_named_after_two_epochs_were_shown(
-    dataset: dict[str, Any], bench: Bench
+    dataset: Prepared, bench: Bench
 ) -> None:
     said: list[str] = []
     group = bench.group(2)
     with pytest.raises(WorkerFailure, match=r"rank 1: its process ended with signal 9 \(SIGKILL\)"):
-        job = order("tests.support.learners:DiesInTheThirdEpoch", 2)
-        learn(group.request, job, recipe(dataset), 60.0, "it", said.append)
+        dies = job("tests.support.learners:DiesInTheThirdEpoch", 2)
+        learn(group.request, dies, recipe(dataset), 60.0, "it", said.append)
     assert not group.alive
     assert [line.partition(", accuracy")[0] for line in said] == [
         "training it: epoch 1 of 3",

@@ -1,0 +1,140 @@
+"""What the controller tells a worker to do: frozen values that travel as JSON. Standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where the ranks of a group run.
+
+    Attributes:
+        processes: "one" process drives all devices, or there is one "per-device".
+        devices: torch device names, in rank order.
+        backend: of the process group, where there is one.
+        pinned: the cores to pin to, in rank order; empty leaves the processes free.
+        compiler: whether the work needs torch's compiler, which is then loaded on all cores before pinning.
+    """
+
+    processes: Literal["one", "per-device"]
+    devices: tuple[str, ...]
+    backend: str
+    pinned: tuple[int, ...] = ()
+    compiler: bool = False
+
+    @property
+    def size(self) -> int:
+        """How many processes there are."""
+        return 1 if self.processes == "one" else len(self.devices)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange(Place):
+    """Time an all_reduce; in one process the algorithm is one of `reference.all_reduce`."""
+
+    algorithm: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseJob(Place):
+    """Put generated cases to a trainer: a table name, module:Class or path.py:Class."""
+
+    trainer: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A dataset that a worker has loaded and kept as .npy files.
+
+    Attributes:
+        name: which one it is.
+        folder: of the files.
+        train_samples, test_samples: how many there are.
+        idx_root: where the book's own loader finds the same samples; None where it cannot.
+    """
+
+    name: str
+    folder: str
+    train_samples: int
+    test_samples: int
+    idx_root: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """The part of a workload that a worker builds: `suite.plan.workloads.Workload` describes the fields."""
+
+    model: str
+    loader: str
+    precision: str
+    memory_format: str
+    compile: bool
+    init: str = "default"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Apart:
+    """For workers of another commit: the folder they must import nothing from, but for what is allowed."""
+
+    candidate_root: str
+    allowed: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(CaseJob):
+    """Train a workload's model, to be timed or for its accuracy.
+
+    Attributes:
+        world_size: k.
+        global_batch: samples of a minibatch over all ranks.
+        lr: learning rate.
+        seed: of the weights and of the order of samples; rank r starts from seed + r.
+        workload: what to build.
+        dataset: what to time on.
+        free_cores: for the loader's processes.
+        apart: where the worker belongs to another commit.
+    """
+
+    world_size: int
+    global_batch: int
+    lr: float
+    seed: int
+    workload: ModelSpec
+    dataset: Prepared
+    free_cores: tuple[int, ...] = ()
+    apart: Apart | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmUp:
+    """A rate that climbs from `start` to the recipe's own in so many epochs."""
+
+    start: float
+    epochs: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRecipe:
+    """How a net is trained for its accuracy.
+
+    Attributes:
+        dataset: to train and to evaluate on.
+        batch, lr, epochs, init: of the training.
+        samples: at most so many of each part; None for all.
+        warmup: of the rate; None for none.
+    """
+
+    dataset: Prepared
+    batch: int
+    lr: float
+    epochs: int
+    init: str
+    samples: int | None = None
+    warmup: WarmUp | None = None
+
+    def count(self, part: Literal["train", "test"]) -> int:
+        """Return how many samples an epoch trains or evaluates."""
+        whole = self.dataset.train_samples if part == "train" else self.dataset.test_samples
+        return whole if self.samples is None else min(whole, self.samples)
