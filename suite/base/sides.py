@@ -119,14 +119,14 @@ class Sides:
         shared = [suite.__path__[0], checkout.reference(Path(reference.__path__[0])), checkout.folder]
         return Apart(candidate_root=str(checkout.toplevel), allowed=tuple(map(str, shared)))
 
-    def clerk(self, side: Side) -> Helper:
+    def helper(self, side: Side) -> Helper:
         """Return the helper of a side."""
         return self._helpers[self.pools[side]]
 
-    def dismiss_clerks(self) -> None:
+    def dismiss_helpers(self) -> None:
         """End all helpers, so that none is idle on the machine while others are timed."""
-        for clerk in self._helpers.values():
-            clerk.close()
+        for helper in self._helpers.values():
+            helper.close()
 
     @property
     def folder(self) -> Path:

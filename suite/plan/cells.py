@@ -9,7 +9,7 @@ from typing import Literal
 # A base is what the candidate is compared with; the pinned base is an older one, against which slow creep adds up.
 Side = Literal["candidate", "base", "pinned"]
 
-YARDSTICK = "single"  # the plain trainer on one device, which every speed-up is measured against
+SINGLE = "single"  # the plain trainer on one device, which every speed-up is measured against
 PLAIN = "suite.rank.independent:Independent"  # the same on each of k devices, without any exchange
 
 
@@ -80,8 +80,8 @@ def units(cells: Sequence[Cell], bases: Mapping[Side, str | None]) -> list[tuple
     )
 
 
-def yardsticks(cells: Sequence[Cell], *, speedup: bool) -> list[tuple[Arm, ...]]:
+def one_device_arms(cells: Sequence[Cell], *, speedup: bool) -> list[tuple[Arm, ...]]:
     """Return the arms for efficiency (the same trainer on one device) and for speed-up (the plain trainer)."""
-    trainers = [[cell.trainer, YARDSTICK] if speedup else [cell.trainer] for cell in cells]
+    trainers = [[cell.trainer, SINGLE] if speedup else [cell.trainer] for cell in cells]
     wanted = [(arm("candidate", name, cell, 1),) for cell, names in zip(cells, trainers, strict=True) for name in names]
     return list(dict.fromkeys(wanted))

@@ -17,7 +17,7 @@ from typing import Any
 from suite.base.checkout import CheckoutError
 from suite.base.sides import Sides
 from suite.plan import cells
-from suite.plan.cells import YARDSTICK, Arm, Cell, Side
+from suite.plan.cells import SINGLE, Arm, Cell, Side
 from suite.processes.failure import WorkerFailure
 from suite.room import check
 from suite.room.meter import Meter
@@ -79,13 +79,13 @@ class _Campaign:
         """Time every cell and what its efficiency and its speed-up need; train."""
         run = self._run
         own = cells.units(run.plan.cells, {})
-        yardsticks = cells.yardsticks(run.plan.cells, speedup=True)
+        on_one = cells.one_device_arms(run.plan.cells, speedup=True)
         explained = attribution.targets(run, run.plan.cells, ["candidate"])
-        self._prepare([*_arms(own + yardsticks), *attribution.arms(run, explained)])
+        self._prepare([*_arms(own + on_one), *attribution.arms(run, explained)])
         if not run.plan.config.calibrate:
             self._rebuild = accepted.rebuild(run, results.to_record(run))
         train = self._parts.training(run, self._sessions, self._say_left)
-        self._run_sessions(run.plan.cells, yardsticks, explained, train)
+        self._run_sessions(run.plan.cells, on_one, explained, train)
 
     def sweep(self) -> None:
         """Time the selected collectives, also for the message sizes of the run's gradients."""
@@ -94,9 +94,9 @@ class _Campaign:
             return
         if not run.versions:  # no cell was selected, and no worker asked
             with contextlib.suppress(WorkerFailure):  # every sweep will say what is wrong
-                answer = self._sides.clerk("candidate").ask("describe", trainer=YARDSTICK)
+                answer = self._sides.helper("candidate").ask("describe", trainer=SINGLE)
                 run.versions["candidate"] = answer["versions"]
-            self._sides.dismiss_clerks()
+            self._sides.dismiss_helpers()
         run.collectives = self._parts.sweep(
             self._sides.pools["candidate"],
             run.plan.sweeps,
@@ -120,16 +120,16 @@ class _Campaign:
         run, chosen = self._run, comparison.cells
         run.comparison = comparison
         units = self._units(chosen)
-        yardsticks = cells.yardsticks([cell for cell in chosen if cell in run.plan.floors], speedup=False)
+        on_one = cells.one_device_arms([cell for cell in chosen if cell in run.plan.floors], speedup=False)
         for side, base in comparison.bases.items():
             try:
                 run.notes += [f"{base.label}: {note}" for note in self._sides.add(side, base)]
             except CheckoutError as error:
                 failure = WorkerFailure(side, str(error))
                 run.lost |= {arm: failure for arm in _arms(units) if arm.side == side}
-        self._prepare(_arms(units + yardsticks))
+        self._prepare(_arms(units + on_one))
         self._sessions.replan_blocks()
-        self._run_sessions(chosen, yardsticks)
+        self._run_sessions(chosen, on_one)
         self._explain([cell for cell in chosen if self._outcome(cell) is Outcome.FAIL])
 
     def _explain(self, slower: Sequence[Cell]) -> None:
@@ -157,14 +157,14 @@ class _Campaign:
     def _run_sessions(
         self,
         chosen: Sequence[Cell],
-        yardsticks: Sequence[tuple[Arm, ...]],
+        on_one: Sequence[tuple[Arm, ...]],
         explained: Sequence[attribution.Target] = (),
         train: Callable[[Groups], None] | None = None,
     ) -> None:
         """Run sessions over the cells that are still undecided; the first ones also time the waterfalls' variants."""
         run = self._run
         run.planned = 0
-        self._show_plan(chosen, yardsticks, attribution.arms(run, explained))
+        self._show_plan(chosen, on_one, attribution.arms(run, explained))
         # A budget that the user set is kept even when sessions turn out longer than planned.
         hard = run.plan.config.min_sessions == 1 and not run.plan.config.calibrate
         while units := self._units([cell for cell in chosen if self._undecided(cell)]):
@@ -175,7 +175,7 @@ class _Campaign:
             if not units:
                 return
             timed = _arms(units)
-            units += [unit for unit in yardsticks if unit[0] not in timed and unit[0] not in run.lost]
+            units += [unit for unit in on_one if unit[0] not in timed and unit[0] not in run.lost]
             probed = explained if number < attribution.SESSIONS[run.plan.config.profile] else []
             untimed = [arm for arm in attribution.arms(run, probed) if arm not in run.lost]
             afterwards = [self._parts.probing(run, self._sessions, probed, self._say_left)] if probed else []
@@ -198,12 +198,12 @@ class _Campaign:
             else:  # the session timed variants only, so what has been decided stays
                 run.unprobed |= {(arm, "setup"): failure.cause for arm, failure in failures.items()}
 
-    def _show_plan(self, chosen: Sequence[Cell], yardsticks: Sequence[tuple[Arm, ...]], untimed: Sequence[Arm]) -> None:
+    def _show_plan(self, chosen: Sequence[Cell], on_one: Sequence[tuple[Arm, ...]], untimed: Sequence[Arm]) -> None:
         run = self._run
-        arms = [arm for arm in (*_arms([*self._units(chosen), *yardsticks]), *untimed) if arm in run.jobs]
+        arms = [arm for arm in (*_arms([*self._units(chosen), *on_one]), *untimed) if arm in run.jobs]
         if not arms:
             return
-        each_s = forecast.session_s(run, arms, self._sides.clerk("candidate").start_s)
+        each_s = forecast.session_s(run, arms, self._sides.helper("candidate").start_s)
         planned = run.plan.config.calibrate or self._planned(self._left_s() / each_s)
         for line in forecast.lines(run, planned, each_s):
             run.notes.append(line)

@@ -33,7 +33,7 @@ def prepare(run: Observations, sides: Sides, arms: Sequence[Arm], say: Say) -> N
     new = [arm for arm in arms if arm not in run.jobs and arm not in run.lost]
     _describe(run, sides, new, say)
     _load(run, sides, new, say)
-    sides.dismiss_clerks()  # no idle process stays while others are timed
+    sides.dismiss_helpers()  # no idle process stays while others are timed
     for arm in new:
         if arm not in run.lost:
             try:
@@ -50,7 +50,7 @@ def _describe(run: Observations, sides: Sides, arms: Sequence[Arm], say: Say) ->
             continue
         try:
             located = sides.locate(side, trainer)
-            answer = sides.clerk(side).ask("describe", trainer=located, apart=sides.apart(side))
+            answer = sides.helper(side).ask("describe", trainer=located, apart=sides.apart(side))
             run.versions[side] = answer["versions"]
             run.trainers[side, trainer] = {**answer["about"], "located": located}
         except (WorkerFailure, CheckoutError) as error:
@@ -71,7 +71,7 @@ def _load(run: Observations, sides: Sides, arms: Sequence[Arm], say: Say) -> Non
             continue
         say(f"loading the dataset {name}")
         folder, root = str(sides.folder / f"dataset-{len(run.datasets)}"), str(run.plan.config.data_root)
-        ask = sides.clerk("candidate").ask
+        ask = sides.helper("candidate").ask
         try:
             kept = ask("prepare", TIMEOUT_S, dataset=name, data_root=root, folder=folder)
             run.datasets[name] = read(Prepared, kept)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 from suite.plan import cells
-from suite.plan.cells import YARDSTICK, Arm, Cell, Side
+from suite.plan.cells import SINGLE, Arm, Cell, Side
 from suite.records import record
 from suite.records.record import CellRecord, IntervalRecord
 from suite.run import accuracy, attribution, judging, samples
@@ -105,7 +105,7 @@ def _efficiency(run: Observations, cell: Cell, own: Arm) -> tuple[IntervalRecord
 
 
 def _speedup(run: Observations, cell: Cell, own: Arm) -> IntervalRecord | None:
-    plain = cells.arm("candidate", YARDSTICK, cell, 1)
+    plain = cells.arm("candidate", SINGLE, cell, 1)
     ratios = samples.log_ratios(run, plain, own)
     return _from_logs([metrics.log_speedup(ratio, 0.0, cell.mode, cell.world_size) for ratio in ratios])
 

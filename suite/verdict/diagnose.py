@@ -93,8 +93,8 @@ class Waterfall:
     @property
     def named(self) -> Bar | None:
         """The largest bar that its interval supports; None where it supports none."""
-        found = supported([bar.step_s for bar in self.bars], self.sessions)
-        return None if found is None else self.bars[found]
+        named = supported([bar.step_s for bar in self.bars], self.sessions)
+        return None if named is None else self.bars[named]
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,8 @@ class Growth:
     @property
     def named(self) -> Bar | None:
         """The largest part that its interval supports and that the whole has room for; None where there is none."""
-        found = supported([part.step_s for part in self.parts], self.sessions, most_s=self.whole_s.high)
-        return None if found is None else self.parts[found]
+        named = supported([part.step_s for part in self.parts], self.sessions, most_s=self.whole_s.high)
+        return None if named is None else self.parts[named]
 
 
 def supported(parts_s: Sequence[Bounds], sessions: int, *, most_s: float | None = None) -> int | None:
@@ -132,12 +132,12 @@ def supported(parts_s: Sequence[Bounds], sessions: int, *, most_s: float | None 
     Returns:
         Its index; None where no part may be named, and always from one session.
     """
-    found, df = [], min(sessions, MANY) - 1.0
+    supported_parts, df = [], min(sessions, MANY) - 1.0
     for index, part in enumerate(parts_s):
         low = lower_bound(part, df, NAMING_ERROR / max(2, len(parts_s)))  # never above the end of what is shown
         if low is not None and low > 0 and (most_s is None or part.estimate <= most_s):
-            found.append(index)
-    return max(found, key=lambda index: parts_s[index].estimate, default=None)
+            supported_parts.append(index)
+    return max(supported_parts, key=lambda index: parts_s[index].estimate, default=None)
 
 
 def outdone(parts_s: Sequence[Bounds], named: int) -> bool:
@@ -172,10 +172,10 @@ def waterfall(sessions: Sequence[Rounds], *, mode: str, world_size: int) -> Wate
     taken = [_taken(rounds, common, mode, world_size) for rounds in whole]
     return Waterfall(
         sessions=len(whole),
-        ideal_s=from_values([found.ideal_s for found in taken]),
-        measured_s=from_values([found.measured_s for found in taken]),
-        gap_s=from_values([found.measured_s - found.ideal_s for found in taken]),
-        bars=tuple(Bar(causes, from_values([found.bars[causes] for found in taken])) for causes in taken[0].bars),
+        ideal_s=from_values([session.ideal_s for session in taken]),
+        measured_s=from_values([session.measured_s for session in taken]),
+        gap_s=from_values([session.measured_s - session.ideal_s for session in taken]),
+        bars=tuple(Bar(causes, from_values([session.bars[causes] for session in taken])) for causes in taken[0].bars),
         slow_rank=_slow_rank(whole, common),
     )
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from suite.plan import cells
-from suite.plan.cells import YARDSTICK, Arm
+from suite.plan.cells import SINGLE, Arm
 from suite.run import campaign
 from suite.run.observations import Observations
 from suite.run.session import Say
@@ -40,7 +40,7 @@ def _measure(run: Observations, root: Path, say: Say) -> None:
 
 
 def _timed(cell: cells.Cell) -> list[tuple[str, int]]:
-    return [(cell.trainer, cell.world_size), (cell.trainer, 1), (YARDSTICK, 1)]
+    return [(cell.trainer, cell.world_size), (cell.trainer, 1), (SINGLE, 1)]
 
 
 def _step_s(arm: Arm) -> float:

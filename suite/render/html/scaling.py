@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from suite.plan.cells import YARDSTICK, short
+from suite.plan.cells import SINGLE, short
 from suite.records.baselines import AcceptedRun, Identity
 from suite.records.record import CellRecord, IntervalRecord, Record
 from suite.render.figures import interval, number
@@ -85,7 +85,7 @@ def _accepted(record: Record, cells: Sequence[CellRecord], quantity: str, accept
     if accepted is None or not cells or cells[0].workload not in record.workload_hashes:
         return []
     identities = [Identity.of(cell, record) for cell in cells]
-    reference = YARDSTICK if quantity == "Speed-up" else cells[0].trainer
+    reference = SINGLE if quantity == "Speed-up" else cells[0].trainer
     one = accepted.find(identities[0]._replace(trainer=reference, mode="strong", world_size=1))
     points = []
     for identity in identities:

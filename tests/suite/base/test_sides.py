@@ -95,14 +95,14 @@ class TestPools:
         with Sides("cpu", tmp_path) as made:
             assert made.add("base", base) == ()
             assert made.pools["base"] is made.pools["candidate"]
-            assert made.clerk("base") is made.clerk("candidate")
+            assert made.helper("base") is made.helper("candidate")
             assert (made.apart("base"), made.locate("base", "mine.py:Mine")) == (None, "mine.py:Mine")
         assert [pool.closed for pool in pools] == [True]
 
     def test_another_interpreter_has_a_pool_with_the_same_code(self, pools: list[Idle], tmp_path: Path) -> None:
         with Sides("cuda", tmp_path) as made:
             made.add("base", Base("python", "python3.12", python="/usr/bin/python3.12"))
-            assert made.clerk("base") is not made.clerk("candidate")
+            assert made.helper("base") is not made.helper("candidate")
             assert made.apart("base") is None
         candidate, base = pools
         assert base.told == {**candidate.told, "python": "/usr/bin/python3.12"}
@@ -179,10 +179,10 @@ class TestHelper:
         assert helper.ask("describe")["by"] == "helper-3"
 
     def test_all_helpers_end_before_anything_is_timed(self, older: Sides, pools: list[Idle]) -> None:
-        older.clerk("candidate").ask("describe")
-        older.clerk("base").ask("describe")
+        older.helper("candidate").ask("describe")
+        older.helper("base").ask("describe")
         groups = [pool.groups[0] for pool in pools]
         assert [group.closed for group in groups] == [False, False]
-        older.dismiss_clerks()
+        older.dismiss_helpers()
         assert [group.closed for group in groups] == [True, True]
-        assert older.clerk("base").ask("describe")["by"] == "helper-2"
+        assert older.helper("base").ask("describe")["by"] == "helper-2"

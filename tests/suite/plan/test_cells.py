@@ -14,9 +14,9 @@ def test_one_device_is_measured_once_for_both_modes() -> None:
 
 
 def test_efficiency_needs_one_device_and_speedup_the_plain_trainer() -> None:
-    found = {(arm.trainer, arm.mode, arm.world_size) for [arm] in cells.yardsticks([STRONG2, WEAK2], speedup=True)}
+    found = {(arm.trainer, arm.mode, arm.world_size) for [arm] in cells.one_device_arms([STRONG2, WEAK2], speedup=True)}
     assert found == {("ddp", "strong", 1), ("single", "strong", 1)}
-    assert cells.yardsticks([STRONG2, WEAK2], speedup=False) == [(Arm("candidate", "ddp", "lenet", "strong", 1),)]
+    assert cells.one_device_arms([STRONG2, WEAK2], speedup=False) == [(Arm("candidate", "ddp", "lenet", "strong", 1),)]
 
 
 def test_every_candidate_is_next_to_its_bases() -> None:

@@ -165,13 +165,13 @@ class PretendedSides:
             raise CheckoutError(f"base {base.label}: it cannot be checked out")
         return ()
 
-    def clerk(self, side: Side) -> Any:
+    def helper(self, side: Side) -> Any:
         def ask(*_: object, **__: object) -> None:
-            raise WorkerFailure("clerk", "the launcher did not start")
+            raise WorkerFailure("helper", "the launcher did not start")
 
         return types.SimpleNamespace(start_s=2.0, ask=ask)
 
-    def dismiss_clerks(self) -> None: ...
+    def dismiss_helpers(self) -> None: ...
 
 
 @pytest.fixture

@@ -179,7 +179,7 @@ def test_a_trainer_or_dataset_that_cannot_be_used_is_reported_first(
     made: Trainings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def prepare(run: Any, sides: Any, arms: list[Any], say: Any) -> None:
-        run.lost[arms[0]] = WorkerFailure("clerk-1", "rank 0: no such trainer")
+        run.lost[arms[0]] = WorkerFailure("helper-1", "rank 0: no such trainer")
 
     monkeypatch.setattr(sweeping, "preparing", types.SimpleNamespace(prepare=prepare))
     with made, pytest.raises(WorkerFailure, match="no such trainer"):
