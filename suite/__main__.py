@@ -1,4 +1,4 @@
-"""`python -m suite COMMAND`: what is done with the suite beside running pytest.
+"""`python -m suite COMMAND`: what the suite does besides running pytest.
 
 One module a command, all with the same four names.
 """
@@ -24,7 +24,7 @@ class Command(Protocol):
     PYTEST_OPTIONS: bool  # whether it hands pytest the options that it does not know
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare what the command asks beside pytest's own options."""
+        """Declare what the command asks besides pytest's own options."""
 
     def run(self, asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
         """Do it, and return the exit status.
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     # Without abbreviations, so that no option of pytest's passes for a short form of ours.
     parser = _Parser(
-        prog="python -m suite", description="What the suite does beside running pytest.", allow_abbrev=False
+        prog="python -m suite", description="What the suite does besides running pytest.", allow_abbrev=False
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():

@@ -77,7 +77,7 @@ class LoopbackRendezvous(RendezvousHandler):
         """Nothing to close."""
 
     def num_nodes_waiting(self) -> int:
-        """One node, so nobody waits."""
+        """Return 0: there is one node."""
         return 0
 
     def get_run_id(self) -> str:

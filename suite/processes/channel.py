@@ -42,7 +42,7 @@ class Channel:
         """Connect to the Unix socket at `path`.
 
         Raises:
-            OSError: nobody listens there.
+            OSError: no process listens there.
         """
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.connect(path)
@@ -99,7 +99,7 @@ class Channel:
         return message
 
     def pump(self) -> list[Message]:
-        """Read once what lies ready and return the whole messages in it; call it when a selector says so.
+        """Read what has arrived and return the whole messages in it; call it when a selector says so.
 
         Raises:
             ChannelClosed, ChannelGarbled: as `receive`.

@@ -162,14 +162,14 @@ class Accuracy(Part):
 
 
 class CheckRecord(Part):
-    """The outcome of one rule for a cell: its time beside a base, a floor, an accuracy."""
+    """The outcome of one rule for a cell: its time against a base, a floor, an accuracy."""
 
     rule: str
     against: str
     outcome: Outcome
     reason: str
     ratio: IntervalRecord | None = None
-    counts: bool = True  # whether it decides the cell, or is only shown beside what does
+    counts: bool = True  # whether it decides the cell, or is only shown
 
 
 class BarRecord(Part):
@@ -241,7 +241,7 @@ class CellRecord(Part):
     accuracy: Finite | None = None
     accuracy_note: str = ""  # why there is none
     devices: tuple[str, ...] = ()
-    waterfalls: tuple[WaterfallRecord, ...] = ()  # the candidate's, and after a FAIL the base's beside it
+    waterfalls: tuple[WaterfallRecord, ...] = ()  # the candidate's, and after a FAIL the base's
     waterfall_note: str = ""  # why there is none
 
 

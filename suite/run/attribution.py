@@ -22,7 +22,7 @@ from suite.room.conditions import LIMIT_CORES
 from suite.run.observations import Observations
 from suite.run.session import FIRST_STEP_TIMEOUT_S, Groups, Say, Sessions, hang_timeout_s
 from suite.verdict.diagnose import Growth, Point, Rounds, Waterfall, growth, waterfall
-from suite.verdict.explain import About, beside, sentence
+from suite.verdict.explain import About, against_base, sentence
 
 # Quick: the fewest sessions of a profile; a t-interval over fewer is too wide to name a cause. Full: three times as
 # many make it a third as wide, with the smaller t-quantile.
@@ -236,7 +236,7 @@ def _to_record(run: Observations, target: Target, fall: Waterfall, grown: Growth
         ideal_s=interval(fall.ideal_s),
         measured_s=interval(fall.measured_s),
         bars=tuple(record.BarRecord(causes=bar.causes, step_s=interval(bar.step_s)) for bar in fall.bars),
-        sentence=sentence(fall, about) if side != "candidate" or grown is None else beside(fall, about, grown),
+        sentence=sentence(fall, about) if side != "candidate" or grown is None else against_base(fall, about, grown),
         notes=tuple(_notes(run, target, fall)),
     )
 

@@ -1,4 +1,4 @@
-"""The machine a run takes place on: what goes into its key, and what is recorded beside it.
+"""The machine a run takes place on: what goes into its key, and what is recorded with it.
 
 The key is hardware and topology only. Versions of driver, torch or NCCL are recorded and not keyed, because an upgrade
 is exactly what must be comparable with the runs before it. Reads /proc, psutil and NVML; changes nothing, and does not

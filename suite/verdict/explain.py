@@ -41,7 +41,7 @@ def sentence(fall: Waterfall, about: About) -> str:
     return _unknown(fall, about) if named is None else _known(named, fall, about)
 
 
-def beside(fall: Waterfall, about: About, growth: Growth) -> str:
+def against_base(fall: Waterfall, about: About, growth: Growth) -> str:
     """Return where a candidate that failed takes longer than its base, and its own cause where one is supported."""
     named = fall.named
     return grew(growth) + ("" if named is None else f" {_known(named, fall, about)}")

@@ -12,7 +12,7 @@ looks of a run, each with its share of the error (`spending`),
     PASS   where its upper bound is below ln(1 + m):     P(PASS | E <= floor / (1 + m)) <= ALPHA_PASS,
 
 by the union bound and the t distribution over sessions, at any noise. Between the two any outcome is right. A FAIL
-beside a base asks for an estimate of half the margin; a floor does not, because somebody drew that line on purpose.
+against a base asks for an estimate of half the margin; a floor does not, because somebody drew that line on purpose.
 
 Sessions are taken as independent draws: E is paired within a block, but moves from session to session.
 """

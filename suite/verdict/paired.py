@@ -1,4 +1,4 @@
-"""Judge a cell beside a base that was measured in the same sessions.
+"""Judge a cell against a base that was measured in the same sessions.
 
 A run looks at its cells after every session and stops early in either direction. The error probability is split over
 the looks (`spending`) and, for FAIL, over everything in the run that can fail, so that by the union bound

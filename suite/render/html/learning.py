@@ -1,4 +1,4 @@
-"""Accuracy by epoch and world size, and the documents' published figures beside ours."""
+"""Accuracy by epoch and world size, and the documents' published figures next to ours."""
 
 from __future__ import annotations
 

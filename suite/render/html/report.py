@@ -55,7 +55,7 @@ def _sections(record: Record, baseline: Baseline | None) -> Iterable[tuple[str, 
     yield "costs", "At which k to stop", scaling.costs(record)
     yield "lost_time", "Where the time went", lost_time.waterfalls(record)
     yield "learning", "Accuracy", learning.accuracy(record)
-    yield "book", "Published figures beside ours", learning.book(record)
+    yield "book", "Published figures and ours", learning.book(record)
     yield "communication", "Communication", communication.sweeps(record)
     yield "projection", "What to expect of more devices", projection.projected(record)
     yield "machine", "The machine", machine.machine(record, accepted)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from suite.verdict.diagnose import CAUSES, OWN_WORK, Bar, Growth, Waterfall
-from suite.verdict.explain import About, beside, grew, sentence
+from suite.verdict.explain import About, against_base, grew, sentence
 from suite.verdict.metrics import Interval
 
 ABOUT = About("ddp", "lenet", world_size=2, batch=128, gradient_bytes=516_272)
@@ -110,7 +110,7 @@ def test_the_part_that_grew_is_named_with_its_time_and_the_whole_steps() -> None
         "Against the base, exchange takes 4.0 [3.8, 4.2] ms a step longer; the whole takes 4.2 [4.0, 4.4] ms a step "
         "longer."
     )
-    assert beside(made(exchange=9.0), ABOUT, found) == f"{said} {sentence(made(exchange=9.0), ABOUT)}"
+    assert against_base(made(exchange=9.0), ABOUT, found) == f"{said} {sentence(made(exchange=9.0), ABOUT)}"
 
 
 def test_a_part_is_not_said_to_grow_by_more_than_the_whole() -> None:
@@ -120,7 +120,7 @@ def test_a_part_is_not_said_to_grow_by_more_than_the_whole() -> None:
         grown(whole, 2, feed=feed),
         grown(Interval(0.0108, 0.010, 0.0116), feed=Interval(0.0172, 0.016, 0.018)),
     ):
-        said = beside(nothing, ABOUT, wrong)
+        said = against_base(nothing, ABOUT, wrong)
         assert said.startswith("Which part grew is not known after")
         assert "10.8 [" in said
         assert "feed" not in said
