@@ -268,7 +268,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name in tables:
         print(f"## {TITLES[name]}\n", flush=True)
         if name in ON_RANKS:
-            launcher = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(RANKS[name]), "-m")
+            launcher = (
+                sys.executable,
+                "-m",
+                "torch.distributed.run",
+                "--standalone",
+                "--nproc-per-node",
+                str(RANKS[name]),
+                "-m",
+            )
             environment = quiet.environment(os.environ, "cpu")
             subprocess.run([*launcher, "docs.evidence.two_devices", name], check=True, env=environment)
         else:
@@ -288,7 +296,10 @@ def _rank(tables: Sequence[str]) -> None:
     dist.init_process_group("nccl" if cuda else "gloo")
     for name in tables:
         ON_RANKS[name](device)
-    dist.destroy_process_group()
+    dist.barrier()
+    sys.stdout.flush()
+    # Gloo's threads end the process with an abort, rarely, if they are still there when the interpreter shuts down.
+    os._exit(0)
 
 
 if __name__ == "__main__":
