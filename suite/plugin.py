@@ -78,7 +78,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         params = [param(*pair, id=f"{short(pair[0])}-{pair[1]}") for pair in pairs]
         metafunc.parametrize(("correctness_trainer", "correctness_check"), params)
     if "all_reduce_cell" in metafunc.fixturenames:
-        # Beside a base, and where only a verdict is asked for, all time goes to the cells.
+        # With a base in the run, and where only a verdict is wanted, all time goes to the cells.
         wanted = config.explain and config.against is None
         chosen = sweeps(config.devices, config.world_sizes, every=named(config.repeat)) if wanted else []
         metafunc.parametrize("all_reduce_cell", [param(sweep, id=sweep.id) for sweep in chosen])

@@ -13,12 +13,13 @@ from suite.plan import workloads
 from suite.plan.cells import measured_mode, short
 from suite.records.record import Accuracy, CellRecord, Environment, Machine, Record
 from suite.room.conditions import disturbed
-from suite.verdict import GRAVEST_FIRST
+from suite.verdict import GRAVEST_FIRST, Outcome
 from suite.verdict.metrics import Bounds
 
 COLUMNS = (
     "cell", "k", "sec/epoch", "samples/s", "efficiency", "speed-up", "accuracy", "time / base", "published", "verdict",
 )  # fmt: skip
+OF_A_COMPARISON = ("time / base", "verdict")
 NET_COLUMNS = (
     "trainer", "workload", "k", "trained with", "seed", "dataset", "train", "test", "s / epoch", "recipe",
     "after each epoch: accuracy (time, mean loss)",
@@ -27,11 +28,22 @@ MAX_EPOCHS = 1000  # of a net that are shown
 READABLE = 1e15  # larger numbers are shown as powers of ten
 
 
+def is_compared(record: Record) -> bool:
+    """Return whether any cell has a verdict, or failed."""
+    return any(cell.outcome is not Outcome.NO_BASELINE for cell in record.cells)
+
+
+def columns(record: Record) -> tuple[str, ...]:
+    """Return the columns of the table of cells; those of a comparison only where a cell was compared."""
+    return COLUMNS if is_compared(record) else tuple(column for column in COLUMNS if column not in OF_A_COMPARISON)
+
+
 def rows(record: Record, cells: Iterable[CellRecord]) -> Iterator[tuple[str, ...]]:
-    """Yield one row of the table for each cell, with the fields of `COLUMNS`."""
+    """Yield one row of the table for each cell, with the fields of `columns(record)`."""
+    shown = columns(record)
     shortened = {_trained(run): run.shortened for run in reversed(record.accuracies)}
     for cell in cells:
-        yield (
+        fields = (
             name(cell),
             number(cell.world_size, "d"),
             interval(cell.sec_per_epoch, ".3g"),
@@ -43,6 +55,7 @@ def rows(record: Record, cells: Iterable[CellRecord]) -> Iterator[tuple[str, ...
             published(record, cell),
             cell.outcome.value,
         )
+        yield tuple(field for column, field in zip(COLUMNS, fields, strict=True) if column in shown)
 
 
 def _trained(part: CellRecord | Accuracy) -> tuple[str, str, str, int]:
@@ -196,7 +209,7 @@ def closing_lines(record: Record) -> list[str]:
 def compared_with(record: Record) -> str:
     """Return what the cells were judged against, and the version of torch on each side where they differ."""
     if not record.against:
-        return "the accepted baseline"
+        return "the accepted baseline" if is_compared(record) else "nothing yet"
     own = record.environment.versions.get("torch")
     others = {base.versions.get("torch", own) for base in record.bases} - {own}
     versions = f" (torch {', '.join(map(str, others))} against {own})" if others else ""

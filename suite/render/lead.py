@@ -40,7 +40,7 @@ class Step(NamedTuple):
 def facts(record: Record) -> list[Fact]:
     """Return what there is to say, in reading order."""
     answers = (
-        ("Verdict", verdicts(record) if is_compared(record) else ()),
+        ("Verdict", verdicts(record) if figures.is_compared(record) else ()),
         ("Is it right?", _right(record)),
         ("How fast?", _fast(record)),
         ("Efficiency", _efficiency(record)),
@@ -51,15 +51,10 @@ def facts(record: Record) -> list[Fact]:
     return [fact for fact in every if fact.lines]
 
 
-def is_compared(record: Record) -> bool:
-    """Return whether any cell has a verdict, or failed."""
-    return any(cell.outcome is not Outcome.NO_BASELINE for cell in record.cells)
-
-
 def title(record: Record) -> str:
     """Return the title without the word "Scaling": the number of cells by outcome, or what a first run measured."""
     sped = [cell for cell in record.cells if cell.speedup is not None and not cell.oversubscribed]
-    if is_compared(record) or not sped:
+    if figures.is_compared(record) or not sped:
         return figures.headline(cell.outcome for cell in record.cells)
     best = max(sped, key=lambda cell: (cell.world_size, _estimate(cell.speedup)))
     if best.world_size == 1:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from suite.records.record import CellRecord, Record
 from suite.render import figures
-from suite.render.lead import MOST, facts, is_compared, no_baseline, steps, title, verdicts
+from suite.render.lead import MOST, facts, no_baseline, steps, title, verdicts
 from suite.render.stopping import stops
 
 MAX_BYTES = 1024 * 1024
@@ -42,7 +42,7 @@ def _heading(record: Record) -> list[str]:
         f"{text(name)}: {text(data)} ({figures.number(record.epoch_samples.get(name, 0), ',')} samples)"
         for name, data in sorted(record.datasets.items())[:20]
     )
-    against = text(figures.compared_with(record)) if is_compared(record) else "nothing yet"
+    against = text(figures.compared_with(record))
     cut = ["**Cut short: what follows was measured before the run was interrupted.**", ""]
     return [
         f"# Scaling: {text(title(record))}",
@@ -68,14 +68,14 @@ def _cells(record: Record, cells: Sequence[CellRecord]) -> list[str]:
         "Square brackets are 95 % intervals over sessions (fresh processes). Efficiency is R_k / (k R_1) of the "
         "same trainer; the speed-up is over the plain trainer on one device."
     )
-    rows = table(figures.COLUMNS, figures.rows(record, cells))
+    rows = table(figures.columns(record), figures.rows(record, cells))
     reasons = (f"- {text(line)}" for line in figures.without_accuracy(cells))
     return ["## Cells", "", *rows, note, "", *_bounded(reasons), ""]
 
 
 def _verdicts(record: Record) -> list[str]:
     """Return why there are no verdicts, or every reason with its cells where the lead had no space for all."""
-    if not is_compared(record):
+    if not figures.is_compared(record):
         return [text(no_baseline(record)), ""]
     lines = verdicts(record)
     return _list("Verdicts", lines if len(lines) > MOST else [])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from suite.records.record import Record
 from suite.render import figures
-from suite.render.lead import facts, is_compared, no_baseline, steps, title
+from suite.render.lead import facts, no_baseline, steps, title
 from suite.render.screen import Screen
 
 MAX_NOTES = 24  # on cells without an accuracy; the record has all of them
@@ -32,9 +32,12 @@ def render(record: Record, width: int, *, color: bool) -> str:
     screen.line("")
     for step in steps(record):
         screen.line(f"To {step.what}:\n    {step.command}")
-    words = ("cell", "verdict")
-    screen.table(figures.COLUMNS, figures.rows(record, record.cells), left=words, whole=words)
-    screen.line(f"compared with {figures.compared_with(record)}" if is_compared(record) else no_baseline(record))
+    columns = figures.columns(record)
+    words = [column for column in ("cell", "verdict") if column in columns]
+    screen.table(columns, figures.rows(record, record.cells), left=words, whole=words)
+    screen.line(
+        f"compared with {figures.compared_with(record)}" if figures.is_compared(record) else no_baseline(record)
+    )
     if any(run.shortened for run in record.accuracies):
         screen.line("* trained for less than the recipe says, because this is a CPU")
     for line in figures.without_accuracy(record.cells)[:MAX_NOTES] + figures.closing_lines(record):

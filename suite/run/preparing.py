@@ -51,7 +51,7 @@ def _describe(run: Observations, sides: Sides, arms: Sequence[Arm], say: Say) ->
         try:
             located = sides.locate(side, trainer)
             answer = sides.helper(side).ask("describe", trainer=located, apart=sides.apart(side))
-            run.versions[side] = answer["versions"]
+            run.versions.setdefault(side, answer["versions"])  # a trainer that changes sys.path may change later ones
             run.trainers[side, trainer] = {**answer["about"], "located": located}
         except (WorkerFailure, CheckoutError) as error:
             failure = error if isinstance(error, WorkerFailure) else WorkerFailure(side, str(error))

@@ -30,7 +30,7 @@ from suite.verdict import FIRST_LOOK
 WINDOW_S = 0.12
 # Timing gets this share of what starting the processes takes. A session's spread is mostly that of its rounds (7 % each
 # at two ranks on a shared machine, against 1 % or less between sessions), which asks for long sessions; a decision
-# needs three of them, which asks for short ones where the budget holds few. docs/verdict.md has the reckoning.
+# needs three of them, which asks for short ones where the budget holds few. docs/verdict.md derives it.
 MEASURE_SHARE = 0.45
 MEASURE_SHARE_OF_MANY = 1.0
 MANY_SESSIONS = 10
@@ -175,7 +175,8 @@ class Sessions:
             for arm in now:
                 answers = groups.attempt(arm, lambda group: group.collect("setup"))
                 if answers is not None:
-                    self._run.gradient_bytes[arm] = answers[0]["gradient_bytes"]
+                    # A trainer may build another model in every session; the first one stands for all.
+                    self._run.gradient_bytes.setdefault(arm, answers[0]["gradient_bytes"])
                     self._compiler[arm] = answers[0]["compiler"]  # the next session's workers are told
 
     def _warm_up(self, groups: Groups, timed: Sequence[Arm]) -> None:

@@ -56,7 +56,7 @@ def grew(growth: Growth, base: str = "the base") -> str:
         return f"The step takes no longer than in {base}."
     return (
         f"Which part grew is not known after {_sessions(growth.sessions)}: the whole {whole} than in {base}, and no "
-        "part's interval is above zero and within that; a larger --scaling-budget leaves more sessions for it."
+        "single part is clearly above zero and within that; a larger --scaling-budget leaves more sessions for it."
     )
 
 
@@ -81,7 +81,7 @@ def _unknown(fall: Waterfall, about: About) -> str:
         return f"{about.world_size} devices lose at most {max(gap.high, 0.0) / whole_s:.1%} of the step."
     return (
         f"Why {about.world_size} devices lose {_with_interval(gap)} a step is not known after "
-        f"{_sessions(fall.sessions)}: no part's interval is above zero; {MORE}."
+        f"{_sessions(fall.sessions)}: no single part is clearly above zero; {MORE}."
     )
 
 

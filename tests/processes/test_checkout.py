@@ -6,7 +6,9 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
+import textwrap
 import threading
 import time
 from pathlib import Path
@@ -206,6 +208,43 @@ class TestFailures:
         match = r"cannot be checked out in /nowhere \(.*No such file or directory.*\); check free space \(TMPDIR names"
         with pytest.raises(CheckoutError, match=match), Checkout(repository.path, tag(repository)):
             pass
+
+    def test_a_damaged_repository(self, repository: Repository, temporary: Path) -> None:
+        name = repository.git("rev-parse", "v1.0:bench/old.py")
+        (repository.path / ".git" / "objects" / name[:2] / name[2:]).unlink()
+        match = r"of bench/old\.py .*; check free space \(TMPDIR names another place\) and the repository \(git fsck\)"
+        with pytest.raises(CheckoutError, match=match), Checkout(repository.path, tag(repository)):
+            pass
+        assert list(temporary.iterdir()) == []
+
+    def test_a_full_disk(self, repository: Repository, temporary: Path) -> None:
+        """In a file system of 256 KiB that only the test's own process sees."""
+        commit = repository.commit({"large.bin": os.urandom(10**6).hex()})
+        code = f"""
+            import tempfile
+            from pathlib import Path
+            from suite.base.checkout import Checkout, CheckoutError
+            tempfile.tempdir = {str(temporary)!r}
+            try:
+                with Checkout(Path({str(repository.path)!r}), {commit!r}): pass
+            except CheckoutError as error:
+                print(error, list(Path(tempfile.tempdir).iterdir()))
+        """
+        script = f'mount -t tmpfs -o size=256k none "{temporary}" && exec "$0" -c "$1"'
+        command = ["unshare", "--map-root-user", "--mount", "sh", "-c", script, sys.executable, textwrap.dedent(code)]
+        try:
+            done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+        except FileNotFoundError:
+            pytest.skip("needs unshare")
+        if done.returncode != 0 and ("unshare" in done.stderr or "mount" in done.stderr):
+            pytest.skip(f"needs a mount of its own: {done.stderr.strip()}")
+        assert ", which has 0.0 MB left (git read-tree: " in done.stdout, done
+        assert done.stdout.endswith("and the repository (git fsck) []\n")
+
+    def test_an_exception_inside_leaves_no_files(self, repository: Repository, temporary: Path) -> None:
+        with pytest.raises(ZeroDivisionError), Checkout(repository.path, tag(repository)):
+            raise ZeroDivisionError
+        assert list(temporary.iterdir()) == []
 
     def test_an_interrupt_while_checking_out_leaves_nothing(
         self, repository: Repository, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

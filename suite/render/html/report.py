@@ -11,7 +11,7 @@ from suite.records.record import Record
 from suite.render import figures
 from suite.render.html import communication, learning, lost_time, machine, projection, scaling, verdicts
 from suite.render.html.environment import environment, page
-from suite.render.lead import facts, is_compared, steps, title
+from suite.render.lead import facts, steps, title
 
 
 def render(record: Record, baseline: Baseline | None = None) -> str:
@@ -35,10 +35,10 @@ def render(record: Record, baseline: Baseline | None = None) -> str:
         title=title(record),
         facts=facts(record),
         steps=list(steps(record)),
-        compared=is_compared(record),
+        compared=figures.is_compared(record),
         commit=figures.commit(record.environment),
         started=f"{figures.when(record.started_utc)} UTC",
-        compared_with=figures.compared_with(record) if is_compared(record) else "nothing yet",
+        compared_with=figures.compared_with(record),
         tolerance=figures.number(record.tolerance, ".1%"),
         sessions=len(record.sessions),
         wall=figures.number(record.wall_s, ".0f"),

@@ -22,7 +22,7 @@ def verdicts(record: Record) -> Mapping[str, object]:
     return {
         "no_baseline": no_baseline(record),
         "verdicts": bounded(map(_verdict, judged), len(judged)),
-        "columns": figures.COLUMNS,
+        "columns": figures.columns(record),
         "figures": bounded(figures.rows(record, record.cells), len(record.cells)),
         "stacks": [(cell.id, cell.details) for cell in cells if cell.details][:MAX_STACKS],
         "shortened": any(run.shortened for run in record.accuracies),

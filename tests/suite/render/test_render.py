@@ -27,6 +27,14 @@ def test_colours_add_nothing_to_the_words_and_a_narrow_terminal_keeps_words_whol
     assert "NO BASELINE" in text
 
 
+def test_columns_of_a_comparison_need_one() -> None:
+    first, compared = records.make(), records.make(cells=[records.cell(outcome="PASS")])
+    assert {*figures.COLUMNS} - {*figures.columns(first)} == {"time / base", "verdict"}
+    assert figures.columns(compared) == figures.COLUMNS
+    for record in (first, compared):
+        assert {len(row) for row in figures.rows(record, record.cells)} == {len(figures.columns(record))}
+
+
 def test_oversubscription_is_marked_in_every_output() -> None:
     record = records.make(cells=[records.cell(oversubscribed=True)])
     assert all("(oversubscribed)" in show(record) for show in (in_terminal, markdown.render, html.render))
@@ -101,7 +109,9 @@ def test_the_torch_of_each_side_is_named_where_they_differ() -> None:
     expected = "python3.12 (torch 2.13.0 against 2.15.0), in the same sessions"
     assert figures.compared_with(records.make(against="python3.12", bases=[older])) == expected
     assert figures.compared_with(records.make(against="ddp", bases=[same])) == "ddp, in the same sessions"
-    assert figures.compared_with(records.make()) == "the accepted baseline"
+    accepted = records.make(cells=[records.cell(outcome="PASS")])
+    assert figures.compared_with(accepted) == "the accepted baseline"
+    assert figures.compared_with(records.make()) == "nothing yet"
 
 
 def test_outcomes_and_numbers_in_words() -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from suite.processes.jobs import Job
 from suite.processes.messages import as_json, read
-from tests.support.measurements import LENET, arm, job
+from suite.run.preparing import prepare
+from tests.support.measurements import LENET, arm, cell, job, run_of
 
 
 @pytest.mark.parametrize(("mode", "batch", "lr"), [("strong", 256, 0.2), ("weak", 512, 0.3)])
@@ -18,3 +23,26 @@ def test_batch_and_rate_follow_the_mode(mode: str, batch: int, lr: float) -> Non
 
 def test_a_worker_reads_the_job_that_was_sent() -> None:
     assert read(Job, as_json(job(arm(2)))) == job(arm(2))
+
+
+def test_a_trainer_that_changes_what_versions_are_seen_costs_nothing() -> None:
+    """Its import may put another version of a package in front of the interpreter's own."""
+    seen = iter(["2.3", "1.26"])
+
+    class Worker:
+        def ask(self, command: str, *_: object, **told: object) -> dict[str, Any]:
+            if command == "prepare":
+                return {"name": "digits", "folder": "", "train_samples": 1, "test_samples": 1, "idx_root": None}
+            return {"versions": {"numpy": next(seen)}, "about": {"processes": "one", "unsynced": True}}
+
+    sides = SimpleNamespace(
+        helper=lambda side: Worker(),
+        locate=lambda side, name: name,
+        apart=lambda side: None,
+        dismiss_helpers=lambda: None,
+        folder=Path(),
+    )
+    run = run_of(cell(2), versions={})
+    prepare(run, sides, [arm(2), arm(2, trainer="scratch")], lambda line: None)  # type: ignore[arg-type]
+    assert run.versions == {"candidate": {"numpy": "2.3"}}
+    assert not run.lost

@@ -1,0 +1,84 @@
+"""A session's windows and what it adds to the run, with groups that only answer."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from suite.plan.cells import Arm
+from suite.run.observations import Observations, Session
+from suite.run.session import MAX_STEPS, WINDOW_S, Groups, Sessions
+from tests.support.measurements import arm, cell, job, run_of
+
+OWN, BASE, ONE = arm(2), arm(2, side="base"), arm(1)
+
+
+class Answering:
+    """A group whose steps take as long as it is told."""
+
+    def __init__(self, step_s: dict[str, float], gradient_bytes: int = 8) -> None:
+        self.step_s, self.gradient_bytes = step_s, gradient_bytes
+
+    def wait_connected(self) -> None: ...
+
+    def post(self, command: str, **told: Any) -> None: ...
+
+    def collect(self, command: str) -> list[dict[str, Any]]:
+        return [{"gradient_bytes": self.gradient_bytes, "compiler": False}]
+
+    def request(self, command: str, timeout_s: float, *, name: str, steps: int) -> list[dict[str, int]]:
+        return [{"duration_ns": round(self.step_s[name] * steps * 1e9)}]
+
+
+class Pool:
+    """Launches one answering group for everything."""
+
+    def __init__(self, group: Answering) -> None:
+        self.group = group
+
+    def launch(self, name: str, size: int) -> Answering:
+        return self.group
+
+
+def sessions(run: Observations, group: Answering) -> Sessions:
+    pools = {"candidate": Pool(group), "base": Pool(group)}
+    return Sessions(run, pools, random.Random(1), None, lambda: 100.0, lambda line: None)  # type: ignore[arg-type]
+
+
+def warmed_up(run: Observations, step_s: dict[Arm, float]) -> None:
+    group = Answering({timed.id: taken_s for timed, taken_s in step_s.items()})
+    groups = Groups(Session(0), dict.fromkeys(step_s, group))  # type: ignore[arg-type]
+    sessions(run, group)._warm_up(groups, list(step_s))
+
+
+def test_arms_that_are_compared_run_windows_of_equal_work() -> None:
+    run = run_of(cell(2))
+    warmed_up(run, {OWN: 0.010, BASE: 0.002, ONE: 0.001})
+    assert run.steps[OWN] == run.steps[BASE]
+    assert run.steps[OWN] in (WINDOW_S / 0.010, WINDOW_S / 0.002)
+    assert run.steps[ONE] == 120
+
+
+@pytest.mark.parametrize(("first_s", "second_s"), [(0.010, 0.002), (0.002, 0.010)])
+def test_an_arm_keeps_its_windows_when_a_base_comes_later(first_s: float, second_s: float) -> None:
+    run = run_of(cell(2))
+    warmed_up(run, {OWN: first_s})
+    before = run.steps[OWN]
+    warmed_up(run, {OWN: second_s, BASE: second_s})
+    assert run.steps[OWN] == run.steps[BASE] == before
+
+
+def test_a_window_has_a_largest_number_of_steps() -> None:
+    run = run_of(cell(2))
+    warmed_up(run, {OWN: 1e-6})
+    assert run.steps[OWN] == MAX_STEPS
+
+
+def test_a_model_that_changes_from_session_to_session_costs_nothing() -> None:
+    run = run_of(cell(2), jobs={OWN: job(OWN)})
+    for gradient_bytes in (8, 12):
+        group = Answering({}, gradient_bytes)
+        sessions(run, group)._start(Groups(Session(0)), [OWN])
+    assert run.gradient_bytes == {OWN: 8}
