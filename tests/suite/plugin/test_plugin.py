@@ -45,7 +45,8 @@ def test_a_first_run(project: Project) -> None:
     result.stdout.fnmatch_lines(
         [
             "*benchmark 'scaling: *",
-            "*scratch tiny strong*2*NO BASELINE*",
+            " scratch tiny strong *2 *",
+            "NO BASELINE: 4 cells; *",
             "report: *",
             "accepted as baseline (1 run(s))*",
         ]
