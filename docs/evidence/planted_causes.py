@@ -5,6 +5,7 @@ Annotations are not postponed here, because torch looks at those of a communicat
 The delays are longer than the step of LeNet on 256 samples, about 60 ms on a core, and than what a busy machine adds.
 """
 
+import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from torch import distributed as dist
 from reference.trainers.ddp import DDPTrainer
 from reference.trainers.scratch import Scratch
 
-DELAY_S = 0.1
+DELAY_S = float(os.environ.get("PLANTED_DELAY_S", "0.1"))
 
 
 class DelayedExchange(DDPTrainer):
