@@ -19,7 +19,7 @@ from suite.checks import NOTE
 from suite.plan.cells import Cell, short
 from suite.plan.collectives import CollectiveCell, named, sweeps
 from suite.plan.config import Config
-from suite.room.devices import cuda_count
+from suite.room.devices import survey
 
 if TYPE_CHECKING:
     from suite.checks.bench import Bench
@@ -97,17 +97,58 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     cells = [item for item in items if item.get_closest_marker("scaling")]
     needing, message = _missing_devices(config, items, cells)
     if needing:
-        config.hook.pytest_deselected(items=needing[1:])
-        missing = MissingDevices.from_parent(needing[0].session, name="devices", message=message)
-        for name in ("gpu", *OURS):
-            if needing[0].get_closest_marker(name):
-                missing.add_marker(name)
-        items[:] = [missing, *(item for item in items if item not in needing)]
-    under_xdist = hasattr(config, "workerinput") or getattr(config.option, "numprocesses", None)
-    if cells and under_xdist:
+        _replace(config, items, needing, message)
+    if cells and _under_xdist(config):
         raise pytest.UsageError(
             "scaling cells are not timed under xdist: their workers would disturb one another; drop -n"
         )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Let a worker confirm the GPUs that NVML shows; a mismatch is one failing item.
+
+    Under xdist every process has its own items, and the checks that fail say so themselves.
+    """
+    config, items = session.config, session.items
+    needing = _on_gpus(config, items)
+    replaced = any(isinstance(item, MissingDevices) for item in items)
+    if not needing or replaced or session.testsfailed or config.option.collectonly or _under_xdist(config):
+        return
+    from suite.run import confirming
+
+    if problem := confirming.problem(_gpus_needed(config)):
+        _replace(config, items, needing, f"CUDA: {problem}")
+        session.testscollected = len(items)
+
+
+def _under_xdist(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput") or bool(getattr(config.option, "numprocesses", None))
+
+
+def _replace(config: pytest.Config, items: list[pytest.Item], needing: list[pytest.Item], message: str) -> None:
+    """Replace the items that need devices by one that fails with this message."""
+    config.hook.pytest_deselected(items=needing[1:])
+    missing = MissingDevices.from_parent(needing[0].session, name="devices", message=message)
+    for name in ("gpu", *OURS):
+        if needing[0].get_closest_marker(name):
+            missing.add_marker(name)
+    items[:] = [missing, *(item for item in items if item not in needing)]
+
+
+def _on_gpus(config: pytest.Config, items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the items that need GPUs. A user's own tests marked gpu are theirs to skip, unless `-m` asks for them."""
+    gpu_asked, on_cuda = "gpu" in config.getoption("markexpr"), config.stash[CONFIG].devices.kind == "cuda"
+    return [
+        item
+        for item in items
+        if (gpu_asked and item.get_closest_marker("gpu")) or (on_cuda and any(map(item.get_closest_marker, OURS)))
+    ]
+
+
+def _gpus_needed(config: pytest.Config) -> int:
+    settings = config.stash[CONFIG]
+    return max(1, settings.require_devices, settings.devices.gpus_needed)
 
 
 def _missing_devices(
@@ -115,17 +156,11 @@ def _missing_devices(
 ) -> tuple[list[pytest.Item], str]:
     """Return the items that need more devices than there are, and a message; no items where all can run."""
     settings = config.stash[CONFIG]
-    # A user's own tests marked gpu are theirs to skip, unless `-m` asks for them.
-    gpu_asked, on_cuda = "gpu" in config.getoption("markexpr"), settings.devices.kind == "cuda"
-    needing = [
-        item
-        for item in items
-        if (gpu_asked and item.get_closest_marker("gpu")) or (on_cuda and any(map(item.get_closest_marker, OURS)))
-    ]
-    gpus = max(1, settings.require_devices, settings.devices.gpus_needed)
-    if needing and (count := cuda_count()) < gpus:
-        remedy = "check the driver (nvidia-smi) and CUDA_VISIBLE_DEVICES, or use `-m scaling` for CPU workers"
-        return needing, f"CUDA: {count} device(s) found, {gpus} needed; {remedy}"
+    needing, gpus = _on_gpus(config, items), _gpus_needed(config)
+    if needing and len((here := survey()).gpus) < gpus:
+        why = here.problem or "check the driver (nvidia-smi) and CUDA_VISIBLE_DEVICES"
+        remedy = f"{why}, or use `-m scaling` for CPU workers"
+        return needing, f"CUDA: {len(here.gpus)} device(s) found, {gpus} needed; {remedy}"
     kind, count = settings.devices.kind.upper(), len(settings.devices.names)
     if count < settings.require_devices:
         remedy = "lower --scaling-require-devices"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from suite.checks.bench import Bench
 from suite.plan.config import Config
 from suite.processes.pool import Pool
 from suite.room import devices
+from tests.support import nvml
 from tests.support.project import REPOSITORY, Project
 
 
@@ -39,6 +41,18 @@ def one_intra_op_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compile the stand-in for NVIDIA's library; return its folder."""
+    return nvml.build(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def scene(nvml_library: Path, tmp_path: Path) -> Callable[..., nvml.Scene]:
+    """Make a scene of so many healthy GPUs, by default two, for processes that get its environment."""
+    return lambda gpus=2: nvml.Scene(nvml_library, tmp_path / "scene.txt", gpus)
 
 
 @pytest.fixture

@@ -105,7 +105,7 @@ def swept(rank: int) -> list[list[float]]:
     from suite.processes.jobs import Exchange
     from suite.rank.collectives import time_calls
 
-    pinned = tuple(quiet.available_cores()[:2])
+    pinned = tuple((core,) for core in quiet.available_cores()[:2])
     exchange = Exchange(algorithm="gloo", processes="per-device", devices=("cpu", "cpu"), backend="gloo", pinned=pinned)
     rng = random.Random(0)
     samples: dict[int, list[float]] = {size: [] for size in SIZES_BYTES}

@@ -54,4 +54,5 @@ class Config:
             f"scaling: {compared}, tolerance {self.tolerance:.1%}, profile {self.profile}, "
             f"budget {self.budget_s:.0f} s, inconclusive {self.inconclusive}, "
             f"data {data}, reports {reports}",
+            *([f"scaling: {self.devices.problem}"] if self.devices.problem else []),
         ]

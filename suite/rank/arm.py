@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -43,7 +44,7 @@ def bind(rank: int, place: Place) -> list[torch.device]:
         with quiet.fast_imports():
             importlib.import_module("torch._dynamo")
     if place.pinned:
-        quiet.pin(place.pinned if one else [place.pinned[rank]])
+        quiet.pin(itertools.chain(*place.pinned) if one else place.pinned[rank])
     if devices[0].type == "cuda":
         torch.cuda.set_device(devices[0])
     else:

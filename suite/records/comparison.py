@@ -146,7 +146,7 @@ def _name(cell: CellRecord) -> str:
 
 
 def _differences(first: Record, second: Record) -> list[Difference]:
-    changed = differences(first.machine.model_dump(), second.machine.model_dump(), prefix="machine ")
+    changed = differences(_machine(first), _machine(second), prefix="machine ")
     changed += differences(_code(first), _code(second))
     for name in ("tolerance", "against", "settings"):
         changed += differences({name: getattr(first, name)}, {name: getattr(second, name)})
@@ -155,9 +155,15 @@ def _differences(first: Record, second: Record) -> list[Difference]:
     return changed
 
 
+def _machine(record: Record) -> dict[str, object]:
+    cards = {f"GPU {card.index} ({card.id})": card.words for card in record.machine.cards}
+    return {**record.machine.model_dump(exclude={"cards"}), **cards}
+
+
 def _code(record: Record) -> dict[str, str]:
-    changes = " with uncommitted changes" if record.environment.dirty else ""
-    return {"commit": record.environment.commit + changes, **record.environment.versions}
+    code = record.environment
+    changes = " with uncommitted changes" if code.dirty else ""
+    return {"commit": code.commit + changes, **code.versions, **code.variables}
 
 
 def _pair(first: CellRecord, second: CellRecord, a: Record, b: Record, known: Known) -> Pair:

@@ -18,6 +18,7 @@ from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_va
 from suite.plan.cells import Side
 from suite.plan.workloads import Workload
 from suite.room.conditions import Conditions
+from suite.room.hardware import Card
 from suite.room.part import Part, problem
 from suite.verdict import Outcome
 from suite.verdict.diagnose import Point
@@ -27,6 +28,8 @@ from suite.verdict.metrics import Interval
 SCHEMA_VERSION = 4
 MAX_RECORD_BYTES = 64 * 1024 * 1024
 MAX_DIGITS = 20  # of a whole number
+MAX_CARDS = 64
+MAX_VARIABLES = 64
 LARGEST = 1e100  # number, either side of zero: differences and products of a few stay finite
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -38,7 +41,11 @@ class RecordError(ValueError):
 
 
 class Machine(Part):
-    """Where a run took place. `key` is hardware and topology alone; `host` tells machines of one key apart."""
+    """Where a run took place. `key` is hardware and topology alone; `host` tells machines of one key apart.
+
+    `cards` has more on each GPU of `gpus`; none in a record of an earlier version. `problem` says why other GPUs could
+    not be used.
+    """
 
     key: str
     host: str
@@ -47,6 +54,8 @@ class Machine(Part):
     memory_bytes: int
     gpus: tuple[str, ...] = ()
     gpu_topology: str = ""
+    cards: tuple[Card, ...] = Field(default=(), max_length=MAX_CARDS)
+    problem: str = ""
     driver: str = ""
     system: str
 
@@ -57,6 +66,7 @@ class Environment(Part):
     versions: dict[str, str]
     commit: str
     dirty: bool
+    variables: dict[str, str] = Field(default_factory=dict, max_length=MAX_VARIABLES)  # of the workers; GPU runs only
     main: str = ""  # the branch that changes go to, as git names it here; empty where there is none, or none was found
 
 

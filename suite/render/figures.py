@@ -13,6 +13,7 @@ from suite.plan import workloads
 from suite.plan.cells import measured_mode, short
 from suite.records.record import Accuracy, CellRecord, Environment, Machine, Record
 from suite.room.conditions import disturbed
+from suite.room.hardware import Card
 from suite.verdict import GRAVEST_FIRST, Outcome
 from suite.verdict.metrics import Bounds
 
@@ -238,10 +239,20 @@ def facts(machine: Machine, environment: Environment) -> list[tuple[str, str]]:
     named = {
         "processor": f"{machine.cpu_model}, {number(machine.cpu_cores, 'd')} cores, {memory} GiB",
         **({name: text or "not known" for name, text in gpus.items()} if machine.gpus else {}),
+        **({"each GPU": "; ".join(_cards(machine.cards))} if machine.cards else {}),
+        **({"variables": ", ".join(map("=".join, environment.variables.items()))} if environment.variables else {}),
         "system": machine.system,
         "versions": versions(environment.versions),
     }
     return list(named.items())
+
+
+def _cards(cards: Sequence[Card]) -> list[str]:
+    """Return the facts of each GPU; those that are alike share a text, which names them."""
+    alike: dict[str, list[str]] = {}
+    for card in cards:
+        alike.setdefault(card.words, []).append(number(card.index, "d"))
+    return [f"{words} ({', '.join(who)})" for words, who in alike.items()]
 
 
 def versions(by_name: Mapping[str, str]) -> str:

@@ -1,8 +1,8 @@
 """The first screen of every output: is it right, how fast, what holds it back, how sure, what to type next. Pure.
 
-A run that was compared with something begins with its verdicts. The first run on a machine begins with its figures,
-because all its cells have the verdict NO BASELINE. Terminal, summary.md and report.html show the same facts. Cells with
-the same reason share a line, which names them.
+What is unusual on a GPU comes first. A run that was compared with something begins with its verdicts. The first run on
+a machine begins with its figures, because all its cells have the verdict NO BASELINE. Terminal, summary.md and
+report.html show the same facts. Cells with the same reason share a line, which names them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from suite.plan.cells import short
 from suite.records.record import BarRecord, CellRecord, IntervalRecord, Record
 from suite.render import commands, figures
 from suite.render.figures import interval, number, plural, some
+from suite.room import hardware
 from suite.verdict import Outcome
 from suite.verdict.diagnose import bar_name, outdone, supported
 
@@ -40,6 +41,7 @@ class Step(NamedTuple):
 def facts(record: Record) -> list[Fact]:
     """Return what there is to say, in reading order."""
     answers = (
+        ("Hardware", _hardware(record)),
         ("Verdict", verdicts(record) if figures.is_compared(record) else ()),
         ("Is it right?", _right(record)),
         ("How fast?", _fast(record)),
@@ -61,6 +63,14 @@ def title(record: Record) -> str:
         return f"{best.workload} on one device, {interval(best.samples_per_s, ',.0f', bounds=False)} samples/s"
     times = interval(best.speedup, ".2f", bounds=False)
     return f"{best.workload} runs {times} times as fast on {plural(best.world_size, 'device')} as on one"
+
+
+def _hardware(record: Record) -> Iterable[str]:
+    """Yield what is unusual on the GPUs; nothing on a sound machine. It changes no outcome."""
+    if record.machine.problem:
+        yield record.machine.problem
+    blocks = [conditions.gpus for session in record.sessions for conditions in session.conditions]
+    yield from hardware.unusual(record.machine.cards, blocks)
 
 
 def verdicts(record: Record) -> list[str]:

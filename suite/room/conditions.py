@@ -18,9 +18,10 @@ for two ranks and the controller, 8 % of a core in a block of half a second. A b
 resolution; rounding then marks about one in a thousand of the blocks that are just at the limit, and fewer of the
 others. A single shorter burst is not seen; the middle of a session hardly moves with it.
 
-**GPUs.** A block is disturbed when a card lowered its clocks to protect itself (heat, power supply), or when a process
-appeared that was not there before the run. The software power cap is recorded only: large cards reach it in every heavy
-kernel, all arms alike. Clocks, temperatures and ECC errors are recorded only, too.
+**GPUs.** A block is disturbed when a card lowered its clocks to protect itself (heat, power supply), when it fell off
+its bus, or when a process appeared that was not there before the run. The software power cap is recorded only: large
+cards reach it in every heavy kernel, all arms alike. Clocks, temperatures, power and ECC errors are recorded only, too;
+`suite.room.hardware` says what in them is unusual.
 """
 
 from __future__ import annotations
@@ -43,17 +44,23 @@ class GpuConditions(Part):
         index: as in the device's name, cuda:0 is 0.
         mhz: of the multiprocessors, at the block's end.
         celsius: at the block's end.
-        throttled: why clocks were held down, by NVML's names, at either end or (heat) in between.
+        watts: the mean over the block.
+        throttled: why clocks were held down, by NVML's names, at either end or (heat, power cap) in between.
         ecc_errors: new ones, corrected or not.
+        uncorrected: new ones that were not corrected.
         newcomers: processes that are not ours and were not there before the run.
+        lost: whether the card had fallen off its bus.
     """
 
     index: int
     mhz: int | None = None
     celsius: int | None = None
+    watts: float | None = None
     throttled: tuple[str, ...] = ()
     ecc_errors: int | None = None
+    uncorrected: int | None = None
     newcomers: tuple[int, ...] = ()
+    lost: bool = False
 
 
 class Conditions(Part):
@@ -90,6 +97,8 @@ def disturbed(conditions: Conditions) -> str:
     for gpu in conditions.gpus:
         if held := sorted(PROTECTIVE.intersection(gpu.throttled)):
             reasons.append(f"GPU {gpu.index} was throttled ({', '.join(held)})")
+        if gpu.lost:
+            reasons.append(f"GPU {gpu.index} has fallen off its bus")
         if gpu.newcomers:
             reasons.append(f"another process appeared on GPU {gpu.index} (pid {', '.join(map(str, gpu.newcomers))})")
     return "; ".join(reasons)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
+import importlib.util
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+from suite.room import nvml
 from suite.room.quiet import available_cores
+
+# As torch/version.py assigns them: `cuda: Optional[str] = None` or `= '13.2'`; the value without its quotes.
+VERSION = re.compile(r"^(__version__|cuda|hip)\b[^=\n]*=\s*(?:None|(['\"])(.*?)\2)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -20,11 +24,15 @@ class Devices:
         kind: "cpu" or "cuda".
         names: torch device names in rank order, "cpu" or "cuda:i"; a name that occurs twice holds two ranks.
         cores: the cores CPU workers are pinned to, in rank order; empty on CUDA.
+        near: the cores in the NUMA node of each GPU, in rank order; empty on CPUs, and where it is not known.
+        problem: why GPUs that are here cannot be used, in a sentence; "" where there is nothing to say.
     """
 
     kind: str
     names: tuple[str, ...]
     cores: tuple[int, ...]
+    near: tuple[tuple[int, ...], ...] = ()
+    problem: str = ""
 
     @property
     def gpus_needed(self) -> int:
@@ -36,6 +44,10 @@ class Devices:
         used = self.cores[:world_size] if self.kind == "cpu" else self.names[:world_size]
         return len(set(used)) < world_size
 
+    def pinned(self, world_size: int) -> tuple[tuple[int, ...], ...]:
+        """Return the cores that each of the first `world_size` ranks may use; empty leaves them free."""
+        return tuple((core,) for core in self.cores[:world_size]) or self.near[:world_size]
+
     def backend(self, names: Sequence[str]) -> str:
         """Return the backend of torch.distributed for these devices; NCCL refuses two ranks on one GPU."""
         return "nccl" if self.kind == "cuda" and len(set(names)) == len(names) else "gloo"
@@ -45,53 +57,61 @@ class Devices:
         return f"{self.kind}:{len(self.names)}{mark}"
 
 
-def cuda_count() -> int:
-    """Return the number of GPUs that CUDA would show, from NVML: torch is not loaded and no context made."""
-    try:
-        with visible_handles() as handles:
-            return len(handles)
-    except Exception:  # no library, no driver or no device: CUDA shows nothing
-        return 0
+@dataclass(frozen=True)
+class Survey:
+    """The GPUs that CUDA would show, by NVML: torch is not loaded and no context is made.
 
-
-@contextlib.contextmanager
-def visible_handles() -> Iterator[list[Any]]:
-    """Yield NVML's handles of the GPUs that CUDA_VISIBLE_DEVICES leaves, in its order.
-
-    Raises:
-        ImportError, pynvml.NVMLError: there is no NVML to ask.
+    Attributes:
+        gpus: the UUID of each, and that of its card where it is a MIG slice, in CUDA's order.
+        near: the cores in the NUMA node of each; none where NVML does not say.
+        problem: why GPUs that are here cannot be used, in a sentence.
     """
-    import pynvml
 
-    pynvml.nvmlInit()
-    try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        by_uuid = {_text(pynvml.nvmlDeviceGetUUID(handle)): handle for handle in handles}
-        yield [by_uuid[uuid] for uuid in visible(list(by_uuid), os.environ.get("CUDA_VISIBLE_DEVICES"))]
-    finally:
-        pynvml.nvmlShutdown()
+    gpus: tuple[tuple[str, ...], ...] = ()
+    near: tuple[tuple[int, ...], ...] = ()
+    problem: str = ""
 
 
-def visible(uuids: list[str], setting: str | None) -> list[str]:
-    """Return the UUIDs of the devices that CUDA_VISIBLE_DEVICES leaves, in its order.
+def survey(build: tuple[str, str | None] | None = None) -> Survey:
+    """Return what is here.
 
     Args:
-        uuids: of every GPU, in NVML's order.
-        setting: the variable's value; None shows all. An entry is an index or the beginning of a UUID; the first entry
-            that names no device ends the list, and a repeated entry empties it, as in the CUDA driver.
+        build: of torch, as `torch_build` returns it, which is the default.
     """
-    if setting is None:
-        return uuids
-    shown: list[str] = []
-    for entry in filter(None, (part.strip() for part in setting.split(","))):
-        if entry.isdigit() and int(entry) < len(uuids):
-            shown.append(uuids[int(entry)])
-            continue
-        named = [uuid for uuid in uuids if entry.startswith(("GPU-", "MIG-")) and uuid.startswith(entry)]
-        if len(named) != 1:
-            break
-        shown += named
-    return shown if len(set(shown)) == len(shown) else []
+    try:
+        with nvml.opened() as cards:
+            shown = cards.shown(os.environ.get("CUDA_VISIBLE_DEVICES"))
+            problem = "; ".join(cards.refused)
+            mine = set(available_cores())
+            cores = [tuple(sorted(mine.intersection(nvml.near(gpu, max(mine) + 1)))) for gpu in shown]
+    except Exception as error:  # no library, no driver or no device: CUDA shows nothing
+        return Survey(problem=nvml.trouble(error))
+    version, cuda = build or torch_build()
+    if shown and cuda is None:
+        return Survey(
+            problem=f"NVML shows {len(shown)} GPU(s), and torch {version} is built for CPUs alone: "
+            "install one that is built for CUDA (pytorch.org/get-started)"
+        )
+    return Survey(tuple(tuple(dict.fromkeys((gpu.uuid, gpu.card_uuid))) for gpu in shown), tuple(cores), problem)
+
+
+def cuda_count() -> int:
+    """Return the number of GPUs that CUDA would show, and torch can use."""
+    return len(survey().gpus)
+
+
+def torch_build() -> tuple[str, str | None]:
+    """Return torch's version, and that of CUDA or ROCm it is built for, without loading it; None is for CPUs alone.
+
+    Where this cannot be read, the second is "unknown", and a worker finds out.
+    """
+    spec = importlib.util.find_spec("torch")
+    try:
+        source = Path(str(spec and spec.origin)).with_name("version.py").read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        source = ""
+    values = {name: value for name, _, value in VERSION.findall(source)}
+    return values.get("__version__", "unknown"), values.get("cuda", "unknown") or values.get("hip") or None
 
 
 def parse(setting: str) -> Devices:
@@ -104,31 +124,32 @@ def parse(setting: str) -> Devices:
         ValueError: it is none of these.
     """
     if setting == "auto":
-        count = cuda_count()
-        return _cuda(range(count)) if count else _cpu(len(available_cores()))
+        here = survey()
+        return _cuda(range(len(here.gpus)), here) if here.gpus else replace(_cpu(), problem=here.problem)
     if match := re.fullmatch(r"(cpu|cuda)(?::([1-9]\d*))?", setting):
         kind, number = match.groups()
         if kind == "cpu":
-            return _cpu(int(number or len(available_cores())))
-        return _cuda(range(cuda_count()) if number is None else range(int(number)))
+            return _cpu(int(number or 0))
+        here = survey()
+        return _cuda(range(int(number or len(here.gpus))), here)
     entries = [entry.strip() for entry in setting.split(",")]
     if len(entries) > 1 and all(re.fullmatch(r"cpu(:\d+)?", entry) for entry in entries):
         return _cpu(len(entries))
     if len(entries) > 1 and all(re.fullmatch(r"cuda:\d+", entry) for entry in entries):
-        return _cuda(int(entry.removeprefix("cuda:")) for entry in entries)
+        return _cuda((int(entry.removeprefix("cuda:")) for entry in entries), survey())
     raise ValueError(
         f"devices {setting!r}: expected auto, cpu[:N], cuda[:N] with N >= 1, or a list such as cuda:0,cuda:1"
     )
 
 
-def _cpu(count: int) -> Devices:
+def _cpu(count: int = 0) -> Devices:
     cores = available_cores()
+    count = count or len(cores)
     return Devices("cpu", ("cpu",) * count, tuple(cores[rank % len(cores)] for rank in range(count)))
 
 
-def _cuda(indices: Iterable[int]) -> Devices:
-    return Devices("cuda", tuple(f"cuda:{index}" for index in indices), ())
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
+def _cuda(indices: Iterable[int], here: Survey) -> Devices:
+    chosen = tuple(indices)
+    near = tuple(here.near[index] for index in chosen if index < len(here.near) and here.near[index])
+    names = tuple(f"cuda:{index}" for index in chosen)
+    return Devices("cuda", names, (), near if len(near) == len(chosen) else (), here.problem)

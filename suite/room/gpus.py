@@ -1,16 +1,18 @@
-"""Read the GPUs of a run through NVML; nothing on them is changed.
+"""Read the GPUs of a run while it measures; nothing on them is changed.
 
-A card or driver may refuse a query (ECC on consumer cards, processes under WSL) and still answer the others.
+A MIG slice has its own processes; clocks, heat, power and errors are those of its card.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import dataclass
-from typing import Any
 
+from suite.room import nvml
 from suite.room.conditions import GpuConditions
-from suite.room.devices import Devices, visible_handles
+from suite.room.devices import Devices
+from suite.room.nvml import Gpu, ask
 
 # NVML's nvmlClocksEventReason bits, without an idle card and clocks that a user has set.
 REASONS = {
@@ -20,7 +22,7 @@ REASONS = {
     0x40: "hw_thermal_slowdown",
     0x80: "hw_power_brake_slowdown",
 }
-THERMAL = 0x20
+THERMAL, POWER = 0x20, 0x04
 
 
 @dataclass(frozen=True)
@@ -31,10 +33,14 @@ class GpuReading:
         index: as in the device's name.
         mhz, celsius: of the multiprocessors; of the chip.
         reasons: NVML's bits for what holds the clocks down.
-        thermal_ns: time spent throttled by heat since the driver was loaded. Reasons are seen only at the moment they
-            are read, and between windows a card is idle: this counter keeps what came and went.
+        thermal_ns, power_ns: time spent throttled by heat, and by the power cap, since the driver was loaded. Reasons
+            are seen only at the moment they are read, and between windows a card is idle: these counters keep what came
+            and went.
+        millijoules: used since the driver was loaded.
         ecc_errors: since the driver was loaded, corrected or not.
+        uncorrected: those that were not corrected.
         processes: pid to bytes of GPU memory, None where these are hidden.
+        lost: whether the card has fallen off its bus.
     """
 
     index: int
@@ -42,8 +48,12 @@ class GpuReading:
     celsius: int | None = None
     reasons: int | None = None
     thermal_ns: int | None = None
+    power_ns: int | None = None
+    millijoules: int | None = None
     ecc_errors: int | None = None
+    uncorrected: int | None = None
     processes: tuple[tuple[int, int | None], ...] = ()
+    lost: bool = False
 
     @property
     def pids(self) -> frozenset[int]:
@@ -56,77 +66,84 @@ class Gpus:
 
     def __init__(self, devices: Devices) -> None:
         self._indices = sorted({int(name.removeprefix("cuda:")) for name in devices.names if name != "cpu"})
-        self._handles: dict[int, Any] = {}
+        self._gpus: dict[int, Gpu] = {}
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Gpus:
         if self._indices:
             with contextlib.suppress(Exception):  # no library, no driver: the workers say so in their own words
-                shown = self._stack.enter_context(visible_handles())
-                self._handles = {index: shown[index] for index in self._indices if index < len(shown)}
+                shown = self._stack.enter_context(nvml.opened()).shown(os.environ.get("CUDA_VISIBLE_DEVICES"))
+                self._gpus = {index: shown[index] for index in self._indices if index < len(shown)}
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._handles = {}
+        self._gpus = {}
         self._stack.close()
 
     def read(self) -> tuple[GpuReading, ...]:
         """Return a reading of each."""
-        return tuple(_read(index, handle) for index, handle in self._handles.items())
+        return tuple(_read(index, gpu) for index, gpu in self._gpus.items())
 
     def busy_percent(self) -> dict[int, int]:
         """Return by index how much of NVML's last sampling period (up to a second) a kernel was running."""
-        rates = {index: _ask("nvmlDeviceGetUtilizationRates", handle) for index, handle in self._handles.items()}
+        rates = {index: ask("nvmlDeviceGetUtilizationRates", gpu.handle) for index, gpu in self._gpus.items()}
         return {index: int(rate.gpu) for index, rate in rates.items() if rate is not None}
 
 
-def between(before: GpuReading, after: GpuReading, known: frozenset[int]) -> GpuConditions:
+def between(before: GpuReading, after: GpuReading, known: frozenset[int], elapsed_s: float = 0.0) -> GpuConditions:
     """Return the conditions of a GPU from one reading to the next.
 
     Args:
         known: processes that are ours, or were there before the run.
+        elapsed_s: between the readings; 0 where it is not known.
     """
     reasons = (before.reasons or 0) | (after.reasons or 0)
-    if (_growth(before.thermal_ns, after.thermal_ns) or 0) > 0:
-        reasons |= THERMAL
+    for bit, spent_ns in (
+        (THERMAL, _growth(before.thermal_ns, after.thermal_ns)),
+        (POWER, _growth(before.power_ns, after.power_ns)),
+    ):
+        reasons |= bit if (spent_ns or 0) > 0 else 0
+    used_mj = _growth(before.millijoules, after.millijoules)
     return GpuConditions(
         index=after.index,
         mhz=after.mhz,
         celsius=after.celsius,
+        watts=None if used_mj is None or elapsed_s <= 0 else round(used_mj / 1e3 / elapsed_s, 1),
         throttled=tuple(name for bit, name in REASONS.items() if reasons & bit),
         ecc_errors=_growth(before.ecc_errors, after.ecc_errors),
+        uncorrected=_growth(before.uncorrected, after.uncorrected),
         newcomers=tuple(sorted(after.pids - known)),
+        lost=after.lost,
     )
 
 
-def _read(index: int, handle: Any) -> GpuReading:
+def _read(index: int, gpu: Gpu) -> GpuReading:
     import pynvml
 
-    # The older name: every driver and every nvidia-ml-py that we accept has it.
-    reasons = _ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
-    violation = _ask("nvmlDeviceGetViolationStatus", handle, pynvml.NVML_PERF_POLICY_THERMAL)
+    card = gpu.card
+    spent = [
+        ask("nvmlDeviceGetViolationStatus", card, policy)
+        for policy in (pynvml.NVML_PERF_POLICY_THERMAL, pynvml.NVML_PERF_POLICY_POWER)
+    ]
+    thermal_ns, power_ns = (None if each is None else int(each.violationTime) for each in spent)
     kinds = (pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
-    errors = [_ask("nvmlDeviceGetTotalEccErrors", handle, kind, pynvml.NVML_VOLATILE_ECC) for kind in kinds]
-    processes = _ask("nvmlDeviceGetComputeRunningProcesses", handle) or []
+    errors = [ask("nvmlDeviceGetTotalEccErrors", card, kind, pynvml.NVML_VOLATILE_ECC) for kind in kinds]
+    processes = ask("nvmlDeviceGetComputeRunningProcesses", gpu.handle) or []
+    celsius = ask("nvmlDeviceGetTemperature", card, pynvml.NVML_TEMPERATURE_GPU)
     return GpuReading(
         index=index,
-        mhz=_ask("nvmlDeviceGetClockInfo", handle, pynvml.NVML_CLOCK_SM),
-        celsius=_ask("nvmlDeviceGetTemperature", handle, pynvml.NVML_TEMPERATURE_GPU),
-        reasons=reasons,
-        thermal_ns=None if violation is None else int(violation.violationTime),
+        mhz=ask("nvmlDeviceGetClockInfo", card, pynvml.NVML_CLOCK_SM),
+        celsius=celsius,
+        # The older name: every driver and every nvidia-ml-py that we accept has it.
+        reasons=ask("nvmlDeviceGetCurrentClocksThrottleReasons", card),
+        thermal_ns=thermal_ns,
+        power_ns=power_ns,
+        millijoules=ask("nvmlDeviceGetTotalEnergyConsumption", card),
         ecc_errors=None if None in errors else sum(errors),
+        uncorrected=errors[1],
         processes=tuple((int(process.pid), process.usedGpuMemory) for process in processes),
+        lost=celsius is None and nvml.lost(gpu),
     )
-
-
-def _ask(query: str, *arguments: Any) -> Any:
-    """Return NVML's answer; None where the card or driver refuses."""
-    import pynvml
-
-    try:
-        return getattr(pynvml, query)(*arguments)
-    except pynvml.NVMLError:
-        return None
 
 
 def _growth(before: int | None, after: int | None) -> int | None:

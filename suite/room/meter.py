@@ -153,7 +153,7 @@ def between(before: Reading, after: Reading) -> Conditions:
         resolution=round(resolution, 4),
         load=round(after.load, 2),
         mhz=after.mhz,
-        gpus=tuple(gpus.between(*pair, after.known) for pair in zip(before.gpus, after.gpus, strict=True)),
+        gpus=tuple(gpus.between(*pair, after.known, elapsed_s) for pair in zip(before.gpus, after.gpus, strict=True)),
     )
 
 

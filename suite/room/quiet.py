@@ -44,6 +44,8 @@ def environment(inherited: Mapping[str, str], kind: str) -> dict[str, str]:
         quiet[name] = ":".join(filter(None, (tunable, inherited.get(name))))
     # One node, loopback only; another interface would also put the machine's network into the measurement.
     quiet.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
+    # NVML's and nvidia-smi's order. CUDA's own begins with the fastest card, so that readings would be of another one.
+    quiet["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     if kind == "cpu":
         quiet |= ONE_THREAD
     return quiet

@@ -19,7 +19,7 @@ from suite.base.sides import Sides
 from suite.plan import cells
 from suite.plan.cells import SINGLE, Arm, Cell, Side
 from suite.processes.failure import WorkerFailure
-from suite.room import check
+from suite.room import check, hardware
 from suite.room.meter import Meter
 from suite.run import accepted, accuracy, attribution, collectives, forecast, judging, preparing, results
 from suite.run.observations import Comparison, Observations
@@ -55,6 +55,8 @@ def measure(run: Observations, root: Path, say: Say, parts: Parts | None = None)
     run.neighbours = list(parts.neighbours(run.plan.config.devices))
     for neighbour in run.neighbours:
         say(f"in use by others: {neighbour}")
+    for sentence in hardware.unusual(run.plan.machine.cards):
+        say(sentence)
     with Meter(run.plan.config.devices) as meter, parts.sides(run.plan.config.devices.kind, root) as sides:
         campaign = _Campaign(run, sides, meter, say, parts)
         if run.plan.config.against is not None:

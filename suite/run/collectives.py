@@ -175,7 +175,7 @@ class _WorldSize:
                 processes=_processes(sweep),
                 devices=self._names,
                 backend=self._devices.backend(self._names),
-                pinned=self._devices.cores[: self._world_size],
+                pinned=self._devices.pinned(self._world_size),
             )
             told = {"order": exchange, "size_bytes": size_bytes, "calls": calls, "check": check}
             answers = group.request("all_reduce", timeout_s, **told)

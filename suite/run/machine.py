@@ -8,15 +8,28 @@ load torch.
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import re
+from collections.abc import Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 
 import psutil
 
 from suite.base.git import GitError, git
-from suite.records.record import Machine
-from suite.room.devices import Devices, visible_handles
+from suite.records.record import MAX_VARIABLES, Machine
+from suite.room import hardware, nvml, quiet
+from suite.room.devices import Devices
+from suite.room.nvml import Cards, Gpu
+
+HOST_ID = "SCALING_HOST_ID"  # the environment variable that names this host, where its own marks do not last
+# What changes speed or results on a GPU, as torch, NCCL, cuBLAS and the driver read it.
+VARIABLES = re.compile(
+    r"(CUBLAS|CUDA|CUDNN|NCCL|TORCH_NCCL)_\w+|PYTORCH_\w*ALLOC_CONF|TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"
+    r"|NVIDIA_(TF32_OVERRIDE|VISIBLE_DEVICES)"
+)
+LONGEST, LONGEST_TEXT = 200, 1000  # characters of a variable's value; of a sentence
 
 
 def describe(devices: Devices) -> Machine:
@@ -25,22 +38,70 @@ def describe(devices: Devices) -> Machine:
     Args:
         devices: of the run. A run on CPU workers and one on GPUs have different keys on the same machine.
     """
+    if devices.kind != "cuda":
+        return _machine(devices, Cards(()), ())
+    with nvml.opened() as cards:
+        return _machine(devices, cards, cards.shown(os.environ.get("CUDA_VISIBLE_DEVICES")))
+
+
+def variables(devices: Devices, inherited: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the variables of a GPU run's workers that change what they do or how fast; none on CPUs."""
+    if devices.kind != "cuda":
+        return {}
+    told = quiet.environment(inherited, devices.kind)
+    names = sorted(name for name in told if VARIABLES.fullmatch(name))
+    return {name: told[name][:LONGEST] for name in names[:MAX_VARIABLES]}
+
+
+def host_id(cards: Sequence[str], inherited: Mapping[str, str] = os.environ, root: Path = Path("/")) -> str:
+    """Tell hosts apart without naming them: a digest.
+
+    It is that of `SCALING_HOST_ID` where it is set. Otherwise it is made of the machine id and of what two hosts of
+    one image do not share: the mainboard's id, the UUIDs of all cards, and where neither can be read, the id of this
+    boot.
+
+    Args:
+        cards: UUIDs.
+        inherited: the environment.
+        root: of the file system.
+    """
+    if given := inherited.get(HOST_ID, "").strip():
+        return _digest(given)
+    machine, board = _read(root / "etc/machine-id"), _read(root / "sys/class/dmi/id/product_uuid")
+    own = [board, *sorted(cards)] if board or cards else [_read(root / "proc/sys/kernel/random/boot_id")]
+    return _digest("\n".join([machine or platform.node(), *own]))
+
+
+def installed_gib(memory_bytes: int) -> int:
+    """Return the size of the memory as it is sold: the next of 1, 2, 3, 4, 6, 8, 12, ... GiB.
+
+    The kernel keeps a part for itself, which differs between its versions and never reaches the next smaller size.
+    """
+    power = 1
+    while power * 2**30 < memory_bytes:
+        power *= 2
+    three_quarters = power * 3 // 4
+    return three_quarters if power >= 4 and memory_bytes <= three_quarters * 2**30 else power
+
+
+def _machine(devices: Devices, cards: Cards, gpus: Sequence[Gpu]) -> Machine:
     cores = psutil.cpu_count(logical=True) or 1
     memory = psutil.virtual_memory().total
-    model = _cpu_model()
-    gpus, topology, driver = _gpus() if devices.kind == "cuda" else ((), "", "")
-    hardware = [model, str(cores), str(psutil.cpu_count(logical=False)), str(round(memory / 2**30)), *gpus, topology]
-    digest = hashlib.sha256("\n".join(hardware).encode()).hexdigest()[:8]
-    what = f"{len(gpus)}x{_slug(gpus[0])}" if gpus else f"{cores}x{_slug(model)}"
+    model, names, topology = _cpu_model(), tuple(gpu.name for gpu in gpus), _topology(gpus)
+    hardware_key = [model, str(cores), str(psutil.cpu_count(logical=False)), str(installed_gib(memory)), *names]
+    digest = _digest("\n".join([*hardware_key, topology]), 8)
+    what = f"{len(names)}x{_slug(names[0])}" if names else f"{cores}x{_slug(model)}"
     return Machine(
         key=f"{devices.kind}-{what}-{digest}",
-        host=_host_id(),
+        host=host_id([card.uuid for card in cards.whole]),
         cpu_model=model,
         cpu_cores=cores,
         memory_bytes=memory,
-        gpus=gpus,
+        gpus=names,
         gpu_topology=topology,
-        driver=driver,
+        cards=hardware.cards(gpus),
+        problem=devices.problem[:LONGEST_TEXT],
+        driver=cards.driver,
         system=f"{platform.system()} {platform.release()}",
     )
 
@@ -78,33 +139,24 @@ def _cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
-def _host_id() -> str:
-    """Tells hosts apart without naming them: a digest of the machine id, or of the network name where there is none."""
-    machine_id = Path("/etc/machine-id")
-    text = machine_id.read_text().strip() if machine_id.is_file() else ""
-    return hashlib.sha256((text or platform.node()).encode()).hexdigest()[:12]
+def _topology(gpus: Sequence[Gpu]) -> str:
+    """Return how the GPUs are connected: "NV18" where all pairs are alike, else "0-1 NV4, 0-2 SYS, ..."."""
+    pairs = {(a, b): nvml.link(gpus[a], gpus[b]) for a, b in combinations(range(len(gpus)), 2)}
+    if len(set(pairs.values())) == 1:
+        return next(iter(pairs.values()))
+    return ", ".join(f"{a}-{b} {how}" for (a, b), how in pairs.items())
 
 
-def _gpus() -> tuple[tuple[str, ...], str, str]:
-    """Names of the visible GPUs, how each pair is connected (NVML's common-ancestor level), the driver's version."""
-    import pynvml
+def _digest(text: str, length: int = 12) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
 
-    with visible_handles() as handles:
-        names = tuple(_text(pynvml.nvmlDeviceGetName(handle)) for handle in handles)
-        driver = _text(pynvml.nvmlSystemGetDriverVersion())
-        levels = []
-        for first, handle in enumerate(handles):
-            for other in handles[first + 1 :]:
-                try:
-                    levels.append(str(pynvml.nvmlDeviceGetTopologyCommonAncestor(handle, other)))
-                except pynvml.NVMLError:
-                    levels.append("?")
-    return names, ",".join(levels), driver
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def _slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:24].strip("-")
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value

@@ -86,7 +86,7 @@ def _job(run: Observations, sides: Sides, arm: Arm) -> Job:
         processes=about["processes"],
         devices=names,
         backend=devices.backend(names),
-        pinned=devices.cores[: arm.world_size],
+        pinned=devices.pinned(arm.world_size),
         compiler=about["processes"] == "per-device" and arm.trainer != PLAIN,
     )
     return job_of(

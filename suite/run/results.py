@@ -9,7 +9,7 @@ from suite.plan import cells
 from suite.plan.cells import SINGLE, Arm, Cell, Side
 from suite.records import record
 from suite.records.record import CellRecord, IntervalRecord
-from suite.run import accuracy, attribution, judging, samples
+from suite.run import accuracy, attribution, judging, machine, samples
 from suite.run.observations import Observations
 from suite.verdict import Outcome, metrics
 
@@ -37,7 +37,13 @@ def to_record(run: Observations) -> record.Record:
         neighbours=tuple(run.neighbours),
         seed=plan.seed,
         machine=plan.machine,
-        environment=record.Environment(versions=versions, commit=plan.commit, dirty=plan.dirty, main=plan.main),
+        environment=record.Environment(
+            versions=versions,
+            commit=plan.commit,
+            dirty=plan.dirty,
+            variables=machine.variables(config.devices),
+            main=plan.main,
+        ),
         workloads=used,
         workload_hashes={name: workload.hash for name, workload in used.items()},
         datasets={name: dataset.name for name, dataset in datasets.items()},

@@ -151,7 +151,7 @@ class TestQuietRoom:
 
         def seen() -> tuple[bool, bool, bool, bool]:
             variables = quiet.environment({}, "cpu")
-            place = Place(processes="one", devices=("cpu", "cpu"), backend="gloo", pinned=(0, 1))
+            place = Place(processes="one", devices=("cpu", "cpu"), backend="gloo", pinned=((0,), (1,)))
             told = {
                 "trainer": "ddp",
                 "seed": 1,
@@ -184,6 +184,6 @@ class TestQuietRoom:
         assert quiet_room.measure("not pinned", 1, tmp_path) is run.record
         with pytest.raises(RuntimeError, match="quiet room: workers were not pinned; `without` has lost its hold"):
             quiet_room.measure("quiet room", 1, tmp_path)
-        observations.jobs["an arm"].pinned = (0,)
+        observations.jobs["an arm"].pinned = ((0,),)
         with pytest.raises(RuntimeError, match="all off: workers were pinned"):
             quiet_room.measure("all off", 1, tmp_path)

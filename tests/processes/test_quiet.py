@@ -39,3 +39,8 @@ def test_the_heap_is_in_huge_pages() -> None:
     plain = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
     assert huge_kilobytes({**plain, **quiet.ALLOCATOR}) == 0
     assert huge_kilobytes(quiet.environment(plain, "cpu")) > 0
+
+
+def test_cards_are_numbered_as_nvml_numbers_them() -> None:
+    """Whatever the user set: indices, readings and NVML's UUIDs must mean the same card."""
+    assert quiet.environment({"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, "cuda")["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"

@@ -19,6 +19,16 @@ from suite.records.record import Record
 LENET = BUILT_IN["lenet"]
 GRADIENT_BYTES = 4 * 129_068
 STARTED = "2026-01-01T00:00:00+00:00"
+MACHINE = {
+    "key": "cpu-2xtest-00000000",
+    "host": "abcdef",
+    "cpu_model": "Test CPU",
+    "cpu_cores": 2,
+    "memory_bytes": 2**30,
+    "system": "Linux 6",
+}
+ENVIRONMENT = {"versions": {"torch": "2.15.0"}, "commit": "abc1234", "dirty": False}
+CARD = {"index": 0, "name": "Test GPU", "id": "0123456789ab", "capability": "9.0", "compute_mode": "prohibited"}
 
 # Fields with a fixed list of words, which no text from outside can enter.
 _CHOICES = frozenset(
@@ -47,15 +57,8 @@ def make(**changes: Any) -> Record:
         "tolerance": 0.05,
         "against": None,
         "seed": 1,
-        "machine": {
-            "key": "cpu-2xtest-00000000",
-            "host": "abcdef",
-            "cpu_model": "Test CPU",
-            "cpu_cores": 2,
-            "memory_bytes": 2**30,
-            "system": "Linux 6",
-        },
-        "environment": {"versions": {"torch": "2.15.0"}, "commit": "abc1234", "dirty": False},
+        "machine": MACHINE,
+        "environment": ENVIRONMENT,
         "workloads": {"lenet": LENET.model_dump()},
         "workload_hashes": {"lenet": LENET.hash},
         "datasets": {"lenet": "synthetic"},
@@ -85,6 +88,8 @@ def full(**changes: Any) -> Record:
         "bases": [
             {"side": "base", "kind": "ref", "label": "main", "commit": "f" * 40, "versions": {"torch": "2.13.0"}}
         ],
+        "machine": {**MACHINE, "gpus": ["Test GPU"], "cards": [CARD], "problem": "NVML's GPU 1 does not answer"},
+        "environment": {**ENVIRONMENT, "variables": {"NCCL_ALGO": "Ring"}},
         "plan": ["12 cells, 2 sessions, about 2 minutes"],
         "neighbours": ["editor (pid 7) uses 0.3 of a core"],
         "arms": [arm(), arm("base")],
@@ -103,7 +108,7 @@ def hostile(text: str) -> Record:
         if isinstance(value, str):
             return value if field in _CHOICES else value + text
         if isinstance(value, dict):
-            named = field in ("workloads", "workload_hashes", "datasets", "epoch_samples", "versions")
+            named = field in ("workloads", "workload_hashes", "datasets", "epoch_samples", "versions", "variables")
             return {key + text if named else key: spoiled(item, str(key)) for key, item in value.items()}
         if isinstance(value, list):
             return [spoiled(item, field) for item in value]

@@ -56,7 +56,7 @@ def _compared(record: Record, accepted: AcceptedRun | None) -> tuple[str, list[t
     return f"the newest accepted run, {accepted.run_id}", [
         ("host", accepted.host, record.machine.host),
         ("commit", figures.commit(then), figures.commit(own)),
-        *_versions(then.versions, own.versions),
+        *_versions({**then.versions, **then.variables}, {**own.versions, **own.variables}),
     ]
 
 
@@ -86,14 +86,17 @@ def _session(session: Session) -> tuple[str, ...]:
 
 
 def _gpus(readings: Sequence[GpuConditions]) -> str:
-    """Return the slowest clock, the highest temperature and all throttling of the cards; '-' without any card."""
+    """Return slowest clock, highest temperature, mean power and all throttling of the cards; '-' without any card."""
     mhz = [gpu.mhz for gpu in readings if gpu.mhz is not None]
     celsius = [gpu.celsius for gpu in readings if gpu.celsius is not None]
     errors = sum(gpu.ecc_errors or 0 for gpu in readings)
     parts = [f"{number(min(mhz), 'd')} MHz"] if mhz else []
     parts += [f"{number(max(celsius), 'd')} °C"] if celsius else []
+    watts = [gpu.watts for gpu in readings if gpu.watts is not None]
+    parts += [f"{number(sum(watts) / len(watts), '.0f')} W"] if watts else []
     parts += sorted({reason for gpu in readings for reason in gpu.throttled})
     parts += [f"{number(errors, 'd')} ECC errors"] if errors else []
+    parts += ["lost"] if any(gpu.lost for gpu in readings) else []
     return ", ".join(parts) or "-"
 
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pynvml
 import pytest
 
-from suite.room import devices
+from suite.room import devices, nvml
 from suite.room.quiet import available_cores
+from tests.support.nvml import Scene
 
 UUIDS = ["GPU-aaaa-1", "GPU-bbbb-2", "GPU-bbcc-3"]
 
@@ -25,7 +31,7 @@ UUIDS = ["GPU-aaaa-1", "GPU-bbbb-2", "GPU-bbcc-3"]
     ],
 )
 def test_cuda_visible_devices_is_read_as_cuda_reads_it(setting: str | None, shown: list[str]) -> None:
-    assert devices.visible(UUIDS, setting) == shown
+    assert nvml.visible(UUIDS, setting) == shown
 
 
 def test_cpu_devices_get_a_core_each() -> None:
@@ -49,11 +55,102 @@ def test_in_a_list_the_number_names_a_gpu_which_may_occur_twice() -> None:
     assert (twice.oversubscribed(1), twice.oversubscribed(2)) == (False, True)
 
 
-def test_auto_takes_gpus_where_there_are_any(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "cuda_count", lambda: 2)
+@pytest.mark.parametrize(
+    ("setting", "shown"),
+    [
+        (None, ["MIG-b1"]),  # one slice, and no whole card next to it
+        ("0", ["GPU-aaaa-1"]),
+        ("1", ["MIG-b1"]),
+        ("0,1", ["MIG-b1"]),
+        ("2", []),  # in MIG mode, without a slice
+        ("MIG-b2", ["MIG-b2"]),
+        ("MIG-b2,MIG-b1", ["MIG-b2"]),
+        ("MIG-b", []),
+        ("MIG-c", []),
+        ("GPU-bbbb", ["MIG-b1"]),
+    ],
+)
+def test_of_mig_slices_cuda_shows_one(setting: str | None, shown: list[str]) -> None:
+    assert nvml.visible(UUIDS, setting, {UUIDS[1]: ["MIG-b1", "MIG-b2"], UUIDS[2]: []}) == shown
+
+
+def test_auto_takes_gpus_where_there_are_any(scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = scene(2).load(monkeypatch)
     assert devices.parse("auto").names == ("cuda:0", "cuda:1")
-    monkeypatch.setattr(devices, "cuda_count", lambda: 0)
+    gpus.say("library", gpus=0)
     assert devices.parse("auto").kind == "cpu"
+
+
+def test_a_driver_that_fails_is_no_machine_without_gpus(
+    scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gpus = scene().load(monkeypatch).say("library", init="!18")
+    chosen = devices.parse("auto")
+    assert chosen.kind == "cpu"
+    assert chosen.problem.startswith("NVML fails: RM has detected an NVML/RM version mismatch; compare with nvidia-smi")
+    gpus.say("library", init="!9")
+    assert devices.parse("auto").problem == ""
+    with pytest.raises(pynvml.NVMLError) as raised, nvml.opened():
+        pass
+    assert nvml.trouble(raised.value, tmp_path) == ""
+    (tmp_path / "nvidiactl").touch()
+    assert nvml.trouble(raised.value, tmp_path) == ""
+    (tmp_path / "nvidia0").touch()
+    assert nvml.trouble(raised.value, tmp_path).startswith(f"NVML fails although {tmp_path / 'nvidia0'} exists: Driver")
+
+
+def test_a_card_that_does_not_answer_is_left_out_and_named(
+    scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene(3).load(monkeypatch).say(1, handle="!15")
+    chosen = devices.parse("auto")
+    assert (len(chosen.names), chosen.problem) == (2, "NVML's GPU 1 does not answer: GPU is lost")
+
+
+@pytest.mark.parametrize(
+    ("source", "build"),
+    [
+        ("__version__ = '2.15.0+cpu'\ncuda: Optional[str] = None\nhip: Optional[str] = None\n", ("2.15.0+cpu", None)),
+        ("__version__ = '2.15.0'\ncuda: Optional[str] = '13.2'\nhip: Optional[str] = None\n", ("2.15.0", "13.2")),
+        ("__version__ = '2.9.1'\ncuda = None\nhip = '6.4'\n", ("2.9.1", "6.4")),
+        ("", ("unknown", "unknown")),
+        (None, ("unknown", "unknown")),
+    ],
+)
+def test_torchs_build_is_read_without_loading_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str | None, build: tuple[str, str | None]
+) -> None:
+    package = tmp_path / "torch"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit('loaded')")
+    if source is not None:
+        (package / "version.py").write_text(source)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert devices.torch_build() == build
+
+
+def test_with_a_torch_for_cpus_alone_auto_takes_cpus_and_says_why(
+    scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene().load(monkeypatch)
+    here = devices.survey(("2.15.0+cpu", None))
+    assert here.gpus == ()
+    assert here.problem == (
+        "NVML shows 2 GPU(s), and torch 2.15.0+cpu is built for CPUs alone: "
+        "install one that is built for CUDA (pytorch.org/get-started)"
+    )
+
+
+def test_ranks_are_pinned_near_their_gpus(scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = available_cores()
+    first, last = cores[0], cores[-1]
+    gpus = scene().load(monkeypatch).say(0, cores=hex(1 << first)).say(1, cores=hex(1 << last | 1 << 63))
+    assert devices.parse("cuda").pinned(2) == ((first,), (last,)), "of the cores that this process may use"
+    assert devices.parse("cuda:1,cuda:1").pinned(2) == ((last,), (last,))
+    assert devices.parse("cuda").pinned(1) == ((first,),)
+    gpus.say(1, cores="!3")
+    assert devices.parse("cuda").pinned(2) == (), "where one is not known all are free"
 
 
 @pytest.mark.parametrize("setting", ["gpu", "cpu:0", "cpu:-1", "cuda:x", "cuda:0,cpu", "", "cuda:0,"])

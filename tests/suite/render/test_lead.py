@@ -118,7 +118,7 @@ class TestVerdict:
     """Compared with something: the verdict leads, its cells are named, and a red one has its command."""
 
     def test_the_gravest_comes_first_with_cells_and_reason(self) -> None:
-        found = lead.facts(records.full())[0]
+        found = lead.facts(records.full(machine=records.MACHINE))[0]
         assert found.name == "Verdict"
         assert found.lines == (
             "FAIL: ddp-lenet-strong-2: why it is FAIL",

@@ -1,9 +1,9 @@
-"""What is read through NVML, from a stand-in for its library: the tests that need a GPU run with `-m gpu`."""
+"""What is read through NVML during a run, from scenes of GPUs: the tests that need a GPU run with `-m gpu`."""
 
 from __future__ import annotations
 
 import os
-import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,49 +13,73 @@ from suite.room.conditions import PROTECTIVE, disturbed
 from suite.room.devices import cuda_count, parse
 from suite.room.gpus import GpuReading, Gpus
 from suite.room.meter import Meter
-from tests.support.fake_nvml import FakeNvml
+from tests.support.nvml import Scene
 
 
 @pytest.fixture
-def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
-    return FakeNvml.install(monkeypatch)
+def nvml(scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch) -> Scene:
+    return scene().load(monkeypatch)
 
 
-def test_a_reading_has_what_the_card_reports(nvml: FakeNvml) -> None:
-    nvml.put(1, 42)
+def test_a_reading_has_what_the_card_reports(nvml: Scene) -> None:
+    nvml.say("*", busy=97, celsius=61, reasons=4, thermal_ns=5, power_ns=7, corrected=3, uncorrected=1)
+    nvml.say(1, processes=42)
     with Gpus(parse("cuda:0,cuda:1")) as opened:
         readings = opened.read()
         assert opened.busy_percent() == {0: 97, 1: 97}
-    known = {"mhz": 1980, "celsius": 61, "reasons": 4, "thermal_ns": 5, "ecc_errors": 4}
+    known: dict[str, Any] = {"mhz": 1980, "celsius": 61, "reasons": 4, "thermal_ns": 5, "power_ns": 7}
+    known |= {"millijoules": 1000, "ecc_errors": 4, "uncorrected": 1}
     assert readings == (GpuReading(0, **known), GpuReading(1, processes=((42, 3_000_000_000),), **known))
-    assert nvml.open == 0
 
 
-def test_only_the_cards_of_the_run_are_read_in_cudas_order(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_cards_of_the_run_are_read_in_cudas_order(nvml: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
-    nvml.put(1, 42)
+    nvml.say(1, processes=42)
     with Gpus(parse("cuda:0,cuda:0")) as opened:
         [only] = opened.read()
     assert (only.index, only.pids) == (0, {42})
 
 
-def test_a_card_that_refuses_one_query_answers_the_others(nvml: FakeNvml) -> None:
-    for name in ("nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetViolationStatus", "nvmlDeviceGetUtilizationRates"):
-        nvml.values[name] = nvml.NVMLError("not supported")
+def test_a_card_that_refuses_one_query_answers_the_others(nvml: Scene) -> None:
+    nvml.say("*", corrected="!3", thermal_ns="!3", busy="!4", processes="!4", millijoules="!3")
     with Gpus(parse("cuda:1")) as opened:
         [reading] = opened.read()
         assert opened.busy_percent() == {}
-    assert (reading.mhz, reading.ecc_errors, reading.thermal_ns) == (1980, None, None)
-    assert gpus.between(reading, reading, frozenset()).ecc_errors is None
+    assert (reading.mhz, reading.ecc_errors, reading.thermal_ns, reading.processes) == (1980, None, None, ())
+    assert not reading.lost
+    conditions = gpus.between(reading, reading, frozenset(), 1.0)
+    assert (conditions.ecc_errors, conditions.watts) == (None, None)
 
 
-def test_without_a_driver_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    with Gpus(parse("cuda:2")) as opened:
-        assert opened.read() == ()
-        assert opened.busy_percent() == {}
-    with Gpus(parse("cpu")) as opened:
-        assert opened.read() == ()
+def test_without_a_driver_nothing_is_read(nvml: Scene) -> None:
+    nvml.say("library", init="!9")
+    for devices in ("cuda:2", "cpu"):
+        with Gpus(parse(devices)) as opened:
+            assert opened.read() == ()
+            assert opened.busy_percent() == {}
+
+
+def test_a_card_that_falls_off_its_bus_disturbs_the_block(nvml: Scene) -> None:
+    with Meter(parse("cuda")) as taken:
+        before = taken.read()
+        nvml.say(1, **dict.fromkeys(("mhz", "celsius", "reasons", "millijoules", "uncorrected", "processes"), "!15"))
+        conditions = quiet(taken.since(before))
+    assert disturbed(conditions) == "GPU 1 has fallen off its bus"
+    assert [(gpu.lost, gpu.mhz) for gpu in conditions.gpus] == [(False, 1980), (True, None)]
+
+
+def test_the_power_of_a_block_is_the_energy_it_used_over_its_time() -> None:
+    before, after = GpuReading(0, millijoules=1_000), GpuReading(0, millijoules=151_000)
+    assert gpus.between(before, after, frozenset(), 0.5).watts == 300.0
+
+
+def test_a_slice_has_its_own_processes_and_its_cards_clock(nvml: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml.mig(1, (1, 1, 9856), (3, 3, 40448))
+    nvml.say(1, processes=4_000_001, mhz=1200).say("1.0", mhz="!3").say("1.1", mhz="!3", processes=42)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-00010001-0000-0000-0000-000000000000")
+    with Gpus(parse("auto")) as opened:
+        [reading] = opened.read()
+    assert (reading.pids, reading.mhz) == ({42}, 1200)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +88,7 @@ def test_without_a_driver_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> No
         (GpuReading(0, reasons=0x48), GpuReading(0, reasons=0x1), ("hw_slowdown", "hw_thermal_slowdown")),
         (GpuReading(0, reasons=0x1), GpuReading(0, reasons=0x48), ("hw_slowdown", "hw_thermal_slowdown")),
         (GpuReading(0, thermal_ns=5), GpuReading(0, thermal_ns=6), ("sw_thermal_slowdown",)),  # heat in between
+        (GpuReading(0, power_ns=5), GpuReading(0, power_ns=6), ("sw_power_cap",)),
         (GpuReading(0, reasons=0x1, thermal_ns=5), GpuReading(0, reasons=0x1, thermal_ns=5), ()),
     ],
 )
@@ -89,27 +114,27 @@ def test_new_ecc_errors_are_counted() -> None:
     assert gpus.between(GpuReading(0, ecc_errors=3), GpuReading(0, ecc_errors=7), frozenset()).ecc_errors == 4
 
 
-def test_a_process_that_comes_during_the_run_disturbs_every_block_from_then_on(nvml: FakeNvml) -> None:
-    nvml.put(0, 4_000_001)  # there before us: for the room check to name
+def test_a_process_that_comes_during_the_run_disturbs_every_block_from_then_on(nvml: Scene) -> None:
+    nvml.say(0, processes=4_000_001)  # there before us: for the room check to name
     with Meter(parse("cuda:1")) as taken:
-        nvml.put(0, 4_000_001, os.getpid())
+        nvml.say(0, processes=f"4000001 {os.getpid()}")
         taken.watch()
         before = taken.read()
         assert disturbed(quiet(taken.since(before))) == ""
-        nvml.put(0, 4_000_001, os.getpid(), 4_000_002)
+        nvml.say(0, processes=f"4000001 {os.getpid()} 4000002")
         for _ in range(2):
             taken.watch()
             before = taken.read()
             assert disturbed(quiet(taken.since(before))) == "another process appeared on GPU 0 (pid 4000002)"
 
 
-def test_in_a_container_the_processes_of_a_warm_session_are_known(nvml: FakeNvml) -> None:
+def test_in_a_container_the_processes_of_a_warm_session_are_known(nvml: Scene) -> None:
     with Meter(parse("cuda:1")) as taken:
-        nvml.put(0, 4_000_001)  # a worker of ours, by a number that is not ours
+        nvml.say(0, processes=4_000_001)  # a worker of ours, by a number that is not ours
         taken.watch()
         before = taken.read()
         assert disturbed(quiet(taken.since(before))) == ""
-        nvml.put(0, 4_000_001, 4_000_002)
+        nvml.say(0, processes="4000001 4000002")
         assert disturbed(quiet(taken.since(before))) == "another process appeared on GPU 0 (pid 4000002)"
 
 

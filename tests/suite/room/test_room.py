@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ from suite.room import check
 from suite.room.conditions import Conditions
 from suite.room.devices import Devices, parse
 from tests.support.busy import BURN, RENAMED, running
-from tests.support.fake_nvml import FakeNvml
+from tests.support.nvml import Scene
 
 CPU = Devices("cpu", ("cpu", "cpu"), (0, 1))
 
@@ -134,10 +135,9 @@ def test_two_threads_of_one_core_are_named(tmp_path: Path) -> None:
     assert not list(check._siblings((0, 9), tmp_path))
 
 
-def test_processes_on_a_gpu_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    nvml = FakeNvml.install(monkeypatch)
-    nvml.put(0, 4_000_001, os.getpid())
-    nvml.put(1, 4_000_002)
+def test_processes_on_a_gpu_are_named(scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = scene().load(monkeypatch).say("*", busy=97)
+    nvml.say(0, processes=f"4000001 {os.getpid()}").say(1, processes=4_000_002)
     assert list(check._gpus(parse("cuda:1"), {os.getpid()})) == [
         "process 4000001 holds 3.0 GB of GPU 0",
         "GPU 0 is busy 97% of the time",

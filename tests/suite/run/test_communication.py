@@ -120,7 +120,9 @@ def test_every_sum_is_checked_once_and_before_anything_is_timed() -> None:
     checked = [(asked["order"].algorithm, asked["size_bytes"]) for asked in pool.asked if asked["check"]]
     assert sorted(checked) == sorted((name, size) for name in ("gloo", "ring") for size in SIZES_BYTES)
     assert set(pool.timed()) == set(checked)
-    told = Exchange(algorithm="gloo", processes="per-device", devices=("cpu", "cpu"), backend="gloo", pinned=(0, 1))
+    told = Exchange(
+        algorithm="gloo", processes="per-device", devices=("cpu", "cpu"), backend="gloo", pinned=((0,), (1,))
+    )
     assert pool.asked[0]["order"] == told
 
 

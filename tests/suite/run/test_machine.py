@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import configparser
 import subprocess
+from fnmatch import fnmatchcase
 from pathlib import Path
 
+import pytest
+
+from suite.room.devices import Devices
 from suite.run import machine
+from tests.support.project import REPOSITORY
+
+GPUS = Devices("cuda", ("cuda:0",), ())
+MARKS = {"etc/machine-id": "m", "sys/class/dmi/id/product_uuid": "d", "proc/sys/kernel/random/boot_id": "b"}
 
 
 def test_the_main_branch_is_the_remotes_or_a_local_one(tmp_path: Path) -> None:
@@ -22,3 +31,77 @@ def test_the_main_branch_is_the_remotes_or_a_local_one(tmp_path: Path) -> None:
     git("update-ref", "refs/remotes/origin/trunk", "HEAD")
     git("symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/trunk")
     assert machine.main_branch(tmp_path) == "origin/trunk"
+
+
+def marks(root: Path, **changed: str) -> Path:
+    """Write the files that tell hosts apart; a value of "" leaves a file out."""
+    for path, text in MARKS.items():
+        file = root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.unlink(missing_ok=True)
+        if content := changed.get(file.name.replace("-", "_"), text):
+            file.write_text(f"{content}\n")
+    return root
+
+
+def test_hosts_of_one_image_have_different_ids(tmp_path: Path) -> None:
+    def host(*cards: str, **changed: str) -> str:
+        return machine.host_id(cards, {}, marks(tmp_path, **changed))
+
+    assert host() == host()
+    assert host() == host(boot_id="another"), "the same host after a restart"
+    assert host() != host(product_uuid="another")
+    assert host("GPU-1", product_uuid="") == host("GPU-1", product_uuid="", boot_id="another")
+    assert host("GPU-1", "GPU-2") == host("GPU-2", "GPU-1")
+    assert host("GPU-1", product_uuid="") != host("GPU-2", product_uuid="")
+    assert host(product_uuid="") != host(product_uuid="", boot_id="another"), "nothing else tells them apart"
+    assert host() != host(machine_id="another")
+    assert host(machine_id="", product_uuid="", boot_id="")
+
+
+def test_ci_may_name_the_host(tmp_path: Path) -> None:
+    named = {"SCALING_HOST_ID": "runner-7"}
+    one = machine.host_id(["GPU-1"], named, marks(tmp_path))
+    assert one == machine.host_id(["GPU-2"], named, marks(tmp_path, machine_id="another", product_uuid="another"))
+    assert one != machine.host_id(["GPU-1"], {"SCALING_HOST_ID": " "}, marks(tmp_path))
+    assert "runner" not in one, "a public record does not name it"
+
+
+@pytest.mark.parametrize(
+    ("shown_gib", "gib"), [(0.2, 1), (1.9, 2), (3.8, 4), (5.8, 6), (7.6, 8), (15.4, 16), (23.54, 24), (31.1, 32)]
+)
+def test_memory_that_the_kernel_keeps_does_not_change_the_key(shown_gib: float, gib: int) -> None:
+    assert machine.installed_gib(round(shown_gib * 2**30)) == gib
+    assert machine.installed_gib(round(shown_gib * 0.98 * 2**30)) == gib
+
+
+def test_variables_that_change_a_gpu_run_are_recorded() -> None:
+    given = {
+        "NCCL_ALGO": "Ring",
+        "TORCH_NCCL_BLOCKING_WAIT": "1",
+        "CUDA_VISIBLE_DEVICES": "0",
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+        "PYTORCH_ALLOC_CONF": "a",
+        "NVIDIA_TF32_OVERRIDE": "0",
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+        "HOME": "/home/secret",
+        "NVIDIA_REQUIRE_CUDA": "cuda>=12",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "NCCL_LONG": "x" * 999,
+    }
+    recorded = machine.variables(GPUS, given)
+    ordered = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "NCCL_LONG": "x" * 200}
+    left_out = ("HOME", "NVIDIA_REQUIRE_CUDA", "AWS_SECRET_ACCESS_KEY")
+    assert recorded == {name: value for name, value in given.items() if name not in left_out} | ordered
+    assert machine.variables(Devices("cpu", ("cpu",), (0,)), given) == {}
+    many = {f"NCCL_{number:03}": "1" for number in range(100)}
+    assert len(machine.variables(GPUS, many)) == 64
+
+
+def test_tox_passes_what_is_recorded_and_the_name_of_the_host() -> None:
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(REPOSITORY / "tox.ini")
+    passed = tox["testenv"]["pass_env"].split()
+    names = ("CUDA_DEVICE_ORDER", "NCCL_ALGO", "TORCH_NCCL_BLOCKING_WAIT", "PYTORCH_CUDA_ALLOC_CONF")
+    for name in (*names, "NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG", machine.HOST_ID):
+        assert any(fnmatchcase(name, pattern) for pattern in passed), name

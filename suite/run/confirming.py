@@ -1,0 +1,90 @@
+"""Before anything is measured on GPUs: does torch, in a worker, show the same ones as NVML?
+
+Collection counts by NVML, which needs no torch. A driver too old for this torch, a card without kernels, or an order
+that differs would each end in errors of every cell, or in readings of another card.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from suite.base.sides import Helper
+from suite.processes.failure import WorkerFailure
+from suite.processes.pool import Pool
+from suite.room.devices import Survey, survey
+
+ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
+
+
+def problem(gpus_needed: int) -> str:
+    """Ask a worker; return what it shows that differs from NVML, in words, or "".
+
+    Args:
+        gpus_needed: how many GPUs, from the first on, the run uses.
+    """
+    with Pool(kind="cuda") as pool:
+        try:
+            answer = Helper(pool).ask("accelerators")
+        except WorkerFailure as failure:
+            return f"no worker could say what torch shows of the GPUs: {failure.cause}"
+    return mismatch(survey(), answer, gpus_needed)
+
+
+def mismatch(here: Survey, answer: Mapping[str, Any], gpus_needed: int) -> str:
+    """Return how what torch shows differs from what NVML shows; "" if it does not.
+
+    Args:
+        here: by NVML.
+        answer: of a worker, as `suite.rank.accelerators.describe` returns it.
+        gpus_needed: how many GPUs, from the first on, must be usable.
+    """
+    torch, gpus = f"torch {answer['torch']} in a worker", answer["gpus"]
+    if len(gpus) != len(here.gpus):
+        why = f": {answer['reason']}" if answer["reason"] else ""
+        return (
+            f"NVML shows {len(here.gpus)} GPU(s), {torch} shows {len(gpus)}{why}; compare the driver (nvidia-smi) with "
+            "the CUDA version of this torch, and see CUDA_VISIBLE_DEVICES"
+        )
+    for index, (known, gpu) in enumerate(zip(here.gpus, gpus, strict=True)):
+        if not any(_same(uuid, gpu["uuid"]) for uuid in known):
+            return (
+                f"cuda:{index} is {known[0]} by NVML and {gpu['uuid']} ({gpu['name']}) by {torch}: clocks and errors "
+                "would be read of another card; unset CUDA_DEVICE_ORDER, and name GPUs in CUDA_VISIBLE_DEVICES by UUID"
+            )
+    for index, gpu in enumerate(gpus[:gpus_needed]):
+        if not has_kernels(gpu["capability"], answer["architectures"]):
+            return (
+                f"cuda:{index} ({gpu['name']}) has compute capability {'.'.join(map(str, gpu['capability']))}, and "
+                f"{torch} has kernels for {', '.join(answer['architectures'])} alone: install a torch that is built "
+                "for it"
+            )
+    return ""
+
+
+def _same(uuid: str, shown: str) -> bool:
+    """Return whether NVML's UUID and torch's, which has no prefix, are those of one device."""
+    ours, theirs = (text.removeprefix("GPU-").removeprefix("MIG-").lower() for text in (uuid, shown))
+    return ours == theirs
+
+
+def has_kernels(capability: Sequence[int], architectures: Sequence[str]) -> bool:
+    """Return whether torch runs on a card, which its list of architectures says.
+
+    "sm_80" runs on cards of the same major and an equal or higher minor version, "sm_90a" on that version alone, and
+    "compute_90" is compiled for it and any later card when it is loaded (CUDA C++ programming guide, "Compatibility").
+    """
+    major, minor = capability
+    for kind, built_major, built_minor, only in map(_parts, architectures):
+        if kind == "compute" and not only and (built_major, built_minor) <= (major, minor):
+            return True
+        if built_major == major and (built_minor == minor or (built_minor <= minor and not only)):
+            return True
+    return not architectures
+
+
+def _parts(architecture: str) -> tuple[str, int, int, str]:
+    match = ARCHITECTURE.fullmatch(architecture)
+    kind, major, minor, only = match.groups() if match else ("", "-1", "-1", "")
+    return kind, int(major), int(minor), only

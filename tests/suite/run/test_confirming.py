@@ -1,0 +1,122 @@
+"""Whether torch, in a worker, shows the GPUs that NVML shows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from suite.room.devices import Survey
+from suite.run.confirming import has_kernels, mismatch
+from tests.support.nvml import Scene
+from tests.support.project import Project
+
+ONE, TWO, SLICE = "12345678-aaaa", "12345678-bbbb", "87654321-cccc"
+HERE = Survey(gpus=((f"GPU-{ONE}",), (f"GPU-{TWO}",)))
+
+
+def answer(*uuids: str, reason: str = "", architectures: Sequence[str] = ("sm_80", "sm_90")) -> dict[str, Any]:
+    gpus = [{"name": "NVIDIA H100", "uuid": uuid, "capability": [9, 0]} for uuid in uuids]
+    return {"torch": "2.15.0", "architectures": list(architectures), "reason": reason, "gpus": gpus}
+
+
+def test_the_same_gpus_are_no_mismatch() -> None:
+    assert mismatch(HERE, answer(ONE, TWO), 2) == ""
+    assert mismatch(HERE, answer(f"GPU-{ONE}", TWO.upper()), 2) == ""
+    for shown in (SLICE, f"MIG-{SLICE}", ONE):  # versions differ in what they show for a slice
+        assert mismatch(Survey(gpus=((f"MIG-{SLICE}", f"GPU-{ONE}"),)), answer(shown), 1) == ""
+
+
+def test_another_number_of_gpus_names_both_and_torchs_reason() -> None:
+    found = mismatch(HERE, answer(reason="The NVIDIA driver on your system is too old"), 2)
+    assert found.startswith(
+        "NVML shows 2 GPU(s), torch 2.15.0 in a worker shows 0: The NVIDIA driver on your system is too old; compare"
+    )
+    assert mismatch(HERE, answer(ONE), 1).startswith("NVML shows 2 GPU(s), torch 2.15.0 in a worker shows 1; compare")
+
+
+def test_another_order_names_both() -> None:
+    found = mismatch(HERE, answer(TWO, ONE), 2)
+    assert found.startswith(f"cuda:0 is GPU-{ONE} by NVML and {TWO} (NVIDIA H100) by torch 2.15.0 in a worker: clocks")
+
+
+def test_a_card_without_kernels_is_named_where_it_is_used() -> None:
+    old = answer(ONE, TWO)
+    old["gpus"][1]["capability"] = [6, 1]
+    assert mismatch(HERE, old, 1) == ""
+    assert mismatch(HERE, old, 2).startswith(
+        "cuda:1 (NVIDIA H100) has compute capability 6.1, and torch 2.15.0 in a worker has kernels for sm_80, sm_90 "
+    )
+
+
+@pytest.mark.parametrize(
+    ("capability", "architectures", "runs"),
+    [
+        ((9, 0), ["sm_90"], True),
+        ((8, 6), ["sm_80"], True),
+        ((8, 0), ["sm_86"], False),
+        ((9, 0), ["sm_80"], False),
+        ((12, 1), ["sm_120"], True),
+        ((12, 0), ["sm_80", "compute_90"], True),
+        ((7, 5), ["compute_90"], False),
+        ((9, 0), ["sm_90a"], True),
+        ((10, 3), ["sm_100a"], False),
+        ((12, 0), ["compute_90a"], False),
+        ((9, 4), ["gfx942"], False),
+        ((9, 4), [], True),
+    ],
+)
+def test_kernels_run_on_later_cards_of_their_generation(
+    capability: tuple[int, int], architectures: list[str], runs: bool
+) -> None:
+    assert has_kernels(capability, architectures) is runs
+
+
+def test_a_mismatch_is_one_failing_item_before_anything_is_measured(
+    project: Project, scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real worker, whose torch finds no driver here; on a machine with GPUs it shows those."""
+    scene(8).export(monkeypatch)
+    (project.path / "test_own.py").write_text("def test_own():\n    pass\n")
+    result = project.pytest(
+        "test_own.py", "-m", "scaling or not gpu", "--scaling-trainer", "ddp", package="suite.benchmarks"
+    )
+    result.stdout.fnmatch_lines(["scaling: devices cuda:8, world sizes 1, 2, 4, 8, *"])
+    outcomes = result.parseoutcomes()
+    assert (outcomes["failed"], outcomes["passed"]) == (1, 1), "the user's own test runs"
+    output = result.stdout.str()
+    assert re.search(r"CUDA: NVML shows 8 GPU\(s\), torch \S+ in a worker shows \d: ", output)
+    assert output.count("; compare the driver (nvidia-smi) with the CUDA version of this torch") == 1
+    assert not project.records()
+
+
+def test_collecting_starts_no_worker(
+    project: Project, scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene(2).load(monkeypatch)
+    result = project.inline("-m", "gpu", "--collect-only", "-q", "--scaling-trainer", "ddp")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["*test_scaling[[]ddp-lenet-weak-2[]]"])
+
+
+def test_a_driver_that_fails_is_said_in_the_header_and_in_the_failing_item(
+    project: Project, scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene(2).load(monkeypatch).say("library", init="!18")
+    said = "NVML fails: RM has detected an NVML/RM version mismatch; compare with nvidia-smi*"
+    result = project.inline("-m", "scaling", "--collect-only", "--scaling-trainer", "ddp")
+    result.stdout.fnmatch_lines(["scaling: devices cpu:*", f"scaling: {said}"])
+    result = project.inline("-m", "gpu")
+    result.assert_outcomes(failed=1, deselected=result.parseoutcomes().get("deselected", 0))
+    result.stdout.fnmatch_lines([f"*CUDA: 0 device(s) found, 1 needed; {said}"])
+
+
+def test_a_mig_slice_is_one_device(
+    project: Project, scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene(2).load(monkeypatch).mig(0, (1, 1, 9856), (1, 1, 9856))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-00000001-0000-0000-0000-000000000000")
+    result = project.inline("-m", "gpu", "--collect-only", "--scaling-trainer", "ddp")
+    result.stdout.fnmatch_lines(["scaling: devices cuda:1, world sizes 1, *"])
