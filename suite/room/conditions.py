@@ -50,6 +50,7 @@ class GpuConditions(Part):
         uncorrected: new ones that were not corrected.
         newcomers: processes that are not ours and were not there before the run.
         lost: whether the card had fallen off its bus.
+        xids: numbers of the driver's new errors.
     """
 
     index: int
@@ -61,6 +62,7 @@ class GpuConditions(Part):
     uncorrected: int | None = None
     newcomers: tuple[int, ...] = ()
     lost: bool = False
+    xids: tuple[int, ...] = ()
 
 
 class Conditions(Part):

@@ -6,8 +6,10 @@ A MIG slice has its own processes; clocks, heat, power and errors are those of i
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 from dataclasses import dataclass
+from typing import Any
 
 from suite.room import nvml
 from suite.room.conditions import GpuConditions
@@ -23,6 +25,7 @@ REASONS = {
     0x80: "hw_power_brake_slowdown",
 }
 THERMAL, POWER = 0x20, 0x04
+MOST_EVENTS = 64  # of one reading
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class GpuReading:
         uncorrected: those that were not corrected.
         processes: pid to bytes of GPU memory, None where these are hidden.
         lost: whether the card has fallen off its bus.
+        xids: the driver's numbers for errors since the run began (NVIDIA's "XID Errors").
     """
 
     index: int
@@ -54,6 +58,7 @@ class GpuReading:
     uncorrected: int | None = None
     processes: tuple[tuple[int, int | None], ...] = ()
     lost: bool = False
+    xids: tuple[int, ...] = ()
 
     @property
     def pids(self) -> frozenset[int]:
@@ -67,6 +72,8 @@ class Gpus:
     def __init__(self, devices: Devices) -> None:
         self._indices = sorted({int(name.removeprefix("cuda:")) for name in devices.names if name != "cpu"})
         self._gpus: dict[int, Gpu] = {}
+        self._xids: dict[int, list[int]] = {}
+        self._events: Any = None
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Gpus:
@@ -74,6 +81,7 @@ class Gpus:
             with contextlib.suppress(Exception):  # no library, no driver: the workers say so in their own words
                 shown = self._stack.enter_context(nvml.opened()).shown(os.environ.get("CUDA_VISIBLE_DEVICES"))
                 self._gpus = {index: shown[index] for index in self._indices if index < len(shown)}
+                self._listen()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -82,12 +90,29 @@ class Gpus:
 
     def read(self) -> tuple[GpuReading, ...]:
         """Return a reading of each."""
-        return tuple(_read(index, gpu) for index, gpu in self._gpus.items())
+        for _ in range(MOST_EVENTS):
+            event = None if self._events is None else ask("nvmlEventSetWait", self._events, 0)
+            if event is None:
+                break
+            for index, gpu in self._gpus.items():
+                if _address(gpu.card) == _address(event.device):
+                    self._xids.setdefault(index, []).append(int(event.eventData))
+        return tuple(_read(index, gpu, tuple(self._xids.get(index, ()))) for index, gpu in self._gpus.items())
 
     def busy_percent(self) -> dict[int, int]:
         """Return by index how much of NVML's last sampling period (up to a second) a kernel was running."""
         rates = {index: ask("nvmlDeviceGetUtilizationRates", gpu.handle) for index, gpu in self._gpus.items()}
         return {index: int(rate.gpu) for index, rate in rates.items() if rate is not None}
+
+    def _listen(self) -> None:
+        """Let the driver keep Xid errors for us; a card or driver may refuse."""
+        import pynvml
+
+        self._events = ask("nvmlEventSetCreate")
+        if self._events is not None:
+            self._stack.callback(ask, "nvmlEventSetFree", self._events)
+            for gpu in self._gpus.values():
+                ask("nvmlDeviceRegisterEvents", gpu.card, pynvml.nvmlEventTypeXidCriticalError, self._events)
 
 
 def between(before: GpuReading, after: GpuReading, known: frozenset[int], elapsed_s: float = 0.0) -> GpuConditions:
@@ -114,10 +139,11 @@ def between(before: GpuReading, after: GpuReading, known: frozenset[int], elapse
         uncorrected=_growth(before.uncorrected, after.uncorrected),
         newcomers=tuple(sorted(after.pids - known)),
         lost=after.lost,
+        xids=after.xids[len(before.xids) :],
     )
 
 
-def _read(index: int, gpu: Gpu) -> GpuReading:
+def _read(index: int, gpu: Gpu, xids: tuple[int, ...]) -> GpuReading:
     import pynvml
 
     card = gpu.card
@@ -143,7 +169,12 @@ def _read(index: int, gpu: Gpu) -> GpuReading:
         uncorrected=errors[1],
         processes=tuple((int(process.pid), process.usedGpuMemory) for process in processes),
         lost=celsius is None and nvml.lost(gpu),
+        xids=xids,
     )
+
+
+def _address(handle: Any) -> int | None:
+    return ctypes.cast(handle, ctypes.c_void_p).value
 
 
 def _growth(before: int | None, after: int | None) -> int | None:

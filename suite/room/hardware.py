@@ -156,7 +156,9 @@ def _in_blocks(cards: Sequence[Card], blocks: Sequence[Sequence[GpuConditions]])
     for index, seen in sorted(by_index.items()):
         who, of = f"GPU {index}", f"of {len(seen)} blocks"
         if gone := sum(gpu.lost for gpu in seen):
-            yield f"{who} had fallen off its bus in {gone} {of}: see the kernel's log for its Xid"
+            yield f"{who} had fallen off its bus in {gone} {of}"
+        if xids := sorted({xid for gpu in seen for xid in gpu.xids}):
+            yield f"{who} had Xid errors {', '.join(map(str, xids))} during the run: NVIDIA's list says what they mean"
         counts = Counter(reason for gpu in seen for reason in PROTECTIVE.intersection(gpu.throttled))
         for reason, count in sorted(counts.items()):
             yield f"{who} lowered its clocks to protect itself ({reason}) in {count} {of}"

@@ -68,6 +68,16 @@ def test_a_card_that_falls_off_its_bus_disturbs_the_block(nvml: Scene) -> None:
     assert [(gpu.lost, gpu.mhz) for gpu in conditions.gpus] == [(False, 1980), (True, None)]
 
 
+def test_an_xid_error_is_told_once_in_the_block_in_which_it_came(nvml: Scene) -> None:
+    with Meter(parse("cuda")) as taken:
+        blocks = []
+        for errors in ("", "48 63", "48 63", "48 63 79"):
+            before = taken.read()
+            nvml.say(1, xids=errors)
+            blocks.append([gpu.xids for gpu in taken.since(before).gpus])
+    assert blocks == [[(), ()], [(), (48, 63)], [(), ()], [(), (79,)]]
+
+
 def test_the_power_of_a_block_is_the_energy_it_used_over_its_time() -> None:
     before, after = GpuReading(0, millijoules=1_000), GpuReading(0, millijoules=151_000)
     assert gpus.between(before, after, frozenset(), 0.5).watts == 300.0

@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from suite.records.record import Machine, Record
+from suite import options
+from suite.plan.cells import Cell
+from suite.records.record import Machine, Record, read_model
 from suite.render import lead, markdown, terminal
 from suite.render.html import report
 from suite.room.check import neighbours
@@ -14,8 +16,10 @@ from suite.room.conditions import disturbed
 from suite.room.devices import parse
 from suite.room.meter import Meter
 from suite.run import machine
+from suite.run.execute import execute
 from tests.support import records
 from tests.support.nvml import Scene
+from tests.support.project import Project
 
 Make = Callable[..., Scene]
 RUN = {"started_utc": records.STARTED, "wall_s": 1.0, "windows": []}
@@ -166,8 +170,11 @@ def test_a_card_that_refuses_nearly_everything_is_described(make: Make) -> None:
 
 def test_a_card_that_falls_off_in_the_middle_is_named_first(make: Make) -> None:
     scene = make()
-    record = run(lambda: scene.say(1, handle="!15", **dict.fromkeys(("mhz", "celsius", "processes"), "!15")))
-    assert first_screen(record) == ("GPU 1 had fallen off its bus in 1 of 1 blocks: see the kernel's log for its Xid",)
+    record = run(lambda: scene.say(1, handle="!15", xids=79, **dict.fromkeys(("mhz", "celsius", "processes"), "!15")))
+    assert first_screen(record) == (
+        "GPU 1 had fallen off its bus in 1 of 1 blocks",
+        "GPU 1 had Xid errors 79 during the run: NVIDIA's list says what they mean",
+    )
 
 
 def test_gpus_that_cannot_be_used_are_named_first_on_a_run_of_cpus(make: Make) -> None:
@@ -176,3 +183,25 @@ def test_gpus_that_cannot_be_used_are_named_first_on_a_run_of_cpus(make: Make) -
     assert record.machine.key.startswith("cpu-")
     [line] = first_screen(record)
     assert line.startswith("NVML fails: RM has detected an NVML/RM version mismatch")
+
+
+@pytest.mark.end_to_end
+def test_a_run_that_torch_cannot_make_keeps_what_nvml_shows(
+    make: Make, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real workers; without a driver every cell is an ERROR, and the files have the machine nevertheless."""
+    make().say(1, uncorrected=2)
+    monkeypatch.setenv("NCCL_ALGO", "Ring")
+    asked = ("--scaling-devices", "cuda:1,cuda:1", "--scaling-workload", "tiny", "--scaling-budget", "1")
+    said: list[str] = []
+    result = execute(options.read(project.config(*asked)), [Cell("scratch", "tiny", "strong", 2)], [], said.append)
+    kept = read_model(result.folder / "record.json", Record)
+    assert kept.machine.gpu_topology == "SYS"
+    assert [card.uncorrected for card in kept.machine.cards] == [0, 2]
+    assert kept.environment.variables["NCCL_ALGO"] == "Ring"
+    sentence = "GPU 1 has had 2 uncorrected memory error(s) since the driver was loaded"
+    assert sentence in said
+    for page in ("summary.md", "report.html"):
+        text = (result.folder / page).read_text()
+        assert sentence in text
+        assert "NCCL_ALGO=Ring" in text
