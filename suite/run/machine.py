@@ -56,9 +56,9 @@ def variables(devices: Devices, inherited: Mapping[str, str] = os.environ) -> di
 def host_id(cards: Sequence[str], inherited: Mapping[str, str] = os.environ, root: Path = Path("/")) -> str:
     """Tell hosts apart without naming them: a digest.
 
-    It is that of `SCALING_HOST_ID` where it is set. Otherwise it is made of the machine id and of what two hosts of
-    one image do not share: the mainboard's id, the UUIDs of all cards, and where neither can be read, the id of this
-    boot.
+    It is that of `SCALING_HOST_ID` where it is set. Otherwise it is made of the machine id and of the first that is
+    there of what two hosts of one image do not share: the UUIDs of all cards, the addresses of network cards, the
+    mainboard's id (which only root reads), the id of this boot.
 
     Args:
         cards: UUIDs.
@@ -67,9 +67,10 @@ def host_id(cards: Sequence[str], inherited: Mapping[str, str] = os.environ, roo
     """
     if given := inherited.get(HOST_ID, "").strip():
         return _digest(given)
-    machine, board = _read(root / "etc/machine-id"), _read(root / "sys/class/dmi/id/product_uuid")
-    own = [board, *sorted(cards)] if board or cards else [_read(root / "proc/sys/kernel/random/boot_id")]
-    return _digest("\n".join([machine or platform.node(), *own]))
+    network = [_read(path / "address") for path in (root / "sys/class/net").glob("*") if (path / "device").exists()]
+    board, boot = _read(root / "sys/class/dmi/id/product_uuid"), _read(root / "proc/sys/kernel/random/boot_id")
+    own = sorted(cards) or sorted(network) or [board or boot]
+    return _digest("\n".join([_read(root / "etc/machine-id") or platform.node(), *own]))
 
 
 def installed_gib(memory_bytes: int) -> int:

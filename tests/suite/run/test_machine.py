@@ -14,7 +14,12 @@ from suite.run import machine
 from tests.support.project import REPOSITORY
 
 GPUS = Devices("cuda", ("cuda:0",), ())
-MARKS = {"etc/machine-id": "m", "sys/class/dmi/id/product_uuid": "d", "proc/sys/kernel/random/boot_id": "b"}
+MARKS = {
+    "etc/machine-id": "m",
+    "sys/class/net/eth0/address": "02:00",
+    "sys/class/dmi/id/product_uuid": "d",
+    "proc/sys/kernel/random/boot_id": "b",
+}
 
 
 def test_the_main_branch_is_the_remotes_or_a_local_one(tmp_path: Path) -> None:
@@ -48,15 +53,20 @@ def test_hosts_of_one_image_have_different_ids(tmp_path: Path) -> None:
     def host(*cards: str, **changed: str) -> str:
         return machine.host_id(cards, {}, marks(tmp_path, **changed))
 
-    assert host() == host()
-    assert host() == host(boot_id="another"), "the same host after a restart"
-    assert host() != host(product_uuid="another")
-    assert host("GPU-1", product_uuid="") == host("GPU-1", product_uuid="", boot_id="another")
-    assert host("GPU-1", "GPU-2") == host("GPU-2", "GPU-1")
-    assert host("GPU-1", product_uuid="") != host("GPU-2", product_uuid="")
-    assert host(product_uuid="") != host(product_uuid="", boot_id="another"), "nothing else tells them apart"
-    assert host() != host(machine_id="another")
-    assert host(machine_id="", product_uuid="", boot_id="")
+    def differs(mark: str, *cards: str, **changed: str) -> bool:
+        return host(*cards, **changed) != host(*cards, **changed, **{mark: "another"})
+
+    assert differs("product_uuid")
+    assert not differs("boot_id"), "the same host after a restart"
+    assert differs("boot_id", product_uuid=""), "nothing else tells them apart"
+    assert not differs("address"), "the address of a container's virtual interface is drawn at its start"
+    (tmp_path / "sys/class/net/eth0/device").touch()  # an interface with hardware
+    assert differs("address")
+    assert not differs("product_uuid"), "the same for root and for everybody else"
+    assert not differs("address", "GPU-1")
+    assert host("GPU-1", "GPU-2") == host("GPU-2", "GPU-1") != host("GPU-1", "GPU-3")
+    assert differs("machine_id", "GPU-1")
+    assert host(machine_id="", address="", product_uuid="", boot_id="")
 
 
 def test_ci_may_name_the_host(tmp_path: Path) -> None:
