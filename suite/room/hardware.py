@@ -113,7 +113,7 @@ def _card(index: int, gpu: Gpu) -> Card:
         id=hashlib.sha256(gpu.uuid.encode()).hexdigest()[:12],
         capability="" if capability is None else ".".join(map(str, capability)),
         memory_bytes=None if memory is None else int(memory.total),
-        nvlinks=nvml.links(gpu),
+        nvlinks=len(nvml.link_ends(gpu)),
         pcie_lanes=ask("nvmlDeviceGetCurrPcieLinkWidth", card),
         pcie_max_lanes=ask("nvmlDeviceGetMaxPcieLinkWidth", card),
         pcie_generation=ask("nvmlDeviceGetMaxPcieLinkGeneration", card),

@@ -159,28 +159,7 @@ def near(gpu: Gpu, cores: int) -> tuple[int, ...]:
     return tuple(64 * n + bit for n, word in enumerate(words or ()) for bit in range(64) if word >> bit & 1)
 
 
-def link(a: Gpu, b: Gpu) -> str:
-    """Return how two cards are connected, as `nvidia-smi topo -m` has it: "NV18" is 18 NVLinks; "?" is not known."""
-    bus = getattr(ask("nvmlDeviceGetPciInfo", b.card), "busId", b"")
-    ends, others = _link_ends(a), _link_ends(b)
-    direct = sum(end == text(bus) for end in ends)
-    links = direct or min(ends.count("switch"), others.count("switch"))
-    if links:
-        return f"NV{links}"
-    return NAMES.get(ask("nvmlDeviceGetTopologyCommonAncestor", a.card, b.card), "?")
-
-
-def links(gpu: Gpu) -> int:
-    """Return how many NVLinks of a card are up."""
-    return len(_link_ends(gpu))
-
-
-def text(value: str | bytes) -> str:
-    """Return a text of NVML's; older versions of its package return bytes."""
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
-
-
-def _link_ends(gpu: Gpu) -> list[str]:
+def link_ends(gpu: Gpu) -> list[str]:
     """Return where each NVLink that is up leads: "switch", or the PCI bus id of another card."""
     import pynvml
 
@@ -194,6 +173,28 @@ def _link_ends(gpu: Gpu) -> list[str]:
             remote = ask("nvmlDeviceGetNvLinkRemotePciInfo", gpu.card, number)
             ends.append("switch" if switch else text(getattr(remote, "busId", b"")))
     return ends
+
+
+def link(a: Gpu, b: Gpu, ends: Mapping[str, Sequence[str]]) -> str:
+    """Return how two cards are connected, as `nvidia-smi topo -m` has it.
+
+    Args:
+        a, b: of two cards.
+        ends: `link_ends` of each, by UUID.
+
+    Returns:
+        "NV18" for 18 NVLinks, "PIX" to "SYS" without one, "?" where it is not known.
+    """
+    bus = text(getattr(ask("nvmlDeviceGetPciInfo", b.card), "busId", b""))
+    links = ends[a.uuid].count(bus) or min(ends[gpu.uuid].count("switch") for gpu in (a, b))
+    if links:
+        return f"NV{links}"
+    return NAMES.get(ask("nvmlDeviceGetTopologyCommonAncestor", a.card, b.card), "?")
+
+
+def text(value: str | bytes) -> str:
+    """Return a text of NVML's; older versions of its package return bytes."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def _card(handle: Any) -> Gpu:

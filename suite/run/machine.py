@@ -142,7 +142,8 @@ def _cpu_model() -> str:
 
 def _topology(gpus: Sequence[Gpu]) -> str:
     """Return how the GPUs are connected: "NV18" where all pairs are alike, else "0-1 NV4, 0-2 SYS, ..."."""
-    pairs = {(a, b): nvml.link(gpus[a], gpus[b]) for a, b in combinations(range(len(gpus)), 2)}
+    ends = {gpu.uuid: nvml.link_ends(gpu) for gpu in gpus}
+    pairs = {(a, b): nvml.link(gpus[a], gpus[b], ends) for a, b in combinations(range(len(gpus)), 2)}
     if len(set(pairs.values())) == 1:
         return next(iter(pairs.values()))
     return ", ".join(f"{a}-{b} {how}" for (a, b), how in pairs.items())
