@@ -25,8 +25,8 @@ from suite.properties import observe as observation
 from suite.properties import trainer as trainer_checks
 from suite.properties.case import Case
 from suite.properties.seen import Seen
-from suite.rank import accelerators, collectives, profiling, purity, training
 from suite.rank import arm as arms
+from suite.rank import collectives, gpus, profiling, purity, training
 from suite.rank.timing import LossNotFinite
 
 Answer = dict[str, Any]
@@ -67,9 +67,9 @@ def describe(state: State, trainer: str, apart: dict[str, Any] | None = None) ->
     return {"about": contract.describe(loaded), "versions": versions()}
 
 
-def show_accelerators(state: State) -> Answer:
-    """Return what torch shows of the GPUs, as `suite.rank.accelerators.describe` does."""
-    return accelerators.describe()
+def show_gpus(state: State) -> Answer:
+    """Return what torch shows of the GPUs, as `suite.rank.gpus.describe` does."""
+    return gpus.describe()
 
 
 def versions() -> dict[str, str]:
@@ -184,7 +184,7 @@ def call(state: State, function: str, arguments: dict[str, Any]) -> Answer:
 
 COMMANDS: dict[str, Callable[..., Answer]] = {
     "describe": describe,
-    "accelerators": show_accelerators,
+    "gpus": show_gpus,
     "prepare": prepare,
     "setup": setup,
     "window": window,

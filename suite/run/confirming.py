@@ -26,7 +26,7 @@ def problem(gpus_needed: int) -> str:
     """
     with Pool(kind="cuda") as pool:
         try:
-            answer = Helper(pool).ask("accelerators")
+            answer = Helper(pool).ask("gpus")
         except WorkerFailure as failure:
             return f"no worker could say what torch shows of the GPUs: {failure.cause}"
     return mismatch(survey(), answer, gpus_needed)
@@ -37,7 +37,7 @@ def mismatch(here: Survey, answer: Mapping[str, Any], gpus_needed: int) -> str:
 
     Args:
         here: by NVML.
-        answer: of a worker, as `suite.rank.accelerators.describe` returns it.
+        answer: of a worker, as `suite.rank.gpus.describe` returns it.
         gpus_needed: how many GPUs, from the first on, must be usable.
     """
     torch, gpus = f"torch {answer['torch']} in a worker", answer["gpus"]

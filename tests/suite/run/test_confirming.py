@@ -81,11 +81,11 @@ def test_a_mismatch_is_one_failing_item_before_anything_is_measured(
     scene(8).export(monkeypatch)
     (project.path / "test_own.py").write_text("def test_own():\n    pass\n")
     result = project.pytest(
-        "test_own.py", "-m", "scaling or not gpu", "--scaling-trainer", "ddp", package="suite.benchmarks"
+        "test_own.py", "-m", "", "--scaling-devices", "cuda", "--scaling-trainer", "ddp", package="suite.benchmarks"
     )
     result.stdout.fnmatch_lines(["scaling: devices cuda:8, world sizes 1, 2, 4, 8, *"])
-    outcomes = result.parseoutcomes()
-    assert (outcomes["failed"], outcomes["passed"]) == (1, 1), "the user's own test runs"
+    assert result.parseoutcomes()["failed"] == 1
+    result.stdout.fnmatch_lines(["test_own.py .*"])
     output = result.stdout.str()
     assert re.search(r"CUDA: NVML shows 8 GPU\(s\), torch \S+ in a worker shows \d: ", output)
     assert output.count("; compare the driver (nvidia-smi) with the CUDA version of this torch") == 1
@@ -98,7 +98,7 @@ def test_collecting_starts_no_worker(
     scene(2).load(monkeypatch)
     result = project.inline("-m", "gpu", "--collect-only", "-q", "--scaling-trainer", "ddp")
     assert result.ret == 0
-    result.stdout.fnmatch_lines(["*test_scaling[[]ddp-lenet-weak-2[]]"])
+    result.stdout.fnmatch_lines(["*test_scaling[[]ddp-*-weak-2[]]"])
 
 
 def test_a_driver_that_fails_is_said_in_the_header_and_in_the_failing_item(
