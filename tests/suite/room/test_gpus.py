@@ -13,6 +13,7 @@ from suite.room.conditions import PROTECTIVE, disturbed
 from suite.room.devices import cuda_count, parse
 from suite.room.gpus import GpuReading, Gpus
 from suite.room.meter import Meter
+from suite.run import confirming, machine
 from tests.support.nvml import Scene
 
 
@@ -161,3 +162,11 @@ def test_a_real_card_reports_its_clock_and_temperature() -> None:
     assert reading.mhz
     assert reading.celsius
     assert reading.reasons is not None
+
+
+@pytest.mark.gpu
+def test_a_real_card_has_facts_and_torch_shows_the_same_cards() -> None:
+    [card, *_] = machine.describe(parse("cuda")).cards
+    assert card.capability
+    assert card.memory_bytes
+    assert confirming.problem(cuda_count()) == ""
