@@ -69,7 +69,7 @@ def describe(state: State, trainer: str, apart: dict[str, Any] | None = None) ->
 
 def show_gpus(state: State) -> Answer:
     """Return what torch shows of the GPUs, as `suite.rank.gpus.describe` does."""
-    return gpus.describe()
+    return as_json(gpus.describe())
 
 
 def versions() -> dict[str, str]:

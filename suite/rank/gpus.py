@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import torch
 
+from suite.processes.jobs import TorchGpu, TorchGpus
 
-def describe() -> dict[str, Any]:
-    """Return what torch can use here, without raising.
 
-    Returns:
-        "torch", its version; "architectures" that it has kernels for, such as "sm_90"; "reason", why there is no CUDA;
-        "gpus", each with "name", "uuid" and "capability" [major, minor].
-    """
-    answer: dict[str, Any] = {
-        "torch": str(torch.__version__),
-        "architectures": torch.cuda.get_arch_list(),
-        "reason": "",
-        "gpus": [],
-    }
+def describe() -> TorchGpus:
+    """Return what torch can use here; it does not raise."""
+    version, architectures = str(torch.__version__), tuple(torch.cuda.get_arch_list())
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an old driver warns and then raises, in the same words
             torch.cuda.init()  # type: ignore[no-untyped-call]
-            properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+            shown = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     except (RuntimeError, AssertionError) as error:  # without CUDA in the build it is an AssertionError
-        return answer | {"reason": " ".join(str(error).split())}
-    gpus = [{"name": p.name, "uuid": str(p.uuid), "capability": [p.major, p.minor]} for p in properties]
-    return answer | {"gpus": gpus}
+        return TorchGpus(torch=version, architectures=architectures, reason=" ".join(str(error).split()))
+    gpus = (TorchGpu(name=gpu.name, uuid=str(gpu.uuid), capability=(gpu.major, gpu.minor)) for gpu in shown)
+    return TorchGpus(torch=version, architectures=architectures, gpus=tuple(gpus))

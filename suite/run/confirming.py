@@ -7,15 +7,16 @@ that differs would each end in errors of every cell, or in readings of another c
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from suite.base.sides import Helper
 from suite.processes.failure import WorkerFailure
+from suite.processes.jobs import TorchGpus
+from suite.processes.messages import read
 from suite.processes.pool import Pool
 from suite.room.devices import Survey, survey
 
-ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
+ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)(a?)f?")
 
 
 def problem(gpus_needed: int) -> str:
@@ -26,38 +27,38 @@ def problem(gpus_needed: int) -> str:
     """
     with Pool(kind="cuda") as pool:
         try:
-            answer = Helper(pool).ask("gpus")
+            shown = read(TorchGpus, Helper(pool).ask("gpus"))
         except WorkerFailure as failure:
             return f"no worker could say what torch shows of the GPUs: {failure.cause}"
-    return mismatch(survey(), answer, gpus_needed)
+    return mismatch(survey(), shown, gpus_needed)
 
 
-def mismatch(here: Survey, answer: Mapping[str, Any], gpus_needed: int) -> str:
+def mismatch(here: Survey, shown: TorchGpus, gpus_needed: int) -> str:
     """Return how what torch shows differs from what NVML shows; "" if it does not.
 
     Args:
         here: by NVML.
-        answer: of a worker, as `suite.rank.gpus.describe` returns it.
+        shown: by torch in a worker.
         gpus_needed: how many GPUs, from the first on, must be usable.
     """
-    torch, gpus = f"torch {answer['torch']} in a worker", answer["gpus"]
+    torch, gpus = f"torch {shown.torch} in a worker", shown.gpus
     if len(gpus) != len(here.gpus):
-        why = f": {answer['reason']}" if answer["reason"] else ""
+        why = f": {shown.reason}" if shown.reason else ""
         return (
             f"NVML shows {len(here.gpus)} GPU(s), {torch} shows {len(gpus)}{why}; compare the driver (nvidia-smi) with "
             "the CUDA version of this torch, and see CUDA_VISIBLE_DEVICES"
         )
     for index, (known, gpu) in enumerate(zip(here.gpus, gpus, strict=True)):
-        if not any(_same(uuid, gpu["uuid"]) for uuid in known):
+        if not any(_same(uuid, gpu.uuid) for uuid in known):
             return (
-                f"cuda:{index} is {known[0]} by NVML and {gpu['uuid']} ({gpu['name']}) by {torch}: clocks and errors "
-                "would be read of another card; unset CUDA_DEVICE_ORDER, and name GPUs in CUDA_VISIBLE_DEVICES by UUID"
+                f"cuda:{index} is {known[0]} by NVML and {gpu.uuid} ({gpu.name}) by {torch}: clocks and errors "
+                "would be read of another card; name the GPUs in CUDA_VISIBLE_DEVICES by UUID"
             )
     for index, gpu in enumerate(gpus[:gpus_needed]):
-        if not has_kernels(gpu["capability"], answer["architectures"]):
+        if not has_kernels(gpu.capability, shown.architectures):
             return (
-                f"cuda:{index} ({gpu['name']}) has compute capability {'.'.join(map(str, gpu['capability']))}, and "
-                f"{torch} has kernels for {', '.join(answer['architectures'])} alone: install a torch that is built "
+                f"cuda:{index} ({gpu.name}) has compute capability {'.'.join(map(str, gpu.capability))}, and "
+                f"{torch} has kernels for {', '.join(shown.architectures)} alone: install a torch that is built "
                 "for it"
             )
     return ""
@@ -72,8 +73,9 @@ def _same(uuid: str, shown: str) -> bool:
 def has_kernels(capability: Sequence[int], architectures: Sequence[str]) -> bool:
     """Return whether torch runs on a card, which its list of architectures says.
 
-    "sm_80" runs on cards of the same major and an equal or higher minor version, "sm_90a" on that version alone, and
-    "compute_90" is compiled for it and any later card when it is loaded (CUDA C++ programming guide, "Compatibility").
+    "sm_80" (and "sm_100f") runs on cards of the same major and an equal or higher minor version, "sm_90a" on that
+    version alone, and "compute_90" is compiled for it and any later card when it is loaded (CUDA C++ programming guide,
+    "Compatibility").
     """
     major, minor = capability
     for kind, built_major, built_minor, only in map(_parts, architectures):

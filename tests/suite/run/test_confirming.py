@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
+from suite.processes.jobs import TorchGpu, TorchGpus
 from suite.room.devices import Survey
 from suite.run.confirming import has_kernels, mismatch
 from tests.support.nvml import Scene
@@ -17,9 +17,13 @@ ONE, TWO, SLICE = "12345678-aaaa", "12345678-bbbb", "87654321-cccc"
 HERE = Survey(gpus=((f"GPU-{ONE}",), (f"GPU-{TWO}",)))
 
 
-def answer(*uuids: str, reason: str = "", architectures: Sequence[str] = ("sm_80", "sm_90")) -> dict[str, Any]:
-    gpus = [{"name": "NVIDIA H100", "uuid": uuid, "capability": [9, 0]} for uuid in uuids]
-    return {"torch": "2.15.0", "architectures": list(architectures), "reason": reason, "gpus": gpus}
+def answer(*uuids: str, reason: str = "", capability: tuple[int, int] = (9, 0)) -> TorchGpus:
+    """Return what torch says of these GPUs; the last has this capability."""
+    capabilities = [*[(9, 0)] * (len(uuids) - 1), capability]
+    gpus = [
+        TorchGpu(name="NVIDIA H100", uuid=uuid, capability=of) for uuid, of in zip(uuids, capabilities, strict=False)
+    ]
+    return TorchGpus(torch="2.15.0", architectures=("sm_80", "sm_90"), reason=reason, gpus=tuple(gpus))
 
 
 def test_the_same_gpus_are_no_mismatch() -> None:
@@ -43,8 +47,7 @@ def test_another_order_names_both() -> None:
 
 
 def test_a_card_without_kernels_is_named_where_it_is_used() -> None:
-    old = answer(ONE, TWO)
-    old["gpus"][1]["capability"] = [6, 1]
+    old = answer(ONE, TWO, capability=(6, 1))
     assert mismatch(HERE, old, 1) == ""
     assert mismatch(HERE, old, 2).startswith(
         "cuda:1 (NVIDIA H100) has compute capability 6.1, and torch 2.15.0 in a worker has kernels for sm_80, sm_90 "
@@ -64,7 +67,8 @@ def test_a_card_without_kernels_is_named_where_it_is_used() -> None:
         ((9, 0), ["sm_90a"], True),
         ((10, 3), ["sm_100a"], False),
         ((12, 0), ["compute_90a"], False),
-        ((9, 4), ["gfx942"], False),
+        ((10, 3), ["sm_100f"], True),
+        ((9, 0), ["of another kind"], False),
         ((9, 4), [], True),
     ],
 )
