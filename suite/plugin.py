@@ -207,7 +207,7 @@ def correctness_bench(scaling_config: Config) -> Iterator[Bench]:
     from suite.processes.pool import Pool
 
     paths = [Path.cwd(), scaling_config.root]
-    with Pool(kind=scaling_config.devices.kind, import_paths=paths, warm=True) as pool:
+    with Pool(kind=scaling_config.devices.kind, import_paths=paths, preload="trainers") as pool:
         yield Bench(pool, scaling_config.devices)
 
 

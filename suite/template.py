@@ -1,8 +1,9 @@
-"""The template: a process that has torch loaded and forks groups of workers, for everything that is not timed.
+"""The template: a process that has torch loaded and forks groups of workers.
 
 Loading torch and its compiler takes seconds of a core, and a forked worker has both at once. It takes the place of
 `suite.launch` in a pool that asks for it, and talks to the controller in the same messages: which group to start, and
-how each group ended, with the exit code or signal of every rank that failed in the order they failed.
+how each group ended, with the exit code or signal of every rank that failed in the order they failed. What is timed
+gets a new template for every session (docs/adr/0018), everything else keeps one.
 
 A fork copies one thread and all locks, so the template stays single-threaded: it runs no operation of torch, touches
 neither CUDA nor autograd, and imports no code of a user's. Every fork checks that it has one thread. Linux only.
@@ -32,10 +33,11 @@ from suite.processes.channel import Channel, ChannelClosed
 from suite.processes.messages import Ended, Exit, Start, as_json, read
 from suite.room import quiet
 
-# What a worker would load in its first case: torch, its compiler, and every trainer of the table.
-PRELOADED = (
-    "torch._dynamo",
-    "torch.distributed.fsdp",
+# What takes long to load. Both sides of a comparison share it, whatever code they run.
+TORCH = ("torch._dynamo", "torch.distributed.fsdp")
+# What a worker would load in its first correctness case.
+TRAINERS = (
+    *TORCH,
     "suite.rank.commands",
     "reference.trainers.data_parallel",
     "reference.trainers.ddp_sync_bn",
@@ -184,10 +186,11 @@ def main() -> None:
     """Load torch, then serve the controller until it closes the connection."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", required=True)
+    parser.add_argument("--preload", choices=("torch", "trainers"), required=True)
     arguments = parser.parse_args()
     quiet.die_with_parent()
     with quiet.fast_imports():
-        for module in PRELOADED:
+        for module in TORCH if arguments.preload == "torch" else TRAINERS:
             importlib.import_module(module)
     gc.freeze()  # what every worker shares is not looked through, and so not copied, by their collectors
     channel = Channel.connect(arguments.socket)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import importlib
 import os
 import signal
 import sys
@@ -28,21 +29,33 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", required=True)
     parser.add_argument("--group", required=True)
+    parser.add_argument("--path", action="append", default=[], help="import from here, instead of from PYTHONPATH")
     arguments = parser.parse_args(argv)
     quiet.die_with_parent()
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to act on
+    if arguments.path:
+        _import_from(arguments.path)
     rank = int(os.environ["RANK"])
     channel = Channel.connect(arguments.socket)
     channel.send({"event": "hello", "group": arguments.group, "rank": rank, "pid": os.getpid()})
     serve(channel, rank)
 
 
+def _import_from(paths: Sequence[str]) -> None:
+    """Put folders in the place of those of PYTHONPATH, for this process and for those that it starts."""
+    before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:] = [*paths, *(entry for entry in sys.path if entry not in before)]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+
+
 def serve(channel: Channel, rank: int) -> None:
     """The loop over commands."""
     with quiet.fast_imports():
-        # Loads torch: only once the controller knows our pid.
+        # Only once the controller knows our pid. DistributedDataParallel and torch.optim load the compiler at their
+        # first use, which takes as long as loading torch: it is loaded before this process is pinned to its core.
+        importlib.import_module("torch._dynamo")
         from suite.rank.commands import COMMANDS, SELF_EXPLAINING, State
 
     state = State(rank)

@@ -21,7 +21,7 @@ def bench(request: pytest.FixtureRequest, scaling_config: Config) -> Iterator[Be
     if scaling_config.devices.kind == "cpu":
         yield request.getfixturevalue("correctness_bench")
         return
-    with Pool(kind="cpu", import_paths=[REPOSITORY], warm=True) as pool:
+    with Pool(kind="cpu", import_paths=[REPOSITORY], preload="trainers") as pool:
         yield Bench(pool, devices.parse("cpu"))
 
 

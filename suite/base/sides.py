@@ -1,7 +1,8 @@
-"""Keep one pool of workers for each interpreter and each checkout of a run.
+"""Keep one pool of workers for each interpreter of a run.
 
-Candidate and base share a pool where they share both. Questions that need no timing go to a helper worker of that side,
-which ends before anything is timed.
+Candidate and base share a pool, and with it the template that their workers are forked from, where they share the
+interpreter; workers of another commit import from its checkout. Questions that need no timing go to a helper worker of
+that side, which ends before anything is timed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import os
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import reference
@@ -24,6 +26,23 @@ from suite.processes.jobs import Apart
 from suite.processes.pool import Pool
 
 
+@dataclass(frozen=True)
+class SidePool:
+    """A pool as one side uses it.
+
+    Attributes:
+        pool: starts the side's workers.
+        paths: what they import from, where it is not what the pool was made with.
+    """
+
+    pool: Pool
+    paths: tuple[str, ...] = ()
+
+    def launch(self, name: str, size: int) -> Group:
+        """Start one group of the side's workers, as `Pool.launch` does."""
+        return self.pool.launch(name, size, self.paths)
+
+
 class Helper:
     """One worker for questions that measure nothing; a new one replaces it after a failure.
 
@@ -31,8 +50,8 @@ class Helper:
         start_s: seconds from the first worker's launch to its first answer.
     """
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+    def __init__(self, pool: SidePool, name: str) -> None:
+        self._pool, self._name = pool, name
         self._group: Group | None = None
         self._count = 0
         self.start_s = 0.0
@@ -44,11 +63,10 @@ class Helper:
             WorkerFailure: the worker raised, died or did not answer; the next question gets another worker.
         """
         try:
-            launched = self._group is None
+            launched, begun = self._group is None, time.monotonic()
             if self._group is None:
                 self._count += 1
-                self._group = self._pool.launch(f"helper-{self._count}", 1)
-            begun = time.monotonic()
+                self._group = self._pool.launch(f"{self._name}-{self._count}", 1)
             self._group.wait_connected()
             [answer] = self._group.request(command, timeout_s, **arguments)
             if launched:
@@ -77,10 +95,11 @@ class Sides:
         """
         self._kind, self._root = kind, root
         self._closing = contextlib.ExitStack()
-        self.pools: dict[Side, Pool] = {}
-        self._helpers: dict[Pool, Helper] = {}
+        self.pools: dict[Side, SidePool] = {}
+        self._helpers: dict[SidePool, Helper] = {}
         self._checkouts: dict[Side, Checkout] = {}
-        self.pools["candidate"] = self._open(Pool(kind=kind, import_paths=[Path.cwd(), root]))
+        self._by_python: dict[str, Pool] = {}
+        self.pools["candidate"] = SidePool(self._pool(sys.executable))
 
     def __enter__(self) -> Sides:
         return self
@@ -89,19 +108,24 @@ class Sides:
         self._closing.close()
 
     def add(self, side: Side, base: Base) -> tuple[str, ...]:
-        """Open the pool of a base, and return what its checkout lacks, one line each.
+        """Make a base known, and return what its checkout lacks, one line each.
 
         Raises:
             CheckoutError: its commit cannot be checked out.
         """
-        if base.commit is not None:
-            self.pools[side] = self._open(self._apart(side, base, base.commit))
-            return self._checkouts[side].notes
-        self.pools[side] = self.pools["candidate"]
-        if base.kind == "python":
-            paths = [Path.cwd(), self._root]
-            self.pools[side] = self._open(Pool(kind=self._kind, python=base.python, import_paths=paths))
-        return ()
+        if base.commit is None:
+            self.pools[side] = SidePool(self._pool(base.python if base.kind == "python" else sys.executable))
+            return ()
+        checkout = self._closing.enter_context(Checkout(self._root, base.commit, base.label))
+        pool = self._pool(base.python)
+        paths = pool.paths(
+            checkout.paths([Path.cwd(), self._root], sys.path),
+            checkout.reference(Path(reference.__path__[0])),
+            checkout.python_path(os.environ.get("PYTHONPATH", "")),
+        )
+        self.pools[side] = SidePool(pool, paths)
+        self._checkouts[side] = checkout
+        return checkout.notes
 
     def locate(self, side: Side, spec: str) -> str:
         """Return a trainer or a model as a side's workers name it.
@@ -121,31 +145,32 @@ class Sides:
 
     def helper(self, side: Side) -> Helper:
         """Return the helper of a side."""
-        return self._helpers[self.pools[side]]
+        pool = self.pools[side]
+        return self._helpers.setdefault(pool, Helper(pool, f"helper-{side}"))
 
     def dismiss_helpers(self) -> None:
         """End all helpers, so that none is idle on the machine while others are timed."""
         for helper in self._helpers.values():
             helper.close()
 
+    def renew(self) -> None:
+        """Let the workers of the next session have another memory layout."""
+        for pool in self._by_python.values():
+            pool.renew()
+
+    @property
+    def forks(self) -> bool:
+        """Whether workers are forked from a template."""
+        return self.pools["candidate"].pool.forks
+
     @property
     def folder(self) -> Path:
         """The folder of the run's datasets, for all workers."""
-        return self.pools["candidate"].folder
+        return self.pools["candidate"].pool.folder
 
-    def _apart(self, side: Side, base: Base, commit: str) -> Pool:
-        checkout = self._closing.enter_context(Checkout(self._root, commit, base.label))
-        pool = Pool(
-            kind=self._kind,
-            python=base.python,
-            import_paths=checkout.paths([Path.cwd(), self._root], sys.path),
-            reference_path=checkout.reference(Path(reference.__path__[0])),
-            python_path=checkout.python_path(os.environ.get("PYTHONPATH", "")),
-        )
-        self._checkouts[side] = checkout
-        return pool
-
-    def _open(self, pool: Pool) -> Pool:
-        self._closing.enter_context(pool)
-        self._helpers[pool] = Helper(pool)
-        return pool
+    def _pool(self, python: str) -> Pool:
+        if python not in self._by_python:
+            paths = [Path.cwd(), self._root]
+            pool = self._closing.enter_context(Pool(kind=self._kind, python=python, import_paths=paths))
+            self._by_python[python] = pool
+        return self._by_python[python]

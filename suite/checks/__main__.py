@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
         used = devices.parse(asked.devices)
     except (KeyError, TypeError, ValueError) as error:
         parser.error(f"{type(error).__name__}: {error}")
-    with Pool(kind=used.kind, import_paths=[Path.cwd()], warm=True) as pool:
+    with Pool(kind=used.kind, import_paths=[Path.cwd()], preload="trainers") as pool:
         right, said = put(Bench(pool, used), asked.trainer, asked.check, case)
     print(said)
     return 0 if right else 1

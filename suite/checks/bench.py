@@ -166,7 +166,6 @@ class Bench:
         job = CaseJob(
             trainer=trainer,
             processes=about["processes"],
-            compiler=about["processes"] == "per-device",
             devices=tuple(names),
             backend=self.devices.backend(names),
         )

@@ -19,14 +19,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from suite.base.sides import Sides
+from suite.base.sides import SidePool, Sides
 from suite.cli import gate
 from suite.cli.command import Stop, new_folder, whole_number
 from suite.plan.cells import Arm, Cell
 from suite.plan.config import Config
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import START_TIMEOUT_S
-from suite.processes.pool import Pool
 from suite.render.screen import Screen
 from suite.run import preparing
 from suite.run.observations import Observations
@@ -170,7 +169,7 @@ def _trace_all(run: Observations, folder: Path, warm_up: int, steps: int) -> int
     return traced
 
 
-def _trace(pool: Pool, run: Observations, arm: Arm, path: str, warm_up: int, steps: int) -> list[dict[str, Any]]:
+def _trace(pool: SidePool, run: Observations, arm: Arm, path: str, warm_up: int, steps: int) -> list[dict[str, Any]]:
     """Return every rank's answer about its trace.
 
     Raises:

@@ -15,14 +15,12 @@ class Place:
         devices: torch device names, in rank order.
         backend: of the process group, where there is one.
         pinned: the cores that each rank is pinned to, in rank order; empty leaves the processes free.
-        compiler: whether the work needs torch's compiler, which is then loaded on all cores before pinning.
     """
 
     processes: Literal["one", "per-device"]
     devices: tuple[str, ...]
     backend: str
     pinned: tuple[tuple[int, ...], ...] = ()
-    compiler: bool = False
 
     @property
     def size(self) -> int:

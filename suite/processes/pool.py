@@ -11,9 +11,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Literal
 
 import reference
 import suite
@@ -36,23 +37,23 @@ class Pool:
         self,
         *,
         kind: str,
+        preload: Literal["torch", "trainers"] = "torch",
         python: str = sys.executable,
         import_paths: Sequence[Path] = (),
-        reference_path: Path | None = None,
-        python_path: str | None = None,
-        warm: bool = False,
+        forks: bool = True,
     ) -> None:
         """Start the launcher.
 
         Args:
             kind: "cpu" or "cuda".
-            warm: whether workers may be forked from a process that has torch loaded (`suite.template`), which starts
-                them in milliseconds: for what is not timed. CUDA, and systems other than Linux, keep torch's agent.
+            preload: what the template has loaded when it forks workers: "torch" for what is timed, the trainers of the
+                table too for everything else.
             python: the interpreter of the launcher and its workers; it needs torch.
             import_paths: folders the workers may import a user's trainer or model from.
-            reference_path: the package `reference` of these workers, if not the one that is loaded here.
-            python_path: their PYTHONPATH, if not the one inherited.
+            forks: whether workers may be forked from a template (`suite.template`). CUDA, and systems other than Linux,
+                have them executed by torch's agent in any case.
         """
+        self.forks = forks and kind == "cpu" and hasattr(os, "pidfd_open")
         self.folder = Path(tempfile.mkdtemp(prefix="scaling-"))
         self.groups: dict[str, Group] = {}
         self._selector = selectors.DefaultSelector()
@@ -62,17 +63,14 @@ class Pool:
         self._listener.listen(256)
         self._selector.register(self._listener, selectors.EVENT_READ, None)
         self._launcher_log = self.folder / "launcher.stderr"
-        forks = warm and kind == "cpu" and hasattr(os, "pidfd_open")
-        module = "suite.template" if forks else "suite.launch"
-        with self._launcher_log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [python, "-m", module, "--socket", str(self.folder / "controller")],
-                env=self._environment(kind, import_paths, reference_path, python_path),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C reaches the controller, and the controller ends the rest in order
-            )
+        module = ["suite.template", "--preload", preload] if self.forks else ["suite.launch"]
+        self._command = [python, "-m", *module, "--socket", str(self.folder / "controller")]
+        self._environment = {
+            **quiet.environment(os.environ, kind),
+            "PYTHONPATH": os.pathsep.join(self.paths(import_paths)),
+            "PYTHONSAFEPATH": "1",
+        }
+        self._process = self._start()
 
     def __enter__(self) -> Pool:
         return self
@@ -82,12 +80,45 @@ class Pool:
     ) -> None:
         self.close()
 
-    def launch(self, name: str, size: int) -> Group:
+    def renew(self) -> None:
+        """Replace the template, once all groups have ended, so that the next ones draw another memory layout.
+
+        It changes nothing where workers are executed, each with a layout of its own.
+        """
+        if self.forks:
+            self._end_launcher()
+            if self._launcher is not None:
+                self.forget(self._launcher)
+                self._launcher = None
+            self._process = self._start()
+
+    def paths(
+        self,
+        import_paths: Sequence[Path],
+        reference_path: Path | None = None,
+        python_path: str | None = None,
+    ) -> tuple[str, ...]:
+        """Return what a worker's PYTHONPATH is made of: this code, and a user's.
+
+        Args:
+            import_paths: folders of a user's trainer or model.
+            reference_path: the package `reference`, if not the one that is loaded here.
+            python_path: a user's PYTHONPATH, if not the one inherited.
+        """
+        # Links to the two packages alone: their own parent may be a site-packages with a torch of another interpreter.
+        code = Path(tempfile.mkdtemp(prefix="code-", dir=self.folder))
+        (code / "suite").symlink_to(Path(suite.__path__[0]).resolve())
+        (code / "reference").symlink_to((reference_path or Path(reference.__path__[0])).resolve())
+        beyond = os.environ.get("PYTHONPATH", "") if python_path is None else python_path
+        return tuple(filter(None, [str(code), *map(str, import_paths), *beyond.split(os.pathsep)]))
+
+    def launch(self, name: str, size: int, paths: Sequence[str] = ()) -> Group:
         """Start one group, without waiting for it.
 
         Args:
             name: unique within the pool while the group lives.
             size: how many processes, one a rank.
+            paths: from `paths`, where they are not those that the pool was made with.
 
         Raises:
             WorkerFailure: the launcher itself has ended, for instance because its interpreter has no torch.
@@ -100,9 +131,10 @@ class Pool:
             last = (tail.strip().splitlines() or ["no output"])[-1]
             raise failure.WorkerFailure(name, f"the launcher did not start: {last}", [tail])
         group = self.groups[name] = Group(self, name, size)
-        arguments = ("--socket", str(self.folder / "controller"), "--group", name)
+        arguments = ["--socket", str(self.folder / "controller"), "--group", name]
+        arguments += [f"--path={path}" for path in paths]
         try:
-            self._launcher.send(as_json(Start(name, size, str(self._log_dir(name)), arguments)))
+            self._launcher.send(as_json(Start(name, size, str(self._log_dir(name)), tuple(arguments))))
         except ChannelClosed as error:
             raise failure.WorkerFailure(name, "the launcher has ended") from error
         return group
@@ -153,15 +185,29 @@ class Pool:
             for group in list(self.groups.values()):
                 group.kill()
         finally:  # however impatient the user is: workers end with the launcher, and the folder goes
-            self._process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel may hold it, in a driver or a file system
-                self._process.wait(END_TIMEOUT_S)
+            self._end_launcher()
             shutil.rmtree(self.folder, ignore_errors=True)
         for key in list(self._selector.get_map().values()):
             if isinstance(key.fileobj, Channel):
                 self.forget(key.fileobj)
         self._selector.close()
         self._listener.close()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self._launcher_log.open("wb") as log:
+            return subprocess.Popen(
+                self._command,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C reaches the controller, and the controller ends the rest in order
+            )
+
+    def _end_launcher(self) -> None:
+        self._process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel may hold it, in a driver or a file system
+            self._process.wait(END_TIMEOUT_S)
 
     def _read(self, channel: Channel, owner: tuple[Group, int] | None) -> None:
         try:
@@ -200,20 +246,3 @@ class Pool:
 
     def _log_dir(self, name: str) -> Path:
         return self.folder / "logs" / name
-
-    def _environment(
-        self, kind: str, import_paths: Sequence[Path], reference_path: Path | None, python_path: str | None
-    ) -> dict[str, str]:
-        # Links to the two packages alone: their own parent may be a site-packages with a torch of another interpreter.
-        code = self.folder / "code"
-        code.mkdir()
-        (code / "suite").symlink_to(Path(suite.__path__[0]).resolve())
-        (code / "reference").symlink_to((reference_path or Path(reference.__path__[0])).resolve())
-        inherited: Mapping[str, str] = os.environ
-        beyond = inherited.get("PYTHONPATH", "") if python_path is None else python_path
-        paths = [str(code), *map(str, import_paths), *filter(None, [beyond])]
-        return {
-            **quiet.environment(inherited, kind),
-            "PYTHONPATH": os.pathsep.join(paths),
-            "PYTHONSAFEPATH": "1",
-        }

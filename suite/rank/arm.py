@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -39,10 +38,6 @@ def bind(rank: int, place: Place) -> list[torch.device]:
     """
     one = place.processes == "one"
     devices = [torch.device(name) for name in (place.devices if one else [place.devices[rank]])]
-    if place.compiler:
-        # DistributedDataParallel and torch.optim load it at their first use, which takes as long as loading torch.
-        with quiet.fast_imports():
-            importlib.import_module("torch._dynamo")
     if place.pinned:
         quiet.pin(itertools.chain(*place.pinned) if one else place.pinned[rank])
     if devices[0].type == "cuda":

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import platform
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
@@ -98,7 +97,7 @@ def setup(state: State, name: str, arm: dict[str, Any]) -> Answer:
     job = read(Job, arm)
     timed = state.timed[name] = arms.TimedArm(state.rank, state.devices(job), job)
     state.unproven[name] = job.apart
-    return {"gradient_bytes": timed.gradient_bytes, "compiler": "torch._dynamo" in sys.modules}
+    return {"gradient_bytes": timed.gradient_bytes}
 
 
 def window(state: State, name: str, steps: int) -> Answer:

@@ -191,6 +191,8 @@ class _Campaign:
         self, units: Sequence[tuple[Arm, ...]], untimed: Sequence[Arm], afterwards: Sequence[Callable[[Groups], None]]
     ) -> None:
         run = self._run
+        if run.sessions:  # the first one has the template that answered the run's questions
+            self._sides.renew()
         try:
             self._sessions.run(units, untimed, afterwards)
         finally:
@@ -205,7 +207,7 @@ class _Campaign:
         arms = [arm for arm in (*_arms([*self._units(chosen), *on_one]), *untimed) if arm in run.jobs]
         if not arms:
             return
-        each_s = forecast.session_s(run, arms, self._sides.helper("candidate").start_s)
+        each_s = forecast.session_s(run, arms, self._sides.helper("candidate").start_s, forks=self._sides.forks)
         planned = run.plan.config.calibrate or self._planned(self._left_s() / each_s)
         for line in forecast.lines(run, planned, each_s):
             run.notes.append(line)

@@ -14,12 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
+from suite.base.sides import SidePool
 from suite.communication import alpha_beta
 from suite.plan.collectives import IN_PROCESS, SIZES_BYTES, CollectiveCell
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import START_TIMEOUT_S, Group
 from suite.processes.jobs import Exchange
-from suite.processes.pool import Pool
 from suite.records.record import CollectivePoint, CollectiveRecord, Record, interval
 from suite.room.devices import Devices
 from suite.run import blocks
@@ -47,7 +47,7 @@ def find(record: Record, sweep: CollectiveCell) -> CollectiveRecord:
 
 
 def measure(
-    pool: Pool,
+    pool: SidePool,
     wanted: Sequence[CollectiveCell],
     devices: Devices,
     say: Say,
@@ -83,7 +83,7 @@ class _WorldSize:
     """The sweeps of one world size, and their processes; those that a command ended are replaced when needed again."""
 
     def __init__(
-        self, pool: Pool, devices: Devices, wanted: Sequence[CollectiveCell], sizes_bytes: Sequence[int]
+        self, pool: SidePool, devices: Devices, wanted: Sequence[CollectiveCell], sizes_bytes: Sequence[int]
     ) -> None:
         self._pool, self._devices, self._wanted, self._sizes = pool, devices, wanted, sizes_bytes
         self._world_size = wanted[0].world_size

@@ -16,20 +16,25 @@ from suite.run import accuracy, judging
 from suite.run.observations import Observations
 from suite.run.session import MEASURE_SHARE
 
-# A worker with a process group loads torch's compiler as well, which takes a little longer than torch.
-COMPILER_COST = 1.3
+RANK_S = 0.4  # of a core, for a forked rank to build its trainer
 ENDING_S = 1.5  # the warm-up, and the end of the processes
 
 
-def session_s(run: Observations, arms: Sequence[Arm], start_s: float) -> float:
+def session_s(run: Observations, arms: Sequence[Arm], start_s: float, *, forks: bool) -> float:
     """Return roughly how many wall seconds a session of these arms takes.
 
-    Arms of one trainer and world size share their processes. `start_s` is what one worker took from its launch to its
-    first answer.
+    Arms of one trainer and world size share their processes.
+
+    Args:
+        run: has the jobs of the arms.
+        arms: of the session.
+        start_s: what the first worker took from its launch to its first answer; most of it is loading torch.
+        forks: whether ranks are forked from one template, which loads torch for all of them.
     """
-    groups = {(arm.side, arm.trainer, arm.workload, arm.world_size): run.jobs[arm] for arm in arms}
-    costs = (job.size * (1 + COMPILER_COST * (job.processes == "per-device")) for job in groups.values())
-    return float(sum(costs)) * start_s / max(1, len(available_cores())) * (1 + MEASURE_SHARE) + ENDING_S
+    groups = {(arm.side, arm.trainer, arm.workload, arm.world_size): run.jobs[arm].size for arm in arms}
+    each_s, shared_s = (RANK_S, start_s) if forks else (start_s, 0.0)
+    starting_s = shared_s + sum(groups.values()) * each_s / max(1, len(available_cores()))
+    return starting_s * (1 + MEASURE_SHARE) + ENDING_S
 
 
 def lines(run: Observations, planned: int, each_s: float) -> list[str]:

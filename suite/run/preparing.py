@@ -12,7 +12,7 @@ from dataclasses import fields
 from reference.schedule import scale
 from suite.base.checkout import CheckoutError
 from suite.base.sides import Sides
-from suite.plan.cells import PLAIN, Arm
+from suite.plan.cells import Arm
 from suite.plan.workloads import Workload
 from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import Apart, Job, ModelSpec, Place, Prepared
@@ -87,7 +87,6 @@ def _job(run: Observations, sides: Sides, arm: Arm) -> Job:
         devices=names,
         backend=devices.backend(names),
         pinned=devices.pinned(arm.world_size),
-        compiler=about["processes"] == "per-device" and arm.trainer != PLAIN,
     )
     return job_of(
         arm,

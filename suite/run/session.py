@@ -9,16 +9,16 @@ import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from suite.base.sides import SidePool
 from suite.plan.cells import Arm, Side, short
 from suite.processes.channel import Message
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import Group
 from suite.processes.jobs import Job
-from suite.processes.pool import Pool
 from suite.records import record
 from suite.room.meter import Meter
 from suite.run import blocks
@@ -98,7 +98,7 @@ class Sessions:
     def __init__(
         self,
         run: Observations,
-        pools: Mapping[Side, Pool],
+        pools: Mapping[Side, SidePool],
         rng: random.Random,
         meter: Meter,
         left_s: Callable[[], float],
@@ -106,7 +106,6 @@ class Sessions:
     ) -> None:
         """Keep what every session needs; `left_s` returns how much of the budget is left."""
         self.step_s: dict[Arm, float] = {}
-        self._compiler: dict[Arm, bool] = {}  # whether an arm turned out to need it
         self._run, self._pools, self._rng = run, pools, rng
         self._meter, self.left_s, self._say = meter, left_s, say
         self._blocks = 0
@@ -171,13 +170,12 @@ class Sessions:
         for turn in range(max(map(len, shared.values()))):
             now = [sharing[turn] for sharing in shared.values() if turn < len(sharing)]
             for arm in now:
-                groups.attempt(arm, _post_setup(arm, self._job(arm)))
+                groups.attempt(arm, _post_setup(arm, self._run.jobs[arm]))
             for arm in now:
                 answers = groups.attempt(arm, lambda group: group.collect("setup"))
                 if answers is not None:
                     # A trainer may build another model in every session; the first one stands for all.
                     self._run.gradient_bytes.setdefault(arm, answers[0]["gradient_bytes"])
-                    self._compiler[arm] = answers[0]["compiler"]  # the next session's workers are told
 
     def _warm_up(self, groups: Groups, timed: Sequence[Arm]) -> None:
         known, new = self._run.steps, dict[Arm, int]()
@@ -191,10 +189,6 @@ class Sessions:
         # Arms that are compared run windows of equal work, and an arm that was timed before never changes its own.
         every = {**known, **new}
         known |= {arm: every[next(twin for twin in every if _same_cell(twin, arm))] for arm in new}
-
-    def _job(self, arm: Arm) -> Job:
-        job = self._run.jobs[arm]
-        return replace(job, compiler=self._compiler.get(arm, job.compiler))
 
     def _step_s(self, groups: Groups, arm: Arm, steps: int) -> float | None:
         answers = groups.request(arm, "window", FIRST_STEP_TIMEOUT_S, name=arm.id, steps=steps)

@@ -31,7 +31,7 @@ def main(names: list[str]) -> int:
     idle = {*CHECKS, *(check for checks in FUNCTION_CHECKS.values() for check in checks)}
     survivors = []
     print("| mutant | what goes wrong | source | killed by |\n|---|---|---|---|", flush=True)
-    with Pool(kind="cpu", warm=True) as pool:
+    with Pool(kind="cpu", preload="trainers") as pool:
         bench = Bench(pool, devices.parse("cpu"))
         for entry in entries():
             if names and entry.name not in names:

@@ -39,7 +39,7 @@ def pool(request: pytest.FixtureRequest, bench: Bench) -> Iterator[Pool]:
         bench.close()  # so that the processes of this module's groups can be counted
         yield bench.pool
         return
-    with Pool(kind="cpu") as made:
+    with Pool(kind="cpu", forks=False) as made:
         yield made
 
 
@@ -158,12 +158,12 @@ def test_an_interpreter_without_torch_is_a_clear_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.end_to_end
-@pytest.mark.parametrize("warm", [True, False])
-def test_nothing_is_left_when_the_controller_is_killed(warm: bool) -> None:
+@pytest.mark.parametrize("forks", [True, False])
+def test_nothing_is_left_when_the_controller_is_killed(forks: bool) -> None:
     """SIGKILL leaves the controller no time to clean up, so the kernel ends launcher and workers."""
     code = (
         "from suite.processes.pool import Pool\n"
-        f"pool = Pool(kind='cpu', warm={warm}); group = pool.launch('g', 2); group.wait_connected()\n"
+        f"pool = Pool(kind='cpu', forks={forks}); group = pool.launch('g', 2); group.wait_connected()\n"
         "print(pool._process.pid, *group.pids.values(), flush=True)\n"
         "import time; time.sleep(600)\n"
     )

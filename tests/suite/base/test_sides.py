@@ -1,4 +1,4 @@
-"""One pool for each interpreter and each checkout, and their helpers; with pools that start nothing."""
+"""One pool for each interpreter, and a helper for each side; with pools that start nothing."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ class Idle:
 
     def __init__(self, **told: Any) -> None:
         self.told, self.closed, self.groups = told, False, list[Answering]()
+        self.asked, self.renewed = list[tuple[Any, ...]](), 0
         self.folder = Path("scaling-1")
         self.made.append(self)
 
@@ -56,9 +57,16 @@ class Idle:
     def __exit__(self, *_: object) -> None:
         self.closed = True
 
-    def launch(self, name: str, size: int) -> Answering:
+    def launch(self, name: str, size: int, paths: tuple[str, ...] = ()) -> Answering:
         self.groups.append(Answering(self, name))
         return self.groups[-1]
+
+    def paths(self, *asked: Any) -> tuple[str, ...]:
+        self.asked.append(asked)
+        return tuple(map(str, asked[0]))
+
+    def renew(self) -> None:
+        self.renewed += 1
 
 
 @pytest.fixture
@@ -94,7 +102,7 @@ class TestPools:
     def test_the_same_code_and_interpreter_share_a_pool(self, base: Base, pools: list[Idle], tmp_path: Path) -> None:
         with Sides("cpu", tmp_path) as made:
             assert made.add("base", base) == ()
-            assert made.pools["base"] is made.pools["candidate"]
+            assert made.pools["base"] == made.pools["candidate"]
             assert made.helper("base") is made.helper("candidate")
             assert (made.apart("base"), made.locate("base", "mine.py:Mine")) == (None, "mine.py:Mine")
         assert [pool.closed for pool in pools] == [True]
@@ -109,17 +117,26 @@ class TestPools:
         assert base.told["kind"] == "cuda"
         assert (candidate.closed, base.closed) == (True, True)
 
-    def test_another_commit_has_its_own_files(self, older: Sides, pools: list[Idle], repository: Repository) -> None:
-        candidate, base = pools
-        [folder] = base.told["import_paths"]
+    def test_another_commit_has_its_own_files_in_the_same_pool(
+        self, older: Sides, pools: list[Idle], repository: Repository
+    ) -> None:
+        [pool] = pools
+        assert pool.told == {"kind": "cpu", "python": sys.executable, "import_paths": [repository.path] * 2}
+        [([folder], reference_path, _)] = pool.asked
         assert (folder / "mine.py").read_text() == "version = 1\n"
-        assert candidate.told["import_paths"] == [repository.path, repository.path]
-        assert older.folder is candidate.folder
-        assert (base.told["python"], base.told["kind"]) == (sys.executable, "cpu")
-        assert base.told["reference_path"] == Path(reference.__path__[0]), "only this project's own is under test"
+        assert older.pools["base"].paths == (str(folder),)
+        assert older.pools["candidate"].paths == ()
+        assert older.folder is pool.folder
+        assert reference_path == Path(reference.__path__[0]), "only this project's own is under test"
+
+    def test_every_interpreter_gets_a_new_template_for_a_session(self, pools: list[Idle], tmp_path: Path) -> None:
+        with Sides("cpu", tmp_path) as made:
+            made.add("base", Base("python", "python3.12", python="/usr/bin/python3.12"))
+            made.renew()
+        assert [pool.renewed for pool in pools] == [1, 1]
 
     def test_a_commit_names_trainers_by_its_own_files(self, older: Sides, pools: list[Idle]) -> None:
-        [folder] = pools[1].told["import_paths"]
+        [folder] = pools[0].asked[0][0]
         assert older.locate("base", "mine.py:Mine") == f"{folder}/mine.py:Mine"
         assert older.locate("candidate", "mine.py:Mine") == "mine.py:Mine"
         assert older.locate("base", "ddp") == "ddp"
@@ -129,7 +146,7 @@ class TestPools:
     def test_a_commits_workers_are_told_what_they_must_not_run(
         self, older: Sides, pools: list[Idle], repository: Repository
     ) -> None:
-        [folder] = pools[1].told["import_paths"]
+        [folder] = pools[0].asked[0][0]
         found = older.apart("base")
         assert found is not None
         assert found.candidate_root == str(repository.path.resolve())
@@ -142,7 +159,7 @@ class TestPools:
     ) -> None:
         with contextlib.suppress(KeyboardInterrupt), Sides("cpu", repository.path) as made:
             made.add("base", bases.of_ref("HEAD~1", repository.path))
-            [folder] = pools[1].told["import_paths"]
+            [folder] = pools[0].asked[0][0]
             assert folder.is_dir()
             if error is not None:
                 raise error
@@ -160,7 +177,7 @@ class TestHelper:
     """One worker for questions, as long as it lives."""
 
     def test_one_worker_answers_all_questions(self, pools: list[Idle]) -> None:
-        helper = Helper(Idle())
+        helper = Helper(Idle(), "helper")
         assert helper.start_s == 0.0
         assert helper.ask("describe", trainer="ddp") == {"by": "helper-1", "command": "describe", "trainer": "ddp"}
         assert helper.ask("prepare")["by"] == "helper-1"
@@ -168,7 +185,7 @@ class TestHelper:
 
     def test_a_worker_that_fails_or_does_not_start_is_replaced(self, pools: list[Idle]) -> None:
         pool = Idle()
-        helper = Helper(pool)
+        helper = Helper(pool, "helper")
         helper.ask("describe")
         with pytest.raises(WorkerFailure, match="helper-1: rank 0: gone"):
             helper.ask("break")
@@ -181,8 +198,9 @@ class TestHelper:
     def test_all_helpers_end_before_anything_is_timed(self, older: Sides, pools: list[Idle]) -> None:
         older.helper("candidate").ask("describe")
         older.helper("base").ask("describe")
-        groups = [pool.groups[0] for pool in pools]
+        groups = pools[0].groups
         assert [group.closed for group in groups] == [False, False]
         older.dismiss_helpers()
         assert [group.closed for group in groups] == [True, True]
-        assert older.helper("base").ask("describe")["by"] == "helper-2"
+        assert [group.name for group in groups] == ["helper-candidate-1", "helper-base-1"]
+        assert older.helper("base").ask("describe")["by"] == "helper-base-2"

@@ -153,7 +153,7 @@ class PretendedSides:
     """Replaces `suite.base.sides.Sides`; none of its workers starts."""
 
     def __init__(self, world: World) -> None:
-        self.world, self.pools = world, {"candidate": None}
+        self.world, self.pools, self.forks = world, {"candidate": None}, True
 
     def __enter__(self) -> PretendedSides:
         return self
@@ -172,6 +172,8 @@ class PretendedSides:
         return types.SimpleNamespace(start_s=2.0, ask=ask)
 
     def dismiss_helpers(self) -> None: ...
+
+    def renew(self) -> None: ...
 
 
 @pytest.fixture

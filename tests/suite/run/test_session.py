@@ -26,7 +26,7 @@ class Answering:
     def post(self, command: str, **told: Any) -> None: ...
 
     def collect(self, command: str) -> list[dict[str, Any]]:
-        return [{"gradient_bytes": self.gradient_bytes, "compiler": False}]
+        return [{"gradient_bytes": self.gradient_bytes}]
 
     def request(self, command: str, timeout_s: float, *, name: str, steps: int) -> list[dict[str, int]]:
         return [{"duration_ns": round(self.step_s[name] * steps * 1e9)}]
