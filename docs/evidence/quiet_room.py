@@ -1,6 +1,7 @@
 """The quiet room, measured with each of its measures switched off: what does it buy?
 
     python -m docs.evidence.quiet_room --sessions 20 --minutes 120
+    python -m docs.evidence.quiet_room --condition "quiet room" --condition executed --sessions 26
     python -m docs.evidence.quiet_room --table
 
 Runs what `python -m suite calibrate` runs (a build against itself, nothing decided) for one cell, ddp, lenet, strong,
@@ -11,7 +12,8 @@ trainer:
 - **two threads a rank**: no thread limit in the environment, and torch told to use every core. Where ranks are pinned,
   their threads share a core, which is what forgetting the limit would do;
 - **allocator as it comes**: glibc's three settings are not set;
-- **all off**: none of the three.
+- **all off**: none of the three;
+- **executed**: each worker loads torch for itself, instead of being forked from the session's template.
 
 Conditions take turns in a random order, so that a loud hour meets all of them. Each run becomes a line of
 `quiet_room.jsonl`, and the script goes on where the log ends. What stays in every condition: interleaving, warm-up,
@@ -23,6 +25,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import math
 import os
 import random
@@ -41,6 +44,7 @@ from scipy.stats import chi2
 from docs.evidence.log import ROOT, Line, append, check_same_code, code_state, read_log
 from docs.evidence.recording import RecordedSession, of_record
 from docs.evidence.runs import ONE_CELL
+from suite.base import sides
 from suite.cli import calibrate, gate
 from suite.plan.cells import Arm
 from suite.plan.workloads import Workload
@@ -60,6 +64,7 @@ CONDITIONS: dict[str, frozenset[str]] = {
     "allocator as it comes": frozenset({"allocator"}),
     "small pages": frozenset({"pages"}),
     "all off": frozenset({"pinned", "threads", "allocator", "pages"}),
+    "executed": frozenset({"template"}),
 }
 
 TRAINERS = """\
@@ -79,7 +84,7 @@ class Threads(DDPTrainer):
 
 @contextlib.contextmanager
 def without(measures: Iterable[str]) -> Iterator[None]:
-    """Take measures away from the runs of this process: "pinned", "threads", "allocator", "pages"."""
+    """Take measures away from the runs of this process: "pinned", "threads", "allocator", "pages", "template"."""
     job_of = preparing.job_of
 
     def unpinned(arm: Arm, workload: Workload, place: Place, **told: Any) -> Job:
@@ -92,6 +97,8 @@ def without(measures: Iterable[str]) -> Iterator[None]:
             patches.enter_context(mock.patch.dict(quiet.ONE_THREAD, clear=True))
         if "allocator" in measures:
             patches.enter_context(mock.patch.dict(quiet.ALLOCATOR, clear=True))
+        if "template" in measures:
+            patches.enter_context(mock.patch.object(sides, "Pool", functools.partial(sides.Pool, forks=False)))
         if "pages" in measures:
             patches.enter_context(mock.patch.dict(quiet.HUGE_PAGES, clear=True))
         yield
@@ -184,8 +191,9 @@ def table(lines: Sequence[Line]) -> str:
     A round's SD is that of ln(t_candidate / t_base) around its session's mean; a session's that of the middle of its
     rounds, as a verdict uses it; the unpaired one that of the middle of the candidate's ln t alone.
     """
-    head = "| condition | sessions | SD of a round | SD of a session's ratio | SD of unpaired ln t | ms a step |"
-    rows = [head, "|---|---|---|---|---|---|"]
+    spreads = "SD of a round | SD of a session's ratio | SD of unpaired ln t"
+    head = f"| condition | sessions | {spreads} | ms a step | s a session without its timing |"
+    rows = [head, "|---|---|---|---|---|---|---|"]
     for condition in CONDITIONS:
         sessions = sessions_of(lines, condition)
         if not sessions:
@@ -199,6 +207,7 @@ def table(lines: Sequence[Line]) -> str:
             spread(list(paired - paired.mean()), len(sessions) - 1),
             spread(list(alone - alone.mean()), len(sessions) - 1),
             f"{1e3 * math.exp(statistics.median(alone)):.1f}",
+            f"{statistics.median(session.wall_s - session.window_s for session in sessions):.1f}",
         ]
         rows.append(f"| {condition} | {len(sessions)} | {' | '.join(shown)} |")
     return "\n".join(rows)
@@ -209,7 +218,7 @@ def make(lines: list[Line], options: argparse.Namespace) -> None:
     end, log = time.monotonic() + 60 * options.minutes, options.log.resolve()
     os.chdir(ROOT)  # where the benchmarks, the data and the plugin's settings are
     while time.monotonic() < end:
-        done = {name: len(sessions_of(lines, name)) for name in CONDITIONS}
+        done = {name: len(sessions_of(lines, name)) for name in options.condition or CONDITIONS}
         left = {name: options.sessions - count for name, count in done.items() if count < options.sessions}
         if not left:
             return
@@ -230,6 +239,7 @@ def make(lines: list[Line], options: argparse.Namespace) -> None:
 def main() -> None:
     """Measure what the log lacks, or print its table."""
     parser = argparse.ArgumentParser(description="The quiet room with each of its measures switched off.")
+    parser.add_argument("--condition", action="append", choices=CONDITIONS, help="only these (default: all)")
     parser.add_argument("--sessions", type=int, default=20, help="of each condition (default: %(default)s)")
     parser.add_argument(
         "--minutes", type=float, default=60.0, help="start no run after this long (default: %(default)s)"

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from docs.evidence import log, quiet_room, runs
+from suite.base import sides
 from suite.plan import cells
 from suite.plan.cells import Cell
 from suite.plan.workloads import BUILT_IN
 from suite.processes.jobs import Place, Prepared
+from suite.processes.pool import Pool
 from suite.properties import contract
 from suite.room import quiet
 from suite.run import preparing
@@ -160,20 +162,21 @@ class TestQuietRoom:
             job = preparing.job_of(arm, BUILT_IN["lenet"], place, **told)
             names = ("OMP_NUM_THREADS", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
             threads, allocator, pages = (name in variables for name in names)
-            return bool(job.pinned), threads, allocator, pages
+            return bool(job.pinned), threads, allocator, pages, sides.Pool is Pool
 
         expected = {
-            "quiet room": (True, True, True, True),
-            "not pinned": (False, True, True, True),
-            "two threads a rank": (True, False, True, True),
-            "allocator as it comes": (True, True, False, True),
-            "small pages": (True, True, True, False),
-            "all off": (False, False, False, False),
+            "quiet room": (True, True, True, True, True),
+            "not pinned": (False, True, True, True, True),
+            "two threads a rank": (True, False, True, True, True),
+            "allocator as it comes": (True, True, False, True, True),
+            "small pages": (True, True, True, False, True),
+            "all off": (False, False, False, False, True),
+            "executed": (True, True, True, True, False),
         }
         for condition, measures in quiet_room.CONDITIONS.items():
             with quiet_room.without(measures):
                 assert seen() == expected[condition], condition
-            assert seen() == (True, True, True, True)
+            assert seen() == (True, True, True, True, True)
 
     def test_a_run_under_other_conditions_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """If the suite took its cores from elsewhere, the run would be measured under a wrong name."""
