@@ -11,7 +11,7 @@ from suite.plan.floors import Floor
 from suite.plan.workloads import Workload
 from suite.room.devices import Devices
 
-BUDGET_S = {"quick": 120.0, "full": 1800.0}
+BUDGET_S = {"quick": 180.0, "full": 1800.0}
 # A slow machine extends a profile's budget to this many sessions, because fewer decide hardly anything.
 MIN_SESSIONS = 4
 

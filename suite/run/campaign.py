@@ -207,7 +207,8 @@ class _Campaign:
         arms = [arm for arm in (*_arms([*self._units(chosen), *on_one]), *untimed) if arm in run.jobs]
         if not arms:
             return
-        each_s = forecast.session_s(run, arms, self._sides.helper("candidate").start_s, forks=self._sides.forks)
+        start_s = self._sides.helper("candidate").start_s
+        each_s = forecast.session_s(run, arms, start_s, self._left_s(), forks=self._sides.forks)
         planned = run.plan.config.calibrate or self._planned(self._left_s() / each_s)
         for line in forecast.lines(run, planned, each_s):
             run.notes.append(line)

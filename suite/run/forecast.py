@@ -14,13 +14,13 @@ from suite.records.calibration import POWER, promise
 from suite.room.quiet import available_cores
 from suite.run import accuracy, judging
 from suite.run.observations import Observations
-from suite.run.session import MEASURE_SHARE
+from suite.run.session import WINDOW_S, timing_s
 
 RANK_S = 0.4  # of a core, for a forked rank to build its trainer
 ENDING_S = 1.5  # the warm-up, and the end of the processes
 
 
-def session_s(run: Observations, arms: Sequence[Arm], start_s: float, *, forks: bool) -> float:
+def session_s(run: Observations, arms: Sequence[Arm], start_s: float, budget_s: float, *, forks: bool) -> float:
     """Return roughly how many wall seconds a session of these arms takes.
 
     Arms of one trainer and world size share their processes.
@@ -29,12 +29,13 @@ def session_s(run: Observations, arms: Sequence[Arm], start_s: float, *, forks: 
         run: has the jobs of the arms.
         arms: of the session.
         start_s: what the first worker took from its launch to its first answer; most of it is loading torch.
+        budget_s: of all sessions.
         forks: whether ranks are forked from one template, which loads torch for all of them.
     """
     groups = {(arm.side, arm.trainer, arm.workload, arm.world_size): run.jobs[arm].size for arm in arms}
     each_s, shared_s = (RANK_S, start_s) if forks else (start_s, 0.0)
     starting_s = shared_s + sum(groups.values()) * each_s / max(1, len(available_cores()))
-    return starting_s * (1 + MEASURE_SHARE) + ENDING_S
+    return starting_s + max(0.0, timing_s(starting_s, WINDOW_S * len(arms), budget_s)) + ENDING_S
 
 
 def lines(run: Observations, planned: int, each_s: float) -> list[str]:

@@ -28,18 +28,27 @@ from suite.verdict import FIRST_LOOK
 # A window is long compared with the microseconds of the clock and of the barrier, and short compared with the seconds
 # over which a machine's speed drifts.
 WINDOW_S = 0.12
-# Timing gets this share of what starting the processes takes. A session's spread is mostly that of its rounds (7 % each
-# at two ranks on a shared machine, against 1 % or less between sessions), which asks for long sessions; a decision
-# needs three of them, which asks for short ones where the budget holds few. docs/verdict.md derives it.
-MEASURE_SHARE = 0.45
-MEASURE_SHARE_OF_MANY = 1.0
-MANY_SESSIONS = 10
+# A round's SD over the SD between sessions, with two ranks on shared cores: 9 % over 1.8 % (docs/log.md, the quiet room).
+ROUND_TO_SESSION = 5.0
+MIN_BLOCKS = 2
 MAX_BLOCKS = 30
 SHORT_STEP_S = 1.0  # a longer step is warm after its first time
 MAX_STEPS = 200
 FIRST_STEP_TIMEOUT_S = 120.0  # lazily built kernels, compilation, the first collective
 
 Say = Callable[[str], None]
+
+
+def timing_s(start_s: float, round_s: float, budget_s: float) -> float:
+    """Return the seconds of a session's timing that decide at the least cost (docs/verdict.md, "Rounds per session").
+
+    Args:
+        start_s: what a session takes before its timing.
+        round_s: what one window of every arm takes.
+        budget_s: of all sessions. A FAIL needs `FIRST_LOOK` sessions and one to confirm it, so timing gets no more than
+            lets so many fit.
+    """
+    return min(ROUND_TO_SESSION * math.sqrt(start_s * round_s), budget_s / (FIRST_LOOK + 1) - start_s)
 
 
 def hang_timeout_s(expected_s: float) -> float:
@@ -195,13 +204,11 @@ class Sessions:
         return None if answers is None else max(answer["duration_ns"] for answer in answers) / steps / 1e9
 
     def _plan_blocks(self, groups: Groups, start_s: float) -> int:
-        """Return how many blocks every session has: timing balanced with starting, or fewer in a short budget."""
+        """Return how many blocks every session has; a block is two rounds."""
         timed = [arm for arm in groups.by_arm if arm in self.step_s]
-        block_s = sum(2 * self._run.steps[arm] * self.step_s[arm] for arm in timed) or WINDOW_S
-        budget_s = self.left_s() + start_s
-        many = budget_s >= MANY_SESSIONS * (1 + MEASURE_SHARE) * start_s
-        wanted_s = (MEASURE_SHARE_OF_MANY if many else MEASURE_SHARE) * start_s
-        return min(MAX_BLOCKS, max(1, round(min(wanted_s, budget_s / FIRST_LOOK - start_s) / block_s)))
+        round_s = sum(self._run.steps[arm] * self.step_s[arm] for arm in timed) or WINDOW_S
+        blocks = round(timing_s(start_s, round_s, self.left_s() + start_s) / (2 * round_s))
+        return min(MAX_BLOCKS, max(MIN_BLOCKS, blocks))
 
     def _time(self, groups: Groups, units: Sequence[tuple[Arm, ...]]) -> None:
         for number in range(self._blocks if units and groups.by_arm else 0):

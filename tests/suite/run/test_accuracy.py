@@ -191,7 +191,7 @@ class TestBudget:
     EPOCHS = Recipe().epochs
 
     def test_net_that_does_not_fit_is_not_trained_and_says_why(self) -> None:
-        """Two nets of 25 s fit into the 72 s that the quick profile's two minutes have for training."""
+        """Two nets of 25 s fit into the 72 s that a budget of two minutes has for training."""
         cells = [TWO, WEAK_TWO, cell(2, "scratch")]
         run, workers = train(*cells, reached={1: 0.9, 2: 0.9}, epoch_s=25 / self.EPOCHS)
         assert [(net.trainer, net.mode, net.world_size) for net in run.accuracies] == [

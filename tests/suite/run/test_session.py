@@ -9,7 +9,17 @@ import pytest
 
 from suite.plan.cells import Arm
 from suite.run.observations import Observations, Session
-from suite.run.session import MAX_STEPS, WINDOW_S, Groups, Sessions
+from suite.run.session import (
+    FIRST_LOOK,
+    MAX_BLOCKS,
+    MAX_STEPS,
+    MIN_BLOCKS,
+    ROUND_TO_SESSION,
+    WINDOW_S,
+    Groups,
+    Sessions,
+    timing_s,
+)
 from tests.support.measurements import arm, cell, job, run_of
 
 OWN, BASE, ONE = arm(2), arm(2, side="base"), arm(1)
@@ -82,3 +92,28 @@ def test_a_model_that_changes_from_session_to_session_costs_nothing() -> None:
         group = Answering({}, gradient_bytes)
         sessions(run, group)._start(Groups(Session(0)), [OWN])
     assert run.gradient_bytes == {OWN: 8}
+
+
+class TestRounds:
+    """How much of a session is timing."""
+
+    @pytest.mark.parametrize(("start_s", "round_s"), [(4.0, 0.24), (9.0, 2.2), (30.0, 8.0)])
+    def test_no_other_number_of_rounds_decides_in_less_time(self, start_s: float, round_s: float) -> None:
+        """The cost of a session times its variance, with rounds that scatter as much as the rule assumes."""
+
+        def cost(rounds: float) -> float:
+            return (start_s + rounds * round_s) * (1 + ROUND_TO_SESSION**2 / rounds)
+
+        chosen = timing_s(start_s, round_s, 1e6) / round_s
+        assert all(cost(chosen) < cost(chosen * factor) for factor in (0.5, 0.9, 1.1, 2.0))
+
+    def test_a_decision_and_its_confirmation_fit_into_the_budget(self) -> None:
+        assert (FIRST_LOOK + 1) * (10.0 + timing_s(10.0, 2.0, 60.0)) == pytest.approx(60.0)
+
+    @pytest.mark.parametrize(("left_s", "blocks"), [(1.0, MIN_BLOCKS), (1e6, MAX_BLOCKS)])
+    def test_a_session_has_several_rounds_and_an_end(self, left_s: float, blocks: int) -> None:
+        run = run_of(cell(2), steps={OWN: 10, BASE: 10})
+        measured = sessions(run, Answering({}))
+        measured.left_s, measured.step_s = (lambda: left_s), {OWN: 0.01, BASE: 0.01}
+        group: Any = Answering({})
+        assert measured._plan_blocks(Groups(Session(0), {OWN: group, BASE: group}), 60.0) == blocks
