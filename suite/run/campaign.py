@@ -119,20 +119,41 @@ class _Campaign:
 
     def compare(self, comparison: Comparison) -> None:
         """Time cells next to their bases until each is decided; the whole budget goes to the comparison."""
-        run, chosen = self._run, comparison.cells
+        run = self._run
         run.comparison = comparison
-        units = self._units(chosen)
-        on_one = cells.one_device_arms([cell for cell in chosen if cell in run.plan.floors], speedup=False)
+        units = [*self._units(comparison.cells), *self._floors(comparison.cells)]
         for side, base in comparison.bases.items():
             try:
                 run.notes += [f"{base.label}: {note}" for note in self._sides.add(side, base)]
             except CheckoutError as error:
                 failure = WorkerFailure(side, str(error))
                 run.lost |= {arm: failure for arm in _arms(units) if arm.side == side}
-        self._prepare(_arms(units + on_one))
+        self._prepare(_arms(units))
+        chosen = self._carried(comparison.cells)
+        run.comparison = replace(
+            comparison, cells=chosen, beyond=tuple(cell for cell in comparison.cells if cell not in chosen)
+        )
         self._sessions.replan_blocks()
-        self._run_sessions(chosen, on_one)
+        self._run_sessions(chosen, self._floors(chosen))
         self._explain([cell for cell in chosen if self._outcome(cell) is Outcome.FAIL])
+
+    def _floors(self, chosen: Sequence[Cell]) -> list[tuple[Arm, ...]]:
+        """Return the arms on one device that the floors of these cells need."""
+        return cells.one_device_arms([cell for cell in chosen if cell in self._run.plan.floors], speedup=False)
+
+    def _carried(self, chosen: Sequence[Cell]) -> tuple[Cell, ...]:
+        """Return the cells that the budget can judge; a profile's budget stretches to all of them."""
+        if self._run.plan.config.min_sessions > 1 or self._run.plan.config.calibrate:
+            return tuple(chosen)
+        return forecast.carried(
+            chosen, lambda some: self._forecast_s(self._units(some) + self._floors(some)), self._left_s()
+        )
+
+    def _forecast_s(self, units: Sequence[tuple[Arm, ...]], untimed: Sequence[Arm] = ()) -> float:
+        """Return how long a session of these arms will take; 0 where none of them can be started."""
+        arms = [arm for arm in (*_arms(units), *untimed) if arm in self._run.jobs]
+        start_s = self._sides.helper("candidate").start_s
+        return forecast.session_s(self._run, arms, start_s, self._left_s(), forks=self._sides.forks) if arms else 0.0
 
     def _explain(self, slower: Sequence[Cell]) -> None:
         """Measure what grew, candidate and base in the same sessions, as far as the budget goes."""
@@ -204,11 +225,9 @@ class _Campaign:
 
     def _show_plan(self, chosen: Sequence[Cell], on_one: Sequence[tuple[Arm, ...]], untimed: Sequence[Arm]) -> None:
         run = self._run
-        arms = [arm for arm in (*_arms([*self._units(chosen), *on_one]), *untimed) if arm in run.jobs]
-        if not arms:
+        each_s = self._forecast_s([*self._units(chosen), *on_one], untimed)
+        if not each_s:
             return
-        start_s = self._sides.helper("candidate").start_s
-        each_s = forecast.session_s(run, arms, start_s, self._left_s(), forks=self._sides.forks)
         planned = run.plan.config.calibrate or self._planned(self._left_s() / each_s)
         for line in forecast.lines(run, planned, each_s):
             run.notes.append(line)

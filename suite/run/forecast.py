@@ -7,14 +7,15 @@ when the first session has shown how long one takes.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from suite.plan.cells import Arm
+from suite.plan.cells import Arm, Cell
 from suite.records.calibration import POWER, promise
 from suite.room.quiet import available_cores
 from suite.run import accuracy, judging
 from suite.run.observations import Observations
-from suite.run.session import WINDOW_S, timing_s
+from suite.run.session import MIN_BLOCKS, WINDOW_S, timing_s
+from suite.verdict import FIRST_LOOK
 
 RANK_S = 0.4  # of a core, for a forked rank to build its trainer
 ENDING_S = 1.5  # the warm-up, and the end of the processes
@@ -35,7 +36,22 @@ def session_s(run: Observations, arms: Sequence[Arm], start_s: float, budget_s: 
     groups = {(arm.side, arm.trainer, arm.workload, arm.world_size): run.jobs[arm].size for arm in arms}
     each_s, shared_s = (RANK_S, start_s) if forks else (start_s, 0.0)
     starting_s = shared_s + sum(groups.values()) * each_s / max(1, len(available_cores()))
-    return starting_s + max(0.0, timing_s(starting_s, WINDOW_S * len(arms), budget_s)) + ENDING_S
+    round_s = WINDOW_S * len(arms)
+    return starting_s + max(2 * MIN_BLOCKS * round_s, timing_s(starting_s, round_s, budget_s)) + ENDING_S
+
+
+def carried(cells: Sequence[Cell], cost_s: Callable[[Sequence[Cell]], float], budget_s: float) -> tuple[Cell, ...]:
+    """Return the cells that a budget can judge; those on one device are the first to be left out.
+
+    Args:
+        cells: all of them. At least one is kept.
+        cost_s: returns the seconds of a session over some of them.
+        budget_s: for all sessions: as many as a FAIL needs, and one to confirm it.
+    """
+    kept = sorted(cells, key=lambda cell: -cell.world_size)
+    while len(kept) > 1 and (FIRST_LOOK + 1) * cost_s(kept) > budget_s:
+        kept.pop()
+    return tuple(cell for cell in cells if cell in kept)
 
 
 def lines(run: Observations, planned: int, each_s: float) -> list[str]:
@@ -51,7 +67,9 @@ def lines(run: Observations, planned: int, each_s: float) -> list[str]:
         f"(budget {run.plan.config.budget_s / 60:.1f} min); {comparisons} checks can fail"
     )
     judges = comparison.bases and not run.plan.config.calibrate
-    return [first, _promise(run, comparisons, planned)] if judges else [first]
+    left_out = ", ".join(cell.id for cell in comparison.beyond)
+    named = [f"plan: not judged, because the budget has no room for them: {left_out}"] if left_out else []
+    return [first, *named, _promise(run, comparisons, planned)] if judges else [first]
 
 
 def _promise(run: Observations, comparisons: int, planned: int) -> str:

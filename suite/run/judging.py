@@ -49,6 +49,7 @@ def checks(run: Observations, cell: Cell) -> tuple[CheckRecord, ...]:
     compared = [side for side in run.comparison.bases if cell in run.comparison.cells and arms[side] not in run.lost]
     return (
         *(_time(run, cell, side) for side in compared),
+        *([_beyond(run)] if cell in run.comparison.beyond else []),
         *run.stored.get(cell, ()),
         *([_floor(run, cell)] if cell in run.plan.floors else []),
         *accuracy.checks(run, cell, comparisons(run)),
@@ -91,6 +92,16 @@ def _time(run: Observations, cell: Cell, side: Side) -> CheckRecord:
         outcome=judged.outcome,
         reason=judged.reason,
         ratio=judged.ratio and interval(judged.ratio),
+    )
+
+
+def _beyond(run: Observations) -> CheckRecord:
+    room = f"{run.plan.config.budget_s:.0f} s have room for {len(run.comparison.cells)} cell(s)"
+    return CheckRecord(
+        rule="time",
+        against=run.comparison.bases["base"].label,
+        outcome=Outcome.INCONCLUSIVE,
+        reason=f"not judged: budget; {room}: raise --scaling-budget, or select fewer cells",
     )
 
 

@@ -88,11 +88,13 @@ class Comparison:
         cells: those that are compared: all cells with a base that the user named, and otherwise those whose accepted
             commits are rebuilt.
         sessions_before: how many sessions had ended when the comparison began.
+        beyond: cells that are not compared, because the budget has no room for them.
     """
 
     bases: Mapping[Side, Base] = field(default_factory=dict)
     cells: tuple[Cell, ...] = ()
     sessions_before: int = 0
+    beyond: tuple[Cell, ...] = ()
 
 
 @dataclass

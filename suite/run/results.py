@@ -62,6 +62,9 @@ def _cell(run: Observations, cell: Cell) -> CellRecord:
     own = run.plan.own(cell)
     logs = samples.over_sessions(run, own)
     failure = run.failure(cell)
+    if not failure and not logs and cell in run.comparison.beyond:
+        outcome, reason = judging.combined(judging.checks(run, cell))
+        return CellRecord.model_validate({**fixed, "outcome": outcome, "reason": reason})
     if failure or not logs:
         reason = failure.cause if failure else "it was not measured before the run was cut short"
         details = "\n".join(failure.details) if failure else ""

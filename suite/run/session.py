@@ -28,7 +28,7 @@ from suite.verdict import FIRST_LOOK
 # A window is long compared with the microseconds of the clock and of the barrier, and short compared with the seconds
 # over which a machine's speed drifts.
 WINDOW_S = 0.12
-# A round's SD over the SD between sessions, with two ranks on shared cores: 9 % over 1.8 % (docs/log.md, the quiet room).
+# A round's SD over that between sessions: 9 % over 1.8 % with two ranks on shared cores (docs/log.md, the quiet room).
 ROUND_TO_SESSION = 5.0
 MIN_BLOCKS = 2
 MAX_BLOCKS = 30

@@ -188,6 +188,15 @@ def against(**changes: Any) -> Config:
 class TestBudget:
     """How many sessions there are."""
 
+    def test_a_short_budget_judges_fewer_cells_and_says_so(self, world: World) -> None:
+        run = world.measure(ONE, TWO, WEAK, config=against(budget_s=15.0, min_sessions=1))
+        assert run.comparison.cells == (TWO,)
+        [one, two, weak] = world.cells().values()
+        reason = "not judged: budget; 15 s have room for 1 cell(s): raise --scaling-budget, or select fewer cells"
+        assert (one.outcome, one.reason, weak.reason) == ("INCONCLUSIVE", reason, reason)
+        assert two.reason != reason
+        assert any("no room for them: ddp-lenet-strong-1, ddp-lenet-weak-2" in line for line in world.said)
+
     @pytest.mark.parametrize(
         ("session_s", "changes", "planned", "sessions"),
         [

@@ -8,13 +8,15 @@ from dataclasses import replace
 import pytest
 
 from suite.plan.base import Base
+from suite.plan.cells import Cell
 from suite.records.calibration import promise
 from suite.room.quiet import available_cores
 from suite.run import forecast
 from suite.run.observations import Comparison, Observations
 from tests.support.measurements import AGAINST, arm, calibrated, cell, job, run_of, settings
 
-CELLS = (cell(1), cell(2))
+ONE, TWO, WEAK = cell(1), cell(2), cell(2, mode="weak")
+CELLS = (ONE, TWO)
 NOW = {"clock": lambda: 0.0, "begun_s": 0.0}
 
 
@@ -83,7 +85,8 @@ class TestSessionSeconds:
 
     def working_s(self, *arms: object, start_s: float = 4.0, processes: str = "one", forks: bool = False) -> float:
         run = run_of(cell(2), jobs={timed: replace(job(timed), processes=processes) for timed in arms})
-        return forecast.session_s(run, arms, start_s, 0.0, forks=forks) - forecast.ENDING_S
+        timing_s = 2 * forecast.MIN_BLOCKS * forecast.WINDOW_S * len(arms)
+        return forecast.session_s(run, arms, start_s, 0.0, forks=forks) - forecast.ENDING_S - timing_s
 
     def test_every_process_starts_and_modes_share_theirs(self) -> None:
         one_s = 4.0 / len(available_cores())
@@ -100,3 +103,21 @@ class TestSessionSeconds:
         each_s = forecast.RANK_S / len(available_cores())
         assert two - one == pytest.approx(each_s)
         assert one == pytest.approx(4.0 + each_s)
+
+
+class TestCarried:
+    """Which cells a budget can judge."""
+
+    @pytest.mark.parametrize(
+        ("budget_s", "kept"), [(1e6, (ONE, TWO, WEAK)), (80.0, (TWO, WEAK)), (40.0, (TWO,)), (0.0, (TWO,))]
+    )
+    def test_cells_on_one_device_are_left_out_first(self, budget_s: float, kept: tuple[Cell, ...]) -> None:
+        """At 10 s a cell and four sessions."""
+        assert forecast.carried((ONE, TWO, WEAK), lambda some: 10.0 * len(some), budget_s) == kept
+
+    def test_the_plan_names_what_is_left_out(self) -> None:
+        run = compared(comparison=Comparison({"base": AGAINST}, (TWO,), beyond=(ONE, WEAK)))
+        assert (
+            forecast.lines(run, 6, 10.0)[1]
+            == "plan: not judged, because the budget has no room for them: ddp-lenet-strong-1, ddp-lenet-weak-2"
+        )
