@@ -1,0 +1,75 @@
+"""Judge the machine: the efficiency of accepted code here and now, against what it was in accepted runs of this host.
+
+A slower link, driver or card slows a rebuilt base as much as the candidate, so no comparison of times within a run sees
+it. What it changes is a ratio inside the run: the same commit keeps less of k devices than it did. With x = ln E of the
+accepted commit, rebuilt and measured in this run, and x_1 .. x_n of accepted runs of other hours, the shortfall
+
+    f = mean(x_i) - x   has variance   s^2 (1 + 1/n),
+
+where s^2 is estimated from the accepted runs, and f over its root follows Student's t with n - 1 degrees of freedom.
+Where the sessions of this run scatter more than accepted runs do, their standard error takes the place of s for x.
+
+    FAIL   where the lower bound of f is above 0 and f is ln(1 + m) / 2 or more,
+    PASS   where its upper bound is below ln(1 + m).
+
+That assumes exchangeable runs, hours apart. It is one look, after the last session.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from suite.verdict.metrics import mean_and_standard_error, t_quantile
+from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, CONFIDENCE, Outcome, Verdict
+
+ENOUGH_RUNS = 5
+ENOUGH_SESSIONS = 3
+
+
+def machine(
+    log_efficiencies: Sequence[float], accepted: Sequence[float], comparisons: int, *, tolerance: float
+) -> Verdict:
+    """Judge the machine by one cell.
+
+    Args:
+        log_efficiencies: ln E of the accepted commit in every session of this run.
+        accepted: ln E of accepted runs of this host, hours apart.
+        comparisons: how many checks of the run can fail.
+        tolerance: m; an efficiency that fell to 1 / (1 + m) must be found.
+
+    Returns:
+        A verdict without a ratio: nothing is compared with another build.
+    """
+    runs, sessions = len(accepted), len(log_efficiencies)
+    if runs < ENOUGH_RUNS:
+        return Verdict(
+            Outcome.INCONCLUSIVE,
+            f"{runs} accepted run(s) of this host, an hour or more apart, have it: {ENOUGH_RUNS} are needed",
+        )
+    if sessions < ENOUGH_SESSIONS:
+        return Verdict(
+            Outcome.INCONCLUSIVE,
+            f"the accepted commit was measured on one device and on several in {sessions} session(s) of this run: "
+            f"{ENOUGH_SESSIONS} are needed",
+        )
+    usual, usual_error = mean_and_standard_error(accepted)
+    now, error = mean_and_standard_error(log_efficiencies)
+    shortfall, margin = usual - now, math.log1p(tolerance)
+    single, df = max((usual_error**2 * runs, runs - 1), (error**2, sessions - 1))
+    spread = math.sqrt(single + usual_error**2)
+    said = f"the accepted commit has efficiency {math.exp(now):.2f}, and had {_ends(accepted)} in {runs} accepted runs"
+    low = shortfall - t_quantile(df, 1 - ALPHA_FAIL / comparisons) * spread
+    if low > 0 and shortfall >= margin / 2:
+        return Verdict(
+            Outcome.FAIL, f"the machine, not the code: {said}: at least {-math.expm1(-low):.1%} less {CONFIDENCE}"
+        )
+    if shortfall + t_quantile(df, 1 - ALPHA_PASS) * spread < margin:
+        return Verdict(Outcome.PASS, said)
+    return Verdict(
+        Outcome.INCONCLUSIVE, f"{said}: neither clearly equal nor clearly less, because runs differ that much"
+    )
+
+
+def _ends(logs: Sequence[float]) -> str:
+    return f"{math.exp(min(logs)):.2f} to {math.exp(max(logs)):.2f}"
