@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from suite.base.sides import Helper
+from suite.base.sides import Helper, SidePool
 from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import TorchGpus
 from suite.processes.messages import read
@@ -27,7 +27,7 @@ def problem(gpus_needed: int) -> str:
     """
     with Pool(kind="cuda") as pool:
         try:
-            shown = read(TorchGpus, Helper(pool).ask("gpus"))
+            shown = read(TorchGpus, Helper(SidePool(pool), "gpus").ask("gpus"))
         except WorkerFailure as failure:
             return f"no worker could say what torch shows of the GPUs: {failure.cause}"
     return mismatch(survey(), shown, gpus_needed)
