@@ -31,7 +31,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from suite.processes import loopback
 from suite.processes.channel import Channel, ChannelClosed
-from suite.processes.messages import Ended, Exit, Start, as_json, read
+from suite.processes.messages import Ended, Exit, Start, read
 from suite.room.quiet import die_with_parent
 
 STORE_TIMEOUT = timedelta(seconds=300)
@@ -115,7 +115,7 @@ def run_group(channel: Channel, start: Start, lock: threading.Lock) -> None:
     except Exception as error:  # the controller must hear of it, whatever it is
         ended = Ended(start.group, cause=f"{type(error).__name__}: {error}")
     with lock:
-        channel.send(as_json(ended))
+        channel.send(ended)
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ from typing import Any, NoReturn
 from suite import worker
 from suite.processes import loopback
 from suite.processes.channel import Channel, ChannelClosed
-from suite.processes.messages import Ended, Exit, Start, as_json, read
+from suite.processes.messages import Ended, Exit, Start, read
 from suite.room import quiet
 
 # What takes long to load. Both sides of a comparison share it, whatever code they run.
@@ -100,7 +100,7 @@ class Template:
         name = start.group
         if (threads := count_threads()) > 1:
             cause = f"the template has {threads} threads and cannot fork: something it imports has started one"
-            self._channel.send(as_json(Ended(name, cause=cause)))
+            self._channel.send(Ended(name, cause=cause))
             return
         group = self._groups[name] = ForkedGroup()
         with loopback.listen() as listener:
@@ -122,7 +122,7 @@ class Template:
         group.end(pid, os.waitstatus_to_exitcode(status))
         if not group.running:
             del self._groups[name]
-            self._channel.send(as_json(Ended(name, tuple(group.failures))))
+            self._channel.send(Ended(name, tuple(group.failures)))
 
 
 def count_threads() -> int:

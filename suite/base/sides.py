@@ -19,11 +19,10 @@ import suite
 from suite.base.checkout import Checkout
 from suite.plan.base import Base
 from suite.plan.cells import Side
-from suite.processes.channel import Message
-from suite.processes.failure import WorkerFailure
 from suite.processes.group import START_TIMEOUT_S, Group
 from suite.processes.jobs import Apart
-from suite.processes.pool import Pool
+from suite.processes.messages import Value
+from suite.processes.pool import Pool, dismiss
 
 
 @dataclass(frozen=True)
@@ -42,49 +41,18 @@ class SidePool:
         """Start one group of the side's workers, as `Pool.launch` does."""
         return self.pool.launch(name, size, self.paths)
 
-
-class Helper:
-    """One worker for questions that measure nothing; a new one replaces it after a failure.
-
-    Attributes:
-        start_s: seconds from the first worker's launch to its first answer.
-    """
-
-    def __init__(self, pool: SidePool, name: str) -> None:
-        self._pool, self._name = pool, name
-        self._group: Group | None = None
-        self._count = 0
-        self.start_s = 0.0
-
-    def ask(self, command: str, timeout_s: float = START_TIMEOUT_S, **arguments: object) -> Message:
-        """Return the answer to one command.
-
-        Raises:
-            WorkerFailure: the worker raised, died or did not answer; the next question gets another worker.
-        """
-        try:
-            launched, begun = self._group is None, time.monotonic()
-            if self._group is None:
-                self._count += 1
-                self._group = self._pool.launch(f"{self._name}-{self._count}", 1)
-            self._group.wait_connected()
-            [answer] = self._group.request(command, timeout_s, **arguments)
-            if launched:
-                self.start_s = time.monotonic() - begun
-        except WorkerFailure:
-            self._group = None
-            raise
-        return answer
-
-    def close(self) -> None:
-        """End the worker."""
-        if self._group is not None:
-            self._group.close()
-            self._group = None
+    def group(self, name: str, size: int) -> Group:
+        """Return a group of the side's workers, as `Pool.group` does."""
+        return self.pool.group(name, size, self.paths)
 
 
 class Sides:
-    """The pools of a run, by side; a context manager that leaves no process and no folder behind."""
+    """The pools of a run, by side; a context manager that leaves no process and no folder behind.
+
+    Attributes:
+        pools: of the sides that were added.
+        start_s: seconds from the first helper's launch to its first answer; 0 before.
+    """
 
     def __init__(self, kind: str, root: Path) -> None:
         """Open the candidate's pool.
@@ -96,7 +64,7 @@ class Sides:
         self._kind, self._root = kind, root
         self._closing = contextlib.ExitStack()
         self.pools: dict[Side, SidePool] = {}
-        self._helpers: dict[SidePool, Helper] = {}
+        self.start_s = 0.0
         self._checkouts: dict[Side, Checkout] = {}
         self._by_python: dict[str, Pool] = {}
         self.pools["candidate"] = SidePool(self._pool(sys.executable))
@@ -104,8 +72,10 @@ class Sides:
     def __enter__(self) -> Sides:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._closing.close()
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        with self._closing:
+            if error is None:
+                self.dismiss()
 
     def add(self, side: Side, base: Base) -> tuple[str, ...]:
         """Make a base known, and return what its checkout lacks, one line each.
@@ -143,15 +113,22 @@ class Sides:
         shared = [suite.__path__[0], checkout.reference(Path(reference.__path__[0])), checkout.folder]
         return Apart(candidate_root=str(checkout.toplevel), allowed=tuple(map(str, shared)))
 
-    def helper(self, side: Side) -> Helper:
-        """Return the helper of a side."""
-        pool = self.pools[side]
-        return self._helpers.setdefault(pool, Helper(pool, f"helper-{side}"))
+    def ask(
+        self, side: Side, kind: type[Value], command: str, timeout_s: float = START_TIMEOUT_S, **arguments: object
+    ) -> Value:
+        """Return the answer of a side's helper, one worker, to a command that measures nothing.
 
-    def dismiss_helpers(self) -> None:
-        """End all helpers, so that none is idle on the machine while others are timed."""
-        for helper in self._helpers.values():
-            helper.close()
+        Raises:
+            WorkerFailure: the worker raised, died or did not answer; the next question gets another worker.
+        """
+        begun = time.monotonic()
+        [answer] = self.pools[side].group("helper", 1).request(kind, command, timeout_s, **arguments)
+        self.start_s = self.start_s or time.monotonic() - begun
+        return answer
+
+    def dismiss(self) -> None:
+        """End all workers, so that no helper is idle on the machine while others are timed."""
+        dismiss(self._by_python.values())
 
     def renew(self) -> None:
         """Let the workers of the next session have another memory layout."""
@@ -162,11 +139,6 @@ class Sides:
     def forks(self) -> bool:
         """Whether workers are forked from a template."""
         return self.pools["candidate"].pool.forks
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the run's datasets, for all workers."""
-        return self.pools["candidate"].pool.folder
 
     def _pool(self, python: str) -> Pool:
         if python not in self._by_python:

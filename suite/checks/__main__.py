@@ -39,9 +39,9 @@ def put(bench: Bench, trainer: str, check: str, case: Case) -> tuple[bool, str]:
         judgement = bench.judge(trainer, check, case)
     except WorkerFailure as failure:
         return False, str(failure)
-    if judgement["finding"]:
-        return False, explain(trainer, check, case, judgement, [judgement["details"]])
-    return True, judgement["note"] or "right"
+    if judgement.finding:
+        return False, explain(trainer, check, case, judgement)
+    return True, judgement.note or "right"
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ hangs ends its check without shrinking, with every live rank's stack; the next c
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,10 +14,12 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, errors, given, settings
 
 from suite.checks import draw
+from suite.processes.channel import Message
 from suite.processes.failure import WorkerFailure, harmless
 from suite.processes.group import Group
 from suite.processes.jobs import CaseJob
 from suite.processes.pool import Pool
+from suite.properties.answers import About, Described, Judgement
 from suite.properties.case import MAY_REFUSE, Case
 from suite.room.devices import Devices
 
@@ -64,49 +65,44 @@ class Bench:
 
     pool: Pool
     devices: Devices
-    _groups: dict[int, Group] = field(default_factory=dict)
-    _about: dict[str, dict[str, Any]] = field(default_factory=dict)
-    _bound: set[str] = field(default_factory=set)
-    _started: int = 0
+    _about: dict[str, About] = field(default_factory=dict)
+    _bound: set[Group] = field(default_factory=set)
 
     def group(self, size: int) -> Group:
         """Return the ranks of one world size, started unless they are alive."""
-        group = self._groups.get(size)
-        if group is None or not group.alive:
-            self._started += 1
-            group = self._groups[size] = self.pool.launch(f"bench-{size}-{self._started}", size)
-            group.wait_connected()
-        return group
+        return self.pool.group(f"bench-{size}", size)
 
-    def about(self, trainer: str) -> dict[str, Any]:
-        """Return a worker's description of a trainer: {"processes", "oracle", "unsynced"}.
+    def about(self, trainer: str) -> About:
+        """Return a worker's description of a trainer.
 
         Raises:
             WorkerFailure: it cannot be loaded, or breaks the protocol.
         """
         if trainer not in self._about:
-            [answer] = self.group(1).request("describe", trainer=trainer)
-            self._about[trainer] = answer["about"]
+            [answer] = self.group(1).request(Described, "describe", trainer=trainer)
+            self._about[trainer] = answer.about
         return self._about[trainer]
 
-    def judge(self, trainer: str, check: str, case: Case) -> dict[str, Any]:
-        """Put one case to a trainer, apply one check, and return `suite.properties.seen.Judgement` as a dict.
+    def judge(self, trainer: str, check: str, case: Case) -> Judgement:
+        """Put one case to a trainer and apply one check.
 
         Raises:
             WorkerFailure: a rank died, hung, refused while others waited for it, or breaks the protocol; or the check
                 itself raised.
         """
         about = self.about(trainer)
-        alone = self._observe(trainer, about, case.alone(), check)[1][0] if about["oracle"] == "self" else None
+        alone = self._observe(trainer, about, case.alone(), check)[1][0] if about.oracle == "self" else None
         group, ranks = self._observe(trainer, about, case, check)
+        told: dict[str, Any] = {"check": check, "case": case.as_json(), "ranks": ranks, "alone": alone}
         try:
-            judgement = group.request_first("judge", check=check, case=case.as_json(), ranks=ranks, alone=alone)
+            judgement = group.request_first(Judgement, "judge", **told)
         except WorkerFailure as failure:
             if failure.details:  # a broken contract has none, and is no error of the check
                 failure.cause = f"the check could not be applied: {failure.cause}"
             raise
-        judgement["suspects"] = list(map(harmless, judgement["suspects"]))  # the text may quote the trainer's exception
-        return judgement | {name: harmless(judgement[name]) for name in ("finding", "note", "details")}
+        # The texts may quote the trainer's exception.
+        texts: dict[str, Any] = {name: harmless(getattr(judgement, name)) for name in ("finding", "note", "details")}
+        return replace(judgement, suspects=tuple(map(harmless, judgement.suspects)), **texts)
 
     def search(
         self, trainer: str, check: str, *, examples: int | None = None, fresh: bool = False, shrink: bool = True
@@ -124,7 +120,7 @@ class Bench:
             WorkerFailure: the trainer cannot be loaded, or breaks the protocol.
         """
         about = self.about(trainer)
-        most = MOST_REPLICAS if about["processes"] == "one" else MOST_RANKS
+        most = MOST_REPLICAS if about.processes == "one" else MOST_RANKS
         search = _Search(self, trainer, check)
         # Shrinking tries many cases, and each one that a trainer refuses may cost a fresh group.
         shrinks = shrink and check not in MAY_REFUSE
@@ -138,7 +134,7 @@ class Bench:
             suppress_health_check=list(HealthCheck),
             report_multiple_bugs=False,
         )
-        @given(draw.cases(check, most, about["oracle"]))
+        @given(draw.cases(check, most, about.oracle))
         def judge_all(case: Case) -> None:
             search.judge(case)
 
@@ -152,28 +148,20 @@ class Bench:
             search.failure += "\n  not every time: the same case was right when it was put to the trainer again"
         return Outcome(search.failure, list(search.notes), search.judged, search.crashed)
 
-    def close(self) -> None:
-        """End all workers."""
-        for group in self._groups.values():
-            group.close()
-        self._groups.clear()
-
-    def _observe(
-        self, trainer: str, about: dict[str, Any], case: Case, check: str
-    ) -> tuple[Group, list[dict[str, Any]]]:
+    def _observe(self, trainer: str, about: About, case: Case, check: str) -> tuple[Group, list[Message]]:
         names = [self.devices.names[rank % len(self.devices.names)] for rank in range(case.world_size)]
-        group = self.group(1 if about["processes"] == "one" else case.world_size)
         job = CaseJob(
             trainer=trainer,
-            processes=about["processes"],
+            processes=about.processes,
             devices=tuple(names),
             backend=self.devices.backend(names),
         )
-        if group.name not in self._bound:
-            group.request("bind", arm=job)
-            self._bound.add(group.name)
-        answers = group.request("observe", HANG_S, arm=job, case=case.as_json(), evaluates=check == "evaluation")
-        return group, answers
+        group = self.group(job.size)
+        if group not in self._bound:
+            group.request(dict, "bind", arm=job)
+            self._bound.add(group)
+        told = {"arm": job, "case": case.as_json(), "evaluates": check == "evaluation"}
+        return group, group.request(dict, "observe", HANG_S, **told)
 
 
 @dataclass
@@ -188,7 +176,7 @@ class _Search:
     smallest: Case | None = None  # the last wrong case, which at the end of a search is the smallest one
     notes: dict[str, None] = field(default_factory=dict)
     judged: int = 0
-    suspects: list[str] | None = None  # bugs that fit every wrong case
+    suspects: tuple[str, ...] = ()  # bugs that fit every wrong case
     refused: set[tuple[str, str]] = field(default_factory=set)
 
     def judge(self, case: Case) -> None:
@@ -209,45 +197,47 @@ class _Search:
                 self.notes[_first_sentence(f"refused: {failure.cause}")] = None
                 self.refused.add(kind)  # once is enough: the group is gone
                 return
-            self.failure = explain(self.trainer, self.check, case, {"finding": failure.cause}, failure.details)
+            ended = Judgement(failure.cause, details="\n".join(failure.details))
+            self.failure = explain(self.trainer, self.check, case, ended)
             self.crashed = True
             raise _Ended from failure
-        if judgement["note"]:
-            self.notes[_first_sentence(judgement["note"])] = None
-        if judgement["finding"]:
-            self._suspect(judgement)
-            self.crashed = judgement["crashed"]
+        if judgement.note:
+            self.notes[_first_sentence(judgement.note)] = None
+        if judgement.finding:
+            self._explain(case, judgement)
+            self.crashed = judgement.crashed
             self.smallest = case
-            self.failure = explain(self.trainer, self.check, case, judgement, [judgement["details"]])
             raise _Wrong
 
     def tell_suspects_apart(self) -> None:
         """Where several bugs fit the smallest case, judge another one with 2 k + 1 samples a step on its k devices."""
-        if self.smallest is None or len(self.suspects or ()) < 2:
+        if self.smallest is None or len(self.suspects) < 2:
             return
         batches = tuple(2 * self.smallest.world_size + 1 for _ in self.smallest.batches)
         with suppress(WorkerFailure):
-            self._suspect(self.bench.judge(self.trainer, self.check, replace(self.smallest, batches=batches)))
-            judgement = self.bench.judge(self.trainer, self.check, self.smallest)
-            judgement["suspects"] = self.suspects
-            self.failure = explain(self.trainer, self.check, self.smallest, judgement, [judgement["details"]])
+            cases = (replace(self.smallest, batches=batches), self.smallest)
+            judgements = [self.bench.judge(self.trainer, self.check, case) for case in cases]
+            for case, judgement in zip(cases, judgements, strict=True):
+                self._explain(case, judgement)
 
-    def _suspect(self, judgement: dict[str, Any]) -> None:
-        fitting = [line for line in judgement["suspects"] if self.suspects is None or line in self.suspects]
-        self.suspects = judgement["suspects"] = fitting or self.suspects or judgement["suspects"]
+    def _explain(self, case: Case, judgement: Judgement) -> None:
+        """Keep a case as the failure, with the bugs that fit all wrong cases so far."""
+        fitting = tuple(line for line in judgement.suspects if not self.suspects or line in self.suspects)
+        self.suspects = fitting or self.suspects
+        self.failure = explain(self.trainer, self.check, case, replace(judgement, suspects=self.suspects))
 
 
-def explain(trainer: str, check: str, case: Case, judgement: dict[str, Any], details: Sequence[str] = ()) -> str:
+def explain(trainer: str, check: str, case: Case, judgement: Judgement) -> str:
     """Return a failure as it is shown: what is wrong, known bugs that it looks like, the case, how to see it again."""
-    lines = [f"{trainer}, check {check!r}: {judgement['finding']}"]
-    lines += [f"  looks like: {suspect}" for suspect in judgement.get("suspects", ())]
+    lines = [f"{trainer}, check {check!r}: {judgement.finding}"]
+    lines += [f"  looks like: {suspect}" for suspect in judgement.suspects]
     lines.append(
         f"  smallest case found: {case.world_size} device(s), minibatches of {list(case.batches)}, {case.dtype}, "
         f"lr {case.lr}, seed {case.seed}, net {case.as_json()['net']}"
     )
     command = ["python", "-m", "suite.checks", trainer, check, str(case)]
     lines.append(f"  see it again: {shlex.join(command)}")
-    return "\n".join([*lines, *filter(None, details)])
+    return "\n".join(filter(None, [*lines, judgement.details]))
 
 
 def _first_sentence(note: str) -> str:

@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 
+from suite.base.sides import Sides
 from suite.cli import gate
 from suite.cli.command import USAGE_ERROR, Stop, new_folder, positive, several, whole_number, writing
 from suite.plan.cells import Cell, short
@@ -104,7 +105,8 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     folder = asked.out or settings.report_dir / measurement.plan.machine.key / "sweeps" / name
     progress = StreamProgress(sys.stdout, "sweep")
     try:
-        with Trainings(measurement, settings.root, asked.epochs[-1], asked.warmup_epochs) as trainings:
+        with Sides(settings.devices.kind, settings.root) as sides:
+            trainings = Trainings(measurement, sides, asked.epochs[-1], asked.warmup_epochs)
             trainings.prepare(progress)
             sweep = _empty(measurement, settings, asked, recipe, grid)
             _check_prepared(measurement, sweep)
@@ -183,7 +185,7 @@ def _check_prepared(run: Observations, sweep: Sweep) -> None:
         too_many = f"batch {batch} on {size} device(s) is {batch * size} samples"
         remedy = "lower --batches or --scaling-world-sizes"
         raise Stop(f"{too_many}, above the {sweep.train_samples} of {sweep.dataset}; {remedy}", USAGE_ERROR)
-    [oracle] = {about["oracle"] for about in run.trainers.values()}
+    [oracle] = {about.oracle for about in run.trainers.values()}
     if LINEAR_WARMUP in sweep.grid.rules and oracle != "sgd":
         others = ",".join(rule for rule in RULES if rule != LINEAR_WARMUP)
         needs = f"{LINEAR_WARMUP} needs a trainer whose step is plain SGD, and this one's oracle is {oracle!r}"

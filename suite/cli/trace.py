@@ -13,9 +13,9 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from statistics import fmean
 
 import pytest
 
@@ -24,6 +24,7 @@ from suite.cli import gate
 from suite.cli.command import Stop, new_folder, whole_number
 from suite.plan.cells import Arm, Cell
 from suite.plan.config import Config
+from suite.processes.answers import Operator, Traced
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import START_TIMEOUT_S
 from suite.render.screen import Screen
@@ -37,15 +38,6 @@ STEPS = 5
 WARM_UP = 3
 OPERATORS = 10
 STEP_TIMEOUT_S = 30.0  # a step, its recording, and its share of writing the file
-
-
-class Operator(NamedTuple):
-    """One operator's share of a step, all ranks and threads together; times without the operators that it calls."""
-
-    name: str
-    calls: float
-    cpu_ms: float
-    cuda_ms: float
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,36 +74,23 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     return 0 if traced == cells else 1
 
 
-def operators(answers: Sequence[Mapping[str, Any]], steps: int) -> list[Operator]:
-    """Return the operators that took time, most self time first: on the GPU if there was one, else on the CPU.
-
-    Args:
-        answers: of `suite.rank.profiling.trace`, one a rank.
-        steps: that were traced.
-    """
-    sums: dict[str, Counter[str]] = {}
-    for answer in answers:
-        for operator in answer["operators"]:
-            counts = {key: value for key, value in operator.items() if key != "name"}
-            sums.setdefault(operator["name"], Counter()).update(counts)
-    ran = [
-        Operator(name, total["calls"] / steps, total["self_cpu_us"] / steps / 1e3, total["self_cuda_us"] / steps / 1e3)
-        for name, total in sums.items()
-        if total["self_cpu_us"] > 0 or total["self_cuda_us"] > 0
-    ]
+def operators(answers: Sequence[Traced]) -> list[Operator]:
+    """Sum the ranks' operators that took time, most self time first: on the GPU if there was one, else on the CPU."""
+    sums: dict[str, Operator] = {}
+    for one in [operator for answer in answers for operator in answer.operators]:
+        before = sums.get(one.name, Operator(one.name))
+        times_ms = before.cpu_ms + one.cpu_ms, before.cuda_ms + one.cuda_ms
+        sums[one.name] = Operator(one.name, before.calls + one.calls, *times_ms)
+    ran = [operator for operator in sums.values() if operator.cpu_ms > 0 or operator.cuda_ms > 0]
     on_cuda = any(operator.cuda_ms > 0 for operator in ran)
     return sorted(ran, key=lambda operator: operator.cuda_ms if on_cuda else operator.cpu_ms, reverse=True)
 
 
-def parts(answers: Sequence[Mapping[str, Any]], steps: int) -> str:
+def parts(answers: Sequence[Traced]) -> str:
     """Say how long a traced step took on the slowest rank, and its parts on the host, as means over ranks."""
-    whole_ms = max(answer["duration_ns"] for answer in answers) / steps / 1e6
-    means = {
-        name: sum(answer["parts"][name] for answer in answers) / len(answers) / steps / 1e3
-        for name in answers[0]["parts"]
-    }
+    means = {name: fmean(answer.parts_ms[name] for answer in answers) for name in answers[0].parts_ms}
     split = ", ".join(f"{name} {mean_ms:.1f}" for name, mean_ms in means.items())
-    return f"{whole_ms:.1f} ms a step while traced ({split})"
+    return f"{max(answer.step_ms for answer in answers):.1f} ms a step while traced ({split})"
 
 
 def table(ran: Sequence[Operator], width: int) -> str:
@@ -164,12 +143,12 @@ def _trace_all(run: Observations, folder: Path, warm_up: int, steps: int) -> int
                 print("\n".join([f"trace: {what}: {failure.cause}", *failure.details]), file=sys.stderr)
                 continue
             traced += len(cells)
-            _say(f"{what}: {parts(answers, steps)}")
-            print(table(operators(answers, steps), width), flush=True)
+            _say(f"{what}: {parts(answers)}")
+            print(table(operators(answers), width), flush=True)
     return traced
 
 
-def _trace(pool: SidePool, run: Observations, arm: Arm, path: str, warm_up: int, steps: int) -> list[dict[str, Any]]:
+def _trace(pool: SidePool, run: Observations, arm: Arm, path: str, warm_up: int, steps: int) -> list[Traced]:
     """Return every rank's answer about its trace.
 
     Raises:
@@ -179,9 +158,8 @@ def _trace(pool: SidePool, run: Observations, arm: Arm, path: str, warm_up: int,
         raise run.lost[arm]
     job = run.jobs[arm]
     group = pool.launch(Path(path).name, job.size)
-    group.wait_connected()
     timeout_s = START_TIMEOUT_S + FIRST_STEP_TIMEOUT_S + STEP_TIMEOUT_S * (warm_up + steps)
-    answers = group.request("trace", timeout_s, arm=job, warm_up=warm_up, steps=steps, path=path)
+    answers = group.request(Traced, "trace", timeout_s, arm=job, warm_up=warm_up, steps=steps, path=path)
     group.close()
     return answers
 

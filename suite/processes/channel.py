@@ -25,8 +25,8 @@ class ChannelGarbled(ConnectionError):
     """The peer sent something that is not one JSON object a line, or a line above `MAX_LINE_BYTES`."""
 
 
-def encode(message: Message) -> bytes:
-    """Encode a message as it travels; dataclasses in it become objects of their fields."""
+def encode(message: object) -> bytes:
+    """Encode a message as it travels: a dict or a dataclass; dataclasses become objects of their fields."""
     return json.dumps(message, allow_nan=True, default=asdict).encode() + b"\n"
 
 
@@ -52,19 +52,11 @@ class Channel:
         """The descriptor, so that a selector can wait on many channels at once."""
         return self._sock.fileno()
 
-    def send(self, message: Message) -> None:
-        """Send one message, waiting as long as the peer is there.
-
-        Raises:
-            ChannelClosed: the peer has gone.
-        """
-        self.send_line(encode(message))
-
-    def send_line(self, encoded: bytes, timeout_s: float | None = None) -> None:
-        """Send one message that `encode` has made ready, as when several peers are told the same.
+    def send(self, message: object, timeout_s: float | None = None) -> None:
+        """Send one message, as `encode` writes it.
 
         Args:
-            encoded: the message.
+            message: a dict or a dataclass.
             timeout_s: seconds until the peer must have read what does not fit into the socket; None waits as long as
                 the peer is there. After a timeout the channel is of no use any more.
 
@@ -73,7 +65,7 @@ class Channel:
         """
         try:
             self._sock.settimeout(timeout_s)
-            self._sock.sendall(encoded)
+            self._sock.sendall(encode(message))
             self._sock.settimeout(None)
         except OSError as error:
             raise ChannelClosed(str(error)) from error

@@ -1,9 +1,10 @@
 """One group of worker processes as the controller sees it: ask all its ranks one thing, end it.
 
-The controller only ever sleeps on sockets here, so it costs nothing while a window is measured. Three things can go
+The controller only ever sleeps on sockets here, so it costs nothing while a window is measured. Four things can go
 wrong with a group, and each becomes a `WorkerFailure`: a rank's process ends (the launcher says with which code or
-signal), a rank's command raises (the worker sends its traceback), or a rank is silent past its deadline (every live
-rank is asked for its stack). In all three the group is ended and no process of it is left.
+signal), a rank's command raises (the worker sends its traceback), a rank is silent past its deadline (every live
+rank is asked for its stack), or an answer is not what the command returns. In all four the group is ended and no
+process of it is left.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from suite.processes import failure
-from suite.processes.channel import Channel, ChannelClosed, Message, encode
-from suite.processes.messages import Ended
+from suite.processes.channel import Channel, ChannelClosed, Message
+from suite.processes.messages import Ended, Value, read
 
 START_TIMEOUT_S = 120.0  # the first answer of a worker includes the import of torch, on a machine that may be busy
 END_TIMEOUT_S = 10.0
@@ -57,33 +58,46 @@ class Group:
         self.ended: Ended | None = None
         self._pool = pool
         self._asked: Sequence[int] = ()
+        self._answered = False
 
-    def request(self, command: str, timeout_s: float = START_TIMEOUT_S, **arguments: object) -> list[Message]:
+    def request(
+        self, kind: type[Value], command: str, timeout_s: float = START_TIMEOUT_S, **arguments: object
+    ) -> list[Value]:
         """Ask every rank the same and wait for all answers.
+
+        Args:
+            kind: the dataclass of an answer, or dict for one that is kept as the JSON object that arrives.
+            command: a name in `suite.rank.commands.COMMANDS`.
+            timeout_s: for the answers, once every process is up; `START_TIMEOUT_S` or more for the first command.
+            arguments: of the command; JSON or dataclasses.
 
         Returns:
             The answers, by rank.
 
         Raises:
-            WorkerFailure: a rank died, raised or stayed silent; the group is gone then.
+            WorkerFailure: a rank died, raised, stayed silent or answered something else; the group is gone then.
         """
         self.post(command, **arguments)
-        return self.collect(command, timeout_s)
+        return self.collect(kind, command, timeout_s)
 
-    def request_first(self, command: str, timeout_s: float = START_TIMEOUT_S, **arguments: object) -> Message:
+    def request_first(
+        self, kind: type[Value], command: str, timeout_s: float = START_TIMEOUT_S, **arguments: object
+    ) -> Value:
         """Ask rank 0 alone, and wait for its answer; raises as `request`."""
         self._post([0], command, arguments)
-        return self.collect(command, timeout_s)[0]
+        return self.collect(kind, command, timeout_s)[0]
 
     def post(self, command: str, **arguments: object) -> None:
-        """Ask without waiting; `collect` waits. So many groups can work on something at the same time."""
+        """Ask without waiting for answers, so that many groups can work at the same time; raises as `request`."""
         self._post(range(self.size), command, arguments)
 
-    def collect(self, command: str, timeout_s: float = START_TIMEOUT_S) -> list[Message]:
+    def collect(self, kind: type[Value], command: str, timeout_s: float = START_TIMEOUT_S) -> list[Value]:
         """Wait for the answer of every rank that was asked; as `request`.
 
         An answer with a "raised" that is not empty tells of an exception which the command itself has caught.
         """
+        if not self._answered:
+            timeout_s = max(timeout_s, START_TIMEOUT_S)
         deadline = time.monotonic() + timeout_s
         raised: tuple[int, Message] | None = None
         while len(self.answers) < len(self._asked):
@@ -102,7 +116,12 @@ class Group:
                 self.kill()
                 raise failure.silent(self.name, missing, command, timeout_s, stacks)
         self._raise_if_broken()
-        return [self.answers[rank] for rank in self._asked]
+        self._answered = True
+        try:
+            return [read(kind, self.answers[rank]) for rank in self._asked]
+        except TypeError as error:
+            self.kill()
+            raise failure.WorkerFailure(self.name, f"an answer to '{command}' cannot be read: {error}") from error
 
     @property
     def alive(self) -> bool:
@@ -123,9 +142,13 @@ class Group:
                 self.kill()
                 raise failure.silent(self.name, missing, "start", timeout_s, {})
 
+    def leave(self) -> None:
+        """Ask the ranks to leave, without waiting."""
+        self._send(range(self.size), "exit", {})
+
     def close(self) -> None:
         """Ask the ranks to leave, and end those that do not."""
-        self.post("exit")
+        self.leave()
         self._wait_for(lambda: self.ended is not None, END_TIMEOUT_S)
         self.kill()
 
@@ -142,13 +165,16 @@ class Group:
         self._pool.groups.pop(self.name, None)
 
     def _post(self, ranks: Sequence[int], command: str, arguments: Mapping[str, object]) -> None:
+        self.wait_connected()
+        self._send(ranks, command, arguments)
+
+    def _send(self, ranks: Sequence[int], command: str, arguments: Mapping[str, object]) -> None:
         self.answers.clear()
         self._asked = ranks
-        encoded = encode({"command": command, **arguments})
         for rank in ranks:
             # What could not be sent is noticed when the answers are collected: the rank is lost, or silent.
             with contextlib.suppress(ChannelClosed, KeyError):
-                self.channels[rank].send_line(encoded, SEND_TIMEOUT_S)
+                self.channels[rank].send({"command": command, **arguments}, SEND_TIMEOUT_S)
 
     def _raise_if_broken(self) -> None:
         if not self.alive:

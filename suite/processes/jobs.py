@@ -136,29 +136,3 @@ class TrainingRecipe:
         """Return how many samples an epoch trains or evaluates."""
         whole = self.dataset.train_samples if part == "train" else self.dataset.test_samples
         return whole if self.samples is None else min(whole, self.samples)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TorchGpu:
-    """A GPU as torch shows it; its UUID may lack NVML's prefix, and `capability` is (major, minor)."""
-
-    name: str
-    uuid: str
-    capability: tuple[int, int]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TorchGpus:
-    """The answer of a worker that is asked which GPUs torch can use.
-
-    Attributes:
-        torch: its version.
-        architectures: that it has kernels for, such as "sm_90".
-        reason: why there is no CUDA; "" where there is.
-        gpus: in CUDA's order.
-    """
-
-    torch: str
-    architectures: tuple[str, ...]
-    reason: str = ""
-    gpus: tuple[TorchGpu, ...] = ()

@@ -1,12 +1,12 @@
 """What controller, launcher, template and workers tell one another, as frozen values. Standard library only.
 
-A message travels as the JSON object of its fields (`as_json`, `read`).
+A message travels as the JSON object of its fields: `suite.processes.channel.encode` writes it and `read` reads it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -61,33 +61,41 @@ class Ended:
     event: Literal["ended"] = "ended"
 
 
-def as_json(value: Any) -> dict[str, Any]:
-    """Return a message as the JSON object that travels."""
-    return asdict(value)
-
-
-def read(kind: type[Value], message: Mapping[str, Any]) -> Value:
-    """Return the message that a JSON object holds.
+def read(kind: type[Value], content: Any) -> Value:
+    """Return the value that JSON holds.
 
     Args:
-        kind: a dataclass; its fields may be dataclasses and tuples of them in turn.
-        message: what arrived.
+        kind: a dataclass, whose fields may be dataclasses, tuples and dicts of them in turn; or a type that JSON has.
+        content: what arrived.
 
     Raises:
-        TypeError: it lacks a field, or has one that is unknown.
+        TypeError: it lacks a field, or has one that is unknown or of another type; the message names it.
     """
-    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    if unknown := message.keys() - known:
-        raise TypeError(f"{kind.__name__} has no fields {sorted(unknown)}")
-    hints = get_type_hints(kind)
-    return kind(**{name: _field(hints[name], value) for name, value in message.items()})
-
-
-def _field(kind: Any, value: Any) -> Any:
-    if is_dataclass(kind) and isinstance(kind, type):
-        return read(kind, value)
-    if get_origin(kind) in (Union, UnionType):
-        return None if value is None else _field(get_args(kind)[0], value)
-    if get_origin(kind) is tuple:
-        return tuple(_field(get_args(kind)[0], each) for each in value)
+    value: Value = _read(kind, content, kind.__name__)
     return value
+
+
+def _read(kind: Any, content: Any, name: str) -> Any:
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return None if content is None else _read(inner[0], content, name)
+    if not _fits(kind, content):
+        expected = kind.__name__ if isinstance(kind, type) else kind
+        raise TypeError(f"{name} is {str(content)[:80]!r}: expected {expected}")
+    if is_dataclass(kind) and isinstance(kind, type):
+        hints = get_type_hints(kind)
+        if unknown := content.keys() - hints.keys():
+            raise TypeError(f"{name} has no fields {sorted(unknown)}")
+        return kind(**{field: _read(hints[field], value, f"{name}.{field}") for field, value in content.items()})
+    if origin is tuple:
+        return tuple(_read(inner[0], value, name) for value in content)
+    if origin is dict:
+        return {key: _read(inner[1], value, f"{name}[{key!r}]") for key, value in content.items()}
+    return content
+
+
+def _fits(kind: Any, content: Any) -> bool:
+    if get_origin(kind) is Literal:
+        return content in get_args(kind)
+    plain = Mapping if is_dataclass(kind) else get_origin(kind) or kind
+    return isinstance(content, {float: (float, int), tuple: (tuple, list)}.get(plain, plain))

@@ -1,4 +1,8 @@
-"""All worker processes of one run and one interpreter: the launcher, its groups, and their sockets and logs."""
+"""All worker processes of one run and one interpreter: the launcher, its groups, and their sockets and logs.
+
+A pool owns its groups. Code that needs workers calls `Pool.group` with a name each time, and gets a new group after a
+failure. `dismiss` ends the groups of several pools together.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Literal
 
 import reference
@@ -21,7 +24,7 @@ import suite
 from suite.processes import failure
 from suite.processes.channel import Channel, ChannelClosed, ChannelGarbled, Message
 from suite.processes.group import END_TIMEOUT_S, START_TIMEOUT_S, Group
-from suite.processes.messages import Ended, Start, as_json, read
+from suite.processes.messages import Ended, Start, read
 from suite.room import quiet
 
 TAIL_BYTES = 4000
@@ -56,6 +59,8 @@ class Pool:
         self.forks = forks and kind == "cpu" and hasattr(os, "pidfd_open")
         self.folder = Path(tempfile.mkdtemp(prefix="scaling-"))
         self.groups: dict[str, Group] = {}
+        self._kept: dict[tuple[str, tuple[str, ...]], Group] = {}
+        self._started = 0
         self._selector = selectors.DefaultSelector()
         self._launcher: Channel | None = None
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -75,9 +80,7 @@ class Pool:
     def __enter__(self) -> Pool:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def renew(self) -> None:
@@ -112,6 +115,22 @@ class Pool:
         beyond = os.environ.get("PYTHONPATH", "") if python_path is None else python_path
         return tuple(filter(None, [str(code), *map(str, import_paths), *beyond.split(os.pathsep)]))
 
+    def group(self, name: str, size: int, paths: tuple[str, ...] = ()) -> Group:
+        """Return the group that was started under a name, or start one where there is none or it has failed.
+
+        Args:
+            name: groups with other `paths` may have the same.
+            size, paths: as `launch` has them.
+
+        Raises:
+            WorkerFailure: as `launch`.
+        """
+        group = self._kept.get((name, paths))
+        if group is None or not group.alive:
+            self._started += 1
+            group = self._kept[name, paths] = self.launch(f"{name}-{self._started}", size, paths)
+        return group
+
     def launch(self, name: str, size: int, paths: Sequence[str] = ()) -> Group:
         """Start one group, without waiting for it.
 
@@ -134,8 +153,9 @@ class Pool:
         arguments = ["--socket", str(self.folder / "controller"), "--group", name]
         arguments += [f"--path={path}" for path in paths]
         try:
-            self._launcher.send(as_json(Start(name, size, str(self._log_dir(name)), tuple(arguments))))
+            self._launcher.send(Start(name, size, str(self._log_dir(name)), tuple(arguments)))
         except ChannelClosed as error:
+            del self.groups[name]
             raise failure.WorkerFailure(name, "the launcher has ended") from error
         return group
 
@@ -246,3 +266,12 @@ class Pool:
 
     def _log_dir(self, name: str) -> Path:
         return self.folder / "logs" / name
+
+
+def dismiss(pools: Iterable[Pool]) -> None:
+    """Ask all workers of these pools to leave at the same time, and end those that do not."""
+    groups = [group for pool in dict.fromkeys(pools) for group in pool.groups.values()]
+    for group in groups:
+        group.leave()
+    for group in groups:
+        group.close()

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from suite.properties import nets
-from suite.properties.seen import RIGHT, Judgement, Seen, derivative, flat
+from suite.properties.answers import RIGHT, Judgement
+from suite.properties.seen import Seen, derivative, flat
 
 
 def judge(seen: Seen) -> Judgement:

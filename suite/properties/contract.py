@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from reference.load import load_object
 from reference.trainers import TRAINERS
+from suite.properties.answers import About
 
 PROCESSES = ("one", "per-device")
 ORACLES = ("sgd", "self")
@@ -47,13 +48,13 @@ def load_trainer(spec: str) -> type[Any]:
     return trainer
 
 
-def describe(trainer: type[Any]) -> dict[str, Any]:
+def describe(trainer: type[Any]) -> About:
     """Return what the controller must know to start a trainer."""
-    return {
-        "processes": trainer.processes,
-        "oracle": getattr(trainer, "oracle", "sgd"),
-        "unsynced": callable(getattr(trainer, "step_unsynced", None)),
-    }
+    return About(
+        processes=trainer.processes,
+        oracle=getattr(trainer, "oracle", "sgd"),
+        unsynced=callable(getattr(trainer, "step_unsynced", None)),
+    )
 
 
 def check_instance(trainer: Any, devices: list[torch.device]) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from reference.all_reduce import AllReduce
 from suite.properties import tolerance
-from suite.properties.seen import RIGHT, Judgement
+from suite.properties.answers import RIGHT, Judgement
 
 Scatter = Callable[[Tensor, Sequence[torch.device]], list[Tensor]]
 CountCorrect = Callable[..., int]

@@ -19,28 +19,6 @@ ALL = slice(None)
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """The result of a check: right, wrong, or right with a note.
-
-    Attributes:
-        finding: what is wrong, where, and by how much; empty when nothing is.
-        suspects: the known bugs that it looks like; there may be none.
-        note: what a reader should know of a right trainer.
-        details: a traceback.
-        crashed: whether the trainer raised, as opposed to computing something wrong.
-    """
-
-    finding: str = ""
-    suspects: tuple[str, ...] = ()
-    note: str = ""
-    details: str = ""
-    crashed: bool = False
-
-
-RIGHT = Judgement()
-
-
-@dataclass(frozen=True)
 class Seen:
     """What all processes of a trainer did in one case.
 

@@ -12,9 +12,10 @@ import torch
 from reference.scatter import chunk_sizes
 from suite.properties import batch_norm as normalisation
 from suite.properties import nets, suspects, tolerance
+from suite.properties.answers import RIGHT, Judgement
 from suite.properties.case import MAY_REFUSE
 from suite.properties.observe import evaluation_set
-from suite.properties.seen import RIGHT, Judgement, Parameters, Seen, flat
+from suite.properties.seen import Parameters, Seen, flat
 
 Check = Callable[[Seen], Judgement]
 

@@ -1,6 +1,7 @@
 """The commands that the controller can send to a worker: one function each, and a table of them (worker's side).
 
-Every function takes the worker's `State` and the command's arguments, and returns a JSON object.
+Every function takes the worker's `State` and the command's arguments, and returns what is sent: a frozen value that the
+controller reads by the same class, or a dict that it keeps as it is.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import platform
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any, cast
@@ -17,18 +18,19 @@ import torch
 from torch import distributed as dist
 
 from reference.load import load_object
-from suite.processes.jobs import Apart, CaseJob, Exchange, Job, Place, TrainingRecipe
-from suite.processes.messages import as_json, read
+from suite.processes.answers import Epoch, Probed, SetUp, Timed, TorchGpus, Traced
+from suite.processes.jobs import Apart, CaseJob, Exchange, Job, Place, Prepared, TrainingRecipe
+from suite.processes.messages import read
 from suite.properties import contract
 from suite.properties import observe as observation
 from suite.properties import trainer as trainer_checks
+from suite.properties.answers import Described, Judgement
 from suite.properties.case import Case
 from suite.properties.seen import Seen
 from suite.rank import arm as arms
-from suite.rank import collectives, gpus, profiling, purity, training
+from suite.rank import collectives, profiling, purity, training
+from suite.rank import gpus as torch_gpus
 from suite.rank.timing import LossNotFinite
-
-Answer = dict[str, Any]
 
 # Errors whose message suffices, without a traceback.
 SELF_EXPLAINING = (contract.ContractError, LossNotFinite, ImportError, FileNotFoundError)
@@ -59,16 +61,16 @@ class State:
             dist.destroy_process_group()
 
 
-def describe(state: State, trainer: str, apart: dict[str, Any] | None = None) -> Answer:
+def describe(state: State, trainer: str, apart: dict[str, Any] | None = None) -> Described:
     """Return this interpreter's versions, and what the controller must know of a trainer."""
     loaded = contract.load_trainer(trainer)
     _require_pure(None if apart is None else read(Apart, apart))
-    return {"about": contract.describe(loaded), "versions": versions()}
+    return Described(about=contract.describe(loaded), versions=versions())
 
 
-def show_gpus(state: State) -> Answer:
+def gpus(state: State) -> TorchGpus:
     """Return what torch shows of the GPUs, as `suite.rank.gpus.describe` does."""
-    return as_json(gpus.describe())
+    return torch_gpus.describe()
 
 
 def versions() -> dict[str, str]:
@@ -87,33 +89,33 @@ def versions() -> dict[str, str]:
     return installed
 
 
-def prepare(state: State, dataset: str, data_root: str, folder: str) -> Answer:
+def prepare(state: State, dataset: str, data_root: str, folder: str) -> Prepared:
     """Write a dataset for all later workers, as `suite.rank.arm.prepare_dataset` does."""
-    return as_json(arms.prepare_dataset(dataset, data_root, folder))
+    return arms.prepare_dataset(dataset, data_root, folder)
 
 
-def setup(state: State, name: str, arm: dict[str, Any]) -> Answer:
+def setup(state: State, name: str, arm: dict[str, Any]) -> SetUp:
     """Prepare an arm for timing under a name."""
     job = read(Job, arm)
     timed = state.timed[name] = arms.TimedArm(state.rank, state.devices(job), job)
     state.unproven[name] = job.apart
-    return {"gradient_bytes": timed.gradient_bytes}
+    return SetUp(timed.gradient_bytes)
 
 
-def window(state: State, name: str, steps: int) -> Answer:
+def window(state: State, name: str, steps: int) -> Timed:
     """Time one window of the arm that was set up under this name."""
     duration_ns = state.timed[name].window(steps)
     if name in state.unproven:  # checked after the first window, because a step may import
         _require_pure(state.unproven.pop(name))
-    return {"duration_ns": duration_ns}
+    return Timed(duration_ns=duration_ns)
 
 
-def probe(state: State, name: str, steps: int, variant: dict[str, Any]) -> Answer:
+def probe(state: State, name: str, steps: int, variant: dict[str, Any]) -> Probed:
     """Time one window of a diagnostic variant of an arm, as `suite.rank.arm.TimedArm.probe` does."""
-    return {"duration_ns": state.timed[name].probe(steps, **variant)}
+    return Probed(duration_ns=state.timed[name].probe(steps, **variant))
 
 
-def trace(state: State, arm: dict[str, Any], warm_up: int, steps: int, path: str) -> Answer:
+def trace(state: State, arm: dict[str, Any], warm_up: int, steps: int, path: str) -> Traced:
     """Trace steps of an arm after a warm-up, into the file `path` with this rank's suffix."""
     job = read(Job, arm)
     with contextlib.closing(profiling.TracedArm(state.rank, state.devices(job), job)) as traced:
@@ -127,7 +129,7 @@ def _require_pure(apart: Apart | None) -> None:
         purity.require_pure(apart.candidate_root, apart.allowed)
 
 
-def train(state: State, arm: dict[str, Any], recipe: dict[str, Any], epoch: int) -> Answer:
+def train(state: State, arm: dict[str, Any], recipe: dict[str, Any], epoch: int) -> Epoch:
     """Train one epoch by a recipe, and evaluate. Epoch 0 begins with a fresh net and drops an unfinished one.
 
     Raises:
@@ -146,13 +148,13 @@ def train(state: State, arm: dict[str, Any], recipe: dict[str, Any], epoch: int)
     return answer
 
 
-def bind(state: State, arm: dict[str, Any]) -> Answer:
+def bind(state: State, arm: dict[str, Any]) -> dict[str, Any]:
     """Prepare for cases: bind devices, join the process group, and make the slow imports before any deadline."""
     state.devices(read(CaseJob, arm))
     return {}
 
 
-def observe(state: State, arm: dict[str, Any], case: dict[str, Any], evaluates: bool) -> Answer:
+def observe(state: State, arm: dict[str, Any], case: dict[str, Any], evaluates: bool) -> observation.Observation:
     """Run a trainer through a case of a correctness check; return this rank's record."""
     job = read(CaseJob, arm)
     trainer, devices = contract.load_trainer(job.trainer), state.devices(job)
@@ -163,36 +165,24 @@ def observe(state: State, arm: dict[str, Any], case: dict[str, Any], evaluates: 
 
 def judge(
     state: State, check: str, case: dict[str, Any], ranks: list[dict[str, Any]], alone: dict[str, Any] | None
-) -> Answer:
+) -> Judgement:
     """Apply a check to all ranks' records of the last observed case; only rank 0 gets this command."""
     seen = Seen(Case.from_json(case), ranks, alone, state.oracle, state.loss)
-    return asdict(trainer_checks.judge(check, seen))
+    return trainer_checks.judge(check, seen)
 
 
-def all_reduce(state: State, order: dict[str, Any], size_bytes: int, calls: int, check: bool) -> Answer:
+def all_reduce(state: State, exchange: dict[str, Any], size_bytes: int, calls: int, check: bool) -> Timed:
     """Time one window of an all_reduce, as `suite.rank.collectives.time_calls` does."""
-    return {"duration_ns": collectives.time_calls(state.rank, read(Exchange, order), size_bytes, calls, check=check)}
+    duration_ns = collectives.time_calls(state.rank, read(Exchange, exchange), size_bytes, calls, check=check)
+    return Timed(duration_ns=duration_ns)
 
 
-def call(state: State, function: str, arguments: dict[str, Any]) -> Answer:
+def call(state: State, function: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """Call `module:function` on a rank of a CPU group and return its JSON value; for tests of collectives."""
     torch.set_num_threads(1)
     arms.join("gloo")
     return {"returned": cast(Callable[..., Any], load_object(function))(**arguments)}
 
 
-COMMANDS: dict[str, Callable[..., Answer]] = {
-    "describe": describe,
-    "gpus": show_gpus,
-    "prepare": prepare,
-    "setup": setup,
-    "window": window,
-    "probe": probe,
-    "trace": trace,
-    "train": train,
-    "bind": bind,
-    "observe": observe,
-    "judge": judge,
-    "all_reduce": all_reduce,
-    "call": call,
-}
+_ALL = (describe, gpus, prepare, setup, window, probe, trace, train, bind, observe, judge, all_reduce, call)
+COMMANDS: dict[str, Callable[..., object]] = {command.__name__: command for command in _ALL}

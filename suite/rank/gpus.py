@@ -6,7 +6,7 @@ import warnings
 
 import torch
 
-from suite.processes.jobs import TorchGpu, TorchGpus
+from suite.processes.answers import TorchGpu, TorchGpus
 
 
 def describe() -> TorchGpus:

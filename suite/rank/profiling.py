@@ -15,6 +15,7 @@ from typing import Any
 from torch._C._profiler import _ExperimentalConfig  # torch's own name for it: there is no public way to every thread
 from torch.profiler import DeviceType, ProfilerActivity, profile, record_function
 
+from suite.processes.answers import Operator, Traced
 from suite.rank.arm import TimedArm
 
 FEED = "feed"
@@ -31,18 +32,13 @@ class TracedArm(TimedArm):
             return self.trainer.step(X, y, self.global_batch)
 
 
-def trace(arm: TracedArm, steps: int, path: Path) -> dict[str, Any]:
+def trace(arm: TracedArm, steps: int, path: Path) -> Traced:
     """Trace one window of steps and write it as a Chrome trace.
 
     Args:
         arm: warmed up.
         steps: how many, at least 1.
         path: of the file; it ends in .json.gz, and its folder exists.
-
-    Returns:
-        {"duration_ns": of the window, which tracing slows; "parts": microseconds in each annotation on
-        the host, all steps together; "operators": [{"name", "calls", "self_cpu_us", "self_cuda_us"}], the window's
-        sums over all threads}.
 
     Raises:
         OSError: the file cannot be written; no part of it remains.
@@ -55,7 +51,16 @@ def trace(arm: TracedArm, steps: int, path: Path) -> dict[str, Any]:
     with profile(activities=activities, experimental_config=every_thread) as profiler:
         duration_ns = arm.window(steps)
     _write(profiler, path)
-    return {"duration_ns": duration_ns, **_summary(profiler)}
+    # GPU activities have entries of their own too; they are counted with the operators that launched them.
+    events = [event for event in profiler.key_averages() if event.device_type == DeviceType.CPU]
+    us = 1e3 * steps  # microseconds of the window to milliseconds a step
+    operators = [
+        Operator(event.key, event.count / steps, event.self_cpu_time_total / us, event.self_device_time_total / us)
+        for event in events
+        if event.key not in (FEED, STEP)
+    ]
+    parts_ms = {event.key: event.cpu_time_total / us for event in events if event.key in (FEED, STEP)}
+    return Traced(duration_ns / steps / 1e6, parts_ms, tuple(operators))
 
 
 def _write(profiler: profile, path: Path) -> None:
@@ -66,22 +71,3 @@ def _write(profiler: profile, path: Path) -> None:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
-
-
-def _summary(profiler: profile) -> dict[str, Any]:
-    # GPU activities have entries of their own too; they are counted with the operators that launched them.
-    events = [event for event in profiler.key_averages() if event.device_type == DeviceType.CPU]
-    parts = (FEED, STEP)
-    return {
-        "parts": {event.key: event.cpu_time_total for event in events if event.key in parts},
-        "operators": [
-            {
-                "name": event.key,
-                "calls": event.count,
-                "self_cpu_us": event.self_cpu_time_total,
-                "self_cuda_us": event.self_device_time_total,
-            }
-            for event in events
-            if event.key not in parts
-        ],
-    }

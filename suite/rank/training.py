@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +20,7 @@ from reference.loss import mean_loss
 from reference.models.init import build
 from reference.scatter import shard_bounds
 from reference.schedule import warmup
+from suite.processes.answers import Epoch
 from suite.processes.jobs import Job, TrainingRecipe
 from suite.properties import contract
 from suite.properties.contract import close_trainer
@@ -47,7 +47,7 @@ class Training:
         self._shard = {"world_size": job.world_size, "rank": rank} if per_device else {"world_size": 1, "rank": 0}
         self._devices, self._job, self._recipe = devices, job, recipe
         trainer = contract.load_trainer(job.trainer)
-        oracle = contract.describe(trainer)["oracle"]
+        oracle = contract.describe(trainer).oracle
         if recipe.warmup and oracle != "sgd":
             raise contract.ContractError(
                 f"trainer {job.trainer!r} has oracle {oracle!r}: a warm-up divides the gradient by more, which is a "
@@ -65,15 +65,11 @@ class Training:
         """Whether all epochs of the recipe are done."""
         return self._done >= self._recipe.epochs
 
-    def epoch(self, number: int) -> dict[str, Any]:
+    def epoch(self, number: int) -> Epoch:
         """Train one epoch and evaluate; the last one closes the trainer.
 
         Args:
             number: from 0.
-
-        Returns:
-            {"accuracy": share of the test set, "loss": this rank's share of the mean training loss (None where its
-            trainer returns none), "train_s": this rank's seconds of training, "train_samples", "test_samples"}.
 
         Raises:
             ValueError: another epoch is next.
@@ -96,8 +92,13 @@ class Training:
         self._done += 1
         if self.finished:
             self.close()
-        samples = {"train_samples": len(self._dataset.train_y), "test_samples": len(test_y)}
-        return {"accuracy": correct / len(test_y), "loss": loss, "train_s": train_s, **samples}
+        return Epoch(
+            accuracy=correct / len(test_y),
+            train_s=train_s,
+            train_samples=len(self._dataset.train_y),
+            test_samples=len(test_y),
+            loss=loss,
+        )
 
     def close(self) -> None:
         """Close the trainer, which ends its threads."""

@@ -1,4 +1,7 @@
-"""The base class of everything that is read from a file, and its errors in words."""
+"""The base class of everything that is read from a file, and its errors in words.
+
+It is in the lowest room that needs it: a record keeps the conditions of a block (`suite.room.conditions`) as they are.
+"""
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 

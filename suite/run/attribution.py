@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 
 from suite.plan import cells
 from suite.plan.cells import PLAIN, Arm, Cell, Side
+from suite.processes.answers import Probed
 from suite.processes.failure import WorkerFailure
 from suite.records import record
 from suite.records.record import interval
@@ -157,20 +158,20 @@ def _window(
     told = {name: getattr(variant, name) for name in ("resident", "exchange", "alone")}
     told["share"] = target.cell.world_size if variant.part else 1
     try:
-        answers = group.request("probe", timeout_s, name=arm.id, steps=steps, variant=told)
+        answers = group.request(Probed, "probe", timeout_s, name=arm.id, steps=steps, variant=told)
     except WorkerFailure as failure:
         run.unprobed[arm, point] = failure.cause
         if variant.training and arm.side == "candidate":
             run.lost[arm] = failure
         groups.drop(group)
         return None
-    return tuple(int(answer["duration_ns"]) for answer in answers if answer["duration_ns"] is not None)
+    return tuple(answer.duration_ns for answer in answers if answer.duration_ns is not None)
 
 
 def _points(run: Observations, target: Target) -> list[Point]:
     """Return the variants that can be timed for a target."""
     by_role = target.arms(run)
-    unsynced = run.trainers[target.side, by_role["own"].trainer]["unsynced"]
+    unsynced = run.trainers[target.side, by_role["own"].trainer].unsynced
     return [
         point
         for point, variant in _VARIANTS.items()
@@ -246,7 +247,7 @@ def _notes(run: Observations, target: Target, fall: Waterfall) -> Iterable[str]:
     by_role = target.arms(run)
     if any("overhead" in bar.causes and len(bar.causes) > 1 for bar in fall.bars):
         trainer = by_role["own"].trainer
-        if not run.trainers[target.side, trainer]["unsynced"]:
+        if not run.trainers[target.side, trainer].unsynced:
             yield f"{cells.short(trainer)} has no step_unsynced, so its overhead and its exchange are one bar"
     for (arm, point), cause in run.unprobed.items():
         if arm in by_role.values():

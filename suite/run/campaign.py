@@ -19,6 +19,7 @@ from suite.base.sides import Sides
 from suite.plan import cells
 from suite.plan.cells import SINGLE, Arm, Cell, Side
 from suite.processes.failure import WorkerFailure
+from suite.properties.answers import Described
 from suite.room import check, hardware
 from suite.room.meter import Meter
 from suite.run import accepted, accuracy, attribution, collectives, forecast, judging, preparing, results
@@ -96,9 +97,8 @@ class _Campaign:
             return
         if not run.versions:  # no cell was selected, and no worker asked
             with contextlib.suppress(WorkerFailure):  # every sweep will say what is wrong
-                answer = self._sides.helper("candidate").ask("describe", trainer=SINGLE)
-                run.versions["candidate"] = answer["versions"]
-            self._sides.dismiss_helpers()
+                run.versions["candidate"] = self._sides.ask("candidate", Described, "describe", trainer=SINGLE).versions
+            self._sides.dismiss()
         run.collectives = self._parts.sweep(
             self._sides.pools["candidate"],
             run.plan.sweeps,
@@ -152,7 +152,7 @@ class _Campaign:
     def _forecast_s(self, units: Sequence[tuple[Arm, ...]], untimed: Sequence[Arm] = ()) -> float:
         """Return how long a session of these arms will take; 0 where none of them can be started."""
         arms = [arm for arm in (*_arms(units), *untimed) if arm in self._run.jobs]
-        start_s = self._sides.helper("candidate").start_s
+        start_s = self._sides.start_s
         return forecast.session_s(self._run, arms, start_s, self._left_s(), forks=self._sides.forks) if arms else 0.0
 
     def _explain(self, slower: Sequence[Cell]) -> None:

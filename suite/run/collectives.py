@@ -12,15 +12,17 @@ import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from suite.base.sides import SidePool
 from suite.communication import alpha_beta
 from suite.plan.collectives import IN_PROCESS, SIZES_BYTES, CollectiveCell
+from suite.processes.answers import Timed
 from suite.processes.failure import WorkerFailure
-from suite.processes.group import START_TIMEOUT_S, Group
+from suite.processes.group import Group
 from suite.processes.jobs import Exchange
-from suite.records.record import CollectivePoint, CollectiveRecord, Record, interval
+from suite.processes.pool import dismiss
+from suite.records.record import CollectivePoint, CollectiveRecord, interval
 from suite.room.devices import Devices
 from suite.run import blocks
 from suite.run.session import Say, hang_timeout_s
@@ -32,18 +34,6 @@ COST_S = 2 * MEASURE_S
 BLOCKS = (3, 5)  # two rounds each: fewer than six give the middle of the rounds no useful interval
 CHECK_TIMEOUT_S = 60.0
 TIMEOUT_S = 20.0
-
-
-def find(record: Record, sweep: CollectiveCell) -> CollectiveRecord:
-    """Return a run's result for a sweep.
-
-    Raises:
-        LookupError: the run was cut short before it.
-    """
-    for result in record.collectives:
-        if (result.algorithm, result.world_size) == (sweep.algorithm, sweep.world_size):
-            return result
-    raise LookupError(f"{sweep.id}: the run was cut short before it was measured; run it again")
 
 
 def measure(
@@ -73,14 +63,14 @@ def measure(
     records: dict[CollectiveCell, CollectiveRecord] = {}
     for world_size in sorted({sweep.world_size for sweep in wanted}):
         of_this = [sweep for sweep in wanted if sweep.world_size == world_size]
-        with _WorldSize(pool, devices, of_this, sizes) as world:
-            world.measure(rng, say)
+        world = _WorldSize(pool, devices, of_this, sizes)
+        world.measure(rng, say)
         records |= {sweep: world.record(sweep) for sweep in of_this}
     return tuple(records[sweep] for sweep in wanted)
 
 
 class _WorldSize:
-    """The sweeps of one world size, and their processes; those that a command ended are replaced when needed again."""
+    """The sweeps of one world size."""
 
     def __init__(
         self, pool: SidePool, devices: Devices, wanted: Sequence[CollectiveCell], sizes_bytes: Sequence[int]
@@ -88,25 +78,14 @@ class _WorldSize:
         self._pool, self._devices, self._wanted, self._sizes = pool, devices, wanted, sizes_bytes
         self._world_size = wanted[0].world_size
         self._names = devices.names[: self._world_size]
-        self._groups: dict[str, Group] = {}
-        self._answered: set[Group] = set()
-        self._launched = 0
         self._errors: dict[CollectiveCell, str] = {}
         self._samples_s: dict[tuple[CollectiveCell, int], list[float]] = {}
-
-    def __enter__(self) -> _WorldSize:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for group in self._groups.values():
-            if group.alive:
-                group.kill()
 
     def measure(self, rng: random.Random, say: Say) -> None:
         """Check every sum, see how long a call takes, time block after block, and let the processes go."""
         for sweep in self._wanted:  # all of them load torch at the same time
             try:
-                self._start(sweep)
+                self._group(sweep)
             except WorkerFailure as failure:
                 self._errors[sweep] = failure.cause
         name = f"all_reduce on {self._world_size} devices"
@@ -130,11 +109,7 @@ class _WorldSize:
                 taken_s = self._window(sweep, size, calls, hang_timeout_s(calls * call_s))
                 if taken_s is not None:
                     self._samples_s.setdefault((sweep, size), []).append(taken_s)
-        alive = [group for group in self._groups.values() if group.alive]
-        for group in alive:
-            group.post("exit")
-        for group in alive:
-            group.close()
+        dismiss([self._pool.pool])
 
     def record(self, sweep: CollectiveCell) -> CollectiveRecord:
         """Return the result of a sweep."""
@@ -166,41 +141,24 @@ class _WorldSize:
         if sweep in self._errors:
             return None
         try:
-            group = self._start(sweep)
-            if group not in self._answered:
-                group.wait_connected()
-                timeout_s = max(timeout_s, START_TIMEOUT_S)  # it has yet to load torch
+            group = self._group(sweep)
             exchange = Exchange(
                 algorithm=sweep.algorithm,
-                processes=_processes(sweep),
+                processes="one" if sweep.algorithm in IN_PROCESS else "per-device",
                 devices=self._names,
                 backend=self._devices.backend(self._names),
                 pinned=self._devices.pinned(self._world_size),
             )
-            told = {"order": exchange, "size_bytes": size_bytes, "calls": calls, "check": check}
-            answers = group.request("all_reduce", timeout_s, **told)
+            told = {"exchange": exchange, "size_bytes": size_bytes, "calls": calls, "check": check}
+            answers = group.request(Timed, "all_reduce", timeout_s, **told)
         except WorkerFailure as failure:  # the others of its group are gone with it
             self._errors[sweep] = failure.cause
             return None
-        self._answered.add(group)
-        return max(int(answer["duration_ns"]) for answer in answers) / calls / 1e9
+        return max(answer.duration_ns for answer in answers) / calls / 1e9
 
-    def _start(self, sweep: CollectiveCell) -> Group:
-        """Return the processes of a sweep, launched where there are none, without waiting for them.
-
-        Raises:
-            WorkerFailure: nothing can be launched any more.
-        """
-        processes = _processes(sweep)
-        if processes not in self._groups or not self._groups[processes].alive:
-            self._launched += 1
-            name = f"all_reduce-{self._world_size}-{processes}-{self._launched}"
-            self._groups[processes] = self._pool.launch(name, 1 if processes == "one" else self._world_size)
-        return self._groups[processes]
-
-
-def _processes(sweep: CollectiveCell) -> Literal["one", "per-device"]:
-    return "one" if sweep.algorithm in IN_PROCESS else "per-device"
+    def _group(self, sweep: CollectiveCell) -> Group:
+        size = 1 if sweep.algorithm in IN_PROCESS else self._world_size
+        return self._pool.group(f"all_reduce-{self._world_size}-{size}", size)
 
 
 def _point(sweep: CollectiveCell, size: int, samples_s: Sequence[float]) -> CollectivePoint:

@@ -9,10 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from suite.base.sides import Helper, SidePool
+from suite.processes.answers import TorchGpus
 from suite.processes.failure import WorkerFailure
-from suite.processes.jobs import TorchGpus
-from suite.processes.messages import read
 from suite.processes.pool import Pool
 from suite.room.devices import Survey, survey
 
@@ -27,7 +25,7 @@ def problem(gpus_needed: int) -> str:
     """
     with Pool(kind="cuda") as pool:
         try:
-            shown = read(TorchGpus, Helper(SidePool(pool), "gpus").ask("gpus"))
+            [shown] = pool.group("gpus", 1).request(TorchGpus, "gpus")
         except WorkerFailure as failure:
             return f"no worker could say what torch shows of the GPUs: {failure.cause}"
     return mismatch(survey(), shown, gpus_needed)

@@ -14,7 +14,7 @@ from suite.plan.config import Config
 from suite.records import baselines, calibration
 from suite.records.record import CellRecord, CollectiveRecord, Record, RecordError, write_atomically
 from suite.render import job_summary, pages
-from suite.run import campaign, collectives, results
+from suite.run import campaign, results
 from suite.run.observations import Observations
 from suite.run.plan import plan_here
 from suite.run.session import Say
@@ -62,7 +62,10 @@ class RunResult:
         Raises:
             LookupError: the run was cut short before it.
         """
-        return collectives.find(self.record, sweep)
+        for result in self.record.collectives:
+            if (result.algorithm, result.world_size) == (sweep.algorithm, sweep.world_size):
+                return result
+        raise LookupError(f"{sweep.id}: the run was cut short before it was measured; run it again")
 
 
 def execute(

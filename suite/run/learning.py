@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from suite.processes.channel import Message
+from suite.processes.answers import Epoch
 from suite.processes.jobs import Job, TrainingRecipe
 from suite.render.sparkline import sparkline
 from suite.run.session import FIRST_STEP_TIMEOUT_S, Say
 
-Ask = Callable[..., list[Message] | None]
+Ask = Callable[..., list[Epoch] | None]
 """`Group.request`, or `Groups.request` for one arm, which answers None where the group is gone."""
 
 
@@ -73,36 +73,36 @@ def learn(
         OutOfTime: the training takes longer than `allowed_s`.
         WorkerFailure: `ask` raised it.
     """
-    done: list[list[Message]] = []
+    done: list[list[Epoch]] = []
     begun, shortest_s = clock(), math.inf
     say(describe(what, recipe.epochs, []))
     for epoch in range(recipe.epochs):
         epoch_begun = clock()
         timeout_s = epoch_s + (FIRST_STEP_TIMEOUT_S if epoch == 0 else 0.0)
-        answers = ask("train", timeout_s, arm=job, recipe=recipe, epoch=epoch)
+        answers = ask(Epoch, "train", timeout_s, arm=job, recipe=recipe, epoch=epoch)
         if answers is None:
             return None
         done.append(answers)
-        say(describe(what, recipe.epochs, [ranks[0]["accuracy"] for ranks in done]))
+        say(describe(what, recipe.epochs, [ranks[0].accuracy for ranks in done]))
         now, left = clock(), recipe.epochs - len(done)
         if epoch > 0:  # the first epoch also builds and compiles, so it does not predict the others
             shortest_s = min(shortest_s, now - epoch_begun)
         needed_s = now - begun + (left * shortest_s if epoch > 0 else 0.0)
         if left and needed_s > allowed_s:
             raise OutOfTime(needed_s)
-    losses = [_mean_loss(ranks) for ranks in done if all(rank.get("loss") is not None for rank in ranks)]
+    losses = [[rank.loss for rank in ranks if rank.loss is not None] for ranks in done]
     return Curve(
-        per_epoch=tuple(ranks[0]["accuracy"] for ranks in done),
-        train_s=tuple(max(rank["train_s"] for rank in ranks) for ranks in done),
-        train_samples=done[0][0]["train_samples"],
-        test_samples=done[0][0]["test_samples"],
-        loss=tuple(losses) if len(losses) == len(done) else (),
+        per_epoch=tuple(ranks[0].accuracy for ranks in done),
+        train_s=tuple(max(rank.train_s for rank in ranks) for ranks in done),
+        train_samples=done[0][0].train_samples,
+        test_samples=done[0][0].test_samples,
+        loss=tuple(map(_mean_loss, losses)) if list(map(len, losses)) == list(map(len, done)) else (),
     )
 
 
-def _mean_loss(ranks: Sequence[Message]) -> float | None:
+def _mean_loss(shares: Sequence[float]) -> float | None:
     """Return the sum of the ranks' shares; None where it is not finite, because a record cannot hold that."""
-    total = sum(float(rank["loss"]) for rank in ranks)
+    total = sum(shares)
     return total if math.isfinite(total) else None
 
 

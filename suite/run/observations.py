@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from suite.plan import cells
 from suite.plan.base import Base
 from suite.plan.cells import Arm, Cell, Side
 from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import Job, Prepared
+from suite.properties.answers import About
 from suite.records import record
 from suite.room.conditions import Conditions, disturbed
 from suite.run.plan import Plan
@@ -105,7 +106,7 @@ class Observations:
         neighbours: what else used the machine before the first session, in sentences.
         notes: the forecast of the run and what its bases lack, in sentences.
         versions: of each side's interpreter.
-        trainers: a worker's answer to "describe", by side and trainer.
+        trainers: what a worker says of each, by side and trainer.
         datasets: by the name a workload gives: what was loaded, and the folder that keeps it.
         jobs: what the workers of each arm are told (see `suite.run.preparing.job_of`).
         steps: training steps a window, by arm.
@@ -125,7 +126,7 @@ class Observations:
     neighbours: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     versions: Facts[Side, dict[str, str]] = field(default_factory=Facts)
-    trainers: Facts[tuple[Side, str], dict[str, Any]] = field(default_factory=Facts)
+    trainers: Facts[tuple[Side, str], About] = field(default_factory=Facts)
     datasets: Facts[str, Prepared] = field(default_factory=Facts)
     jobs: Facts[Arm, Job] = field(default_factory=Facts)
     steps: Facts[Arm, int] = field(default_factory=Facts)

@@ -16,7 +16,7 @@ from suite.plan.cells import Arm
 from suite.plan.workloads import Workload
 from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import Apart, Job, ModelSpec, Place, Prepared
-from suite.processes.messages import read
+from suite.properties.answers import Described
 from suite.room.quiet import available_cores
 from suite.run import accuracy
 from suite.run.observations import Observations
@@ -33,7 +33,7 @@ def prepare(run: Observations, sides: Sides, arms: Sequence[Arm], say: Say) -> N
     new = [arm for arm in arms if arm not in run.jobs and arm not in run.lost]
     _describe(run, sides, new, say)
     _load(run, sides, new, say)
-    sides.dismiss_helpers()  # no idle process stays while others are timed
+    sides.dismiss()  # no idle process stays while others are timed
     for arm in new:
         if arm not in run.lost:
             try:
@@ -49,10 +49,10 @@ def _describe(run: Observations, sides: Sides, arms: Sequence[Arm], say: Say) ->
         if (side, trainer) in run.trainers:
             continue
         try:
-            located = sides.locate(side, trainer)
-            answer = sides.helper(side).ask("describe", trainer=located, apart=sides.apart(side))
-            run.versions.setdefault(side, answer["versions"])  # a trainer that changes sys.path may change later ones
-            run.trainers[side, trainer] = {**answer["about"], "located": located}
+            located, apart = sides.locate(side, trainer), sides.apart(side)
+            answer = sides.ask(side, Described, "describe", trainer=located, apart=apart)
+            run.versions.setdefault(side, answer.versions)  # a trainer that changes sys.path may change later ones
+            run.trainers[side, trainer] = answer.about
         except (WorkerFailure, CheckoutError) as error:
             failure = error if isinstance(error, WorkerFailure) else WorkerFailure(side, str(error))
             run.lost |= {arm: failure for arm in arms if (arm.side, arm.trainer) == (side, trainer)}
@@ -70,11 +70,10 @@ def _load(run: Observations, sides: Sides, arms: Sequence[Arm], say: Say) -> Non
         if name in run.datasets:
             continue
         say(f"loading the dataset {name}")
-        folder, root = str(sides.folder / f"dataset-{len(run.datasets)}"), str(run.plan.config.data_root)
-        ask = sides.helper("candidate").ask
+        folder, root = sides.pools["candidate"].pool.folder / f"dataset-{len(run.datasets)}", run.plan.config.data_root
+        told = {"dataset": name, "data_root": str(root), "folder": str(folder)}
         try:
-            kept = ask("prepare", TIMEOUT_S, dataset=name, data_root=root, folder=folder)
-            run.datasets[name] = read(Prepared, kept)
+            run.datasets[name] = sides.ask("candidate", Prepared, "prepare", TIMEOUT_S, **told)
         except WorkerFailure as failure:
             run.lost |= {arm: failure for arm in arms if arm.workload in users}
 
@@ -83,7 +82,7 @@ def _job(run: Observations, sides: Sides, arm: Arm) -> Job:
     devices, workload = run.plan.config.devices, run.plan.workload(arm.workload)
     names, about = devices.names[: arm.world_size], run.trainers[arm.side, arm.trainer]
     place = Place(
-        processes=about["processes"],
+        processes=about.processes,
         devices=names,
         backend=devices.backend(names),
         pinned=devices.pinned(arm.world_size),
@@ -92,7 +91,7 @@ def _job(run: Observations, sides: Sides, arm: Arm) -> Job:
         arm,
         workload.model_copy(update={"model": sides.locate(arm.side, workload.model)}),
         place,
-        trainer=about["located"],
+        trainer=sides.locate(arm.side, arm.trainer),
         seed=accuracy.SEED,
         dataset=run.datasets[workload.dataset],
         free_cores=available_cores(),

@@ -11,14 +11,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from operator import methodcaller
 
 from suite.base.sides import SidePool
 from suite.plan.cells import Arm, Side, short
-from suite.processes.channel import Message
+from suite.processes.answers import SetUp, Timed
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import Group
-from suite.processes.jobs import Job
+from suite.processes.messages import Value
+from suite.processes.pool import dismiss
 from suite.records import record
 from suite.room.meter import Meter
 from suite.run import blocks
@@ -63,7 +64,7 @@ class Groups:
     session: Session
     by_arm: dict[Arm, Group] = field(default_factory=dict)
 
-    def attempt(self, arm: Arm, act: Callable[[Group], Any]) -> Any:
+    def attempt(self, arm: Arm, act: Callable[[Group], Value]) -> Value | None:
         """Return what `act` returns for an arm's group; None where the group is gone, or fails now.
 
         The arms that share a failed group are without processes for this session; only `arm` is lost for the run.
@@ -81,24 +82,11 @@ class Groups:
         """Remove a failed group, and with it all arms that share it."""
         self.by_arm = {arm: group for arm, group in self.by_arm.items() if group is not failed}
 
-    def request(self, arm: Arm, command: str, timeout_s: float, /, **arguments: object) -> list[Message] | None:
+    def request(
+        self, arm: Arm, kind: type[Value], command: str, timeout_s: float, /, **arguments: object
+    ) -> list[Value] | None:
         """Return the answers of an arm's ranks; None where the group is gone, or fails now."""
-        answers: list[Message] | None = self.attempt(arm, lambda group: group.request(command, timeout_s, **arguments))
-        return answers
-
-    def close(self) -> None:
-        """Let all groups exit at the same time, and wait for them."""
-        for group in set(self.by_arm.values()):
-            group.post("exit")
-        for group in set(self.by_arm.values()):
-            group.close()
-        self.by_arm.clear()
-
-    def kill(self) -> None:
-        """Kill what is left."""
-        for group in set(self.by_arm.values()):
-            group.kill()
-        self.by_arm.clear()
+        return self.attempt(arm, lambda group: group.request(kind, command, timeout_s, **arguments))
 
 
 class Sessions:
@@ -146,9 +134,8 @@ class Sessions:
             self._time(groups, units)
             for act in afterwards:
                 act(groups)
-            groups.close()
-        finally:
-            groups.kill()  # nothing is left, unless the session was interrupted
+            dismiss(side.pool for side in self._pools.values())
+        finally:  # where it was interrupted, the pools end what is left
             session.wall_s = time.monotonic() - start
             self._run.sessions.append(session)
 
@@ -174,17 +161,15 @@ class Sessions:
             except WorkerFailure as failure:
                 groups.session.failures[sharing[0]] = failure
         # All start at the same time, because importing torch is most of it, and nothing is timed yet.
-        for arm in arms:
-            groups.attempt(arm, lambda group: group.wait_connected())
         for turn in range(max(map(len, shared.values()))):
             now = [sharing[turn] for sharing in shared.values() if turn < len(sharing)]
             for arm in now:
-                groups.attempt(arm, _post_setup(arm, self._run.jobs[arm]))
+                groups.attempt(arm, methodcaller("post", "setup", name=arm.id, arm=self._run.jobs[arm]))
             for arm in now:
-                answers = groups.attempt(arm, lambda group: group.collect("setup"))
+                answers = groups.attempt(arm, lambda group: group.collect(SetUp, "setup"))
                 if answers is not None:
                     # A trainer may build another model in every session; the first one stands for all.
-                    self._run.gradient_bytes.setdefault(arm, answers[0]["gradient_bytes"])
+                    self._run.gradient_bytes.setdefault(arm, answers[0].gradient_bytes)
 
     def _warm_up(self, groups: Groups, timed: Sequence[Arm]) -> None:
         known, new = self._run.steps, dict[Arm, int]()
@@ -200,8 +185,8 @@ class Sessions:
         known |= {arm: every[next(twin for twin in every if _same_cell(twin, arm))] for arm in new}
 
     def _step_s(self, groups: Groups, arm: Arm, steps: int) -> float | None:
-        answers = groups.request(arm, "window", FIRST_STEP_TIMEOUT_S, name=arm.id, steps=steps)
-        return None if answers is None else max(answer["duration_ns"] for answer in answers) / steps / 1e9
+        answers = groups.request(arm, Timed, "window", FIRST_STEP_TIMEOUT_S, name=arm.id, steps=steps)
+        return None if answers is None else max(answer.duration_ns for answer in answers) / steps / 1e9
 
     def _plan_blocks(self, groups: Groups, start_s: float) -> int:
         """Return how many blocks every session has; a block is two rounds."""
@@ -218,15 +203,11 @@ class Sessions:
                 if arm not in groups.by_arm:
                     continue
                 steps = self._run.steps[arm]
-                answers = groups.request(arm, "window", self.timeout_s(arm, steps), name=arm.id, steps=steps)
+                answers = groups.request(arm, Timed, "window", self.timeout_s(arm, steps), name=arm.id, steps=steps)
                 if answers is not None:
-                    durations = tuple(int(answer["duration_ns"]) for answer in answers)
+                    durations = tuple(answer.duration_ns for answer in answers)
                     groups.session.windows.append(record.Window(arm=arm.id, block=number, duration_ns=durations))
             groups.session.conditions.append(self._meter.since(before))
-
-
-def _post_setup(arm: Arm, job: Job) -> Callable[[Group], None]:
-    return lambda group: group.post("setup", name=arm.id, arm=job)
 
 
 def _same_cell(a: Arm, b: Arm) -> bool:

@@ -10,11 +10,10 @@ import math
 import time
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
-from types import TracebackType
 
 from suite.base.sides import Sides
 from suite.plan.cells import short
+from suite.processes.answers import Epoch
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import Group
 from suite.processes.jobs import Job, TrainingRecipe, WarmUp
@@ -28,35 +27,22 @@ GIVEN_UP_AFTER = 3  # failures in a row
 
 
 class Trainings:
-    """The workers of a sweep. Use it as a context manager: on leaving, no process and no folder remains."""
+    """The trainings of a sweep."""
 
-    def __init__(self, run: Observations, root: Path, epochs: int, warmup_epochs: int) -> None:
-        """Start the launcher.
+    def __init__(self, run: Observations, sides: Sides, epochs: int, warmup_epochs: int) -> None:
+        """Keep what every training needs.
 
         Args:
             run: with the one trainer and workload; its cells are the world sizes.
-            root: the user's project, which workers may import from.
+            sides: have the workers.
             epochs: of a training.
             warmup_epochs: in which the rate climbs, where a setting wants that.
         """
         self._run, self._epochs, self._warmup_epochs = run, epochs, warmup_epochs
         self._arms = {cell.world_size: run.plan.own(cell) for cell in run.plan.cells}
-        self._sides = Sides(run.plan.config.devices.kind, root)
-        self._groups: dict[int, Group] = {}
-        self._started = 0
+        self._sides = sides
         self._step_s: dict[tuple[int, int], float] = {}
         self._in_a_row: Counter[int] = Counter()
-
-    def __enter__(self) -> Trainings:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._sides:
-            if error is None:
-                for group in self._groups.values():
-                    group.close()
 
     def prepare(self, say: Say) -> None:
         """Ask a worker what the trainer is and have it load the dataset; `run` has both afterwards.
@@ -79,14 +65,13 @@ class Trainings:
         if self._in_a_row[size] >= GIVEN_UP_AFTER:
             raise WorkerFailure("sweep", f"not tried: {GIVEN_UP_AFTER} nets in a row failed on {size} device(s)")
         try:
-            group = self._group(size)
-            order, recipe = replace(self._order(size), seed=seed), self._recipe(wanted)
-            epoch_s = self._epoch_s(group, order, recipe)
+            job, recipe = replace(self._run.jobs[self._arms[size]], seed=seed), self._recipe(wanted)
+            group = self._sides.pools["candidate"].group(f"sweep-{size}", job.size)
+            epoch_s = self._epoch_s(group, job, recipe)
             what = f"{short(self._run.plan.config.trainers[0])} on {wanted}, seed {seed}"
-            curve = learn(group.request, order, recipe, epoch_s, what, say)
+            curve = learn(group.request, job, recipe, epoch_s, what, say)
         except WorkerFailure:
             self._in_a_row[size] += 1
-            self._groups.pop(size, None)
             raise
         self._in_a_row[size] = 0
         assert curve is not None, "a group raises where it cannot answer"
@@ -97,18 +82,6 @@ class Trainings:
             train_s=curve.train_s,
             oversubscribed=self._run.plan.config.devices.oversubscribed(size),
         )
-
-    def _group(self, size: int) -> Group:
-        if size not in self._groups:
-            self._started += 1
-            name = f"sweep-{self._started}-{size}"
-            group = self._sides.pools["candidate"].launch(name, self._order(size).size)
-            group.wait_connected()
-            self._groups[size] = group
-        return self._groups[size]
-
-    def _order(self, size: int) -> Job:
-        return self._run.jobs[self._arms[size]]
 
     def _recipe(self, wanted: Setting) -> TrainingRecipe:
         recipe = self._run.plan.config.workloads[0].accuracy
@@ -130,7 +103,7 @@ class Trainings:
             trial = replace(recipe, samples=recipe.batch, epochs=1, warmup=None)
             for _ in range(2):
                 begun = time.monotonic()
-                group.request("train", FIRST_STEP_TIMEOUT_S, arm=job, recipe=trial, epoch=0)
+                group.request(Epoch, "train", FIRST_STEP_TIMEOUT_S, arm=job, recipe=trial, epoch=0)
                 self._step_s[known] = time.monotonic() - begun
         steps = sum(math.ceil(samples / recipe.batch) for samples in (recipe.count("train"), recipe.count("test")))
         return hang_timeout_s(steps * self._step_s[known])

@@ -116,7 +116,7 @@ class TestRuns:
         planted = tmp_path / "planted.py"
         planted.write_text(runs.PLANTED)
         for kind in runs.KINDS.values():
-            assert contract.describe(contract.load_trainer(f"{planted}:{kind.trainer}"))["processes"] == "per-device"
+            assert contract.describe(contract.load_trainer(f"{planted}:{kind.trainer}")).processes == "per-device"
         assert f'slowed("ddp", {runs.KINDS["10"].planted:.2f}, at=2)' in runs.PLANTED
 
     def test_a_run_without_a_record_says_what_pytest_said(self, tmp_path: Path) -> None:

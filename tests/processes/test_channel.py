@@ -57,7 +57,7 @@ def test_receiving_from_and_sending_to_a_closed_peer_is_one_error() -> None:
 def test_sending_to_a_peer_that_does_not_read_ends_at_the_time_limit() -> None:
     sender, _peer = pair()
     with pytest.raises(ChannelClosed, match="timed out"):
-        sender.send_line(b"y" * 10_000_000, timeout_s=0.05)
+        sender.send({"x": "y" * 10_000_000}, timeout_s=0.05)
 
 
 @pytest.mark.parametrize("line", [b"not json\n", b"[1]\n", b"\xff\xfe\n"])
@@ -80,5 +80,5 @@ def test_sending_on_a_channel_that_was_closed_here_is_the_same_error() -> None:
     ours, theirs = (Channel(end) for end in socket.socketpair())
     ours.close()
     with pytest.raises(ChannelClosed):
-        ours.send_line(b"{}\n", 1.0)
+        ours.send({}, 1.0)
     theirs.close()

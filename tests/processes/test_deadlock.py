@@ -19,7 +19,7 @@ from tests.support.project import REPOSITORY
 
 
 def test_the_stress_covers_every_one_process_trainer_of_several_devices(bench: Bench) -> None:
-    one = {name for name in TRAINERS if bench.about(name)["processes"] == "one"}
+    one = {name for name in TRAINERS if bench.about(name).processes == "one"}
     assert one - {"single"} == set(ONE_PROCESS)
 
 

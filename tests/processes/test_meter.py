@@ -66,6 +66,7 @@ def test_a_hostile_process_name_does_not_change_what_is_read() -> None:
 
 def test_real_workers_and_their_launcher_are_ours(bench: Bench, cpu_meter: Meter) -> None:
     group = bench.group(2)
+    group.wait_connected()
     cpu_meter.watch()
     assert {os.getpid(), psutil.Process(group.pids[0]).ppid(), *group.pids.values()} <= cpu_meter.read().own_s.keys()
 

@@ -19,11 +19,12 @@ import pytest
 
 from suite.checks.bench import Bench
 from suite.processes import failure
+from suite.processes.answers import SetUp, Timed
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import Group
 from suite.processes.jobs import Job, Prepared
-from suite.processes.messages import Ended, read
-from suite.processes.pool import Pool
+from suite.processes.messages import Ended
+from suite.processes.pool import Pool, dismiss
 from suite.records.record import CellRecord
 from tests.support import records, trainers_under_test
 from tests.support.learners import job
@@ -36,7 +37,7 @@ HERE = f"{trainers_under_test.__file__}:"
 def pool(request: pytest.FixtureRequest, bench: Bench) -> Iterator[Pool]:
     """Start groups from the template that all tests share, and with torch's agent."""
     if request.param == "forked":
-        bench.close()  # so that the processes of this module's groups can be counted
+        dismiss([bench.pool])  # so that the processes of this module's groups can be counted
         yield bench.pool
         return
     with Pool(kind="cpu", forks=False) as made:
@@ -48,24 +49,23 @@ def one_worker(pool: Pool, name: str) -> Iterator[Group]:
     """Start a group of one worker, and close it on leaving."""
     group = pool.launch(name, 1)
     try:
-        group.wait_connected()
         yield group
     finally:
         group.close()
 
 
 @pytest.fixture(scope="module")
-def dataset(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def dataset(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     with one_worker(pool, "prepare") as group:
         folder = tmp_path_factory.mktemp("digits") / "kept"
-        [kept] = group.request("prepare", dataset="digits", data_root="/nowhere", folder=str(folder))
+        [kept] = group.request(Prepared, "prepare", dataset="digits", data_root="/nowhere", folder=str(folder))
     return kept
 
 
-def arm(trainer: str, world_size: int, dataset: dict[str, Any], **changes: Any) -> Job:
+def arm(trainer: str, world_size: int, dataset: Prepared, **changes: Any) -> Job:
     """LeNet on digits; `changes` replace fields of the workload."""
     told = job(trainer, world_size, **{"model": "lenet", "init": "xavier", **changes})
-    return replace(told, dataset=read(Prepared, dataset), lr=0.01)
+    return replace(told, dataset=dataset, lr=0.01)
 
 
 def children_left(pool: Pool) -> list[psutil.Process]:
@@ -74,15 +74,15 @@ def children_left(pool: Pool) -> list[psutil.Process]:
     return [child for child in launcher.children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_one_worker_times_any_precision_and_layout_and_ends(pool: Pool, dataset: dict[str, Any]) -> None:
+def test_one_worker_times_any_precision_and_layout_and_ends(pool: Pool, dataset: Prepared) -> None:
     with one_worker(pool, "fine") as group:
         for name, changes in {
             "plain": {},
             "double": {"precision": "float64"},
             "tf32": {"precision": "tf32", "memory_format": "channels_last"},
         }.items():
-            group.request("setup", name=name, arm=arm("single", 1, dataset, **changes))
-            assert group.request("window", name=name, steps=1)[0]["duration_ns"] > 0
+            group.request(SetUp, "setup", name=name, arm=arm("single", 1, dataset, **changes))
+            assert group.request(Timed, "window", name=name, steps=1)[0].duration_ns > 0
         ours = [psutil.Process(pool._process.pid), *children_left(pool)]
         listening = [c for process in ours for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
         addresses = {c.laddr.ip for c in listening}
@@ -91,41 +91,39 @@ def test_one_worker_times_any_precision_and_layout_and_ends(pool: Pool, dataset:
     assert not children_left(pool)
 
 
-def test_two_ranks_time_windows_and_a_hang_ends_with_every_ranks_stack(pool: Pool, dataset: dict[str, Any]) -> None:
+def test_two_ranks_time_windows_and_a_hang_ends_with_every_ranks_stack(pool: Pool, dataset: Prepared) -> None:
     group = pool.launch("hangs", 2)
-    group.wait_connected()
-    group.request("setup", name="fine", arm=arm("ddp", 2, dataset))
-    answers = group.request("window", name="fine", steps=2)
-    assert [answer["duration_ns"] > 0 for answer in answers] == [True, True]
-    group.request("setup", name="it", arm=arm(HERE + "Hangs", 2, dataset))
+    group.request(SetUp, "setup", name="fine", arm=arm("ddp", 2, dataset))
+    answers = group.request(Timed, "window", name="fine", steps=2)
+    assert [answer.duration_ns > 0 for answer in answers] == [True, True]
+    group.request(SetUp, "setup", name="it", arm=arm(HERE + "Hangs", 2, dataset))
     with pytest.raises(WorkerFailure, match="ranks 0, 1: no answer to 'window' within 2 s") as caught:
-        group.request("window", timeout_s=2.0, name="it", steps=1)
+        group.request(Timed, "window", timeout_s=2.0, name="it", steps=1)
     assert "rank 1, stack" in str(caught.value)
     assert "in step" in str(caught.value)
     assert not children_left(pool)
 
 
-def test_a_killed_rank_is_named_with_its_signal(pool: Pool, dataset: dict[str, Any]) -> None:
+def test_a_killed_rank_is_named_with_its_signal(pool: Pool, dataset: Prepared) -> None:
     group = pool.launch("killed", 2)
-    group.wait_connected()
-    group.request("setup", name="it", arm=arm(HERE + "KillsRankOne", 2, dataset))
+    group.request(SetUp, "setup", name="it", arm=arm(HERE + "KillsRankOne", 2, dataset))
     with pytest.raises(WorkerFailure, match=r"rank 1: its process ended with signal 9 \(SIGKILL\)"):
-        group.request("window", name="it", steps=1)
+        group.request(Timed, "window", name="it", steps=1)
     assert not children_left(pool)
 
 
-def test_an_exception_comes_with_its_traceback(pool: Pool, dataset: dict[str, Any]) -> None:
+def test_an_exception_comes_with_its_traceback(pool: Pool, dataset: Prepared) -> None:
     with one_worker(pool, "raises") as group:
-        group.request("setup", name="it", arm=arm(HERE + "Raises", 1, dataset))
+        group.request(SetUp, "setup", name="it", arm=arm(HERE + "Raises", 1, dataset))
         with pytest.raises(WorkerFailure, match="rank 0: RuntimeError: the third step is too much") as caught:
-            group.request("window", name="it", steps=5)
+            group.request(Timed, "window", name="it", steps=5)
     assert "trainers_under_test.py" in str(caught.value)
 
 
 def test_any_text_of_an_exception_can_be_stored_and_shown(pool: Pool) -> None:
     """It has a name that is not UTF-8 (a lone surrogate), control characters, and a megabyte."""
     with one_worker(pool, "says") as group, pytest.raises(WorkerFailure) as caught:
-        group.request("call", function=HERE + "raise_anything", arguments={})
+        group.request(dict, "call", function=HERE + "raise_anything", arguments={})
     cause = caught.value.cause
     assert cause.startswith(r"rank 0: RuntimeError: caf\udce9 \x1b[31m red")
     assert "characters left out" in cause
@@ -134,17 +132,65 @@ def test_any_text_of_an_exception_can_be_stored_and_shown(pool: Pool) -> None:
     assert CellRecord.model_validate_json(kept.model_dump_json()) == kept
 
 
-def test_a_loss_that_is_not_a_number_is_reported_without_a_traceback(pool: Pool, dataset: dict[str, Any]) -> None:
+def test_an_answer_that_cannot_be_read_is_a_failure_and_ends_its_group(pool: Pool) -> None:
+    cause = r"garbled: an answer to 'call' cannot be read: Timed has no fields \['returned'\]"
+    with one_worker(pool, "garbled") as group, pytest.raises(WorkerFailure, match=cause):
+        group.request(Timed, "call", function="os:getpid", arguments={})
+    assert not group.alive
+    assert not children_left(pool)
+
+
+def test_a_group_is_kept_under_its_name_until_it_fails(pool: Pool) -> None:
+    kept = pool.group("kept", 1)
+    assert pool.group("kept", 1) is kept
+    other = pool.group("other", 1)
+    with pytest.raises(WorkerFailure, match="No module named 'nowhere'"):
+        kept.request(dict, "call", function="nowhere:nothing", arguments={})
+    assert not kept.alive
+    fresh = pool.group("kept", 1)
+    assert fresh is not kept
+    assert pool.group("other", 1) is other
+    [answer] = fresh.request(dict, "call", function="os:getpid", arguments={})
+    assert answer == {"returned": fresh.pids[0]}
+    dismiss([pool, pool])
+    assert (fresh.ended, other.ended) == (Ended(fresh.name), Ended(other.name)), "no rank failed"
+    assert not fresh.alive
+    assert not children_left(pool)
+
+
+def test_a_launcher_that_has_ended_starts_nothing_and_holds_nothing_up() -> None:
+    with Pool(kind="cpu") as pool:
+        group = pool.group("early", 1)
+        group.wait_connected()
+        pool._process.kill()
+        pool._process.wait()
+        with pytest.raises(WorkerFailure, match="late-2: the launcher has ended"):
+            pool.group("late", 1)
+        assert list(pool.groups.values()) == [group]
+        with pytest.raises(WorkerFailure, match=r"early-1: .*(the launcher has|its process) ended"):
+            group.request(dict, "bind")
+        assert pool.groups == {}
+
+
+def test_the_first_command_has_time_to_load_torch(pool: Pool) -> None:
+    with one_worker(pool, "first") as group:
+        asked = {"function": HERE + "wait", "arguments": {"seconds": 1.0}}
+        assert group.request(dict, "call", timeout_s=0.1, **asked) == [{"returned": 1.0}]
+        with pytest.raises(WorkerFailure, match="no answer to 'call' within 0 s"):
+            group.request(dict, "call", timeout_s=0.1, **asked)
+
+
+def test_a_loss_that_is_not_a_number_is_reported_without_a_traceback(pool: Pool, dataset: Prepared) -> None:
     with one_worker(pool, "nan") as group:
-        group.request("setup", name="it", arm=arm(HERE + "Diverges", 1, dataset))
+        group.request(SetUp, "setup", name="it", arm=arm(HERE + "Diverges", 1, dataset))
         with pytest.raises(WorkerFailure, match="the loss is nan after 1 more steps; lower lr") as caught:
-            group.request("window", name="it", steps=1)
+            group.request(Timed, "window", name="it", steps=1)
     assert "Traceback" not in str(caught.value)
 
 
-def test_a_dataset_smaller_than_the_batch_is_refused(pool: Pool, dataset: dict[str, Any]) -> None:
+def test_a_dataset_smaller_than_the_batch_is_refused(pool: Pool, dataset: Prepared) -> None:
     with one_worker(pool, "small") as group, pytest.raises(WorkerFailure, match="global batch 2000 is above the 1437"):
-        group.request("setup", name="it", arm=replace(arm("single", 1, dataset), global_batch=2000))
+        group.request(SetUp, "setup", name="it", arm=replace(arm("single", 1, dataset), global_batch=2000))
 
 
 def test_an_interpreter_without_torch_is_a_clear_error(tmp_path: Path) -> None:

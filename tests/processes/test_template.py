@@ -9,7 +9,7 @@ from typing import Any
 
 from suite import template
 from suite.checks.bench import Bench
-from suite.processes.messages import Start
+from suite.processes.messages import Ended, Start
 from tests.support import on_ranks
 
 HERE = "tests.processes.test_template"
@@ -35,7 +35,7 @@ def test_a_worker_has_torch_and_its_compiler_and_draws_of_its_own(bench: Bench) 
 
 def test_a_template_with_a_second_thread_refuses_to_fork() -> None:
     """A fork would copy locks that the other thread holds, and nothing would release them."""
-    sent: list[dict[str, Any]] = []
+    sent: list[Ended] = []
     made = template.Template.__new__(template.Template)
     made._channel = type("Sent", (), {"send": staticmethod(sent.append)})()
     done = threading.Event()
@@ -45,5 +45,5 @@ def test_a_template_with_a_second_thread_refuses_to_fork() -> None:
     done.set()
     thread.join(60)
     [answer] = sent
-    assert answer["event"] == "ended"
-    assert "threads and cannot fork" in answer["cause"]
+    assert answer.group == "g"
+    assert "threads and cannot fork" in answer.cause

@@ -17,8 +17,8 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize("name", TRAINERS)
 def test_built_in_trainers_keep_the_protocol(name: str) -> None:
     about = contract.describe(contract.load_trainer(name))
-    assert about["processes"] in contract.PROCESSES
-    assert about["oracle"] == "sgd"
+    assert about.processes in contract.PROCESSES
+    assert about.oracle == "sgd"
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,10 @@ from reference.trainers.scratch import Scratch
 from reference.trainers.single import Single
 from suite.checks import draw
 from suite.properties import nets, suspects, tolerance
+from suite.properties.answers import RIGHT, Judgement
 from suite.properties.case import Case, Net
 from suite.properties.observe import Observation, observe
-from suite.properties.seen import RIGHT, Judgement, Seen
+from suite.properties.seen import Seen
 from suite.properties.trainer import CHECKS, judge
 from tests.support.function_cases import FUNCTION_CHECKS, search
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.cuda import comm
 
 from reference.all_reduce import ALL_REDUCE, AllReduce
+from suite.properties.answers import RIGHT
 from suite.properties.functions import all_reduce_keeps_tensors_apart, all_reduce_sums
-from suite.properties.seen import RIGHT
 from suite.room.devices import cuda_count
 from tests.support.collectives import (
     DTYPES,

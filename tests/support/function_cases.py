@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from reference.scatter import chunk_sizes
 from suite.properties import functions
-from suite.properties.seen import Judgement
+from suite.properties.answers import Judgement
 
 CPU = torch.device("cpu")
 

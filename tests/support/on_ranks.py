@@ -29,6 +29,6 @@ def run(bench: Bench, function: str, world_sizes: Sequence[int], **arguments: An
     for world_size in world_sizes:
         group = bench.group(world_size)
         answers[world_size] = [
-            answer["returned"] for answer in group.request("call", CALL_S, function=function, arguments=arguments)
+            answer["returned"] for answer in group.request(dict, "call", CALL_S, function=function, arguments=arguments)
         ]
     return answers

@@ -272,3 +272,8 @@ not_a_class: Any = len
 def raise_anything() -> None:
     """Raise an error whose text no record and no terminal can take."""
     raise RuntimeError(os.fsdecode(b"caf\xe9") + " \x1b[31m red " + "x" * 1_000_000)
+
+
+def wait(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds

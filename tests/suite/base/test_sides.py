@@ -14,39 +14,33 @@ import reference
 import suite
 from suite.base import bases, sides
 from suite.base.checkout import CheckoutError
-from suite.base.sides import Helper, Sides
+from suite.base.sides import Sides
 from suite.plan.base import Base
-from suite.processes.failure import WorkerFailure
 from tests.support.repositories import Repository
 
 
 class Answering:
-    """A group that repeats what it was asked; "break" and a `stillborn` pool fail."""
+    """A group that repeats what it was asked."""
 
-    def __init__(self, pool: Idle, name: str) -> None:
-        self.pool, self.name, self.closed = pool, name, False
+    def __init__(self, name: str) -> None:
+        self.name, self.closed = name, False
 
-    def wait_connected(self) -> None:
-        if self.pool.stillborn:
-            raise WorkerFailure(self.name, "rank 0: no answer to 'start'")
+    def request(self, kind: type[Any], command: str, timeout_s: float, **told: object) -> list[dict[str, Any]]:
+        return [{"by": self.name, "kind": kind, "command": command, **told}]
 
-    def request(self, command: str, timeout_s: float, **told: object) -> list[dict[str, Any]]:
-        if command == "break":
-            raise WorkerFailure(self.name, "rank 0: gone")
-        return [{"by": self.name, "command": command, **told}]
+    def leave(self) -> None: ...
 
     def close(self) -> None:
         self.closed = True
 
 
 class Idle:
-    """Replaces `suite.processes.pool.Pool` and keeps its arguments."""
+    """Replaces `suite.processes.pool.Pool` and keeps its arguments and its groups."""
 
     made: list[Idle]
-    stillborn = False
 
     def __init__(self, **told: Any) -> None:
-        self.told, self.closed, self.groups = told, False, list[Answering]()
+        self.told, self.closed, self.groups = told, False, dict[str, Answering]()
         self.asked, self.renewed = list[tuple[Any, ...]](), 0
         self.folder = Path("scaling-1")
         self.made.append(self)
@@ -57,9 +51,10 @@ class Idle:
     def __exit__(self, *_: object) -> None:
         self.closed = True
 
-    def launch(self, name: str, size: int, paths: tuple[str, ...] = ()) -> Answering:
-        self.groups.append(Answering(self, name))
-        return self.groups[-1]
+    def group(self, name: str, size: int, paths: tuple[str, ...]) -> Answering:
+        assert size == 1
+        name = "-".join([name, *(Path(path).name for path in paths)])
+        return self.groups.setdefault(name, Answering(name))
 
     def paths(self, *asked: Any) -> tuple[str, ...]:
         self.asked.append(asked)
@@ -103,14 +98,13 @@ class TestPools:
         with Sides("cpu", tmp_path) as made:
             assert made.add("base", base) == ()
             assert made.pools["base"] == made.pools["candidate"]
-            assert made.helper("base") is made.helper("candidate")
             assert (made.apart("base"), made.locate("base", "mine.py:Mine")) == (None, "mine.py:Mine")
         assert [pool.closed for pool in pools] == [True]
 
     def test_another_interpreter_has_a_pool_with_the_same_code(self, pools: list[Idle], tmp_path: Path) -> None:
         with Sides("cuda", tmp_path) as made:
             made.add("base", Base("python", "python3.12", python="/usr/bin/python3.12"))
-            assert made.helper("base") is not made.helper("candidate")
+            assert made.pools["base"] is not made.pools["candidate"]
             assert made.apart("base") is None
         candidate, base = pools
         assert base.told == {**candidate.told, "python": "/usr/bin/python3.12"}
@@ -126,7 +120,6 @@ class TestPools:
         assert (folder / "mine.py").read_text() == "version = 1\n"
         assert older.pools["base"].paths == (str(folder),)
         assert older.pools["candidate"].paths == ()
-        assert older.folder is pool.folder
         assert reference_path == Path(reference.__path__[0]), "only this project's own is under test"
 
     def test_every_interpreter_gets_a_new_template_for_a_session(self, pools: list[Idle], tmp_path: Path) -> None:
@@ -147,10 +140,10 @@ class TestPools:
         self, older: Sides, pools: list[Idle], repository: Repository
     ) -> None:
         [folder] = pools[0].asked[0][0]
-        found = older.apart("base")
-        assert found is not None
-        assert found.candidate_root == str(repository.path.resolve())
-        assert {str(folder), suite.__path__[0]} <= set(found.allowed)
+        apart = older.apart("base")
+        assert apart is not None
+        assert apart.candidate_root == str(repository.path.resolve())
+        assert {str(folder), suite.__path__[0]} <= set(apart.allowed)
         assert older.apart("candidate") is None
 
     @pytest.mark.parametrize("error", [None, KeyboardInterrupt])
@@ -174,33 +167,34 @@ class TestPools:
 
 
 class TestHelper:
-    """One worker for questions, as long as it lives."""
+    """One worker of a side for questions."""
 
-    def test_one_worker_answers_all_questions(self, pools: list[Idle]) -> None:
-        helper = Helper(Idle(), "helper")
-        assert helper.start_s == 0.0
-        assert helper.ask("describe", trainer="ddp") == {"by": "helper-1", "command": "describe", "trainer": "ddp"}
-        assert helper.ask("prepare")["by"] == "helper-1"
-        assert helper.start_s > 0.0
-
-    def test_a_worker_that_fails_or_does_not_start_is_replaced(self, pools: list[Idle]) -> None:
-        pool = Idle()
-        helper = Helper(pool, "helper")
-        helper.ask("describe")
-        with pytest.raises(WorkerFailure, match="helper-1: rank 0: gone"):
-            helper.ask("break")
-        pool.stillborn = True
-        with pytest.raises(WorkerFailure, match="helper-2: rank 0: no answer to 'start'"):
-            helper.ask("describe")
-        pool.stillborn = False
-        assert helper.ask("describe")["by"] == "helper-3"
+    def test_one_worker_answers_all_questions(self, older: Sides, pools: list[Idle]) -> None:
+        assert older.start_s == 0.0
+        helper = f"helper-{Path(older.pools['base'].paths[0]).name}"
+        answer = older.ask("base", dict, "describe", trainer="ddp")
+        assert answer == {"by": helper, "kind": dict, "command": "describe", "trainer": "ddp"}
+        start_s = older.start_s
+        assert start_s > 0.0
+        older.ask("base", dict, "prepare")
+        assert older.start_s == start_s, "the first answer's"
+        assert [list(pool.groups) for pool in pools] == [[helper]]
 
     def test_all_helpers_end_before_anything_is_timed(self, older: Sides, pools: list[Idle]) -> None:
-        older.helper("candidate").ask("describe")
-        older.helper("base").ask("describe")
-        groups = pools[0].groups
-        assert [group.closed for group in groups] == [False, False]
-        older.dismiss_helpers()
-        assert [group.closed for group in groups] == [True, True]
-        assert [group.name for group in groups] == ["helper-candidate-1", "helper-base-1"]
-        assert older.helper("base").ask("describe")["by"] == "helper-base-2"
+        older.ask("candidate", dict, "describe")
+        older.ask("base", dict, "describe")
+        helpers = list(pools[0].groups.values())
+        assert [helper.closed for helper in helpers] == [False, False]
+        older.dismiss()
+        assert [helper.closed for helper in helpers] == [True, True]
+
+    @pytest.mark.parametrize("error", [None, KeyboardInterrupt])
+    def test_workers_may_leave_at_the_end_unless_it_is_an_error(
+        self, error: type[BaseException] | None, pools: list[Idle], tmp_path: Path
+    ) -> None:
+        with contextlib.suppress(KeyboardInterrupt), Sides("cpu", tmp_path) as made:
+            made.ask("candidate", dict, "describe")
+            if error is not None:
+                raise error
+        [pool] = pools
+        assert (pool.groups["helper"].closed, pool.closed) == (error is None, True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from suite.cli.sweep import FILES
 from suite.plan.config import Config
 from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import Prepared
+from suite.properties.answers import About
 from suite.records.record import read_model
 from suite.records.sweep import RULES, Setting, Sweep, Trained
 from suite.room.devices import Devices
@@ -47,20 +49,15 @@ class FakeTrainings:
         self.trained: list[tuple[Setting, int]] = []
         self.on: Callable[[Setting, int], None] = lambda setting, seed: None
 
-    def __call__(self, run: Observations, root: Path, epochs: int, warmup_epochs: int) -> FakeTrainings:
+    def __call__(self, run: Observations, sides: object, epochs: int, warmup_epochs: int) -> FakeTrainings:
         self.run, self.epochs, self.warmup_epochs = run, epochs, warmup_epochs
         return self
-
-    def __enter__(self) -> FakeTrainings:
-        return self
-
-    def __exit__(self, *exception: object) -> None: ...
 
     def prepare(self, say: Say) -> None:
         counts = {"train_samples": self.train_samples, "test_samples": 360}
         self.run.datasets["digits"] = Prepared(name="digits", folder="", **counts)
         self.run.versions["candidate"] = VERSIONS
-        self.run.trainers["candidate", "ddp"] = {"oracle": self.oracle}
+        self.run.trainers["candidate", "ddp"] = About(processes="per-device", oracle=self.oracle)
 
     def train(self, wanted: Setting, seed: int, say: Say) -> Trained:
         self.on(wanted, seed)
@@ -73,6 +70,7 @@ class FakeTrainings:
 def workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeTrainings:
     """Two CPU devices, LeNet, ddp, and a report folder of the test's own."""
     fake = FakeTrainings()
+    monkeypatch.setattr(sweep, "Sides", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(sweep, "Trainings", fake)
     monkeypatch.setattr(sweep.gate, "settings", lambda arguments: settings(report_dir=tmp_path / "reports"))
     return fake

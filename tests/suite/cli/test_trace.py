@@ -18,11 +18,13 @@ import torch
 from suite.__main__ import main
 from suite.cli import trace
 from suite.cli.gate import select
-from suite.cli.trace import Operator
 from suite.plan import cells
 from suite.plan.cells import Cell
 from suite.plan.workloads import Workload
+from suite.processes.answers import Operator, Traced
+from suite.processes.channel import encode
 from suite.processes.jobs import Place
+from suite.processes.messages import read
 from suite.rank import arm, profiling
 from suite.rank.profiling import TracedArm
 from suite.room.quiet import available_cores
@@ -80,22 +82,22 @@ class TestProfiling:
         updates = [event for event in seen if event["name"].startswith("aten::sub")]
         assert updates, "plain SGD subtracts"
         assert all(any(inside(event, step) for step in steps) for event in updates)
-        assert set(answer["parts"]) == {"feed", "step"}
-        assert 0 < sum(answer["parts"].values()) * 1e3 <= answer["duration_ns"]
+        assert set(answer.parts_ms) == {"feed", "step"}
+        assert 0 < sum(answer.parts_ms.values()) <= answer.step_ms
         assert [path.name for path in tmp_path.iterdir()] == ["cell-rank0.json.gz"]
 
     def test_operators_of_every_replicas_thread_are_summed(self, two_replicas: TracedArm, tmp_path: Path) -> None:
         """By default the profiler sees only the thread that starts it, and would miss nearly all of this step."""
         answer = profiling.trace(two_replicas, STEPS, tmp_path / "cell.json.gz")
-        calls = {operator["name"]: operator["calls"] for operator in answer["operators"]}
+        calls = {operator.name: operator.calls for operator in answer.operators}
         seen = events(tmp_path / "cell.json.gz")
         own = {event["tid"] for event in seen if event["name"] == "step"}
         forwards = [event["tid"] for event in seen if event["name"] == "aten::linear"]
         assert len(set(forwards)) == 2
         assert not own.intersection(forwards)
-        assert calls["aten::linear"] == len(forwards)
+        assert calls["aten::linear"] * STEPS == len(forwards)
         assert not {"feed", "step"} & calls.keys()
-        json.dumps(answer)
+        assert read(Traced, json.loads(encode(answer))) == answer
 
     def test_a_folder_that_has_gone_is_an_error_and_no_file_is_left(
         self, two_replicas: TracedArm, tmp_path: Path
@@ -106,14 +108,9 @@ class TestProfiling:
         assert [path.name for path in tmp_path.iterdir()] == ["cell.json.gz"]
 
 
-def answer(duration_ms: float, *operators: tuple[str, int, float, float], feed_us: float = 500.0) -> dict[str, Any]:
-    """What one rank says of four steps."""
-    keys = ("name", "calls", "self_cpu_us", "self_cuda_us")
-    return {
-        "duration_ns": duration_ms * 1e6,
-        "parts": {"feed": feed_us, "step": 7000.0},
-        "operators": [dict(zip(keys, operator, strict=True)) for operator in operators],
-    }
+def answer(step_ms: float, *operators: Operator, feed_ms: float = 0.125) -> Traced:
+    """What one rank says."""
+    return Traced(step_ms, {"feed": feed_ms, "step": 1.75}, operators)
 
 
 def printed(ran: list[Operator]) -> list[str]:
@@ -124,10 +121,10 @@ def printed(ran: list[Operator]) -> list[str]:
 
 def test_operators_are_of_a_step_and_of_all_ranks_together() -> None:
     ranks = [
-        answer(10, ("aten::mm", 8, 4000, 0), ("aten::relu", 4, 100, 0), ("aten::view", 4, 0, 0)),
-        answer(12, ("aten::mm", 8, 2000, 0), ("aten::add", 4, 5000, 0)),
+        answer(2.5, Operator("aten::mm", 2, 1.0), Operator("aten::relu", 1, 0.025), Operator("aten::view", 1)),
+        answer(3.0, Operator("aten::mm", 2, 0.5), Operator("aten::add", 1, 1.25)),
     ]
-    assert trace.operators(ranks, 4) == [
+    assert trace.operators(ranks) == [
         Operator("aten::mm", 4.0, 1.5, 0.0),
         Operator("aten::add", 1.0, 1.25, 0.0),
         Operator("aten::relu", 1.0, 0.025, 0.0),
@@ -135,7 +132,7 @@ def test_operators_are_of_a_step_and_of_all_ranks_together() -> None:
 
 
 def test_the_time_of_a_gpu_comes_first() -> None:
-    ran = trace.operators([answer(10, ("aten::copy_", 4, 9000, 400), ("aten::mm", 4, 100, 8000))], 4)
+    ran = trace.operators([answer(2.5, Operator("aten::copy_", 1, 2.25, 0.1), Operator("aten::mm", 1, 0.025, 2.0))])
     heading, first, *_ = printed(ran)
     assert heading.index("CUDA") < heading.index("CPU")
     assert first.split() == ["2.000", "0.025", "1", "aten::mm"]
@@ -148,8 +145,8 @@ def test_the_table_has_ten_rows_and_shows_names_as_they_are() -> None:
 
 
 def test_a_step_is_as_long_as_the_slowest_ranks_and_its_parts_are_means() -> None:
-    ranks = [answer(40.0, feed_us=400.0), answer(44.0, feed_us=2000.0)]
-    assert trace.parts(ranks, 4) == "11.0 ms a step while traced (feed 0.3, step 1.8)"
+    ranks = [answer(10.0, feed_ms=0.1), answer(11.0, feed_ms=0.5)]
+    assert trace.parts(ranks) == "11.0 ms a step while traced (feed 0.3, step 1.8)"
 
 
 def test_files_are_named_by_cells_and_never_share_a_name() -> None:

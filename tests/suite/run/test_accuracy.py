@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from suite.plan.cells import Arm, Cell
 from suite.plan.workloads import BUILT_IN, Recipe
+from suite.processes.answers import Epoch
 from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import Prepared
 from suite.room.devices import Devices
@@ -55,7 +57,9 @@ class Workers:
         self.steps[arm] = steps
         return 20.0
 
-    def request(self, arm: Arm, command: str, timeout_s: float, /, **told: Any) -> list[dict[str, Any]] | None:
+    def request(
+        self, arm: Arm, kind: type[Epoch], command: str, timeout_s: float, /, **told: Any
+    ) -> list[Epoch] | None:
         assert command == "train"
         if told["epoch"] == 0:
             self.asked.append((arm.trainer, arm.world_size, told["arm"].seed))
@@ -66,8 +70,8 @@ class Workers:
         self.epochs += 1
         self.now += self.epoch_s
         reached = self.reached[arm if arm in self.reached else arm.world_size]
-        answer = {"accuracy": reached, "train_samples": 1437, "test_samples": 10_000}
-        return [answer | {"train_s": 1.0, "loss": 0.5}, answer | {"train_s": 2.0, "loss": 0.25}]
+        answer = kind(accuracy=reached, train_s=1.0, train_samples=1437, test_samples=10_000, loss=0.5)
+        return [answer, replace(answer, train_s=2.0, loss=0.25)]
 
 
 def train(

@@ -11,7 +11,9 @@ import pytest
 from docs.evidence.causes import WORKLOADS
 from suite.plan import cells
 from suite.plan.cells import PLAIN, Arm, Cell, Side
+from suite.processes.answers import Probed
 from suite.processes.failure import WorkerFailure
+from suite.properties.answers import About
 from suite.records.record import WaterfallRecord
 from suite.room.quiet import available_cores
 from suite.run import attribution, results
@@ -40,8 +42,8 @@ class Scripted:
         self.asked: list[str] = []  # variants, in order
 
     def request(
-        self, command: str, timeout_s: float, *, name: str, steps: int, variant: dict[str, Any]
-    ) -> list[dict[str, Any]]:
+        self, kind: type[Probed], command: str, timeout_s: float, *, name: str, steps: int, variant: dict[str, Any]
+    ) -> list[Probed]:
         assert command == "probe"
         assert timeout_s >= 20
         arm, point = self.arms[name], point_of(self.arms[name], variant)
@@ -57,8 +59,8 @@ class Scripted:
         if arm.trainer != PLAIN and arm.world_size == 2:
             ms += lost["overhead"] + variant["exchange"] * lost["exchange"]
         ms += lost["feed"] * (not variant["resident"])
-        answer = {"duration_ns": round(ms * 1e6) * steps}
-        return [answer, *[{"duration_ns": None} if variant["alone"] else answer] * (arm.world_size - 1)]
+        answer = kind(duration_ns=round(ms * 1e6) * steps)
+        return [answer, *[kind(duration_ns=None) if variant["alone"] else answer] * (arm.world_size - 1)]
 
 
 def point_of(arm: Arm, variant: dict[str, Any]) -> str:
@@ -78,7 +80,7 @@ def timed(*measured: Cell, unsynced: bool = True, **changes: Any) -> Observation
     sides: list[Side] = ["candidate", *run.comparison.bases]
     for side in sides:
         for trainer in ("ddp", PLAIN):
-            run.trainers[side, trainer] = {"unsynced": unsynced, "processes": "per-device"}
+            run.trainers[side, trainer] = About(processes="per-device", unsynced=unsynced)
         for each in measured:
             run.jobs |= {needed: job(needed) for needed in Target(each, side).arms(run).values()}
     run.gradient_bytes[OWN] = 516_272

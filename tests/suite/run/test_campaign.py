@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -153,7 +152,7 @@ class PretendedSides:
     """Replaces `suite.base.sides.Sides`; none of its workers starts."""
 
     def __init__(self, world: World) -> None:
-        self.world, self.pools, self.forks = world, {"candidate": None}, True
+        self.world, self.pools, self.forks, self.start_s = world, {"candidate": None}, True, 2.0
 
     def __enter__(self) -> PretendedSides:
         return self
@@ -165,13 +164,10 @@ class PretendedSides:
             raise CheckoutError(f"base {base.label}: it cannot be checked out")
         return ()
 
-    def helper(self, side: Side) -> Any:
-        def ask(*_: object, **__: object) -> None:
-            raise WorkerFailure("helper", "the launcher did not start")
+    def ask(self, *_: object, **__: object) -> None:
+        raise WorkerFailure("helper", "the launcher did not start")
 
-        return types.SimpleNamespace(start_s=2.0, ask=ask)
-
-    def dismiss_helpers(self) -> None: ...
+    def dismiss(self) -> None: ...
 
     def renew(self) -> None: ...
 

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from reference.all_reduce import ALL_REDUCE
+from suite.base.sides import SidePool
 from suite.benchmarks.test_all_reduce import properties
 from suite.checks.bench import Bench
 from suite.communication.alpha_beta import Line
 from suite.plan import collectives as collective_cells
 from suite.plan.collectives import IN_PROCESS, SIZES_BYTES, CollectiveCell, sweeps
+from suite.processes.answers import Timed
 from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import Exchange
 from suite.rank import collectives
 from suite.room import devices
 from suite.room.quiet import available_cores
 from suite.run import collectives as all_reduce
-from suite.run.collectives import WINDOW_S, find, measure
+from suite.run.collectives import WINDOW_S, measure
+from suite.run.execute import RunResult
 from tests.mutants import (
     accumulates_in_bfloat16,
     average_instead_of_sum,
@@ -32,6 +36,7 @@ from tests.mutants import (
     ring_drops_the_tail,
 )
 from tests.support import records
+from tests.support.measurements import run_of
 
 TWO = devices.Devices("cpu", ("cpu", "cpu"), (0, 1))
 FOUR = devices.Devices("cpu", ("cpu",) * 4, (0, 1, 2, 3))
@@ -45,25 +50,19 @@ class StubGroup:
     def __init__(self, pool: StubPool, name: str, size: int) -> None:
         self.pool, self.name, self.size, self.alive = pool, name, size, True
 
-    def wait_connected(self) -> None:
-        pass
-
-    def request(self, command: str, timeout_s: float, **arguments: Any) -> list[dict[str, int]]:
+    def request(self, kind: type[Timed], command: str, timeout_s: float, **arguments: Any) -> list[Timed]:
         asked = {"group": self.name, "command": command, "timeout_s": timeout_s, **arguments}
         self.pool.asked.append(asked)
         if self.pool.fails(asked):
             self.alive = False
             raise WorkerFailure(self.name, "rank 0: it was planted")
         seconds = self.pool.line.time_s(arguments["size_bytes"]) * arguments["calls"]
-        return [{"duration_ns": round(seconds * 1e9 * (1 + rank) / self.size)} for rank in range(self.size)]
+        return [kind(duration_ns=round(seconds * 1e9 * (1 + rank) / self.size)) for rank in range(self.size)]
 
-    def post(self, command: str) -> None:
-        assert command == "exit"
+    def leave(self) -> None: ...
 
     def close(self) -> None:
         self.alive = False
-
-    kill = close
 
 
 class StubPool:
@@ -72,15 +71,19 @@ class StubPool:
     def __init__(self, line: Line = LINE, fails: Callable[[dict[str, Any]], bool] = lambda asked: False) -> None:
         self.line, self.fails = line, fails
         self.asked: list[dict[str, Any]] = []
-        self.groups: list[StubGroup] = []
+        self.groups: dict[str, StubGroup] = {}  # the last one of each name
+        self.started: list[int] = []  # sizes, in order
+        self.pool = self  # of the side that it is, too
 
-    def launch(self, name: str, size: int) -> StubGroup:
-        self.groups.append(StubGroup(self, name, size))
-        return self.groups[-1]
+    def group(self, name: str, size: int) -> StubGroup:
+        if name not in self.groups or not self.groups[name].alive:
+            self.started.append(size)
+            self.groups[name] = StubGroup(self, name, size)
+        return self.groups[name]
 
     def timed(self) -> list[tuple[str, int]]:
         """Algorithm and size of every window of the blocks, in their order."""
-        points = [(asked["order"].algorithm, asked["size_bytes"]) for asked in self.asked]
+        points = [(asked["exchange"].algorithm, asked["size_bytes"]) for asked in self.asked]
         checks = [place for place, asked in enumerate(self.asked) if asked["check"]]
         first = next(place for place in range(checks[-1] + 1, len(points)) if self.asked[place]["calls"] != 16)
         return points[first:]
@@ -108,8 +111,8 @@ def test_only_the_wanted_sweeps_are_measured_and_returned_in_their_order() -> No
     pool = StubPool()
     found = swept(pool, CollectiveCell("gloo", 4), RING, GLOO, on=FOUR)
     assert [(each.algorithm, each.world_size) for each in found] == [("gloo", 4), ("ring", 2), ("gloo", 2)]
-    assert [(group.size, "per-device" in group.name) for group in pool.groups] == [(1, False), (2, True), (4, True)]
-    assert not any(group.alive for group in pool.groups)
+    assert pool.started == [1, 2, 4], "one process for ring, and as many as devices for gloo"
+    assert not any(group.alive for group in pool.groups.values())
     assert found[0].points[0].busbw_gb_per_s == pytest.approx(1.5 * found[0].points[0].algbw_gb_per_s)
     assert swept(StubPool()) == ()
 
@@ -117,13 +120,13 @@ def test_only_the_wanted_sweeps_are_measured_and_returned_in_their_order() -> No
 def test_every_sum_is_checked_once_and_before_anything_is_timed() -> None:
     pool = StubPool()
     swept(pool, GLOO, RING, on=FOUR)
-    checked = [(asked["order"].algorithm, asked["size_bytes"]) for asked in pool.asked if asked["check"]]
+    checked = [(asked["exchange"].algorithm, asked["size_bytes"]) for asked in pool.asked if asked["check"]]
     assert sorted(checked) == sorted((name, size) for name in ("gloo", "ring") for size in SIZES_BYTES)
     assert set(pool.timed()) == set(checked)
     told = Exchange(
         algorithm="gloo", processes="per-device", devices=("cpu", "cpu"), backend="gloo", pinned=((0,), (1,))
     )
-    assert pool.asked[0]["order"] == told
+    assert pool.asked[0]["exchange"] == told
 
 
 def test_algorithms_and_sizes_take_turns_in_an_order_that_is_drawn() -> None:
@@ -160,7 +163,7 @@ def test_a_failure_keeps_its_reason_and_the_others_go_on_with_fresh_workers() ->
     seen = Counter[str]()
 
     def fails(asked: dict[str, Any]) -> bool:
-        algorithm = asked["order"].algorithm
+        algorithm = asked["exchange"].algorithm
         seen[algorithm] += 1
         return algorithm == "naive" or (algorithm == "tree" and seen[algorithm] == 30)
 
@@ -171,29 +174,19 @@ def test_a_failure_keeps_its_reason_and_the_others_go_on_with_fresh_workers() ->
     assert not ring.error
     assert not gloo.error
     assert len({len(point.samples_s) for point in ring.points}) == 1
-    assert [group.size for group in pool.groups] == [1, 2, 1, 1], "gloo kept its own"
-    assert not any(group.alive for group in pool.groups)
+    assert pool.started == [1, 2, 1, 1], "gloo kept its own"
+    assert not any(group.alive for group in pool.groups.values())
 
 
 def test_a_world_size_that_cannot_start_does_not_cost_another() -> None:
     class Short(StubPool):
-        def launch(self, name: str, size: int) -> StubGroup:
+        def group(self, name: str, size: int) -> StubGroup:
             if size == 4:
                 raise WorkerFailure(name, "the launcher has ended")
-            return super().launch(name, size)
+            return super().group(name, size)
 
     two, four = swept(Short(), GLOO, CollectiveCell("gloo", 4), on=FOUR)
     assert (two.error, four.error) == ("", "the launcher has ended")
-
-
-def test_an_interrupted_sweep_leaves_no_worker() -> None:
-    def interrupt(asked: dict[str, Any]) -> bool:
-        raise KeyboardInterrupt
-
-    pool = StubPool(fails=interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        swept(pool, GLOO, RING)
-    assert not any(group.alive for group in pool.groups)
 
 
 @pytest.mark.parametrize(
@@ -232,9 +225,10 @@ def test_the_controller_knows_the_references_algorithms_without_loading_torch() 
 
 def test_a_sweep_is_found_in_the_record_or_said_to_be_missing() -> None:
     record = records.make(collectives=[records.collective(), records.collective("ring")])
-    assert find(record, RING).algorithm == "ring"
+    result = RunResult(record, Path(), run_of())
+    assert result.collective(RING).algorithm == "ring"
     with pytest.raises(LookupError, match="all_reduce-tree-2: the run was cut short before it was measured; run it"):
-        find(record, TREE)
+        result.collective(TREE)
 
 
 @pytest.mark.parametrize("all_reduce_", ALL_REDUCE.values(), ids=ALL_REDUCE.keys())
@@ -295,7 +289,9 @@ def test_two_real_ranks_are_swept_and_what_a_worker_refuses_costs_them_nothing(
     monkeypatch.setattr(all_reduce, "BLOCKS", (1, 1))
     said: list[str] = []
     two = devices.parse("cpu:2")
-    gloo, magic = measure(bench.pool, [GLOO, CollectiveCell("magic", 2)], two, said.append, gradient_bytes=[516272])
+    gloo, magic = measure(
+        SidePool(bench.pool), [GLOO, CollectiveCell("magic", 2)], two, said.append, gradient_bytes=[516272]
+    )
     assert "rank 0: ValueError: unknown algorithm 'magic'" in magic.error
     assert not gloo.error
     assert [point.size_bytes for point in gloo.points] == [4096, 516272, 1 << 20]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from suite.processes.jobs import TorchGpu, TorchGpus
+from suite.processes.answers import TorchGpu, TorchGpus
 from suite.room.devices import Survey
 from suite.run.confirming import has_kernels, mismatch
 from tests.support.nvml import Scene

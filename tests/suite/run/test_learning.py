@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from suite.processes.answers import Epoch
 from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import Prepared, TrainingRecipe
 from suite.render.sparkline import sparkline
@@ -27,7 +29,7 @@ class Ranks:
         self.epochs_s: tuple[float, ...] = (1.0, 1.0, 1.0)
         self.now = 0.0
 
-    def __call__(self, command: str, timeout_s: float, /, **told: Any) -> list[dict[str, Any]] | None:
+    def __call__(self, kind: type[Epoch], command: str, timeout_s: float, /, **told: Any) -> list[Epoch] | None:
         assert (command, told["recipe"], told["arm"]) == ("train", self.recipe, JOB)
         epoch = told["epoch"]
         self.asked.append((epoch, timeout_s))
@@ -36,8 +38,8 @@ class Ranks:
             if self.raises:
                 raise WorkerFailure("group", "rank 1: gone")
             return None
-        common = {"accuracy": 0.25 * (epoch + 1), "train_samples": 100, "test_samples": 20}
-        return [common | {"train_s": rank + 1.0 + epoch, "loss": loss} for rank, loss in enumerate(self.losses)]
+        common = kind(accuracy=0.25 * (epoch + 1), train_s=1.0 + epoch, train_samples=100, test_samples=20)
+        return [replace(common, train_s=common.train_s + r, loss=loss) for r, loss in enumerate(self.losses)]
 
     @property
     def recipe(self) -> TrainingRecipe:

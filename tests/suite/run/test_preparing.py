@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from suite.processes.jobs import Job
-from suite.processes.messages import as_json, read
+from suite.base.sides import SidePool
+from suite.plan.cells import Side
+from suite.processes.channel import encode
+from suite.processes.jobs import Job, Prepared
+from suite.processes.messages import read
+from suite.properties.answers import About, Described
 from suite.run.preparing import prepare
 from tests.support.measurements import LENET, arm, cell, job, run_of
 
@@ -22,25 +27,24 @@ def test_batch_and_rate_follow_the_mode(mode: str, batch: int, lr: float) -> Non
 
 
 def test_a_worker_reads_the_job_that_was_sent() -> None:
-    assert read(Job, as_json(job(arm(2)))) == job(arm(2))
+    assert read(Job, json.loads(encode(job(arm(2))))) == job(arm(2))
 
 
 def test_a_trainer_that_changes_what_versions_are_seen_costs_nothing() -> None:
     """Its import may put another version of a package in front of the interpreter's own."""
     seen = iter(["2.3", "1.26"])
 
-    class Worker:
-        def ask(self, command: str, *_: object, **told: object) -> dict[str, Any]:
-            if command == "prepare":
-                return {"name": "digits", "folder": "", "train_samples": 1, "test_samples": 1, "idx_root": None}
-            return {"versions": {"numpy": next(seen)}, "about": {"processes": "one", "unsynced": True}}
+    def ask(side: Side, kind: type[Any], *_: object, **told: object) -> Described | Prepared:
+        if kind is Prepared:
+            return Prepared(name="digits", folder="", train_samples=1, test_samples=1)
+        return Described(about=About(processes="one"), versions={"numpy": next(seen)})
 
     sides = SimpleNamespace(
-        helper=lambda side: Worker(),
+        ask=ask,
         locate=lambda side, name: name,
         apart=lambda side: None,
-        dismiss_helpers=lambda: None,
-        folder=Path(),
+        dismiss=lambda: None,
+        pools={"candidate": SidePool(SimpleNamespace(folder=Path()))},
     )
     run = run_of(cell(2), versions={})
     prepare(run, sides, [arm(2), arm(2, trainer="scratch")], lambda line: None)  # type: ignore[arg-type]

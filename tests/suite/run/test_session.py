@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from suite.plan.cells import Arm
+from suite.processes.answers import SetUp, Timed
 from suite.run.observations import Observations, Session
 from suite.run.session import (
     FIRST_LOOK,
@@ -31,15 +32,13 @@ class Answering:
     def __init__(self, step_s: dict[str, float], gradient_bytes: int = 8) -> None:
         self.step_s, self.gradient_bytes = step_s, gradient_bytes
 
-    def wait_connected(self) -> None: ...
-
     def post(self, command: str, **told: Any) -> None: ...
 
-    def collect(self, command: str) -> list[dict[str, Any]]:
-        return [{"gradient_bytes": self.gradient_bytes}]
+    def collect(self, kind: type[SetUp], command: str) -> list[SetUp]:
+        return [kind(gradient_bytes=self.gradient_bytes)]
 
-    def request(self, command: str, timeout_s: float, *, name: str, steps: int) -> list[dict[str, int]]:
-        return [{"duration_ns": round(self.step_s[name] * steps * 1e9)}]
+    def request(self, kind: type[Timed], command: str, timeout_s: float, *, name: str, steps: int) -> list[Timed]:
+        return [kind(duration_ns=round(self.step_s[name] * steps * 1e9))]
 
 
 class Pool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import types
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from suite.processes.answers import Epoch
 from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import Prepared, WarmUp
 from suite.records.sweep import Setting
@@ -27,35 +27,28 @@ class World:
 
     Attributes:
         request_s: what a command takes.
-        fails: whether the next group raises.
-        launched: sizes of the groups, in order.
+        fails: whether the next command fails.
+        groups: names and sizes that were asked for, in order.
         asked: what every group was told, with its deadline.
-        closed: how many groups were let go in peace.
     """
 
     def __init__(self) -> None:
         self.now, self.request_s, self.fails = 0.0, 0.5, False
-        self.launched: list[int] = []
+        self.groups: list[tuple[str, int]] = []
         self.asked: list[tuple[float, dict[str, Any]]] = []
-        self.closed = 0
 
-    def launch(self, name: str, size: int) -> World:
-        self.launched.append(size)
+    def group(self, name: str, size: int) -> World:
+        self.groups.append((name, size))
         return self
 
-    def wait_connected(self) -> None: ...
-
-    def request(self, command: str, timeout_s: float, **told: Any) -> list[dict[str, Any]]:
+    def request(self, kind: type[Epoch], command: str, timeout_s: float, **told: Any) -> list[Epoch]:
         assert command == "train"
         self.asked.append((timeout_s, told))
         self.now += self.request_s
         if self.fails:
             raise WorkerFailure("group", "rank 0: gone")
         samples = {"train_samples": DATASET.train_samples, "test_samples": DATASET.test_samples}
-        return [{"accuracy": 0.5, "train_s": self.request_s, **samples}]
-
-    def close(self) -> None:
-        self.closed += 1
+        return [kind(accuracy=0.5, train_s=self.request_s, **samples)]
 
 
 @pytest.fixture
@@ -66,24 +59,14 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 @pytest.fixture
-def made(world: World, monkeypatch: pytest.MonkeyPatch) -> Trainings:
+def made(world: World) -> Trainings:
     """Trainings of three epochs on one and two devices, whose workers the world plays."""
-
-    class FakeSides:
-        def __init__(self, kind: str, root: Path) -> None:
-            self.pools = {"candidate": world}
-
-        def __enter__(self) -> FakeSides:
-            return self
-
-        def __exit__(self, *exception: object) -> None: ...
-
-    monkeypatch.setattr(sweeping, "Sides", FakeSides)
     run = run_of(cell(1), cell(2, mode="weak"), config=settings(workloads=(LENET,)))
     run.jobs = {arm: replace(job(arm), devices=("cpu",)) for arm in map(run.plan.own, run.plan.cells)}
     assert LENET.accuracy is not None
     run.datasets = {LENET.accuracy.dataset: DATASET}
-    return Trainings(run, Path(), epochs=3, warmup_epochs=2)
+    sides = types.SimpleNamespace(pools={"candidate": world})
+    return Trainings(run, sides, epochs=3, warmup_epochs=2)  # type: ignore[arg-type]
 
 
 def quietly(line: str) -> None:
@@ -91,8 +74,7 @@ def quietly(line: str) -> None:
 
 
 def test_a_net_is_trained_as_its_setting_says(world: World, made: Trainings) -> None:
-    with made:
-        net = made.train(TWO, 7, quietly)
+    net = made.train(TWO, 7, quietly)
     assert (net.setting, net.seed, net.per_epoch, net.train_s) == (TWO, 7, (0.5,) * 3, (0.5,) * 3)
     told = [told for _, told in world.asked if told["recipe"].epochs == 3]
     assert [one["epoch"] for one in told] == [0, 1, 2]
@@ -100,31 +82,27 @@ def test_a_net_is_trained_as_its_setting_says(world: World, made: Trainings) -> 
     assert (recipe.batch, recipe.lr, recipe.init, recipe.warmup) == (64, 0.2, "xavier", None)
     assert (recipe.dataset, recipe.samples) == (DATASET, None)
     assert (told[0]["arm"].seed, told[0]["arm"].world_size) == (7, 2)
-    assert world.closed == 1
 
 
 def test_a_warm_up_climbs_from_the_one_device_rate_and_progress_names_the_net(world: World, made: Trainings) -> None:
     said: list[str] = []
-    with made:
-        assert made.train(WARM, 1, said.append).setting == WARM
+    assert made.train(WARM, 1, said.append).setting == WARM
     assert world.asked[-1][1]["recipe"].warmup == WarmUp(start=0.1, epochs=2)
     what = "training ddp on 2 device(s), batch 64, lr 0.2 after warm-up, seed 1"
     assert (said[0], said[-1]) == (f"{what}: epoch 1 of 3", f"{what}: epoch 3 of 3, accuracy 0.50 ▅▅▅")
 
 
 def test_processes_are_kept_from_net_to_net(world: World, made: Trainings) -> None:
-    with made:
-        for seed in (1, 2):
-            for setting in (ONE, TWO, WARM):
-                made.train(setting, seed, quietly)
-    assert (len(world.launched), world.closed) == (2, 2)
+    for seed in (1, 2):
+        for setting in (ONE, TWO, WARM):
+            made.train(setting, seed, quietly)
+    assert world.groups == [("sweep-1", 1), ("sweep-2", 1), ("sweep-2", 1)] * 2
 
 
 def test_a_deadline_comes_from_a_trial_of_one_step_trained_twice(world: World, made: Trainings) -> None:
     """Once for each world size and batch. The first step builds and loads; what the second takes counts."""
-    with made:
-        for setting, seed in ((TWO, 1), (TWO, 2), (WARM, 1)):
-            made.train(setting, seed, quietly)
+    for setting, seed in ((TWO, 1), (TWO, 2), (WARM, 1)):
+        made.train(setting, seed, quietly)
     trials = [(timeout_s, told["recipe"]) for timeout_s, told in world.asked if told["recipe"].epochs == 1]
     assert [(timeout_s, recipe.samples) for timeout_s, recipe in trials] == [(FIRST_STEP_TIMEOUT_S, 64)] * 2
 
@@ -135,44 +113,24 @@ def test_an_epoch_may_take_many_times_its_steps(
 ) -> None:
     """Two minibatches of 64 to train on, and two to evaluate."""
     world.request_s = request_s
-    with made:
-        made.train(TWO, 1, quietly)
+    made.train(TWO, 1, quietly)
     deadlines = [timeout_s for timeout_s, told in world.asked if told["recipe"].epochs == 3]
     assert deadlines == pytest.approx([FIRST_STEP_TIMEOUT_S + epoch_s, epoch_s, epoch_s])
 
 
-def test_after_a_failure_the_next_net_gets_fresh_workers(world: World, made: Trainings) -> None:
-    with made:
-        made.train(TWO, 1, quietly)
-        world.fails = True
-        with pytest.raises(WorkerFailure, match="rank 0: gone"):
-            made.train(TWO, 2, quietly)
-        world.fails = False
-        assert made.train(TWO, 3, quietly).seed == 3
-    assert (len(world.launched), world.closed) == (2, 1)
-
-
 def test_a_world_size_is_given_up_after_failures_in_a_row(world: World, made: Trainings) -> None:
     """A net that is trained in between starts the count again; the other world size goes on."""
-    with made:
-        for fails in (True, True, False, True, True, True):
-            world.fails = fails
-            if fails:
-                with pytest.raises(WorkerFailure, match="rank 0: gone"):
-                    made.train(TWO, 1, quietly)
-            else:
+    for fails in (True, True, False, True, True, True):
+        world.fails = fails
+        if fails:
+            with pytest.raises(WorkerFailure, match="rank 0: gone"):
                 made.train(TWO, 1, quietly)
-        with pytest.raises(WorkerFailure, match=rf"not tried: {GIVEN_UP_AFTER} nets in a row failed on 2 device\(s\)"):
-            made.train(TWO, 9, quietly)
-        world.fails = False
-        made.train(ONE, 1, quietly)
-
-
-def test_an_interrupt_leaves_the_groups_to_be_killed(world: World, made: Trainings) -> None:
-    with pytest.raises(KeyboardInterrupt), made:
-        made.train(ONE, 1, quietly)
-        raise KeyboardInterrupt
-    assert world.closed == 0
+        else:
+            made.train(TWO, 1, quietly)
+    with pytest.raises(WorkerFailure, match=rf"not tried: {GIVEN_UP_AFTER} nets in a row failed on 2 device\(s\)"):
+        made.train(TWO, 9, quietly)
+    world.fails = False
+    made.train(ONE, 1, quietly)
 
 
 def test_a_trainer_or_dataset_that_cannot_be_used_is_reported_first(
@@ -182,5 +140,5 @@ def test_a_trainer_or_dataset_that_cannot_be_used_is_reported_first(
         run.lost[arms[0]] = WorkerFailure("helper-1", "rank 0: no such trainer")
 
     monkeypatch.setattr(sweeping, "preparing", types.SimpleNamespace(prepare=prepare))
-    with made, pytest.raises(WorkerFailure, match="no such trainer"):
+    with pytest.raises(WorkerFailure, match="no such trainer"):
         made.prepare(quietly)

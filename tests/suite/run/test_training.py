@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -16,7 +17,6 @@ from reference.trainers.single import Single
 from suite.checks.bench import Bench
 from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import Prepared, TrainingRecipe, WarmUp
-from suite.processes.messages import as_json
 from suite.properties.contract import ContractError
 from suite.rank import commands
 from suite.rank.arm import open_dataset
@@ -43,7 +43,7 @@ def noted() -> Iterator[list[Noted]]:
 
 def curve(told: TrainingRecipe, trainer: str = "single", seed: int = 1) -> list[float]:
     training = Training(0, [CPU], job(trainer, seed=seed), told)
-    return [training.epoch(number)["accuracy"] for number in range(told.epochs)]
+    return [training.epoch(number).accuracy for number in range(told.epochs)]
 
 
 def test_curve_equals_that_of_a_net_trained_by_hand(dataset: Prepared) -> None:
@@ -61,10 +61,10 @@ def test_curve_equals_that_of_a_net_trained_by_hand(dataset: Prepared) -> None:
 
 def test_epoch_answers_samples_and_seconds(dataset: Prepared) -> None:
     answer = Training(0, [CPU], job("single"), recipe(dataset)).epoch(0)
-    assert (answer["train_samples"], answer["test_samples"]) == (TRAIN, TEST)
-    assert 0 < answer["train_s"] < 60
+    assert (answer.train_samples, answer.test_samples) == (TRAIN, TEST)
+    assert 0 < answer.train_s < 60
     cut = Training(0, [CPU], job("single"), recipe(dataset, samples=48)).epoch(0)
-    assert (cut["train_samples"], cut["test_samples"]) == (48, 48)
+    assert (cut.train_samples, cut.test_samples) == (48, 48)
 
 
 @pytest.mark.parametrize("trainer", ["single", "scratch", "data_parallel", "gluon"])
@@ -76,11 +76,11 @@ def test_loss_of_an_epoch_is_the_mean_over_its_samples(dataset: Prepared, traine
         losses.append(float(F.cross_entropy(by_hand.net(X), y, reduction="sum").detach()))
         by_hand.step(X, y, len(X))
     answer = Training(0, [CPU] * 2, job(trainer), recipe(dataset, batch=50)).epoch(0)
-    assert answer["loss"] == pytest.approx(sum(losses) / TRAIN, rel=1e-5)
+    assert answer.loss == pytest.approx(sum(losses) / TRAIN, rel=1e-5)
 
 
 def test_trainer_that_returns_no_loss_has_none(dataset: Prepared) -> None:
-    assert Training(0, [CPU], job("tests.support.learners:Silent"), recipe(dataset)).epoch(0)["loss"] is None
+    assert Training(0, [CPU], job("tests.support.learners:Silent"), recipe(dataset)).epoch(0).loss is None
 
 
 def test_one_process_evaluates_replicas_with_the_first_ones_batch_norm(dataset: Prepared) -> None:
@@ -88,7 +88,7 @@ def test_one_process_evaluates_replicas_with_the_first_ones_batch_norm(dataset: 
     told = job("scratch", model="tests.support.learners:normalised")
     training = Training(0, [CPU] * 2, told, recipe(dataset, epochs=1))
     first = training._trainer.replicas[0]
-    together = training.epoch(0)["accuracy"]
+    together = training.epoch(0).accuracy
     whole = open_dataset(dataset, CPU, "float32")
     own = [accuracy([replica], [CPU], whole.test_X, whole.test_y) for replica in training._trainer.replicas]
     assert own[0] != own[1], "their statistics differ enough to change the accuracy"
@@ -148,19 +148,19 @@ class TestTheCommand:
         state, told = State(0), recipe(dataset)
         for epoch in range(3):
             assert [net.closed for net in noted] == [0] * bool(epoch)
-            answer = commands.train(state, as_json(job(NOTED)), as_json(told), epoch)
-        assert answer["accuracy"] == curve(told)[-1]
+            answer = commands.train(state, asdict(job(NOTED)), asdict(told), epoch)
+        assert answer.accuracy == curve(told)[-1]
         assert [net.closed for net in noted] == [1]
         assert state.learner is None
         with pytest.raises(ValueError, match="epoch 3 was asked for and no net is in training: epoch 0 begins"):
-            commands.train(state, as_json(job(NOTED)), as_json(told), 3)
+            commands.train(state, asdict(job(NOTED)), asdict(told), 3)
 
     def test_unfinished_net_is_closed_by_the_next_one_and_by_the_workers_end(
         self, dataset: Prepared, noted: list[Noted]
     ) -> None:
         state = State(0)
-        commands.train(state, as_json(job(NOTED)), as_json(recipe(dataset)), 0)
-        commands.train(state, as_json(job(NOTED, seed=2)), as_json(recipe(dataset)), 0)
+        commands.train(state, asdict(job(NOTED)), asdict(recipe(dataset)), 0)
+        commands.train(state, asdict(job(NOTED, seed=2)), asdict(recipe(dataset)), 0)
         assert [net.closed for net in noted] == [1, 0]
         state.close()
         assert [net.closed for net in noted] == [1, 1]

@@ -1,0 +1,89 @@
+"""What a worker answers to the commands that measure: frozen values that travel as JSON. Standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SetUp:
+    """The answer to `setup`: the bytes of a replica's gradients."""
+
+    gradient_bytes: int
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The answer to `window` and `all_reduce`: the nanoseconds of the window on this rank's clock."""
+
+    duration_ns: int
+
+
+@dataclass(frozen=True)
+class Probed:
+    """The answer to `probe`: the nanoseconds of the window on this rank's clock; None on a rank that does not train."""
+
+    duration_ns: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epoch:
+    """The answer to `train`.
+
+    Attributes:
+        accuracy: share of the test set, from 0 to 1.
+        train_s: this rank's seconds of training.
+        train_samples, test_samples: that were trained on, and classified after it.
+        loss: this rank's share of the mean training loss; None where its trainer returns none.
+    """
+
+    accuracy: float
+    train_s: float
+    train_samples: int
+    test_samples: int
+    loss: float | None = None
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator's share of a traced step, all threads together; times without the operators that it calls."""
+
+    name: str
+    calls: float = 0.0
+    cpu_ms: float = 0.0
+    cuda_ms: float = 0.0
+
+
+@dataclass(frozen=True)
+class Traced:
+    """The answer to `trace`: milliseconds a step, which tracing slows; of its parts on the host; and its operators."""
+
+    step_ms: float
+    parts_ms: dict[str, float]
+    operators: tuple[Operator, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchGpu:
+    """A GPU as torch shows it; its UUID may lack NVML's prefix, and `capability` is (major, minor)."""
+
+    name: str
+    uuid: str
+    capability: tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchGpus:
+    """The answer of a worker that is asked which GPUs torch can use.
+
+    Attributes:
+        torch: its version.
+        architectures: that it has kernels for, such as "sm_90".
+        reason: why there is no CUDA; "" where there is.
+        gpus: in CUDA's order.
+    """
+
+    torch: str
+    architectures: tuple[str, ...]
+    reason: str = ""
+    gpus: tuple[TorchGpu, ...] = ()

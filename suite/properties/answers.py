@@ -1,0 +1,56 @@
+"""What a worker answers about a trainer: frozen values that travel as JSON. Standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """What the controller must know of a trainer; `reference.trainers.protocol.Trainer` describes its parts.
+
+    Attributes:
+        processes: "one" process drives all devices, or there is one "per-device".
+        oracle: what its gradients are compared with.
+        unsynced: whether it has `step_unsynced`.
+    """
+
+    processes: Literal["one", "per-device"]
+    oracle: Literal["sgd", "self"] = "sgd"
+    unsynced: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """The answer to `describe`.
+
+    Attributes:
+        about: the trainer.
+        versions: of the worker's interpreter and packages, by name.
+    """
+
+    about: About
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The result of a check, and the answer to `judge`: right, wrong, or right with a note.
+
+    Attributes:
+        finding: what is wrong, where, and by how much; empty when nothing is.
+        suspects: the known bugs that it looks like; there may be none.
+        note: what a reader should know of a right trainer.
+        details: a traceback.
+        crashed: whether the trainer raised, as opposed to computing something wrong.
+    """
+
+    finding: str = ""
+    suspects: tuple[str, ...] = ()
+    note: str = ""
+    details: str = ""
+    crashed: bool = False
+
+
+RIGHT = Judgement()
