@@ -75,7 +75,7 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     learned = Calibration(
         machine_key=run.plan.machine.key,
         host=run.plan.machine.host,
-        created_utc=run.plan.started.astimezone(UTC).isoformat(timespec="seconds"),
+        created_utc=run.plan.started.astimezone(UTC),
         run_id=run.plan.run_id,
         environment=Environment(versions=versions, commit=run.plan.commit, dirty=run.plan.dirty),
         entries=entries,

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AwareDatetime, Field, model_validator
 from scipy.special import chdtri, nctdtrinc, ndtri, stdtrit
 
 from suite.plan.cells import measured_mode
+from suite.records.differences import differences
 from suite.records.record import Environment, RecordError, read_model, write_atomically
 from suite.room.part import Part
 from suite.verdict import ALPHA_FAIL, FIRST_LOOK, spending
@@ -25,6 +27,7 @@ from suite.verdict.paired import FIRST_LOOK_LEARNED
 from suite.verdict.stored import RunSpread
 
 ENOUGH = 10  # sessions; a run uses no spread from fewer, whose tau2_var is itself a guess
+MOST_AGE = timedelta(days=30)  # a machine changes; how far, the run's other cells show, and a cell alone does not
 POWER = 0.95  # the probability that a promised slowdown is found, and the confidence of an upper limit
 MANY = 10_000  # sessions; beyond it a forecast says nothing
 
@@ -253,7 +256,7 @@ class Calibration(Part):
     schema_version: Literal[1] = 1
     machine_key: str
     host: str
-    created_utc: str
+    created_utc: AwareDatetime
     run_id: str
     environment: Environment
     entries: tuple[Entry, ...]
@@ -275,6 +278,21 @@ class Calibration(Part):
             f"not calibrated itself; the noisiest cell of world size {world_size} replaces it: {noisiest.trainer}, "
             f"{noisiest.workload}, {noisiest.mode}",
         )
+
+    def why_unused(self, host: str, versions: Mapping[str, str], now: datetime) -> str:
+        """Return why the calibration says nothing about a run, in words; "" where it does.
+
+        Args:
+            host: of the run.
+            versions: of the run's candidate; versions that either side does not know are not compared.
+            now: when the run began.
+        """
+        if self.host != host:
+            return "the calibration is of another host"
+        if (age := now - self.created_utc) > MOST_AGE:
+            return f"the calibration is {age.days} days old, and counts for {MOST_AGE.days}"
+        changed = differences(self.environment.versions, dict(versions), common=True)
+        return ", ".join(f"{name} was {then} when calibrated and is {today}" for name, then, today in changed)
 
     def after(self, older: Calibration | None) -> Calibration:
         """Return this calibration with the older one's other cells, if host and versions are the same."""

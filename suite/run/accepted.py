@@ -61,7 +61,7 @@ def checks(run: Observations, draft: Record) -> dict[Cell, tuple[CheckRecord, ..
         accepted = run.plan.baseline.comparable(figures, draft)
         if figures.sec_per_epoch is None or not accepted:
             continue
-        own, calibrated = baselines.measured(figures, draft), run.plan.calibrated(cell)
+        own, calibrated = baselines.measured(figures, draft), run.calibrated(cell)
         spread = None if calibrated is None else calibrated.spread.of_runs
         newest, pin = run.plan.baseline.latest(figures, draft), run.plan.baseline.pin(figures, draft)
         why = _unmeasured(run, cell, newest, missing) or _changed(run, cell, newest)

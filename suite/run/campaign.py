@@ -257,8 +257,8 @@ class _Campaign:
         run = self._run
         if any(arm in run.lost for arm in run.arms(cell).values()):
             return False
-        if run.plan.config.calibrate or not run.comparison.bases:
-            return True
+        if run.plan.config.calibrate or not run.comparison.bases or not run.planned:
+            return True  # no look is planned before the first session has shown how many there will be
         rules = list(judging.BY_SESSION)
         if cells.arm("candidate", cell.trainer, cell, 1) in run.lost:  # no session can measure its efficiency
             rules.remove("floor")

@@ -75,9 +75,12 @@ def lines(run: Observations, planned: int, each_s: float) -> list[str]:
 def _promise(run: Observations, comparisons: int, planned: int) -> str:
     """Return the smallest slowdown that is found in every cell."""
     cells = run.comparison.cells
-    known = [calibrated for calibrated in map(run.plan.calibrated, cells) if calibrated is not None]
+    known = [calibrated for calibrated in map(run.calibrated, cells) if calibrated is not None]
     if len(known) < len(cells):
-        return "plan: the slowdown that it will find is not known here: python -m suite calibrate measures that"
+        why = run.uncalibrated or "not every cell was calibrated"
+        return (
+            f"plan: the slowdown that it will find is not known here ({why}): python -m suite calibrate measures that"
+        )
     sds = [calibrated.spread.session_sd for calibrated in known]
     slowdown = max(promise(session_sd, comparisons, planned, run.plan.config.tolerance) for session_sd in sds)
     if not math.isfinite(slowdown) or slowdown > 1:

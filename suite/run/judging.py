@@ -35,12 +35,22 @@ def comparisons(run: Observations) -> int:
 
 
 def against(run: Observations, cell: Cell, side: Side) -> Verdict:
-    """Return a cell's verdict against a base in the run."""
-    arms, learned = run.arms(cell), None
-    if calibrated := run.plan.calibrated(cell):
+    """Return a cell's verdict against a base in the run; other cells of its world size show how sessions scatter."""
+    learned = None
+    if calibrated := run.calibrated(cell):
         learned = verdict.Learned(calibrated.spread.tau**2, calibrated.spread.tau2_var)
-    rounds = samples.contrast(run, arms["candidate"], arms[side])
-    return verdict.paired(rounds, run.plan.config.tolerance, comparisons(run), run.planned, run.session_s, learned)
+    alike = [other for other in run.comparison.cells if other.world_size == cell.world_size]
+    pairs = {(arms["candidate"], arms[side]) for arms in map(run.arms, alike)}
+    own = (run.arms(cell)["candidate"], run.arms(cell)[side])
+    return verdict.paired(
+        samples.contrast(run, *own),
+        run.plan.config.tolerance,
+        comparisons(run),
+        run.planned,
+        run.session_s,
+        learned,
+        [samples.log_ratios(run, *pair) for pair in pairs - {own}],
+    )
 
 
 def checks(run: Observations, cell: Cell) -> tuple[CheckRecord, ...]:

@@ -13,6 +13,7 @@ from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import Job, Prepared
 from suite.properties.answers import About
 from suite.records import record
+from suite.records.calibration import Found
 from suite.room.conditions import Conditions, disturbed
 from suite.run.plan import Plan
 
@@ -148,6 +149,21 @@ class Observations:
         """Wall seconds of the last session that timed blocks, without the training in it; 0 before the first."""
         timed = [session for session in self.sessions if session.windows] or self.sessions
         return timed[-1].wall_s - timed[-1].training_s if timed else 0.0
+
+    @property
+    def uncalibrated(self) -> str:
+        """Why there is no calibration that says anything about this run, in words; "" where there is one."""
+        if self.plan.calibration is None:
+            return "it was never calibrated"
+        versions = self.versions.get("candidate", {})
+        return self.plan.calibration.why_unused(self.plan.machine.host, versions, self.plan.started)
+
+    def calibrated(self, cell: Cell) -> Found | None:
+        """Return how much equal builds of a cell differ here, and which cell that was measured on, if it is known."""
+        if self.plan.calibration is None or self.uncalibrated:
+            return None
+        workload = self.plan.workload(cell.workload)
+        return self.plan.calibration.spread(cell.trainer, workload.hash, cell.mode, cell.world_size)
 
     def arms(self, cell: Cell) -> dict[Side, Arm]:
         """Return the candidate's arm of a cell and its bases' arms."""

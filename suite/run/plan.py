@@ -16,7 +16,7 @@ from suite.plan.floors import Floor
 from suite.plan.workloads import Workload
 from suite.records import record
 from suite.records.baselines import Baseline
-from suite.records.calibration import Calibration, Found
+from suite.records.calibration import Calibration
 from suite.run import machine
 
 
@@ -64,16 +64,6 @@ class Plan:
     def workload(self, name: str) -> Workload:
         """Return a workload of this run by its name."""
         return next(workload for workload in self.config.workloads if workload.name == name)
-
-    def calibrated(self, cell: Cell) -> Found | None:
-        """Return how much equal builds of a cell differ on this host, and which cell that was measured on.
-
-        None without a calibration of this host.
-        """
-        if self.calibration is None or self.calibration.host != self.machine.host:
-            return None
-        workload = self.workload(cell.workload)
-        return self.calibration.spread(cell.trainer, workload.hash, cell.mode, cell.world_size)
 
     def own(self, cell: Cell) -> Arm:
         """Return the candidate's arm of a cell, whose time is the cell's."""

@@ -7,7 +7,9 @@ the looks (`spending`) and, for FAIL, over everything in the run that can fail, 
     cell.
 
 The first look at which the cell is slower makes it suspicious; FAIL needs a later look, when fresh processes have added
-a session and all sessions together still show it. PASS before the last look also asks that half the tolerance is
+a session and all sessions together still show it: the fourth session at the earliest, with a calibration the third.
+Processes of equal code that happen to be slow in three sessions of three are too common for a FAIL
+(docs/verdict.md). PASS before the last look also asks that half the tolerance is
 improbable, so that a slowdown a little below it does not pass early.
 
 The verdict is a function of the sessions alone: it repeats all looks and returns the first decision.
@@ -46,6 +48,7 @@ def paired(
     planned: int,
     session_s: float,
     learned: Learned | None = None,
+    peers: Sequence[Sequence[float]] = (),
 ) -> Verdict:
     """Judge a cell whose base was measured in the same sessions.
 
@@ -56,6 +59,8 @@ def paired(
         planned: sessions that the budget allows.
         session_s: wall seconds of one session, for the advice when nothing is clear.
         learned: what a calibration knows of this machine.
+        peers: of every other cell of the world size that is compared in these sessions, the middle of the rounds of
+            each session, in the same order.
     """
     first = FIRST_LOOK if learned is None else FIRST_LOOK_LEARNED
     middles = [Middle.of(session) for session in rounds]
@@ -69,13 +74,13 @@ def paired(
         )
     margin, alpha_fail = math.log1p(tolerance), ALPHA_FAIL / comparisons
     suspicious = crossing = False
-    for sessions in range(2, len(rounds) + 1):
-        delta = estimate(middles[:sessions], learned)
+    for sessions in range(first, len(rounds) + 1):
+        delta = estimate(middles[:sessions], learned, [values[:sessions] for values in peers])
         slower = f"{percent(delta.mean)} than the base"
         share = spending(sessions, planned, first)
         low, high = _bound(delta, -1, alpha_fail * share), _bound(delta, 1, ALPHA_PASS * share)
         crossing = low > 0 and delta.mean >= margin / 2
-        # On two sessions and nothing learned no bound at a look's small share is of use; suspicion costs no error.
+        # The bound of an early look without a calibration is wide, and suspicion alone spends no error.
         alarming = crossing if learned else _bound(delta, -1, alpha_fail) > 0 and delta.mean >= margin / 2
         if crossing and suspicious:
             reason = f"{slower}, at least {percent(low)} {CONFIDENCE}"

@@ -1,13 +1,14 @@
-"""Estimate a cell's slowdown and its standard error, from sessions and what calibration has learned.
+"""Estimate a cell's slowdown and its standard error, from its sessions, the run's other cells and a calibration.
 
 Round j of session s shows d_sj = delta + b_s + e_sj: b_s, of variance tau^2, is what a session's fresh processes share
 (placement, memory layout), and e_sj is the machine's noise of that moment. A session counts as one number, the middle
 of its rounds, whose variance is tau^2 + w_s^2.
 
-Without a calibration that variance is estimated from the sessions. With one it is also predicted: w_s^2 comes from each
-session's own rounds, so that today's noise counts, and tau^2 was learned. Prediction and own evidence are pooled by
-their degrees of freedom, and the result is never below what the sessions themselves show. docs/verdict.md derives it
-and has its error rates, also where the calibration is wrong.
+A few sessions show that variance badly, so it is also predicted: by the other cells of the same world size, whose
+sessions took place at the same time, and by a calibration (tau^2 was learned, w_s^2 comes from today's rounds). The
+larger prediction is pooled with the cell's own evidence by degrees of freedom (Smyth 2004, the moderated t), and the
+result is never below what the cell's own sessions show. docs/verdict.md derives it and has its error rates, also where
+the calibration is wrong and where a cell is unlike the others.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from suite.verdict.metrics import location, location_variance
 # Degrees of freedom of "today's tau^2 over the calibrated one": their 97.5 % quantile is a factor of 2.9 in tau, so the
 # bound expects a machine up to three times more scattered than when it was calibrated.
 KAPPA = 4.0
-# The same of a session's whole SD, a factor of 2.2, for calibrations that saw no spread between sessions, where a part
-# in proportion to tau^2 is 0. Chosen among 6, 8, 10 and 12 by simulation (docs/log.md).
-MOST_DF = 6.0
+# The most degrees of freedom of a prediction, however many sessions are behind it: the same for the whole variance of a
+# session, because a cell may scatter more than the others, and today more than then. Chosen among 3, 4, 5, 6 and 8 by
+# simulation (docs/verdict.md).
+MOST_DF = 4.0
 
 
 @dataclass(frozen=True)
@@ -69,24 +71,35 @@ class Middle:
         return cls(location(rounds), *(location_variance(rounds) if len(rounds) > 1 else (None, None)))
 
 
-def estimate(sessions: Sequence[Middle], learned: Learned | None) -> Estimate:
+def estimate(
+    sessions: Sequence[Middle], learned: Learned | None = None, peers: Sequence[Sequence[float]] = ()
+) -> Estimate:
     """Return the estimate from two sessions or more.
 
     Args:
         sessions: the observations.
-        learned: of this machine; without it, or where a session has a single round, only sessions count.
+        learned: of this machine; it does not count where a session has a single round.
+        peers: the values of as many sessions, or fewer, of each other cell whose sessions scatter alike.
     """
     n, own = len(sessions), statistics.variance(session.value for session in sessions)
-    variance, df = own, float(n - 1)
     errors = [(s.variance, s.df) for s in sessions if s.variance is not None and s.df is not None]
+    predictions = [_from_peers(peers)]
     if learned is not None and len(errors) == n:
-        predicted, predicted_df = _predict(errors, learned)
-        df = predicted_df + n - 1
-        variance = max((predicted_df * predicted + (n - 1) * own) / df, own)
+        predictions.append(_from_calibration(errors, learned))
+    predicted, predicted_df = max(predictions)
+    df = predicted_df + n - 1
+    variance = max((predicted_df * predicted + (n - 1) * own) / df, own)
     return Estimate(statistics.fmean(s.value for s in sessions), math.sqrt(variance / n), df, n, variance)
 
 
-def _predict(errors: Sequence[tuple[float, int]], learned: Learned) -> tuple[float, float]:
+def _from_peers(peers: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Return a session's variance as other cells show it, pooled, and its degrees of freedom; (0, 0) without any."""
+    shown = [(len(values) - 1, statistics.variance(values)) for values in peers if len(values) > 1]
+    df = sum(df for df, _ in shown)
+    return (math.fsum(df * variance for df, variance in shown) / df, min(MOST_DF, df)) if df else (0.0, 0.0)
+
+
+def _from_calibration(errors: Sequence[tuple[float, int]], learned: Learned) -> tuple[float, float]:
     """Return a session's variance as predicted by calibration and these sessions' rounds, and its degrees of freedom.
 
     Degrees of freedom of the sum of the two by Satterthwaite (1946): each part's variance is 2 part^2 / df.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +184,12 @@ def calibrated(session_sd: float, *measured: Cell, sessions: int = 12, host: str
     )
     environment = Environment(versions=VERSIONS, commit=COMMIT, dirty=False)
     return Calibration(
-        machine_key=MACHINE.key, host=host, created_utc="", run_id="", environment=environment, entries=entries
+        machine_key=MACHINE.key,
+        host=host,
+        created_utc=datetime.now(UTC),
+        run_id="",
+        environment=environment,
+        entries=entries,
     )
 
 

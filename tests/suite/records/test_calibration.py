@@ -6,6 +6,7 @@ import json
 import math
 import re
 import statistics
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from suite.verdict import FIRST_LOOK, Learned, Outcome, paired
 from suite.verdict.metrics import location, location_variance
 
 Floats = NDArray[numpy.float64]
+CREATED = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def rounds(sessions: int, tau: float, within: float, seed: int, *, tails: bool = False) -> Floats:
@@ -58,7 +60,7 @@ def calibrated(*entries: Entry, host: str = "host", torch: str = "2.15.0", run_i
     return Calibration(
         machine_key="cpu-2xtest-0",
         host=host,
-        created_utc="2026-01-01T00:00:00+00:00",
+        created_utc=CREATED,
         run_id=run_id,
         environment=Environment(versions={"torch": torch}, commit="abc", dirty=False),
         entries=entries,
@@ -233,3 +235,20 @@ def test_a_broken_or_foreign_file_is_refused_with_its_reason(tmp_path: Path, tex
     path.write_text(text)
     with pytest.raises(RecordError, match=f"calibration.json: .*{message}"):
         calibration.read(tmp_path, "cpu-2xtest-0")
+
+
+@pytest.mark.parametrize(
+    ("host", "torch", "days", "why"),
+    [
+        ("host", "2.15.0", 30, ""),
+        ("another", "2.15.0", 1, "the calibration is of another host"),
+        ("host", "2.16.0", 1, "torch was 2.15.0 when calibrated and is 2.16.0"),
+        ("host", "2.15.0", 31, "the calibration is 31 days old, and counts for 30"),
+    ],
+    ids=["month", "another host", "another version", "older"],
+)
+def test_calibration_says_nothing_about_other_hosts_versions_and_times(
+    host: str, torch: str, days: int, why: str
+) -> None:
+    now = CREATED + timedelta(days=days)
+    assert calibrated(entry()).why_unused(host, {"torch": torch, "python": "3.12"}, now) == why

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def calibration(sd: float = 0.02, host: str = "abcdef") -> Calibration:
     return Calibration(
         machine_key=KEY,
         host=host,
-        created_utc=records.STARTED,
+        created_utc=datetime.fromisoformat(records.STARTED),
         run_id="run-0",
         environment=Environment(versions={}, commit="abc1234", dirty=False),
         entries=(entry,),

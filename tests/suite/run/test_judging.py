@@ -11,7 +11,7 @@ from suite.plan.base import Base
 from suite.plan.cells import Arm
 from suite.plan.floors import Floor
 from suite.processes.failure import WorkerFailure
-from suite.records.record import CellRecord, CheckRecord
+from suite.records.record import CellRecord, CheckRecord, Environment
 from suite.run import judging, results
 from suite.run.observations import Comparison, Observations
 from suite.verdict import Outcome
@@ -131,7 +131,7 @@ class TestAgainstABase:
         cells = judged(compared(SLOWER))
         assert cells[1].outcome is Outcome.PASS
         assert cells[2].outcome is Outcome.FAIL
-        assert cells[2].reason.startswith("20.1% slower than the base, ")  # by the third session
+        assert cells[2].reason.startswith("20.0% slower than the base, ")  # by the fourth session
         assert cells[2].slowdown is not None
         assert cells[2].slowdown.estimate == pytest.approx(1.2, rel=2 * WOBBLE)
         assert [(c.rule, c.against) for c in cells[2].checks] == [("time", AGAINST.label)], "nothing is trained"
@@ -155,6 +155,25 @@ class TestAgainstABase:
     )
     def test_two_sessions_suffice_on_a_calibrated_host(self, known: dict[str, object], outcome: Outcome) -> None:
         assert judged(compared(EQUAL, count=2, planned=2, **known))[1].outcome is outcome
+
+    def test_calibration_of_other_versions_is_not_used(self) -> None:
+        older = calibrated(0.002, ONE, TWO)
+        older = older.model_copy(
+            update={"environment": Environment(versions={"torch": "2.14"}, commit="", dirty=False)}
+        )
+        assert judged(compared(EQUAL, count=2, planned=2, calibration=older))[1].outcome is Outcome.INCONCLUSIVE
+
+    def test_cells_of_a_world_size_show_each_other_how_sessions_scatter(self) -> None:
+        """A tenth slower in every session, where the cell beside it moves by 8 % from session to session."""
+        run = run_of(TWO, WEAK, ONE, config=settings(against=AGAINST))
+        run.comparison = Comparison({"base": AGAINST}, run.plan.cells)
+        weak = arm(2, mode="weak")
+        for sign in (1, -1, 1, -1):
+            base = {arm(2, side="base"): 0.5, arm(2, side="base", mode="weak"): 0.5, arm(1, side="base"): 1.0}
+            add_sessions(run, {**base, arm(2): 0.55, weak: 0.5 * (1 + 0.08 * sign), arm(1): 1.1}, count=1)
+        outcomes = {cell.id: cell.outcome for cell in results.to_record(run).cells}
+        assert outcomes[TWO.id] is Outcome.INCONCLUSIVE
+        assert outcomes[ONE.id] is Outcome.FAIL, "one device is another matter"
 
     def test_lost_rebuilt_commit_leaves_the_stored_check(self) -> None:
         run = run_of(TWO, baseline=ACCEPTED, stored={TWO: (check("stored", Outcome.INCONCLUSIVE),)})

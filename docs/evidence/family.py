@@ -1,0 +1,315 @@
+"""The verdict's error rates over the family of noise of docs/verdict.md, by seeded simulation.
+
+`python -m docs.evidence.family` prints the table of docs/verdict.md, and with `--matrix` what four sessions of a
+default matrix decide. `tests/suite/verdict/test_family.py` checks every row. Thousands of runs are simulated at a time,
+so the rule of `suite.verdict.paired` is written here a second time, in numpy over all runs; the same test compares the
+two, outcome by outcome.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import stdtrit
+
+from suite.verdict import ALPHA_FAIL, ALPHA_PASS, FIRST_LOOK, Learned, Outcome, spending
+from suite.verdict.paired import FIRST_LOOK_LEARNED, SETTLED
+from suite.verdict.spread import KAPPA, MOST_DF
+
+Floats = npt.NDArray[np.float64]
+Shape = tuple[int, int, int, int]  # runs, cells, sessions, rounds
+Draw = Callable[[np.random.Generator, Shape], Floats]
+
+MARGIN = math.log1p(0.05)
+CELLS, SIZES, SESSIONS, ROUNDS = 12, 2, 6, 8  # six cells at each of two world sizes
+RUNS = 8000
+OUTCOMES = (Outcome.INCONCLUSIVE, Outcome.PASS, Outcome.FAIL)
+
+
+def normal(within: float, between: float) -> Draw:
+    """Return rounds and sessions with these SDs."""
+    return lambda rng, shape: within * rng.standard_normal(shape) + between * rng.standard_normal((*shape[:3], 1))
+
+
+def heavy(within: float, between: float) -> Draw:
+    """Return Student's t on two degrees of freedom for both."""
+    return lambda rng, shape: within * rng.standard_t(2, shape) + between * rng.standard_t(2, (*shape[:3], 1))
+
+
+def modes(probability: float, cells: int = CELLS) -> Draw:
+    """Return sessions within .2 %, where the processes of either side are 6 % slower with this probability.
+
+    Only the first `cells` cells have such modes.
+    """
+
+    def draw(rng: np.random.Generator, shape: Shape) -> Floats:
+        slow = (rng.random((2, *shape[:3], 1)) < probability) & (np.arange(shape[1])[:, None, None] < cells)
+        return 0.002 * rng.standard_normal(shape) + 0.06 * (slow[0].astype(float) - slow[1])
+
+    return draw
+
+
+def drift(over_session: float) -> Draw:
+    """Return rounds of 7 % on a machine whose speed drifts; the order A B, B A turns its sign from round to round."""
+    return lambda rng, shape: (
+        normal(0.07, 0.01)(rng, shape) + over_session / shape[3] / 2 * (-1.0) ** np.arange(shape[3])
+    )
+
+
+def disturbed(share: float) -> Draw:
+    """Return rounds of 7 % that scatter five times as much in a share of the sessions, for all cells at once."""
+
+    def draw(rng: np.random.Generator, shape: Shape) -> Floats:
+        return np.where(rng.random((shape[0], 1, shape[2], 1)) < share, 5.0, 1.0) * normal(0.07, 0.01)(rng, shape)
+
+    return draw
+
+
+def biased(sd: float, *, every_session: bool) -> Draw:
+    """Return rounds of 1 % with a bias between the checkouts of each cell, drawn for a session or for the whole run."""
+
+    def draw(rng: np.random.Generator, shape: Shape) -> Floats:
+        drawn = sd * rng.standard_normal((*shape[:2], shape[2] if every_session else 1, 1))
+        return normal(0.01, 0.0)(rng, shape) + drawn
+
+    return draw
+
+
+def one_loud(times: float) -> Draw:
+    """Return sessions of 1 %, where one cell of each world size scatters several times as much."""
+    return lambda rng, shape: (
+        normal(0.01, 0.01)(rng, shape) * np.where(np.arange(shape[1]) < SIZES, times, 1.0)[:, None, None]
+    )
+
+
+def mixture(share: float, mean: float) -> Draw:
+    """Return what makes a share of the candidate's processes so slow that it is slower by `mean`, less the margin."""
+
+    def draw(rng: np.random.Generator, shape: Shape) -> Floats:
+        slow = rng.random((*shape[:3], 1)) < share
+        return 0.002 * rng.standard_normal(shape) + mean / share * slow - MARGIN
+
+    return draw
+
+
+def learned(tau: float) -> Learned:
+    """Return what forty sessions with this SD between them teach."""
+    return Learned(tau**2, 2 * tau**4 / 39)
+
+
+class Row(NamedTuple):
+    """One noise of the family.
+
+    Attributes:
+        draw: returns ln(t / t) of rounds where nothing is slower.
+        learned: what a calibration says; None without one.
+        cells: of the run; one is alone in its world size.
+        missed: which of the two promises the rule is known not to keep here.
+        slower: whether the noise itself makes the candidate slower, so that no FAIL is wrong.
+    """
+
+    name: str
+    draw: Draw
+    learned: Learned | None = None
+    cells: int = CELLS
+    missed: tuple[Outcome, ...] = ()
+    slower: bool = False
+
+
+F, P = Outcome.FAIL, Outcome.PASS
+FAMILY = (
+    Row("normal: rounds 1 %", normal(0.01, 0.0)),
+    Row("normal: rounds 7 %, sessions 1 %", normal(0.07, 0.01)),
+    Row("normal: rounds 1 %, sessions 3 %", normal(0.01, 0.03)),
+    Row("heavy tails (t2): rounds and sessions 1 %", heavy(0.01, 0.01)),
+    Row("heavy tails (t2): rounds .2 %, sessions 2 %", heavy(0.002, 0.02)),
+    Row("modes: 6 % slower with p = .3, rounds .2 %", modes(0.3)),
+    Row("modes: 6 % slower with p = .5, rounds .2 %", modes(0.5)),
+    Row("modes: p = .5 in 2 of the 12 cells", modes(0.5, 2)),
+    Row("drift of 10 % over a session", drift(0.1)),
+    Row("disturbed: 5 % of sessions five times as noisy", disturbed(0.05)),
+    Row("one cell 3 times as noisy as the others", one_loud(3.0)),
+    Row("one cell 5 times as noisy as the others", one_loud(5.0)),
+    Row("stale calibration: sessions .3 %, now 3 %", normal(0.01, 0.03), learned(0.003)),
+    Row("stale calibration: sessions .3 %, now 5 %", normal(0.01, 0.05), learned(0.003)),
+    Row("stale calibration: sessions .3 %, now modes with p = .5", modes(0.5), learned(0.003)),
+    Row("calibration of a noisier machine: 3 %, here .3 %", normal(0.01, 0.003), learned(0.03)),
+    Row("bias between checkouts of 1 %, drawn every session", biased(0.01, every_session=True)),
+    Row("bias between checkouts of .6 % that stays for the run", biased(0.006, every_session=False)),
+    Row("bias between checkouts of 1 % that stays for the run", biased(0.01, every_session=False), missed=(F,)),
+    Row("mixture: a third of processes slow, 5 % on average", mixture(1 / 3, MARGIN), missed=(P,), slower=True),
+    Row("mixture: a fifth of processes slow, 10 % on average", mixture(1 / 5, math.log(1.1)), slower=True),
+    Row("one cell: rounds 1 %, sessions 3 %", normal(0.01, 0.03), cells=1),
+    Row("one cell: modes with p = .5", modes(0.5), cells=1),
+    Row("one cell: mixture, a third of processes, 5 %", mixture(1 / 3, MARGIN), None, 1, (P,), slower=True),
+    Row("one cell: mixture, a fifth of processes, 10 %", mixture(1 / 5, math.log(1.1)), None, 1, (P,), slower=True),
+    Row("one cell, stale calibration: 1 %, now 3 %", normal(0.03, 0.03), learned(0.01), cells=1),
+    Row("one cell, stale calibration: .3 %, now 3 %", normal(0.01, 0.03), learned(0.003), cells=1),
+    Row("one cell, stale calibration: .3 %, now modes with p = .5", modes(0.5), learned(0.003), 1, (F, P)),
+)
+
+
+def located(rounds: Floats) -> tuple[Floats, Floats, int]:
+    """Return `metrics.location` and `metrics.location_variance` over the last axis."""
+    count = rounds.shape[-1]
+    cut = count // 4
+    kept = np.sort(rounds, axis=-1)[..., cut : count - cut]
+    outer = [np.repeat(kept[..., edge : edge + 1], cut, axis=-1) for edge in (0, kept.shape[-1] - 1)]
+    squares = np.concatenate([outer[0], kept, outer[1]], axis=-1).var(axis=-1) * count
+    h = kept.shape[-1]
+    return kept.mean(axis=-1), squares / (h * (h - 1)), h - 1
+
+
+def decide(
+    rounds: Floats, sizes: int, comparisons: int, calibrated: Learned | None = None, *, pooled: bool = True
+) -> npt.NDArray[np.int_]:
+    """Return each cell's outcome as an index of `OUTCOMES`, as `suite.verdict.paired` decides it.
+
+    Args:
+        rounds: ln(t / t) of all planned sessions, shape (runs, cells, sessions, rounds).
+        sizes: world sizes; cell i has number i % sizes.
+        comparisons: how many of the run can fail.
+        calibrated: what a calibration says.
+        pooled: whether the other cells of a world size count; without it, the rule as it was before they did.
+    """
+    y, w2, f = located(rounds)
+    runs, cells, planned = y.shape
+    alpha = ALPHA_FAIL / comparisons
+    first = FIRST_LOOK if calibrated is None else FIRST_LOOK_LEARNED
+    outcome, suspicious = np.zeros((runs, cells), dtype=int), np.zeros((runs, cells), dtype=bool)
+    squares, dfs = np.zeros((runs, cells)), np.zeros((runs, cells))
+    for n in range(first if pooled else 2, planned + 1):
+        undecided = outcome == 0
+        mean, own = y[..., :n].mean(axis=-1), y[..., :n].var(axis=-1, ddof=1)
+        squares = np.where(undecided, (n - 1) * own, squares)  # a decided cell has no further sessions
+        dfs = np.where(undecided, n - 1.0, dfs)
+        prior, prior_df = np.zeros_like(own), np.zeros_like(own)
+        if pooled and sizes < cells:
+            of_others, df_of_others = (
+                (each.reshape(runs, -1, sizes).sum(axis=1, keepdims=True) - each.reshape(runs, -1, sizes)).reshape(
+                    runs, cells
+                )
+                for each in (squares, dfs)
+            )
+            prior, prior_df = of_others / df_of_others, np.minimum(df_of_others, MOST_DF)
+        if calibrated is not None:
+            predicted = calibrated.tau2 + w2[..., :n].mean(axis=-1)
+            within_var = 2 * (w2[..., :n] ** 2).sum(axis=-1) / f / n**2
+            uncertainty = calibrated.tau2_var + 2 * calibrated.tau2**2 / KAPPA + within_var
+            predicted_df = np.minimum(MOST_DF if pooled else 6.0, 2 * predicted**2 / uncertainty)
+            larger = predicted > prior
+            prior, prior_df = np.where(larger, predicted, prior), np.where(larger, predicted_df, prior_df)
+        df = prior_df + n - 1
+        error = np.sqrt(np.maximum((prior_df * prior + (n - 1) * own) / df, own) / n)
+        share, half = spending(n, planned, first), mean >= MARGIN / 2
+        crossing = half & (mean - _half_width(df, error, alpha * share) > 0)
+        alarming = crossing if calibrated else half & (mean - _half_width(df, error, alpha) > 0)
+        settled = n >= planned or mean + _half_width(df, error, SETTLED) < MARGIN / 2
+        fails = undecided & crossing & suspicious
+        passes = undecided & ~fails & settled & (mean < MARGIN / 2)
+        passes &= mean + _half_width(df, error, ALPHA_PASS * share) < MARGIN
+        outcome = np.where(fails, OUTCOMES.index(F), np.where(passes, OUTCOMES.index(P), outcome))
+        suspicious |= alarming
+    return outcome
+
+
+def _half_width(df: Floats, error: Floats, alpha: float) -> Floats:
+    width: Floats = stdtrit(df, 1 - alpha) * error if alpha > 0 else np.full_like(error, np.inf)
+    return width
+
+
+class Rates(NamedTuple):
+    """What a rule does under one noise.
+
+    Attributes:
+        any_fail: runs with any FAIL, of `runs` in which nothing is slower.
+        wrong_pass: cells that PASS, of `slower` that are slower by the tolerance.
+        clears: share of unchanged cells that PASS.
+        finds: share of cells that FAIL where they are 10 % slower.
+    """
+
+    any_fail: int
+    runs: int
+    wrong_pass: int
+    slower: int
+    clears: float
+    finds: float
+
+
+def rates(row: Row, runs: int = RUNS, *, pooled: bool = True) -> Rates:
+    """Simulate a row; cells of one run are independent, so that each counts for a wrong PASS."""
+    rng = np.random.default_rng(1)
+    unchanged, at_margin, slower = (
+        decide(
+            row.draw(rng, (count, row.cells, SESSIONS, ROUNDS)) + shift,
+            min(SIZES, row.cells),
+            row.cells,
+            row.learned,
+            pooled=pooled,
+        )
+        for shift, count in (
+            (0.0, runs),
+            (MARGIN, max(1, runs // row.cells)),
+            (math.log(1.1), max(1, runs // row.cells)),
+        )
+    )
+    fails, passes = OUTCOMES.index(F), OUTCOMES.index(P)
+    return Rates(
+        int((unchanged == fails).any(axis=1).sum()),
+        runs,
+        int((at_margin == passes).sum()),
+        at_margin.size,
+        float((unchanged == passes).mean()),
+        float((slower == fails).mean()),
+    )
+
+
+def table(rows: Sequence[Row] = FAMILY) -> str:
+    """Return the table of docs/verdict.md: error rates before and after cells shared what they show."""
+    lines = [
+        "| noise | any FAIL, before | any FAIL | wrong PASS | PASS unchanged | FAIL at 10 % |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        before, now = rates(row, pooled=False), rates(row)
+        shown = [before.any_fail / before.runs, now.any_fail / now.runs, now.wrong_pass / now.slower]
+        bold = ["", "**" * (F in row.missed), "**" * (P in row.missed)]
+        figures = [f"{mark}{rate:.2%}{mark}" for mark, rate in zip(bold, shown, strict=True)]
+        figures += [f"{now.clears:.2f}", f"{now.finds:.2f}"]
+        if row.slower:
+            figures = ["-", "-", figures[2], "-", "-"]
+        lines.append(f"| {row.name} | {' | '.join(figures)} |")
+    return "\n".join(lines)
+
+
+def matrix(round_sds: Sequence[float] = (0.10, 0.07, 0.04), runs: int = 2000) -> str:
+    """Return what four sessions of one block (two rounds) decide in a default matrix without a calibration.
+
+    21 comparisons, as in reviews of that matrix: nine cells on one device and twelve on two.
+    """
+    rng = np.random.default_rng(2)
+    lines = [
+        "| SD of a round | PASS, unchanged | FAIL at +10 % | FAIL at +30 % | any FAIL, unchanged |",
+        "|---|---|---|---|---|",
+    ]
+    for sd in round_sds:
+        figures = []
+        drawn = [normal(sd, 0.0)(rng, (runs, 10, 4, 2)) + shift for shift in (0.0, math.log(1.1), math.log(1.3))]
+        for pooled in (False, True):
+            outcomes = [decide(rounds, 1, 21, pooled=pooled) for rounds in drawn]
+            figures.append([(outcomes[0] == 1).mean(), *((each == 2).mean() for each in outcomes[1:])])
+            figures[-1].append((outcomes[0] == 2).any(axis=1).mean())
+        cells = [f"{before:.2f} → {now:.2f}" for before, now in zip(*figures, strict=True)]
+        lines.append(f"| {sd:.0%} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--matrix", action="store_true", help="what four sessions of a default matrix decide")
+    print(matrix() if parser.parse_args().matrix else table())

@@ -1,0 +1,54 @@
+"""Both error bounds over the family of noise that docs/verdict.md names, row by row, by seeded simulation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from docs.evidence import family
+from docs.evidence.family import FAMILY, OUTCOMES, Row
+from suite.verdict import ALPHA_FAIL, ALPHA_PASS, Learned, Outcome, paired
+from suite.verdict.metrics import location
+from tests.support.rates import exceeds
+
+RUNS = 2000
+
+
+@pytest.mark.parametrize("row", FAMILY, ids=lambda row: row.name)
+def test_error_rates(row: Row) -> None:
+    """Rows that are said to miss a promise in docs/verdict.md are not held to it."""
+    shown = family.rates(row, RUNS)
+    alarms = exceeds(shown.any_fail, shown.runs, ALPHA_FAIL)
+    passes = exceeds(shown.wrong_pass, shown.slower, ALPHA_PASS)
+    if Outcome.FAIL not in row.missed and not row.slower:
+        assert not alarms, f"any FAIL in {shown.any_fail} of {shown.runs} runs"
+    if Outcome.PASS not in row.missed:
+        assert not passes, f"wrong PASS in {shown.wrong_pass} of {shown.slower} cells"
+
+
+def test_modes_and_stale_calibrations_raised_alarms_while_cells_were_judged_alone() -> None:
+    """The rule without the other cells fails the rows that were measured with it: the rows can find that."""
+    for name in ("modes: 6 % slower with p = .5, rounds .2 %", "stale calibration: sessions .3 %, now 3 %"):
+        shown = family.rates(next(row for row in FAMILY if row.name == name), RUNS, pooled=False)
+        assert exceeds(shown.any_fail, shown.runs, 2 * ALPHA_FAIL)
+
+
+@pytest.mark.parametrize("learned", [None, family.learned(0.003), family.learned(0.03)], ids=["", "low", "high"])
+@pytest.mark.parametrize("shift", [0.0, 0.1])
+def test_the_simulated_rule_is_the_rule(learned: Learned | None, shift: float) -> None:
+    """Sessions arrive one by one, and a decided cell has no more of them."""
+    rng, sizes, planned = np.random.default_rng(3), 2, 6
+    rounds = family.normal(0.02, 0.03)(rng, (12, 6, planned, 8)) + shift
+    expected = family.decide(rounds, sizes, 6, learned)
+    for run, outcomes in zip(rounds.tolist(), expected, strict=True):
+        seen: list[list[list[float]]] = [[] for _ in run]
+        judged = [Outcome.INCONCLUSIVE] * len(run)
+        for session in range(planned):
+            for cell, sessions in enumerate(run):
+                if judged[cell] is Outcome.INCONCLUSIVE:
+                    seen[cell].append(sessions[session])
+            for cell in range(len(run)):
+                peers = [[*map(location, seen[c])] for c in range(cell % sizes, len(run), sizes) if c != cell]
+                judged[cell] = paired(seen[cell], 0.05, 6, planned, 1.0, learned, peers).outcome
+        assert judged == [OUTCOMES[outcome] for outcome in outcomes]
+    assert {OUTCOMES[outcome] for outcome in expected.flat} >= ({Outcome.FAIL} if shift else {Outcome.PASS})
