@@ -6,6 +6,7 @@ first, and a session counts as one observation.
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -121,8 +122,13 @@ def location_variance(values: Sequence[float]) -> tuple[float, int]:
 
 
 def observations_needed(measured: int, enough: Callable[[int], bool]) -> int | None:
-    """Return the smallest number above `measured` that is enough; None where `MOST_OBSERVATIONS` are not."""
-    return next((n for n in range(measured + 1, MOST_OBSERVATIONS) if enough(n)), None)
+    """Return the smallest number above `measured` that is enough; None where `MOST_OBSERVATIONS` are not.
+
+    More than enough must be enough.
+    """
+    numbers = range(measured + 1, MOST_OBSERVATIONS)
+    index = bisect.bisect_left(numbers, True, key=enough)
+    return numbers[index] if index < len(numbers) else None
 
 
 def log_step_s(duration_ns: int, steps: int) -> float:
