@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -80,6 +81,14 @@ class AcceptedRun(Part):
     host: str
     environment: Environment
     cells: tuple[AcceptedCell, ...]
+
+    @property
+    def started_s(self) -> float | None:
+        """When it began, by its id, in seconds since 1970; None where the id has no time."""
+        try:
+            return datetime.strptime(self.run_id.partition("-")[0], "%Y%m%dT%H%M%S%z").timestamp()
+        except ValueError:
+            return None
 
     @property
     def rebuildable(self) -> bool:
@@ -208,7 +217,7 @@ def measured(cell: CellRecord, record: Record) -> Run:
 
 
 def _as_run(run: AcceptedRun, kept: AcceptedCell) -> Run:
-    return Run(math.log(kept.sec_per_epoch), kept.sessions, kept.log_se, run.host)
+    return Run(math.log(kept.sec_per_epoch), kept.sessions, kept.log_se, run.host, run.started_s)
 
 
 def _log_se(cell: CellRecord) -> float | None:

@@ -1,9 +1,10 @@
 """Accepted runs: their commits are rebuilt and measured in the same sessions as the candidate, and only that decides.
 
 A figure of another time differs by everything that changed on the machine since, so stored figures are shown and
-neither pass nor fail a cell (`suite.verdict.stored`). The commits of a cell's newest accepted run and of its pinned run
-are rebuilt with today's interpreter. A cell whose commit cannot be rebuilt stays INCONCLUSIVE, with the reason and the
-remedy.
+never fail a cell (`suite.verdict.stored`). The commits of a cell's newest accepted run and of its pinned run
+are rebuilt with today's interpreter. A cell whose commit cannot be rebuilt is a PASS where accepted runs of this host,
+hours apart, are known to differ little and it is as fast as they are; otherwise it stays INCONCLUSIVE, with the reason
+and the remedy.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from suite.records.record import CheckRecord, Record, interval
 from suite.run import judging
 from suite.run.observations import Comparison, Observations
 from suite.verdict import Outcome
-from suite.verdict.stored import Difference, difference
+from suite.verdict.stored import ENOUGH_RUNS, Difference, clears, difference
 
 LEVEL, PINNED = "accepted runs", "the pinned run"
 _REMEDY = "measure a base in the same run (--scaling-against=REF)"
@@ -51,7 +52,8 @@ def rebuild(run: Observations, draft: Record) -> Comparison:
 def checks(run: Observations, draft: Record) -> dict[Cell, tuple[CheckRecord, ...]]:
     """Return what the accepted runs say of every measured cell.
 
-    A check counts, as INCONCLUSIVE, where the commit behind it was not measured in the same sessions, and where
+    A check counts, as INCONCLUSIVE or as a PASS that accepted runs alone give (`suite.verdict.stored.clears`), where
+    the commit behind it was not measured in the same sessions, and where
     versions have changed since the newest accepted run: the rebuilt commit runs on today's versions, so a PASS against
     it says nothing about the change. A version that changed between the pinned and the newest run was shown when the
     runs in between were accepted. `draft` is the record of the run so far.
@@ -65,10 +67,12 @@ def checks(run: Observations, draft: Record) -> dict[Cell, tuple[CheckRecord, ..
         spread = None if calibrated is None else calibrated.spread.of_runs
         newest, pin = run.plan.baseline.latest(figures, draft), run.plan.baseline.pin(figures, draft)
         why = _unmeasured(run, cell, newest, missing) or _changed(run, cell, newest)
-        shown = [_check(LEVEL, difference(own, accepted, spread), why)]
+        tolerance = run.plan.config.tolerance
+        shown = [_check(LEVEL, difference(own, accepted, spread), why, clears(own, accepted, tolerance))]
         if pin is not None:
             why = _unmeasured(run, cell, run.plan.baseline.pinned(figures, draft), missing)
-            shown.append(_check(PINNED, difference(own, accepted, spread, pin), why))
+            cleared = clears(own, accepted, tolerance, pin)
+            shown.append(_check(PINNED, difference(own, accepted, spread, pin), why, cleared))
         by_cell[cell] = tuple(shown)
     return by_cell
 
@@ -130,11 +134,14 @@ def _changed(run: Observations, cell: Cell, newest: AcceptedRun | None) -> str:
     )
 
 
-def _check(against: str, shown: Difference, why: str) -> CheckRecord:
+def _check(against: str, shown: Difference, why: str, cleared: bool) -> CheckRecord:
+    passes = bool(why) and cleared
+    if passes:
+        why = f"{ENOUGH_RUNS} or more accepted runs of this host, hours apart, differ too little for a slowdown to hide"
     return CheckRecord(
         rule="stored",
         against=against,
-        outcome=Outcome.INCONCLUSIVE,
+        outcome=Outcome.PASS if passes else Outcome.INCONCLUSIVE,
         reason=f"{shown.said}; {why or 'the comparison with its rebuilt commit decides'}",
         ratio=interval(shown.ratio),
         counts=bool(why),

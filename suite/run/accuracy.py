@@ -67,12 +67,20 @@ def _in_order(run: Observations) -> Iterator[tuple[Arm, int]]:
     yield from ((arm, SEED) for pair in pairs for arm in (_on_one(pair), pair))
     yield from ((run.plan.own(cell), SEED) for cell in run.plan.cells)
     full = run.plan.config.profile == "full"
-    doubtful = [pair for pair in pairs if full or judged(run, pair, 1).outcome is Outcome.FAIL]
+    doubtful = [pair for pair in pairs if full or _looks_like_a_loss(run, pair)]
     # Seed by seed, so that where time runs out every pair has as many as the others.
     for more in range(1, max((_recipe(run, pair).seed_pairs for pair in doubtful), default=0)):
         for pair in doubtful:
             if more < _recipe(run, pair).seed_pairs:
                 yield from ((arm, SEED + more) for arm in (_on_one(pair), pair))
+
+
+def _looks_like_a_loss(run: Observations, pair: Arm) -> bool:
+    """Return whether the first seed lost half the margin or more, which only the other seeds can tell from chance."""
+    one, many = _by_seed(run, _on_one(pair)).get(SEED), _by_seed(run, pair).get(SEED)
+    if one is None or many is None:
+        return False
+    return one.per_epoch[-1] - many.per_epoch[-1] >= _recipe(run, pair).margin / 2
 
 
 def judged(run: Observations, pair: Arm, comparisons: int) -> record.CheckRecord:

@@ -2,8 +2,8 @@
 
 - time: against a base in the same sessions, from `--scaling-against` or the accepted commit rebuilt;
 - drift: against the rebuilt commit of the pinned, older baseline in the same sessions;
-- stored: against accepted runs of other times; never passes or fails a cell, but keeps it INCONCLUSIVE where its
-  accepted commit was not measured in the same sessions;
+- stored: against accepted runs of other times; never fails a cell. Where its accepted commit was not measured in the
+  same sessions it keeps the cell INCONCLUSIVE, or passes it where such runs are known to differ little;
 - floor: efficiency against a configured minimum;
 - accuracy: k devices against one.
 
@@ -69,7 +69,7 @@ def checks(run: Observations, cell: Cell) -> tuple[CheckRecord, ...]:
 def combined(checks: Sequence[CheckRecord]) -> tuple[Outcome, str]:
     """Return the gravest outcome of a cell's rules and its reason; without a rule about time no cell is a PASS."""
     counting = [check for check in checks if check.counts]
-    timed = any(check.rule == "time" for check in counting)
+    timed = any(check.rule in ("time", "stored") for check in counting)
     for gravest in GRAVEST_FIRST:
         reasons = [check.reason for check in counting if check.outcome is gravest]
         if reasons and (gravest is not Outcome.PASS or timed):

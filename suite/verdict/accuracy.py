@@ -16,8 +16,9 @@ How far t holds (tests/suite/verdict/test_verdict_accuracy.py simulates it, docs
   are heavy: one seed of many that stays on a plateau moves m and s alike, and |m| sqrt(n) / s is 1. With 5 % of such
   seeds on both sides the bounds hold from two pairs on. Where nearly every other seed fails they do not for two or
   three pairs: all of them fail on k devices alone in up to 4^-n of runs.
-- Accuracies are multiples of 1/test_samples, and pairs may agree by luck; s is therefore at least the spread of two
-  nets that err independently on the test set (they err on the same images, so it is less).
+- Accuracies are multiples of 1/test_samples, and pairs may agree by luck. The two nets of a pair start alike and mostly
+  err on the same images, so the error of m comes from the images that one of them alone gets right (McNemar 1947). At
+  least |m| test_samples of them are there, and s is at least what that many, and one more, give by chance.
 - A rare collapse on k devices is not excluded: n pairs without one bound its rate by 1 - ALPHA_PASS^(1/n), 39 % with
   six. At a rate of 6.25 %, which costs .05 in the mean, six pairs out of six look well in 68 % of runs, and no rule on
   six pairs can tell.
@@ -86,7 +87,7 @@ def noninferiority(
         pass_half = math.inf
     else:
         mean, error = mean_and_standard_error(differences)
-        sd = max(error * math.sqrt(n), _least_spread(pairs, test_samples, seed_sd))
+        sd = max(error * math.sqrt(n), _least_spread(mean, test_samples, seed_sd))
         fail_half, pass_half = _half_width(n, sd, ALPHA_FAIL / comparisons), _half_width(n, sd, ALPHA_PASS)
     text = f"accuracy {_signed(mean)} than on 1 device over {n} seed pair{'s'[: n > 1]}"
     if mean + fail_half < 0 and mean <= -margin / 2:
@@ -107,14 +108,9 @@ def noninferiority(
     return Verdict(Outcome.INCONCLUSIVE, f"{text}, and {possible}: it needs {advice}")
 
 
-def _least_spread(pairs: Sequence[tuple[float, float]], test_samples: int | None, seed_sd: float) -> float:
-    """Return the least spread of a pair's difference: the binomial error of the test set, twice."""
-    if test_samples is None:
-        return seed_sd
-    mean = math.fsum(one + many for one, many in pairs) / (2 * len(pairs))
-    # A right and a wrong answer added (Laplace): nets without an error on n images may still err.
-    share = (mean * test_samples + 1) / (test_samples + 2)
-    return math.sqrt(2 * share * (1 - share) / test_samples)
+def _least_spread(mean: float, test_samples: int | None, seed_sd: float) -> float:
+    """Return the least spread of a pair's difference: McNemar's error, if no more images changed than the mean says."""
+    return seed_sd if test_samples is None else math.sqrt(abs(mean) * test_samples + 1) / test_samples
 
 
 def _half_width(n: int, sd: float, alpha: float) -> float:

@@ -1,4 +1,4 @@
-"""Compare a cell with accepted runs of other times. The result is shown and decides nothing.
+"""Compare a cell with accepted runs of other times, and say where they alone may clear it.
 
 Between runs a machine changes in ways that no session of one run shows, so the unit is the run. With level and spread
 from n runs, the deviation of one more run of the same build,
@@ -7,7 +7,9 @@ from n runs, the deviation of one more run of the same build,
 
 and s^2 is estimated from the runs themselves: delta over its root follows Student's t. That assumes exchangeable runs,
 which is not guaranteed: three that were accepted in one hour agree, and the next day differs. So a verdict comes from a
-base in the same run (`suite.run.accepted`). Where runs are too few to show how they differ, the interval rests on
+base in the same run (`suite.run.accepted`), and a FAIL never from here. Where there is no such base, a PASS asks that
+`ENOUGH_RUNS` runs of this host, each an hour or more after the one before it, show a spread whose upper limit is a
+third of the tolerance or less (`clears`). Where runs are too few to show how they differ, the interval rests on
 calibrate's figure for s, if there is one.
 
 Hosts of one machine key have levels of their own. Where runs of the candidate's host exist, they alone give the level,
@@ -23,7 +25,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from suite.verdict.metrics import Interval, t_quantile
-from suite.verdict.outcome import percent
+from suite.verdict.outcome import ALPHA_PASS, percent
 
 MIN_BASELINE_RUNS = 3  # how runs differ from one another is estimated from them, and two give no usable estimate
 _ENOUGH_DF = MIN_BASELINE_RUNS - 1
@@ -31,6 +33,10 @@ _ENOUGH_DF = MIN_BASELINE_RUNS - 1
 # The smallest number whose one-sided 95 % bound, t(n - 1) sqrt(1 + 1/n), is within a fifth of what any number would
 # give. More would describe older conditions and gain little.
 KEPT_RUNS = 9
+
+
+ENOUGH_RUNS = 5  # of one host, `APART_S` seconds apart, before they clear a cell
+APART_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -42,12 +48,14 @@ class Run:
         sessions: how many it was measured in.
         log_se: standard error of `log_t` over the sessions; None where it is not known, as from a single one.
         host: tells machines of one key apart.
+        started_s: when it began, in seconds of any clock that all runs share; None where it is not known.
     """
 
     log_t: float
     sessions: int = 1
     log_se: float | None = None
     host: str = ""
+    started_s: float | None = None
 
 
 class RunSpread(NamedTuple):
@@ -114,6 +122,39 @@ def difference(
     low, high = delta - half, delta + half
     ratio = Interval(math.exp(delta), math.exp(low), math.exp(high))
     return Difference(ratio, f"{text} (95 %: {percent(low)} to {percent(high)})")
+
+
+def clears(candidate: Run, accepted: Sequence[Run], tolerance: float, pin: Run | None = None) -> bool:
+    """Return whether accepted runs of other hours show that a cell is not slower by the tolerance or more.
+
+    P(PASS | slower by the tolerance) <= ALPHA_PASS where runs hours apart are exchangeable. Arguments as in
+    `difference`; `tolerance` is a share.
+    """
+    runs = _hours_apart([run for run in accepted if run.host == candidate.host])
+    df, margin = len(runs) - 1, math.log1p(tolerance)
+    if len(runs) < ENOUGH_RUNS or (pin is not None and pin.host != candidate.host):
+        return False
+    from scipy.special import chdtri
+
+    variance = _squares(runs) / df
+    if math.sqrt(variance * df / float(chdtri(df, 1 - ALPHA_PASS))) > margin / 3:
+        return False
+    against = runs if pin is None else [pin]
+    delta = candidate.log_t - math.fsum(run.log_t for run in against) / len(against)
+    single = [candidate] if pin is None else [candidate, pin]
+    if any(run.log_se is None and run.sessions < max(each.sessions for each in runs) for run in single):
+        return False
+    error = math.sqrt(variance * (1 + 1 / len(against)) + math.fsum(_excess(run, runs) for run in single))
+    return delta < margin / 2 and delta + t_quantile(df, 1 - ALPHA_PASS) * error < margin
+
+
+def _hours_apart(runs: Sequence[Run]) -> list[Run]:
+    """Return runs of which each began `APART_S` or more after the one before it, without those of unknown time."""
+    apart: list[Run] = []
+    for run in sorted((run for run in runs if run.started_s is not None), key=lambda run: run.started_s or 0.0):
+        if not apart or (run.started_s or 0.0) - (apart[-1].started_s or 0.0) >= APART_S:
+            apart.append(run)
+    return apart
 
 
 def _level(host: str, accepted: Sequence[Run]) -> _Level:

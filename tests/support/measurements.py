@@ -148,8 +148,10 @@ def add_sessions(run: Observations, step_s: Mapping[Arm, float], count: int = 4)
         add_session(run, [forth_and_back(moved)] * BLOCKS)
 
 
-def accepted_run(step_s: Mapping[Cell, float], number: int = 0, commit: str = COMMIT, **changes: Any) -> AcceptedRun:
-    """Return an accepted run of four sessions with the name `run-<number>`; `changes` replace its environment's."""
+def accepted_run(
+    step_s: Mapping[Cell, float], number: int = 0, commit: str = COMMIT, run_id: str = "", **changes: Any
+) -> AcceptedRun:
+    """Return an accepted run of four sessions, named `run-<number>` or `run_id`; `changes` are its environment's."""
     environment = {"versions": VERSIONS, "commit": commit, "dirty": False, **changes}
     figures = {"workload_hash": LENET.hash, "dataset": "synthetic", "sessions": 4, "log_se": WOBBLE}
     kept = tuple(
@@ -157,7 +159,10 @@ def accepted_run(step_s: Mapping[Cell, float], number: int = 0, commit: str = CO
         for measured, seconds in step_s.items()
     )
     return AcceptedRun(
-        run_id=f"run-{number}", host=MACHINE.host, environment=Environment.model_validate(environment), cells=kept
+        run_id=run_id or f"run-{number}",
+        host=MACHINE.host,
+        environment=Environment.model_validate(environment),
+        cells=kept,
     )
 
 

@@ -34,6 +34,7 @@ OWN, BASE, PIN = arm(2), arm(2, side="base"), arm(2, side="pinned")
 GONE = "f" * 40
 OLDER_TORCH = {**VERSIONS, "torch": "2.14.0"}
 AGREEING_S = (0.5, 0.501, 0.499)
+CLOSE_S = (0.5, 0.502, 0.498, 0.501, 0.499)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +78,7 @@ def rebuilt(run: Observations, draft: Record) -> dict[str, str | None]:
 
 
 class TestStoredFiguresAlone:
-    """They are shown, and neither pass nor fail a cell."""
+    """They are shown; they never fail a cell, and pass it only where runs of other hours are known to agree."""
 
     @pytest.mark.parametrize("kept", [(0.5,), AGREEING_S], ids=["one run", "three that agree"])
     @pytest.mark.parametrize("seconds", [0.25, 0.5, 5.0], ids=["faster", "equal", "slower"])
@@ -102,6 +103,27 @@ class TestStoredFiguresAlone:
             assert 1.18 < check.ratio.low < check.ratio.estimate < 1.22
         assert level.reason.startswith("20.0% slower than the 3 accepted run(s) (95 %: ")
         assert accepted.rebuild(run, draft) == Comparison(), "the repository lacks their commit"
+
+    @pytest.mark.parametrize(
+        ("seconds", "kept", "minutes", "outcome"),
+        [
+            (0.5, CLOSE_S, 60, Outcome.PASS),
+            (0.515, CLOSE_S, 60, Outcome.INCONCLUSIVE),
+            (0.6, CLOSE_S, 60, Outcome.INCONCLUSIVE),
+            (0.5, CLOSE_S, 15, Outcome.INCONCLUSIVE),
+            (0.5, CLOSE_S[:4], 60, Outcome.INCONCLUSIVE),
+            (0.5, (0.5, 0.51, 0.49, 0.505, 0.495), 60, Outcome.INCONCLUSIVE),
+        ],
+        ids=["equal", "3 % slower", "slower", "one sitting", "four runs", "runs differ"],
+    )
+    def test_five_runs_hours_apart_that_hardly_differ_clear_a_cell(
+        self, seconds: float, kept: tuple[float, ...], minutes: int, outcome: Outcome
+    ) -> None:
+        ids = [f"20260101T{number * minutes // 60:02}{number * minutes % 60:02}00Z-abc" for number in range(len(kept))]
+        stored = [accepted_run({CELL: s}, commit=GONE, run_id=ids[n]) for n, s in enumerate(kept)]
+        assert judged(checked(seconds, *stored)[0]).outcome is outcome
+        another = [run.model_copy(update={"host": "another"}) for run in stored]
+        assert judged(checked(seconds, *another)[0]).outcome is Outcome.INCONCLUSIVE
 
     @pytest.mark.parametrize(("host", "known"), [(MACHINE.host, True), ("another", False)])
     def test_one_run_gives_an_interval_on_a_calibrated_host(self, host: str, known: bool) -> None:

@@ -120,6 +120,19 @@ def test_the_default_pairs_have_the_power_they_are_chosen_for(test_samples: int,
     assert outcomes(seeds, loss, comparisons).count(Outcome.FAIL) >= 0.95 * RUNS
 
 
+@pytest.mark.parametrize("comparisons", [1, 12, 21])
+@pytest.mark.parametrize("level", [0.97, 0.9, 0.8])
+def test_a_loss_of_the_margin_is_found_where_pairs_agree_as_measured(comparisons: int, level: float) -> None:
+    """On 360 images nets of one seed differ by an SD of .003 (docs/log.md), far less than nets that err apart."""
+    rng = numpy.random.default_rng(5)
+    fails = 0
+    for _ in range(500):
+        correct = 360 * level - numpy.round(360 * rng.normal(MARGIN, 0.003, SEED_PAIRS))
+        pairs = [(level, float(count) / 360) for count in correct]
+        fails += noninferiority(pairs, comparisons=comparisons, test_samples=360).outcome is Outcome.FAIL
+    assert fails >= 0.95 * 500
+
+
 def test_six_pairs_cannot_exclude_a_rare_collapse_on_k_devices() -> None:
     """The limit that the module states: k devices lose .05 in the mean by failing in 6.25 % of seeds, and most pass."""
     rng = numpy.random.default_rng(3)

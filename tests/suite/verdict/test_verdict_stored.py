@@ -8,7 +8,7 @@ import numpy
 import pytest
 from scipy import stats
 
-from suite.verdict.stored import KEPT_RUNS, MIN_BASELINE_RUNS, Difference, Run, RunSpread, difference
+from suite.verdict.stored import KEPT_RUNS, MIN_BASELINE_RUNS, Difference, Run, RunSpread, clears, difference
 from tests.support.rates import exceeds
 
 HOST = "here"
@@ -189,3 +189,17 @@ def test_a_pin_of_fewer_sessions_carries_its_own_error() -> None:
     newest, new = runs(0.0, 0.001, -0.001, 0.0, 0.0), Run(0.06, 6, 0.0, HOST)
     assert misses(difference(new, newest, None, Run(0.0, 3, 0.001, HOST)))
     assert not misses(difference(new, newest, None, Run(0.0, 3, 0.05, HOST)))
+
+
+@pytest.mark.parametrize(("within", "between"), [(0.002, 0.0), (0.01, 0.03), (0.01, 0.08), (0.01, 0.2), (0.0, 0.004)])
+@pytest.mark.parametrize("slower", [1.05, 1.10])
+def test_stored_runs_rarely_clear_a_slower_build(within: float, between: float, slower: float) -> None:
+    """Ten runs are accepted in two sittings an hour apart; every sitting has a level of its own."""
+    rng, passes = numpy.random.default_rng(11), 0
+    for _ in range(2000):
+        levels = between * rng.standard_normal(6)
+        logs = [levels[n // 2] + within * rng.standard_normal() for n in range(10)]
+        accepted = [Run(log, 4, 0.001, "a", 3600.0 * (n // 2) + 600 * (n % 2)) for n, log in enumerate(logs)]
+        new = Run(levels[5] + within * rng.standard_normal() + math.log(slower), 4, 0.001, "a")
+        passes += clears(new, accepted, 0.05)
+    assert not exceeds(passes, 2000, 0.05)
