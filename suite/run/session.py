@@ -33,6 +33,10 @@ WINDOW_S = 0.12
 ROUND_TO_SESSION = 5.0
 MIN_BLOCKS = 2
 MAX_BLOCKS = 30
+# A group's name is in its workers' arguments, environment and log paths. A length drawn for every session turns what
+# these do to a memory layout (Mytkowicz et al. 2009) into spread between sessions, which a verdict allows for; without
+# it they could favour one side in all sessions of a run.
+MOST_PADDING = 64
 SHORT_STEP_S = 1.0  # a longer step is warm after its first time
 MAX_STEPS = 200
 FIRST_STEP_TIMEOUT_S = 120.0  # lazily built kernels, compilation, the first collective
@@ -155,6 +159,7 @@ class Sessions:
         # The order is drawn, so that no arm always starts first or last.
         for number, (key, sharing) in enumerate(self._rng.sample(list(shared.items()), len(shared))):
             name = f"{groups.session.number}-{number}-{key[0]}-{short(sharing[0].trainer)}-{key[3]}"
+            name += "_" * self._rng.randrange(MOST_PADDING)
             try:
                 group = self._pools[sharing[0].side].launch(name, self._run.jobs[sharing[0]].size)
                 groups.by_arm |= dict.fromkeys(sharing, group)

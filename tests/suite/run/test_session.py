@@ -46,8 +46,10 @@ class Pool:
 
     def __init__(self, group: Answering) -> None:
         self.group = group
+        self.names: list[str] = []
 
     def launch(self, name: str, size: int) -> Answering:
+        self.names.append(name)
         return self.group
 
 
@@ -83,6 +85,16 @@ def test_a_window_has_a_largest_number_of_steps() -> None:
     run = run_of(cell(2))
     warmed_up(run, {OWN: 1e-6})
     assert run.steps[OWN] == MAX_STEPS
+
+
+def test_names_of_a_sides_groups_have_another_length_in_every_session() -> None:
+    """Arguments and environment of its workers are of another size too."""
+    run, pool = run_of(cell(2)), Pool(Answering({}))
+    run.jobs[OWN] = job(OWN)
+    made = Sessions(run, {"candidate": pool}, random.Random(1), None, lambda: 1.0, lambda line: None)  # type: ignore[arg-type, dict-item]
+    for number in range(20):
+        made._start(Groups(Session(number)), [OWN])
+    assert len({len(name) for name in pool.names}) > 10
 
 
 def test_a_model_that_changes_from_session_to_session_costs_nothing() -> None:
