@@ -15,7 +15,7 @@ from suite.room.quiet import available_cores
 from suite.run import accuracy, judging
 from suite.run.observations import Observations
 from suite.run.session import MIN_BLOCKS, WINDOW_S, timing_s
-from suite.verdict import FIRST_LOOK
+from suite.verdict import ALPHA_PASS, FIRST_LOOK
 
 RANK_S = 0.4  # of a core, for a forked rank to build its trainer
 ENDING_S = 1.5  # the warm-up, and the end of the processes
@@ -69,7 +69,16 @@ def lines(run: Observations, planned: int, each_s: float) -> list[str]:
     judges = comparison.bases and not run.plan.config.calibrate
     left_out = ", ".join(cell.id for cell in comparison.beyond)
     named = [f"plan: not judged, because the budget has no room for them: {left_out}"] if left_out else []
-    return [first, *named, _promise(run, comparisons, planned)] if judges else [first]
+    return [first, *named, _promise(run, comparisons, planned), _scope(planned)] if judges else [first]
+
+
+def _scope(planned: int) -> str:
+    """Return what a PASS after so many sessions does not exclude."""
+    rarest = 1 - ALPHA_PASS ** (1 / max(planned, 1))
+    return (
+        f"plan: a PASS is about the mean over processes; {planned} session(s) do not exclude a slow mode in fewer than "
+        f"{rarest:.0%} of them"
+    )
 
 
 def _promise(run: Observations, comparisons: int, planned: int) -> str:

@@ -67,6 +67,14 @@ def test_no_promise_without_a_calibration_or_in_a_short_budget(calibration: obje
     assert forecast.lines(compared(calibration=calibration), planned, 10.0)[1].startswith(says)
 
 
+def test_plan_says_which_slow_modes_a_pass_does_not_exclude() -> None:
+    """All six sessions miss a mode of probability .39 in one run of twenty: (1 - .39)^6 is .05."""
+    assert forecast.lines(compared(), 6, 10.0)[2] == (
+        "plan: a PASS is about the mean over processes; 6 session(s) do not exclude a slow mode in fewer than 39% of "
+        "them"
+    )
+
+
 def test_promise_is_that_of_the_noisiest_cell() -> None:
     quiet, loud = calibrated(0.005, CELLS[0]), calibrated(0.02, CELLS[1])
     run = compared(calibration=quiet.model_copy(update={"entries": quiet.entries + loud.entries}))
