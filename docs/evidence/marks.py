@@ -19,10 +19,21 @@ NEAR = 2
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 
+
+def correlated(rng: np.random.Generator, runs: int, rho: float) -> np.ndarray:
+    """Return runs of which each resembles the one before it, an autoregressive series of order one."""
+    logs = NOISE * rng.normal(size=runs)
+    for run in range(1, runs):
+        logs[run] = rho * logs[run - 1] + np.sqrt(1 - rho**2) * logs[run]
+    return logs
+
+
 NOISES: dict[str, Draw] = {
     "normal": lambda rng, runs: NOISE * rng.normal(size=runs),
     "Student's t, 2 df": lambda rng, runs: NOISE * rng.standard_t(2, size=runs),
     "exponential": lambda rng, runs: NOISE * rng.exponential(size=runs),
+    "normal, autocorrelation .3": lambda rng, runs: correlated(rng, runs, 0.3),
+    "normal, autocorrelation .6": lambda rng, runs: correlated(rng, runs, 0.6),
     "one run in ten 30 % slower": lambda rng, runs: NOISE * rng.normal(size=runs) + 0.26 * (rng.random(runs) < 0.1),
 }
 
