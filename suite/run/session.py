@@ -33,9 +33,9 @@ WINDOW_S = 0.12
 ROUND_TO_SESSION = 5.0
 MIN_BLOCKS = 2
 MAX_BLOCKS = 30
-# A group's name is in its workers' arguments, environment and log paths. A length drawn for every session turns what
-# these do to a memory layout (Mytkowicz et al. 2009) into spread between sessions, which a verdict allows for; without
-# it they could favour one side in all sessions of a run.
+# A group's name is in its workers' environment, and in their arguments where torch's agent starts them. A length drawn
+# for every session turns what these do to a memory layout (Mytkowicz et al. 2009) into spread between sessions, which a
+# verdict allows for; without it they could favour one side in all sessions of a run.
 MOST_PADDING = 64
 SHORT_STEP_S = 1.0  # a longer step is warm after its first time
 MAX_STEPS = 200
