@@ -303,6 +303,15 @@ class TestAgainstAcceptedRuns:
             *cells, config=settings(root=self.repository.path, **changes), baseline=baseline(*kept)
         )
 
+    def test_floor_is_not_judged_before_the_comparison_has_a_plan(self) -> None:
+        """The efficiency of .5 is far below the floor; after three sessions alone no look was planned."""
+        self.world.step_s = {arm(1): 1.0, OWN: 1.0, BASE: 1.0, arm(1, side="base"): 1.0}
+        kept = [accepted_run({TWO: 1.0}, 0, self.commit)]
+        config = settings(root=self.repository.path, budget_s=1000.0)
+        floors = {TWO: Floor(entry=1, efficiency=0.9)}
+        run = self.world.measure(TWO, config=config, baseline=baseline(*kept), floors=floors)
+        assert len(self.world.timed) > run.comparison.sessions_before, "it is compared with the rebuilt commit"
+
     @pytest.mark.parametrize("own", [0.5, 0.6], ids=["as fast as stored", "slower than stored"])
     @pytest.mark.parametrize(("ratio", "outcome"), [(1.0, Outcome.PASS), (1.2, Outcome.FAIL)])
     def test_rebuilt_commit_decides_whatever_stored_figures_say(
