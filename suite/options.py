@@ -57,6 +57,7 @@ OPTIONS = (
     Option("require-devices", "N", "fail unless there are at least N devices"),
     Option("profile", "NAME", "quick (two minutes) or full (default: quick)"),
     Option("inconclusive", "WHAT", "warn (a skip) or fail (default: warn)"),
+    Option("counters", "WHAT", "warn, fail or off: when a step does other than its base's (default: warn)"),
     Option("require-baseline", "", "fail cells that have nothing to be compared with", flag=True),
     Option("report-dir", "DIR", "the folder of records and baselines (default: reports)"),
 )
@@ -123,6 +124,7 @@ def read(config: pytest.Config) -> Config:
         inconclusive=get.one_of("inconclusive", get.text("inconclusive", "warn"), ("warn", "fail")),
         require_baseline=get.text("require-baseline", "no") not in ("no", "false"),
         report_dir=get.folder("report-dir", "reports", root),
+        counters=get.one_of("counters", get.text("counters", "warn"), ("warn", "fail", "off")),
         floors=least,
         repeat=_repeat(config),
     )

@@ -39,6 +39,7 @@ class Config:
     require_baseline: bool
     report_dir: Path
     floors: tuple[Floor, ...] = ()
+    counters: str = "warn"  # what a change in what a step does leads to: "warn" or "fail"; "off" counts nothing
     explain: bool = True  # whether to say where the time goes; commands that need only a verdict do not
     repeat: tuple[str, ...] = ()  # pytest's arguments that repeat the run, without --scaling-accept
     calibrate: int = 0  # sessions of a calibration, in which nothing is decided early; 0 in a run that judges
@@ -53,6 +54,7 @@ class Config:
             f"trainers {', '.join(self.trainers)}, workloads {names}, modes {', '.join(self.modes)}",
             f"scaling: {compared}, tolerance {self.tolerance:.1%}, profile {self.profile}, "
             f"budget {self.budget_s:.0f} s, inconclusive {self.inconclusive}, "
+            f"counters {self.counters}, "
             f"data {data}, reports {reports}",
             *([f"scaling: {self.devices.problem}"] if self.devices.problem else []),
         ]

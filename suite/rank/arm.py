@@ -19,6 +19,7 @@ from reference.data import load as load_dataset
 from reference.models.init import build
 from suite.processes.jobs import Job, ModelSpec, Place, Prepared
 from suite.properties import contract
+from suite.rank import counting
 from suite.rank.timing import window
 from suite.room import quiet
 
@@ -172,6 +173,16 @@ class TimedArm:
         step = self._resident_step(share, exchange) if resident else self._step
         with _kept(self.trainer.replicas):
             return window(step, steps, self.devices, together=not alone)
+
+    def count(self, steps: int) -> dict[str, Any]:
+        """Count what training steps without their feed do (`suite.rank.counting`), and restore the replicas.
+
+        All train on one minibatch that stays in memory. A step that is not counted comes first.
+        """
+        step = self._resident_step(1, exchange=True)
+        with _kept(self.trainer.replicas):
+            step()
+            return counting.over_steps(step, steps, self.devices)
 
     def close(self) -> None:
         """Close the trainer, which ends its threads."""

@@ -115,6 +115,11 @@ def probe(state: State, name: str, steps: int, variant: dict[str, Any]) -> Probe
     return Probed(duration_ns=state.timed[name].probe(steps, **variant))
 
 
+def count(state: State, name: str, steps: int) -> dict[str, Any]:
+    """Count what steps of an arm do, as `suite.rank.arm.TimedArm.count` does."""
+    return state.timed[name].count(steps)
+
+
 def trace(state: State, arm: dict[str, Any], warm_up: int, steps: int, path: str) -> Traced:
     """Trace steps of an arm after a warm-up, into the file `path` with this rank's suffix."""
     job = read(Job, arm)
@@ -184,5 +189,5 @@ def call(state: State, function: str, arguments: dict[str, Any]) -> dict[str, An
     return {"returned": cast(Callable[..., Any], load_object(function))(**arguments)}
 
 
-_ALL = (describe, gpus, prepare, setup, window, probe, trace, train, bind, observe, judge, all_reduce, call)
+_ALL = (describe, gpus, prepare, setup, window, probe, count, trace, train, bind, observe, judge, all_reduce, call)
 COMMANDS: dict[str, Callable[..., object]] = {command.__name__: command for command in _ALL}

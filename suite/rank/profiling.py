@@ -12,11 +12,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from torch._C._profiler import _ExperimentalConfig  # torch's own name for it: there is no public way to every thread
 from torch.profiler import DeviceType, ProfilerActivity, profile, record_function
 
 from suite.processes.answers import Operator, Traced
 from suite.rank.arm import TimedArm
+from suite.rank.counting import EVERY_THREAD
 
 FEED = "feed"
 STEP = "step"
@@ -46,9 +46,7 @@ def trace(arm: TracedArm, steps: int, path: Path) -> Traced:
     activities = [ProfilerActivity.CPU]
     if any(device.type == "cuda" for device in arm.devices):
         activities.append(ProfilerActivity.CUDA)
-    # By default only the thread that starts the profiler is recorded, and those of autograd that serve it.
-    every_thread = _ExperimentalConfig(profile_all_threads=True)
-    with profile(activities=activities, experimental_config=every_thread) as profiler:
+    with profile(activities=activities, experimental_config=EVERY_THREAD) as profiler:
         duration_ns = arm.window(steps)
     _write(profiler, path)
     # GPU activities have entries of their own too; they are counted with the operators that launched them.

@@ -17,6 +17,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field
 
 from suite.plan.cells import measured_mode
+from suite.records.counters import Counters
 from suite.records.record import CellRecord, Environment, Finite, Record, RecordError, read_model, write_atomically
 from suite.room.part import Part
 from suite.verdict import Outcome
@@ -24,7 +25,7 @@ from suite.verdict.metrics import t_quantile
 from suite.verdict.stored import KEPT_RUNS, Run
 
 # Rules that fail without any time having become slower: accepting that is no new level of a cell.
-_NOT_ABOUT_TIME = ("floor", "accuracy")
+_NOT_ABOUT_TIME = ("floor", "accuracy", "counters")
 
 
 class Identity(NamedTuple):
@@ -55,6 +56,7 @@ class AcceptedCell(Part):
         sec_per_epoch: its estimate, in seconds.
         sessions: over how many.
         log_se: standard error of ln(sec_per_epoch) over them; None from a single one.
+        counters: what one step did; None where it was not counted.
     """
 
     trainer: str
@@ -66,6 +68,7 @@ class AcceptedCell(Part):
     sec_per_epoch: Annotated[Finite, Field(gt=0)]
     sessions: int
     log_se: Finite | None = None
+    counters: Counters | None = None
 
     @property
     def identity(self) -> Identity:
@@ -127,6 +130,11 @@ class Baseline(Part):
     def latest(self, cell: CellRecord, record: Record) -> AcceptedRun | None:
         """Return the newest accepted run of the cell that can be built again."""
         return next((run for run, _ in reversed(self._holding(cell, record)) if run.rebuildable), None)
+
+    def newest_counted(self, cell: Identity) -> tuple[AcceptedRun, Counters] | None:
+        """Return the newest accepted run that counted what a step of the cell does, and its counters."""
+        holding = ((run, run.find(cell)) for run in reversed(self.runs))
+        return next(((run, kept.counters) for run, kept in holding if kept is not None and kept.counters), None)
 
     def _holding(self, cell: CellRecord, record: Record) -> list[tuple[AcceptedRun, AcceptedCell]]:
         identity = Identity.of(cell, record)
@@ -197,6 +205,7 @@ def accept(baseline: Baseline, record: Record, *, slower: bool) -> Baseline:
             sec_per_epoch=cell.sec_per_epoch.estimate,
             sessions=cell.sessions,
             log_se=_log_se(cell),
+            counters=cell.counters.get("candidate"),
         )
         for cell in record.cells
         if cell.sec_per_epoch is not None

@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_va
 
 from suite.plan.cells import Side
 from suite.plan.workloads import Workload
+from suite.records.counters import Counters
 from suite.room.conditions import Conditions
 from suite.room.hardware import Card
 from suite.room.part import Part, problem
@@ -253,6 +254,8 @@ class CellRecord(Part):
     devices: tuple[str, ...] = ()
     waterfalls: tuple[WaterfallRecord, ...] = ()  # the candidate's, and after a FAIL the base's
     waterfall_note: str = ""  # why there is none
+    counters: dict[Side, Counters] = Field(default_factory=dict)  # what one step does; empty where it was not counted
+    counters_note: str = ""  # why it was not
 
 
 class Record(Part):

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from reference.closing_line import closing_line, sec_per_epoch
 from suite.plan import workloads
 from suite.plan.cells import measured_mode, short
+from suite.records.counters import EXCHANGES, OTHERS, shown
+from suite.records.counters import plural as plural_of_count
 from suite.records.record import Accuracy, CellRecord, Environment, Machine, Record
 from suite.room.conditions import disturbed
 from suite.room.hardware import Card
@@ -20,6 +22,7 @@ from suite.verdict.metrics import Bounds
 COLUMNS = (
     "cell", "k", "sec/epoch", "samples/s", "efficiency", "speed-up", "accuracy", "time / base", "published", "verdict",
 )  # fmt: skip
+COUNTED = ("cell", "side", "exchange", *map(plural_of_count, OTHERS))
 OF_A_COMPARISON = ("time / base", "verdict")
 NET_COLUMNS = (
     "trainer", "workload", "k", "trained with", "seed", "dataset", "train", "test", "s / epoch", "recipe",
@@ -57,6 +60,15 @@ def rows(record: Record, cells: Iterable[CellRecord]) -> Iterator[tuple[str, ...
             cell.outcome.value,
         )
         yield tuple(field for column, field in zip(COLUMNS, fields, strict=True) if column in shown)
+
+
+def counted(cells: Iterable[CellRecord]) -> Iterator[tuple[str, ...]]:
+    """Yield one row for each side of a cell whose step was counted, with the fields of `COUNTED`."""
+    for cell in cells:
+        for side, counters in cell.counters.items():
+            exchanged = [f"{what}: {shown(counters.of(what))}" for what in EXCHANGES if counters.of(what)]
+            others = (shown(counters.of(what)) for what in OTHERS)
+            yield cell.id, side, "; ".join(exchanged) or "-", *others
 
 
 def _trained(part: CellRecord | Accuracy) -> tuple[str, str, str, int]:

@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from suite.plan.cells import short
+from suite.records import counters
 from suite.records.record import BarRecord, CellRecord, IntervalRecord, Record
 from suite.render import commands, figures
 from suite.render.figures import interval, number, plural, some
@@ -43,6 +44,7 @@ def facts(record: Record) -> list[Fact]:
     answers = (
         ("Hardware", _hardware(record)),
         ("Verdict", verdicts(record) if figures.is_compared(record) else ()),
+        ("What changed in a step?", _changed(record)),
         ("Is it right?", _right(record)),
         ("How fast?", _fast(record)),
         ("Efficiency", _efficiency(record)),
@@ -99,6 +101,17 @@ def _first(lines: tuple[str, ...]) -> tuple[str, ...]:
 
 def _estimate(value: IntervalRecord | None) -> float:
     return value.estimate if value else 0.0
+
+
+def _changed(record: Record) -> Iterable[str]:
+    """Yield what steps do that a base's, or an accepted run's, do not, with the cells of each change."""
+    cells_of: dict[str, list[str]] = {}
+    for cell in figures.graver_first(record.cells):
+        for check in cell.checks:
+            if check.rule == counters.RULE and check.outcome is not Outcome.PASS:
+                cells_of.setdefault(f"{check.reason} (against {check.against})", []).append(cell.id)
+    for what, cells in cells_of.items():
+        yield f"{some(cells, MOST)}: {what}"
 
 
 def _right(record: Record) -> Iterable[str]:

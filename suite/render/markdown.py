@@ -30,6 +30,7 @@ def render(record: Record) -> str:
         *_lost_time(cells),
         *_list("At which k to stop", [f"{stop.title}: {stop.sentence}" for stop in stops(record)]),
         *_rules(cells),
+        *_counted(cells),
         *_details(cells),
         *_accuracy(record),
         *_machine(record),
@@ -97,6 +98,16 @@ def _rules(cells: Sequence[CellRecord]) -> list[str]:
     ]
     columns = ("cell", "rule", "against", "outcome", "why")
     return ["## What each rule found", "", *table(columns, rows)] if rows else []
+
+
+def _counted(cells: Sequence[CellRecord]) -> list[str]:
+    rows = list(figures.counted(cells))
+    notes = figures.by_reason(cells, lambda cell: cell.counters_note)
+    reasons = [f"{figures.some(ids, MOST)}: {reason}" for reason, ids in notes.items()]
+    return [
+        *(["## What one step does", "", *table(figures.COUNTED, rows)] if rows else []),
+        *_list("Steps that were not counted", reasons),
+    ]
 
 
 def _details(cells: Sequence[CellRecord]) -> list[str]:

@@ -22,7 +22,7 @@ from suite.processes.failure import WorkerFailure
 from suite.properties.answers import Described
 from suite.room import check, hardware
 from suite.room.meter import Meter
-from suite.run import accepted, accuracy, attribution, collectives, forecast, judging, preparing, results
+from suite.run import accepted, accuracy, attribution, collectives, counting, forecast, judging, preparing, results
 from suite.run.observations import Comparison, Observations
 from suite.run.session import Groups, Say, Sessions
 from suite.verdict import FIRST_LOOK, Outcome
@@ -43,6 +43,7 @@ class Parts:
     prepare: Callable[..., None] = preparing.prepare
     training: Callable[..., Callable[[Groups], None]] = accuracy.training
     probing: Callable[..., Callable[[Groups], None]] = attribution.probing
+    counting: Callable[..., Callable[[Groups], None]] = counting.counting
     sweep: Callable[..., Any] = collectives.measure
 
 
@@ -135,7 +136,7 @@ class _Campaign:
         )
         self._sessions.replan_blocks()
         self._run_sessions(chosen, self._floors(chosen))
-        self._explain([cell for cell in chosen if self._outcome(cell) is Outcome.FAIL])
+        self._explain([cell for cell in chosen if self._outcome(cell, judging.BY_SESSION) is Outcome.FAIL])
 
     def _floors(self, chosen: Sequence[Cell]) -> list[tuple[Arm, ...]]:
         """Return the arms on one device that the floors of these cells need."""
@@ -203,6 +204,8 @@ class _Campaign:
             untimed = [arm for arm in attribution.arms(run, probed) if arm not in run.lost]
             afterwards = [self._parts.probing(run, self._sessions, probed, self._say_left)] if probed else []
             afterwards += [train] if train is not None and number == 0 else []
+            if number == 0 and run.plan.config.counters != "off" and run.plan.config.explain:
+                afterwards.append(self._parts.counting(run, self._sessions, chosen, self._say_left))
             self._session(units, untimed, afterwards)
             if number == 0:
                 # The plan is made once, from what the first session cost and not from what it showed.

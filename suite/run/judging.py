@@ -5,9 +5,10 @@
 - stored: against accepted runs of other times; never fails a cell. Where its accepted commit was not measured in the
   same sessions it keeps the cell INCONCLUSIVE, or passes it where such runs are known to differ little;
 - floor: efficiency against a configured minimum;
-- accuracy: k devices against one.
+- accuracy: k devices against one;
+- counters: what a step does against a base's, where `--scaling-counters fail` asks for it. Counts have no noise.
 
-They share one error budget, which is fixed before anything is measured (`comparisons`).
+All but the last share one error budget, which is fixed before anything is measured (`comparisons`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from suite import verdict
 from suite.plan import cells
 from suite.plan.cells import Cell, Side
 from suite.records.record import CheckRecord, interval
-from suite.run import accuracy, samples
+from suite.run import accuracy, counting, samples
 from suite.run.observations import Observations
 from suite.verdict import GRAVEST_FIRST, Outcome, Verdict, metrics
 from suite.verdict.floor import floor
@@ -63,6 +64,7 @@ def checks(run: Observations, cell: Cell) -> tuple[CheckRecord, ...]:
         *run.stored.get(cell, ()),
         *([_floor(run, cell)] if cell in run.plan.floors else []),
         *accuracy.checks(run, cell, comparisons(run)),
+        *counting.checks(run, cell),
     )
 
 

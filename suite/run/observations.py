@@ -14,6 +14,7 @@ from suite.processes.jobs import Job, Prepared
 from suite.properties.answers import About
 from suite.records import record
 from suite.records.calibration import Found
+from suite.records.counters import Counters
 from suite.room.conditions import Conditions, disturbed
 from suite.run.plan import Plan
 
@@ -43,7 +44,7 @@ class Session:
     """What one session measured.
 
     Attributes:
-        training_s: wall seconds that were training.
+        training_s, counting_s: wall seconds that were training, and counting what a step does.
         windows: in the order they were timed.
         conditions: of each block.
         probes: timed after the blocks, to say where the time goes.
@@ -54,6 +55,7 @@ class Session:
     started_utc: str = ""
     wall_s: float = 0.0
     training_s: float = 0.0
+    counting_s: float = 0.0
     windows: list[record.Window] = field(default_factory=list)
     conditions: list[Conditions] = field(default_factory=list)
     probes: list[record.Probe] = field(default_factory=list)
@@ -112,6 +114,8 @@ class Observations:
         jobs: what the workers of each arm are told (see `suite.run.preparing.job_of`).
         steps: training steps a window, by arm.
         gradient_bytes: what one replica exchanges at every step, by arm.
+        counters: what one step does, by arm.
+        uncounted: arms whose steps could not be counted, and why.
         sessions: those that ended, and the last one where it was cut short.
         lost: arms that failed, and why; they are not started again in this run.
         unprobed: diagnostic variants that could not be timed, and why.
@@ -132,6 +136,8 @@ class Observations:
     jobs: Facts[Arm, Job] = field(default_factory=Facts)
     steps: Facts[Arm, int] = field(default_factory=Facts)
     gradient_bytes: Facts[Arm, int] = field(default_factory=Facts)
+    counters: Facts[Arm, Counters] = field(default_factory=Facts)
+    uncounted: dict[Arm, str] = field(default_factory=dict)
     sessions: list[Session] = field(default_factory=list)
     lost: dict[Arm, WorkerFailure] = field(default_factory=dict)
     unprobed: dict[tuple[Arm, str], str] = field(default_factory=dict)
@@ -146,9 +152,9 @@ class Observations:
 
     @property
     def session_s(self) -> float:
-        """Wall seconds of the last session that timed blocks, without the training in it; 0 before the first."""
+        """Wall seconds of the last session that timed blocks, without what is done once; 0 before the first."""
         timed = [session for session in self.sessions if session.windows] or self.sessions
-        return timed[-1].wall_s - timed[-1].training_s if timed else 0.0
+        return timed[-1].wall_s - timed[-1].training_s - timed[-1].counting_s if timed else 0.0
 
     @property
     def uncalibrated(self) -> str:

@@ -9,7 +9,7 @@ from suite.plan import cells
 from suite.plan.cells import SINGLE, Arm, Cell, Side
 from suite.records import record
 from suite.records.record import CellRecord, IntervalRecord
-from suite.run import accuracy, attribution, judging, machine, samples
+from suite.run import accuracy, attribution, counting, judging, machine, samples
 from suite.run.observations import Observations
 from suite.verdict import Outcome, metrics
 
@@ -84,7 +84,9 @@ def _cell(run: Observations, cell: Cell) -> CellRecord:
         "speedup": _speedup(run, cell, own),
         "slowdown": next((check.ratio for check in checks if check.ratio is not None and check.counts), None),
         "checks": checks,
-        "warning": judging.warning(run, cell),
+        "warning": "; ".join(filter(None, (judging.warning(run, cell), counting.warning(run, cell)))),
+        "counters": counting.counted(run, cell),
+        "counters_note": counting.note(run, cell),
         "accuracy": accuracy.reached(run, cell),
         "accuracy_note": accuracy.why_none(run, cell),
         "devices": job.devices,

@@ -51,6 +51,7 @@ def _sections(record: Record, baseline: Baseline | None) -> Iterable[tuple[str, 
     accepted = verdicts.newest(record, baseline)
     yield "verdicts", "Verdicts", verdicts.verdicts(record)
     yield "comparisons", "What each rule found", verdicts.rules(record)
+    yield "counters", "What one step does", verdicts.counted(record)
     yield "scaling", "Speed-up and efficiency", scaling.curves(record, accepted)
     yield "costs", "At which k to stop", scaling.costs(record)
     yield "lost_time", "Where the time went", lost_time.waterfalls(record)

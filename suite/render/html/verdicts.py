@@ -81,6 +81,20 @@ def _span(check: CheckRecord) -> Span | None:
     return Span(at, at, check.ratio.low, check.ratio.high, "fail" if check.outcome is Outcome.FAIL else "bar")
 
 
+def counted(record: Record) -> Mapping[str, object] | None:
+    """Return what one step of each cell does, and why it was not counted; None where there is neither."""
+    cells = figures.graver_first(record.cells)
+    rows, reasons = list(figures.counted(cells)), figures.by_reason(cells, lambda cell: cell.counters_note)
+    without = [(figures.some(ids, MAX_STACKS), reason) for reason, ids in reasons.items()]
+    if not rows and not without:
+        return None
+    return {
+        "columns": figures.COUNTED,
+        "rows": bounded(rows, len(rows)),
+        "without": bounded(without, len(without)),
+    }
+
+
 def accepting(record: Record, baseline: Baseline | None) -> Mapping[str, object]:
     """Return how this run, or one like it, becomes the accepted baseline."""
     return {

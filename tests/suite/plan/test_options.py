@@ -14,7 +14,7 @@ from tests.support.project import Project
 
 FROZEN = [
     "devices", "world-sizes", "trainer", "workload", "mode", "data-root", "tolerance", "budget", "against", "accept",
-    "require-devices", "profile", "inconclusive", "require-baseline", "report-dir",
+    "require-devices", "profile", "inconclusive", "counters", "require-baseline", "report-dir",
 ]  # fmt: skip
 
 
@@ -77,6 +77,7 @@ def test_values_are_completed_and_counted_once(
         ("trainer=a:b c", "expected module:Class or path.py:Class"),
         ("workload=nope", "--scaling-workload 'nope': valid values are lenet, resnet18,"),
         ("mode=medium", "--scaling-mode 'medium': valid values are strong, weak"),
+        ("counters=loud", "--scaling-counters 'loud': valid values are warn, fail, off"),
         ("profile=slow", "--scaling-profile 'slow': valid values are quick, full"),
         ("inconclusive=ok", "valid values are warn, fail"),
         ("tolerance=0", "--scaling-tolerance '0': expected a number above 0"),

@@ -1,0 +1,157 @@
+"""Counts what training steps do: collectives, operators, synchronisations, compilations (worker's side).
+
+Each step is recorded by torch.profiler on every thread, because the backward pass of a GPU, and the replicas of a
+trainer that drives several CPU devices, have threads of their own, which dispatch modes do not reach. A collective is
+counted where it is dispatched (`c10d::`), which includes those of C++ code, such as DistributedDataParallel's reducer.
+`docs/counters.md` defines every counter, and says what none of them sees.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._C._profiler import _ExperimentalConfig  # torch's own name for it: there is no public way to every thread
+from torch.profiler import ProfilerActivity, profile
+
+from reference.all_reduce.traffic import count_traffic
+from suite.rank.timing import synchronise
+
+# By default only the thread that starts the profiler is recorded, and those of autograd that serve it.
+EVERY_THREAD = _ExperimentalConfig(profile_all_threads=True)
+DEFINITIONS = 1  # raised whenever a counter counts something else than before
+
+KINDS = {
+    "allreduce_": "all_reduce", "allreduce_coalesced_": "all_reduce", "allgather_": "all_gather",
+    "_allgather_base_": "all_gather", "allgather_coalesced_": "all_gather",
+    "allgather_into_tensor_coalesced_": "all_gather", "reduce_scatter_": "reduce_scatter",
+    "_reduce_scatter_base_": "reduce_scatter", "reduce_scatter_tensor_coalesced_": "reduce_scatter",
+    "broadcast_": "broadcast", "reduce_": "reduce", "gather_": "gather", "gather_into_tensor_": "gather",
+    "scatter_": "scatter", "alltoall_": "all_to_all", "alltoall_base_": "all_to_all", "send": "send",
+    "recv_": "recv", "recv_any_source_": "recv", "barrier": "barrier", "monitored_barrier_": "barrier",
+}  # fmt: skip
+OF_GRADIENTS = ("all_reduce", "reduce_scatter")
+IN_BACKWARD = ("autograd::engine::", "FSDP::")  # annotations around what hooks of the backward pass start
+# Operators whose result the host needs before it can go on. On a GPU it waits for the device.
+SYNCHRONISING = frozenset(
+    f"aten::{name}"
+    for name in (
+        "_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique", "_unique2", "unique_dim",
+        "unique_consecutive", "unique_dim_consecutive",
+    )
+)  # fmt: skip
+LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "hipLaunchKernel", "hipExtModuleLaunchKernel")
+ALWAYS = ("operator", "gradient bucket", "host-device synchronisation", "compiled region", "recompilation")
+
+Key = tuple[str, str, str]  # what, dtype, unit
+
+
+def over_steps(step: Callable[[], Any], steps: int, devices: Sequence[torch.device]) -> dict[str, Any]:
+    """Count several steps one by one, and say in what bounds each counter lies.
+
+    Args:
+        step: trains on a minibatch; warmed up.
+        steps: how many, at least 1.
+        devices: of this process.
+
+    Returns:
+        What `suite.records.counters.merged` takes of a rank.
+    """
+    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # else it writes lines about itself where a crash is explained
+    each = [one_step(step, devices) for _ in range(steps)]
+    return {
+        "made_with": f"torch {torch.__version__}, definitions {DEFINITIONS}",
+        "steps": steps,
+        "counts": [
+            {"what": what, "dtype": dtype, "unit": unit, "least": min(values), "most": max(values)}
+            for what, dtype, unit in dict.fromkeys(key for counts in each for key in counts)
+            for values in [[counts[what, dtype, unit] for counts in each]]
+        ],
+    }
+
+
+def one_step(step: Callable[[], Any], devices: Sequence[torch.device]) -> Counter[Key]:
+    """Return what one call of `step` does."""
+    activities, gpus = [ProfilerActivity.CPU], [device for device in devices if device.type == "cuda"]
+    if gpus:
+        activities.append(ProfilerActivity.CUDA)
+    synchronise(devices)
+    before_bytes = [torch.cuda.memory_allocated(gpu) for gpu in gpus]
+    for gpu in gpus:
+        torch.cuda.reset_peak_memory_stats(gpu)
+    compiled = _compilations()
+    recording = profile(activities=activities, record_shapes=True, experimental_config=EVERY_THREAD)
+    with count_traffic() as traffic, recording as profiler:
+        step()
+        synchronise(devices)
+    counts = Counter({(what, "", "calls"): 0 for what in ALWAYS})
+    counts["recompilation", "", "calls"] += _compilations() - compiled
+    results: Any = profiler.profiler.kineto_results
+    for root in results.experimental_event_tree():
+        _add_events(root, counts)
+    if sent := sum(traffic.link_messages.values()):
+        counts["device copy", "", "calls"] += sent
+        counts["device copy", "", "bytes"] += sum(traffic.link_bytes.values())
+    if gpus:
+        launches = sum(1 for event in results.events() if event.name().startswith(LAUNCHES))
+        counts["kernel launch", "", "calls"] += launches
+        grown = (torch.cuda.max_memory_allocated(gpu) - held for gpu, held in zip(gpus, before_bytes, strict=True))
+        counts["peak memory", "", "bytes"] += sum(grown)
+    return counts
+
+
+def _compilations() -> int:
+    """Return how many frames torch's compiler has compiled in this process so far."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return 0 if dynamo is None else int(dynamo.counters["frames"]["total"])
+
+
+def _add_events(root: Any, counts: Counter[Key]) -> None:
+    """Count an event of the profiler's tree and everything inside it."""
+    waiting = [(root, False, False)]  # event, inside the backward pass, inside a counted synchronisation
+    while waiting:
+        event, backward, synchronising = waiting.pop()
+        name = event.name
+        if name.startswith("aten::"):
+            counts["operator", "", "calls"] += 1
+            waits = name in SYNCHRONISING or (name == "aten::copy_" and _leaves_the_device(event))
+            if waits and not synchronising:
+                counts["host-device synchronisation", "", "calls"] += 1
+            synchronising = synchronising or waits
+        elif name.startswith("Torch-Compiled Region"):
+            counts["compiled region", "", "calls"] += 1
+        elif (kind := KINDS.get(name.removeprefix("c10d::"))) and name.startswith("c10d::"):
+            n_bytes, dtype = _message(event.extra_fields.inputs)
+            counts[kind, dtype, "calls"] += 1
+            counts[kind, dtype, "bytes"] += n_bytes
+            counts["gradient bucket", "", "calls"] += backward and kind in OF_GRADIENTS
+        backward = backward or name.startswith(IN_BACKWARD)
+        waiting += [(child, backward, synchronising) for child in event.children]
+
+
+def _message(inputs: Iterable[Any]) -> tuple[int, str]:
+    """Return bytes and dtype of a collective's message: of its arguments, lists included, the largest."""
+    messages = [list(_tensors(argument)) for argument in inputs]
+    sized = [(sum(math.prod(t.sizes) * t.dtype.itemsize for t in message), message) for message in messages if message]
+    n_bytes, message = max(sized, key=lambda each: each[0], default=(0, []))
+    return n_bytes, str(message[0].dtype).removeprefix("torch.") if message else ""
+
+
+def _tensors(argument: Any) -> Iterator[Any]:
+    """Yield what the profiler knows of the tensors in an argument."""
+    if isinstance(argument, list):
+        for each in argument:
+            yield from _tensors(each)
+    elif hasattr(argument, "sizes"):
+        yield argument
+
+
+def _leaves_the_device(event: Any) -> bool:
+    """Return whether an aten::copy_ takes a tensor from a device to the host."""
+    into, values = (next(_tensors(argument), None) for argument in event.extra_fields.inputs[:2])
+    return into is not None and values is not None and into.device.type == "cpu" != values.device.type

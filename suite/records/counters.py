@@ -1,0 +1,182 @@
+"""What one training step does, in counts, and what changed against another step. Pure; docs/counters.md defines them.
+
+A count has no noise: code that is the same does the same. A count that differs between steps of one process is kept as
+"not reproducible" and never compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from suite.room.part import Part
+
+RULE = "counters"  # of a cell's checks that compare them
+EXCHANGES = (
+    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "all_to_all", "send",
+    "recv", "barrier", "device copy",
+)  # fmt: skip
+OTHERS = (
+    "gradient bucket", "host-device synchronisation", "compiled region", "recompilation", "peak memory",
+    "kernel launch", "operator",
+)  # fmt: skip
+PLURALS = {"kernel launch": "kernel launches", "device copy": "device copies"}
+
+
+class Count(Part):
+    """One counter of a step.
+
+    Attributes:
+        what: a name of `EXCHANGES` or `OTHERS`.
+        dtype: of the elements that an exchange carries; empty for other counters.
+        unit: what is counted.
+        least, most: over the counted steps, by rank; one value where all ranks have the same.
+    """
+
+    what: str
+    dtype: str = ""
+    unit: Literal["calls", "bytes"] = "calls"
+    least: tuple[int, ...]
+    most: tuple[int, ...]
+
+
+class Counters(Part):
+    """What a step of one arm does.
+
+    Attributes:
+        made_with: what may change counts without a change of code: torch's version, and that of the definitions.
+        steps: how many were counted on each rank.
+        counts: in no order; what never happened has no entry, or one of 0.
+    """
+
+    made_with: str
+    steps: int
+    counts: tuple[Count, ...]
+
+    def comparable(self, other: Counters) -> bool:
+        """Return whether a difference means that the code differs."""
+        return self.made_with == other.made_with
+
+    def of(self, what: str) -> tuple[Count, ...]:
+        """Return the entries of one counter."""
+        return tuple(count for count in self.counts if count.what == what)
+
+
+class Change(NamedTuple):
+    """One difference between two steps, in words, and whether any rank does more of it now."""
+
+    said: str
+    rose: bool
+
+
+def merged(ranks: Sequence[Mapping[str, Any]]) -> Counters:
+    """Return the counters of an arm from what its ranks counted, in rank order.
+
+    Args:
+        ranks: of each {"made_with", "steps", "counts": [{"what", "dtype", "unit", "least", "most"}]}, with whole
+            numbers for `least` and `most`.
+    """
+    by_rank = [{(c["what"], c["dtype"], c["unit"]): (c["least"], c["most"]) for c in each["counts"]} for each in ranks]
+    counts = []
+    for key in sorted({key for each in by_rank for key in each}):
+        bounds = [each.get(key, (0, 0)) for each in by_rank]
+        kept = bounds if len(set(bounds)) > 1 else bounds[:1]
+        least, most = zip(*kept, strict=True)
+        what, dtype, unit = key
+        counts.append(Count(what=what, dtype=dtype, unit=unit, least=least, most=most))
+    return Counters(made_with=ranks[0]["made_with"], steps=ranks[0]["steps"], counts=tuple(counts))
+
+
+def changes(now: Counters, before: Counters) -> list[Change]:
+    """Return what a step does differently from the step before, the exchange first; no counter that varies by itself.
+
+    An exchange has changed where its calls, bytes or dtypes have. It rose where calls or bytes over all dtypes did.
+    """
+    made = []
+    for what in (*EXCHANGES, *OTHERS):
+        new, old = now.of(what), before.of(what)
+        if not varying((*new, *old)):
+            calls, n_bytes = ((_total(old, unit), _total(new, unit)) for unit in ("calls", "bytes"))
+            dtypes = tuple(
+                " and ".join(sorted({c.dtype for c in side if c.dtype and any(c.most)})) for side in (old, new)
+            )
+            if calls[0] != calls[1] or n_bytes[0] != n_bytes[1] or dtypes[0] != dtypes[1]:
+                rose = any(a < b for before_, after in (calls, n_bytes) for a, b in _by_rank(before_, after))
+                made.append(Change(_said(what, calls, n_bytes, dtypes), rose))
+    return made
+
+
+def varying(counts: Iterable[Count]) -> bool:
+    """Return whether any of these is not the same in every step."""
+    return any(count.least != count.most for count in counts)
+
+
+def not_reproducible(*sides: Counters) -> list[str]:
+    """Return the counters that are not the same in every step of one of these arms, with their bounds."""
+    varied = {what: next(filter(varying, (side.of(what) for side in sides)), ()) for what in (*EXCHANGES, *OTHERS)}
+    return [f"{plural(what)} ({shown(counts)} a step)" for what, counts in varied.items() if counts]
+
+
+def shown(counts: Sequence[Count]) -> str:
+    """Return one counter as a table shows it: '1, float32, 0.5 MB'; bounds where it varies, '-' where there is none."""
+    if not counts:
+        return "-"
+    parts = [_figure(counts, "calls", str)] if any(count.unit == "calls" for count in counts) else []
+    dtypes = " and ".join(sorted({count.dtype for count in counts if count.dtype}))
+    sizes = [_figure(counts, "bytes", size)] if any(count.unit == "bytes" for count in counts) else []
+    return ", ".join([*parts, *filter(None, [dtypes]), *sizes])
+
+
+def plural(what: str) -> str:
+    """Return the name of a counter for several of it; names of collectives and of memory stay as they are."""
+    return PLURALS.get(what, what if what in EXCHANGES or what == "peak memory" else f"{what}s")
+
+
+def size(n_bytes: int) -> str:
+    """Return bytes in a readable unit, 1 MB = 10^6 bytes."""
+    return next(
+        (
+            f"{n_bytes / unit:.1f} {name}"
+            for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
+            if abs(n_bytes) >= unit
+        ),
+        f"{n_bytes} bytes",
+    )
+
+
+def _figure(counts: Sequence[Count], unit: str, form: Any) -> str:
+    least, most = (min(_total(counts, unit)), max(_total(counts, unit, most=True)))
+    return form(least) if least == most else f"{form(least)} to {form(most)}"
+
+
+def _total(counts: Iterable[Count], unit: str, *, most: bool = False) -> tuple[int, ...]:
+    """Return one counter over all dtypes, by rank; one value where all ranks have the same."""
+    values = [count.most if most else count.least for count in counts if count.unit == unit]
+    ranks = max(map(len, values), default=1)
+    by_rank = tuple(sum(each[rank if len(each) > 1 else 0] for each in values) for rank in range(ranks))
+    return by_rank if len(set(by_rank)) > 1 else by_rank[:1]
+
+
+def _by_rank(before: Sequence[int], after: Sequence[int]) -> Iterable[tuple[int, int]]:
+    ranks = range(max(len(before), len(after)))
+    return ((before[rank if len(before) > 1 else 0], after[rank if len(after) > 1 else 0]) for rank in ranks)
+
+
+def _said(
+    what: str, calls: tuple[Sequence[int], ...], n_bytes: tuple[Sequence[int], ...], dtypes: tuple[str, ...]
+) -> str:
+    old, new = map(_range, calls)
+    text = plural(what) if what == "peak memory" else f"{old if old == new else f'{old} → {new}'} {plural(what)}"
+    if dtypes[0] and dtypes[1] and dtypes[0] != dtypes[1]:
+        text += f" of {dtypes[1]} instead of {dtypes[0]}"
+    text += " a step"
+    grown = [b - a for a, b in _by_rank(*n_bytes)]
+    if any(grown):
+        most = max(grown, key=abs)
+        text += f", {'+' if most > 0 else '-'}{size(abs(most))}"
+    return text
+
+
+def _range(values: Sequence[int]) -> str:
+    low, high = min(values), max(values)
+    return str(low) if low == high else f"{low} to {high} by rank"

@@ -1,0 +1,181 @@
+"""What is counted in real steps: real ranks and collectives, threads, compiled code; the same in every process."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+
+from docs.evidence import counters as evidence
+from reference.models.init import build
+from reference.trainers.scratch import Scratch
+from suite.checks.bench import Bench
+from suite.plan.workloads import Workload
+from suite.properties.contract import load_trainer
+from suite.rank import counting
+from suite.records.counters import EXCHANGES, OTHERS, Counters, changes, merged, not_reproducible, shown
+from tests.support import on_ranks
+from tests.support.project import DATA
+
+CPU = torch.device("cpu")
+LENET_BYTES = 516_272  # of its gradients in float32
+STEPS = 4
+
+
+def count_steps(trainer: str) -> dict[str, Any]:
+    """Return what a rank counts in steps of a trainer of LeNet."""
+    made: Any = load_trainer(trainer)(build("lenet", "default", 1), [CPU], lr=0.1)
+    X, y, batch = torch.zeros(8, 1, 28, 28), torch.arange(8) % 10, 8 * dist.get_world_size()
+    for _ in range(2):
+        made.step(X, y, batch)
+    return counting.over_steps(lambda: made.step(X, y, batch), STEPS, [CPU])
+
+
+@pytest.fixture(scope="module")
+def counted(bench: Bench) -> Any:
+    """Count a trainer on two real ranks, each trainer once."""
+    known: dict[str, Counters] = {}
+
+    def of(trainer: str) -> Counters:
+        if trainer not in known:
+            located = trainer if trainer.islower() else evidence.PLANTED + trainer
+            answers = on_ranks.run(bench, f"{__name__}:count_steps", [2], trainer=located)[2]
+            known[trainer] = merged(answers)
+        return known[trainer]
+
+    return of
+
+
+def figures(counters: Counters) -> dict[str, str]:
+    """Return every counter that is not 0, as a table shows it."""
+    every = {what: shown(counters.of(what)) for what in (*EXCHANGES, *OTHERS)}
+    return {what: text for what, text in every.items() if text not in ("-", "0")}
+
+
+class TestExchange:
+    """Collectives of real ranks, also those that start in C++."""
+
+    def test_ddp_exchanges_its_gradients_in_one_bucket(self, counted: Any) -> None:
+        whole = figures(counted("ddp"))
+        assert whole.pop("operator").isdecimal()
+        assert whole == {"all_reduce": f"1, float32, {LENET_BYTES / 1e3:.1f} kB", "gradient bucket": "1"}
+
+    def test_fsdp_gathers_and_scatters_whole_messages(self, counted: Any) -> None:
+        """The size of a message is the larger one of what a rank brings and of what it gets."""
+        whole = figures(counted("fsdp"))
+        assert whole["all_gather"].endswith(f"float32, {LENET_BYTES / 1e3:.1f} kB")
+        assert whole["reduce_scatter"].endswith(f"float32, {LENET_BYTES / 1e3:.1f} kB")
+        assert whole["gradient bucket"] == whole["reduce_scatter"].split(",")[0]
+
+    @pytest.mark.parametrize(("wrong", "right"), [fault[1:] for fault in evidence.FAULTS])
+    def test_each_planted_fault_is_said(self, counted: Any, wrong: str, right: str) -> None:
+        said = {
+            "ExchangesEveryMicroBatch": "1 → 4 all_reduce a step, +1.5 MB",
+            "SmallBuckets": "1 → 3 all_reduce a step",
+            "ReadsTheLoss": "0 → 1 host-device synchronisations a step",
+            "ExchangesOneTwice": "8 → 9 all_reduce a step, +40 bytes",
+            "ddp": "1 all_reduce of float32 instead of bfloat16 a step, +258.1 kB",
+        }
+        first = changes(counted(wrong), counted(right))[0]
+        assert first == (said[wrong], True)
+
+    def test_what_varies_from_step_to_step_is_not_compared(self, counted: Any) -> None:
+        assert changes(counted("Alternates"), counted("ddp")) == []
+        first, _ = not_reproducible(counted("Alternates"), counted("ddp"))
+        assert first == "host-device synchronisations (0 to 1 a step)"
+
+    def test_a_rank_that_does_more_is_told_apart(self, counted: Any) -> None:
+        [count] = counted("LogsOnRankZero").of("host-device synchronisation")
+        assert (count.least, count.most) == ((1, 0), (1, 0))
+
+
+@pytest.mark.usefixtures("one_intra_op_thread")
+class TestOneProcess:
+    """Threads of replicas, and copies between devices, which are no collectives."""
+
+    def test_all_replicas_threads_are_counted(self) -> None:
+        operators = []
+        for replicas in (1, 2):
+            with closing(Scratch(nn.Linear(3, 2), [CPU] * replicas, lr=0.1)) as trainer:
+                operators.append(self.one(trainer)["operator", "", "calls"])
+        assert operators[1] > 1.5 * operators[0]
+
+    def test_exchange_by_copies_has_its_bytes(self) -> None:
+        """Naive all_reduce of 8 parameters: each of two devices sends each gradient once."""
+        with closing(Scratch(nn.Linear(3, 2), [CPU, CPU], lr=0.1)) as trainer:
+            counts = self.one(trainer)
+        assert (counts["device copy", "", "calls"], counts["device copy", "", "bytes"]) == (4, 2 * 8 * 4)
+
+    def one(self, trainer: Scratch) -> Any:
+        X, y = torch.zeros(8, 3), torch.arange(8) % 2
+        trainer.step(X, y, 8)
+        return counting.one_step(lambda: trainer.step(X, y, 8), [CPU])
+
+
+class Breaks(nn.Module):
+    """A graph break between two layers, unless it is taken out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.breaks = nn.Linear(3, 3), nn.Linear(3, 3), True
+
+    def forward(self, X: Tensor) -> Tensor:
+        hidden = self.first(X)
+        if self.breaks:
+            torch._dynamo.graph_break()
+        return self.second(hidden)
+
+
+def test_compiled_regions_and_compilations_are_counted() -> None:
+    """A graph break makes two regions of one; another shape compiles again."""
+    regions = []
+    for breaks in (False, True):
+        torch._dynamo.reset()
+        net = Breaks()
+        net.breaks = breaks
+        net.compile(backend="eager")
+        net(torch.zeros(4, 3))
+        counts = counting.one_step(lambda net=net: net(torch.zeros(4, 3)), [CPU])
+        assert counts["recompilation", "", "calls"] == 0
+        regions.append(counts["compiled region", "", "calls"])
+        again = counting.one_step(lambda net=net: net(torch.zeros(4, 3, dtype=torch.float32)[:3]), [CPU])
+        assert again["recompilation", "", "calls"] > 0
+    torch._dynamo.reset()
+    assert regions == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("wait", "times"),
+    [
+        (lambda X: X.sum().item(), 1),
+        (lambda X: float(X[0]), 1),
+        (lambda X: X.nonzero(), 1),
+        (lambda X: X[X > 0], 1),
+        (lambda X: bool((X > 0).all()), 1),
+        (lambda X: X + X.sum(), 0),
+    ],
+)
+def test_what_the_host_waits_for_is_counted_once(wait: Any, times: int) -> None:
+    counts = counting.one_step(lambda: wait(torch.ones(3)), [CPU])
+    assert counts["host-device synchronisation", "", "calls"] == times
+
+
+def test_fresh_processes_count_the_same(tmp_path: Path) -> None:
+    """Three groups of ranks and two processes with replicas, each started by itself; docs/evidence has thirty."""
+    (tmp_path / "data.py").write_text(DATA)
+    tiny = Workload(name="tiny", model="toy", dataset=f"{tmp_path / 'data.py'}:blobs", batch=32)
+    with evidence.workers(tiny) as (pool, workload, dataset):
+        told = [evidence.job(trainer, workload, dataset) for trainer in ("ddp", "ddp", "ddp", "scratch", "scratch")]
+        groups = [pool.launch(f"fresh-{number}", job.size) for number, job in enumerate(told)]
+        for group in groups:
+            group.wait_connected()
+        counted = [evidence.count(group, job, STEPS) for group, job in zip(groups, told, strict=True)]
+    assert counted == [*[counted[0]] * 3, *[counted[3]] * 2]
+    assert [not_reproducible(each) for each in counted] == [[]] * 5
+    assert figures(counted[0])["all_reduce"]
+    assert figures(counted[3])["device copy"]
