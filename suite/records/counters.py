@@ -7,7 +7,9 @@ A count has no noise: code that is the same does the same. A count that differs 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import Field
 
 from suite.room.part import Part
 
@@ -36,8 +38,8 @@ class Count(Part):
     what: str
     dtype: str = ""
     unit: Literal["calls", "bytes"] = "calls"
-    least: tuple[int, ...]
-    most: tuple[int, ...]
+    least: Annotated[tuple[int, ...], Field(min_length=1)]
+    most: Annotated[tuple[int, ...], Field(min_length=1)]
 
 
 class Counters(Part):
@@ -153,13 +155,17 @@ def _total(counts: Iterable[Count], unit: str, *, most: bool = False) -> tuple[i
     """Return one counter over all dtypes, by rank; one value where all ranks have the same."""
     values = [count.most if most else count.least for count in counts if count.unit == unit]
     ranks = max(map(len, values), default=1)
-    by_rank = tuple(sum(each[rank if len(each) > 1 else 0] for each in values) for rank in range(ranks))
+    by_rank = tuple(sum(_of_rank(each, rank) for each in values) for rank in range(ranks))
     return by_rank if len(set(by_rank)) > 1 else by_rank[:1]
 
 
 def _by_rank(before: Sequence[int], after: Sequence[int]) -> Iterable[tuple[int, int]]:
-    ranks = range(max(len(before), len(after)))
-    return ((before[rank if len(before) > 1 else 0], after[rank if len(after) > 1 else 0]) for rank in ranks)
+    return ((_of_rank(before, rank), _of_rank(after, rank)) for rank in range(max(len(before), len(after))))
+
+
+def _of_rank(values: Sequence[int], rank: int) -> int:
+    """Return the value of a rank; the last one where all ranks from there on have the same."""
+    return values[min(rank, len(values) - 1)]
 
 
 def _said(

@@ -22,7 +22,6 @@ from suite.verdict.metrics import Bounds
 COLUMNS = (
     "cell", "k", "sec/epoch", "samples/s", "efficiency", "speed-up", "accuracy", "time / base", "published", "verdict",
 )  # fmt: skip
-COUNTED = ("cell", "side", "exchange", *map(plural_of_count, OTHERS))
 OF_A_COMPARISON = ("time / base", "verdict")
 NET_COLUMNS = (
     "trainer", "workload", "k", "trained with", "seed", "dataset", "train", "test", "s / epoch", "recipe",
@@ -62,13 +61,20 @@ def rows(record: Record, cells: Iterable[CellRecord]) -> Iterator[tuple[str, ...
         yield tuple(field for column, field in zip(COLUMNS, fields, strict=True) if column in shown)
 
 
-def counted(cells: Iterable[CellRecord]) -> Iterator[tuple[str, ...]]:
-    """Yield one row for each side of a cell whose step was counted, with the fields of `COUNTED`."""
+def counted(cells: Iterable[CellRecord]) -> tuple[list[str], list[list[str]]]:
+    """Return the columns and rows of a table of what one step does: a row for each side of a cell that was counted.
+
+    Counters that no cell has, such as those of GPUs, have no column.
+    """
+    names = ["cell", "side", "exchange", *map(plural_of_count, OTHERS)]
+    rows = []
     for cell in cells:
         for side, counters in cell.counters.items():
             exchanged = [f"{what}: {shown(counters.of(what))}" for what in EXCHANGES if counters.of(what)]
             others = (shown(counters.of(what)) for what in OTHERS)
-            yield cell.id, side, "; ".join(exchanged) or "-", *others
+            rows.append([cell.id, side, "; ".join(exchanged) or "-", *others])
+    used = [number for number in range(len(names)) if number < 3 or any(row[number] != "-" for row in rows)]
+    return [names[number] for number in used], [[row[number] for number in used] for row in rows]
 
 
 def _trained(part: CellRecord | Accuracy) -> tuple[str, str, str, int]:

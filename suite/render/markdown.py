@@ -101,11 +101,11 @@ def _rules(cells: Sequence[CellRecord]) -> list[str]:
 
 
 def _counted(cells: Sequence[CellRecord]) -> list[str]:
-    rows = list(figures.counted(cells))
+    columns, rows = figures.counted(cells)
     notes = figures.by_reason(cells, lambda cell: cell.counters_note)
     reasons = [f"{figures.some(ids, MOST)}: {reason}" for reason, ids in notes.items()]
     return [
-        *(["## What one step does", "", *table(figures.COUNTED, rows)] if rows else []),
+        *(["## What one step does", "", *table(columns, rows)] if rows else []),
         *_list("Steps that were not counted", reasons),
     ]
 

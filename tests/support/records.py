@@ -34,6 +34,8 @@ CARD = {"index": 0, "name": "Test GPU", "id": "0123456789ab", "capability": "9.0
 _CHOICES = frozenset(
     (
         "side",
+        "what",
+        "unit",
         "outcome",
         "point",
         "processes",
@@ -81,7 +83,15 @@ def full(**changes: Any) -> Record:
         "checks": [check(outcome="FAIL", ratio=1.2), check(rule="accuracy", against="1 device", counts=False)],
         "slowdown": interval(1.2),
     }
-    cells[2] |= {"waterfalls": [waterfall()], "warning": "the gap widened, nothing is slower"}
+    cells[1]["counters"] = {"candidate": counters(2), "base": counters(1)}
+    cells[1]["checks"] += [
+        check(rule="counters", outcome="INCONCLUSIVE", reason="1 → 2 all_reduce a step", counts=False)
+    ]
+    cells[2] |= {
+        "counters_note": "rank 1 died",
+        "waterfalls": [waterfall()],
+        "warning": "the gap widened, nothing is slower",
+    }
     cells[4] |= {"details": "rank 1: exit code 3\nTraceback: out of memory"}
     content: dict[str, Any] = {
         "against": "main",
@@ -197,6 +207,22 @@ def check(**changes: Any) -> dict[str, Any]:
     if isinstance(content["ratio"], float):
         content["ratio"] = interval(content["ratio"], 0.02)
     return content
+
+
+def counters(all_reduces: int) -> dict[str, Any]:
+    """What a step does that calls all_reduce this often, on two ranks."""
+    counts = [("all_reduce", "float32", "calls", [all_reduces]), ("operator", "", "calls", [200, 201])]
+    return {
+        "made_with": "torch 2.15.0, definitions 1",
+        "steps": 3,
+        "counts": [
+            {"what": what, "dtype": dtype, "unit": unit, "least": ranks, "most": ranks}
+            for what, dtype, unit, ranks in [
+                *counts,
+                ("all_reduce", "float32", "bytes", [all_reduces * GRADIENT_BYTES]),
+            ]
+        ],
+    }
 
 
 def waterfall(side: str = "candidate", *, ideal_s: float = 0.0280, exchange: float = 0.0056) -> dict[str, Any]:

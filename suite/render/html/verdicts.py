@@ -84,12 +84,13 @@ def _span(check: CheckRecord) -> Span | None:
 def counted(record: Record) -> Mapping[str, object] | None:
     """Return what one step of each cell does, and why it was not counted; None where there is neither."""
     cells = figures.graver_first(record.cells)
-    rows, reasons = list(figures.counted(cells)), figures.by_reason(cells, lambda cell: cell.counters_note)
+    columns, rows = figures.counted(cells)
+    reasons = figures.by_reason(cells, lambda cell: cell.counters_note)
     without = [(figures.some(ids, MAX_STACKS), reason) for reason, ids in reasons.items()]
     if not rows and not without:
         return None
     return {
-        "columns": figures.COUNTED,
+        "columns": columns,
         "rows": bounded(rows, len(rows)),
         "without": bounded(without, len(without)),
     }

@@ -128,6 +128,19 @@ class TestVerdict:
             "PASS: 8 cells",
         )
 
+    def test_what_a_step_does_more_follows_the_verdict_with_its_cells(self) -> None:
+        cells = records.matrix()
+        for cell in cells[:2]:
+            cell["checks"] = [records.check(rule="counters", outcome="FAIL", reason="1 → 2 all_reduce a step")]
+        cells[2]["checks"] = [records.check(rule="counters", reason="a step does the same")]
+        record = records.make(cells=cells)
+        assert [fact.name for fact in lead.facts(record)][:2] == ["Verdict", "What changed in a step?"]
+        line = "ddp-lenet-strong-1, ddp-lenet-strong-2: 1 → 2 all_reduce a step (against main)"
+        assert facts(record)["What changed in a step?"] == line
+        assert line in markdown.render(record)
+        assert line in terminal.render(record, 200, color=False)
+        assert line in html.render(record)
+
     def test_cells_with_the_same_reason_share_a_line(self) -> None:
         reason = "no budget was left"
         cells = records.matrix(outcome="INCONCLUSIVE", reason=reason)

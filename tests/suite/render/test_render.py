@@ -46,13 +46,16 @@ def test_the_summary_has_every_section_in_order() -> None:
     assert "Timed on lenet: synthetic (60,000 samples)." in text
     assert "- **Verdict** FAIL: ddp-lenet-strong-2: why it is FAIL\n" in text
     assert re.findall("^## (.*)", text, re.MULTILINE) == [
-        "Cells", "Where the time went", "At which k to stop", "What each rule found", "Accuracy by epoch", "Machine",
+        "Cells", "Where the time went", "At which k to stop", "What each rule found", "What one step does",
+        "Steps that were not counted", "Accuracy by epoch", "Machine",
     ]  # fmt: skip
     for line in (
         "- ddp-lenet-strong-2: the exchange costs 11.2 ms a step\n",
         "- ddp-lenet-strong-2 (base): the exchange costs 5.6 ms a step\n",
         "- ddp lenet strong: Stop at k = 2:",
         "| ddp-lenet-strong-2 | accuracy | 1 device | PASS, shown only | 1.0% slower |",
+        "| ddp-lenet-strong-2 | base | all_reduce: 1, float32, 516.3 kB | 200 to 201 |",
+        "- ddp-lenet-strong-4: rank 1 died\n",
         "torch 2.15.0",
         "- Also running: editor (pid 7) uses 0.3 of a core\n",
     ):

@@ -18,6 +18,7 @@ from suite.plan.collectives import CollectiveCell
 from suite.plan.config import Config
 from suite.plan.floors import Floor
 from suite.processes.failure import WorkerFailure
+from suite.records.counters import Count, Counters
 from suite.records.record import CellRecord, Probe
 from suite.room.devices import Devices
 from suite.run import campaign, results
@@ -56,6 +57,8 @@ class World:
     wobble: float = WOBBLE  # candidates are this much slower in every other session, and faster in the others
     session_s: Sequence[float] = (10.0,)  # the last value is for all later sessions
     training_s: float = 0.0  # in the first session
+    counting_s: float = 0.0  # in the first session
+    operators: Mapping[Side, int] = field(default_factory=dict)  # that a step of each side dispatches
     broken: Mapping[int, set[Arm]] = field(default_factory=dict)  # arms that fail, by session
     shares: Mapping[Arm, Arm] = field(default_factory=dict)  # arms that fail with another, whose processes they share
     interrupted_in: int | None = None  # the session whose first block ends in Ctrl-C
@@ -65,13 +68,14 @@ class World:
     untimed: list[set[Arm]] = field(default_factory=list)  # the other arms of every session
     probed: dict[int, list[tuple[str, Side]]] = field(default_factory=dict)  # waterfalls that were measured, by session
     trained: list[int] = field(default_factory=list)  # sessions with training
+    counted: list[tuple[int, tuple[Cell, ...]]] = field(default_factory=list)  # sessions with counting, and their cells
     swept: list[CollectiveCell] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
 
     def measure(self, *cells: Cell, config: Config | None = None, **changes: Any) -> Observations:
         """Run a campaign from time 0."""
         self.now = 0.0
-        for seen in (self.timed, self.untimed, self.trained, self.probed):
+        for seen in (self.timed, self.untimed, self.trained, self.probed, self.counted):
             seen.clear()
         self.run = run_of(*cells, config=config, planned=0, clock=lambda: self.now, begun_s=0.0, **changes)
         parts = campaign.Parts(
@@ -81,6 +85,7 @@ class World:
             prepare=self.prepare,
             training=self.training,
             probing=self.probing,
+            counting=self.counting,
             sweep=lambda pool, sweeps, *_, **__: self.swept.extend(sweeps) or (),
         )
         campaign.measure(self.run, Path(), self.said.append, parts)
@@ -110,6 +115,17 @@ class World:
                 groups.session.probes.append(taken)
 
         return probe
+
+    def counting(self, run: Observations, sessions: Any, chosen: Sequence[Cell], say: Any) -> Callable[[Groups], None]:
+        def count(groups: Groups) -> None:
+            self.counted.append((groups.session.number, tuple(chosen)))
+            groups.session.counting_s = self.counting_s
+            for side, calls in self.operators.items():
+                operators = Count(what="operator", least=(calls,), most=(calls,))
+                counters = Counters(made_with="torch 2.15.0", steps=3, counts=(operators,))
+                run.counters |= {run.arms(each)[side]: counters for each in chosen}
+
+        return count
 
 
 class PretendedSessions:
@@ -233,6 +249,17 @@ class TestBudget:
         assert world.measure(TWO, config=settings(budget_s=80.0)).planned == 1 + 40 // 10
         assert world.trained == [0]
 
+    def test_counting_does_not_count_as_the_cost_of_a_session(self, world: World) -> None:
+        world.session_s, world.counting_s = (40.0, 10.0), 30.0
+        assert world.measure(TWO, config=settings(budget_s=80.0)).planned == 1 + 40 // 10
+        assert world.counted == [(0, (TWO,))]
+
+    @pytest.mark.parametrize("changes", [{"counters": "off"}, {"explain": False}], ids=["off", "only a verdict"])
+    def test_nothing_is_counted_where_it_is_not_wanted(self, world: World, changes: dict[str, Any]) -> None:
+        """Calibration and bisection ask for nothing but times."""
+        world.measure(TWO, config=settings(**changes))
+        assert world.counted == []
+
     def test_calibration_runs_its_number_of_sessions_and_decides_nothing(self, world: World) -> None:
         world.step_s = SLOWER
         for min_sessions, budget_s in ((4, 1.0), (1, 1.0), (4, 1e6)):
@@ -333,6 +360,11 @@ class TestAgainstAcceptedRuns:
         assert judged.checks[1].ratio.low is not None
         assert judged.checks[1].reason.endswith("the comparison with its rebuilt commit decides")
 
+    def test_each_comparison_counts_in_its_first_session(self) -> None:
+        self.world.step_s = {OWN: 0.5, BASE: 0.5}
+        run = self.measure(TWO, cell(2, "scratch"))
+        assert self.world.counted == [(0, run.plan.cells), (3, (TWO,))]
+
     def test_only_accepted_cells_are_compared(self) -> None:
         self.world.step_s = {OWN: 0.5, BASE: 0.5}
         run = self.measure(ONE, TWO, cell(2, "scratch"))
@@ -430,6 +462,13 @@ class TestAttribution:
         assert world.probed == {}
         oversubscribed = config.devices.oversubscribed(2)
         assert ("oversubscribed" in world.cells()[measured.id].waterfall_note) == oversubscribed
+
+    def test_a_cell_that_fails_by_its_counters_alone_gets_no_waterfall(self, world: World) -> None:
+        world.step_s, world.operators = EQUAL, {"candidate": 12, "base": 10}
+        world.measure(TWO, config=against(budget_s=300.0, counters="fail"))
+        assert world.cells()[TWO.id].reason == "10 → 12 operators a step"
+        assert world.outcomes() == [Outcome.FAIL]
+        assert world.probed == {}
 
     def test_failed_cell_gets_waterfalls_of_both_sides_and_the_others_say_why_not(self, world: World) -> None:
         world.step_s = {**EQUAL, OWN: 1.0, arm(2, mode="weak"): 1.0}

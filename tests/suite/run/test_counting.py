@@ -1,0 +1,206 @@
+"""Counting within a run: when and of which arms, what it costs where it fails, what a change leads to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from suite.plan.base import Base
+from suite.processes.failure import WorkerFailure
+from suite.records import baselines
+from suite.records.baselines import Baseline
+from suite.records.counters import Counters, merged
+from suite.records.record import CellRecord
+from suite.run import counting, results
+from suite.run.observations import Comparison, Observations
+from suite.run.session import Groups, Sessions
+from suite.verdict import Outcome
+from tests.support.measurements import (
+    AGAINST,
+    COMMIT,
+    accepted_run,
+    add_sessions,
+    arm,
+    baseline,
+    cell,
+    run_of,
+    settings,
+)
+
+TWO = cell(2)
+OWN, BASE = arm(2), arm(2, side="base")
+TORCH = "torch 2.15.0, definitions 1"
+BYTES = 516_272
+
+
+def answer(all_reduces: int = 1, made_with: str = TORCH, **least_and_most: tuple[int, int]) -> dict[str, Any]:
+    """Return what a rank answers whose step calls all_reduce this often, and has these other counters."""
+    exchange = {("all_reduce", "calls"): all_reduces, ("all_reduce", "bytes"): all_reduces * BYTES}
+    counts = [
+        {"what": what, "dtype": "float32", "unit": unit, "least": value, "most": value}
+        for (what, unit), value in exchange.items()
+    ]
+    for what, (least, most) in least_and_most.items():
+        counts.append({"what": what, "dtype": "", "unit": "calls", "least": least, "most": most})
+    return {"made_with": made_with, "steps": counting.STEPS, "counts": counts}
+
+
+def counters(*arguments: Any, **least_and_most: Any) -> Counters:
+    return merged([answer(*arguments, **least_and_most)] * 2)
+
+
+class Scripted:
+    """Replaces a group of two workers that count what they are told to."""
+
+    def __init__(self, answers: Mapping[str, dict[str, Any] | None]) -> None:
+        self.answers, self.asked = answers, list[str]()
+
+    def request(self, command: str, timeout_s: float, *, name: str, steps: int) -> list[dict[str, Any]]:
+        assert (command, steps) == ("count", counting.STEPS)
+        assert timeout_s > 20
+        self.asked.append(name)
+        told = self.answers[name]
+        if told is None:
+            raise WorkerFailure("group", "rank 1 was killed by SIGSEGV")
+        return [told] * 2
+
+
+def compared(own: Any, base: Any, *, step_s: float = 0.05, **changes: Any) -> tuple[Observations, Scripted, Groups]:
+    """Return a run with a base after its first session, which counted, and the workers that did."""
+    run = run_of(TWO, config=settings(against=AGAINST, **changes))
+    run.comparison = Comparison({"base": AGAINST}, run.plan.cells)
+    add_sessions(run, {OWN: 0.5, BASE: 0.5})
+    group = Scripted({OWN.id: own, BASE.id: base})
+    groups = Groups(run.sessions[0], dict.fromkeys((OWN, BASE), group))  # type: ignore[arg-type]
+    sessions = Sessions(run, {}, None, None, lambda: 0.0, lambda line: None)  # type: ignore[arg-type]
+    sessions.step_s = {OWN: step_s, BASE: step_s}
+    counting.counting(run, sessions, (TWO,), lambda line: None)(groups)
+    return run, group, groups
+
+
+def only(run: Observations) -> CellRecord:
+    [record] = results.to_record(run).cells
+    return record
+
+
+class TestInASession:
+    """Of which arms, and what a failure costs."""
+
+    def test_both_sides_of_a_cell_are_counted_and_kept(self) -> None:
+        run, group, _ = compared(answer(2), answer(1))
+        assert group.asked == [OWN.id, BASE.id]
+        assert only(run).counters == {"candidate": counters(2), "base": counters(1)}
+
+    def test_an_arm_is_counted_once_in_a_run(self) -> None:
+        run, group, groups = compared(answer(2), answer(1))
+        counting.counting(run, None, (TWO,), print)(groups)  # type: ignore[arg-type]
+        assert len(group.asked) == 2
+
+    def test_an_arm_that_fails_keeps_its_times_and_says_why(self) -> None:
+        run, _, groups = compared(None, answer(1))
+        record = only(run)
+        assert (record.outcome, run.lost) == (Outcome.PASS, {})
+        assert record.counters_note == "rank 1 was killed by SIGSEGV"
+        assert OWN not in groups.by_arm
+        assert "counters" not in [check.rule for check in record.checks]
+
+    def test_steps_that_are_too_long_are_not_counted(self) -> None:
+        """A tenth of 120 s holds no four steps of 1.5 s that take three times as long when they are recorded."""
+        run, group, _ = compared(answer(2), answer(1), step_s=1.5)
+        assert group.asked == []
+        assert only(run).counters_note == "it takes 18 s, and counting has a tenth of the budget"
+
+
+class TestAgainstABase:
+    """What a change leads to."""
+
+    def test_equal_steps_are_said_to_be_equal(self) -> None:
+        run, _, _ = compared(answer(1), answer(1))
+        record = only(run)
+        [check] = [check for check in record.checks if check.rule == "counters"]
+        assert (check.against, check.outcome, check.counts) == (AGAINST.label, Outcome.PASS, False)
+        assert check.reason == "a step does the same"
+        assert (record.outcome, record.warning) == (Outcome.PASS, "")
+
+    @pytest.mark.parametrize(
+        ("setting", "own", "outcome", "warned"),
+        [
+            ("warn", 2, Outcome.PASS, True),
+            ("fail", 2, Outcome.FAIL, False),
+            ("fail", 0, Outcome.PASS, True),
+        ],
+    )
+    def test_more_fails_where_that_was_asked_for_and_everything_else_warns(
+        self, setting: str, own: int, outcome: Outcome, warned: bool
+    ) -> None:
+        run, _, _ = compared(answer(own), answer(1), counters=setting)
+        record = only(run)
+        more = f"1 → {own} all_reduce a step, {'+' if own else '-'}516.3 kB"
+        assert record.outcome is outcome
+        assert record.reason == more if outcome is Outcome.FAIL else "slower" in record.reason
+        assert record.warning == (f"what a step does changed against {AGAINST.label}: {more}" if warned else "")
+
+    def test_other_versions_are_shown_and_never_fail(self) -> None:
+        run, _, _ = compared(answer(2), answer(1, "torch 2.9.0, definitions 1"), counters="fail")
+        record = only(run)
+        [check] = [check for check in record.checks if check.rule == "counters"]
+        assert check.reason.startswith(f"counted with torch 2.9.0, definitions 1 there and {TORCH} here, which may")
+        assert check.reason.endswith(": 1 → 2 all_reduce a step, +516.3 kB")
+        assert (record.outcome, record.warning) == (Outcome.PASS, "")
+
+    def test_what_is_not_reproducible_decides_nothing(self) -> None:
+        run, _, _ = compared(answer(operator=(200, 210)), answer(operator=(100, 100)), counters="fail")
+        record = only(run)
+        [check] = [check for check in record.checks if check.rule == "counters"]
+        reason = "a step does the same; not compared, because it is not reproducible: operators (200 to 210 a step)"
+        assert (check.outcome, check.reason) == (Outcome.PASS, reason)
+
+
+def stored(run: Counters | None) -> Baseline:
+    """Return a baseline of one accepted run with these counters."""
+    kept = accepted_run({TWO: 0.5})
+    cells = tuple(each.model_copy(update={"counters": run}) for each in kept.cells)
+    return baseline(kept.model_copy(update={"cells": cells}))
+
+
+class TestAgainstAcceptedRuns:
+    """Stored counters, which need no measuring again."""
+
+    def run(self, accepted: Baseline, own: Counters, base: Counters | None = None) -> CellRecord:
+        run = run_of(TWO, baseline=accepted, config=settings(counters="fail"))
+        run.comparison = Comparison({"base": Base("ref", "rebuilt", commit=COMMIT)} if base else {}, run.plan.cells)
+        add_sessions(run, {OWN: 0.5, BASE: 0.5})
+        run.counters |= {OWN: own} | ({BASE: base} if base else {})
+        return only(run)
+
+    def test_a_step_that_does_more_than_the_accepted_one_fails(self) -> None:
+        record = self.run(stored(counters(1)), counters(2))
+        assert (record.outcome, record.reason) == (Outcome.FAIL, "1 → 2 all_reduce a step, +516.3 kB")
+        [check] = [check for check in record.checks if check.rule == "counters"]
+        assert check.against == "the accepted run run-0"
+
+    def test_a_run_that_was_accepted_before_there_were_counters_says_nothing(self) -> None:
+        assert [c.rule for c in self.run(stored(None), counters(2)).checks] == []
+
+    def test_a_rebuilt_commit_replaces_its_stored_counters(self) -> None:
+        record = self.run(stored(counters(1)), counters(2), counters(2))
+        assert [(c.against, c.outcome) for c in record.checks if c.rule == "counters"] == [("rebuilt", Outcome.PASS)]
+
+    def test_accepting_a_run_keeps_what_its_steps_do(self) -> None:
+        run = run_of(TWO)
+        add_sessions(run, {OWN: 0.5})
+        run.counters[OWN] = counters(1)
+        grown = baselines.accept(run.plan.baseline, results.to_record(run), slower=False)
+        assert [kept.counters for kept in grown.runs[0].cells] == [counters(1)]
+        assert Baseline.model_validate_json(grown.model_dump_json()) == grown
+
+    def test_accepting_more_calls_drops_no_earlier_run(self) -> None:
+        """They describe the same level of time, and stay the pin against slow creep."""
+        run = run_of(TWO, baseline=stored(counters(1)), config=settings(counters="fail"))
+        add_sessions(run, {OWN: 0.5})
+        run.counters[OWN] = counters(2)
+        record = results.to_record(run)
+        assert record.cells[0].outcome is Outcome.FAIL
+        assert len(baselines.accept(run.plan.baseline, record, slower=True).runs) == 2
