@@ -1,8 +1,8 @@
 """Counts what training steps do: collectives, operators, synchronisations, compilations (worker's side).
 
-Each step is recorded by torch.profiler on every thread, because the backward pass of a GPU, and the replicas of a
-trainer that drives several CPU devices, have threads of their own, which dispatch modes do not reach. A collective is
-counted where it is dispatched (`c10d::`), which includes those of C++ code, such as DistributedDataParallel's reducer.
+Each step is recorded by torch.profiler on every thread, because the replicas of a trainer that drives several CPU
+devices have threads of their own, which a dispatch mode does not reach. A collective is counted where it is dispatched
+(`c10d::`), which includes those of C++ code, such as DistributedDataParallel's reducer.
 `docs/counters.md` defines every counter, and says what none of them sees.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch._C._profiler import _ExperimentalConfig  # torch's own name for it: there is no public way to every thread
-from torch.profiler import ProfilerActivity, profile
+from torch.autograd.profiler import profile  # the one of torch.profiler loads torch's compiler, which takes seconds
 
 from reference.all_reduce.traffic import count_traffic
 from suite.rank.timing import synchronise
@@ -62,7 +62,7 @@ def over_steps(step: Callable[[], Any], steps: int, devices: Sequence[torch.devi
     Returns:
         What `suite.records.counters.merged` takes of a rank.
     """
-    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # else it writes lines about itself where a crash is explained
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it writes lines about itself where a crash is explained
     each = [one_step(step, devices) for _ in range(steps)]
     return {
         "made_with": f"torch {torch.__version__}, definitions {DEFINITIONS}",
@@ -77,21 +77,21 @@ def over_steps(step: Callable[[], Any], steps: int, devices: Sequence[torch.devi
 
 def one_step(step: Callable[[], Any], devices: Sequence[torch.device]) -> Counter[Key]:
     """Return what one call of `step` does."""
-    activities, gpus = [ProfilerActivity.CPU], [device for device in devices if device.type == "cuda"]
-    if gpus:
-        activities.append(ProfilerActivity.CUDA)
+    gpus = [device for device in devices if device.type == "cuda"]
     synchronise(devices)
     before_bytes = [torch.cuda.memory_allocated(gpu) for gpu in gpus]
     for gpu in gpus:
         torch.cuda.reset_peak_memory_stats(gpu)
     compiled = _compilations()
-    recording = profile(activities=activities, record_shapes=True, experimental_config=EVERY_THREAD)
+    recording = profile(
+        use_kineto=True, use_device="cuda" if gpus else None, record_shapes=True, experimental_config=EVERY_THREAD
+    )
     with count_traffic() as traffic, recording as profiler:
         step()
         synchronise(devices)
     counts = Counter({(what, "", "calls"): 0 for what in ALWAYS})
     counts["recompilation", "", "calls"] += _compilations() - compiled
-    results: Any = profiler.profiler.kineto_results
+    results: Any = profiler.kineto_results
     for root in results.experimental_event_tree():
         _add_events(root, counts)
     if sent := sum(traffic.link_messages.values()):

@@ -1,0 +1,29 @@
+"""A planted synchronisation in a whole run: the gate fails by its count, whatever the times say."""
+
+from __future__ import annotations
+
+import pytest
+
+from docs.evidence import counters as evidence
+from suite.room.quiet import available_cores
+from tests.support.project import Project
+
+OPTIONS = ("--scaling-world-sizes", "2", "--scaling-mode", "strong", "--scaling-budget", "20", "--scaling-against=ddp")
+
+
+@pytest.mark.end_to_end
+@pytest.mark.skipif(len(available_cores()) < 2, reason="two CPU workers need two cores")
+@pytest.mark.parametrize("setting", ["warn", "fail", "off"])
+def test_a_stray_item_is_said_and_fails_where_that_was_asked_for(project: Project, setting: str) -> None:
+    planted = f"--scaling-trainer={evidence.PLANTED}ReadsTheLoss"
+    run = project.scaling(planted, *OPTIONS, "--scaling-counters", setting)
+    [record] = project.records()
+    [cell] = record.cells
+    checks = [check for check in cell.checks if check.rule == "counters"]
+    said = "0 → 1 host-device synchronisations a step"
+    assert list(cell.counters) == ([] if setting == "off" else ["candidate", "base"])
+    assert [check.reason.startswith(said) for check in checks] == ([] if setting == "off" else [True])
+    assert (f"FAIL: {said}" in run.stdout.str()) == (setting == "fail")
+    assert (f"ReadsTheLoss-tiny-strong-2: {said}" in run.stdout.str()) == (setting != "off")
+    assert (said in cell.warning) == (setting == "warn")
+    assert setting != "fail" or run.ret == pytest.ExitCode.TESTS_FAILED
