@@ -90,7 +90,7 @@ def merged(ranks: Sequence[Mapping[str, Any]]) -> Counters:
 
 
 def changes(now: Counters, before: Counters) -> list[Change]:
-    """Return what a step does differently from the step before, the exchange first; no counter that varies by itself.
+    """Return what a step does differently from an earlier one, exchanges first; a counter that varies is left out.
 
     An exchange has changed where its calls, bytes or dtypes have. It rose where calls or bytes over all dtypes did.
     """
@@ -98,12 +98,12 @@ def changes(now: Counters, before: Counters) -> list[Change]:
     for what in (*EXCHANGES, *OTHERS):
         new, old = now.of(what), before.of(what)
         if not varying((*new, *old)):
-            calls, n_bytes = ((_total(old, unit), _total(new, unit)) for unit in ("calls", "bytes"))
+            calls, n_bytes = (_total(old, "calls"), _total(new, "calls")), (_total(old, "bytes"), _total(new, "bytes"))
             dtypes = tuple(
                 " and ".join(sorted({c.dtype for c in side if c.dtype and any(c.most)})) for side in (old, new)
             )
             if calls[0] != calls[1] or n_bytes[0] != n_bytes[1] or dtypes[0] != dtypes[1]:
-                rose = any(a < b for before_, after in (calls, n_bytes) for a, b in _by_rank(before_, after))
+                rose = any(a < b for figures in (calls, n_bytes) for a, b in _by_rank(*figures))
                 made.append(Change(_said(what, calls, n_bytes, dtypes), rose))
     return made
 

@@ -28,15 +28,17 @@ def counting(run: Observations, sessions: Sessions, chosen: Sequence[Cell], say:
     """Return a function that counts the steps of these cells, and of their bases, with a session's groups."""
 
     def count(groups: Groups) -> None:
-        wanted = dict.fromkeys(arm for cell in chosen for arm in run.arms(cell).values())
         start = run.plan.clock()
-        for arm in wanted:
-            if arm in groups.by_arm and arm not in run.counters:
-                left_s = SHARE * run.plan.config.budget_s - (run.plan.clock() - start)
-                needed_s = SLOWER * (1 + STEPS) * sessions.step_s.get(arm, 0.0)
-                if needed_s > left_s:
-                    run.uncounted[arm] = f"it takes {needed_s:.0f} s, and counting has a tenth of the budget"
-                    continue
+        for arm in dict.fromkeys(arm for cell in chosen for arm in run.arms(cell).values()):
+            if arm in run.counters:
+                continue
+            left_s = SHARE * run.plan.config.budget_s - (run.plan.clock() - start)
+            needed_s = SLOWER * (1 + STEPS) * sessions.step_s.get(arm, 0.0)
+            if arm not in groups.by_arm:
+                run.uncounted[arm] = "its workers had ended before its steps were counted"
+            elif needed_s > left_s:
+                run.uncounted[arm] = f"it takes {needed_s:.0f} s, and counting has a tenth of the budget"
+            else:
                 say(f"session {groups.session.number + 1}: counting what a step does: {arm.id}")
                 _count(run, groups, arm, FIRST_STEP_TIMEOUT_S + hang_timeout_s(needed_s))
         groups.session.counting_s = run.plan.clock() - start

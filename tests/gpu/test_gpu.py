@@ -6,6 +6,8 @@ One GPU is used as several devices, as with `--scaling-devices cuda:0,cuda:0`.
 from __future__ import annotations
 
 import copy
+from collections import Counter
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -21,6 +23,7 @@ from suite.properties.case import Case, Net
 from suite.properties.observe import observe
 from suite.properties.seen import Seen
 from suite.properties.trainer import judge
+from suite.rank import counting
 from suite.room.devices import cuda_count
 
 pytestmark = pytest.mark.gpu
@@ -57,6 +60,31 @@ def test_our_wrapper_computes_what_torchs_does(batch: int, count: int, seed: int
     for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad)
     wrapped.close()
+
+
+def test_a_step_on_a_gpu_is_counted_with_its_launches_its_memory_and_what_the_host_waits_for() -> None:
+    [device] = gpus(1)
+    X = torch.ones(1000, device=device)
+
+    def waits(step: Callable[[], object]) -> Counter[counting.Key]:
+        step()
+        counts = [counting.one_step(step, [device]) for _ in range(3)]
+        assert counts == counts[:1] * 3
+        return counts[0]
+
+    calls = {
+        name: waits(step)["host-device synchronisation", "", "calls"]
+        for name, step in {
+            "none": lambda: X + X,
+            "item": lambda: X.sum().item(),
+            "cpu": X.cpu,
+            "mask": lambda: X[X > 0],
+        }.items()
+    }
+    assert calls == {"none": 0, "item": 1, "cpu": 1, "mask": 1}
+    counts = waits(lambda: X + X)
+    assert counts["kernel launch", "", "calls"] == 1
+    assert counts["peak memory", "", "bytes"] >= X.nbytes
 
 
 def test_weighted_takes_a_gpu_and_the_cpu_together() -> None:

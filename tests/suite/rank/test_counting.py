@@ -166,16 +166,17 @@ def test_what_the_host_waits_for_is_counted_once(wait: Any, times: int) -> None:
 
 
 def test_fresh_processes_count_the_same(tmp_path: Path) -> None:
-    """Three groups of ranks and two processes with replicas, each started by itself; docs/evidence has thirty."""
+    """Two groups of ranks and two processes with replicas, each started by itself; docs/evidence has thirty."""
     (tmp_path / "data.py").write_text(DATA)
     tiny = Workload(name="tiny", model="toy", dataset=f"{tmp_path / 'data.py'}:blobs", batch=32)
     with evidence.workers(tiny) as (pool, workload, dataset):
-        told = [evidence.job(trainer, workload, dataset) for trainer in ("ddp", "ddp", "ddp", "scratch", "scratch")]
+        told = [evidence.job(trainer, workload, dataset) for trainer in ("ddp", "ddp", "scratch", "scratch")]
         groups = [pool.launch(f"fresh-{number}", job.size) for number, job in enumerate(told)]
         for group in groups:
             group.wait_connected()
         counted = [evidence.count(group, job, STEPS) for group, job in zip(groups, told, strict=True)]
-    assert counted == [*[counted[0]] * 3, *[counted[3]] * 2]
-    assert [not_reproducible(each) for each in counted] == [[]] * 5
+    assert counted[0] == counted[1]
+    assert counted[2] == counted[3]
+    assert [not_reproducible(each) for each in counted] == [[]] * 4
     assert figures(counted[0])["all_reduce"]
-    assert figures(counted[3])["device copy"]
+    assert figures(counted[2])["device copy"]
