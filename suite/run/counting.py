@@ -20,8 +20,7 @@ from suite.run.session import FIRST_STEP_TIMEOUT_S, Groups, Say, Sessions, hang_
 from suite.verdict import Outcome
 
 STEPS = 3  # the fewest that show a count which varies in turn
-SHARE = 0.1  # of the budget is for counting at most
-SLOWER = 3  # a recorded step may take so many times as long
+SHARE = 0.2  # of the budget is for counting at most; a short step takes a few milliseconds longer when it is recorded
 
 
 def counting(run: Observations, sessions: Sessions, chosen: Sequence[Cell], say: Say) -> Callable[[Groups], None]:
@@ -33,11 +32,11 @@ def counting(run: Observations, sessions: Sessions, chosen: Sequence[Cell], say:
             if arm in run.counters:
                 continue
             left_s = SHARE * run.plan.config.budget_s - (run.plan.clock() - start)
-            needed_s = SLOWER * (1 + STEPS) * sessions.step_s.get(arm, 0.0)
+            needed_s = (1 + STEPS) * sessions.step_s.get(arm, 0.0)
             if arm not in groups.by_arm:
                 run.uncounted[arm] = "its workers had ended before its steps were counted"
             elif needed_s > left_s:
-                run.uncounted[arm] = f"it takes {needed_s:.0f} s, and counting has a tenth of the budget"
+                run.uncounted[arm] = f"it takes {needed_s:.0f} s, and counting has a fifth of the budget"
             else:
                 say(f"session {groups.session.number + 1}: counting what a step does: {arm.id}")
                 _count(run, groups, arm, FIRST_STEP_TIMEOUT_S + hang_timeout_s(needed_s))
@@ -68,8 +67,16 @@ def note(run: Observations, cell: Cell) -> str:
 
 
 def checks(run: Observations, cell: Cell) -> tuple[CheckRecord, ...]:
-    """Return what changed in a step against each base in the run, and against the newest accepted run."""
-    own = run.counters.get(run.plan.own(cell))
+    """Return what changed in a step against each base in the run, and against the newest accepted run.
+
+    Where a change has to fail the cell and a side could not be counted, the cell is INCONCLUSIVE.
+    """
+    arms, own = run.arms(cell).values(), run.counters.get(run.plan.own(cell))
+    missing = [run.uncounted[arm] for arm in arms if arm in run.uncounted]
+    if missing and run.comparison.bases and run.plan.config.counters == "fail":
+        labels = ", ".join(base.label for base in run.comparison.bases.values())
+        reason = f"its step and the base's could not both be counted: {missing[0]}"
+        return (CheckRecord(rule=counters.RULE, against=labels, outcome=Outcome.INCONCLUSIVE, reason=reason),)
     return () if own is None else tuple(_check(run, own, label, other) for label, other in _others(run, cell))
 
 

@@ -98,19 +98,20 @@ class TestInASession:
         counting.counting(run, None, (TWO,), print)(groups)  # type: ignore[arg-type]
         assert len(group.asked) == 2
 
-    def test_an_arm_that_fails_keeps_its_times_and_says_why(self) -> None:
-        run, _, _ = compared(None, answer(1))
+    @pytest.mark.parametrize(("setting", "outcome"), [("warn", Outcome.PASS), ("fail", Outcome.INCONCLUSIVE)])
+    def test_an_arm_that_fails_keeps_its_times_and_says_why(self, setting: str, outcome: Outcome) -> None:
+        run, _, _ = compared(None, answer(1), counters=setting)
         record = only(run)
-        assert (record.outcome, run.lost) == (Outcome.PASS, {})
+        assert (record.outcome, run.lost) == (outcome, {})
+        assert ("could not both be counted: rank 1 was killed" in record.reason) == (setting == "fail")
         assert record.counters_note == "rank 1 was killed by SIGSEGV"
         assert run.uncounted[BASE] == "its workers had ended before its steps were counted", "here both share a group"
-        assert "counters" not in [check.rule for check in record.checks]
 
     def test_steps_that_are_too_long_are_not_counted(self) -> None:
-        """A tenth of 120 s holds no four steps of 1.5 s that take three times as long when they are recorded."""
-        run, group, _ = compared(answer(2), answer(1), step_s=1.5)
+        """A fifth of 120 s holds no four steps of 7 s."""
+        run, group, _ = compared(answer(2), answer(1), step_s=7.0)
         assert group.asked == []
-        assert only(run).counters_note == "it takes 18 s, and counting has a tenth of the budget"
+        assert only(run).counters_note == "it takes 28 s, and counting has a fifth of the budget"
 
 
 class TestAgainstABase:
