@@ -54,6 +54,7 @@ def _count(run: Observations, groups: Groups, arm: Arm, timeout_s: float) -> Non
         groups.drop(group)
         return
     run.counters[arm] = counters.merged(answers)
+    run.uncounted.pop(arm, None)
 
 
 def counted(run: Observations, cell: Cell) -> dict[Side, Counters]:
