@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from suite.properties.contract import load_trainer
 from suite.rank import counting
 from suite.records.counters import EXCHANGES, OTHERS, Counters, changes, merged, not_reproducible, shown
 from tests.support import on_ranks
-from tests.support.project import DATA
+from tests.support.project import DATA, REPOSITORY
 
 CPU = torch.device("cpu")
 LENET_BYTES = 516_272  # of its gradients in float32
@@ -163,6 +165,18 @@ def test_compiled_regions_and_compilations_are_counted() -> None:
 def test_what_the_host_waits_for_is_counted_once(wait: Any, times: int) -> None:
     counts = counting.one_step(lambda: wait(torch.ones(3)), [CPU])
     assert counts["host-device synchronisation", "", "calls"] == times
+
+
+def test_counting_loads_no_compiler_and_writes_nothing() -> None:
+    """torch.profiler's own class takes seconds to load it, and Kineto writes to stderr, where a crash is explained."""
+    program = (
+        "import sys, torch; from suite.rank import counting; "
+        "counting.over_steps(lambda: torch.ones(3) + 1, 2, [torch.device('cpu')]); "
+        "print([name for name in ('torch._inductor', 'torch._dynamo') if name in sys.modules])"
+    )
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=90, check=True)
+    assert (ended.stdout, ended.stderr) == ("[]\n", "")
 
 
 def test_fresh_processes_count_the_same(tmp_path: Path) -> None:
