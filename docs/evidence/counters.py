@@ -14,7 +14,6 @@ import argparse
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from docs.evidence import planted_counts
 from docs.evidence.log import ROOT, Line, append, check_same_code, code_state, read_log
@@ -44,9 +43,9 @@ TIMEOUT_S = 300.0
 
 
 @contextmanager
-def workers(workload: Workload = BUILT_IN["lenet"], folder: Path = ROOT) -> Iterator[tuple[Pool, Workload, Prepared]]:
+def workers(workload: Workload = BUILT_IN["lenet"]) -> Iterator[tuple[Pool, Workload, Prepared]]:
     """Yield a pool of workers that are not forked, the workload, and its dataset, loaded."""
-    with Pool(kind="cpu", import_paths=[folder, ROOT]) as pool:
+    with Pool(kind="cpu", forks=False, import_paths=[ROOT]) as pool:
         helper = pool.launch("helper", 1)
         helper.wait_connected()
         kept = pool.folder / "dataset"
@@ -58,8 +57,7 @@ def workers(workload: Workload = BUILT_IN["lenet"], folder: Path = ROOT) -> Iter
 def job(trainer: str, workload: Workload, dataset: Prepared) -> Job:
     """Return what the workers of a trainer on two CPU devices are told."""
     located = trainer if trainer.islower() else PLANTED + trainer
-    processes: Any = "one" if trainer == "scratch" else "per-device"
-    place = Place(processes=processes, devices=("cpu", "cpu"), backend="gloo", compiler=processes != "one")
+    place = Place(processes="one" if trainer == "scratch" else "per-device", devices=("cpu", "cpu"), backend="gloo")
     arm = cells.arm("candidate", located, Cell(located, workload.name, "strong", 2))
     return job_of(arm, workload, place, trainer=located, seed=1, dataset=dataset)
 
