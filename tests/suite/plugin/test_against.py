@@ -105,7 +105,10 @@ def test_a_commit_is_measured_beside_an_older_one_and_missing_trainers_are_error
     older = repository.git("rev-parse", "HEAD~1")
     assert record.against == f"HEAD~1 ({older[:7]})"
     assert [(base.side, base.kind, base.commit) for base in record.bases] == [("base", "ref", older)]
-    assert [check.against for check in record.cells[0].checks] == [record.against]
+    assert [(check.rule, check.against) for check in record.cells[0].checks] == [
+        ("time", record.against),
+        ("counters", record.against),
+    ]
     assert record.cells[0].slowdown is not None
     assert record.cells[0].slowdown.estimate > 1.05, "each side ran its own commit's code"
     result.stdout.fnmatch_lines_random(
@@ -167,9 +170,10 @@ def test_a_single_accepted_run_passes_nothing_and_its_commit_is_rebuilt(
     [record] = project.records()
     assert [(base.side, base.commit) for base in record.bases] == [("base", commit)]
     [cell] = record.cells
-    beside, stored = cell.checks
+    beside, stored, counted = cell.checks
     assert (beside.rule, beside.against, beside.counts) == ("time", "the accepted run accepted, rebuilt", True)
     assert beside.ratio is not None
+    assert (counted.rule, counted.against, counted.outcome) == ("counters", beside.against, "PASS")
     assert (stored.rule, stored.outcome, stored.counts) == ("stored", "INCONCLUSIVE", False)
     assert "than the 1 accepted run(s)" in stored.reason
     assert "the comparison with its rebuilt commit decides" in stored.reason
