@@ -20,9 +20,9 @@ from docs.evidence.log import ROOT, Line, append, check_same_code, code_state, r
 from suite.plan import cells
 from suite.plan.cells import Cell
 from suite.plan.workloads import BUILT_IN, Workload
+from suite.processes.answers import SetUp, Timed
 from suite.processes.group import Group
 from suite.processes.jobs import Job, Place, Prepared
-from suite.processes.messages import read
 from suite.processes.pool import Pool
 from suite.records import counters
 from suite.records.counters import EXCHANGES, OTHERS, Counters
@@ -47,11 +47,10 @@ def workers(workload: Workload = BUILT_IN["lenet"]) -> Iterator[tuple[Pool, Work
     """Yield a pool of workers that are not forked, the workload, and its dataset, loaded."""
     with Pool(kind="cpu", forks=False, import_paths=[ROOT]) as pool:
         helper = pool.launch("helper", 1)
-        helper.wait_connected()
-        kept = pool.folder / "dataset"
-        [answer] = helper.request("prepare", dataset=workload.dataset, data_root="data", folder=str(kept))
+        kept = str(pool.folder / "dataset")
+        [prepared] = helper.request(Prepared, "prepare", dataset=workload.dataset, data_root="data", folder=kept)
         helper.close()
-        yield pool, workload, read(Prepared, answer)
+        yield pool, workload, prepared
 
 
 def job(trainer: str, workload: Workload, dataset: Prepared) -> Job:
@@ -71,9 +70,9 @@ def start(pool: Pool, name: str, told: Job) -> Group:
 
 def count(group: Group, told: Job, steps: int) -> Counters:
     """Return what the steps of one group do, and end it."""
-    group.request("setup", TIMEOUT_S, name="counted", arm=told)
-    group.request("window", TIMEOUT_S, name="counted", steps=WARM_UP)
-    answers = group.request("count", TIMEOUT_S, name="counted", steps=steps)
+    group.request(SetUp, "setup", TIMEOUT_S, name="counted", arm=told)
+    group.request(Timed, "window", TIMEOUT_S, name="counted", steps=WARM_UP)
+    answers = group.request(dict, "count", TIMEOUT_S, name="counted", steps=steps)
     group.close()
     return counters.merged(answers)
 

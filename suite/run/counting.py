@@ -48,7 +48,7 @@ def counting(run: Observations, sessions: Sessions, chosen: Sequence[Cell], say:
 def _count(run: Observations, groups: Groups, arm: Arm, timeout_s: float) -> None:
     group = groups.by_arm[arm]
     try:
-        answers = group.request("count", timeout_s, name=arm.id, steps=STEPS)
+        answers = group.request(dict, "count", timeout_s, name=arm.id, steps=STEPS)
     except WorkerFailure as failure:
         run.uncounted[arm] = failure.cause
         groups.drop(group)

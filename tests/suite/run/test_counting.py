@@ -57,8 +57,8 @@ class Scripted:
     def __init__(self, answers: Mapping[str, dict[str, Any] | None]) -> None:
         self.answers, self.asked = answers, list[str]()
 
-    def request(self, command: str, timeout_s: float, *, name: str, steps: int) -> list[dict[str, Any]]:
-        assert (command, steps) == ("count", counting.STEPS)
+    def request(self, kind: type, command: str, timeout_s: float, *, name: str, steps: int) -> list[dict[str, Any]]:
+        assert (kind, command, steps) == (dict, "count", counting.STEPS)
         assert timeout_s > 20
         self.asked.append(name)
         told = self.answers[name]
