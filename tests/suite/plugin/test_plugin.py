@@ -29,7 +29,8 @@ def workers(project: Project) -> set[int]:
     pids = set()
     for process in psutil.process_iter(["cmdline", "cwd"]):
         line = " ".join(process.info["cmdline"] or ())
-        if ("suite.launch" in line or "suite.worker" in line) and process.info["cwd"] == str(project.path):
+        ours = any(name in line for name in ("suite.launch", "suite.template", "suite.worker"))
+        if ours and process.info["cwd"] == str(project.path):
             pids.add(process.pid)
     return pids
 
