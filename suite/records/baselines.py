@@ -57,6 +57,7 @@ class AcceptedCell(Part):
         sessions: over how many.
         log_se: standard error of ln(sec_per_epoch) over them; None from a single one.
         counters: what one step did; None where it was not counted.
+        efficiency: its estimate; None on one device, or where one device was not measured.
     """
 
     trainer: str
@@ -69,6 +70,7 @@ class AcceptedCell(Part):
     sessions: int
     log_se: Finite | None = None
     counters: Counters | None = None
+    efficiency: Annotated[Finite, Field(gt=0)] | None = None
 
     @property
     def identity(self) -> Identity:
@@ -206,6 +208,7 @@ def accept(baseline: Baseline, record: Record, *, slower: bool) -> Baseline:
             sessions=cell.sessions,
             log_se=_log_se(cell),
             counters=cell.counters.get("candidate"),
+            efficiency=cell.efficiency and cell.efficiency.estimate,
         )
         for cell in record.cells
         if cell.sec_per_epoch is not None
@@ -226,7 +229,8 @@ def measured(cell: CellRecord, record: Record) -> Run:
 
 
 def _as_run(run: AcceptedRun, kept: AcceptedCell) -> Run:
-    return Run(math.log(kept.sec_per_epoch), kept.sessions, kept.log_se, run.host, run.started_s)
+    log_efficiency = None if kept.efficiency is None else math.log(kept.efficiency)
+    return Run(math.log(kept.sec_per_epoch), kept.sessions, kept.log_se, run.host, run.started_s, log_efficiency)
 
 
 def _log_se(cell: CellRecord) -> float | None:

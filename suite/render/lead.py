@@ -44,6 +44,7 @@ def facts(record: Record) -> list[Fact]:
     answers = (
         ("Hardware", _hardware(record)),
         ("Verdict", verdicts(record) if figures.is_compared(record) else ()),
+        ("The machine", _machine(record)),
         ("What changed in a step?", _changed(record)),
         ("Is it right?", _right(record)),
         ("How fast?", _fast(record)),
@@ -112,6 +113,16 @@ def _changed(record: Record) -> Iterable[str]:
                 cells_of.setdefault(f"{check.reason} (against {check.against})", []).append(cell.id)
     for what, cells in cells_of.items():
         yield f"{some(cells, MOST)}: {what}"
+
+
+def _machine(record: Record) -> Iterable[str]:
+    """Yield why the machine itself could not be judged; where it failed, the verdict says so."""
+    unclear: dict[str, list[str]] = {}
+    for cell in record.cells:
+        for check in cell.checks:
+            if check.rule == "machine" and check.outcome is Outcome.INCONCLUSIVE:
+                unclear.setdefault(check.reason, []).append(cell.id)
+    yield from (f"not judged by {some(cells, MOST)}: {reason}" for reason, cells in unclear.items())
 
 
 def _right(record: Record) -> Iterable[str]:

@@ -10,20 +10,22 @@ and the remedy.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from suite.base.bases import of_ref
 from suite.base.git import FULL_NAME
 from suite.plan.base import Base
+from suite.plan import cells
 from suite.plan.cells import Cell, Side
 from suite.records import baselines
 from suite.records.baselines import AcceptedRun
 from suite.records.differences import differences
 from suite.records.record import CheckRecord, Record, interval
-from suite.run import judging
+from suite.run import judging, samples
 from suite.run.observations import Comparison, Observations
 from suite.verdict import Outcome
-from suite.verdict.stored import ENOUGH_RUNS, Difference, clears, difference
+from suite.verdict.machine import machine
+from suite.verdict.stored import ENOUGH_RUNS, Difference, Run, clears, difference, hours_apart
 
 LEVEL, PINNED = "accepted runs", "the pinned run"
 _REMEDY = "measure a base in the same run (--scaling-against=REF)"
@@ -73,6 +75,8 @@ def checks(run: Observations, draft: Record) -> dict[Cell, tuple[CheckRecord, ..
             why = _unmeasured(run, cell, run.plan.baseline.pinned(figures, draft), missing)
             cleared = clears(own, accepted, tolerance, pin)
             shown.append(_check(PINNED, difference(own, accepted, spread, pin), why, cleared))
+        if any(each.log_efficiency is not None for each in accepted):
+            shown.append(_machine(run, cell, newest, accepted))
         by_cell[cell] = tuple(shown)
     return by_cell
 
@@ -126,11 +130,34 @@ def _changed(run: Observations, cell: Cell, newest: AcceptedRun | None) -> str:
         return ""
     if judging.against(run, cell, side).outcome is not Outcome.PASS:
         return ""
-    changes = differences(newest.environment.versions, run.versions.get("candidate", {}), common=True)
-    changed = ", ".join(f"{name} changed from {before} to {now}" for name, before, now in changes)
+    changed = _changes(run, newest)
     return changed and (
         f"the code is not slower than the rebuilt commit, but {changed} since: compare with the older environment "
         "(--scaling-against=python:...), or accept this run"
+    )
+
+
+def _changes(run: Observations, newest: AcceptedRun) -> str:
+    changes = differences(newest.environment.versions, run.versions.get("candidate", {}), common=True)
+    return ", ".join(f"{name} changed from {before} to {now}" for name, before, now in changes)
+
+
+def _machine(run: Observations, cell: Cell, newest: AcceptedRun | None, accepted: Sequence[Run]) -> CheckRecord:
+    """Judge the machine by the accepted commit, whose code is the same as then; only a FAIL counts."""
+    side, logs = None if newest is None else _side(run, newest), list[float]()
+    if side is not None and cell in run.comparison.cells:
+        base = run.arms(cell)[side]
+        logs = samples.log_efficiencies(run, base, cells.arm(side, base.trainer, cell, 1), cell.mode)
+    own = hours_apart([each for each in accepted if each.host == run.plan.machine.host])
+    then = [each.log_efficiency for each in own if each.log_efficiency is not None]
+    verdict = machine(logs, then, judging.comparisons(run), tolerance=run.plan.config.tolerance)
+    fails, changed = verdict.outcome is Outcome.FAIL, "" if newest is None else _changes(run, newest)
+    return CheckRecord(
+        rule="machine",
+        against="accepted runs of this host",
+        outcome=verdict.outcome,
+        reason=f"{verdict.reason}; since then {changed}" if fails and changed else verdict.reason,
+        counts=fails,
     )
 
 

@@ -2,6 +2,7 @@
 
 - time: against a base in the same sessions, from `--scaling-against` or the accepted commit rebuilt;
 - drift: against the rebuilt commit of the pinned, older baseline in the same sessions;
+- machine: the efficiency of the accepted commit, rebuilt, against what it was in accepted runs of this host;
 - stored: against accepted runs of other times; never fails a cell. Where its accepted commit was not measured in the
   same sessions it keeps the cell INCONCLUSIVE, or passes it where such runs are known to differ little;
 - floor: efficiency against a configured minimum;
@@ -31,8 +32,10 @@ BY_SESSION = ("time", "drift", "floor")  # the rules that a further session may 
 def comparisons(run: Observations) -> int:
     """Return how many checks of the run can fail. Strong and weak on one device are one arm, and so one check."""
     own = {run.plan.own(cell) for cell in run.plan.cells}
-    sides = 1 if run.plan.config.against is not None else 2 if run.plan.baseline.runs else 0
-    return max(1, sides * len(own) + len(run.plan.floors) + len(accuracy.wanted_pairs(run)))
+    accepted = bool(run.plan.baseline.runs) and run.plan.config.against is None
+    of_machine = sum(arm.world_size > 1 for arm in own) if accepted else 0
+    sides = 1 if run.plan.config.against is not None else 2 if accepted else 0
+    return max(1, sides * len(own) + of_machine + len(run.plan.floors) + len(accuracy.wanted_pairs(run)))
 
 
 def against(run: Observations, cell: Cell, side: Side) -> Verdict:

@@ -49,6 +49,7 @@ class Run:
         log_se: standard error of `log_t` over the sessions; None where it is not known, as from a single one.
         host: tells machines of one key apart.
         started_s: when it began, in seconds of any clock that all runs share; None where it is not known.
+        log_efficiency: ln E; None where it is not known.
     """
 
     log_t: float
@@ -56,6 +57,7 @@ class Run:
     log_se: float | None = None
     host: str = ""
     started_s: float | None = None
+    log_efficiency: float | None = None
 
 
 class RunSpread(NamedTuple):
@@ -130,7 +132,7 @@ def clears(candidate: Run, accepted: Sequence[Run], tolerance: float, pin: Run |
     P(PASS | slower by the tolerance) <= ALPHA_PASS where runs hours apart are exchangeable. Arguments as in
     `difference`; `tolerance` is a share.
     """
-    runs = _hours_apart([run for run in accepted if run.host == candidate.host])
+    runs = hours_apart([run for run in accepted if run.host == candidate.host])
     df, margin = len(runs) - 1, math.log1p(tolerance)
     if len(runs) < ENOUGH_RUNS or (pin is not None and pin.host != candidate.host):
         return False
@@ -148,7 +150,7 @@ def clears(candidate: Run, accepted: Sequence[Run], tolerance: float, pin: Run |
     return delta < margin / 2 and delta + t_quantile(df, 1 - ALPHA_PASS) * error < margin
 
 
-def _hours_apart(runs: Sequence[Run]) -> list[Run]:
+def hours_apart(runs: Sequence[Run]) -> list[Run]:
     """Return runs of which each began `APART_S` or more after the one before it, without those of unknown time."""
     apart: list[Run] = []
     for run in sorted((run for run in runs if run.started_s is not None), key=lambda run: run.started_s or 0.0):

@@ -12,6 +12,7 @@ from suite.plan.cells import Arm
 from suite.records.baselines import AcceptedRun
 from suite.records.calibration import Calibration
 from suite.records.record import CellRecord, Record
+from suite.render import lead
 from suite.run import accepted, results
 from suite.run.observations import Comparison, Observations
 from suite.verdict import Outcome
@@ -270,3 +271,48 @@ class TestRebuiltCommits:
         result = self.measured(self.newest(versions=versions), {BASE: 0.6}, count=2)
         assert result.outcome is Outcome.INCONCLUSIVE
         assert "is not slower" not in result.reason
+
+
+class TestMachine:
+    """The accepted commit, rebuilt, keeps less of two devices than it did in accepted runs of this host."""
+
+    ONE = cell(1)
+    OWN_ONE, BASE_ONE = arm(1), arm(1, side="base")
+
+    def judged(
+        self, root: Path, commit: str, one_s: float, count: int = 6, versions: dict[str, str] = VERSIONS
+    ) -> tuple[Observations, CellRecord]:
+        """Return the run and its cell on two devices, where every step takes .5 s there, and `one_s` on one device."""
+        kept = []
+        for hour in range(count):
+            made = accepted_run({self.ONE: 0.8, CELL: 0.5}, commit=commit, versions=versions)
+            cells = [c.model_copy(update={"efficiency": 0.8 + hour / 500}) if c.world_size > 1 else c for c in made.cells]
+            kept.append(made.model_copy(update={"run_id": f"20261120T{hour:02}0000Z-abc", "cells": tuple(cells)}))
+        run = run_of(self.ONE, CELL, config=settings(root=root), baseline=baseline(*kept))
+        add_sessions(run, {OWN: 0.5, self.OWN_ONE: one_s})
+        run.comparison = accepted.rebuild(run, results.to_record(run))
+        add_sessions(run, {OWN: 0.5, BASE: 0.5, self.OWN_ONE: one_s, self.BASE_ONE: one_s})
+        run.stored = accepted.checks(run, results.to_record(run))
+        return run, results.to_record(run).cells[1]
+
+    def test_code_is_as_fast_as_the_rebuilt_commit_and_the_machine_fails(
+        self, repository: Repository, commit: dict[str, str]
+    ) -> None:
+        run, two = self.judged(repository.path, commit["three"], 0.4, versions=OLDER_TORCH)
+        assert two.outcome is Outcome.FAIL
+        assert two.reason.startswith("the machine, not the code: the accepted commit has efficiency 0.40, and had 0.80 to")
+        assert "since then torch changed from 2.14.0 to 2.15.0" in two.reason
+        assert {check.rule: check.outcome for check in two.checks}["time"] is Outcome.PASS
+        assert "the machine, not the code" in lead.verdicts(results.to_record(run))[0]
+
+    @pytest.mark.parametrize(("one_s", "count"), [(0.81, 6), (0.4, 4)], ids=["as it was", "too little history"])
+    def test_what_is_no_failure_of_the_machine_changes_no_outcome(
+        self, one_s: float, count: int, repository: Repository, commit: dict[str, str]
+    ) -> None:
+        run, two = self.judged(repository.path, commit["three"], one_s, count)
+        assert two.outcome is Outcome.PASS
+        [check] = [check for check in two.checks if check.rule == "machine"]
+        assert not check.counts
+        shown = [fact.lines for fact in lead.facts(results.to_record(run)) if fact.name == "The machine"]
+        few = "not judged by ddp-lenet-strong-2: 4 accepted run(s) of this host, an hour or more apart, have it: 5 are needed"
+        assert shown == ([] if count >= 5 else [(few,)])

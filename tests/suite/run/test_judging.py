@@ -60,7 +60,7 @@ class TestComparisons:
         ("cells", "changes", "number"),
         [
             (MATRIX, {"config": settings(against=AGAINST)}, 3),
-            (MATRIX, {"baseline": ACCEPTED}, 2 * 3 + 2),
+            (MATRIX, {"baseline": ACCEPTED}, 2 * 3 + 2 + 2),
             (MATRIX, {}, 2),
             ([*MATRIX, cell(2, "scratch")], {}, 3),
             (
@@ -75,7 +75,7 @@ class TestComparisons:
         ],
         ids=[
             "both modes share one device",
-            "stored runs and their pin, and accuracy",
+            "rebuilt runs and their pin, the machine, and accuracy",
             "accuracy of each mode above one device",
             "accuracy of each trainer",
             "floors",
