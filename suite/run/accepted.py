@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 
 from suite.base.bases import of_ref
 from suite.base.git import FULL_NAME
-from suite.plan.base import Base
 from suite.plan import cells
+from suite.plan.base import Base
 from suite.plan.cells import Cell, Side
 from suite.records import baselines
 from suite.records.baselines import AcceptedRun

@@ -286,7 +286,9 @@ class TestMachine:
         kept = []
         for hour in range(count):
             made = accepted_run({self.ONE: 0.8, CELL: 0.5}, commit=commit, versions=versions)
-            cells = [c.model_copy(update={"efficiency": 0.8 + hour / 500}) if c.world_size > 1 else c for c in made.cells]
+            cells = [
+                c.model_copy(update={"efficiency": 0.8 + hour / 500}) if c.world_size > 1 else c for c in made.cells
+            ]
             kept.append(made.model_copy(update={"run_id": f"20261120T{hour:02}0000Z-abc", "cells": tuple(cells)}))
         run = run_of(self.ONE, CELL, config=settings(root=root), baseline=baseline(*kept))
         add_sessions(run, {OWN: 0.5, self.OWN_ONE: one_s})
@@ -300,7 +302,9 @@ class TestMachine:
     ) -> None:
         run, two = self.judged(repository.path, commit["three"], 0.4, versions=OLDER_TORCH)
         assert two.outcome is Outcome.FAIL
-        assert two.reason.startswith("the machine, not the code: the accepted commit has efficiency 0.40, and had 0.80 to")
+        assert two.reason.startswith(
+            "the machine, not the code: the accepted commit has efficiency 0.40, and had 0.80 to"
+        )
         assert "since then torch changed from 2.14.0 to 2.15.0" in two.reason
         assert {check.rule: check.outcome for check in two.checks}["time"] is Outcome.PASS
         assert "the machine, not the code" in lead.verdicts(results.to_record(run))[0]
@@ -314,5 +318,5 @@ class TestMachine:
         [check] = [check for check in two.checks if check.rule == "machine"]
         assert not check.counts
         shown = [fact.lines for fact in lead.facts(results.to_record(run)) if fact.name == "The machine"]
-        few = "not judged by ddp-lenet-strong-2: 4 accepted run(s) of this host, an hour or more apart, have it: 5 are needed"
-        assert shown == ([] if count >= 5 else [(few,)])
+        few = "4 accepted run(s) of this host, an hour or more apart, have it: 5 are needed"
+        assert shown == ([] if count >= 5 else [(f"not judged by ddp-lenet-strong-2: {few}",)])
