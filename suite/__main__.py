@@ -13,6 +13,7 @@ from typing import Protocol
 from suite.cli import bisect, calibrate, compare, drill, sweep, trace
 from suite.cli import render as render_command
 from suite.cli.command import USAGE_ERROR, Stop
+from suite.processes.ending import as_interrupts
 
 INTERRUPTED = 130  # as a shell's; above 127, so that `git bisect run` stops
 
@@ -71,7 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if pytest_arguments and not COMMANDS[asked.command].PYTEST_OPTIONS:
         commands.choices[asked.command].error(f"unrecognized arguments: {' '.join(pytest_arguments)}")
     try:
-        return COMMANDS[asked.command].run(asked, pytest_arguments)
+        with as_interrupts():
+            return COMMANDS[asked.command].run(asked, pytest_arguments)
     except Stop as stop:
         print(f"{asked.command}: {stop}", file=sys.stderr)
         return stop.status

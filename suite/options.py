@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,6 +21,7 @@ from suite.plan.config import BUDGET_S, MIN_SESSIONS, Config
 from suite.room import devices
 
 DEFAULT_TRAINERS = ("scratch", "data_parallel", "ddp")
+WORLD_SIZE = re.compile(r"0*[1-9][0-9]{0,5}")  # str.isdigit accepts characters that int refuses
 
 
 @dataclass(frozen=True)
@@ -257,7 +259,7 @@ def _world_sizes(get: _Reader, chosen: devices.Devices) -> tuple[int, ...]:
         return tuple(sorted({2**power for power in range(count.bit_length()) if 2**power <= count} | {count} - {0}))
     sizes = []
     for part in given.split(","):
-        if not part.strip().isdigit() or int(part) < 1:
+        if not WORLD_SIZE.fullmatch(part.strip()):
             raise pytest.UsageError(f"--scaling-world-sizes {given!r}: expected whole numbers from 1, such as 1,2,4")
         sizes.append(int(part))
     if not get.on_command_line("world-sizes"):  # an ini file serves machines with different numbers of devices

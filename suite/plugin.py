@@ -19,6 +19,7 @@ from suite.checks import NOTE
 from suite.plan.cells import Cell, short
 from suite.plan.collectives import CollectiveCell, named, sweeps
 from suite.plan.config import Config
+from suite.processes.ending import as_interrupts
 from suite.room.devices import survey
 
 if TYPE_CHECKING:
@@ -207,7 +208,7 @@ def correctness_bench(scaling_config: Config) -> Iterator[Bench]:
     from suite.processes.pool import Pool
 
     paths = [Path.cwd(), scaling_config.root]
-    with Pool(kind=scaling_config.devices.kind, import_paths=paths, preload="trainers") as pool:
+    with as_interrupts(), Pool(kind=scaling_config.devices.kind, import_paths=paths, preload="trainers") as pool:
         yield Bench(pool, scaling_config.devices)
 
 
@@ -233,13 +234,22 @@ def scaling_run(request: pytest.FixtureRequest) -> RunResult:
         request.config.stash[RUN] = result
 
     try:
-        return execute(request.config.stash[CONFIG], cells, collectives, Progress(request.config), keep)
+        with as_interrupts():
+            return execute(request.config.stash[CONFIG], cells, collectives, Progress(request.config), keep)
     except ValueError as error:  # RecordError is one
         pytest.fail(f"ERROR: {error}", pytrace=False)
 
 
 def _parameters(item: pytest.Item) -> dict[str, Any]:
     return item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Make pytest's exit status 1 where a file of the run could not be written and every test passed."""
+    run = session.config.stash.get(RUN, None)
+    if run is not None and run.problem and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.hookimpl(trylast=True)  # below pytest-benchmark's tables, where a terminal ends
@@ -265,5 +275,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line(
             terminal.render(run.record, terminalreporter._tw.fullwidth, color=terminalreporter._tw.hasmarkup)
         )
-    for line in filter(None, (f"report: {run.folder / pages.REPORT}", run.accepted, run.job_summary)):
+    report = run.folder / pages.REPORT
+    lines = (f"report: {report}" if report.exists() else "", run.problem, run.accepted, run.job_summary)
+    for line in filter(None, dict.fromkeys(lines)):
         terminalreporter.write_line(line)

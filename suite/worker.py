@@ -16,7 +16,8 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from suite.processes.channel import Channel, ChannelClosed, Message
+from suite.processes import failure
+from suite.processes.channel import MAX_LINE_BYTES, Channel, ChannelClosed, Message, encode
 from suite.room import quiet
 
 
@@ -64,13 +65,18 @@ def serve(channel: Channel, rank: int) -> None:
             message: Message = channel.receive()  # no deadline: it ends when the controller goes
         except ChannelClosed:
             break
-        if message["command"] == "exit":
+        name = message.pop("command")
+        if name == "exit":
             break
         try:
-            answer = COMMANDS[message.pop("command")](state, **message)
+            answer = COMMANDS[name](state, **message)
         except BaseException as error:
             trace = "" if isinstance(error, SELF_EXPLAINING) else traceback.format_exc()
-            answer = {"error": f"{type(error).__name__}: {error}", "traceback": trace}
+            text = failure.shortened(f"{type(error).__name__}: {error}")
+            answer = {"error": text, "traceback": failure.shortened(trace)}
+        if (size := len(encode(answer))) > MAX_LINE_BYTES:
+            too_long = f"the answer to {name!r} has {size} bytes, above the {MAX_LINE_BYTES} of a message"
+            answer = {"error": f"ValueError: {too_long}", "traceback": ""}
         channel.send(answer)
     state.close()
     sys.stdout.flush()

@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from suite.base.git import FULL_NAME, GitError, git, is_shallow, toplevel
+from suite.processes.folder import TemporaryFolder
 
 CHECKOUT_TIMEOUT_S = 600.0
 
@@ -59,7 +60,7 @@ class Checkout:
         self.notes: tuple[str, ...] = ()
         self._commit = commit
         self._label = label or commit[:7]
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._temporary: TemporaryFolder | None = None
         try:
             self.toplevel = toplevel(root)
         except GitError as error:
@@ -70,7 +71,7 @@ class Checkout:
         """The top of the checkout."""
         if self._temporary is None:
             raise RuntimeError("a Checkout has its folder inside its with block only")
-        return Path(self._temporary.name).resolve() / (self.toplevel.name or "repository")
+        return self._temporary.path.resolve() / (self.toplevel.name or "repository")
 
     def __enter__(self) -> Checkout:
         """Check out.
@@ -79,7 +80,7 @@ class Checkout:
             CheckoutError: a commit or file is missing, the disk is full, or git takes too long. Nothing is left behind.
         """
         try:
-            self._temporary = tempfile.TemporaryDirectory(prefix="scaling-base-", ignore_cleanup_errors=True)
+            self._temporary = TemporaryFolder("base-")
             self.notes = tuple(_fill(self.folder, self.toplevel, self._commit))
         except (GitError, OSError) as error:
             place = _temporary_folder()  # before cleaning up changes how full it is
@@ -95,7 +96,7 @@ class Checkout:
 
     def __exit__(self, *_: object) -> None:
         if self._temporary is not None:
-            self._temporary.cleanup()
+            self._temporary.close()
             self._temporary = None
 
     def place(self, path: Path) -> Path | None:

@@ -122,7 +122,9 @@ class Sides:
             WorkerFailure: the worker raised, died or did not answer; the next question gets another worker.
         """
         begun = time.monotonic()
-        [answer] = self.pools[side].group("helper", 1).request(kind, command, timeout_s, **arguments)
+        helper = self.pools[side].group("helper", 1)
+        helper.start_timeout_s = min(START_TIMEOUT_S, timeout_s)
+        [answer] = helper.request(kind, command, timeout_s, **arguments)
         self.start_s = self.start_s or time.monotonic() - begun
         return answer
 

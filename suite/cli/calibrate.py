@@ -18,6 +18,7 @@ from suite.cli.command import Stop, whole_number, writing
 from suite.plan.base import Base
 from suite.plan.cells import arm
 from suite.plan.config import Config
+from suite.processes.folder import locked
 from suite.records import calibration
 from suite.records.calibration import Calibration, Entry, Forecast, Spread
 from suite.records.record import Environment
@@ -81,8 +82,8 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
         entries=entries,
     )
     machine = report_dir / run.plan.machine.key
-    older = locate.known_of(machine, calibration.read, "calibrate: the older calibration is replaced")
-    with writing(report_dir, "--scaling-report-dir"):
+    with writing(report_dir, "--scaling-report-dir"), locked(machine):
+        older = locate.known_of(machine, calibration.read, "calibrate: the older calibration is replaced")
         path = learned.after(older).write(report_dir)
     print(text(learned, run.plan.config, judging.comparisons(run)), end="")
     print(f"stored: {path}")

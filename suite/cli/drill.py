@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import shutil
+import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
@@ -21,9 +22,11 @@ import pytest
 
 from suite.cli import gate
 from suite.cli.command import USAGE_ERROR, Stop, positive
+from suite.processes.folder import TemporaryFolder
 from suite.records.calibration import path_for
 from suite.records.record import Record, RecordError, read_model
 from suite.render import job_summary
+from suite.room import quiet
 from suite.verdict import Outcome
 
 SUMMARY = "plant a slowdown and a wrong gradient; fail unless both turn the gate red"
@@ -68,8 +71,8 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     if not settings.world_sizes:
         raise Stop(f"no world size fits {settings.devices}: there is nothing to drill on")
     size = settings.world_sizes[-1]
-    with tempfile.TemporaryDirectory(prefix="scaling-drill-") as name:
-        folder = Path(name)
+    with contextlib.closing(TemporaryFolder("drill-")) as temporary:
+        folder = temporary.path
         planted, reports, junit = folder / "planted.py", folder / "reports", folder / "wrong.xml"
         planted.write_text(PLANTED.format(trainer=trainer, slowdown=asked.slowdown, world_size=size))
         lend_calibration(settings.report_dir, reports)
@@ -180,10 +183,14 @@ def _pytest(gate_arguments: Sequence[str], arguments: Sequence[str]) -> int:
     command = [sys.executable, "-m", "pytest", *gate_arguments, *arguments]
     # A planted fault must not appear in the summary of a CI job.
     environment = {name: value for name, value in os.environ.items() if name != job_summary.VARIABLE}
-    with subprocess.Popen(command, env=environment) as process:
+    # Where the drill is killed, the gate ends as it does when a job is cancelled.
+    die = functools.partial(quiet.die_with_parent, signal.SIGTERM)
+    with subprocess.Popen(command, env=environment, preexec_fn=die) as process:
         try:
             status = process.wait()  # no deadline here: the gate has a budget, and each of its waits a deadline
-        except KeyboardInterrupt:  # the terminal interrupts pytest too, which ends its workers and keeps its record
+        except KeyboardInterrupt as interrupt:  # pytest ends its workers and keeps its record
+            if interrupt.args:  # a signal to the drill alone; Ctrl-C has reached pytest, too
+                process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(LEAVING_S)
             process.kill()

@@ -35,13 +35,16 @@ def report_dir(option: str | None) -> Path:
 def records(place: Path) -> list[Path]:
     """Return the record at a place, or those under it: of a run's folder, a machine's or a report folder; in order.
 
+    Links that lead out of the folder are left out, because pages are written next to a record.
+
     Raises:
         ValueError: there is none.
     """
     if place.is_file():
         return [place]
+    inside = place.resolve()
     for layout in _LAYOUTS:
-        if paths := sorted(place.glob(layout)):
+        if paths := sorted(path for path in place.glob(layout) if path.resolve().is_relative_to(inside)):
             return paths
     raise ValueError(f"{place}: expected a {RECORD}, or the folder of a run, of a machine, or of reports that has one")
 
@@ -69,7 +72,7 @@ def record_of(name: str, option: str | None) -> Path:
 
 def machine_folder(record: Path) -> Path | None:
     """Return the folder of the machine that a record is kept under; None for a record that is kept elsewhere."""
-    run = record.resolve().parent
+    run = record.parent.resolve()  # not of what the record itself may be a link to
     return run.parent.parent if run.parent.name == "runs" else None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import tomllib
 from pathlib import Path
 from typing import Any, Literal
@@ -88,6 +89,7 @@ class Workload(Part):
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
 
+_NAME = re.compile(r"\w[\w.+ -]*")
 _NOTEBOOK = "lecture notebook, scratch"
 _CONCISE = "d2l, concise"
 _GLUON = "Gluon chapter"
@@ -178,20 +180,35 @@ def published(workload: Workload, mode: str, world_size: int) -> Published | Non
 
 
 def section(pyproject: Path, name: str) -> Any:
-    """Return `tool.scaling.<name>` of a pyproject.toml; None where either does not exist."""
+    """Return `tool.scaling.<name>` of a pyproject.toml; None where either does not exist.
+
+    Raises:
+        ValueError: something that contains it is no table.
+    """
     if not pyproject.is_file():
         return None
-    return tomllib.loads(pyproject.read_text(encoding="utf-8")).get("tool", {}).get("scaling", {}).get(name)
+    tools = tomllib.loads(pyproject.read_text(encoding="utf-8")).get("tool", {})
+    return _table(_table(tools, "tool", pyproject).get("scaling", {}), "tool.scaling", pyproject).get(name)
+
+
+def _table(value: Any, name: str, pyproject: Path) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} = {value!r} in {pyproject.name}: expected a table, [{name}]")
+    return value
 
 
 def available(pyproject: Path) -> dict[str, Workload]:
     """Return the built-in workloads and those of `[tool.scaling.workloads.NAME]` in a pyproject.toml, if it exists.
 
     Raises:
-        ValueError: a workload of the user's own has a wrong field, or the name of a built-in one.
+        ValueError: a workload of the user's own has a wrong field or name, or the name of a built-in one.
     """
-    workloads = dict(BUILT_IN)
-    for name, fields in (section(pyproject, "workloads") or {}).items():
+    workloads, own = dict(BUILT_IN), section(pyproject, "workloads")
+    for name, value in ({} if own is None else _table(own, "tool.scaling.workloads", pyproject)).items():
+        if not _NAME.fullmatch(name):  # folders and pytest's items are named by it
+            rule = "expected a letter or digit, and after it letters, digits, spaces, or any of . _ + -"
+            raise ValueError(f"workload {name!r} in {pyproject.name}: {rule}; rename it")
+        fields = _table(value, f"tool.scaling.workloads.{name}", pyproject)
         if name in BUILT_IN:
             raise ValueError(f"workload {name!r} in {pyproject.name} has the name of a built-in one; rename it")
         try:

@@ -6,15 +6,19 @@ and needs only the standard library, because the launcher and the workers import
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import socket
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 Message = dict[str, Any]
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
+LONGEST_ADDRESS = 100  # bytes; the kernel takes 107, other systems 103
 
 
 class ChannelClosed(ConnectionError):
@@ -28,6 +32,23 @@ class ChannelGarbled(ConnectionError):
 def encode(message: object) -> bytes:
     """Encode a message as it travels: a dict or a dataclass; dataclasses become objects of their fields."""
     return json.dumps(message, allow_nan=True, default=asdict).encode() + b"\n"
+
+
+@contextlib.contextmanager
+def short(path: str) -> Iterator[str]:
+    """Yield a name of a Unix socket's path that fits into its address, however long the path is (Linux only).
+
+    Raises:
+        OSError: its folder cannot be opened.
+    """
+    if len(os.fsencode(path)) <= LONGEST_ADDRESS or not os.path.isdir("/proc/self/fd"):
+        yield path
+        return
+    folder = os.open(os.path.dirname(path), os.O_RDONLY)
+    try:
+        yield f"/proc/self/fd/{folder}/{os.path.basename(path)}"
+    finally:
+        os.close(folder)
 
 
 class Channel:
@@ -45,7 +66,8 @@ class Channel:
             OSError: no process listens there.
         """
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.connect(path)
+        with short(path) as name:
+            sock.connect(name)
         return cls(sock)
 
     def fileno(self) -> int:

@@ -46,15 +46,21 @@ class WorkerFailure(Exception):
         return "\n".join([f"{self.group}: {self.cause}", *self.details])
 
 
+def shortened(text: str, longest: int = LONGEST) -> str:
+    """Return a text without its middle where it has more characters than `longest`."""
+    if len(text) <= longest:
+        return text
+    half = longest // 2
+    return f"{text[:half]} [{len(text) - 2 * half} characters left out] {text[-half:]}"
+
+
 def harmless(text: str, longest: int = LONGEST) -> str:
     """A stranger's text as every record, page and terminal can hold it.
 
     Characters that UTF-8 cannot encode or that a terminal obeys are written as escapes, and of a very long text the
     middle is left out.
     """
-    if len(text) > longest:
-        half = longest // 2
-        text = f"{text[:half]} [{len(text) - 2 * half} characters left out] {text[-half:]}"
+    text = shortened(text, longest)
     return "".join(
         character.encode("unicode_escape").decode()
         if character not in "\n\t" and unicodedata.category(character) in _UNFIT

@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+import psutil
+
 from suite.processes import failure
 from suite.processes.channel import Channel, ChannelClosed, Message
 from suite.processes.messages import Ended, Value, read
@@ -38,6 +40,12 @@ class Owner(Protocol):
     def forget(self, channel: Channel) -> None:
         """Close a channel and stop waiting on it."""
 
+    def strays(self, name: str) -> list[int]:
+        """Return the processes of a group that torch's agent has started."""
+
+    def end_orphans(self) -> None:
+        """End what workers have left behind, once no group is left."""
+
     def stderr_size(self, name: str, rank: int) -> int:
         """Return how many bytes a rank has written to stderr."""
 
@@ -53,12 +61,14 @@ class Group:
         self.size = size
         self.channels: dict[int, Channel] = {}
         self.pids: dict[int, int] = {}
+        self.processes: dict[int, psutil.Process] = {}
         self.lost: list[int] = []
         self.answers: dict[int, Message] = {}
         self.ended: Ended | None = None
         self._pool = pool
         self._asked: Sequence[int] = ()
-        self._answered = False
+        self._answered, self._launched = False, time.monotonic()
+        self.start_timeout_s = START_TIMEOUT_S  # for every process to be up, from now on; several groups start at once
 
     def request(
         self, kind: type[Value], command: str, timeout_s: float = START_TIMEOUT_S, **arguments: object
@@ -97,7 +107,7 @@ class Group:
         An answer with a "raised" that is not empty tells of an exception which the command itself has caught.
         """
         if not self._answered:
-            timeout_s = max(timeout_s, START_TIMEOUT_S)
+            timeout_s = max(timeout_s, self.start_timeout_s)
         deadline = time.monotonic() + timeout_s
         raised: tuple[int, Message] | None = None
         while len(self.answers) < len(self._asked):
@@ -128,19 +138,20 @@ class Group:
         """Whether it can still be asked."""
         return self._pool.groups.get(self.name) is self
 
-    def wait_connected(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Wait until every rank's process is up.
+    def wait_connected(self) -> None:
+        """Wait until every rank's process is up, until `start_timeout_s` after the launch.
 
         Raises:
             WorkerFailure: as `request`.
         """
-        deadline = time.monotonic() + timeout_s
+        # A second at least: what has arrived while another group was waited for is still to be read.
+        deadline = max(self._launched + self.start_timeout_s, time.monotonic() + 1)
         while len(self.channels) < self.size:
             self._raise_if_broken()
             if not self._pool.wait(deadline):
                 missing = sorted(set(range(self.size)) - set(self.channels))
                 self.kill()
-                raise failure.silent(self.name, missing, "start", timeout_s, {})
+                raise failure.silent(self.name, missing, "start", self.start_timeout_s, {})
 
     def leave(self) -> None:
         """Ask the ranks to leave, without waiting."""
@@ -154,7 +165,8 @@ class Group:
 
     def kill(self) -> None:
         """End every process of the group now, whatever state it is in."""
-        for pid in self.pids.values():
+        strays = self._pool.strays(self.name) if len(self.pids) < self.size and self.ended is None else []
+        for pid in {*self._own_pids().values(), *strays}:
             # Each worker leads a process group of its own, so this takes its data-loading children along.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
@@ -163,6 +175,15 @@ class Group:
             self._pool.forget(channel)
         self.channels.clear()
         self._pool.groups.pop(self.name, None)
+        self._pool.end_orphans()
+
+    def _own_pids(self) -> dict[int, int]:
+        """Return the pids that are still these ranks' own, by rank: the kernel gives a free number to any process."""
+        return {
+            rank: pid
+            for rank, pid in self.pids.items()
+            if rank in self.processes and (self.processes[rank].is_running() or not psutil.pid_exists(pid))
+        }
 
     def _post(self, ranks: Sequence[int], command: str, arguments: Mapping[str, object]) -> None:
         self.wait_connected()
@@ -193,7 +214,15 @@ class Group:
         """Who died, and how: the launcher notices a little later than the socket, and only it knows the exit code."""
         self._wait_for(lambda: self.ended is not None, 2.0)
         lost = list(self.lost)
+        cut = [rank for rank in lost if self._lives(rank)]  # before `kill`, after which all of them have ended
         self.kill()
+        if cut:
+            rank = cut[0]
+            cause = (
+                f"rank {rank}: its connection to the controller broke and its process went on; "
+                "a trainer must close and write only what it opened itself"
+            )
+            return failure.WorkerFailure(self.name, cause, [self._pool.stderr_tail(self.name, rank)])
         ended = self.ended or Ended(self.name)
         exits = {end.rank: end.exitcode for end in ended.failures}
         # The rank whose connection broke first; where none had one yet, the first that the launcher saw fail.
@@ -203,6 +232,12 @@ class Group:
         # The launcher lists failures only: a rank that is not among them left with exit code 0.
         return failure.died(self.name, rank, exits.get(rank, 0), self._pool.stderr_tail(self.name, rank))
 
+    def _lives(self, rank: int) -> bool:
+        try:
+            return self.ended is None and self.processes[rank].status() != psutil.STATUS_ZOMBIE
+        except (KeyError, psutil.Error):
+            return False
+
     def _wait_for(self, condition: Callable[[], bool], timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition() and self._pool.wait(deadline):
@@ -210,7 +245,7 @@ class Group:
 
     def _stacks(self) -> dict[int, str]:
         before = {rank: self._pool.stderr_size(self.name, rank) for rank in self.pids}
-        for pid in self.pids.values():
+        for pid in self._own_pids().values():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGUSR1)  # the worker has faulthandler registered on it
         time.sleep(0.5)

@@ -7,9 +7,11 @@ failure. `dismiss` ends the groups of several pools together.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import selectors
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -19,10 +21,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
+import psutil
+
 import reference
 import suite
 from suite.processes import failure
-from suite.processes.channel import Channel, ChannelClosed, ChannelGarbled, Message
+from suite.processes.channel import Channel, ChannelClosed, ChannelGarbled, Message, short
+from suite.processes.folder import TemporaryFolder
 from suite.processes.group import END_TIMEOUT_S, START_TIMEOUT_S, Group
 from suite.processes.messages import Ended, Start, read
 from suite.room import quiet
@@ -57,23 +62,31 @@ class Pool:
                 have them executed by torch's agent in any case.
         """
         self.forks = forks and kind == "cpu" and hasattr(os, "pidfd_open")
-        self.folder = Path(tempfile.mkdtemp(prefix="scaling-"))
+        self._temporary = TemporaryFolder()
+        self.folder = self._temporary.path
         self.groups: dict[str, Group] = {}
         self._kept: dict[tuple[str, tuple[str, ...]], Group] = {}
         self._started = 0
         self._selector = selectors.DefaultSelector()
         self._launcher: Channel | None = None
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(str(self.folder / "controller"))
+        with short(str(self.folder / "controller")) as address:
+            self._listener.bind(address)
         self._listener.listen(256)
         self._selector.register(self._listener, selectors.EVENT_READ, None)
         self._launcher_log = self.folder / "launcher.stderr"
-        module = ["suite.template", "--preload", preload] if self.forks else ["suite.launch"]
-        self._command = [python, "-m", *module, "--socket", str(self.folder / "controller")]
+        launcher = ["suite.template", "--preload", preload] if self.forks else ["suite.launch"]
+        launcher += ["--socket", str(self.folder / "controller")]
+        self._reaped = sys.platform == "linux"
+        if self._reaped:
+            launcher = ["suite.processes.reaper", str(self.folder), *launcher]
+        self._command = [python, "-m", *launcher]
         self._environment = {
             **quiet.environment(os.environ, kind),
             "PYTHONPATH": os.pathsep.join(self.paths(import_paths)),
             "PYTHONSAFEPATH": "1",
+            # Its own place has a name that others can foresee, and outlives the run.
+            "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(self.folder / "inductor")),
         }
         self._process = self._start()
 
@@ -148,7 +161,12 @@ class Pool:
         if self._launcher is None:
             tail = self._launcher_log.read_text(errors="replace")[-TAIL_BYTES:]
             last = (tail.strip().splitlines() or ["no output"])[-1]
-            raise failure.WorkerFailure(name, f"the launcher did not start: {last}", [tail])
+            status = self._process.poll()
+            if self._was_up:
+                last = "its connection was closed" if status is None else failure.describe_exit(status)
+            what = "the launcher has ended" if self._was_up else "the launcher did not start"
+            raise failure.WorkerFailure(name, f"{what}: {last}", [tail])
+        self._drop_logs()
         group = self.groups[name] = Group(self, name, size)
         arguments = ["--socket", str(self.folder / "controller"), "--group", name]
         arguments += [f"--path={path}" for path in paths]
@@ -199,14 +217,31 @@ class Pool:
                 return file.read(most).decode(errors="replace")
         return ""
 
+    def strays(self, name: str) -> list[int]:
+        """Return the processes of a group that torch's agent has started, by their command lines, connected or not."""
+        pids = []
+        with contextlib.suppress(psutil.Error):
+            for process in psutil.Process(self._process.pid).children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    if ("--group", name) in itertools.pairwise(process.cmdline()):
+                        pids.append(process.pid)
+        return pids
+
+    def end_orphans(self) -> None:
+        """End the processes that workers started and did not end, once no group is left that may need them."""
+        if self._reaped and self._was_up and not self.groups:
+            self._process.send_signal(signal.SIGUSR1)
+
     def close(self) -> None:
         """End every process and remove the folder."""
         try:
             for group in list(self.groups.values()):
                 group.kill()
         finally:  # however impatient the user is: workers end with the launcher, and the folder goes
-            self._end_launcher()
-            shutil.rmtree(self.folder, ignore_errors=True)
+            try:
+                self._end_launcher()
+            finally:
+                self._temporary.close()
         for key in list(self._selector.get_map().values()):
             if isinstance(key.fileobj, Channel):
                 self.forget(key.fileobj)
@@ -214,6 +249,7 @@ class Pool:
         self._listener.close()
 
     def _start(self) -> subprocess.Popen[bytes]:
+        self._was_up = False
         with self._launcher_log.open("wb") as log:
             return subprocess.Popen(
                 self._command,
@@ -225,9 +261,13 @@ class Pool:
             )
 
     def _end_launcher(self) -> None:
-        self._process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel may hold it, in a driver or a file system
-            self._process.wait(END_TIMEOUT_S)
+        """End it with every process of its own; the reaper does, where there is one."""
+        try:
+            self._process.terminate() if self._reaped else self._process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel may hold one in a driver
+                self._process.wait(2 * END_TIMEOUT_S)
+        finally:
+            self._process.kill()
 
     def _read(self, channel: Channel, owner: tuple[Group, int] | None) -> None:
         try:
@@ -247,7 +287,7 @@ class Pool:
             elif message.get("event") == "hello":
                 owner = self._greet(channel, message)
             elif message.get("event") == "launcher":
-                self._launcher = channel
+                self._launcher, self._was_up = channel, True
             elif message.get("event") == "ended" and message["group"] in self.groups:
                 self.groups[message["group"]].ended = read(Ended, message)
 
@@ -258,8 +298,16 @@ class Pool:
             return None
         group.channels[rank] = channel
         group.pids[rank] = int(hello["pid"])
+        with contextlib.suppress(psutil.Error):  # it has ended already
+            group.processes[rank] = psutil.Process(group.pids[rank])
         self._selector.modify(channel, selectors.EVENT_READ, (group, rank))
         return group, rank
+
+    def _drop_logs(self) -> None:
+        """Remove the outputs of groups that are gone; what was worth telling is in their failures."""
+        for folder in (self.folder / "logs").glob("*"):
+            if folder.name not in self.groups:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _stderr(self, name: str, rank: int) -> list[Path]:
         return list(self._log_dir(name).glob(f"**/{rank}/stderr.log"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import tempfile
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -20,7 +21,7 @@ from suite.plan.workloads import Workload
 from suite.records.counters import Counters
 from suite.room.conditions import Conditions
 from suite.room.hardware import Card
-from suite.room.part import Part, problem
+from suite.room.part import Part, printable, problem
 from suite.verdict import Outcome
 from suite.verdict.diagnose import Point
 from suite.verdict.metrics import Interval
@@ -38,7 +39,10 @@ Finite = Annotated[float, Field(allow_inf_nan=False, ge=-LARGEST, le=LARGEST)]
 
 
 class RecordError(ValueError):
-    """A file is not a record that this version can read."""
+    """A file is not a record that this version can read; the message is one line, whatever the file holds."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
 
 
 class Machine(Part):
@@ -266,6 +270,7 @@ class Record(Part):
     started_utc: str
     wall_s: Finite
     interrupted: bool = False
+    cut_short: str = ""  # how an interrupted run ended, in words; earlier records do not say it
     settings: tuple[str, ...]
     repeat: tuple[str, ...] = ()  # pytest's arguments that measure it again, but for --scaling-accept
     tolerance: Finite
@@ -311,9 +316,7 @@ def read_model(path: Path, model: type[Model]) -> Model:
         RecordError: missing, too large, truncated, foreign, or of a newer schema; the message says which, and the path.
     """
     try:
-        if path.stat().st_size > MAX_RECORD_BYTES:
-            raise RecordError(f"larger than {MAX_RECORD_BYTES} bytes; not a record of ours")
-        content = json.loads(path.read_text(encoding="utf-8"), parse_int=_whole)
+        content = json.loads(_read_bounded(path).decode(), parse_int=_whole)
     except RecordError as error:
         raise RecordError(f"{path}: {error}") from None
     except OSError as error:
@@ -329,6 +332,22 @@ def read_model(path: Path, model: type[Model]) -> Model:
         return model.model_validate(content)
     except ValidationError as error:
         raise RecordError(f"{path}: {problem(error)}") from error
+
+
+def _read_bounded(path: Path) -> bytes:
+    """Return the content of a regular file of bounded size. A link may lead to a device that never ends, or to a pipe.
+
+    Raises:
+        OSError: it cannot be read.
+        RecordError: it is no regular file, or too large.
+    """
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # opening a pipe would wait for a writer
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise RecordError("not a regular file")
+        content = file.read(MAX_RECORD_BYTES + 1)
+    if len(content) > MAX_RECORD_BYTES:
+        raise RecordError(f"larger than {MAX_RECORD_BYTES} bytes; not a record of ours")
+    return content
 
 
 def _whole(digits: str) -> int:

@@ -94,6 +94,12 @@ def counts(outcomes: Iterable[str] | Mapping[str, int]) -> list[tuple[str, int]]
     return [(outcome.value, by_outcome[outcome]) for outcome in GRAVEST_FIRST if by_outcome[outcome]]
 
 
+def cut_short(record: Record) -> str:
+    """Return what a reader of an interrupted run must know first."""
+    how = f" ({record.cut_short})" if record.cut_short else ""
+    return f"Cut short{how}: what follows was measured before the run was interrupted."
+
+
 def headline(outcomes: Iterable[str] | Mapping[str, int]) -> str:
     """Return outcomes as in '2 FAIL, 10 PASS', the gravest first."""
     return ", ".join(f"{count} {outcome}" for outcome, count in counts(outcomes)) or "no cells"

@@ -6,6 +6,7 @@ gravest cells come first then, and the record has everything.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from suite.records.record import CellRecord, Record
@@ -16,6 +17,15 @@ from suite.render.stopping import stops
 MAX_BYTES = 1024 * 1024
 MAX_TEXT = 2_000  # characters of one text
 MAX_DETAILS = 20_000  # characters of one fence: the stacks of a cell, the settings
+_MARKS = str.maketrans(
+    {"&": "&amp;", "<": "&lt;", ">": "&gt;", "\\": "&#92;", "|": "\\|", "`": "\\`", "*": "\\*", "~": "\\~"}
+)
+# A link or an image needs what follows its brackets. A space of no width ends a mention, an address or a reference.
+_ACTIVE = (
+    (re.compile(r"\](?=[(\[:])"), r"\\]"),
+    (re.compile(r"(?<![^\W_])_|_(?![^\W_])"), r"\\_"),
+    (re.compile(r"@(?=\w)|(?<!&)#(?=\d)|:(?=//)|\bwww(?=\.)", re.IGNORECASE), r"\g<0>&#8203;"),
+)
 SHARE = 90_000  # bytes of each section; what they leave is for headings and notes
 
 
@@ -44,7 +54,7 @@ def _heading(record: Record) -> list[str]:
         for name, data in sorted(record.datasets.items())[:20]
     )
     against = text(figures.compared_with(record))
-    cut = ["**Cut short: what follows was measured before the run was interrupted.**", ""]
+    cut = [f"**{text(figures.cut_short(record))}**", ""]
     return [
         f"# Scaling: {text(title(record))}",
         "",
@@ -170,10 +180,10 @@ def _fence(text: str, language: str = "") -> str:
 
 
 def text(value: str) -> str:
-    """Return a line of plain text in which nothing is Markdown or HTML."""
-    value = _plain(value)
-    for mark, replacement in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("`", "\\`")):
-        value = value.replace(mark, replacement)
+    """Return a line of plain text in which nothing is Markdown or HTML, and nothing a link or a mention on GitHub."""
+    value = _plain(value).translate(_MARKS)
+    for pattern, replacement in _ACTIVE:
+        value = pattern.sub(replacement, value)
     return value
 
 

@@ -23,7 +23,7 @@ def render(record: Record, width: int, *, color: bool) -> str:
     sessions = figures.plural(len(record.sessions), "session")
     screen.line(f"{title(record)}. {sessions} in {figures.number(record.wall_s, '.0f')} s.")
     if record.interrupted:
-        screen.line("Cut short: what follows was measured before the run was interrupted.")
+        screen.line(figures.cut_short(record))
     margin = 2 + max((len(fact.name) for fact in shown), default=0)
     screen.line("")
     for fact in shown:

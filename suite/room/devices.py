@@ -126,16 +126,16 @@ def parse(setting: str) -> Devices:
     if setting == "auto":
         here = survey()
         return _cuda(range(len(here.gpus)), here) if here.gpus else replace(_cpu(), problem=here.problem)
-    if match := re.fullmatch(r"(cpu|cuda)(?::([1-9]\d*))?", setting):
+    if match := re.fullmatch(r"(cpu|cuda)(?::([1-9][0-9]{0,4}))?", setting):
         kind, number = match.groups()
         if kind == "cpu":
             return _cpu(int(number or 0))
         here = survey()
         return _cuda(range(int(number or len(here.gpus))), here)
     entries = [entry.strip() for entry in setting.split(",")]
-    if len(entries) > 1 and all(re.fullmatch(r"cpu(:\d+)?", entry) for entry in entries):
+    if len(entries) > 1 and all(re.fullmatch(r"cpu(:[0-9]{1,5})?", entry) for entry in entries):
         return _cpu(len(entries))
-    if len(entries) > 1 and all(re.fullmatch(r"cuda:\d+", entry) for entry in entries):
+    if len(entries) > 1 and all(re.fullmatch(r"cuda:[0-9]{1,5}", entry) for entry in entries):
         return _cuda((int(entry.removeprefix("cuda:")) for entry in entries), survey())
     raise ValueError(
         f"devices {setting!r}: expected auto, cpu[:N], cuda[:N] with N >= 1, or a list such as cuda:0,cuda:1"

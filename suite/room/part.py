@@ -12,6 +12,11 @@ class Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+def printable(text: str, most: int = 500) -> str:
+    """Return the beginning of a text that any file may hold, without characters that a terminal would obey."""
+    return "".join(character if character.isprintable() else "?" for character in text[:most])
+
+
 def problem(error: ValidationError) -> str:
     """Return the first problem of a content: 'cells.0.outcome: Input should be ...'."""
     first = error.errors()[0]

@@ -29,7 +29,7 @@ ALLOCATOR = {
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def environment(inherited: Mapping[str, str], kind: str) -> dict[str, str]:
@@ -43,7 +43,8 @@ def environment(inherited: Mapping[str, str], kind: str) -> dict[str, str]:
     for name, tunable in HUGE_PAGES.items():  # in addition to the user's, which win
         quiet[name] = ":".join(filter(None, (tunable, inherited.get(name))))
     # One node, loopback only; another interface would also put the machine's network into the measurement.
-    quiet.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
+    for backend in ("GLOO", "NCCL"):
+        quiet.setdefault(f"{backend}_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
     # NVML's and nvidia-smi's order. CUDA's own begins with the fastest card, so that readings would be of another one.
     quiet["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     if kind == "cpu":
@@ -75,7 +76,13 @@ def available_cores() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
-def die_with_parent() -> None:
-    """Ask the kernel to end this process when its parent ends, so that nothing is left behind (Linux only)."""
+def die_with_parent(by: signal.Signals = signal.SIGKILL) -> None:
+    """Ask the kernel to send this process a signal when its parent ends, so that nothing is left (Linux only)."""
     if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, by)
+
+
+def adopt_orphans() -> None:
+    """Ask the kernel to make this process the parent of every descendant whose own parent ends (Linux only)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1)

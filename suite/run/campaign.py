@@ -47,11 +47,18 @@ class Parts:
     sweep: Callable[..., Any] = collectives.measure
 
 
-def measure(run: Observations, root: Path, say: Say, parts: Parts | None = None) -> None:
+def measure(
+    run: Observations,
+    root: Path,
+    say: Say,
+    parts: Parts | None = None,
+    grown: Callable[[], None] = lambda: None,
+) -> None:
     """Measure until every cell is decided or the budget is spent.
 
     Everything measured is added to `run`, and what fails to `run.lost`, also where Ctrl-C ends the measurement; every
     process has ended by then. Workers may import from `root`, the user's project, and from the working directory.
+    `grown` is called after every session and after the sweeps, when `run` has more than before.
     """
     parts = parts or Parts()
     run.neighbours = list(parts.neighbours(run.plan.config.devices))
@@ -60,7 +67,7 @@ def measure(run: Observations, root: Path, say: Say, parts: Parts | None = None)
     for sentence in hardware.unusual(run.plan.machine.cards):
         say(sentence)
     with Meter(run.plan.config.devices) as meter, parts.sides(run.plan.config.devices.kind, root) as sides:
-        campaign = _Campaign(run, sides, meter, say, parts)
+        campaign = _Campaign(run, sides, meter, say, parts, grown)
         if run.plan.config.against is not None:
             campaign.compare(Comparison({"base": run.plan.config.against}, run.plan.cells))
             return
@@ -73,8 +80,10 @@ def measure(run: Observations, root: Path, say: Say, parts: Parts | None = None)
 class _Campaign:
     """The sessions of a run, which share its budget and its random numbers."""
 
-    def __init__(self, run: Observations, sides: Sides, meter: Meter, say: Say, parts: Parts) -> None:
-        self._run, self._sides, self._say, self._parts = run, sides, say, parts
+    def __init__(
+        self, run: Observations, sides: Sides, meter: Meter, say: Say, parts: Parts, grown: Callable[[], None]
+    ) -> None:
+        self._run, self._sides, self._say, self._parts, self._grown = run, sides, say, parts, grown
         self._rebuild = Comparison()
         rng = random.Random(run.plan.seed)
         self._sessions = parts.sessions(run, sides.pools, rng, meter, self._left_s, self._say_left)
@@ -108,6 +117,7 @@ class _Campaign:
             gradient_bytes=set(run.gradient_bytes.values()),
             seed=run.plan.seed,
         )
+        self._grown()
 
     def compare_with_accepted(self) -> None:
         """Compare the cells that accepted runs have with the rebuilt commits of those runs."""
@@ -225,6 +235,7 @@ class _Campaign:
                 run.lost |= failures
             else:  # the session timed variants only, so what has been decided stays
                 run.unprobed |= {(arm, "setup"): failure.cause for arm, failure in failures.items()}
+        self._grown()
 
     def _show_plan(self, chosen: Sequence[Cell], on_one: Sequence[tuple[Arm, ...]], untimed: Sequence[Arm]) -> None:
         run = self._run

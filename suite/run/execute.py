@@ -11,26 +11,17 @@ from suite.plan import floors
 from suite.plan.cells import Cell
 from suite.plan.collectives import CollectiveCell
 from suite.plan.config import Config
+from suite.processes.failure import harmless
+from suite.processes.folder import locked
 from suite.records import baselines, calibration
-from suite.records.record import CellRecord, CollectiveRecord, Record, RecordError, write_atomically
+from suite.records.baselines import Baseline
+from suite.records.record import CellRecord, CollectiveRecord, Record
 from suite.render import job_summary, pages
 from suite.run import campaign, results
+from suite.run.keeping import Keeper, write_record
 from suite.run.observations import Observations
 from suite.run.plan import plan_here
 from suite.run.session import Say
-
-
-def _new_folder(wanted: Path) -> Path:
-    """Make a folder of this name, or of this name and a number where another run has it."""
-    wanted.parent.mkdir(parents=True, exist_ok=True)
-    folder, number = wanted, 1
-    while True:
-        try:
-            folder.mkdir()
-            return folder
-        except FileExistsError:
-            number += 1
-            folder = wanted.with_name(f"{wanted.name}-{number}")
 
 
 @dataclass
@@ -43,6 +34,7 @@ class RunResult:
         observations: what the record was made from.
         accepted: the result of `--scaling-accept`, in words; empty where the option was not given.
         job_summary: where the summary was published, in words; empty where it was not.
+        problem: which file is not where the user wanted it, in words; pytest then ends with a status that is not 0.
     """
 
     record: Record
@@ -50,6 +42,7 @@ class RunResult:
     observations: Observations
     accepted: str = ""
     job_summary: str = ""
+    problem: str = ""
 
     def cell(self, cell: Cell) -> CellRecord:
         """Return the record of a cell."""
@@ -77,13 +70,16 @@ def execute(
 ) -> RunResult:
     """Measure the cells and sweeps, write the record and the pages, and accept the run where the user asked for it.
 
+    The record is written before the first session and after each, so that a run which is killed leaves what it had.
+
     Args:
         config, cells, sweeps: what is to be measured; sweeps are shown and decide nothing.
         say: receives progress, one line at a time.
-        keep: receives the result before its files are written, also where an exception cut the run short.
+        keep: receives the result before its last files are written, also where an exception cut the run short.
 
     Raises:
-        RecordError: before measuring: the accepted baseline or the calibration cannot be read, or no folder be made.
+        RecordError: before measuring: the accepted baseline or the calibration cannot be read, or the report folder
+            cannot be written.
         ValueError: before measuring: two floors apply to a cell and neither is more specific.
     """
     plan = plan_here(config, cells)
@@ -96,36 +92,52 @@ def execute(
         sweeps=tuple(sweeps),
     )
     run = Observations(plan)
-    runs = config.report_dir / key / "runs"
+    machine = config.report_dir / key
+
+    def write_so_far(folder: Path) -> None:
+        so_far = f"killed, or still running: this was written after {len(run.sessions)} session(s)"
+        record = results.to_record(run).model_copy(update={"interrupted": True, "cut_short": so_far})
+        write_record(folder, record)
+
+    keeper = Keeper(machine / "runs" / plan.run_id, write_so_far, say)
     try:
-        folder = _new_folder(runs / plan.run_id)
-    except OSError as error:
-        raise RecordError(f"{runs}: {error.strerror}; choose another --scaling-report-dir") from error
-    try:
-        campaign.measure(run, config.root, say)
-    except KeyboardInterrupt:
-        run.interrupted = True
+        campaign.measure(run, config.root, say, grown=lambda: keeper.keep(write_so_far))
+    except BaseException as error:
+        interrupt = isinstance(error, KeyboardInterrupt)  # its text names a signal that is not Ctrl-C's
+        run.cut_short = (str(error) or "Ctrl-C") if interrupt else harmless(f"{type(error).__name__}: {error}")
         raise
     finally:
-        result = RunResult(results.to_record(run), folder, run)
+        result = RunResult(results.to_record(run), keeper.folder, run)
         keep(result)
-        write_atomically(folder / "record.json", result.record.model_dump_json(indent=1) + "\n")
-        pages.write_run(folder, result.record, plan.baseline)
-        summary = folder / pages.SUMMARY
-        result.job_summary = job_summary.publish(summary.read_text(encoding="utf-8"), summary)
+        keeper.keep(lambda folder: _write(folder, result, plan.baseline))
+        result.folder, result.problem = keeper.folder, keeper.problem
     if config.accept:
-        result.accepted = _accept(config, result.record)
+        _accept(config, result)
     with contextlib.suppress(OSError):  # the next run writes the index again
-        pages.write_index(runs.parent)  # after accepting, which the index shows
+        pages.write_index(machine)  # after accepting, which the index shows
     return result
 
 
-def _accept(config: Config, record: Record) -> str:
-    # Read again, because another run may have been accepted while this one measured.
-    baseline = baselines.read(config.report_dir, record.machine.key)
+def _write(folder: Path, result: RunResult, baseline: Baseline) -> None:
+    write_record(folder, result.record)
+    pages.write_run(folder, result.record, baseline)
+    summary = folder / pages.SUMMARY
+    result.job_summary = job_summary.publish(summary.read_text(encoding="utf-8"), summary)
+
+
+def _accept(config: Config, result: RunResult) -> None:
+    """Accept a run as baseline, and add the result to it in words."""
+    record = result.record
     try:
-        grown = baselines.accept(baseline, record, slower=config.accept == "slower")
+        with locked(config.report_dir / record.machine.key):
+            # Read again, because another run may have been accepted while this one measured.
+            baseline = baselines.read(config.report_dir, record.machine.key)
+            grown = baselines.accept(baseline, record, slower=config.accept == "slower")
+            path = baselines.write(grown, config.report_dir)
     except ValueError as error:
-        return str(error)
-    path = baselines.write(grown, config.report_dir)
-    return f"accepted as baseline ({len(grown.runs)} run(s)): {path}"
+        result.accepted = str(error)
+    except OSError as error:
+        result.accepted = f"not accepted: {error.filename}: {error.strerror}; run again when it can be written"
+        result.problem = result.problem or result.accepted
+    else:
+        result.accepted = f"accepted as baseline ({len(grown.runs)} run(s)): {path}"

@@ -125,6 +125,7 @@ class Observations:
         comparison: what the cells are compared with at present.
         planned: sessions that the budget allows for the present comparison, or without a base; 0 until the first of
             them has shown how long one takes.
+        cut_short: how the run was ended before it was complete, in words; empty where it was not.
     """
 
     plan: Plan
@@ -148,7 +149,7 @@ class Observations:
     stored: Mapping[Cell, tuple[record.CheckRecord, ...]] = field(default_factory=dict)
     comparison: Comparison = field(default_factory=Comparison)
     planned: int = 0
-    interrupted: bool = False
+    cut_short: str = ""
 
     @property
     def session_s(self) -> float:

@@ -19,6 +19,8 @@ from suite.records.baselines import Baseline
 from suite.records.calibration import Calibration
 from suite.run import machine
 
+LEAST_DEADLINE_S = 60.0
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -60,6 +62,13 @@ class Plan:
     def elapsed_s(self) -> float:
         """Wall seconds since the run began, starts of processes included."""
         return self.clock() - self.begun_s
+
+    def deadline_s(self, longest_s: float) -> float:
+        """Return how many seconds a step of the run may take that measures nothing: what is left of the budget.
+
+        At most `longest_s`, and at least `LEAST_DEADLINE_S`, in which a busy machine starts a process.
+        """
+        return min(longest_s, max(LEAST_DEADLINE_S, self.config.budget_s - self.elapsed_s))
 
     def workload(self, name: str) -> Workload:
         """Return a workload of this run by its name."""

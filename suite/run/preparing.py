@@ -15,6 +15,7 @@ from suite.base.sides import Sides
 from suite.plan.cells import Arm
 from suite.plan.workloads import Workload
 from suite.processes.failure import WorkerFailure
+from suite.processes.group import START_TIMEOUT_S
 from suite.processes.jobs import Apart, Job, ModelSpec, Place, Prepared
 from suite.properties.answers import Described
 from suite.room.quiet import available_cores
@@ -22,7 +23,7 @@ from suite.run import accuracy
 from suite.run.observations import Observations
 from suite.run.session import Say
 
-TIMEOUT_S = 900.0  # for a dataset
+TIMEOUT_S = 900.0  # for a dataset, at most; it is a part of the budget
 
 
 def prepare(run: Observations, sides: Sides, arms: Sequence[Arm], say: Say) -> None:
@@ -50,7 +51,8 @@ def _describe(run: Observations, sides: Sides, arms: Sequence[Arm], say: Say) ->
             continue
         try:
             located, apart = sides.locate(side, trainer), sides.apart(side)
-            answer = sides.ask(side, Described, "describe", trainer=located, apart=apart)
+            timeout_s = run.plan.deadline_s(START_TIMEOUT_S)
+            answer = sides.ask(side, Described, "describe", timeout_s, trainer=located, apart=apart)
             run.versions.setdefault(side, answer.versions)  # a trainer that changes sys.path may change later ones
             run.trainers[side, trainer] = answer.about
         except (WorkerFailure, CheckoutError) as error:
@@ -73,7 +75,8 @@ def _load(run: Observations, sides: Sides, arms: Sequence[Arm], say: Say) -> Non
         folder, root = sides.pools["candidate"].pool.folder / f"dataset-{len(run.datasets)}", run.plan.config.data_root
         told = {"dataset": name, "data_root": str(root), "folder": str(folder)}
         try:
-            run.datasets[name] = sides.ask("candidate", Prepared, "prepare", TIMEOUT_S, **told)
+            timeout_s = run.plan.deadline_s(TIMEOUT_S)
+            run.datasets[name] = sides.ask("candidate", Prepared, "prepare", timeout_s, **told)
         except WorkerFailure as failure:
             run.lost |= {arm: failure for arm in arms if arm.workload in users}
 

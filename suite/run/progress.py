@@ -11,6 +11,8 @@ from typing import TextIO
 
 import pytest
 
+from suite.processes.failure import harmless
+
 _CHANGING = re.compile(r";|: block |: epoch ")
 
 
@@ -34,9 +36,10 @@ class Progress:
         self._last_phase = ""
 
     def __call__(self, line: str) -> None:
-        """Show a line of progress."""
+        """Show a line of progress; it may quote a file, or what a trainer says."""
         if self._reporter is None or self._capture is None:
             return
+        line = harmless(line)
         with self._capture.global_and_fixture_disabled():
             if self._reporter.isatty:
                 columns = self._config.get_terminal_writer().fullwidth
@@ -56,7 +59,8 @@ class StreamProgress:
         self._open = False
 
     def __call__(self, line: str) -> None:
-        """Show a line of progress."""
+        """Show a line of progress; it may quote what a trainer says."""
+        line = harmless(line)
         if self._stream.isatty():
             self.write(f"\r\x1b[2K{fitted(f'{self._name}: {line}', shutil.get_terminal_size().columns)}")
             self._open = True

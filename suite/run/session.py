@@ -17,7 +17,7 @@ from suite.base.sides import SidePool
 from suite.plan.cells import Arm, Side, short
 from suite.processes.answers import SetUp, Timed
 from suite.processes.failure import WorkerFailure
-from suite.processes.group import Group
+from suite.processes.group import START_TIMEOUT_S, Group
 from suite.processes.messages import Value
 from suite.processes.pool import dismiss
 from suite.records import record
@@ -162,6 +162,7 @@ class Sessions:
             name += "_" * self._rng.randrange(MOST_PADDING)
             try:
                 group = self._pools[sharing[0].side].launch(name, self._run.jobs[sharing[0]].size)
+                group.start_timeout_s = self._run.plan.deadline_s(START_TIMEOUT_S)
                 groups.by_arm |= dict.fromkeys(sharing, group)
             except WorkerFailure as failure:
                 groups.session.failures[sharing[0]] = failure

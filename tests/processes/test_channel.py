@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -82,3 +84,21 @@ def test_sending_on_a_channel_that_was_closed_here_is_the_same_error() -> None:
     with pytest.raises(ChannelClosed):
         ours.send({}, 1.0)
     theirs.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="by way of /proc")
+def test_a_socket_in_a_folder_with_a_long_name_is_reached(tmp_path: Path) -> None:
+    """A TMPDIR of a cluster's job has often more than the 107 bytes that an address takes."""
+    folder = tmp_path / ("x" * 150)
+    folder.mkdir()
+    path = str(folder / "controller")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with channel.short(path) as address:
+        listener.bind(address)
+    listener.listen()
+    worker = Channel.connect(path)
+    accepted = Channel(listener.accept()[0])
+    worker.send({"event": "hello"})
+    assert accepted.receive(1.0) == {"event": "hello"}
+    for opened in (worker, accepted, listener):
+        opened.close()

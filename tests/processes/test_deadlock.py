@@ -33,6 +33,15 @@ def test_training_that_would_freeze_with_the_collector_on_goes_on(
     assert steps > 0
 
 
+@pytest.mark.parametrize("trainer", ONE_PROCESS)
+def test_threads_that_change_all_the_time_change_no_bit(
+    bench: Bench, trainer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_ranks, "CALL_S", 60.0)
+    stressed = "tests.support.freezing:agrees_under_stress"
+    assert on_ranks.run(bench, stressed, [1], trainer=trainer, steps=20)[1] == [True]
+
+
 @pytest.mark.end_to_end
 @pytest.mark.parametrize(("collect", "seconds", "status"), [([], "6", 0), (["--collect"], "50", 1)], ids=["off", "on"])
 def test_trainers_freeze_with_the_collector_on_and_never_with_it_off(

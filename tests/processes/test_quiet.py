@@ -26,6 +26,12 @@ def test_tunables_of_the_user_stay_and_take_precedence() -> None:
     assert quiet.environment({}, "cpu")["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
 
 
+def test_backends_use_loopback_unless_the_user_names_an_interface() -> None:
+    plain = quiet.environment({}, "cuda")
+    assert plain["GLOO_SOCKET_IFNAME"] == plain["NCCL_SOCKET_IFNAME"] == ("lo" if sys.platform == "linux" else "lo0")
+    assert quiet.environment({"NCCL_SOCKET_IFNAME": "eth0"}, "cuda")["NCCL_SOCKET_IFNAME"] == "eth0"
+
+
 def huge_kilobytes(environment: dict[str, str]) -> int:
     done = subprocess.run([sys.executable, "-c", FILL], env=environment, capture_output=True, text=True, check=True)
     return int(done.stdout)

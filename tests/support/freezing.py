@@ -78,6 +78,39 @@ def train(trainer: str, seconds: float, after_step: Callable[[], None] = lambda:
     return steps
 
 
+def agrees_under_stress(trainer: str, steps: int) -> bool:
+    """Return whether training comes to the same bits with threads that change as often as they can.
+
+    Python may then run another thread every microsecond, and collects garbage at every allocation where it may at all.
+    """
+    switch_s, thresholds = sys.getswitchinterval(), gc.get_threshold()
+    calm = _trained(trainer, steps)
+    sys.setswitchinterval(1e-6)
+    gc.set_threshold(1)
+    try:
+        stressed = _trained(trainer, steps)
+    finally:
+        sys.setswitchinterval(switch_s)
+        gc.set_threshold(*thresholds)
+    return all(torch.equal(*pair) for pair in zip(calm, stressed, strict=True))
+
+
+def _trained(trainer: str, steps: int) -> list[Tensor]:
+    """Return all replicas' parameters after training a small convolutional net on four CPU devices."""
+    torch.manual_seed(1)
+    make: Any = load_named(trainer, TRAINERS, "trainer")
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 6))
+    # It would measure its weights, and so depend on the clock.
+    options = {"weights": (1.0,) * 4} if trainer == "weighted" else {}
+    made = make(net, [torch.device("cpu")] * 4, lr=0.01, **options)
+    try:
+        for _ in range(steps):
+            made.step(torch.randn(11, 1, 8, 8), torch.arange(11) % 6, 11)
+        return [param.detach().clone() for replica in made.replicas for param in replica.parameters()]
+    finally:
+        made.close()
+
+
 def _rearm() -> None:
     faulthandler.dump_traceback_later(HANG_S, exit=True)
 

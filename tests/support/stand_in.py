@@ -2,12 +2,15 @@
 
 Everything else is real: options, items, verdicts, record, reports, JUnit, pytest-benchmark's samples. Efficiency is
 `EFFICIENCY` at every world size; a step of one device takes STAND_IN_STEP_S seconds (0.01 where that is not set).
-Select cells only (`-k lenet`), because sweeps of collectives are not replaced.
+After the last session the process gets the signal that STAND_IN_SIGNAL names, where that is set. Select cells only
+(`-k lenet`), because sweeps of collectives are not replaced.
 """
 
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,7 +24,7 @@ from tests.support import measurements
 
 EFFICIENCY = 0.8
 SESSIONS = 4
-STEP_S = "STAND_IN_STEP_S"
+STEP_S, SIGNAL = "STAND_IN_STEP_S", "STAND_IN_SIGNAL"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -30,13 +33,17 @@ def pytest_configure(config: pytest.Config) -> None:
     patch.setattr(campaign, "measure", _measure)
 
 
-def _measure(run: Observations, root: Path, say: Say) -> None:
+def _measure(run: Observations, root: Path, say: Say, grown: Callable[[], None]) -> None:
     """Replace `suite.run.campaign.measure`, for the workload `lenet`."""
     arms = [cells.arm("candidate", name, cell, k) for cell in run.plan.cells for name, k in _timed(cell)]
     run.versions["candidate"] = measurements.VERSIONS
     run.planned = SESSIONS
     run.datasets[measurements.LENET.dataset] = measurements.job(arms[0]).dataset
-    measurements.add_sessions(run, {arm: _step_s(arm) for arm in arms}, SESSIONS)
+    for _ in range(SESSIONS):
+        measurements.add_sessions(run, {arm: _step_s(arm) for arm in arms}, 1)
+        grown()
+    if SIGNAL in os.environ:
+        os.kill(os.getpid(), signal.Signals[os.environ[SIGNAL]])
 
 
 def _timed(cell: cells.Cell) -> list[tuple[str, int]]:

@@ -43,6 +43,7 @@ def render(record: Record, baseline: Baseline | None = None) -> str:
         sessions=len(record.sessions),
         wall=figures.number(record.wall_s, ".0f"),
         record=record,
+        cut_short=figures.cut_short(record),
     )
 
 

@@ -5,16 +5,22 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import threading
+from pathlib import Path
 
 import pytest
 
 from suite import __main__ as commands
 from suite import options
-from suite.cli import calibrate
+from suite.cli import calibrate, gate
+from suite.processes.folder import locked
 from suite.records import calibration
 from suite.records.calibration import Forecast
 from suite.room.quiet import available_cores
+from suite.run import results
+from suite.run.execute import RunResult
 from tests.suite.records.test_calibration import make
+from tests.support.measurements import MACHINE, add_sessions, arm, calibrated, cell, run_of, settings
 from tests.support.project import Project
 
 needs_two_cores = pytest.mark.skipif(len(available_cores()) < 2, reason="two CPU workers need two cores")
@@ -130,3 +136,21 @@ def test_the_command_line_loads_no_torch() -> None:
     script = "import sys, suite.__main__; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_two_calibrations_at_once_are_both_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one holds the machine's folder while this one ends."""
+    run = run_of(cell(1), config=settings(report_dir=tmp_path))
+    add_sessions(run, {arm(1): 0.01, arm(1, side="base"): 0.01}, 3)
+    result = RunResult(results.to_record(run), tmp_path, run)
+    monkeypatch.setattr(calibrate.gate, "run", lambda *_: gate.Ended(run=result))
+    ending = threading.Thread(target=commands.main, args=(["calibrate", "--sessions", "3"],))
+    with locked(tmp_path / MACHINE.key):
+        ending.start()
+        ending.join(1.0)
+        assert ending.is_alive()
+        calibrated(0.01, cell(2)).write(tmp_path)
+    ending.join(60)
+    stored = calibration.read(tmp_path, MACHINE.key)
+    assert stored is not None
+    assert sorted(entry.world_size for entry in stored.entries) == [1, 2]

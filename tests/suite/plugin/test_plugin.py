@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from suite.room.quiet import available_cores
-from suite.run import execute
+from suite.run import keeping
 from tests.support import trainers_under_test
 from tests.support.project import REPOSITORY, TINY, Project
 
@@ -25,7 +25,7 @@ needs_two_cores = pytest.mark.skipif(len(available_cores()) < 2, reason="two CPU
 
 
 def workers(project: Project) -> set[int]:
-    """Running launchers and workers of this project."""
+    """Running templates, launchers and workers of this project, and their reapers."""
     pids = set()
     for process in psutil.process_iter(["cmdline", "cwd"]):
         line = " ".join(process.info["cmdline"] or ())
@@ -112,9 +112,12 @@ def test_a_broken_trainer_is_an_error_and_the_others_are_measured(project: Proje
 
 @pytest.mark.end_to_end
 @needs_two_cores
-def test_an_interrupt_keeps_what_was_measured_and_leaves_nothing(project: Project) -> None:
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_an_interrupt_keeps_what_was_measured_and_leaves_nothing(project: Project, name: str) -> None:
     arguments = ["-p", "suite.plugin", "--pyargs", "suite.benchmarks", "-m", "scaling", "--scaling-workload", "tiny"]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"}
+    temporary = project.path / "temporary"
+    temporary.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1", "TMPDIR": str(temporary)}
     run = subprocess.Popen(
         [sys.executable, "-m", "pytest", *arguments, "--scaling-devices", "cpu:1", "--scaling-trainer", "scratch"],
         cwd=project.path,
@@ -128,16 +131,18 @@ def test_an_interrupt_keeps_what_was_measured_and_leaves_nothing(project: Projec
         if "training" in line:
             assert workers(project), "while it runs, there are some"
             break
-    run.send_signal(signal.SIGINT)
+    run.send_signal(signal.Signals[name])
     run.communicate(timeout=60)
     assert run.returncode == pytest.ExitCode.INTERRUPTED
     [record] = project.records()
     assert record.interrupted
+    assert record.cut_short == ("Ctrl-C" if name == "SIGINT" else name)
     assert record.sessions[0].windows
     deadline = time.monotonic() + 10
     while workers(project) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not workers(project)
+    assert [path.name for path in temporary.iterdir() if path.name.startswith(("scaling-", ".scaling-"))] == []
 
 
 @pytest.mark.parametrize(
@@ -188,7 +193,7 @@ def test_the_entry_point_has_the_name_the_conftest_asks_for() -> None:
 
 
 def test_two_runs_of_one_second_do_not_share_a_folder(tmp_path: Path) -> None:
-    folders = [execute._new_folder(tmp_path / "runs" / "20260101T000000Z-abc") for _ in range(3)]
+    folders = [keeping.new_folder(tmp_path / "runs" / "20260101T000000Z-abc") for _ in range(3)]
     assert [folder.name for folder in folders] == [f"20260101T000000Z-abc{suffix}" for suffix in ("", "-2", "-3")]
 
 

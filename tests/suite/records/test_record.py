@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,25 @@ def test_a_missing_or_huge_file_is_refused(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(record, "MAX_RECORD_BYTES", 10)
     with pytest.raises(RecordError, match="larger than 10 bytes"):
         record.read_model(written(tmp_path, "x" * 11), Record)
+
+
+def test_a_device_or_a_pipe_behind_a_records_name_is_refused(tmp_path: Path) -> None:
+    """Git carries links, so that a pull request could make a run read /dev/zero without end, or wait for a writer."""
+    (tmp_path / "endless.json").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "pipe.json")
+    for name in ("endless.json", "pipe.json"):
+        with pytest.raises(RecordError, match=f"{name}: not a regular file"):
+            record.read_model(tmp_path / name, Record)
+    (tmp_path / "linked.json").symlink_to(written(tmp_path, records.make().model_dump_json()))
+    assert record.read_model(tmp_path / "linked.json", Record) == records.make()
+
+
+def test_a_message_about_a_file_never_steers_a_terminal(tmp_path: Path) -> None:
+    content = {**records.make().model_dump(mode="json"), "\x1b[2J" + "x" * 10_000: 1}
+    with pytest.raises(RecordError) as caught:
+        record.read_model(written(tmp_path, json.dumps(content)), Record)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) <= 500
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

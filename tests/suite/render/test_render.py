@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
+
 from suite.render import figures, html, markdown, terminal
 from tests.support import records
 
@@ -73,6 +75,25 @@ def test_markup_in_a_record_stays_text() -> None:
     assert "<script>" not in fenced.sub("", text)
     assert "&lt;script&gt;" in text
     assert "[bold" not in in_terminal(record)
+
+
+@pytest.mark.parametrize(
+    ("hostile", "shown"),
+    [
+        ("[x](https://a.b)", "[x\\](https:&#8203;//a.b)"),
+        ("![x](y)", "![x\\](y)"),
+        ("[x][y] [x]: z [x]", "[x\\][y] [x\\]: z [x]"),
+        ("\\](y) \\|", "&#92;\\](y) &#92;\\|"),
+        ("@someone a@b.c #12", "@&#8203;someone a@&#8203;b.c #&#8203;12"),
+        ("WWW.a.b", "WWW&#8203;.a.b"),
+        ("*a* ~~b~~ __c__ _d_", "\\*a\\* \\~\\~b\\~\\~ \\_\\_c\\_\\_ \\_d\\_"),
+        ("13.0 [12.1, 13.9] all_reduce a/b.py:C", "13.0 [12.1, 13.9] all_reduce a/b.py:C"),
+    ],
+)
+def test_no_text_of_a_record_is_a_link_an_image_or_a_mention(hostile: str, shown: str) -> None:
+    """A summary becomes a comment on a pull request, where such text would call people and fetch pictures."""
+    assert markdown.text(hostile) == shown
+    assert shown in markdown.render(records.make(neighbours=[hostile]))
 
 
 def test_nets_that_were_trained_on_their_own_dataset_have_the_closing_line_of_the_book() -> None:

@@ -66,6 +66,19 @@ def test_records_are_named_by_file_or_folder(
     assert f"runs/{run_of(1).run_id}/report.html" in (reports / KEY / "index.html").read_text()
 
 
+def test_links_lead_to_nothing_that_is_written_elsewhere(reports: Path, tmp_path: Path) -> None:
+    """A pull request can bring links; pages are written next to a record."""
+    elsewhere = put(tmp_path / "elsewhere" / KEY / "runs" / "x", run_of(3))
+    runs = reports / KEY / "runs"
+    (runs / "linked").symlink_to(elsewhere)
+    (runs / "with-link").mkdir()
+    (runs / "with-link" / "record.json").symlink_to(elsewhere / "record.json")
+    assert __main__.main(["render"]) == 0
+    assert __main__.main(["render", str(runs / "with-link" / "record.json")]) == 0, "this folder was named"
+    assert written(tmp_path / "elsewhere") == set()
+    assert written(runs / "with-link") == {"with-link/report.html", "with-link/summary.md"}
+
+
 def test_a_record_outside_of_a_report_folder_has_no_history(reports: Path, tmp_path: Path) -> None:
     put(tmp_path / "taken-home", run_of(1))
     assert __main__.main(["render", "taken-home"]) == 0

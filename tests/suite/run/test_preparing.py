@@ -16,7 +16,7 @@ from suite.processes.jobs import Job, Prepared
 from suite.processes.messages import read
 from suite.properties.answers import About, Described
 from suite.run.preparing import prepare
-from tests.support.measurements import LENET, arm, cell, job, run_of
+from tests.support.measurements import LENET, arm, cell, job, run_of, settings
 
 
 @pytest.mark.parametrize(("mode", "batch", "lr"), [("strong", 256, 0.2), ("weak", 512, 0.3)])
@@ -32,9 +32,10 @@ def test_a_worker_reads_the_job_that_was_sent() -> None:
 
 def test_a_trainer_that_changes_what_versions_are_seen_costs_nothing() -> None:
     """Its import may put another version of a package in front of the interpreter's own."""
-    seen = iter(["2.3", "1.26"])
+    seen, deadlines = iter(["2.3", "1.26"]), list[float]()
 
-    def ask(side: Side, kind: type[Any], *_: object, **told: object) -> Described | Prepared:
+    def ask(side: Side, kind: type[Any], command: str, timeout_s: float, **told: object) -> Described | Prepared:
+        deadlines.append(timeout_s)
         if kind is Prepared:
             return Prepared(name="digits", folder="", train_samples=1, test_samples=1)
         return Described(about=About(processes="one"), versions={"numpy": next(seen)})
@@ -46,7 +47,16 @@ def test_a_trainer_that_changes_what_versions_are_seen_costs_nothing() -> None:
         dismiss=lambda: None,
         pools={"candidate": SidePool(SimpleNamespace(folder=Path()))},
     )
-    run = run_of(cell(2), versions={})
+    run = run_of(cell(2), versions={}, clock=lambda: 1000.0, begun_s=0.0)
     prepare(run, sides, [arm(2), arm(2, trainer="scratch")], lambda line: None)  # type: ignore[arg-type]
     assert run.versions == {"candidate": {"numpy": "2.3"}}
     assert not run.lost
+    assert deadlines == [60.0] * 3, "of a budget that is spent"
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "longest_s", "deadline_s"), [(0, 900, 120), (0, 20, 20), (30, 900, 90), (110, 900, 60)]
+)
+def test_a_deadline_is_a_part_of_the_budget(elapsed_s: float, longest_s: float, deadline_s: float) -> None:
+    run = run_of(cell(2), config=settings(budget_s=120.0), clock=lambda: elapsed_s, begun_s=0.0)
+    assert run.plan.deadline_s(longest_s) == deadline_s

@@ -31,6 +31,7 @@ class Answering:
 
     def __init__(self, step_s: dict[str, float], gradient_bytes: int = 8) -> None:
         self.step_s, self.gradient_bytes = step_s, gradient_bytes
+        self.start_timeout_s = 0.0
 
     def post(self, command: str, **told: Any) -> None: ...
 
@@ -128,3 +129,11 @@ class TestRounds:
         measured.left_s, measured.step_s = (lambda: left_s), {OWN: 0.01, BASE: 0.01}
         group: Any = Answering({})
         assert measured._plan_blocks(Groups(Session(0), {OWN: group, BASE: group}), 60.0) == blocks
+
+
+def test_workers_get_what_is_left_of_the_budget_to_start() -> None:
+    """Or 60 s where less is left. It counts from the launch, so several that hang cost the time of one."""
+    run = run_of(cell(2), jobs={OWN: job(OWN)}, clock=lambda: 119.0, begun_s=0.0)
+    group = Answering({})
+    sessions(run, group)._start(Groups(Session(0)), [OWN])
+    assert group.start_timeout_s == 60.0

@@ -1,0 +1,87 @@
+"""Keep a run's files: its record from before the first session on and after each, its pages at the end.
+
+Where the report folder cannot be written any more, the run goes on, and its files go to a fallback folder.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from suite.records.record import Record, RecordError, write_atomically
+from suite.run.session import Say
+
+RECORD = "record.json"
+Write = Callable[[Path], None]
+
+
+def write_record(folder: Path, record: Record) -> None:
+    """Write a record into the folder of its run.
+
+    Raises:
+        OSError: the folder cannot be written; an earlier record there is untouched.
+    """
+    write_atomically(folder / RECORD, record.model_dump_json(indent=1) + "\n")
+
+
+class Keeper:
+    """Where the files of one run go.
+
+    Attributes:
+        folder: the run's own, or the fallback folder.
+        problem: why the files are not where the user wanted them, in words; empty where they are.
+    """
+
+    def __init__(self, wanted: Path, first: Write, say: Say) -> None:
+        """Make the run's folder and write its first file, so that a folder of no use is noticed before measuring.
+
+        Args:
+            wanted: the folder; one with a number after its name where another run has it.
+            first: writes into the folder that it is called with.
+            say: is told of a folder that cannot be written any more.
+
+        Raises:
+            RecordError: the folder cannot be made or written.
+        """
+        self.problem, self._say = "", say
+        try:
+            self.folder = new_folder(wanted)
+        except OSError as error:
+            raise _unusable(wanted.parent, error) from error
+        try:
+            first(self.folder)
+        except OSError as error:
+            self.folder.rmdir()
+            raise _unusable(wanted.parent, error) from error
+
+    def keep(self, write: Write) -> None:
+        """Call `write` with the run's folder, and again with a fallback folder where the first one fails."""
+        try:
+            return write(self.folder)
+        except OSError as error:
+            failed = f"the report folder {self.folder} cannot be written ({error.strerror})"
+        try:
+            self.folder = Path(tempfile.mkdtemp(prefix=f"scaling-report-{self.folder.name}-"))
+            write(self.folder)
+            self.problem = f"{failed}: this run's files are in {self.folder}; move them, or run again with space"
+        except OSError as error:
+            self.problem = f"{failed}, and neither can {tempfile.gettempdir()} ({error.strerror}): nothing more is kept"
+        self._say(self.problem)
+
+
+def new_folder(wanted: Path) -> Path:
+    """Make a folder of this name, or of this name and a number where another run has it."""
+    wanted.parent.mkdir(parents=True, exist_ok=True)
+    folder, number = wanted, 1
+    while True:
+        try:
+            folder.mkdir()
+            return folder
+        except FileExistsError:
+            number += 1
+            folder = wanted.with_name(f"{wanted.name}-{number}")
+
+
+def _unusable(folder: Path, error: OSError) -> RecordError:
+    return RecordError(f"{folder}: {error.strerror}; choose another --scaling-report-dir")

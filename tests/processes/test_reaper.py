@@ -1,0 +1,163 @@
+"""Every process that a run started ends, and what workers write, close or answer costs no more than their group."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from suite.processes import reaper
+from suite.processes.failure import WorkerFailure
+from suite.processes.group import Group
+from suite.processes.pool import Pool
+from tests.support import mischief
+from tests.support.processes import all_end
+from tests.support.project import REPOSITORY
+
+DOES = f"{mischief.__name__}:"
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="subreapers and /proc are Linux's")
+
+
+@pytest.fixture(scope="module", params=["forked", pytest.param("executed", marks=pytest.mark.end_to_end)])
+def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
+    with Pool(kind="cpu", import_paths=[REPOSITORY], forks=request.param == "forked") as made:
+        yield made
+
+
+@pytest.fixture
+def group(pool: Pool, request: pytest.FixtureRequest) -> Iterator[Group]:
+    made = pool.launch(request.node.name, 1)
+    made.wait_connected()
+    yield made
+    made.kill()
+
+
+def does(group: Group, what: str, **arguments: object) -> object:
+    [answer] = group.request(dict, "call", function=DOES + what, arguments=arguments)
+    return answer["returned"]
+
+
+def test_a_daemon_of_a_worker_ends_with_the_last_group(pool: Pool, group: Group) -> None:
+    other = pool.launch("other", 1)
+    other.wait_connected()
+    daemon = int(str(does(group, "leave_a_daemon")))
+    assert os.getpgid(daemon) not in group.pids.values()
+    group.close()
+    assert not all_end([daemon], within_s=0.5), "another group may need it"
+    other.close()
+    assert all_end([daemon])
+
+
+def test_output_is_bounded_and_its_end_is_shown(pool: Pool, group: Group) -> None:
+    does(group, "shout", megabytes=40)
+    [log] = pool._stderr(group.name, 0)
+    deadline = time.monotonic() + 75  # something else may give back space at the same time
+    while log.stat().st_blocks * 512 > reaper.MOST_BYTES and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert log.stat().st_blocks * 512 <= reaper.MOST_BYTES
+    with pytest.raises(WorkerFailure, match="rank 0: its process ended with exit code 3") as caught:
+        does(group, "leave", code=3)
+    assert "these are my last words" in str(caught.value)
+    pool.launch("next", 1).kill()
+    assert not log.exists(), "the outputs of groups that are gone are dropped"
+
+
+def test_a_rank_that_closes_our_connection_is_not_called_killed(group: Group) -> None:
+    with pytest.raises(WorkerFailure, match="its connection to the controller broke and its process went on"):
+        does(group, "close_local_sockets")
+
+
+def test_compiled_kernels_go_with_the_run(pool: Pool, group: Group) -> None:
+    """Their usual folder has a name that others on the machine can foresee, and stays."""
+    [answer] = group.request(dict, "call", function="os:getenv", arguments={"key": "TORCHINDUCTOR_CACHE_DIR"})
+    assert Path(answer["returned"]).parent == pool.folder
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("explain_at_length", r"rank 0: RuntimeError: x+ \[\d+ characters left out\] x+"),
+        ("answer_at_length", "rank 0: ValueError: the answer to 'call' has 20971.* bytes, above the 16777216"),
+    ],
+)
+def test_more_text_than_a_message_holds_is_cut_and_not_a_broken_pipe(group: Group, what: str, message: str) -> None:
+    with pytest.raises(WorkerFailure, match=message):
+        does(group, what, megabytes=20)
+
+
+def test_a_process_that_got_a_ranks_number_later_is_left_alone(group: Group) -> None:
+    stranger = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    try:
+        worker = group.pids[0]
+        group.processes[0] = psutil.Process(stranger.pid)
+        group.processes[0]._ident = (stranger.pid, 1.0)  # started before the stranger was
+        group.pids[0] = stranger.pid
+        group._stacks()
+        group.kill()
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+        os.killpg(worker, signal.SIGKILL)
+
+
+def test_a_launcher_that_was_killed_is_named_with_its_signal() -> None:
+    with Pool(kind="cpu", import_paths=[REPOSITORY]) as pool:
+        group = pool.launch("first", 1)
+        group.wait_connected()
+        [launcher] = psutil.Process(pool._process.pid).children()
+        launcher.kill()
+        with pytest.raises(WorkerFailure, match="the launcher has ended"):
+            group.request(dict, "call", function=DOES + "leave_a_daemon", arguments={})
+        pool._process.wait(30)
+        with pytest.raises(WorkerFailure, match=r"the launcher has ended: signal 9 \(SIGKILL\)"):
+            pool.launch("second", 1)
+
+
+@pytest.mark.end_to_end
+def test_a_worker_that_hangs_before_it_connects_is_ended(tmp_path: Path) -> None:
+    """A file that the interpreter loads at its start never returns, so the controller does not know the pid."""
+    hangs = "import sys, time\nif '--group' in sys.orig_argv:\n    time.sleep(600)\n"
+    (tmp_path / "sitecustomize.py").write_text(hangs)
+    with Pool(kind="cpu", import_paths=[tmp_path], forks=False) as pool:
+        group = pool.launch("hangs", 2)
+        with pytest.raises(WorkerFailure, match="ranks 0, 1: no answer to 'start' within 12 s"):
+            group.start_timeout_s = 12.0
+            group.wait_connected()
+        assert group.ended is not None, "the launcher has seen its workers end"
+        assert not [p for p in psutil.Process(pool._process.pid).children(recursive=True) if "--group" in p.cmdline()]
+
+
+@pytest.mark.end_to_end
+@pytest.mark.parametrize("forks", [True, False])
+def test_nothing_is_left_when_the_controller_is_killed(forks: bool, tmp_path: Path) -> None:
+    """SIGKILL leaves the controller no time to clean up: reaper, launcher, workers and their daemons end even so."""
+    code = (
+        "from suite.processes.pool import Pool\n"
+        f"pool = Pool(kind='cpu', forks={forks}); group = pool.launch('g', 2); group.wait_connected()\n"
+        f"[one, two] = group.request(dict, 'call', function='{DOES}leave_a_daemon', arguments={{}})\n"
+        "import psutil\n"
+        "ours = [process.pid for process in psutil.Process().children(recursive=True)]\n"
+        "print(one['returned'], two['returned'], *ours, flush=True)\n"
+        "import time; time.sleep(600)\n"
+    )
+    controller = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(REPOSITORY)},
+    )
+    assert controller.stdout is not None
+    pids = {int(pid) for pid in controller.stdout.readline().split()}
+    assert len(pids) == 6, "two daemons, which are the reaper's children, the reaper, the launcher and two workers"
+    assert all(psutil.pid_exists(pid) for pid in pids)
+    controller.kill()
+    controller.wait()
+    assert all_end(pids)

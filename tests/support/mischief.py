@@ -1,0 +1,59 @@
+"""What workers do to the run that started them; called in a worker by its command "call"."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import time
+
+MEGABYTE = 1 << 20
+
+
+def leave_a_daemon() -> int:
+    """Start a process that leaves its session, its process group and its parent, and return its pid."""
+    read, write = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if (pid := os.fork()) == 0:
+            os.close(read)
+            os.close(write)
+            time.sleep(600)
+        os.write(write, str(pid).encode())
+        os._exit(0)
+    os.close(write)
+    os.wait()
+    return int(os.read(read, 20))
+
+
+def shout(megabytes: int) -> None:
+    """Write to stderr without an end of lines, and last words."""
+    for _ in range(megabytes):
+        sys.stderr.write("x" * MEGABYTE)
+    sys.stderr.write("\nthese are my last words\n")
+    sys.stderr.flush()
+
+
+def close_local_sockets() -> None:
+    """Close descriptors that this code has not opened, as it happens to code that makes itself a daemon, and go on."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as opened:
+            if opened.family == socket.AF_UNIX:
+                os.close(int(name))
+    time.sleep(600)
+
+
+def explain_at_length(megabytes: int) -> None:
+    """Raise an error whose text is longer than any message."""
+    raise RuntimeError("x" * megabytes * MEGABYTE)
+
+
+def answer_at_length(megabytes: int) -> str:
+    """Return more than any message holds."""
+    return "x" * megabytes * MEGABYTE
+
+
+def leave(code: int) -> None:
+    """End this process."""
+    os._exit(code)
