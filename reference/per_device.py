@@ -127,8 +127,8 @@ def helper_thread(name: str) -> ThreadPoolExecutor:
 def synchronize(devices: Iterable[torch.device]) -> None:
     """Wait until every CUDA device in the list is idle; without an argument torch waits for the current device only."""
     for device in devices:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        if device.type != "cpu":
+            torch.accelerator.synchronize(device)
 
 
 def _serve(queue: _Jobs) -> None:
@@ -212,7 +212,7 @@ _NO_COLLECTION = _NoCollection()
 
 def _caller_contexts(device: torch.device, threads_run: bool) -> _Modes:
     """Make the contexts of a job in the caller's thread: a CUDA device becomes torch's current one."""
-    current: _Modes = [torch.cuda.device(device)] if device.type == "cuda" else []
+    current: _Modes = [] if device.type == "cpu" else [torch.accelerator.device_index(device.index)]
     return [_NO_COLLECTION, *current] if threads_run else current
 
 

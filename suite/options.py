@@ -44,7 +44,12 @@ OPTIONS = (
     Option("devices", "SPEC", "auto, cpu[:N], cuda[:N], or a list such as cuda:0,cuda:1 (default: auto)"),
     Option("world-sizes", "K,...", "world sizes (default: powers of two up to the number of devices, and all of them)"),
     Option("trainer", "NAME", f"{', '.join(TRAINERS)}, module:Class or path.py:Class", repeatable=True),
-    Option("workload", "NAME", "built in or from [tool.scaling.workloads] (default: lenet)", repeatable=True),
+    Option(
+        "workload",
+        "NAME",
+        "built in or from [tool.scaling.workloads] (default: lenet, on GPUs resnet18-bf16)",
+        repeatable=True,
+    ),
     Option("mode", "MODE", "strong, weak (default: both)", repeatable=True),
     Option("data-root", "DIR", "the folder of the datasets (default: data)"),
     Option("tolerance", "SHARE", "the slowdown that must be found (default: 0.05)"),
@@ -91,12 +96,12 @@ def read(config: pytest.Config) -> Config:
     get = _Reader(config)
     root = config.inipath.parent if config.inipath is not None else config.invocation_params.dir
     try:
-        chosen = devices.parse(get.text("devices", "auto"))
+        chosen = devices.parse(get.text("devices", "cpu" if "not gpu" in config.getoption("markexpr") else "auto"))
         known = workloads.available(root / "pyproject.toml")
         least = floors.available(root / "pyproject.toml", known)
     except ValueError as error:
         raise pytest.UsageError(f"--scaling: {error}") from error
-    names = get.texts("workload", ("lenet",))
+    names = get.texts("workload", (workloads.default(chosen.kind),))
     for name in names:
         get.one_of("workload", name, known)
     modes = get.texts("mode", MODES)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from typing import ClassVar, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -31,8 +31,32 @@ def data_parallel(module: nn.Module, devices: Sequence[torch.device]) -> nn.Modu
     if len(kinds) != 1:
         raise ValueError(f"devices are of {len(kinds)} kinds, {sorted(kinds)}: data parallelism needs exactly one kind")
     if len(devices) > 1:
-        module = nn.DataParallel(module, list(devices)) if kinds == {"cuda"} else CPUDataParallel(module, devices)
+        module = _DataParallel(module, list(devices)) if kinds == {"cuda"} else CPUDataParallel(module, devices)
     return module.to(devices[0])
+
+
+class _DataParallel(nn.DataParallel[nn.Module]):
+    def parallel_apply(self, replicas: Sequence[Any], inputs: Sequence[Any], kwargs: Any) -> list[Any]:
+        calls: list[Any] = [in_callers_dtype(replica) for replica in replicas]
+        return super().parallel_apply(calls, inputs, kwargs)
+
+
+def in_callers_dtype(module: nn.Module, device: str = "cuda") -> Callable[..., Any]:
+    """Return a function that calls a module in another thread with the dtype that autocast has in this one.
+
+    torch keeps that dtype per thread, and the threads of nn.DataParallel begin with its default, float16.
+
+    Args:
+        module: whose forward is to be called.
+        device: the kind of its device.
+    """
+    dtype = torch.get_autocast_dtype(device)
+
+    def call(*inputs: Any, **named: Any) -> Any:
+        torch.set_autocast_dtype(device, dtype)  # the wrapper's own context restores what it was
+        return module(*inputs, **named)
+
+    return call
 
 
 class DataParallelTrainer:

@@ -36,7 +36,7 @@ class DDPTrainer:
         require_process_group()
         device = devices[0]
         module = copy.deepcopy(model).to(device)
-        self.net = DistributedDataParallel(module, device_ids=[device] if device.type == "cuda" else None)
+        self.net = DistributedDataParallel(module, device_ids=None if device.type == "cpu" else [device])
         self.optimizer = torch.optim.SGD(module.parameters(), lr)
 
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:

@@ -63,6 +63,24 @@ def shard_(module: nn.Module, mesh: DeviceMesh) -> None:
         unit.set_reduce_scatter_unused_params(True, recurse=False)
 
 
+def require_backends(config: str) -> None:
+    """Refuse a process group on GPUs that lacks NCCL for their tensors, or gloo for the comparison of layers.
+
+    Gloo alone cannot gather slices that are on GPUs (pytorch/pytorch#152645).
+
+    Args:
+        config: as ``torch.distributed.get_backend_config`` returns it.
+
+    Raises:
+        RuntimeError: a backend is missing.
+    """
+    if not {"cpu:gloo", "cuda:nccl"} <= set(config.split(",")):
+        raise RuntimeError(
+            f"the process group's backends are {config!r}: FSDP on GPUs needs "
+            "init_process_group('cpu:gloo,cuda:nccl') and a GPU for each rank"
+        )
+
+
 class FSDPTrainer:
     """SGD on the mean cross-entropy over the global batch, parameters and gradients sharded over the default group.
 
@@ -72,31 +90,33 @@ class FSDPTrainer:
     All ranks must run the same units in the same order, because gathering a unit is a collective. Otherwise the
     collectives of different layers would be paired: the run would hang, gloo would end the process, or, where sizes
     happen to agree, layers would be mixed silently. So before every unit's forward the ranks compare what comes next,
-    by one all_reduce of two integers between the hosts, which waits for no GPU. Inside a unit that all ranks run, a
-    parameter that some ranks do not use gets the sum in newer torch, and ends the run in older versions (2.9).
+    by one all_reduce of two integers on the CPU, which waits for no GPU. On GPUs the default group needs both
+    backends, ``init_process_group("cpu:gloo,cuda:nccl")``, and every rank a GPU of its own. Inside a unit that all
+    ranks run, a parameter that some ranks do not use gets the sum in newer torch, and ends the run in older versions
+    (2.9).
 
     There is no ``step_unsynced``, because without the exchange no rank has a whole parameter to compute with.
 
     Raises:
-        RuntimeError: torch.distributed is not initialised; in `step`, the ranks come to different layers.
+        RuntimeError: torch.distributed is not initialised, or on GPUs with other backends; in `step`, the ranks come to
+            different layers.
         ValueError: from torch, for a parameter without axes; give it one (shape ``(1,)``).
     """
 
     processes: ClassVar[Literal["one", "per-device"]] = "per-device"
+    shares_gpus: ClassVar[bool] = False
 
     def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
         require_process_group()
         device = devices[0]
-        cuda = device.type == "cuda"
-        if cuda:
-            torch.cuda.set_device(device)  # a mesh has a kind of device but no index: FSDP uses the current one
+        if device.type != "cpu":
+            require_backends(dist.get_backend_config())
+            torch.accelerator.set_device_index(device)  # a mesh has no index: FSDP uses the current device
         # FSDP accepts no other memory format, so a channels-last model is computed with contiguous weights.
         net = copy.deepcopy(model).to(device).to(memory_format=torch.contiguous_format)
         for tensor in (*net.parameters(), *net.buffers()):
             dist.broadcast(tensor.detach(), src=0)
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-        # gloo, because with NCCL every comparison would wait for the GPU.
-        self.hosts = cast(dist.ProcessGroup, dist.new_group(backend="gloo")) if cuda else None
         for name, module in [*units(net), ("the net", net)]:
             shard_(module, mesh)
             # Before FSDP's own hook, which gathers the unit.
@@ -124,7 +144,7 @@ class FSDPTrainer:
         """Raise RuntimeError unless all ranks call this with the same ``what``."""
         digest = zlib.crc32(what.encode())
         extremes = torch.tensor([digest, -digest])
-        dist.all_reduce(extremes, op=dist.ReduceOp.MAX, group=self.hosts)
+        dist.all_reduce(extremes, op=dist.ReduceOp.MAX)
         if int(extremes.sum()):  # the largest digest less the smallest
             raise RuntimeError(
                 f"rank {dist.get_rank()} comes to {what!r}, and another rank to another layer: every rank must run the "

@@ -7,6 +7,8 @@ Optional members, looked up by name:
 - ``loss(output, y) -> Tensor``: the trainer's own loss, where it is not cross-entropy.
 - ``step_unsynced(X, y, global_batch_size)``: the same computation without the exchange, after which replicas differ. It
   is used to measure what the exchange costs.
+- ``shares_gpus``: False where two ranks of a per-device trainer cannot share a GPU. It is then checked on as many
+  devices as there are GPUs.
 - ``close()``: end threads and release resources.
 """
 

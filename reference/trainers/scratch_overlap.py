@@ -138,7 +138,7 @@ class Bucket:
     """Slot and rank of the gradients that have not been computed yet in this step."""
     used: set[int] = field(default_factory=set)
     """Slots for which any rank has a gradient in this step."""
-    written: list[tuple[torch.device, torch.cuda.Event]] = field(default_factory=list)
+    written: list[tuple[torch.device, torch.Event]] = field(default_factory=list)
     """On CUDA: the events that the exchange must wait for, each with its device."""
 
     @property
@@ -150,7 +150,7 @@ class Bucket:
         """Record an event after what the calling thread's current stream has written for a rank so far."""
         if self.flats[rank].is_cuda:
             device = self.flats[rank].device
-            self.written.append((device, torch.cuda.current_stream(device).record_event()))
+            self.written.append((device, torch.accelerator.current_stream(device).record_event()))
 
 
 def make_buckets(nets: Sequence[nn.Module], bucket_bytes: int) -> list[Bucket]:
@@ -196,7 +196,7 @@ class Exchange:
         self._all_reduce_ = all_reduce_
         self._thread = helper_thread("exchange")
         devices = {flat.device for bucket in self.buckets for flat in bucket.flats}
-        self._streams = {device: torch.cuda.Stream(device) for device in devices if device.type == "cuda"}  # type: ignore[no-untyped-call]
+        self._streams = {device: torch.Stream(device) for device in devices if device.type != "cpu"}
         self._lock = threading.Lock()
         self._open = False
         self._running: list[Future[None]] = []
@@ -236,7 +236,7 @@ class Exchange:
                 self._open = False
             wait(self._running)
             for device, stream in self._streams.items():
-                torch.cuda.current_stream(device).wait_stream(stream)
+                torch.accelerator.current_stream(device).wait_stream(stream)
         for future in self._running:
             future.result()
         for bucket in self.buckets:
@@ -281,7 +281,7 @@ class Exchange:
     def _sum(self, bucket: Bucket) -> None:
         with ExitStack() as side_streams:
             for stream in self._streams.values():
-                side_streams.enter_context(torch.cuda.stream(stream))
+                side_streams.enter_context(stream)
             for device, event in bucket.written:
                 self._streams[device].wait_event(event)
             self._all_reduce_(bucket.flats)

@@ -40,7 +40,7 @@ def put(bench: Bench, trainer: str, check: str, case: Case) -> tuple[bool, str]:
     except WorkerFailure as failure:
         return False, str(failure)
     if judgement.finding:
-        return False, explain(trainer, check, case, judgement)
+        return False, explain(trainer, check, case, judgement, bench.devices)
     return True, judgement.note or "right"
 
 

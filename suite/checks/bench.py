@@ -122,6 +122,9 @@ class Bench:
         about = self.about(trainer)
         most = MOST_REPLICAS if about.processes == "one" else MOST_RANKS
         search = _Search(self, trainer, check)
+        if self.devices.kind != "cpu" and not about.shares_gpus and (gpus := len(set(self.devices.names))) < most:
+            most = gpus
+            search.notes[f"two of its ranks cannot share a GPU: checked on {gpus} device(s) at most"] = None
         # Shrinking tries many cases, and each one that a trainer refuses may cost a fresh group.
         shrinks = shrink and check not in MAY_REFUSE
 
@@ -198,7 +201,7 @@ class _Search:
                 self.refused.add(kind)  # once is enough: the group is gone
                 return
             ended = Judgement(failure.cause, details="\n".join(failure.details))
-            self.failure = explain(self.trainer, self.check, case, ended)
+            self.failure = explain(self.trainer, self.check, case, ended, self.bench.devices)
             self.crashed = True
             raise _Ended from failure
         if judgement.note:
@@ -224,10 +227,12 @@ class _Search:
         """Keep a case as the failure, with the bugs that fit all wrong cases so far."""
         fitting = tuple(line for line in judgement.suspects if not self.suspects or line in self.suspects)
         self.suspects = fitting or self.suspects
-        self.failure = explain(self.trainer, self.check, case, replace(judgement, suspects=self.suspects))
+        self.failure = explain(
+            self.trainer, self.check, case, replace(judgement, suspects=self.suspects), self.bench.devices
+        )
 
 
-def explain(trainer: str, check: str, case: Case, judgement: Judgement) -> str:
+def explain(trainer: str, check: str, case: Case, judgement: Judgement, devices: Devices) -> str:
     """Return a failure as it is shown: what is wrong, known bugs that it looks like, the case, how to see it again."""
     lines = [f"{trainer}, check {check!r}: {judgement.finding}"]
     lines += [f"  looks like: {suspect}" for suspect in judgement.suspects]
@@ -235,9 +240,17 @@ def explain(trainer: str, check: str, case: Case, judgement: Judgement) -> str:
         f"  smallest case found: {case.world_size} device(s), minibatches of {list(case.batches)}, {case.dtype}, "
         f"lr {case.lr}, seed {case.seed}, net {case.as_json()['net']}"
     )
-    command = ["python", "-m", "suite.checks", trainer, check, str(case)]
+    command = ["python", "-m", "suite.checks", trainer, check, str(case), *_named(devices)]
     lines.append(f"  see it again: {shlex.join(command)}")
     return "\n".join(filter(None, [*lines, judgement.details]))
+
+
+def _named(devices: Devices) -> list[str]:
+    """Return the arguments of `python -m suite.checks` that name these devices; none for CPU workers, its default."""
+    if devices.kind == "cpu":
+        return []
+    several = len(devices.names) > 1  # "cuda:0" alone would mean no device, and "cuda:1" means the first one
+    return ["--devices", ",".join(devices.names) if several else f"{devices.kind}:1"]
 
 
 def _first_sentence(note: str) -> str:

@@ -123,12 +123,15 @@ def algbw_gb_per_s(size_bytes: float, time_s: float) -> float:
     return size_bytes / time_s / BYTES_PER_GB
 
 
-def busbw_gb_per_s(size_bytes: float, time_s: float, world_size: int) -> float:
-    """Return nccl-tests' bus bandwidth of an all_reduce, algbw x 2 (k - 1) / k, in 10^9 bytes a second.
+def busbw_gb_per_s(size_bytes: float, time_s: float, world_size: int, collective: str = "all_reduce") -> float:
+    """Return nccl-tests' bus bandwidth, in 10^9 bytes a second: algbw x 2 (k - 1) / k of an all_reduce.
 
-    It is what each rank's link carried, so it compares with what the link can do, at any number of ranks.
+    Half of it counts for its halves, reduce_scatter and all_gather, with the bytes of the whole. It is what each rank's
+    link carried, so it compares with what the link can do, at any number of ranks. Where a switch adds (NVLink SHARP),
+    links carry less, and the value may be above theirs.
     """
-    return algbw_gb_per_s(size_bytes, time_s) * 2 * (world_size - 1) / world_size
+    passes = 2 if collective == "all_reduce" else 1
+    return algbw_gb_per_s(size_bytes, time_s) * passes * (world_size - 1) / world_size
 
 
 def _weighted(

@@ -180,7 +180,11 @@ def project(record: Record, world_sizes: Sequence[int] = WORLD_SIZES) -> tuple[P
         if cell.world_size > 1:
             groups.setdefault((cell.trainer, cell.workload, cell.mode), []).append(cell)
     arms = {arm.id: arm for arm in record.arms}
-    swept = [each for each in record.collectives if each.algorithm in BACKENDS and each.world_size > 1][:MOST_SWEEPS]
+    swept = [
+        each
+        for each in record.collectives
+        if each.collective == "all_reduce" and each.algorithm in BACKENDS and each.world_size > 1
+    ][:MOST_SWEEPS]
     projections = []
     for names, measured in groups.items():
         projection = Projection(*names)

@@ -14,7 +14,7 @@ class SetUp:
 
 @dataclass(frozen=True)
 class Timed:
-    """The answer to `window` and `all_reduce`: the nanoseconds of the window on this rank's clock."""
+    """The answer to `window` and `collective`: the nanoseconds of the window on this rank's clock."""
 
     duration_ns: int
 

@@ -30,9 +30,10 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange(Place):
-    """Time an all_reduce; in one process the algorithm is one of `reference.all_reduce`."""
+    """Time a collective; in one process an all_reduce, whose algorithm is one of `reference.all_reduce`."""
 
     algorithm: str
+    collective: str = "all_reduce"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,7 +55,7 @@ class Pool:
         Args:
             kind: "cpu" or "cuda".
             preload: what the template has loaded when it forks workers: "torch" for what is timed, the trainers of the
-                table too for everything else.
+                table too for everything else, which is computed exactly (`suite.room.quiet.EXACT`).
             python: the interpreter of the launcher and its workers; it needs torch.
             import_paths: folders the workers may import a user's trainer or model from.
             forks: whether workers may be forked from a template (`suite.template`). CUDA, and systems other than Linux,
@@ -82,7 +82,7 @@ class Pool:
             launcher = ["suite.processes.reaper", str(self.folder), *launcher]
         self._command = [python, "-m", *launcher]
         self._environment = {
-            **quiet.environment(os.environ, kind),
+            **quiet.environment(os.environ, kind, exact=preload == "trainers"),
             "PYTHONPATH": os.pathsep.join(self.paths(import_paths)),
             "PYTHONSAFEPATH": "1",
             # Its own place has a name that others can foresee, and outlives the run.

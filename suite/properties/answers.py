@@ -14,11 +14,13 @@ class About:
         processes: "one" process drives all devices, or there is one "per-device".
         oracle: what its gradients are compared with.
         unsynced: whether it has `step_unsynced`.
+        shares_gpus: whether two of its ranks can share a GPU.
     """
 
     processes: Literal["one", "per-device"]
     oracle: Literal["sgd", "self"] = "sgd"
     unsynced: bool = False
+    shares_gpus: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,6 +54,7 @@ def describe(trainer: type[Any]) -> About:
         processes=trainer.processes,
         oracle=getattr(trainer, "oracle", "sgd"),
         unsynced=callable(getattr(trainer, "step_unsynced", None)),
+        shares_gpus=bool(getattr(trainer, "shares_gpus", True)),
     )
 
 

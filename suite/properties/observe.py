@@ -18,6 +18,7 @@ from reference.evaluate import count_correct
 from reference.scatter import shard_bounds
 from suite.properties import contract, nets
 from suite.properties.case import Case
+from suite.room import accelerator
 
 EVALUATED = 11  # test samples: uneven over 2, 3, 4, ... devices
 
@@ -49,6 +50,10 @@ def observe(
         - "log": for every step, what the net's forwards saw (`suite.properties.nets.Log`);
         - "correct": of `EVALUATED` test samples, {"shared": how many its replicas together got right of this process's
           share, "alone": how many each of its replicas got right of all}; None where it was not evaluated.
+
+    Raises:
+        suite.properties.contract.ContractError: the trainer breaks the protocol.
+        Exception: after the trainer's error this process cannot use its GPU any more.
     """
     per_device = trainer.processes == "per-device"
     seen: Observation = {
@@ -61,7 +66,8 @@ def observe(
         "log": [],
         "correct": None,
     }
-    torch.manual_seed(case.seed + rank)
+    accelerator.make_exact(devices)
+    accelerator.seed(devices, case.seed + rank)
     model = nets.build(case, rank)
     log = model.log
     fed: list[tuple[Tensor, Tensor]] = []
@@ -94,6 +100,8 @@ def observe(
     except contract.ContractError:
         raise
     except Exception as error:  # a user's trainer may raise anything, and that is recorded
+        if accelerator.is_fatal(error):
+            raise  # this process can serve no other case
         seen["raised"] = {
             "where": where,
             "error": f"{type(error).__name__}: {error}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -21,7 +22,7 @@ from suite.processes.jobs import Job, ModelSpec, Place, Prepared
 from suite.properties import contract
 from suite.rank import counting
 from suite.rank.timing import window
-from suite.room import quiet
+from suite.room import accelerator, quiet
 
 PARTS = ("train_X", "train_y", "test_X", "test_y")
 READ_AHEAD = {"resident": 0, "book": 8}  # minibatches that a loader prepares ahead: torch's default, two a worker
@@ -41,12 +42,12 @@ def bind(rank: int, place: Place) -> list[torch.device]:
     devices = [torch.device(name) for name in (place.devices if one else [place.devices[rank]])]
     if place.pinned:
         quiet.pin(itertools.chain(*place.pinned) if one else place.pinned[rank])
-    if devices[0].type == "cuda":
-        torch.cuda.set_device(devices[0])
-    else:
+    if devices[0].type == "cpu":
         torch.set_num_threads(1)
+    else:
+        torch.accelerator.set_device_index(devices[0])
     if not one:
-        join(place.backend)
+        join(place.backend, devices[0])
     return devices
 
 
@@ -69,24 +70,18 @@ def prepare_dataset(name: str, data_root: str, folder: str) -> Prepared:
     )
 
 
-def open_dataset(kept: Prepared, device: torch.device, precision: str) -> Dataset:
-    """Return the dataset that `prepare_dataset` wrote, on `device`, with samples in the workload's precision.
+@functools.cache
+def open_dataset(kept: Prepared, device: torch.device, dtype: torch.dtype) -> Dataset:
+    """Return the dataset that `prepare_dataset` wrote, on `device`, with samples of `dtype`.
 
-    On a CPU the files are mapped.
+    On a CPU the files are mapped. All arms and trainings of a process share one copy: on a GPU it takes memory.
     """
     tensors = {}
     for part in PARTS:
         array = numpy.load(Path(kept.folder) / f"{part}.npy", mmap_mode="c", allow_pickle=False)
         tensor = torch.from_numpy(array)
-        tensors[part] = tensor.to(device, set_precision(precision) if tensor.is_floating_point() else tensor.dtype)
+        tensors[part] = tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype)
     return Dataset(kept.name, **tensors, idx_root=None if kept.idx_root is None else Path(kept.idx_root))
-
-
-def set_precision(precision: str) -> torch.dtype:
-    """Set the precision of matrix products and return the parameters' dtype."""
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-    torch.backends.cudnn.allow_tf32 = precision == "tf32"
-    return torch.float64 if precision == "float64" else torch.float32
 
 
 def make_trainer(
@@ -97,7 +92,7 @@ def make_trainer(
     Raises:
         suite.properties.contract.ContractError: its replicas or its loss break the protocol.
     """
-    model = model.to(set_precision(workload.precision))
+    model = model.to(accelerator.set_precision(workload.precision))
     if workload.memory_format == "channels_last":
         model = model.to(memory_format=torch.channels_last)
     made = trainer(model, devices, lr=lr)
@@ -127,10 +122,11 @@ class TimedArm:
         per_device = job.processes == "per-device"
         self.rank, self.devices = rank, devices
         self.global_batch = job.global_batch
-        torch.manual_seed(job.seed + rank)
+        self._precision = workload.precision
+        accelerator.seed(devices, job.seed + rank)
         model = build(workload.model, workload.init, job.seed + rank)
         self.trainer = make_trainer(contract.load_trainer(job.trainer), model, devices, job.lr, workload)
-        dataset = open_dataset(job.dataset, devices[0], workload.precision)
+        dataset = open_dataset(job.dataset, devices[0], accelerator.set_precision(workload.precision))
         samples = len(dataset.train_y)
         if samples < self.global_batch:
             raise ValueError(
@@ -148,12 +144,14 @@ class TimedArm:
         trained = [p for p in self.trainer.replicas[0].parameters() if p.requires_grad]
         return sum(p.numel() * p.element_size() for p in trained)
 
-    def window(self, steps: int) -> int:
+    def window(self, steps: int, lead_in: int = 0) -> int:
         """Return the nanoseconds of `steps` training steps with their feed, as `suite.rank.timing.window` does."""
         self._use_up()
-        return window(self._step, steps, self.devices)
+        return window(self._step, steps, self.devices, lead_in=lead_in)
 
-    def probe(self, steps: int, *, resident: bool, share: int, exchange: bool, alone: bool) -> int | None:
+    def probe(
+        self, steps: int, *, resident: bool, share: int, exchange: bool, alone: bool, lead_in: int = 0
+    ) -> int | None:
         """Time a variant of the step, and restore the replicas.
 
         Args:
@@ -162,6 +160,7 @@ class TimedArm:
             share: train on the first 1/share of that minibatch, rounded up, as if the batch had that size.
             exchange: whether gradients are exchanged; if not, the trainer needs `step_unsynced`.
             alone: whether only rank 0 trains, while the others sleep.
+            lead_in: steps before them that are not timed.
 
         Returns:
             Nanoseconds; None on a rank that does not train.
@@ -172,7 +171,7 @@ class TimedArm:
             self._use_up()
         step = self._resident_step(share, exchange) if resident else self._step
         with _kept(self.trainer.replicas):
-            return window(step, steps, self.devices, together=not alone)
+            return window(step, steps, self.devices, together=not alone, lead_in=lead_in)
 
     def count(self, steps: int) -> dict[str, Any]:
         """Count what training steps without their feed do (`suite.rank.counting`), and restore the replicas.
@@ -194,7 +193,8 @@ class TimedArm:
         X, y = self._minibatch
         samples = -(-len(X) // share)
         batch = self.global_batch if share == 1 else samples
-        return partial(self.trainer.step if exchange else self.trainer.step_unsynced, X[:samples], y[:samples], batch)
+        train = self.trainer.step if exchange else self.trainer.step_unsynced
+        return partial(self._train, train, X[:samples], y[:samples], batch)
 
     def _use_up(self) -> None:
         """Use the minibatches that the loader prepared before the window, so that the window has its lasting pace."""
@@ -203,7 +203,11 @@ class TimedArm:
 
     def _step(self) -> Any:
         X, y = next(self._batches)
-        return self.trainer.step(X, y, self.global_batch)
+        return self._train(self.trainer.step, X, y, self.global_batch)
+
+    def _train(self, train: Callable[[Tensor, Tensor, int], Any], X: Tensor, y: Tensor, batch: int) -> Any:
+        with accelerator.autocast(self._precision, self.devices[0]):
+            return train(X, y, batch)
 
     def _endless(self, dataset: Dataset, job: Job, shard: dict[str, int]) -> Iterator[tuple[Tensor, Tensor]]:
         epoch = 0
@@ -233,10 +237,22 @@ def _kept(replicas: Sequence[nn.Module]) -> Iterator[None]:
             tensor.copy_(was)
 
 
-def join(backend: str) -> None:
+def join(backend: str, device: torch.device) -> None:
     """Join the process group that the launcher's environment describes, unless that is done.
 
     Collectives have torch's own timeout; the controller's deadline for a command ends them earlier.
     """
     if not dist.is_initialized():
-        dist.init_process_group(backend)
+        dist.init_process_group(**group_of(backend, device))
+
+
+def group_of(backend: str, device: torch.device) -> dict[str, Any]:
+    """Return what `torch.distributed.init_process_group` is told of a rank on `device`.
+
+    An NCCL group also has gloo, for tensors on the CPU, and the device. Without the device a first barrier would take
+    the GPU number `rank % device_count` and open a context there. With it the communicator is set up in this call, and
+    not within the deadline of a step.
+    """
+    if backend == "nccl":
+        return {"backend": "cpu:gloo,cuda:nccl", "device_id": device}
+    return {"backend": backend}

@@ -1,15 +1,16 @@
-"""All-reduce as a worker times it: one message size, one algorithm, one window (worker's side).
+"""Collectives as a worker times them: one message size, one algorithm, one window (worker's side).
 
 There are two kinds of algorithms. A backend's own (`gloo`, `nccl`) goes through `torch.distributed` with a process for
-each device, as DistributedDataParallel's exchange does. Those of `reference.all_reduce` run in one process over all its
-devices, as the scratch trainer's do; CPU devices then share one memory and one thread, so a "transfer" is a copy.
+each device, as the exchange of DistributedDataParallel and FSDP does. Those of `reference.all_reduce` run in one
+process over all its devices, as the scratch trainer's do; CPU devices then share one memory and one thread, so a
+"transfer" is a copy.
 
 No state is kept between two windows, so a new worker can replace one that was lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -25,20 +26,21 @@ PERIOD = 4093  # of the inputs; prime, so that neighbouring chunks differ
 
 
 class WrongSum(ArithmeticError):
-    """An all_reduce computed something else than the sum, so it is not timed."""
+    """A collective computed something else than it should, so it is not timed."""
 
 
 def time_calls(rank: int, exchange: Exchange, size_bytes: int, calls: int, *, check: bool) -> int:
-    """Time `calls` all-reduces of one size, one after the other.
+    """Time `calls` collectives of one size, one after the other.
 
     One call before them is not timed. The tensors are zeros, which any number of sums leaves unchanged.
 
     Args:
         rank: of this process.
-        exchange: algorithm and place.
-        size_bytes: of the float32 tensor that each device brings; a multiple of 4.
+        exchange: collective, algorithm and place.
+        size_bytes: of the float32 tensor that each device brings to an all_reduce or a reduce_scatter, or has after an
+            all_gather; a multiple of 4. Where the ranks' pieces must be equal, what is left over is dropped.
         calls: at least 1.
-        check: whether to check the sums first, of numbers that differ by rank.
+        check: whether to check the result first, of numbers that differ by rank.
 
     Returns:
         Nanoseconds on this process's clock, as `suite.rank.timing.window` returns them.
@@ -49,6 +51,8 @@ def time_calls(rank: int, exchange: Exchange, size_bytes: int, calls: int, *, ch
     """
     devices = arm.bind(rank, exchange)
     ranks = range(len(devices)) if exchange.processes == "one" else [rank]
+    if exchange.collective in PIECEWISE:
+        return _time_pieces(rank, exchange, devices[0], size_bytes, calls, check=check)
     all_reduce_ = _named(exchange)
     if check:
         require_sums(all_reduce_, exchange.algorithm, devices, ranks, len(exchange.devices), size_bytes)
@@ -79,29 +83,78 @@ def require_sums(
         WrongSum: it is not; the message has rank, place and both numbers.
     """
     count = size_bytes // 4
-    tensors = [inputs(rank, count).to(device) for rank, device in zip(ranks, devices, strict=True)]
+    tensors = [inputs(rank, count, device) for rank, device in zip(ranks, devices, strict=True)]
     all_reduce_(list(tensors))  # a temporary list: a sum that is only put into its slots is lost
-    expected = torch.zeros(count)
-    for rank in range(world_size):
-        expected += inputs(rank, count)
     for rank, tensor in zip(ranks, tensors, strict=True):
-        actual = tensor.cpu()
-        if not torch.equal(actual, expected):
-            place = int((actual != expected).nonzero()[0])
-            raise WrongSum(
-                f"{name}, {size_bytes} bytes on {world_size} devices: rank {rank} has {float(actual[place])} at "
-                f"place {place} and the sum is {float(expected[place])}: wrong result, not timed"
-            )
+        about = f"{name}, {size_bytes} bytes on {world_size} devices: rank {rank}"
+        require_equal(about, tensor, sums(world_size, count, tensor.device))
 
 
-def inputs(rank: int, count: int) -> Tensor:
+def require_equal(about: str, actual: Tensor, expected: Tensor) -> None:
+    """Raise `WrongSum` with the first place where two tensors (n,) differ."""
+    if not torch.equal(actual, expected):
+        place = int((actual != expected).nonzero()[0])
+        raise WrongSum(
+            f"{about} has {float(actual[place])} at place {place} and should have {float(expected[place])}: "
+            "wrong result, not timed"
+        )
+
+
+def sums(world_size: int, count: int, device: torch.device) -> Tensor:
+    """Return the sum (count,) of the `inputs` of all ranks, which repeats itself as they do."""
+    once = torch.stack([inputs(rank, PERIOD) for rank in range(world_size)]).sum(dim=0)
+    return once.to(device).repeat(-(-count // PERIOD))[:count]
+
+
+def inputs(rank: int, count: int, device: torch.device | str = "cpu") -> Tensor:
     """Return `count` whole numbers as float32, in a different sequence on each rank.
 
     They are from 1 to 4093. The sum of two needs more digits than float16 and bfloat16 have; float32 represents the sum
     of 4,000 ranks exactly.
     """
     once = torch.arange(PERIOD) * (rank % (PERIOD - 1) + 1) % PERIOD + 1
-    return once.float().repeat(-(-count // PERIOD))[:count]
+    return once.float().to(device).repeat(-(-count // PERIOD))[:count]
+
+
+def _reduce_scatter(whole: Tensor, piece: Tensor) -> None:
+    dist.reduce_scatter_tensor(piece, whole)
+
+
+PIECEWISE: dict[str, Callable[[Tensor, Tensor], object]] = {
+    "reduce_scatter": _reduce_scatter,
+    "all_gather": dist.all_gather_into_tensor,
+}
+"""torch.distributed's, called with a tensor (k n,) and a rank's piece (n,) of it."""
+
+
+def require_pieces(
+    call: Callable[[Tensor, Tensor], object], collective: str, rank: int, world_size: int, whole: Tensor, piece: Tensor
+) -> None:
+    """Check that a collective of `PIECEWISE` is exact on whole numbers that differ by rank and by place.
+
+    Raises:
+        WrongSum: it is not; the message has rank, place and both numbers.
+    """
+    count, device = len(piece), whole.device
+    about = f"{collective}, {4 * len(whole)} bytes on {world_size} devices: rank {rank}"
+    if collective == "all_gather":
+        call(whole, inputs(rank, count, device))
+        require_equal(about, whole, torch.cat([inputs(each, count, device) for each in range(world_size)]))
+    else:
+        call(inputs(rank, len(whole), device), piece)
+        require_equal(about, piece, sums(world_size, len(whole), device)[rank * count :][:count])
+
+
+def _time_pieces(
+    rank: int, exchange: Exchange, device: torch.device, size_bytes: int, calls: int, *, check: bool
+) -> int:
+    call, world_size = PIECEWISE[exchange.collective], len(exchange.devices)
+    count = size_bytes // 4 // world_size
+    whole, piece = torch.zeros(count * world_size, device=device), torch.zeros(count, device=device)
+    if check:
+        require_pieces(call, exchange.collective, rank, world_size, whole, piece)
+    call(whole.zero_(), piece.zero_())
+    return window(partial(call, whole, piece), calls, [device])
 
 
 def _named(exchange: Exchange) -> AllReduce:

@@ -31,6 +31,7 @@ from suite.rank import arm as arms
 from suite.rank import collectives, profiling, purity, training
 from suite.rank import gpus as torch_gpus
 from suite.rank.timing import LossNotFinite
+from suite.room import accelerator
 
 # Errors whose message suffices, without a traceback.
 SELF_EXPLAINING = (contract.ContractError, LossNotFinite, ImportError, FileNotFoundError)
@@ -81,12 +82,7 @@ def versions() -> dict[str, str]:
             installed[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    if torch.version.cuda:
-        installed["cuda"] = torch.version.cuda
-    if torch.cuda.is_available():
-        installed["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
-        installed["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
-    return installed
+    return installed | accelerator.versions()
 
 
 def prepare(state: State, dataset: str, data_root: str, folder: str) -> Prepared:
@@ -102,9 +98,9 @@ def setup(state: State, name: str, arm: dict[str, Any]) -> SetUp:
     return SetUp(timed.gradient_bytes)
 
 
-def window(state: State, name: str, steps: int) -> Timed:
+def window(state: State, name: str, steps: int, lead_in: int = 0) -> Timed:
     """Time one window of the arm that was set up under this name."""
-    duration_ns = state.timed[name].window(steps)
+    duration_ns = state.timed[name].window(steps, lead_in)
     if name in state.unproven:  # checked after the first window, because a step may import
         _require_pure(state.unproven.pop(name))
     return Timed(duration_ns=duration_ns)
@@ -176,8 +172,8 @@ def judge(
     return trainer_checks.judge(check, seen)
 
 
-def all_reduce(state: State, exchange: dict[str, Any], size_bytes: int, calls: int, check: bool) -> Timed:
-    """Time one window of an all_reduce, as `suite.rank.collectives.time_calls` does."""
+def collective(state: State, exchange: dict[str, Any], size_bytes: int, calls: int, check: bool) -> Timed:
+    """Time one window of a collective, as `suite.rank.collectives.time_calls` does."""
     duration_ns = collectives.time_calls(state.rank, read(Exchange, exchange), size_bytes, calls, check=check)
     return Timed(duration_ns=duration_ns)
 
@@ -185,9 +181,9 @@ def all_reduce(state: State, exchange: dict[str, Any], size_bytes: int, calls: i
 def call(state: State, function: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """Call `module:function` on a rank of a CPU group and return its JSON value; for tests of collectives."""
     torch.set_num_threads(1)
-    arms.join("gloo")
+    arms.join("gloo", torch.device("cpu"))
     return {"returned": cast(Callable[..., Any], load_object(function))(**arguments)}
 
 
-_ALL = (describe, gpus, prepare, setup, window, probe, count, trace, train, bind, observe, judge, all_reduce, call)
+_ALL = (describe, gpus, prepare, setup, window, probe, count, trace, train, bind, observe, judge, collective, call)
 COMMANDS: dict[str, Callable[..., object]] = {command.__name__: command for command in _ALL}

@@ -20,7 +20,7 @@ from torch._C._profiler import _ExperimentalConfig  # torch's own name for it: t
 from torch.autograd.profiler import profile  # the one of torch.profiler loads torch's compiler, which takes seconds
 
 from reference.all_reduce.traffic import count_traffic
-from suite.rank.timing import synchronise
+from suite.room.accelerator import synchronise
 
 # By default only the thread that starts the profiler is recorded, and those of autograd that serve it.
 EVERY_THREAD = _ExperimentalConfig(profile_all_threads=True)

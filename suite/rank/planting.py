@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from suite.properties.contract import load_trainer
-from suite.rank.timing import synchronise
+from suite.room.accelerator import synchronise
 
 
 def slowed(spec: str, share: float, at: int | None = None) -> type[Any]:

@@ -29,7 +29,7 @@ class TracedArm(TimedArm):
         with record_function(FEED):
             X, y = next(self._batches)
         with record_function(STEP):
-            return self.trainer.step(X, y, self.global_batch)
+            return self._train(self.trainer.step, X, y, self.global_batch)
 
 
 def trace(arm: TracedArm, steps: int, path: Path) -> Traced:
@@ -44,7 +44,7 @@ def trace(arm: TracedArm, steps: int, path: Path) -> Traced:
         OSError: the file cannot be written; no part of it remains.
     """
     activities = [ProfilerActivity.CPU]
-    if any(device.type == "cuda" for device in arm.devices):
+    if any(device.type != "cpu" for device in arm.devices):
         activities.append(ProfilerActivity.CUDA)
     with profile(activities=activities, experimental_config=EVERY_THREAD) as profiler:
         duration_ns = arm.window(steps)

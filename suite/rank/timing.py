@@ -1,8 +1,8 @@
 """One timed window, on the worker's side.
 
 A window is a fixed number of training steps with their data feed. Every device of this process is synchronised before
-the clock is read (`torch.cuda.synchronize()` alone waits for the current device only). Several processes pass a barrier
-first, so that no rank's window begins while another rank is busy with something else.
+the clock is read (`torch.accelerator.synchronize()` alone waits for the current device only). Several processes pass a
+barrier first, so that no rank's window begins while another rank is busy with something else.
 """
 
 from __future__ import annotations
@@ -15,19 +15,16 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
+from suite.room.accelerator import synchronise
+
 
 class LossNotFinite(ArithmeticError):
     """Training diverged while it was timed."""
 
 
-def synchronise(devices: Sequence[torch.device]) -> None:
-    """Wait until every device in `devices` has finished its queued work."""
-    for device in devices:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-
-
-def window(step: Callable[[], Any], steps: int, devices: Sequence[torch.device], *, together: bool = True) -> int:
+def window(
+    step: Callable[[], Any], steps: int, devices: Sequence[torch.device], *, together: bool = True, lead_in: int = 0
+) -> int:
     """Time `steps` calls of `step`.
 
     Args:
@@ -35,6 +32,8 @@ def window(step: Callable[[], Any], steps: int, devices: Sequence[torch.device],
         steps: how many, at least 1.
         devices: of this process.
         together: whether all ranks take part and begin at the same time.
+        lead_in: steps before the barrier and the clock, the same number on all ranks. A GPU that waited while other
+            arms ran has lowered its clocks.
 
     Returns:
         Nanoseconds on this rank's clock, from the barrier until the last device has finished.
@@ -43,6 +42,8 @@ def window(step: Callable[[], Any], steps: int, devices: Sequence[torch.device],
         LossNotFinite: the last step returned a loss that is not a finite number.
     """
     loss: Any = None
+    for _ in range(lead_in):
+        step()
     synchronise(devices)
     if together and dist.is_initialized():
         dist.barrier()

@@ -25,7 +25,7 @@ from suite.processes.jobs import Job, TrainingRecipe
 from suite.properties import contract
 from suite.properties.contract import close_trainer
 from suite.rank.arm import PARTS, make_trainer, open_dataset
-from suite.rank.timing import synchronise
+from suite.room import accelerator
 
 
 class Training:
@@ -53,10 +53,10 @@ class Training:
                 f"trainer {job.trainer!r} has oracle {oracle!r}: a warm-up divides the gradient by more, which is a "
                 "smaller rate for plain SGD only (oracle 'sgd'); train it without a warm-up"
             )
-        torch.manual_seed(job.seed + rank)
+        accelerator.seed(devices, job.seed + rank)
         model = build(job.workload.model, recipe.init, job.seed + rank)
         self._trainer = make_trainer(trainer, model, devices, recipe.lr, job.workload)
-        whole = open_dataset(recipe.dataset, devices[0], job.workload.precision)
+        whole = open_dataset(recipe.dataset, devices[0], accelerator.set_precision(job.workload.precision))
         self._dataset = _first(whole, recipe.samples)
         self._done = 0
 
@@ -81,10 +81,10 @@ class Training:
             )
         for replica in self._trainer.replicas:
             replica.train()
-        synchronise(self._devices)
+        accelerator.synchronise(self._devices)
         start = time.perf_counter()
         steps = self._train(number)
-        synchronise(self._devices)
+        accelerator.synchronise(self._devices)
         train_s = time.perf_counter() - start
         loss = mean_loss(steps, len(self._dataset.train_y))
         test_X, test_y = self._dataset.test_X, self._dataset.test_y
@@ -122,7 +122,8 @@ class Training:
         steps = []
         for number, (X, y) in enumerate(batches):
             divisor = self._divisor(first + number, min(batch, samples - number * batch))
-            steps.append((self._trainer.step(X, y, divisor), divisor))
+            with accelerator.autocast(self._job.workload.precision, self._devices[0]):
+                steps.append((self._trainer.step(X, y, divisor), divisor))
         return steps
 
     def _divisor(self, step: int, size: int) -> int:

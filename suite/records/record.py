@@ -222,7 +222,7 @@ class CollectivePoint(Part):
 class CollectiveRecord(Part):
     """A sweep of one collective, and the straight line t = alpha + beta * bytes through it."""
 
-    collective: Literal["all_reduce"]
+    collective: Literal["all_reduce", "reduce_scatter", "all_gather"]
     algorithm: str  # a name of `reference.all_reduce.ALL_REDUCE` in one process, or a backend of torch.distributed
     world_size: int
     devices: tuple[str, ...]

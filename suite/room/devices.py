@@ -114,6 +114,15 @@ def torch_build() -> tuple[str, str | None]:
     return values.get("__version__", "unknown"), values.get("cuda", "unknown") or values.get("hip") or None
 
 
+_AMD = "GPUs are counted and read through NVML, which shows none of AMD's: use cpu[:N]"
+_REFUSED = {
+    "xpu": "Intel's GPUs need the backend xccl, and their clocks and processes are not in NVML: use cpu[:N]",
+    "mps": "there is one MPS device a machine and no collective for it, so nothing can scale: use cpu[:N]",
+    "hip": _AMD,
+    "roc": _AMD,
+}
+
+
 def parse(setting: str) -> Devices:
     """Read `auto`, `cpu[:N]`, `cuda[:N]` or a list such as `cuda:0,cuda:0`.
 
@@ -137,6 +146,8 @@ def parse(setting: str) -> Devices:
         return _cpu(len(entries))
     if len(entries) > 1 and all(re.fullmatch(r"cuda:[0-9]{1,5}", entry) for entry in entries):
         return _cuda((int(entry.removeprefix("cuda:")) for entry in entries), survey())
+    if re.match(r"(xpu|mps|hip|rocm)\b", setting):
+        raise ValueError(f"devices {setting!r}: {_REFUSED[setting[:3]]}")
     raise ValueError(
         f"devices {setting!r}: expected auto, cpu[:N], cuda[:N] with N >= 1, or a list such as cuda:0,cuda:1"
     )

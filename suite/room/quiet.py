@@ -27,28 +27,37 @@ ALLOCATOR = {
 # glibc asks for huge pages under the heap (from 2.35 on, where the kernel gives them on request). With small ones the
 # pages that share a line of the cache differ from process to process.
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+# CPU workers see no GPU, on which a trainer might open a context.
+NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1"}
+# For workers that check and time nothing: cuBLAS adds in one order, and no library of NVIDIA's uses TF32, which images
+# may have switched on.
+EXACT = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NVIDIA_TF32_OVERRIDE": "0"}
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
-def environment(inherited: Mapping[str, str], kind: str) -> dict[str, str]:
+def environment(inherited: Mapping[str, str], kind: str, *, exact: bool = False) -> dict[str, str]:
     """Return the environment of a launcher and its workers.
 
     Args:
         inherited: the controller's own.
         kind: "cpu" or "cuda"; the thread limits are for CPU ranks, which share the machine's cores among them.
+        exact: whether equal work must give equal bits, at the cost of time.
     """
     quiet = {**inherited, **ALLOCATOR}
     for name, tunable in HUGE_PAGES.items():  # in addition to the user's, which win
         quiet[name] = ":".join(filter(None, (tunable, inherited.get(name))))
     # One node, loopback only; another interface would also put the machine's network into the measurement.
-    for backend in ("GLOO", "NCCL"):
-        quiet.setdefault(f"{backend}_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
+    loopback = "lo" if sys.platform == "linux" else "lo0"
+    quiet.setdefault("GLOO_SOCKET_IFNAME", loopback)
+    quiet.setdefault("NCCL_SOCKET_IFNAME", f"={loopback}")  # without "=", every interface whose name begins so
     # NVML's and nvidia-smi's order. CUDA's own begins with the fastest card, so that readings would be of another one.
     quiet["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    if exact:
+        quiet |= EXACT
     if kind == "cpu":
-        quiet |= ONE_THREAD
+        quiet |= ONE_THREAD | NO_GPU
     return quiet
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from statistics import fmean
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from suite.plan import cells
 from suite.plan.cells import PLAIN, Arm, Cell, Side
@@ -21,7 +22,7 @@ from suite.records import record
 from suite.records.record import interval
 from suite.room.conditions import LIMIT_CORES
 from suite.run.observations import Observations
-from suite.run.session import FIRST_STEP_TIMEOUT_S, Groups, Say, Sessions, hang_timeout_s
+from suite.run.session import FIRST_STEP_TIMEOUT_S, Groups, Say, Sessions, hang_timeout_s, warm_step_s
 from suite.verdict.diagnose import Growth, Point, Rounds, Waterfall, growth, waterfall
 from suite.verdict.explain import About, against_base, sentence
 
@@ -117,19 +118,31 @@ def probing(run: Observations, sessions: Sessions, wanted: Sequence[Target], say
                 run.unexplained[target.cell] = f"the budget did not leave the {needed_s:.0f} s it takes"
                 continue
             say(f"session {number + 1}: where the time goes: {target.cell.id}")
-            _time(run, groups, target, points, rng, min(SESSION_S, left_s) / len(wanted))
+            _time(run, sessions, groups, target, points, rng, min(SESSION_S, left_s) / len(wanted))
 
     return probe
 
 
 def _time(
-    run: Observations, groups: Groups, target: Target, points: Sequence[Point], rng: random.Random, allowed_s: float
+    run: Observations,
+    sessions: Sessions,
+    groups: Groups,
+    target: Target,
+    points: Sequence[Point],
+    rng: random.Random,
+    allowed_s: float,
 ) -> None:
-    """Time these variants: each once to warm it up, then rounds forwards and backwards in as many pairs as fit."""
+    """Time these variants: each until it is warm, then rounds forwards and backwards in as many pairs as fit."""
     order, step_s = rng.sample(points, len(points)), dict[Point, float]()
+
+    def window_s(point: Point, steps: int) -> float | None:
+        taken_ns = _window(run, groups, target, point, steps, FIRST_STEP_TIMEOUT_S)
+        return None if taken_ns is None else max(taken_ns) / steps / 1e9
+
     for point in order:
-        if (taken_ns := _window(run, groups, target, point, 1, FIRST_STEP_TIMEOUT_S)) is not None:
-            step_s[point] = max(taken_ns) / 1e9
+        usual_s = sessions.step_s.get(target.arms(run)[_VARIANTS[point].role], 0.0)
+        if (warm_s := warm_step_s(partial(window_s, point), usual_s)) is not None:
+            step_s[point] = warm_s
     round_s = sum(max(WINDOW_S, one_s) for one_s in step_s.values())
     pairs = max(1, min(MAX_PAIRS, int(allowed_s / (2 * round_s)))) if round_s else 0
     about = {"cell": target.cell.id, "side": target.side}
@@ -137,15 +150,16 @@ def _time(
         for point in order if number % 2 == 0 else order[::-1]:
             if point not in step_s:
                 continue
-            steps = max(1, math.ceil(WINDOW_S / step_s[point]))
-            taken_ns = _window(run, groups, target, point, steps, hang_timeout_s(steps * step_s[point]))
+            steps, lead_in = max(1, math.ceil(WINDOW_S / step_s[point])), sessions.lead_in(step_s[point])
+            timeout_s = hang_timeout_s((steps + lead_in) * step_s[point])
+            taken_ns = _window(run, groups, target, point, steps, timeout_s, lead_in)
             if taken_ns is not None:
                 taken = {"point": point, "round": number, "steps": steps, "duration_ns": taken_ns}
                 groups.session.probes.append(record.Probe.model_validate({**about, **taken}))
 
 
 def _window(
-    run: Observations, groups: Groups, target: Target, point: Point, steps: int, timeout_s: float
+    run: Observations, groups: Groups, target: Target, point: Point, steps: int, timeout_s: float, lead_in: int = 0
 ) -> tuple[int, ...] | None:
     """Return the nanoseconds of the ranks that took part; None where the workers are gone, or fail now.
 
@@ -155,7 +169,8 @@ def _window(
     arm = target.arms(run)[variant.role]
     if (group := groups.by_arm.get(arm)) is None:
         return None
-    told = {name: getattr(variant, name) for name in ("resident", "exchange", "alone")}
+    told: dict[str, Any] = {name: getattr(variant, name) for name in ("resident", "exchange", "alone")}
+    told["lead_in"] = lead_in
     told["share"] = target.cell.world_size if variant.part else 1
     try:
         answers = group.request(Probed, "probe", timeout_s, name=arm.id, steps=steps, variant=told)

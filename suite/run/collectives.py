@@ -1,7 +1,7 @@
-"""How fast the machine exchanges: all_reduce over message sizes, world sizes and algorithms (controller's side).
+"""How fast the machine exchanges: collectives over message sizes, world sizes and algorithms (controller's side).
 
 Each world size has workers of its own, in which nothing else is timed: a process for each device for the backend's own
-all_reduce, and one process for those of `reference.all_reduce`. Every sum is checked before it is timed. The windows of
+collectives, and one process for `reference.all_reduce`. Every result is checked before it is timed. The windows of
 all algorithms and sizes take turns in an order that is drawn. An algorithm that fails keeps its reason and the others
 go on, with fresh workers where it ended theirs. Loads no torch; the worker's side is `suite.rank.collectives`.
 """
@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any
 
 from suite.base.sides import SidePool
 from suite.communication import alpha_beta
-from suite.plan.collectives import IN_PROCESS, SIZES_BYTES, CollectiveCell
+from suite.plan.collectives import IN_PROCESS, LARGE_BYTES, SIZES_BYTES, CollectiveCell
 from suite.processes.answers import Timed
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import Group
@@ -58,7 +58,7 @@ def measure(
     Returns:
         One record a sweep, in the order of `wanted`.
     """
-    sizes = sorted({*SIZES_BYTES, *(size - size % 4 for size in gradient_bytes if size >= 4)})
+    sizes = {*SIZES_BYTES, *(size - size % 4 for size in gradient_bytes if size >= 4)}
     rng = random.Random(seed)
     records: dict[CollectiveCell, CollectiveRecord] = {}
     for world_size in sorted({sweep.world_size for sweep in wanted}):
@@ -73,9 +73,12 @@ class _WorldSize:
     """The sweeps of one world size."""
 
     def __init__(
-        self, pool: SidePool, devices: Devices, wanted: Sequence[CollectiveCell], sizes_bytes: Sequence[int]
+        self, pool: SidePool, devices: Devices, wanted: Sequence[CollectiveCell], sizes_bytes: Set[int]
     ) -> None:
-        self._pool, self._devices, self._wanted, self._sizes = pool, devices, wanted, sizes_bytes
+        self._pool, self._devices, self._wanted = pool, devices, wanted
+        self._sizes = {
+            sweep: sorted(sizes_bytes | set(LARGE_BYTES if sweep.algorithm == "nccl" else ())) for sweep in wanted
+        }
         self._world_size = wanted[0].world_size
         self._names = devices.names[: self._world_size]
         self._errors: dict[CollectiveCell, str] = {}
@@ -88,9 +91,9 @@ class _WorldSize:
                 self._group(sweep)
             except WorkerFailure as failure:
                 self._errors[sweep] = failure.cause
-        name = f"all_reduce on {self._world_size} devices"
-        say(f"{name}: checking sums")
-        points = [(sweep, size) for sweep in self._wanted for size in self._sizes]
+        name = f"collectives on {self._world_size} devices"
+        say(f"{name}: checking results")
+        points = [(sweep, size) for sweep in self._wanted for size in self._sizes[sweep]]
         calls_s: dict[tuple[CollectiveCell, int], float] = {}
         for sweep, size in points:
             call_s = self._window(sweep, size, 1, CHECK_TIMEOUT_S, check=True)
@@ -115,17 +118,12 @@ class _WorldSize:
         """Return the result of a sweep."""
         result: dict[str, Any] = {"error": self._errors.get(sweep, ""), "points": ()}
         if sweep not in self._errors:
-            samples_s = [self._samples_s[sweep, size] for size in self._sizes]
-            line = alpha_beta.fit(self._sizes, samples_s)
+            samples_s = [self._samples_s[sweep, size] for size in self._sizes[sweep]]
+            line = alpha_beta.fit(self._sizes[sweep], samples_s)
             result["alpha_s"], result["beta_s_per_byte"] = interval(line.alpha_s), interval(line.beta_s_per_byte)
-            result["points"] = tuple(map(partial(_point, sweep), self._sizes, samples_s))
-        return CollectiveRecord(
-            collective="all_reduce",
-            algorithm=sweep.algorithm,
-            world_size=sweep.world_size,
-            devices=self._names,
-            **result,
-        )
+            result["points"] = tuple(map(partial(_point, sweep), self._sizes[sweep], samples_s))
+        about = {"collective": sweep.collective, "algorithm": sweep.algorithm, "world_size": sweep.world_size}
+        return CollectiveRecord.model_validate({**about, "devices": self._names, **result})
 
     def _blocks(self, calls_s: Mapping[tuple[CollectiveCell, int], float]) -> int:
         """Return how many blocks fit into the time meant for them, going by the first calls of what has not failed."""
@@ -144,13 +142,14 @@ class _WorldSize:
             group = self._group(sweep)
             exchange = Exchange(
                 algorithm=sweep.algorithm,
+                collective=sweep.collective,
                 processes="one" if sweep.algorithm in IN_PROCESS else "per-device",
                 devices=self._names,
                 backend=self._devices.backend(self._names),
                 pinned=self._devices.pinned(self._world_size),
             )
             told = {"exchange": exchange, "size_bytes": size_bytes, "calls": calls, "check": check}
-            answers = group.request(Timed, "all_reduce", timeout_s, **told)
+            answers = group.request(Timed, "collective", timeout_s, **told)
         except WorkerFailure as failure:  # the others of its group are gone with it
             self._errors[sweep] = failure.cause
             return None
@@ -158,7 +157,7 @@ class _WorldSize:
 
     def _group(self, sweep: CollectiveCell) -> Group:
         size = 1 if sweep.algorithm in IN_PROCESS else self._world_size
-        return self._pool.group(f"all_reduce-{self._world_size}-{size}", size)
+        return self._pool.group(f"collectives-{self._world_size}-{size}", size)
 
 
 def _point(sweep: CollectiveCell, size: int, samples_s: Sequence[float]) -> CollectivePoint:
@@ -168,5 +167,5 @@ def _point(sweep: CollectiveCell, size: int, samples_s: Sequence[float]) -> Coll
         samples_s=tuple(samples_s),
         time_s=interval(time_s),
         algbw_gb_per_s=alpha_beta.algbw_gb_per_s(size, time_s.estimate),
-        busbw_gb_per_s=alpha_beta.busbw_gb_per_s(size, time_s.estimate, sweep.world_size),
+        busbw_gb_per_s=alpha_beta.busbw_gb_per_s(size, time_s.estimate, sweep.world_size, sweep.collective),
     )

@@ -56,7 +56,7 @@ class RunResult:
             LookupError: the run was cut short before it.
         """
         for result in self.record.collectives:
-            if (result.algorithm, result.world_size) == (sweep.algorithm, sweep.world_size):
+            if CollectiveCell(result.algorithm, result.world_size, result.collective) == sweep:
                 return result
         raise LookupError(f"{sweep.id}: the run was cut short before it was measured; run it again")
 

@@ -9,7 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from suite.plan import workloads
 from suite.plan.cells import Arm, Cell
+from suite.plan.config import Config
+from suite.plan.workloads import LAUNCH_BOUND
 from suite.records.calibration import POWER, promise
 from suite.room.quiet import available_cores
 from suite.run import accuracy, judging
@@ -69,7 +72,8 @@ def lines(run: Observations, planned: int, each_s: float) -> list[str]:
     judges = comparison.bases and not run.plan.config.calibrate
     left_out = ", ".join(cell.id for cell in comparison.beyond)
     named = [f"plan: not judged, because the budget has no room for them: {left_out}"] if left_out else []
-    return [first, *named, _promise(run, comparisons, planned), _scope(planned)] if judges else [first]
+    promised = [*named, _promise(run, comparisons, planned), _scope(planned)] if judges else []
+    return [first, *promised, *_launch_bound(run.plan.config)]
 
 
 def _scope(planned: int) -> str:
@@ -79,6 +83,17 @@ def _scope(planned: int) -> str:
         f"plan: a PASS is about the mean over processes; {planned} session(s) do not exclude a slow mode in fewer than "
         f"{rarest:.0%} of them"
     )
+
+
+def _launch_bound(config: Config) -> list[str]:
+    """Name the workloads that say little about GPUs."""
+    names = [workload.name for workload in config.workloads if workload.model == LAUNCH_BOUND]
+    if config.devices.kind == "cpu" or not names:
+        return []
+    return [
+        f"plan: {', '.join(names)}: LeNet is too small for a GPU: most of its step is expected to be the launching of "
+        f"kernels, which scales badly on any machine; {workloads.default(config.devices.kind)} can occupy a GPU"
+    ]
 
 
 def _promise(run: Observations, comparisons: int, planned: int) -> str:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from operator import methodcaller
 
 from suite.base.sides import SidePool
@@ -37,8 +38,14 @@ MAX_BLOCKS = 30
 # for every session turns what these do to a memory layout (Mytkowicz et al. 2009) into spread between sessions, which a
 # verdict allows for; without it they could favour one side in all sessions of a run.
 MOST_PADDING = 64
-SHORT_STEP_S = 1.0  # a longer step is warm after its first time
+SHORT_STEP_S = 1.0
+# Steps are warm when a window is not faster than the one before by more than this factor: a first step loads kernels,
+# compiles, and sets up connections, which can take seconds.
+WARM = 1.25
+MOST_WARM_UPS = 8
 MAX_STEPS = 200
+LEAD_IN_S = 0.05  # of untimed steps before a window on GPUs
+MAX_LEAD_IN = 1000
 FIRST_STEP_TIMEOUT_S = 120.0  # lazily built kernels, compilation, the first collective
 
 Say = Callable[[str], None]
@@ -59,6 +66,23 @@ def timing_s(start_s: float, round_s: float, budget_s: float) -> float:
 def hang_timeout_s(expected_s: float) -> float:
     """Return after how many seconds a command counts as hung that should take `expected_s`; a slow one is measured."""
     return max(20.0, 20 * expected_s)
+
+
+def warm_step_s(window_s: Callable[[int], float | None], usual_s: float = 0.0) -> float | None:
+    """Take windows of steps until they are warm, and return the last one's seconds a step.
+
+    Args:
+        window_s: times so many steps and returns seconds a step; None where that failed.
+        usual_s: a long step that takes no longer than this is warm at once; 0 where nothing is known.
+    """
+    step_s = window_s(1)
+    for _ in range(MOST_WARM_UPS):
+        if step_s is None or SHORT_STEP_S <= step_s <= WARM * usual_s:
+            break
+        before_s, step_s = step_s, window_s(2 if step_s < SHORT_STEP_S else 1)
+        if step_s is not None and before_s <= WARM * step_s:
+            break
+    return step_s
 
 
 @dataclass
@@ -151,6 +175,11 @@ class Sessions:
         """Return after how many seconds an arm's `steps` count as hung."""
         return hang_timeout_s(steps * self.step_s[arm])
 
+    def lead_in(self, step_s: float) -> int:
+        """Return how many untimed steps precede a window; none on CPUs, whose clocks do not wait for work."""
+        on_cpu = self._run.plan.config.devices.kind == "cpu"
+        return 0 if on_cpu else min(MAX_LEAD_IN, math.ceil(LEAD_IN_S / step_s))
+
     def _start(self, groups: Groups, arms: list[Arm]) -> None:
         shared: dict[tuple[str, str, str, int], list[Arm]] = {}
         for arm in arms:
@@ -180,9 +209,7 @@ class Sessions:
     def _warm_up(self, groups: Groups, timed: Sequence[Arm]) -> None:
         known, new = self._run.steps, dict[Arm, int]()
         for arm in self._rng.sample(timed, len(timed)):
-            step_s = self._step_s(groups, arm, 1)
-            if step_s is not None and step_s < SHORT_STEP_S:
-                step_s = self._step_s(groups, arm, 2)
+            step_s = warm_step_s(partial(self._step_s, groups, arm), self.step_s.get(arm, 0.0))
             if step_s is not None and arm not in known:
                 self.step_s[arm] = step_s
                 new[arm] = min(MAX_STEPS, math.ceil(WINDOW_S / step_s))
@@ -197,7 +224,8 @@ class Sessions:
     def _plan_blocks(self, groups: Groups, start_s: float) -> int:
         """Return how many blocks every session has; a block is two rounds."""
         timed = [arm for arm in groups.by_arm if arm in self.step_s]
-        round_s = sum(self._run.steps[arm] * self.step_s[arm] for arm in timed) or WINDOW_S
+        steps = {arm: self._run.steps[arm] + self.lead_in(self.step_s[arm]) for arm in timed}
+        round_s = sum(steps[arm] * self.step_s[arm] for arm in timed) or WINDOW_S
         blocks = round(timing_s(start_s, round_s, self.left_s() + start_s) / (2 * round_s))
         return min(MAX_BLOCKS, max(MIN_BLOCKS, blocks))
 
@@ -208,8 +236,9 @@ class Sessions:
             for arm in blocks.block(units, self._rng):
                 if arm not in groups.by_arm:
                     continue
-                steps = self._run.steps[arm]
-                answers = groups.request(arm, Timed, "window", self.timeout_s(arm, steps), name=arm.id, steps=steps)
+                steps, lead_in = self._run.steps[arm], self.lead_in(self.step_s[arm])
+                told = {"name": arm.id, "steps": steps, "lead_in": lead_in}
+                answers = groups.request(arm, Timed, "window", self.timeout_s(arm, steps + lead_in), **told)
                 if answers is not None:
                     durations = tuple(answer.duration_ns for answer in answers)
                     groups.session.windows.append(record.Window(arm=arm.id, block=number, duration_ns=durations))

@@ -19,7 +19,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from reference.scatter import shard_bounds
-from reference.trainers.fsdp import FSDPTrainer, units
+from reference.trainers.fsdp import FSDPTrainer, require_backends, units
 from reference.trainers.single import Single
 from suite.checks.bench import Bench
 from tests.support import on_ranks
@@ -259,6 +259,14 @@ def test_a_layer_skipped_on_one_rank_is_refused_on_both(refused: list[Any]) -> N
 def test_a_missing_process_group_is_an_error() -> None:
     with pytest.raises(RuntimeError, match=r"there is no process group: call torch\.distributed\.init_process_group"):
         FSDPTrainer(smooth_net(), [CPU], lr=LR)
+
+
+@pytest.mark.parametrize("config", ["cuda:nccl", "cpu:gloo,cuda:gloo"])
+def test_a_group_on_gpus_without_nccl_or_without_gloo_is_refused(config: str) -> None:
+    """A gloo group for each trainer would leak sockets; gloo on GPU tensors ends the process."""
+    with pytest.raises(RuntimeError, match=f"backends are {config!r}: FSDP on GPUs needs init_process_group"):
+        require_backends(config)
+    require_backends("cpu:gloo,cuda:nccl")
 
 
 def names(net: nn.Module) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from suite.checks.bench import Bench
 from suite.room import quiet
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -26,10 +27,28 @@ def test_tunables_of_the_user_stay_and_take_precedence() -> None:
     assert quiet.environment({}, "cpu")["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
 
 
+@pytest.mark.parametrize(("kind", "shown"), [("cpu", ""), ("cuda", "0,1")])
+def test_cpu_workers_see_no_gpu(kind: str, shown: str) -> None:
+    assert quiet.environment({"CUDA_VISIBLE_DEVICES": "0,1"}, kind)["CUDA_VISIBLE_DEVICES"] == shown
+
+
 def test_backends_use_loopback_unless_the_user_names_an_interface() -> None:
-    plain = quiet.environment({}, "cuda")
-    assert plain["GLOO_SOCKET_IFNAME"] == plain["NCCL_SOCKET_IFNAME"] == ("lo" if sys.platform == "linux" else "lo0")
-    assert quiet.environment({"NCCL_SOCKET_IFNAME": "eth0"}, "cuda")["NCCL_SOCKET_IFNAME"] == "eth0"
+    plain, loopback = quiet.environment({}, "cuda"), "lo" if sys.platform == "linux" else "lo0"
+    assert (plain["GLOO_SOCKET_IFNAME"], plain["NCCL_SOCKET_IFNAME"]) == (loopback, f"={loopback}")
+    assert quiet.environment({"NCCL_SOCKET_IFNAME": "ib0"}, "cuda")["NCCL_SOCKET_IFNAME"] == "ib0"
+
+
+def test_only_workers_that_time_nothing_give_up_time_for_equal_bits(bench: Bench) -> None:
+    """NVIDIA_TF32_OVERRIDE=1 of an image would outweigh what torch is told."""
+    inherited = {"NVIDIA_TF32_OVERRIDE": "1"}
+    assert quiet.environment(inherited, "cuda").items().isdisjoint(quiet.EXACT.items())
+    assert quiet.EXACT.items() <= quiet.environment(inherited, "cuda", exact=True).items()
+    names = [*quiet.EXACT, "CUDA_VISIBLE_DEVICES"]
+    told = [
+        bench.group(1).request_first(dict, "call", function="os:getenv", arguments={"key": name})["returned"]
+        for name in names
+    ]
+    assert told == [*quiet.EXACT.values(), ""]
 
 
 def huge_kilobytes(environment: dict[str, str]) -> int:

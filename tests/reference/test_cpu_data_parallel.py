@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from reference.cpu_data_parallel import CPUDataParallel
-from reference.trainers.data_parallel import data_parallel
+from reference.trainers.data_parallel import data_parallel, in_callers_dtype
 from tests.support.strategies import CPU, Nested, conv_net, smooth_net
 
 pytestmark = pytest.mark.usefixtures("one_intra_op_thread")
@@ -74,6 +75,24 @@ def test_tied_parameters_and_recurrent_weights_are_replicated_once() -> None:
     alone = torch.autograd.grad(net(X).square().sum(), params)
     together = torch.autograd.grad(CPUDataParallel(net, [CPU] * 3)(X).square().sum(), params)
     torch.testing.assert_close(together, alone)
+
+
+def test_a_thread_of_torchs_wrapper_computes_in_the_callers_autocast_dtype() -> None:
+    """A thread begins with the default of its device: bfloat16 on CPUs, float16 on GPUs."""
+    net, X, dtypes = nn.Linear(3, 2), torch.rand(4, 3), list[torch.dtype]()
+
+    def as_in_parallel_apply(call: Any) -> None:
+        with torch.amp.autocast("cpu", enabled=True):
+            dtypes.append(call(X).dtype)
+        dtypes.append(torch.get_autocast_dtype("cpu"))
+
+    with torch.autocast("cpu", dtype=torch.float16):
+        calls = [net, in_callers_dtype(net, "cpu")]
+    for call in calls:
+        thread = threading.Thread(target=as_in_parallel_apply, args=(call,))
+        thread.start()
+        thread.join()
+    assert dtypes == [torch.bfloat16, torch.bfloat16, torch.float16, torch.bfloat16]
 
 
 def test_only_several_devices_are_wrapped() -> None:

@@ -144,6 +144,13 @@ class Raises(Single):
         return super().step(X, y, global_batch_size)
 
 
+class AssertsOnTheDevice(Single):
+    """Raises what torch raises after an assertion in a kernel, from where on every call of the process fails."""
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        raise torch.AcceleratorError("CUDA error: device-side assert triggered")
+
+
 class KillsRankOne(DDPTrainer):
     """One rank is killed from outside, as the kernel's out-of-memory killer would."""
 

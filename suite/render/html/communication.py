@@ -1,4 +1,4 @@
-"""What exchanging gradients can cost: sweeps of all_reduce over message sizes, and the straight line through them."""
+"""What exchanging gradients can cost: sweeps of collectives over message sizes, and the straight line through them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _PREFIXES = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
 def sweeps(record: Record) -> Mapping[str, object] | None:
-    """Return a chart for each world size, the fits, every point, and what failed; None where no sweep was made."""
+    """Return charts by collective and world size, fits, points, and what failed; None where no sweep was made."""
     measured = [sweep for sweep in record.collectives if sweep.points]
-    sizes = sorted({sweep.world_size for sweep in measured})[:MAX_CHARTS]
+    kinds = sorted({(sweep.collective, sweep.world_size) for sweep in measured})[:MAX_CHARTS]
     fitted = [sweep for sweep in record.collectives if sweep.alpha_s is not None or sweep.beta_s_per_byte is not None]
     points = [(sweep, point) for sweep in measured for point in sweep.points]
     failed = [
@@ -29,7 +29,10 @@ def sweeps(record: Record) -> Mapping[str, object] | None:
     if not record.collectives:
         return None
     return {
-        "charts": [figure(_chart(k, [sweep for sweep in measured if sweep.world_size == k])) for k in sizes],
+        "charts": [
+            figure(_chart(kind[1], [sweep for sweep in measured if (sweep.collective, sweep.world_size) == kind]))
+            for kind in kinds
+        ],
         "fits": bounded(map(_fit, fitted), len(fitted)),
         "points": bounded((_point(*pair) for pair in points), len(points)),
         "failed": bounded(failed, len(failed)),
@@ -60,6 +63,10 @@ def _chart(world_size: int, sweeps: Sequence[CollectiveRecord]) -> Chart:
     )
 
 
+def _name(sweep: CollectiveRecord) -> str:
+    return sweep.algorithm if sweep.collective == "all_reduce" else f"{sweep.algorithm}, {sweep.collective}"
+
+
 def _fit(sweep: CollectiveRecord) -> tuple[str, ...]:
     """Return alpha in microseconds, beta in seconds per GB, and its inverse in GB/s, whose bounds change places."""
     beta, rate = sweep.beta_s_per_byte, None
@@ -67,7 +74,7 @@ def _fit(sweep: CollectiveRecord) -> tuple[str, ...]:
         bounds = [1 / bound for bound in (beta.high, beta.low) if bound is not None and bound > 0]
         rate = Interval(1 / beta.estimate, *(bounds if len(bounds) == 2 else ()))
     return (
-        sweep.algorithm,
+        _name(sweep),
         number(sweep.world_size, "d"),
         interval(sweep.alpha_s, ".1f", factor=1e6),
         interval(beta, ".3g", factor=1e9),
@@ -81,7 +88,7 @@ def _point(sweep: CollectiveRecord, point: CollectivePoint) -> tuple[str, ...]:
         line_s = sweep.alpha_s.estimate + sweep.beta_s_per_byte.estimate * point.size_bytes
         expected = number(line_s * 1e6, ".1f")
     return (
-        sweep.algorithm,
+        _name(sweep),
         number(sweep.world_size, "d"),
         size_text(point.size_bytes),
         interval(point.time_s, ".1f", factor=1e6),

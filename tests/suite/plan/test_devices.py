@@ -159,6 +159,21 @@ def test_anything_else_is_refused_with_what_is_valid(setting: str) -> None:
         devices.parse(setting)
 
 
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ("xpu", "xccl"),
+        ("xpu:2", "xccl"),
+        ("mps", "one MPS device"),
+        ("rocm:2", "none of AMD's"),
+        ("hip:0,hip:1", "none of AMD's"),
+    ],
+)
+def test_other_accelerators_are_refused_with_the_reason(setting: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=f"devices '{setting}': .*{reason}"):
+        devices.parse(setting)
+
+
 def test_two_ranks_on_one_gpu_talk_through_gloo() -> None:
     two = devices.parse("cuda:0,cuda:1")
     assert two.backend(two.names) == "nccl"

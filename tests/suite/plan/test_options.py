@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from suite import options
 from suite.options import OPTIONS
 from suite.plan.config import Config
+from tests.support.nvml import Scene
 from tests.support.project import Project
 
 FROZEN = [
@@ -39,6 +41,23 @@ def test_command_line_over_ini_over_default(project: Project) -> None:
     assert (read(project).budget_s, read(project).tolerance, read(project).profile) == (77, 0.1, "quick")
     assert read(project, "--scaling-budget", "88").budget_s == 88
     assert "tolerance 10.0%, profile quick, budget 77 s" in "\n".join(read(project).header())
+
+
+@pytest.mark.parametrize(
+    ("expression", "kind"), [("not gpu and not scaling", "cpu"), ("gpu", "cuda"), ("correctness", "cuda")]
+)
+def test_a_run_that_leaves_gpu_items_out_is_on_cpu_workers(
+    project: Project, scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch, expression: str, kind: str
+) -> None:
+    """Otherwise a plain `pytest` on a machine with GPUs would deselect every check."""
+    scene(2).load(monkeypatch)
+    assert read(project, "-m", expression).devices.kind == kind
+    assert read(project, "-m", expression, "--scaling-devices=cuda:2").devices.kind == "cuda"
+
+
+@pytest.mark.parametrize(("setting", "workload"), [("cpu:2", "lenet"), ("cuda:2", "resnet18-bf16")])
+def test_the_default_workload_can_occupy_the_devices(project: Project, setting: str, workload: str) -> None:
+    assert [chosen.name for chosen in read(project, "--scaling-devices", setting).workloads] == [workload]
 
 
 def test_a_profile_has_a_budget_that_may_stretch_and_the_users_own_may_not(project: Project) -> None:

@@ -13,12 +13,15 @@ import pytest
 
 from reference.trainers import TRAINERS
 from suite.checks import __main__ as again
-from suite.checks.bench import Bench, Outcome
+from suite.checks.bench import Bench, Outcome, explain
 from suite.checks.draw import CHECKS
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import Group
 from suite.properties import trainer
+from suite.properties.answers import RIGHT, About, Described, Judgement
 from suite.properties.case import Case, Net
+from suite.room import devices
+from suite.room.devices import Devices
 from tests.support import trainers_under_test
 from tests.support.project import REPOSITORY, Project
 
@@ -75,6 +78,69 @@ def test_a_failure_is_shrunk_and_can_be_pasted(bench: Bench) -> None:
     right, said = again.put(bench, named, check, Case.from_json(json.loads(case)))
     assert not right
     assert failure.splitlines()[0] in said
+
+
+class Answers:
+    """A pool and its groups: every case is right, and its world size is noted."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def group(self, name: str, size: int) -> Answers:
+        return self
+
+    def request(self, kind: type, command: str, timeout_s: float = 0, **told: Any) -> list[Any]:
+        if command == "describe":
+            about = About(processes="per-device", shares_gpus=told["trainer"] != "fsdp")
+            return [Described(about=about, versions={})]
+        if command == "observe":
+            self.sizes.append(told["case"]["world_size"])
+        return [{}]
+
+    def request_first(self, kind: type, command: str, **told: Any) -> Judgement:
+        return RIGHT
+
+
+@pytest.mark.parametrize(
+    ("trainer", "gpus", "largest", "noted"),
+    [("ddp", 1, 4, False), ("fsdp", 1, 1, True), ("fsdp", 2, 2, True), ("fsdp", 8, 4, False)],
+)
+def test_a_trainer_whose_ranks_need_a_gpu_each_is_checked_on_as_many(
+    trainer: str, gpus: int, largest: int, noted: bool
+) -> None:
+    pool = Answers()
+    shown = Devices("cuda", tuple(f"cuda:{index}" for index in range(gpus)), ())
+    outcome = Bench(pool, shown).search(trainer, "gradient", examples=20)  # type: ignore[arg-type]
+    assert max(pool.sizes) == largest
+    assert outcome.notes == [f"two of its ranks cannot share a GPU: checked on {gpus} device(s) at most"] * noted
+
+
+@pytest.mark.parametrize(
+    ("names", "arguments"),
+    [
+        (("cpu", "cpu"), []),
+        (("cuda:0",), ["--devices", "cuda:1"]),
+        (("cuda:0", "cuda:0"), ["--devices", "cuda:0,cuda:0"]),
+        (("cuda:3", "cuda:1"), ["--devices", "cuda:3,cuda:1"]),
+    ],
+)
+def test_the_command_that_shows_a_failure_again_names_its_devices(names: tuple[str, ...], arguments: list[str]) -> None:
+    used = Devices(names[0].partition(":")[0], names, ())
+    said = explain("ddp", "gradient", Case(2, (3,)), Judgement("wrong"), used)
+    command = shlex.split(said.partition("see it again: ")[2])
+    assert command[6:] == arguments
+    if arguments:
+        assert devices.parse(arguments[1]) == used
+
+
+def test_an_error_that_ends_a_process_for_its_gpu_ends_the_group_and_is_not_shrunk(bench: Bench) -> None:
+    before = bench.group(1)
+    outcome = search(bench, "AssertsOnTheDevice", "gradient")
+    assert "AcceleratorError: CUDA error: device-side assert triggered" in outcome.failure
+    assert outcome.crashed
+    assert outcome.examples == 1
+    assert not before.alive
+    assert not search(bench, "ByHand", "identity", examples=2).failure
 
 
 def test_only_bugs_that_also_fit_larger_cases_are_named(bench: Bench) -> None:

@@ -177,6 +177,14 @@ def test_one_pytest_item_a_cell(project: Project) -> None:
     result.stdout.fnmatch_lines(["*test_scaling[[]ddp-tiny-weak-1[]]", "*test_scaling[[]ddp-tiny-weak-2[]]"])
 
 
+def test_cells_are_timed_before_tests_that_may_use_gpus_in_this_process(project: Project) -> None:
+    """Such a test leaves a context and cached memory there."""
+    (project.path / "test_mine.py").write_text("def test_mine(): ...\n")
+    both = ("suite.benchmarks.test_scaling", "-k", "mine or (ddp and weak)", "--collect-only", "-q")
+    result = project.inline(*TINY[2:], "-m", "", *both, package="test_mine.py")
+    result.stdout.fnmatch_lines(["*test_scaling[[]ddp-tiny-weak-2[]]", "*test_mine"])
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["--collect-only", "-m", "scaling"]], ids=" ".join)
 def test_help_and_collecting_load_no_torch(project: Project, arguments: list[str]) -> None:
     (project.path / "spy.py").write_text(

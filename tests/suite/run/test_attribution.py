@@ -36,9 +36,12 @@ ONE_MS = 40.0
 class Scripted:
     """Replaces a group of workers: answers probes like a machine that loses `lost_ms` milliseconds by cause."""
 
-    def __init__(self, arms: Sequence[Arm], lost_ms: dict[str, float], broken: Sequence[str] = ()) -> None:
+    def __init__(
+        self, arms: Sequence[Arm], lost_ms: dict[str, float], broken: Sequence[str] = (), cold_ms: float = 0.0
+    ) -> None:
         self.arms = {arm.id: arm for arm in arms}
         self.lost_ms, self.broken = lost_ms, broken  # variants that end the group
+        self.cold_ms = cold_ms  # of every variant's first window
         self.asked: list[str] = []  # variants, in order
 
     def request(
@@ -59,7 +62,8 @@ class Scripted:
         if arm.trainer != PLAIN and arm.world_size == 2:
             ms += lost["overhead"] + variant["exchange"] * lost["exchange"]
         ms += lost["feed"] * (not variant["resident"])
-        answer = kind(duration_ns=round(ms * 1e6) * steps)
+        cold_ms = self.cold_ms if self.asked.count(point) == 1 else 0.0
+        answer = kind(duration_ns=round(ms * 1e6) * steps + round(cold_ms * 1e6))
         return [answer, *[kind(duration_ns=None) if variant["alone"] else answer] * (arm.world_size - 1)]
 
 
@@ -93,12 +97,13 @@ def probe(
     lost_ms: dict[str, float] | None = None,
     broken: Sequence[str] = (),
     left_s: float = 100.0,
+    cold_ms: float = 0.0,
 ) -> Scripted:
     """Measure waterfalls after every session of the run."""
     sessions = Sessions(run, {}, random.Random(0), None, lambda: left_s, lambda line: None)  # type: ignore[arg-type]
     sessions.step_s = {OWN: 0.02}
     arms = attribution.arms(run, wanted)
-    group = Scripted(arms, lost_ms or {}, broken)
+    group = Scripted(arms, lost_ms or {}, broken, cold_ms)
     for session in run.sessions:
         groups = Groups(session, dict.fromkeys(arms, group))  # type: ignore[arg-type]
         attribution.probing(run, sessions, wanted, lambda line: None)(groups)
@@ -170,9 +175,19 @@ class TestRounds:
         run = timed(TWO)
         del run.sessions[1:]
         asked = probe(run, TARGET).asked
+        warming, asked = asked[:16], asked[16:]
         first, *rounds = (asked[start : start + 8] for start in range(0, len(asked), 8))
-        assert rounds == [first, first[::-1]] * MAX_PAIRS
+        assert warming[::2] == warming[1::2] == first
+        assert [first, *rounds] == [first, first[::-1]] * MAX_PAIRS
         assert len(run.sessions[0].probes) == 8 * 2 * MAX_PAIRS
+
+    @pytest.mark.parametrize("cold_ms", [400.0, 3000.0])
+    def test_windows_have_as_many_steps_after_a_cold_first_one(self, cold_ms: float) -> None:
+        """A part of the batch has new shapes, for which a GPU's libraries choose kernels and compilers compile."""
+        warm, cold = timed(TWO), timed(TWO)
+        probe(warm, TARGET)
+        probe(cold, TARGET, cold_ms=cold_ms)
+        assert [taken.steps for taken in cold.sessions[0].probes] == [taken.steps for taken in warm.sessions[0].probes]
 
     def test_order_is_drawn_for_every_session(self) -> None:
         run = timed(TWO)

@@ -200,8 +200,24 @@ def test_a_world_size_that_cannot_start_does_not_cost_another() -> None:
 )
 def test_there_is_one_item_for_each_algorithm_and_several_devices(on: devices.Devices, backend: str) -> None:
     ids = [f"all_reduce-{name}-2" for name in (backend, *IN_PROCESS)]
-    assert [sweep.id for sweep in sweeps(on, (1, 2))] == ids
-    assert [sweep.id for sweep in sweeps(on, (1, 2), every=False)] == ids[:1]
+    halves = [f"{name}-{backend}-2" for name in ("reduce_scatter", "all_gather")]
+    assert [sweep.id for sweep in sweeps(on, (1, 2))] == ids + halves * (len(set(on.names)) == 2 or on is TWO)
+    assert [sweep.id for sweep in sweeps(on, (1, 2), every=False)] == ids[:1] + halves * (backend == "nccl")
+
+
+def test_on_gpus_the_backends_messages_are_as_large_as_fill_a_link() -> None:
+    gpus = devices.Devices("cuda", ("cuda:0", "cuda:1"), ())
+    nccl, ring = swept(StubPool(), CollectiveCell("nccl", 2), RING, on=gpus)
+    assert [found.points[-1].size_bytes for found in (nccl, ring)] == [1 << 30, SIZES_BYTES[-1]]
+
+
+@pytest.mark.parametrize(
+    ("collective", "factor"), [("reduce_scatter", 0.75), ("all_gather", 0.75), ("all_reduce", 1.5)]
+)
+def test_the_bus_bandwidth_of_a_half_is_half_of_an_all_reduces(collective: str, factor: float) -> None:
+    [found] = swept(StubPool(), CollectiveCell("gloo", 4, collective), on=FOUR)
+    assert found.collective == collective
+    assert found.points[0].busbw_gb_per_s == pytest.approx(factor * found.points[0].algbw_gb_per_s)
 
 
 @pytest.mark.parametrize(
@@ -252,9 +268,22 @@ def test_right_sums_are_not_refused(all_reduce_: Any) -> None:
     ids=lambda module: module.__name__.rpartition(".")[2],
 )
 def test_wrong_sums_are_not_timed(mutant: Any) -> None:
-    message = r"it, 4096 bytes on 3 devices: rank \d has [\d.]+ at place \d+ and the sum is [\d.]+: wrong result"
+    message = r"it, 4096 bytes on 3 devices: rank \d has [\d.]+ at place \d+ and should have [\d.]+: wrong result"
     with pytest.raises(collectives.WrongSum, match=message):
         collectives.require_sums(mutant.mutant, "it", [torch.device("cpu")] * 3, range(3), 3, 4096)
+
+
+@pytest.mark.parametrize("collective", ["reduce_scatter", "all_gather"])
+def test_wrong_pieces_are_not_timed(collective: str) -> None:
+    """A rank that keeps its own piece, as if the others had nothing to do with it."""
+
+    def alone(whole: torch.Tensor, piece: torch.Tensor) -> None:
+        whole[4:8] = piece
+        piece.copy_(whole[4:8])
+
+    message = rf"{collective}, 48 bytes on 3 devices: rank 1 has [\d.]+ at place 0 and should have [\d.]+: wrong result"
+    with pytest.raises(collectives.WrongSum, match=message):
+        collectives.require_pieces(alone, collective, 1, 3, torch.zeros(12), torch.zeros(4))
 
 
 def test_every_rank_brings_other_numbers() -> None:
@@ -289,12 +318,15 @@ def test_two_real_ranks_are_swept_and_what_a_worker_refuses_costs_them_nothing(
     monkeypatch.setattr(all_reduce, "BLOCKS", (1, 1))
     said: list[str] = []
     two = devices.parse("cpu:2")
-    gloo, magic = measure(
-        SidePool(bench.pool), [GLOO, CollectiveCell("magic", 2)], two, said.append, gradient_bytes=[516272]
-    )
+    halves = [CollectiveCell("gloo", 2, collective) for collective in ("reduce_scatter", "all_gather")]
+    wanted = [GLOO, CollectiveCell("magic", 2), *halves]
+    gloo, magic, *found = measure(SidePool(bench.pool), wanted, two, said.append, gradient_bytes=[516272])
+    assert [(each.collective, each.error, len(each.points)) for each in found] == [
+        (half.collective, "", 3) for half in halves
+    ]
     assert "rank 0: ValueError: unknown algorithm 'magic'" in magic.error
     assert not gloo.error
     assert [point.size_bytes for point in gloo.points] == [4096, 516272, 1 << 20]
     assert all(len(point.samples_s) == 2 and min(point.samples_s) > 0 for point in gloo.points)
     assert gloo.alpha_s is not None
-    assert said == ["all_reduce on 2 devices: checking sums", "all_reduce on 2 devices: block 1 of 1"]
+    assert said == ["collectives on 2 devices: checking results", "collectives on 2 devices: block 1 of 1"]

@@ -10,6 +10,7 @@ import pytest
 from suite.plan.base import Base
 from suite.plan.cells import Cell
 from suite.records.calibration import promise
+from suite.room.devices import Devices
 from suite.room.quiet import available_cores
 from suite.run import forecast
 from suite.run.observations import Comparison, Observations
@@ -45,6 +46,13 @@ def test_plan_names_cells_bases_sessions_minutes_and_checks(changes: dict[str, o
     line = forecast.lines(compared(**changes), 6, 10.0)[0]
     assert line.startswith(first)
     assert line.endswith(" (budget 2.0 min); 2 checks can fail")
+
+
+@pytest.mark.parametrize(("kind", "said"), [("cpu", 0), ("cuda", 1)])
+def test_lenet_is_said_to_say_little_about_gpus(kind: str, said: int) -> None:
+    config = settings(devices=Devices(kind, (f"{kind}:0", f"{kind}:1"), ()))
+    lines = forecast.lines(compared(comparison=Comparison(), config=config), 6, 10.0)[1:]
+    assert [line.startswith("plan: lenet: LeNet is too small for a GPU: ") for line in lines] == [True] * said
 
 
 @pytest.mark.parametrize("changes", [{"comparison": Comparison()}, {"config": settings(against=AGAINST, calibrate=12)}])

@@ -100,7 +100,7 @@ def test_variables_that_change_a_gpu_run_are_recorded() -> None:
         "NCCL_LONG": "x" * 999,
     }
     recorded = machine.variables(GPUS, given)
-    ours = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "NCCL_SOCKET_IFNAME": "lo", "NCCL_LONG": "x" * 200}
+    ours = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "NCCL_SOCKET_IFNAME": "=lo", "NCCL_LONG": "x" * 200}
     left_out = ("HOME", "NVIDIA_REQUIRE_CUDA", "AWS_SECRET_ACCESS_KEY")
     assert recorded == {name: value for name, value in given.items() if name not in left_out} | ours
     assert machine.variables(Devices("cpu", ("cpu",), (0,)), given) == {}

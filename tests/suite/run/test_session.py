@@ -9,6 +9,7 @@ import pytest
 
 from suite.plan.cells import Arm
 from suite.processes.answers import SetUp, Timed
+from suite.room.devices import Devices
 from suite.run.observations import Observations, Session
 from suite.run.session import (
     FIRST_LOOK,
@@ -21,25 +22,42 @@ from suite.run.session import (
     Sessions,
     timing_s,
 )
-from tests.support.measurements import arm, cell, job, run_of
+from tests.support.measurements import arm, cell, job, run_of, settings
 
 OWN, BASE, ONE = arm(2), arm(2, side="base"), arm(1)
 
 
 class Answering:
-    """A group whose steps take as long as it is told."""
+    """A group whose steps take as long as it is told; an arm's first window loses `cold_s`."""
 
-    def __init__(self, step_s: dict[str, float], gradient_bytes: int = 8) -> None:
-        self.step_s, self.gradient_bytes = step_s, gradient_bytes
+    def __init__(self, step_s: dict[str, float], gradient_bytes: int = 8, cold_s: float = 0.0) -> None:
+        self.step_s, self.gradient_bytes, self.cold_s = step_s, gradient_bytes, cold_s
+        self.asked: list[tuple[str, int, int]] = []
         self.start_timeout_s = 0.0
+
+    def close(self) -> None: ...
+
+    kill = close
 
     def post(self, command: str, **told: Any) -> None: ...
 
     def collect(self, kind: type[SetUp], command: str) -> list[SetUp]:
         return [kind(gradient_bytes=self.gradient_bytes)]
 
-    def request(self, kind: type[Timed], command: str, timeout_s: float, *, name: str, steps: int) -> list[Timed]:
-        return [kind(duration_ns=round(self.step_s[name] * steps * 1e9))]
+    def request(
+        self, kind: type[Timed], command: str, timeout_s: float, *, name: str, steps: int, lead_in: int = 0
+    ) -> list[Timed]:
+        self.asked.append((name, steps, lead_in))
+        lost_s = self.cold_s if [name] == [asked[0] for asked in self.asked if asked[0] == name] else 0.0
+        return [kind(duration_ns=round((self.step_s[name] * steps + lost_s) * 1e9))]
+
+
+class Still:
+    """A meter that reads nothing."""
+
+    def read(self) -> None: ...
+
+    def since(self, before: None) -> None: ...
 
 
 class Pool:
@@ -96,6 +114,40 @@ def test_names_of_a_sides_groups_have_another_length_in_every_session() -> None:
     for number in range(20):
         made._start(Groups(Session(number)), [OWN])
     assert len({len(name) for name in pool.names}) > 10
+
+
+@pytest.mark.parametrize("cold_s", [0.0, 0.5, 3.0, 40.0])
+def test_a_cold_first_step_does_not_decide_a_windows_steps(cold_s: float) -> None:
+    """The first step on a GPU loads kernels or compiles, which can take longer than all blocks."""
+    run = run_of(cell(2))
+    group = Answering({OWN.id: 0.001}, cold_s=cold_s)
+    several = sessions(run, group)
+    several._warm_up(Groups(Session(0), {OWN: group}), [OWN])  # type: ignore[dict-item]
+    assert run.steps[OWN] == 120
+    assert several.step_s[OWN] == pytest.approx(0.001)
+
+
+def test_a_long_step_is_repeated_until_it_is_known_and_then_once_a_session() -> None:
+    run = run_of(cell(2))
+    group = Answering({OWN.id: 5.0})
+    several = sessions(run, group)
+    for expected in (2, 3):
+        several._warm_up(Groups(Session(0), {OWN: group}), [OWN])  # type: ignore[dict-item]
+        assert [steps for _, steps, _ in group.asked] == [1] * expected
+
+
+@pytest.mark.parametrize(("kind", "lead_in"), [("cpu", 0), ("cuda", 25)])
+def test_windows_on_gpus_follow_untimed_steps(kind: str, lead_in: int) -> None:
+    """50 ms of them: the GPU waited while other arms ran, and has lowered its clocks."""
+    names = ("cuda:0", "cuda:1") if kind == "cuda" else ("cpu", "cpu")
+    run = run_of(cell(2), config=settings(devices=Devices(kind, names, ())))
+    group = Answering({OWN.id: 0.002})
+    several = sessions(run, group)
+    groups = Groups(Session(0), {OWN: group})  # type: ignore[dict-item]
+    several._warm_up(groups, [OWN])
+    several._blocks, several._meter = 1, Still()  # type: ignore[assignment]
+    several._time(groups, [(OWN,)])
+    assert [asked[1:] for asked in group.asked if asked[1] == 60] == [(60, lead_in)] * 2
 
 
 def test_a_model_that_changes_from_session_to_session_costs_nothing() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from reference.data import feed
 from reference.evaluate import accuracy
@@ -19,7 +21,7 @@ from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import Prepared, TrainingRecipe, WarmUp
 from suite.properties.contract import ContractError
 from suite.rank import commands
-from suite.rank.arm import open_dataset
+from suite.rank.arm import TimedArm, open_dataset
 from suite.rank.commands import State
 from suite.rank.training import Training
 from suite.run.learning import learn
@@ -48,7 +50,7 @@ def curve(told: TrainingRecipe, trainer: str = "single", seed: int = 1) -> list[
 
 def test_curve_equals_that_of_a_net_trained_by_hand(dataset: Prepared) -> None:
     """Another seed has another curve."""
-    whole = open_dataset(dataset, CPU, "float32")
+    whole = open_dataset(dataset, CPU, torch.float32)
     trainer = Single(build("toy", "default", 1), [CPU], lr=0.2)
     by_hand = []
     for epoch in range(3):
@@ -57,6 +59,13 @@ def test_curve_equals_that_of_a_net_trained_by_hand(dataset: Prepared) -> None:
         by_hand.append(accuracy(trainer.replicas, [CPU], whole.test_X, whole.test_y))
     assert curve(recipe(dataset)) == by_hand
     assert curve(recipe(dataset), seed=2) != by_hand
+
+
+def test_the_arms_and_trainings_of_a_process_share_one_copy_of_a_dataset(dataset: Prepared) -> None:
+    """A copy for each would take gigabytes of a GPU on which every group has a process."""
+    first, second = (Training(0, [CPU], job("single"), recipe(dataset)) for _ in range(2))
+    assert first._dataset.train_X.data_ptr() == second._dataset.train_X.data_ptr()
+    assert open_dataset(dataset, CPU, torch.float64).train_X.dtype == torch.float64
 
 
 def test_epoch_answers_samples_and_seconds(dataset: Prepared) -> None:
@@ -70,7 +79,7 @@ def test_epoch_answers_samples_and_seconds(dataset: Prepared) -> None:
 @pytest.mark.parametrize("trainer", ["single", "scratch", "data_parallel", "gluon"])
 def test_loss_of_an_epoch_is_the_mean_over_its_samples(dataset: Prepared, trainer: str) -> None:
     """The short last minibatch counts by its samples."""
-    whole = open_dataset(dataset, CPU, "float32")
+    whole = open_dataset(dataset, CPU, torch.float32)
     by_hand, losses = Single(build("toy", "default", 1), [CPU], lr=0.2), []
     for X, y in feed(whole, "resident", 50, seed=1, epoch=0):
         losses.append(float(F.cross_entropy(by_hand.net(X), y, reduction="sum").detach()))
@@ -89,7 +98,7 @@ def test_one_process_evaluates_replicas_with_the_first_ones_batch_norm(dataset: 
     training = Training(0, [CPU] * 2, told, recipe(dataset, epochs=1))
     first = training._trainer.replicas[0]
     together = training.epoch(0).accuracy
-    whole = open_dataset(dataset, CPU, "float32")
+    whole = open_dataset(dataset, CPU, torch.float32)
     own = [accuracy([replica], [CPU], whole.test_X, whole.test_y) for replica in training._trainer.replicas]
     assert own[0] != own[1], "their statistics differ enough to change the accuracy"
     assert together == accuracy([first], [CPU], whole.test_X, whole.test_y) == own[0]
@@ -109,6 +118,40 @@ def test_gradient_is_divided_by_the_samples_of_its_minibatch(dataset: Prepared, 
     assert noted[0].divisors == [50, 50, 50, 42] * 2
 
 
+@pytest.fixture
+def product_dtypes() -> Iterator[set[torch.dtype]]:
+    """Dtypes of what linear layers return, in all threads."""
+    dtypes = set[torch.dtype]()
+
+    def note(module: nn.Module, _: object, output: torch.Tensor) -> None:
+        if isinstance(module, nn.Linear) and module.training:
+            dtypes.add(output.dtype)
+
+    hook = register_module_forward_hook(note)
+    yield dtypes
+    hook.remove()
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float32"])
+@pytest.mark.parametrize("trainer", ["single", "scratch", "data_parallel"])
+def test_what_is_timed_and_what_is_trained_have_the_workloads_precision(
+    dataset: Prepared, product_dtypes: set[torch.dtype], trainer: str, precision: str
+) -> None:
+    told = replace(job(trainer, precision=precision), dataset=dataset)
+    variant = {"share": 1, "exchange": True, "alone": False}
+    for act in (
+        lambda: Training(0, [CPU, CPU], told, recipe(dataset)).epoch(0),
+        lambda: TimedArm(0, [CPU, CPU], told).window(2),
+        lambda: TimedArm(0, [CPU, CPU], told).probe(1, resident=True, **variant),
+    ):
+        product_dtypes.clear()
+        act()
+        assert product_dtypes == {getattr(torch, precision)}
+    arm = TimedArm(0, [CPU], told)
+    arm.window(1)
+    assert {parameter.dtype for parameter in arm.trainer.replicas[0].parameters()} == {torch.float32}
+
+
 def test_warm_up_raises_the_rate_from_that_of_one_device(dataset: Prepared, noted: list[Noted]) -> None:
     curve(recipe(dataset, batch=50, warmup=WarmUp(start=0.1, epochs=2)), NOTED)
     divisors, sizes = noted[0].divisors, [50, 50, 50, 42] * 3
@@ -123,7 +166,7 @@ def test_warm_up_raises_the_rate_from_that_of_one_device(dataset: Prepared, note
 def test_divided_gradient_equals_a_smaller_rate(dataset: Prepared) -> None:
     """Twice the samples equal half the rate, bit for bit."""
     nets = [Single(build("toy", "default", 1), [CPU], lr=lr) for lr in (0.2, 0.1)]
-    X, y = open_dataset(dataset, CPU, "float32").train_X[:32], torch.arange(32) % 2
+    X, y = open_dataset(dataset, CPU, torch.float32).train_X[:32], torch.arange(32) % 2
     nets[0].step(X, y, 64)
     nets[1].step(X, y, 32)
     for halved, slower in zip(nets[0].net.parameters(), nets[1].net.parameters(), strict=True):

@@ -1,0 +1,87 @@
+"""What a worker asks of its devices: the calls of torch that differ from a CPU, and what differs between vendors.
+
+A GPU of NVIDIA (CUDA) or of AMD (ROCm) is a device of type "cuda" to torch. Everything goes through
+`torch.accelerator` where torch 2.9, the oldest version that we support, has the call. It has none for random numbers
+and precision. Not covered: other kinds of accelerators (`suite.room.devices` refuses them). Loads torch, so the plugin
+must not import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+# How torch words the errors after which a process cannot use its GPU any more, where it raises a plain RuntimeError.
+FATAL = ("CUDA error", "HIP error")
+
+
+def synchronise(devices: Sequence[torch.device]) -> None:
+    """Wait until every device in `devices` has finished its queued work."""
+    for device in devices:
+        if device.type != "cpu":
+            torch.accelerator.synchronize(device)
+
+
+def seed(devices: Sequence[torch.device], number: int) -> None:
+    """Seed torch with `number`, and the generator of each accelerator with `number` plus its position in `devices`.
+
+    `torch.manual_seed` alone seeds all GPUs alike, and then equal shapes get equal dropout masks on all of them.
+    """
+    torch.manual_seed(number)
+    for position, device in enumerate(devices):
+        if device.type != "cpu":
+            with torch.accelerator.device_index(device.index):
+                torch.get_device_module(device).manual_seed(number + position)
+
+
+def set_precision(precision: str) -> torch.dtype:
+    """Set the precision of float32 matrix products and convolutions, and return the parameters' dtype.
+
+    Args:
+        precision: as `suite.plan.workloads.Workload` has it. "bfloat16" leaves parameters in float32 (`autocast`).
+    """
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    return torch.float64 if precision == "float64" else torch.float32
+
+
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
+    """Return the context of a training step: autocast for "bfloat16", and nothing for the other precisions.
+
+    Casts are not kept, because a step changes its weights and may compute with them afterwards.
+    """
+    if precision != "bfloat16":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)
+
+
+def make_exact(devices: Sequence[torch.device]) -> None:
+    """Compute without TF32, and on an accelerator with deterministic algorithms where torch has them.
+
+    By default torch lets cuDNN use TF32, whose error of 1e-3 is far above the bounds of the checks, and kernels that
+    add in any order. `suite.room.quiet.EXACT` is the part that must be in the environment.
+    """
+    set_precision("float32")
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    if any(device.type != "cpu" for device in devices):
+        torch.use_deterministic_algorithms(True, warn_only=True)
+
+
+def is_fatal(error: BaseException) -> bool:
+    """Return whether every later call of this process on its GPU may fail after this error, as after an assertion."""
+    return isinstance(error, torch.AcceleratorError) or any(name in str(error) for name in FATAL)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the libraries under torch: CUDA's or ROCm's, and where a GPU shows, NCCL's and cuDNN's.
+
+    On ROCm, RCCL and MIOpen answer under the names of NCCL and cuDNN.
+    """
+    kinds = {"cuda": torch.version.cuda, "rocm": torch.version.hip}
+    installed = {name: version for name, version in kinds.items() if version}
+    if installed and torch.accelerator.is_available():
+        installed["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+        installed["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
+    return installed

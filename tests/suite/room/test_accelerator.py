@@ -1,0 +1,159 @@
+"""What a worker asks of its GPUs, with a scripted `torch.accelerator` whose devices are generators on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from reference.trainers.single import Single
+from suite.properties.case import Case
+from suite.properties.observe import observe
+from suite.rank import arm, timing
+from suite.room import accelerator
+from suite.room.accelerator import autocast, is_fatal, make_exact, seed, set_precision
+
+CPU = torch.device("cpu")
+GPUS = [torch.device("cuda", index) for index in range(3)]
+
+
+class Scripted:
+    """Three GPUs: which one is current, the generator of each, and which have been waited for."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.current, self.waited = 0, list[torch.device]()
+        self.generators = [torch.Generator() for _ in GPUS]
+        patch.setattr(torch.accelerator, "device_index", self.device_index)
+        patch.setattr(torch.accelerator, "synchronize", self.waited.append)
+        patch.setattr(torch.cuda, "manual_seed", lambda number: self.generators[self.current].manual_seed(number))
+
+    def device_index(self, index: int) -> Scripted:
+        self.index = index
+        return self
+
+    def __enter__(self) -> None:
+        self.before, self.current = self.current, self.index
+
+    def __exit__(self, *_: object) -> None:
+        self.current = self.before
+
+    def masks(self) -> list[list[int]]:
+        """Return what each GPU would drop next."""
+        return [torch.randint(2, (64,), generator=generator).tolist() for generator in self.generators]
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Scripted:
+    return Scripted(monkeypatch)
+
+
+@pytest.fixture
+def switches() -> Iterator[None]:
+    """Restore torch's global switches."""
+    precision, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn
+    before = cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark
+    yield
+    torch.set_float32_matmul_precision(precision)
+    cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark = before
+    torch.use_deterministic_algorithms(False)
+
+
+def test_the_gpus_of_one_process_draw_different_masks(scripted: Scripted) -> None:
+    seed(GPUS, 7)
+    one_process = scripted.masks()
+    assert len(set(map(tuple, one_process))) == len(GPUS)
+    for rank, device in enumerate(GPUS):  # rank r is seeded seed + r, with one GPU of its own
+        seed([device], 7 + rank)
+    assert scripted.masks() == one_process
+    assert scripted.current == 0
+
+
+def test_a_seed_decides_what_the_cpu_draws(scripted: Scripted) -> None:
+    seed([CPU, CPU], 7)
+    drawn = torch.rand(3)
+    torch.manual_seed(7)
+    assert torch.equal(torch.rand(3), drawn)
+    assert scripted.current == 0
+
+
+def test_every_gpu_is_waited_for_and_no_cpu(scripted: Scripted) -> None:
+    accelerator.synchronise([CPU, GPUS[2], GPUS[0]])
+    assert scripted.waited == [GPUS[2], GPUS[0]]
+
+
+def test_a_window_on_a_gpu_is_timed_from_when_its_lead_in_is_over(scripted: Scripted) -> None:
+    steps: list[int] = []  # how often the GPU had been waited for before each step
+    timing.window(lambda: steps.append(len(scripted.waited)), 2, [GPUS[1]], lead_in=3)
+    assert steps == [0, 0, 0, 1, 1]
+    assert len(scripted.waited) == 2
+
+
+class Noting(Single):
+    """Notes what a step computes with."""
+
+    def step(self, X: torch.Tensor, y: torch.Tensor, global_batch_size: int) -> torch.Tensor:
+        """Train."""
+        type(self).seen = (torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision())
+        return super().step(X, y, global_batch_size)
+
+
+@pytest.mark.usefixtures("switches")
+def test_a_case_is_computed_without_tf32_whatever_ran_before() -> None:
+    """By default torch lets cuDNN use it: an error of 1e-3 where the bound is 1e-6."""
+    set_precision("tf32")
+    observe(Noting, [CPU], Case(1, (3,), dtype="float32"))
+    assert Noting.seen == (False, "highest")
+
+
+@pytest.mark.usefixtures("switches")
+@pytest.mark.parametrize(("device", "deterministic"), [(CPU, False), (GPUS[0], True)], ids=str)
+def test_cases_on_a_gpu_use_deterministic_algorithms(device: torch.device, deterministic: bool) -> None:
+    make_exact([device])
+    assert torch.are_deterministic_algorithms_enabled() == deterministic
+    assert torch.backends.cudnn.deterministic
+    assert not torch.backends.cudnn.benchmark
+
+
+@pytest.mark.parametrize(
+    ("error", "fatal"),
+    [
+        (torch.AcceleratorError("CUDA error: device-side assert triggered"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`"), True),
+        (RuntimeError("HIP error: an illegal memory access was encountered"), True),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB."), False),
+        (ValueError("the third step is too much"), False),
+    ],
+)
+def test_errors_that_end_a_process_for_its_gpu_are_told_from_others(error: Exception, fatal: bool) -> None:
+    assert is_fatal(error) == fatal
+
+
+def test_bfloat16_computes_products_in_it_and_keeps_parameters() -> None:
+    assert set_precision("bfloat16") == torch.float32
+    net, X = torch.nn.Linear(3, 2), torch.rand(4, 3)
+    with autocast("bfloat16", CPU):
+        assert net(X).dtype == torch.bfloat16
+    with autocast("float32", CPU):
+        assert net(X).dtype == torch.float32
+    assert net.weight.dtype == torch.float32
+
+
+def test_a_weight_that_a_step_changes_is_cast_again() -> None:
+    net, X = torch.nn.Linear(3, 2), torch.rand(4, 3)
+    with autocast("bfloat16", CPU):
+        before = net(X)
+        with torch.no_grad():
+            net.weight += 1
+        assert not torch.equal(net(X), before)
+
+
+@pytest.mark.parametrize(
+    ("backend", "told"),
+    [
+        ("nccl", {"backend": "cpu:gloo,cuda:nccl", "device_id": GPUS[1]}),
+        ("gloo", {"backend": "gloo"}),  # two ranks on one GPU, or CPU workers
+    ],
+)
+def test_a_group_with_nccl_knows_its_device_and_has_gloo_for_the_cpu(backend: str, told: dict[str, object]) -> None:
+    assert arm.group_of(backend, GPUS[1]) == told
