@@ -1,0 +1,132 @@
+"""A machine that became slower under the same code: does the gate fail it, and name the machine?
+
+    sudo python -m docs.evidence.slower_machine > docs/evidence/slower_machine.md
+
+A project with one commit and one trainer, DistributedDataParallel, is measured in a network namespace, where gloo's
+traffic has a loopback device of its own. Six runs are accepted. They follow each other here, so their ids are moved to
+hours apart, as accepted runs have to be to count. Then the same commit is measured as before, with `tc tbf` on the
+loopback device, and beside a process that burns the second core. Needs root, iproute2, git and two cores; about fifteen
+minutes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from docs.evidence.log import ROOT
+from suite.records.record import Record, read_model
+from suite.room.quiet import available_cores
+
+HOST = "scaling-machine"
+ACCEPTED = 6
+RATE = "200mbit"
+TRAINER = """\
+from reference.trainers.ddp import DDPTrainer
+
+
+class Mine(DDPTrainer):
+    pass
+"""
+COMMAND = (
+    "-q", "-p", "suite.plugin", "--pyargs", "suite.benchmarks.test_scaling", "-m", "scaling", "--scaling-devices=cpu:2",
+    "--scaling-trainer=train.py:Mine", "--scaling-mode=strong", "--scaling-budget=75",
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def network() -> Iterator[None]:
+    """A network namespace with a loopback device."""
+    try:
+        subprocess.run(["ip", "netns", "add", HOST], check=True)
+        subprocess.run(["ip", "-n", HOST, "link", "set", "lo", "up"], check=True)
+        yield
+    finally:
+        subprocess.run(["ip", "netns", "del", HOST], check=False, stderr=subprocess.DEVNULL)
+
+
+@contextlib.contextmanager
+def slow_link() -> Iterator[None]:
+    """The loopback device sends no more than `RATE`."""
+    device = ["dev", "lo", "root"]
+    limit = ["tbf", "rate", RATE, "burst", "256kb", "latency", "50ms"]
+    subprocess.run(["tc", "-n", HOST, "qdisc", "add", *device, *limit], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["tc", "-n", HOST, "qdisc", "del", *device], check=True)
+
+
+@contextlib.contextmanager
+def shared_core() -> Iterator[None]:
+    """The second core has something else to do."""
+    burning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    os.sched_setaffinity(burning.pid, {available_cores()[1]})
+    try:
+        yield
+    finally:
+        burning.kill()
+        burning.wait()
+
+
+def measured(project: Path, *options: str) -> Record:
+    """Run the gate in the namespace, and return its record."""
+    command = ["ip", "netns", "exec", HOST, sys.executable, "-m", "pytest", *COMMAND, *options]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run(command, cwd=project, env=environment, stdout=sys.stderr, check=False, timeout=600)
+    newest = max(project.glob("reports/*/runs/*/record.json"), key=lambda path: path.stat().st_mtime_ns)
+    return read_model(newest, Record)
+
+
+def move_apart(project: Path) -> None:
+    """Give the accepted runs ids of one hour each."""
+    [path] = project.glob("reports/*/baseline.json")
+    baseline = json.loads(path.read_text())
+    for hour, run in enumerate(baseline["runs"]):
+        run["run_id"] = f"20260101T{hour:02}0000Z-{run['environment']['commit'][:7]}"
+    path.write_text(json.dumps(baseline))
+
+
+def row(name: str, record: Record) -> str:
+    """One run in the table: its cell on two devices."""
+    two = next(cell for cell in record.cells if cell.world_size == 2)
+    checks = {check.rule: check for check in two.checks}
+    words = [
+        f"{checks[rule].outcome}: {checks[rule].reason}" if rule in checks else "-" for rule in ("time", "machine")
+    ]
+    efficiency = f"{two.efficiency.estimate:.2f}" if two.efficiency else "-"
+    return f"| {name} | {efficiency} | {two.outcome} | {' | '.join(words)} |"
+
+
+def main() -> None:
+    """Print a row for every accepted run and every machine."""
+    print("| machine | efficiency | cell | the code against its rebuilt commit | the machine |\n|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory(prefix="evidence-") as folder, network():
+        project = Path(folder)
+        (project / "train.py").write_text(TRAINER)
+        (project / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
+        (project / ".gitignore").write_text("reports/\ndata/\n__pycache__/\n")
+        who = ["-c", "user.name=Evidence", "-c", "user.email=evidence@example.org"]
+        for arguments in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "A trainer"]):
+            subprocess.run(["git", *who, *arguments], cwd=project, check=True)
+        for number in range(ACCEPTED):
+            print(row(f"accepted run {number + 1}", measured(project, "--scaling-accept")), flush=True)
+            move_apart(project)
+        scenes = {
+            "as before": contextlib.nullcontext,
+            f"a link of {RATE}": slow_link,
+            "a core shared with another process": shared_core,
+        }
+        for name, scene in scenes.items():
+            with scene():
+                print(row(name, measured(project)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
