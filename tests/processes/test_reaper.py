@@ -27,7 +27,10 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="subreapers and 
 
 @pytest.fixture(scope="module", params=["forked", pytest.param("executed", marks=pytest.mark.end_to_end)])
 def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
-    with Pool(kind="cpu", import_paths=[REPOSITORY], forks=request.param == "forked") as made:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)  # torch sets it in a process that compiles
+        made = Pool(kind="cpu", import_paths=[REPOSITORY], forks=request.param == "forked")
+    with made:
         yield made
 
 
