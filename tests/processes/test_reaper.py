@@ -23,6 +23,7 @@ from tests.support.project import REPOSITORY
 
 DOES = f"{mischief.__name__}:"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="subreapers and /proc are Linux's")
+however_started = pytest.mark.parametrize("pool", ["forked"], indirect=True)
 
 
 @pytest.fixture(scope="module", params=["forked", pytest.param("executed", marks=pytest.mark.end_to_end)])
@@ -58,6 +59,8 @@ def test_a_daemon_of_a_worker_ends_with_the_last_group(pool: Pool, group: Group)
     assert all_end([daemon])
 
 
+@pytest.mark.end_to_end
+@however_started
 def test_output_is_bounded_and_its_end_is_shown(pool: Pool, group: Group) -> None:
     does(group, "shout", megabytes=40)
     [log] = pool._stderr(group.name, 0)
@@ -77,12 +80,14 @@ def test_a_rank_that_closes_our_connection_is_not_called_killed(group: Group) ->
         does(group, "close_local_sockets")
 
 
+@however_started
 def test_compiled_kernels_go_with_the_run(pool: Pool, group: Group) -> None:
     """Their usual folder has a name that others on the machine can foresee, and stays."""
     [answer] = group.request(dict, "call", function="os:getenv", arguments={"key": "TORCHINDUCTOR_CACHE_DIR"})
     assert Path(answer["returned"]).parent == pool.folder
 
 
+@however_started
 @pytest.mark.parametrize(
     ("what", "message"),
     [
@@ -95,6 +100,7 @@ def test_more_text_than_a_message_holds_is_cut_and_not_a_broken_pipe(group: Grou
         does(group, what, megabytes=20)
 
 
+@however_started
 def test_a_process_that_got_a_ranks_number_later_is_left_alone(group: Group) -> None:
     stranger = subprocess.Popen(["sleep", "600"], start_new_session=True)
     try:
@@ -103,12 +109,12 @@ def test_a_process_that_got_a_ranks_number_later_is_left_alone(group: Group) -> 
         group.processes[0]._ident = (stranger.pid, 1.0)  # started before the stranger was
         group.pids[0] = stranger.pid
         group._stacks()
+        os.killpg(worker, signal.SIGKILL)
         group.kill()
         assert stranger.poll() is None
     finally:
         stranger.kill()
         stranger.wait()
-        os.killpg(worker, signal.SIGKILL)
 
 
 def test_a_launcher_that_was_killed_is_named_with_its_signal() -> None:

@@ -71,7 +71,7 @@ def test_the_warm_up_epoch_is_not_in_the_mean() -> None:
 def test_every_device_is_waited_for_before_a_clock_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """CPU devices need no call."""
     waited: list[torch.device] = []
-    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    monkeypatch.setattr(torch.accelerator, "synchronize", waited.append)
     gpus = [torch.device("cuda:0"), torch.device("cuda:1")]
     book.synchronize([*gpus, CPU])
     assert waited == gpus

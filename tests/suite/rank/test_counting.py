@@ -179,6 +179,7 @@ def test_counting_loads_no_compiler_and_writes_nothing() -> None:
     assert (ended.stdout, ended.stderr) == ("[]\n", "")
 
 
+@pytest.mark.end_to_end
 def test_fresh_processes_count_the_same(tmp_path: Path) -> None:
     """Two groups of ranks and two processes with replicas, each started by itself; docs/evidence has thirty."""
     (tmp_path / "data.py").write_text(DATA)
