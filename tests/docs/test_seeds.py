@@ -193,7 +193,7 @@ def test_peak_bytes_are_those_alive_at_once_in_the_step() -> None:
 
 
 @pytest.mark.end_to_end
-@pytest.mark.parametrize("tables", [["memory"], ["unequal"]])
+@pytest.mark.parametrize("tables", [["memory"]])
 def test_two_devices_are_measured(tables: Sequence[str]) -> None:
     """A row a trainer, and one for each number of neighbours."""
     command = [sys.executable, "-m", "docs.evidence.two_devices", *tables]

@@ -40,6 +40,10 @@ def pool(request: pytest.FixtureRequest, bench: Bench) -> Iterator[Pool]:
         yield made
 
 
+# For what is the same however workers are started.
+however_started = pytest.mark.parametrize("pool", ["forked"], indirect=True)
+
+
 @contextlib.contextmanager
 def one_worker(pool: Pool, name: str) -> Iterator[Group]:
     """Start a group of one worker, and close it on leaving."""
@@ -110,6 +114,7 @@ def test_a_killed_rank_is_named_with_its_signal(pool: Pool, dataset: Prepared) -
     assert not children_left(pool)
 
 
+@however_started
 def test_an_exception_comes_with_its_traceback(pool: Pool, dataset: Prepared) -> None:
     with one_worker(pool, "raises") as group:
         group.request(SetUp, "setup", name="it", arm=arm(HERE + "Raises", 1, dataset))
@@ -118,6 +123,7 @@ def test_an_exception_comes_with_its_traceback(pool: Pool, dataset: Prepared) ->
     assert "trainers_under_test.py" in str(caught.value)
 
 
+@however_started
 def test_any_text_of_an_exception_can_be_stored_and_shown(pool: Pool) -> None:
     """It has a name that is not UTF-8 (a lone surrogate), control characters, and a megabyte."""
     with one_worker(pool, "says") as group, pytest.raises(WorkerFailure) as caught:
@@ -130,6 +136,7 @@ def test_any_text_of_an_exception_can_be_stored_and_shown(pool: Pool) -> None:
     assert CellRecord.model_validate_json(kept.model_dump_json()) == kept
 
 
+@however_started
 def test_an_answer_that_cannot_be_read_is_a_failure_and_ends_its_group(pool: Pool) -> None:
     cause = r"garbled: an answer to 'call' cannot be read: Timed has no fields \['returned'\]"
     with one_worker(pool, "garbled") as group, pytest.raises(WorkerFailure, match=cause):
@@ -138,6 +145,7 @@ def test_an_answer_that_cannot_be_read_is_a_failure_and_ends_its_group(pool: Poo
     assert not children_left(pool)
 
 
+@however_started
 def test_a_group_is_kept_under_its_name_until_it_fails(pool: Pool) -> None:
     kept = pool.group("kept", 1)
     assert pool.group("kept", 1) is kept
@@ -179,6 +187,7 @@ def test_the_first_command_has_time_to_load_torch(pool: Pool) -> None:
             group.request(dict, "call", timeout_s=0.1, **asked)
 
 
+@however_started
 def test_a_loss_that_is_not_a_number_is_reported_without_a_traceback(pool: Pool, dataset: Prepared) -> None:
     with one_worker(pool, "nan") as group:
         group.request(SetUp, "setup", name="it", arm=arm(HERE + "Diverges", 1, dataset))
@@ -187,6 +196,7 @@ def test_a_loss_that_is_not_a_number_is_reported_without_a_traceback(pool: Pool,
     assert "Traceback" not in str(caught.value)
 
 
+@however_started
 def test_a_dataset_smaller_than_the_batch_is_refused(pool: Pool, dataset: Prepared) -> None:
     with one_worker(pool, "small") as group, pytest.raises(WorkerFailure, match="global batch 2000 is above the 1437"):
         group.request(SetUp, "setup", name="it", arm=replace(arm("single", 1, dataset), global_batch=2000))

@@ -29,7 +29,7 @@ from reference.load import load_named
 from reference.trainers import TRAINERS
 
 ONE_PROCESS = ("scratch", "scratch_overlap", "weighted", "data_parallel", "gluon")
-HANG_S = 10.0
+HANG_S = 5.0
 NEVER = 1_000_000
 
 

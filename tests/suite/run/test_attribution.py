@@ -288,7 +288,7 @@ def test_planted_causes_have_the_largest_bars_and_bars_sum_to_the_gap(
 
     Each cause is a sleep of several steps, so that no other process on the machine costs as much.
     """
-    delay_s = 0.4
+    delay_s = 0.3
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     monkeypatch.setenv("PLANTED_DELAY_S", str(delay_s))
     (project.path / "pyproject.toml").write_text(WORKLOADS)
