@@ -7,7 +7,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
 
 import pytest
 import torch
@@ -190,16 +189,6 @@ def test_peak_bytes_are_those_alive_at_once_in_the_step() -> None:
 
 
 # The others.
-
-
-@pytest.mark.end_to_end
-@pytest.mark.parametrize("tables", [["memory"]])
-def test_two_devices_are_measured(tables: Sequence[str]) -> None:
-    """A row a trainer, and one for each number of neighbours."""
-    command = [sys.executable, "-m", "docs.evidence.two_devices", *tables]
-    out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=300).stdout
-    rows = [line for line in out.splitlines() if re.match(r"\| (single|ddp|fsdp|\d+) \|", line)]
-    assert len(rows) == 3, out
 
 
 @pytest.mark.end_to_end

@@ -43,7 +43,7 @@ def test_threads_that_change_all_the_time_change_no_bit(
 
 
 @pytest.mark.end_to_end
-@pytest.mark.parametrize(("collect", "seconds", "status"), [([], "3", 0), (["--collect"], "50", 1)], ids=["off", "on"])
+@pytest.mark.parametrize(("collect", "seconds", "status"), [([], "2", 0), (["--collect"], "50", 1)], ids=["off", "on"])
 def test_trainers_freeze_with_the_collector_on_and_never_with_it_off(
     collect: list[str], seconds: str, status: int
 ) -> None:
