@@ -26,6 +26,7 @@ from suite.run import accepted, accuracy, attribution, collectives, counting, fo
 from suite.run.observations import Comparison, Observations
 from suite.run.session import Groups, Say, Sessions
 from suite.verdict import FIRST_LOOK, Outcome
+from suite.verdict.machine import ENOUGH_RUNS
 
 # Where accepted commits are rebuilt, at most a quarter of the sessions comes before: figures, training and waterfalls
 # come from these, and the verdict from the others.
@@ -132,7 +133,7 @@ class _Campaign:
         """Time cells next to their bases until each is decided; the whole budget goes to the comparison."""
         run = self._run
         run.comparison = comparison
-        units = [*self._units(comparison.cells), *self._floors(comparison.cells)]
+        units = [*self._units(comparison.cells), *self._on_one(comparison.cells)]
         for side, base in comparison.bases.items():
             try:
                 run.notes += [f"{base.label}: {note}" for note in self._sides.add(side, base)]
@@ -145,19 +146,25 @@ class _Campaign:
             comparison, cells=chosen, beyond=tuple(cell for cell in comparison.cells if cell not in chosen)
         )
         self._sessions.replan_blocks()
-        self._run_sessions(chosen, self._floors(chosen))
+        self._run_sessions(chosen, self._on_one(chosen))
         self._explain([cell for cell in chosen if self._outcome(cell, judging.BY_SESSION) is Outcome.FAIL])
 
-    def _floors(self, chosen: Sequence[Cell]) -> list[tuple[Arm, ...]]:
-        """Return the arms on one device that the floors of these cells need."""
-        return cells.one_device_arms([cell for cell in chosen if cell in self._run.plan.floors], speedup=False)
+    def _on_one(self, chosen: Sequence[Cell]) -> list[tuple[Arm, ...]]:
+        """Return the arms on one device that floors need, and that judging the machine needs of the accepted commit."""
+        run = self._run
+        of_floors = cells.one_device_arms([cell for cell in chosen if cell in run.plan.floors], speedup=False)
+        judges_machine = run.plan.config.against is None and len(run.plan.baseline.runs) >= ENOUGH_RUNS
+        if not judges_machine or "base" not in run.comparison.bases:
+            return of_floors
+        of_base = [(cells.arm("base", run.arms(cell)["base"].trainer, cell, 1),) for cell in chosen]
+        return list(dict.fromkeys([*of_floors, *of_base]))
 
     def _carried(self, chosen: Sequence[Cell]) -> tuple[Cell, ...]:
         """Return the cells that the budget can judge; a profile's budget stretches to all of them."""
         if self._run.plan.config.min_sessions > 1 or self._run.plan.config.calibrate:
             return tuple(chosen)
         return forecast.carried(
-            chosen, lambda some: self._forecast_s(self._units(some) + self._floors(some)), self._left_s()
+            chosen, lambda some: self._forecast_s(self._units(some) + self._on_one(some)), self._left_s()
         )
 
     def _forecast_s(self, units: Sequence[tuple[Arm, ...]], untimed: Sequence[Arm] = ()) -> float:

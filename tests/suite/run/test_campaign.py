@@ -339,6 +339,12 @@ class TestAgainstAcceptedRuns:
         run = self.world.measure(TWO, config=config, baseline=baseline(*kept), floors=floors)
         assert len(self.world.timed) > run.comparison.sessions_before, "it is compared with the rebuilt commit"
 
+    @pytest.mark.parametrize(("runs", "extra"), [(4, set()), (5, {arm(1, side="base")})])
+    def test_the_accepted_commit_is_timed_on_one_device_to_judge_the_machine(self, runs: int, extra: set[Arm]) -> None:
+        kept = [accepted_run({TWO: 0.5}, number, self.commit) for number in range(runs)]
+        self.world.measure(TWO, config=settings(root=self.repository.path, budget_s=1000.0), baseline=baseline(*kept))
+        assert self.world.timed[-1] == {OWN, BASE} | extra
+
     @pytest.mark.parametrize("own", [0.5, 0.6], ids=["as fast as stored", "slower than stored"])
     @pytest.mark.parametrize(("ratio", "outcome"), [(1.0, Outcome.PASS), (1.2, Outcome.FAIL)])
     def test_rebuilt_commit_decides_whatever_stored_figures_say(
