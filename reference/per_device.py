@@ -125,7 +125,7 @@ def helper_thread(name: str) -> ThreadPoolExecutor:
 
 
 def synchronize(devices: Iterable[torch.device]) -> None:
-    """Wait until every CUDA device in the list is idle; without an argument torch waits for the current device only."""
+    """Wait until every accelerator in the list is idle; without an argument torch waits for the current one only."""
     for device in devices:
         if device.type != "cpu":
             torch.accelerator.synchronize(device)

@@ -62,7 +62,7 @@ OPTIONS = (
     ),
     Option("accept", "slower", "write this run as the accepted baseline; after a FAIL only as =slower", flag=True),
     Option("require-devices", "N", "fail unless there are at least N devices"),
-    Option("profile", "NAME", "quick (two minutes) or full (default: quick)"),
+    Option("profile", "NAME", "quick (three minutes) or full (default: quick)"),
     Option("inconclusive", "WHAT", "warn (a skip) or fail (default: warn)"),
     Option("counters", "WHAT", "warn, fail or off: when a step does other than its base's (default: warn)"),
     Option("require-baseline", "", "fail cells that have nothing to be compared with", flag=True),

@@ -20,7 +20,7 @@ from docs.evidence.log import ROOT, Line, append, check_same_code, code_state, r
 from suite.plan import cells
 from suite.plan.cells import Cell
 from suite.plan.workloads import BUILT_IN, Workload
-from suite.processes.answers import SetUp, Timed
+from suite.processes.answers import Counted, SetUp, Timed
 from suite.processes.group import Group
 from suite.processes.jobs import Job, Place, Prepared
 from suite.processes.pool import Pool
@@ -72,7 +72,7 @@ def count(group: Group, told: Job, steps: int) -> Counters:
     """Return what the steps of one group do, and end it."""
     group.request(SetUp, "setup", TIMEOUT_S, name="counted", arm=told)
     group.request(Timed, "window", TIMEOUT_S, name="counted", steps=WARM_UP)
-    answers = group.request(dict, "count", TIMEOUT_S, name="counted", steps=steps)
+    answers = group.request(Counted, "count", TIMEOUT_S, name="counted", steps=steps)
     group.close()
     return counters.merged(answers)
 

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from suite.cli import gate
-from suite.records.record import RecordError
+from suite.records.record import RECORD, RecordError
 
 Known = TypeVar("Known")
 
-RECORD = "record.json"
 # Of a run, of a machine, of a report folder.
 _LAYOUTS = (RECORD, f"runs/*/{RECORD}", f"*/runs/*/{RECORD}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,26 @@ class Traced:
     step_ms: float
     parts_ms: dict[str, float]
     operators: tuple[Operator, ...]
+
+
+@dataclass(frozen=True)
+class Tally:
+    """One counter on one rank: the least and the most of it in the counted steps; `dtype` is of what is exchanged."""
+
+    what: str
+    dtype: str
+    unit: Literal["calls", "bytes"]
+    least: int
+    most: int
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The answer to `count`; `suite.records.counters.Counters` describes `made_with`."""
+
+    made_with: str
+    steps: int
+    counts: tuple[Tally, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

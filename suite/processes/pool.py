@@ -263,7 +263,10 @@ class Pool:
     def _end_launcher(self) -> None:
         """End it with every process of its own; the reaper does, where there is one."""
         try:
-            self._process.terminate() if self._reaped else self._process.kill()
+            if self._reaped:
+                self._process.terminate()
+            else:
+                self._process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel may hold one in a driver
                 self._process.wait(2 * END_TIMEOUT_S)
         finally:

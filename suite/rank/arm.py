@@ -18,6 +18,7 @@ from torch import distributed as dist
 from reference.data import Dataset, feed
 from reference.data import load as load_dataset
 from reference.models.init import build
+from suite.processes.answers import Counted
 from suite.processes.jobs import Job, ModelSpec, Place, Prepared
 from suite.properties import contract
 from suite.rank import counting
@@ -173,7 +174,7 @@ class TimedArm:
         with _kept(self.trainer.replicas):
             return window(step, steps, self.devices, together=not alone, lead_in=lead_in)
 
-    def count(self, steps: int) -> dict[str, Any]:
+    def count(self, steps: int) -> Counted:
         """Count what training steps without their feed do (`suite.rank.counting`), and restore the replicas.
 
         All train on one minibatch that stays in memory. A step that is not counted comes first.

@@ -18,7 +18,7 @@ import torch
 from torch import distributed as dist
 
 from reference.load import load_object
-from suite.processes.answers import Epoch, Probed, SetUp, Timed, TorchGpus, Traced
+from suite.processes.answers import Counted, Epoch, Probed, SetUp, Timed, TorchGpus, Traced
 from suite.processes.jobs import Apart, CaseJob, Exchange, Job, Place, Prepared, TrainingRecipe
 from suite.processes.messages import read
 from suite.properties import contract
@@ -111,7 +111,7 @@ def probe(state: State, name: str, steps: int, variant: dict[str, Any]) -> Probe
     return Probed(duration_ns=state.timed[name].probe(steps, **variant))
 
 
-def count(state: State, name: str, steps: int) -> dict[str, Any]:
+def count(state: State, name: str, steps: int) -> Counted:
     """Count what steps of an arm do, as `suite.rank.arm.TimedArm.count` does."""
     return state.timed[name].count(steps)
 

@@ -13,14 +13,15 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch._C._profiler import _ExperimentalConfig  # torch's own name for it: there is no public way to every thread
 from torch.autograd.profiler import profile  # the one of torch.profiler loads torch's compiler, which takes seconds
 
 from reference.all_reduce.traffic import count_traffic
-from suite.room.accelerator import synchronise
+from reference.per_device import synchronize
+from suite.processes.answers import Counted, Tally
 
 # By default only the thread that starts the profiler is recorded, and those of autograd that serve it.
 EVERY_THREAD = _ExperimentalConfig(profile_all_threads=True)
@@ -48,37 +49,30 @@ SYNCHRONISING = frozenset(
 LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "hipLaunchKernel", "hipExtModuleLaunchKernel")
 ALWAYS = ("operator", "gradient bucket", "host-device synchronisation", "compiled region", "recompilation")
 
-Key = tuple[str, str, str]  # what, dtype, unit
+Key = tuple[str, str, Literal["calls", "bytes"]]  # what, dtype, unit
 
 
-def over_steps(step: Callable[[], Any], steps: int, devices: Sequence[torch.device]) -> dict[str, Any]:
-    """Count several steps one by one, and say in what bounds each counter lies.
+def over_steps(step: Callable[[], Any], steps: int, devices: Sequence[torch.device]) -> Counted:
+    """Count several steps one by one.
 
     Args:
         step: trains on a minibatch; warmed up.
         steps: how many, at least 1.
         devices: of this process.
-
-    Returns:
-        What `suite.records.counters.merged` takes of a rank.
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it writes lines about itself where a crash is explained
     each = [one_step(step, devices) for _ in range(steps)]
-    return {
-        "made_with": f"torch {torch.__version__}, definitions {DEFINITIONS}",
-        "steps": steps,
-        "counts": [
-            {"what": what, "dtype": dtype, "unit": unit, "least": min(values), "most": max(values)}
-            for what, dtype, unit in dict.fromkeys(key for counts in each for key in counts)
-            for values in [[counts[what, dtype, unit] for counts in each]]
-        ],
-    }
+    tallies = []
+    for key in dict.fromkeys(key for counts in each for key in counts):
+        values = [counts[key] for counts in each]
+        tallies.append(Tally(*key, min(values), max(values)))
+    return Counted(f"torch {torch.__version__}, definitions {DEFINITIONS}", steps, tuple(tallies))
 
 
 def one_step(step: Callable[[], Any], devices: Sequence[torch.device]) -> Counter[Key]:
     """Return what one call of `step` does."""
     gpus = [device for device in devices if device.type == "cuda"]
-    synchronise(devices)
+    synchronize(devices)
     before_bytes = [torch.cuda.memory_allocated(gpu) for gpu in gpus]
     for gpu in gpus:
         torch.cuda.reset_peak_memory_stats(gpu)
@@ -88,8 +82,8 @@ def one_step(step: Callable[[], Any], devices: Sequence[torch.device]) -> Counte
     )
     with count_traffic() as traffic, recording as profiler:
         step()
-        synchronise(devices)
-    counts = Counter({(what, "", "calls"): 0 for what in ALWAYS})
+        synchronize(devices)
+    counts = Counter[Key]({(what, "", "calls"): 0 for what in ALWAYS})
     counts["recompilation", "", "calls"] += _compilations() - compiled
     results: Any = profiler.kineto_results
     for root in results.experimental_event_tree():

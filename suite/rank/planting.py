@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
+from reference.per_device import synchronize
 from suite.properties.contract import load_trainer
-from suite.room.accelerator import synchronise
 
 
 def slowed(spec: str, share: float, at: int | None = None) -> type[Any]:
@@ -44,10 +44,10 @@ def slowed(spec: str, share: float, at: int | None = None) -> type[Any]:
         def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Any:
             if self.planted_devices is None:
                 return super().step(X, y, global_batch_size)
-            synchronise(self.planted_devices)
+            synchronize(self.planted_devices)
             start_ns = time.perf_counter_ns()
             loss = super().step(X, y, global_batch_size)
-            synchronise(self.planted_devices)
+            synchronize(self.planted_devices)
             now_ns = time.perf_counter_ns()
             end_ns = now_ns + round(share * (now_ns - start_ns))
             while time.perf_counter_ns() < end_ns:

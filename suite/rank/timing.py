@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from suite.room.accelerator import synchronise
+from reference.per_device import synchronize
 
 
 class LossNotFinite(ArithmeticError):
@@ -44,14 +44,14 @@ def window(
     loss: Any = None
     for _ in range(lead_in):
         step()
-    synchronise(devices)
+    synchronize(devices)
     if together and dist.is_initialized():
         dist.barrier()
-        synchronise(devices)
+        synchronize(devices)
     start_ns = time.perf_counter_ns()
     for _ in range(steps):
         loss = step()
-    synchronise(devices)
+    synchronize(devices)
     duration_ns = time.perf_counter_ns() - start_ns
     if loss is not None and not math.isfinite(float(loss)):  # read after the clock: it synchronises
         raise LossNotFinite(f"the loss is {float(loss)} after {steps} more steps; lower lr, or choose another init")

@@ -18,6 +18,7 @@ from reference.data import Dataset, feed
 from reference.evaluate import count_correct
 from reference.loss import mean_loss
 from reference.models.init import build
+from reference.per_device import synchronize
 from reference.scatter import shard_bounds
 from reference.schedule import warmup
 from suite.processes.answers import Epoch
@@ -81,10 +82,10 @@ class Training:
             )
         for replica in self._trainer.replicas:
             replica.train()
-        accelerator.synchronise(self._devices)
+        synchronize(self._devices)
         start = time.perf_counter()
         steps = self._train(number)
-        accelerator.synchronise(self._devices)
+        synchronize(self._devices)
         train_s = time.perf_counter() - start
         loss = mean_loss(steps, len(self._dataset.train_y))
         test_X, test_y = self._dataset.test_X, self._dataset.test_y

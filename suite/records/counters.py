@@ -6,11 +6,12 @@ A count has no noise: code that is the same does the same. A count that differs 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
+from suite.processes.answers import Counted
 from suite.room.part import Part
 
 RULE = "counters"  # of a cell's checks that compare them
@@ -71,14 +72,9 @@ class Change(NamedTuple):
     rose: bool
 
 
-def merged(ranks: Sequence[Mapping[str, Any]]) -> Counters:
-    """Return the counters of an arm from what its ranks counted, in rank order.
-
-    Args:
-        ranks: of each {"made_with", "steps", "counts": [{"what", "dtype", "unit", "least", "most"}]}, with whole
-            numbers for `least` and `most`.
-    """
-    by_rank = [{(c["what"], c["dtype"], c["unit"]): (c["least"], c["most"]) for c in each["counts"]} for each in ranks]
+def merged(ranks: Sequence[Counted]) -> Counters:
+    """Return the counters of an arm from what its ranks counted, in rank order."""
+    by_rank = [{(each.what, each.dtype, each.unit): (each.least, each.most) for each in rank.counts} for rank in ranks]
     counts = []
     for key in sorted({key for each in by_rank for key in each}):
         bounds = [each.get(key, (0, 0)) for each in by_rank]
@@ -86,7 +82,7 @@ def merged(ranks: Sequence[Mapping[str, Any]]) -> Counters:
         least, most = zip(*kept, strict=True)
         what, dtype, unit = key
         counts.append(Count(what=what, dtype=dtype, unit=unit, least=least, most=most))
-    return Counters(made_with=ranks[0]["made_with"], steps=ranks[0]["steps"], counts=tuple(counts))
+    return Counters(made_with=ranks[0].made_with, steps=ranks[0].steps, counts=tuple(counts))
 
 
 def changes(now: Counters, before: Counters) -> list[Change]:
@@ -146,8 +142,8 @@ def size(n_bytes: int) -> str:
     )
 
 
-def _figure(counts: Sequence[Count], unit: str, form: Any) -> str:
-    least, most = (min(_total(counts, unit)), max(_total(counts, unit, most=True)))
+def _figure(counts: Sequence[Count], unit: str, form: Callable[[int], str]) -> str:
+    least, most = min(_total(counts, unit)), max(_total(counts, unit, most=True))
     return form(least) if least == most else f"{form(least)} to {form(most)}"
 
 

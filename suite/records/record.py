@@ -28,6 +28,7 @@ from suite.verdict.metrics import Interval
 
 # 4: trained nets by mode, with batch, rate and losses; schema 3 has those of strong scaling alone.
 SCHEMA_VERSION = 4
+RECORD = "record.json"  # the name of its file, in the folder of its run
 MAX_RECORD_BYTES = 64 * 1024 * 1024
 MAX_DIGITS = 20  # of a whole number
 MAX_CARDS = 64

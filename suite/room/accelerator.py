@@ -17,13 +17,6 @@ import torch
 FATAL = ("CUDA error", "HIP error")
 
 
-def synchronise(devices: Sequence[torch.device]) -> None:
-    """Wait until every device in `devices` has finished its queued work."""
-    for device in devices:
-        if device.type != "cpu":
-            torch.accelerator.synchronize(device)
-
-
 def seed(devices: Sequence[torch.device], number: int) -> None:
     """Seed torch with `number`, and the generator of each accelerator with `number` plus its position in `devices`.
 

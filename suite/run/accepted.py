@@ -1,10 +1,12 @@
 """Accepted runs: their commits are rebuilt and measured in the same sessions as the candidate, and only that decides.
 
-A figure of another time differs by everything that changed on the machine since, so stored figures are shown and
-never fail a cell (`suite.verdict.stored`). The commits of a cell's newest accepted run and of its pinned run
-are rebuilt with today's interpreter. A cell whose commit cannot be rebuilt is a PASS where accepted runs of this host,
-hours apart, are known to differ little and it is as fast as they are; otherwise it stays INCONCLUSIVE, with the reason
-and the remedy.
+A figure of another time differs by everything that changed on the machine since, so stored figures are shown and never
+fail a cell (`suite.verdict.stored`). The commits of a cell's newest accepted run and of its pinned run are rebuilt with
+today's interpreter. A cell whose commit cannot be rebuilt is a PASS where accepted runs of this host, hours apart, are
+known to differ little and it is as fast as they are; otherwise it stays INCONCLUSIVE, with the reason and the remedy.
+
+Accepted runs also show what the machine could do: where the rebuilt commit keeps less of k devices than it did in them,
+the machine fails, and not the code (`suite.verdict.machine`).
 """
 
 from __future__ import annotations
@@ -55,10 +57,10 @@ def checks(run: Observations, draft: Record) -> dict[Cell, tuple[CheckRecord, ..
     """Return what the accepted runs say of every measured cell.
 
     A check counts, as INCONCLUSIVE or as a PASS that accepted runs alone give (`suite.verdict.stored.clears`), where
-    the commit behind it was not measured in the same sessions, and where
-    versions have changed since the newest accepted run: the rebuilt commit runs on today's versions, so a PASS against
-    it says nothing about the change. A version that changed between the pinned and the newest run was shown when the
-    runs in between were accepted. `draft` is the record of the run so far.
+    the commit behind it was not measured in the same sessions, and where versions have changed since the newest
+    accepted run: the rebuilt commit runs on today's versions, so a PASS against it says nothing about the change. A
+    version that changed between the pinned and the newest run was shown when the runs in between were accepted. `draft`
+    is the record of the run so far.
     """
     missing, by_cell = _missing(run), {}
     for cell, figures in zip(run.plan.cells, draft.cells, strict=True):

@@ -26,7 +26,7 @@ from suite.run import accepted, accuracy, attribution, collectives, counting, fo
 from suite.run.observations import Comparison, Observations
 from suite.run.session import Groups, Say, Sessions
 from suite.verdict import FIRST_LOOK, Outcome
-from suite.verdict.machine import ENOUGH_RUNS
+from suite.verdict.stored import ENOUGH_RUNS
 
 # Where accepted commits are rebuilt, at most a quarter of the sessions comes before: figures, training and waterfalls
 # come from these, and the verdict from the others.
@@ -99,6 +99,7 @@ class _Campaign:
         if not run.plan.config.calibrate:
             self._rebuild = accepted.rebuild(run, results.to_record(run))
         train = self._parts.training(run, self._sessions, self._say_left)
+        self._sessions.replan_blocks(accuracy.allowed_s(run, self._left_s()) if accuracy.wanted_pairs(run) else 0.0)
         self._run_sessions(run.plan.cells, on_one, explained, train)
 
     def sweep(self) -> None:

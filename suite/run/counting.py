@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from suite.plan.cells import Arm, Cell, Side, measured_mode
+from suite.processes.answers import Counted
 from suite.processes.failure import WorkerFailure
 from suite.records import counters
 from suite.records.baselines import Identity
@@ -48,7 +49,7 @@ def counting(run: Observations, sessions: Sessions, chosen: Sequence[Cell], say:
 def _count(run: Observations, groups: Groups, arm: Arm, timeout_s: float) -> None:
     group = groups.by_arm[arm]
     try:
-        answers = group.request(dict, "count", timeout_s, name=arm.id, steps=STEPS)
+        answers = group.request(Counted, "count", timeout_s, name=arm.id, steps=STEPS)
     except WorkerFailure as failure:
         run.uncounted[arm] = failure.cause
         groups.drop(group)

@@ -9,10 +9,9 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from suite.records.record import Record, RecordError, write_atomically
+from suite.records.record import RECORD, Record, RecordError, write_atomically
 from suite.run.session import Say
 
-RECORD = "record.json"
 Write = Callable[[Path], None]
 
 

@@ -133,7 +133,7 @@ class Sessions:
         self.step_s: dict[Arm, float] = {}
         self._run, self._pools, self._rng = run, pools, rng
         self._meter, self.left_s, self._say = meter, left_s, say
-        self._blocks = 0
+        self._blocks, self._training_s = 0, 0.0
 
     def run(
         self,
@@ -167,9 +167,13 @@ class Sessions:
             session.wall_s = time.monotonic() - start
             self._run.sessions.append(session)
 
-    def replan_blocks(self) -> None:
-        """Let the next session choose its number of blocks again, because other arms are timed from now on."""
-        self._blocks = 0
+    def replan_blocks(self, training_s: float = 0.0) -> None:
+        """Let the next session choose the number of blocks, because other arms are timed from now on.
+
+        Args:
+            training_s: of the rest of the budget, which are not for timing.
+        """
+        self._blocks, self._training_s = 0, training_s
 
     def timeout_s(self, arm: Arm, steps: int) -> float:
         """Return after how many seconds an arm's `steps` count as hung."""
@@ -226,7 +230,8 @@ class Sessions:
         timed = [arm for arm in groups.by_arm if arm in self.step_s]
         steps = {arm: self._run.steps[arm] + self.lead_in(self.step_s[arm]) for arm in timed}
         round_s = sum(steps[arm] * self.step_s[arm] for arm in timed) or WINDOW_S
-        blocks = round(timing_s(start_s, round_s, self.left_s() + start_s) / (2 * round_s))
+        budget_s = self.left_s() + start_s - self._training_s
+        blocks = round(timing_s(start_s, round_s, budget_s) / (2 * round_s))
         return min(MAX_BLOCKS, max(MIN_BLOCKS, blocks))
 
     def _time(self, groups: Groups, units: Sequence[tuple[Arm, ...]]) -> None:

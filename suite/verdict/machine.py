@@ -22,9 +22,8 @@ from collections.abc import Sequence
 
 from suite.verdict.metrics import mean_and_standard_error, t_quantile
 from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, CONFIDENCE, Outcome, Verdict
-
-ENOUGH_RUNS = 5
-ENOUGH_SESSIONS = 3
+from suite.verdict.paired import FIRST_LOOK
+from suite.verdict.stored import ENOUGH_RUNS
 
 
 def machine(
@@ -47,11 +46,11 @@ def machine(
             Outcome.INCONCLUSIVE,
             f"{runs} accepted run(s) of this host, an hour or more apart, have it: {ENOUGH_RUNS} are needed",
         )
-    if sessions < ENOUGH_SESSIONS:
+    if sessions < FIRST_LOOK:
         return Verdict(
             Outcome.INCONCLUSIVE,
             f"the accepted commit was measured on one device and on several in {sessions} session(s) of this run: "
-            f"{ENOUGH_SESSIONS} are needed",
+            f"{FIRST_LOOK} are needed",
         )
     usual, usual_error = mean_and_standard_error(accepted)
     now, error = mean_and_standard_error(log_efficiencies)

@@ -8,9 +8,9 @@ the looks (`spending`) and, for FAIL, over everything in the run that can fail, 
 
 The first look at which the cell is slower makes it suspicious; FAIL needs a later look, when fresh processes have added
 a session and all sessions together still show it: the fourth session at the earliest, with a calibration the third.
-Processes of equal code that happen to be slow in three sessions of three are too common for a FAIL
-(docs/verdict.md). PASS before the last look also asks that half the tolerance is
-improbable, so that a slowdown a little below it does not pass early.
+Processes of equal code that happen to be slow in three sessions of three are too common for a FAIL (docs/verdict.md).
+PASS before the last look also asks that half the tolerance is improbable, so that a slowdown a little below it does not
+pass early.
 
 The verdict is a function of the sessions alone: it repeats all looks and returns the first decision.
 """

@@ -34,8 +34,7 @@ _ENOUGH_DF = MIN_BASELINE_RUNS - 1
 # give. More would describe older conditions and gain little.
 KEPT_RUNS = 9
 
-
-ENOUGH_RUNS = 5  # of one host, `APART_S` seconds apart, before they clear a cell
+ENOUGH_RUNS = 5  # of one host, `APART_S` seconds apart, before they clear a cell or show what the machine could do
 APART_S = 3600.0
 
 

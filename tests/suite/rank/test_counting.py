@@ -18,6 +18,8 @@ from reference.models.init import build
 from reference.trainers.scratch import Scratch
 from suite.checks.bench import Bench
 from suite.plan.workloads import Workload
+from suite.processes.answers import Counted
+from suite.processes.messages import read
 from suite.properties.contract import load_trainer
 from suite.rank import counting
 from suite.records.counters import EXCHANGES, OTHERS, Counters, changes, merged, not_reproducible, shown
@@ -29,7 +31,7 @@ LENET_BYTES = 516_272  # of its gradients in float32
 STEPS = 4
 
 
-def count_steps(trainer: str) -> dict[str, Any]:
+def count_steps(trainer: str) -> Counted:
     """Return what a rank counts in steps of a trainer of LeNet."""
     made: Any = load_trainer(trainer)(build("lenet", "default", 1), [CPU], lr=0.1)
     X, y, batch = torch.zeros(8, 1, 28, 28), torch.arange(8) % 10, 8 * dist.get_world_size()
@@ -47,7 +49,7 @@ def counted(bench: Bench) -> Any:
         if trainer not in known:
             located = trainer if trainer.islower() else evidence.PLANTED + trainer
             answers = on_ranks.run(bench, f"{__name__}:count_steps", [2], trainer=located)[2]
-            known[trainer] = merged(answers)
+            known[trainer] = merged([read(Counted, answer) for answer in answers])
         return known[trainer]
 
     return of

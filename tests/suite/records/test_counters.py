@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from suite.processes.answers import Counted, Tally
 from suite.records.counters import Count, Counters, changes, merged, not_reproducible, shown, size
 
 MADE_WITH = "torch 2.15.0, definitions 1"
@@ -27,12 +28,9 @@ def exchange(calls: int, n_bytes: int, dtype: str = "float32") -> tuple[Count, C
     )
 
 
-def rank(**least_and_most: tuple[int, int]) -> dict[str, Any]:
-    counts = [
-        {"what": what, "dtype": "", "unit": "calls", "least": least, "most": most}
-        for what, (least, most) in least_and_most.items()
-    ]
-    return {"made_with": MADE_WITH, "steps": 3, "counts": counts}
+def rank(**least_and_most: tuple[int, int]) -> Counted:
+    tallies = (Tally(what, "", "calls", *bounds) for what, bounds in least_and_most.items())
+    return Counted(MADE_WITH, 3, tuple(tallies))
 
 
 class TestMerged:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from reference.per_device import synchronize
 from reference.trainers.single import Single
 from suite.properties.case import Case
 from suite.properties.observe import observe
 from suite.rank import arm, timing
-from suite.room import accelerator
 from suite.room.accelerator import autocast, is_fatal, make_exact, seed, set_precision
 
 CPU = torch.device("cpu")
@@ -78,7 +78,7 @@ def test_a_seed_decides_what_the_cpu_draws(scripted: Scripted) -> None:
 
 
 def test_every_gpu_is_waited_for_and_no_cpu(scripted: Scripted) -> None:
-    accelerator.synchronise([CPU, GPUS[2], GPUS[0]])
+    synchronize([CPU, GPUS[2], GPUS[0]])
     assert scripted.waited == [GPUS[2], GPUS[0]]
 
 

@@ -2,190 +2,31 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from suite.base.checkout import CheckoutError
 from suite.cli import calibrate
-from suite.plan.base import Base
-from suite.plan.cells import Arm, Cell, Side
+from suite.plan.cells import Arm, Cell
 from suite.plan.collectives import CollectiveCell
 from suite.plan.config import Config
 from suite.plan.floors import Floor
-from suite.processes.failure import WorkerFailure
-from suite.records.counters import Count, Counters
-from suite.records.record import CellRecord, Probe
 from suite.room.devices import Devices
-from suite.run import campaign, results
-from suite.run.attribution import SESSIONS, Target
+from suite.run import campaign
+from suite.run.attribution import SESSIONS
 from suite.run.observations import Observations
-from suite.run.session import Groups
 from suite.verdict import Outcome
-from tests.support.measurements import (
-    AGAINST,
-    BLOCKS,
-    WOBBLE,
-    accepted_run,
-    add_session,
-    arm,
-    baseline,
-    cell,
-    forth_and_back,
-    job,
-    run_of,
-    settings,
-)
+from tests.support.campaigns import NEIGHBOUR, World
+from tests.support.measurements import AGAINST, BLOCKS, accepted_run, arm, baseline, cell, settings
 from tests.support.repositories import Repository
 
 ONE, TWO, WEAK = cell(1), cell(2), cell(2, mode="weak")
 OWN, BASE, PIN = arm(2), arm(2, side="base"), arm(2, side="pinned")
 EQUAL = {arm(1): 1.0, arm(1, side="base"): 1.0, OWN: 0.5, BASE: 0.5}
 SLOWER = {**EQUAL, OWN: 5.0}
-NEIGHBOUR = "pid 1 (make) uses 90 % of a core"
-
-
-@dataclass
-class World:
-    """Replaces workers, checkouts and the clock of a run."""
-
-    step_s: Mapping[Arm, float] = field(default_factory=dict)  # of every arm; one second where an arm is not in it
-    wobble: float = WOBBLE  # candidates are this much slower in every other session, and faster in the others
-    session_s: Sequence[float] = (10.0,)  # the last value is for all later sessions
-    training_s: float = 0.0  # in the first session
-    counting_s: float = 0.0  # in the first session
-    operators: Mapping[Side, int] = field(default_factory=dict)  # that a step of each side dispatches
-    broken: Mapping[int, set[Arm]] = field(default_factory=dict)  # arms that fail, by session
-    shares: Mapping[Arm, Arm] = field(default_factory=dict)  # arms that fail with another, whose processes they share
-    interrupted_in: int | None = None  # the session whose first block ends in Ctrl-C
-    not_there: Collection[Side] = ()  # sides whose commit cannot be checked out
-    now: float = 0.0
-    timed: list[set[Arm]] = field(default_factory=list)  # the arms of every session that timed blocks
-    untimed: list[set[Arm]] = field(default_factory=list)  # the other arms of every session
-    probed: dict[int, list[tuple[str, Side]]] = field(default_factory=dict)  # waterfalls that were measured, by session
-    trained: list[int] = field(default_factory=list)  # sessions with training
-    counted: list[tuple[int, tuple[Cell, ...]]] = field(default_factory=list)  # sessions with counting, and their cells
-    swept: list[CollectiveCell] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
-
-    def measure(self, *cells: Cell, config: Config | None = None, **changes: Any) -> Observations:
-        """Run a campaign from time 0."""
-        self.now = 0.0
-        for seen in (self.timed, self.untimed, self.trained, self.probed, self.counted):
-            seen.clear()
-        self.run = run_of(*cells, config=config, planned=0, clock=lambda: self.now, begun_s=0.0, **changes)
-        parts = campaign.Parts(
-            neighbours=lambda devices: (NEIGHBOUR,),
-            sides=lambda *_: PretendedSides(self),
-            sessions=lambda *_: PretendedSessions(self),
-            prepare=self.prepare,
-            training=self.training,
-            probing=self.probing,
-            counting=self.counting,
-            sweep=lambda pool, sweeps, *_, **__: self.swept.extend(sweeps) or (),
-        )
-        campaign.measure(self.run, Path(), self.said.append, parts)
-        return self.run
-
-    def cells(self) -> dict[str, CellRecord]:
-        return {record.id: record for record in results.to_record(self.run).cells}
-
-    def outcomes(self) -> list[Outcome]:
-        return [judged.outcome for judged in self.cells().values()]
-
-    def prepare(self, run: Observations, sides: Any, arms: Sequence[Arm], say: Any) -> None:
-        run.jobs |= {arm: job(arm) for arm in arms if arm not in run.lost}
-
-    def training(self, run: Observations, *_: object) -> Callable[[Groups], None]:
-        def train(groups: Groups) -> None:
-            self.trained.append(groups.session.number)
-            groups.session.training_s = self.training_s
-
-        return train
-
-    def probing(self, run: Observations, sessions: Any, wanted: Sequence[Target], say: Any) -> Callable[[Groups], None]:
-        def probe(groups: Groups) -> None:
-            self.probed[groups.session.number] = [(target.cell.id, target.side) for target in wanted]
-            for where, side in wanted:
-                taken = Probe(cell=where.id, side=side, point="step", round=0, steps=1, duration_ns=(1,))
-                groups.session.probes.append(taken)
-
-        return probe
-
-    def counting(self, run: Observations, sessions: Any, chosen: Sequence[Cell], say: Any) -> Callable[[Groups], None]:
-        def count(groups: Groups) -> None:
-            self.counted.append((groups.session.number, tuple(chosen)))
-            groups.session.counting_s = self.counting_s
-            for side, calls in self.operators.items():
-                operators = Count(what="operator", least=(calls,), most=(calls,))
-                counters = Counters(made_with="torch 2.15.0", steps=3, counts=(operators,))
-                run.counters |= {run.arms(each)[side]: counters for each in chosen}
-
-        return count
-
-
-class PretendedSessions:
-    """Replaces `suite.run.session.Sessions`."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-
-    def replan_blocks(self) -> None:
-        """The number of blocks is fixed."""
-
-    def run(
-        self, units: Sequence[tuple[Arm, ...]], untimed: Sequence[Arm], afterwards: Sequence[Callable[[Groups], None]]
-    ) -> None:
-        world, run, number = self.world, self.world.run, len(self.world.run.sessions)
-        arms = [timed for unit in units for timed in unit]
-        if units:
-            world.timed.append(set(arms))
-        world.untimed.append(set(untimed))
-        broken = world.broken.get(number, set()) & {*arms, *untimed}
-        gone = broken | {a for a, b in world.shares.items() if b in broken}
-        sign = (-1) ** number
-        moved = {
-            a: world.step_s.get(a, 1.0) * math.exp(sign * world.wobble * (a.side == "candidate"))
-            for a in arms
-            if a not in gone
-        }
-        blocks = 0 if not units else 1 if number == world.interrupted_in else BLOCKS
-        session = add_session(run, [forth_and_back(moved)] * blocks)
-        session.failures |= dict.fromkeys(broken, WorkerFailure("group", "rank 0: gone"))
-        if number == world.interrupted_in:
-            raise KeyboardInterrupt
-        for act in afterwards:
-            act(Groups(session))
-        session.wall_s = world.session_s[min(number, len(world.session_s) - 1)]
-        world.now += session.wall_s
-
-
-class PretendedSides:
-    """Replaces `suite.base.sides.Sides`; none of its workers starts."""
-
-    def __init__(self, world: World) -> None:
-        self.world, self.pools, self.forks, self.start_s = world, {"candidate": None}, True, 2.0
-
-    def __enter__(self) -> PretendedSides:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def add(self, side: Side, base: Base) -> tuple[str, ...]:
-        if side in self.world.not_there:
-            raise CheckoutError(f"base {base.label}: it cannot be checked out")
-        return ()
-
-    def ask(self, *_: object, **__: object) -> None:
-        raise WorkerFailure("helper", "the launcher did not start")
-
-    def dismiss(self) -> None: ...
-
-    def renew(self) -> None: ...
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from suite.plan.base import Base
+from suite.processes.answers import Counted, Tally
 from suite.processes.failure import WorkerFailure
 from suite.records import baselines
 from suite.records.baselines import Baseline
@@ -35,16 +36,14 @@ TORCH = "torch 2.15.0, definitions 1"
 BYTES = 516_272
 
 
-def answer(all_reduces: int = 1, made_with: str = TORCH, **least_and_most: tuple[int, int]) -> dict[str, Any]:
+def answer(all_reduces: int = 1, made_with: str = TORCH, **least_and_most: tuple[int, int]) -> Counted:
     """Return what a rank answers whose step calls all_reduce this often, and has these other counters."""
-    exchange = {("all_reduce", "calls"): all_reduces, ("all_reduce", "bytes"): all_reduces * BYTES}
-    counts = [
-        {"what": what, "dtype": "float32", "unit": unit, "least": value, "most": value}
-        for (what, unit), value in exchange.items()
+    tallies = [
+        Tally("all_reduce", "float32", "calls", all_reduces, all_reduces),
+        Tally("all_reduce", "float32", "bytes", all_reduces * BYTES, all_reduces * BYTES),
+        *(Tally(what, "", "calls", *bounds) for what, bounds in least_and_most.items()),
     ]
-    for what, (least, most) in least_and_most.items():
-        counts.append({"what": what, "dtype": "", "unit": "calls", "least": least, "most": most})
-    return {"made_with": made_with, "steps": counting.STEPS, "counts": counts}
+    return Counted(made_with, counting.STEPS, tuple(tallies))
 
 
 def counters(*arguments: Any, **least_and_most: Any) -> Counters:
@@ -54,11 +53,11 @@ def counters(*arguments: Any, **least_and_most: Any) -> Counters:
 class Scripted:
     """Replaces a group of two workers that count what they are told to."""
 
-    def __init__(self, answers: Mapping[str, dict[str, Any] | None]) -> None:
+    def __init__(self, answers: Mapping[str, Counted | None]) -> None:
         self.answers, self.asked = answers, list[str]()
 
-    def request(self, kind: type, command: str, timeout_s: float, *, name: str, steps: int) -> list[dict[str, Any]]:
-        assert (kind, command, steps) == (dict, "count", counting.STEPS)
+    def request(self, kind: type, command: str, timeout_s: float, *, name: str, steps: int) -> list[Counted]:
+        assert (kind, command, steps) == (Counted, "count", counting.STEPS)
         assert timeout_s > 20
         self.asked.append(name)
         told = self.answers[name]

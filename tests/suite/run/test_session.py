@@ -182,6 +182,16 @@ class TestRounds:
         group: Any = Answering({})
         assert measured._plan_blocks(Groups(Session(0), {OWN: group, BASE: group}), 60.0) == blocks
 
+    def test_training_leaves_less_of_the_budget_to_timing(self) -> None:
+        run = run_of(cell(2), steps={OWN: 100})
+        measured = sessions(run, Answering({}))
+        measured.left_s, measured.step_s = (lambda: 170.0), {OWN: 0.01}
+        groups, start_s, blocks = Groups(Session(0), {OWN: Answering({})}), 10.0, dict[float, int]()
+        for training_s in (0.0, 100.0):
+            measured.replan_blocks(training_s)
+            blocks[training_s] = measured._plan_blocks(groups, start_s)
+        assert 4 * (start_s + 2 * blocks[100.0]) <= 80.0 < 4 * (start_s + 2 * blocks[0.0]) <= 180.0
+
 
 def test_workers_get_what_is_left_of_the_budget_to_start() -> None:
     """Or 60 s where less is left. It counts from the launch, so several that hang cost the time of one."""

@@ -7,8 +7,10 @@ import random
 
 import pytest
 
-from suite.verdict.machine import ENOUGH_RUNS, ENOUGH_SESSIONS, machine
+from suite.verdict.machine import machine
 from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, Outcome
+from suite.verdict.paired import FIRST_LOOK
+from suite.verdict.stored import ENOUGH_RUNS
 
 USUAL = tuple(math.log(value) for value in (0.80, 0.79, 0.81, 0.80, 0.82, 0.78))
 TOLERANCE = 0.05
@@ -43,11 +45,11 @@ def test_a_faster_machine_passes() -> None:
     ("sessions", "runs", "says"),
     [
         (
-            ENOUGH_SESSIONS,
+            FIRST_LOOK,
             ENOUGH_RUNS - 1,
             "4 accepted run(s) of this host, an hour or more apart, have it: 5",
         ),
-        (ENOUGH_SESSIONS - 1, ENOUGH_RUNS, "was measured on one device and on several in 2 session(s) of this run: 3"),
+        (FIRST_LOOK - 1, ENOUGH_RUNS, "was measured on one device and on several in 2 session(s) of this run: 3"),
     ],
 )
 def test_little_evidence_is_inconclusive(sessions: int, runs: int, says: str) -> None:
