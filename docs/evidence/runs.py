@@ -1,18 +1,23 @@
 """Real runs of the gate on real processes, one after the other, each kept as a line of `runs.jsonl`.
 
     python -m docs.evidence.runs --wanted unchanged=30,10=15,5=15,3=15 --minutes 120
+    python -m docs.evidence.runs --wanted checkout=100,matrix=50 --log docs/evidence/field.jsonl --minutes 120
     python -m docs.evidence.runs --calibration reports/KEY/calibration.json --log docs/evidence/runs-calibrated.jsonl
     python -m docs.evidence.runs --table
 
-The first, repeated until nothing is missing, makes the runs as on a machine that nobody has calibrated; the second lets
-them lean on what `python -m suite calibrate` has found; the last shows what they came to. Each run is `pytest
--m scaling --scaling-trainer planted.py:X --scaling-against planted.py:Same` in a process of its own, for one cell: ddp,
-lenet, strong, two ranks. `Unchanged` is `Same` under another name. The others spend 3, 5 or 10 % more of their own
-step's time, at two ranks only (`suite.rank.planting.slowed`). What is missing is drawn in a random order, so that no
-kind has the quiet hours for itself.
+The first two, repeated until nothing is missing, make the runs as on a machine that was never calibrated; the third
+gives them what `python -m suite calibrate` measured; the last shows the outcomes. Each run is `pytest -m scaling
+--scaling-trainer planted.py:X --scaling-against planted.py:Same` in a process of its own, for one cell: ddp, lenet,
+strong, two ranks. `Unchanged` is `Same` under another name. The others spend 1, 3, 5 or 10 % more of their own step's
+time, at two ranks only (`suite.rank.planting.slowed`), or twice the time of every tenth step. What is missing is drawn
+in a random order, so that no kind has the quiet hours for itself.
+
+A `checkout` is the same cell, and a `matrix` all default cells, in a fresh clone against its own commit
+(`--scaling-against ref:HEAD`). The clone's path has a random length, and the base has a path of its own. A third of
+them, drawn at random, have a neighbour: a process that keeps one core busy for half of every two seconds.
 
 10 and 5 % are judged at the default tolerance of 5 % and the default budget. A slowdown below the tolerance may pass by
-contract, so 3 % is asked for as a user would who cares for it: tolerance 3 %, budget 300 s.
+contract, so smaller ones have a smaller tolerance and a larger budget, as a user chooses who wants to know of them.
 
 Ctrl-C ends the run in progress, which is not kept; every line before it stays. Runs of different contents of suite/ and
 reference/ are different experiments, and so are those of uncommitted changes: they share a log only with --mixed.
@@ -31,16 +36,18 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from docs.evidence.log import ROOT, Line, append, check_same_code, code_state, read_log
 from docs.evidence.recording import of_record
 from docs.evidence.replay import rate
+from suite.base.git import git
 from suite.records.calibration import Calibration
-from suite.records.record import Record, read_model
+from suite.records.record import CellRecord, Record, read_model
 from suite.verdict import Outcome
+from suite.verdict.outcome import GRAVEST_FIRST
 
 LOG = Path(__file__).with_name("runs.jsonl")
 END_TIMEOUT_S = 60.0  # an interrupted pytest ends its workers and writes its record first
@@ -58,7 +65,20 @@ class Unchanged(DDPTrainer):
 Slower10 = slowed("ddp", 0.10, at=2)
 Slower5 = slowed("ddp", 0.05, at=2)
 Slower3 = slowed("ddp", 0.03, at=2)
+Slower1 = slowed("ddp", 0.01, at=2)
+Intermittent = slowed("ddp", 1.0, at=2, every=10)
 """
+NEIGHBOUR = """\
+import time
+while True:
+    until = time.monotonic() + 1
+    while time.monotonic() < until:
+        pass
+    time.sleep(1)
+"""
+NEIGHBOUR_SHARE = 1 / 3  # of the runs in a clone
+LONGEST_NAME = 80  # of a clone's folder
+DEADLINE_S = 1800.0  # of a run
 ONE_CELL = ("--scaling-devices", "cpu:2", "--scaling-world-sizes", "2", "--scaling-mode", "strong")
 
 SHOWN = (Outcome.FAIL, Outcome.PASS, Outcome.INCONCLUSIVE, Outcome.ERROR)
@@ -71,19 +91,25 @@ class Kind:
     trainer: str
     planted: float
     wanted: tuple[Outcome, ...]
-    options: tuple[str, ...] = ()
+    options: tuple[str, ...] = ONE_CELL
+    in_clone: bool = False  # against its own commit; else against `Same`
 
 
+NOT_RED = (Outcome.PASS, Outcome.INCONCLUSIVE)
 KINDS = {
-    "unchanged": Kind("Unchanged", 0.0, (Outcome.PASS, Outcome.INCONCLUSIVE)),
+    "unchanged": Kind("Unchanged", 0.0, NOT_RED),
+    "checkout": Kind("ddp", 0.0, NOT_RED, in_clone=True),
+    "matrix": Kind("", 0.0, NOT_RED, ("--scaling-devices", "cpu:2"), in_clone=True),
     "10": Kind("Slower10", 0.10, (Outcome.FAIL,)),
     "5": Kind("Slower5", 0.05, (Outcome.FAIL,)),
-    "3": Kind("Slower3", 0.03, (Outcome.FAIL,), ("--scaling-tolerance", "0.03", "--scaling-budget", "300")),
+    "3": Kind("Slower3", 0.03, (Outcome.FAIL,), (*ONE_CELL, "--scaling-tolerance", "0.03", "--scaling-budget", "300")),
+    "1": Kind("Slower1", 0.01, (Outcome.FAIL,), (*ONE_CELL, "--scaling-tolerance", "0.01", "--scaling-budget", "600")),
+    "intermittent": Kind("Intermittent", 0.10, (Outcome.FAIL,)),
 }
 
 
 def parse_wanted(text: str) -> dict[str, int]:
-    """How many runs of each kind, from `unchanged=30,10=15`.
+    """Return how many runs of each kind are wanted, from `unchanged=30,10=15`.
 
     Raises:
         ValueError: an unknown kind, or no number.
@@ -98,91 +124,127 @@ def parse_wanted(text: str) -> dict[str, int]:
 
 
 def missing(lines: Iterable[Line], wanted: Mapping[str, int]) -> list[str]:
-    """The kinds of the runs that are still to be made, one entry a run; an ERROR counts as made, and as wrong."""
+    """Return the kinds of the runs that are still to be made, an entry for each; an ERROR counts as made."""
     done = Counter(line["kind"] for line in lines)
     return [kind for kind, number in wanted.items() for _ in range(number - done[kind])]
 
 
-def one_run(name: str, folder: Path, calibration: Calibration | None = None, options: Iterable[str] = ONE_CELL) -> Line:
-    """Run the gate once, from the repository's root.
+def one_run(
+    name: str, folder: Path, calibration: Calibration | None = None, options: Iterable[str] = (), *, busy: bool = False
+) -> Line:
+    """Run the gate once, from the repository's root or from a clone.
 
     Args:
         name: of the kind.
-        folder: an empty one, for the trainers' file, pytest's output and the report.
-        calibration: of this machine, for the run to lean on.
-        options: of the cell.
+        folder: an empty one, for the clone, the trainers' file, pytest's output and the report.
+        calibration: of this machine, for the run to use.
+        options: more than the kind's own.
+        busy: whether a neighbour keeps a core busy meanwhile.
 
     Returns:
         The line for the log, without what is known of the code.
 
     Raises:
-        RuntimeError: pytest left no record, or not of one cell.
+        RuntimeError: pytest left no record.
     """
-    kind, planted, reports, said = KINDS[name], folder / "planted.py", folder / "reports", folder / "pytest.log"
-    planted.write_text(PLANTED, encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "scaling", "suite/benchmarks", *options, *kind.options]
-    command += ["--scaling-trainer", f"{planted}:{kind.trainer}", "--scaling-against", f"{planted}:Same"]
-    command += [f"--scaling-report-dir={reports}"]
+    kind, reports, said = KINDS[name], folder / "reports", folder / "pytest.log"
+    root = _clone(folder) if kind.in_clone else ROOT
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "scaling", "suite/benchmarks", *kind.options, *options]
+    command += [*_sides(kind, folder), f"--scaling-report-dir={reports}"]
     if calibration is not None:
         calibration.write(reports)
     load, start = os.getloadavg()[0], time.monotonic()
-    with said.open("wb") as output:
-        # A session of its own: Ctrl-C then reaches it once, through us, and is not in the way of its cleaning up.
+    with said.open("wb") as output, neighbour() if busy else contextlib.nullcontext():
+        # A session of its own: Ctrl-C then reaches it once, through us, and does not disturb its cleaning up.
         process = subprocess.Popen(
             command,
-            cwd=ROOT,
+            cwd=root,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
         status = wait_to_end(process)
-    found = list(reports.glob("*/runs/*/record.json"))
-    if len(found) != 1:
+    records = list(reports.glob("*/runs/*/record.json"))
+    if len(records) != 1:
         tail = "\n".join(said.read_text(errors="replace").splitlines()[-20:])
-        raise RuntimeError(f"run {name}: exit status {status} and {len(found)} records, expected one:\n{tail}")
+        raise RuntimeError(f"run {name}: exit status {status} and {len(records)} records, expected one:\n{tail}")
     about = {"status": status, "process_s": round(time.monotonic() - start, 1), "load_before": round(load, 2)}
-    return {**line_of(read_model(found[0], Record), name), **about}
+    return {**line_of(read_model(records[0], Record), name), **about, "neighbour": busy}
+
+
+def _sides(kind: Kind, folder: Path) -> list[str]:
+    """Return the options that say what is compared."""
+    if kind.in_clone:
+        return [*(["--scaling-trainer", kind.trainer] if kind.trainer else []), "--scaling-against", "ref:HEAD"]
+    planted = folder / "planted.py"
+    planted.write_text(PLANTED, encoding="utf-8")
+    return ["--scaling-trainer", f"{planted}:{kind.trainer}", "--scaling-against", f"{planted}:Same"]
+
+
+def _clone(folder: Path) -> Path:
+    """Return a clone of this repository in a folder whose name has a random length."""
+    clone = folder / ("c" * random.SystemRandom().randint(1, LONGEST_NAME))
+    git(folder, "clone", "--quiet", "--shared", str(ROOT), str(clone))
+    return clone
+
+
+@contextlib.contextmanager
+def neighbour() -> Iterator[None]:
+    """Keep one core busy for one second of every two."""
+    process = subprocess.Popen([sys.executable, "-c", NEIGHBOUR])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait(END_TIMEOUT_S)
 
 
 def line_of(record: Record, name: str) -> Line:
-    """What the log keeps of a run's record.
+    """Return what the log keeps of a run's record: of its only cell also the ratio, and the rounds by session.
 
     Raises:
-        RuntimeError: the run had another number of cells than one.
+        RuntimeError: the run has no cell.
     """
-    if len(record.cells) != 1:
-        raise RuntimeError(f"run {name}: {len(record.cells)} cells, expected one; the options must name one cell")
-    [cell] = record.cells
-    ratio = cell.slowdown
-    try:
-        sessions = of_record(record, cell)
-    except ValueError:  # an arm that never started was not timed; the outcome says so
-        sessions = []
-    return {
+    if not record.cells:
+        raise RuntimeError(f"run {name}: no cell was measured")
+    outcomes = {cell.id: cell.outcome for cell in record.cells}
+    line: Line = {
         "kind": name,
         "planted": KINDS[name].planted,
         "utc": record.started_utc,
-        "outcome": cell.outcome.value,
+        "outcome": next(outcome for outcome in GRAVEST_FIRST if outcome in outcomes.values()).value,
         "wall_s": round(record.wall_s, 1),
-        "ratio": ratio and [round(value, 4) for value in (ratio.estimate, ratio.low, ratio.high) if value is not None],
-        "reason": cell.reason,
         "tolerance": record.tolerance,
         "options": list(KINDS[name].options),
         "planned": record.planned,
-        "sessions": len(sessions),
+        "sessions": len(record.sessions),
         "session_s": [round(session.wall_s, 1) for session in record.sessions],
-        "log_ratios_1e4": [[round(1e4 * value) for value in session.log_ratios] for session in sessions],
         "machine_key": record.machine.key,
         "versions": record.environment.versions,
     }
+    if len(record.cells) > 1:
+        ratios = {cell.id: _interval(cell) for cell in record.cells}
+        return {**line, "cells": {id: [outcomes[id].value, ratios[id]] for id in outcomes}}
+    [cell] = record.cells
+    try:
+        rounds = [session.log_ratios for session in of_record(record, cell)]
+    except ValueError:  # an arm that never started was not timed; the outcome says so
+        rounds = []
+    in_1e4 = [[round(1e4 * value) for value in session] for session in rounds]
+    return {**line, "ratio": _interval(cell), "reason": cell.reason, "log_ratios_1e4": in_1e4}
+
+
+def _interval(cell: CellRecord) -> list[float] | None:
+    ratio = cell.slowdown
+    return ratio and [round(value, 4) for value in (ratio.estimate, ratio.low, ratio.high) if value is not None]
 
 
 def wait_to_end(process: subprocess.Popen[bytes]) -> int:
-    """Its exit status; a Ctrl-C is passed on to it, and goes on when it has ended."""
+    """Return its exit status. A Ctrl-C, and the deadline, end it as Ctrl-C does, and are raised when it has ended."""
     try:
-        return process.wait()
-    except KeyboardInterrupt:
+        return process.wait(DEADLINE_S)
+    except (KeyboardInterrupt, subprocess.TimeoutExpired):
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(END_TIMEOUT_S)
@@ -191,37 +253,47 @@ def wait_to_end(process: subprocess.Popen[bytes]) -> int:
 
 
 def table(lines: Iterable[Line]) -> str:
-    """The log as Markdown, one row a kind; a planted slowdown counts as found when its run ended in FAIL by then."""
-    head = ["kind", "runs", *(outcome.value for outcome in SHOWN), "as wanted (exact 95 %)", "median s", "max s"]
-    head += [f"found in {minutes} min" for minutes in (1, 2, 5)]
+    """Return the log as Markdown, a row for each kind; a planted slowdown is found when its run ends in FAIL."""
+    head = ["kind", "runs", *(outcome.value for outcome in SHOWN), "as wanted (exact 95 %)", "cells decided"]
+    head += ["median s", "max s", *(f"found in {minutes} min" for minutes in (1, 2, 5))]
     rows = [" | ".join(head), "|".join(["---"] * len(head))]
-    by_kind = {name: [line for line in lines if line["kind"] == name] for name in KINDS}
-    for name, ran in by_kind.items():
-        if not ran:
-            continue
+    by_row: dict[tuple[str, bool], list[Line]] = {}
+    for line in lines:
+        by_row.setdefault((line["kind"], line.get("neighbour", False)), []).append(line)
+    for (name, busy), ran in sorted(by_row.items(), key=lambda item: (list(KINDS).index(item[0][0]), item[0][1])):
         outcomes = Counter(line["outcome"] for line in ran)
+        cells = Counter(outcome for line in ran for outcome in _by_cell(line))
         walls = [line["wall_s"] for line in ran]
-        found = [line["wall_s"] for line in ran if line["outcome"] == Outcome.FAIL]
+        failed_s = [line["wall_s"] for line in ran if line["outcome"] == Outcome.FAIL]
         wanted = sum(outcomes[outcome] for outcome in KINDS[name].wanted)
-        row = [name if name == "unchanged" else f"{name} % slower", len(ran), *(outcomes[outcome] for outcome in SHOWN)]
-        row += [rate(wanted, len(ran)), f"{statistics.median(walls):.0f}", f"{max(walls):.0f}"]
-        row += [sum(wall <= 60 * minutes for wall in found) if KINDS[name].planted else "-" for minutes in (1, 2, 5)]
+        label = f"{name} % slower" if name.isdigit() else name
+        row = [label + ", with a neighbour" * busy, len(ran), *(outcomes[outcome] for outcome in SHOWN)]
+        row += [rate(wanted, len(ran)), f"{(cells[Outcome.PASS] + cells[Outcome.FAIL]) / cells.total():.0%}"]
+        row += [f"{statistics.median(walls):.0f}", f"{max(walls):.0f}"]
+        row += [sum(s <= 60 * minutes for s in failed_s) if KINDS[name].planted else "-" for minutes in (1, 2, 5)]
         rows.append(" | ".join(map(str, row)))
     return "\n".join(f"| {row} |" for row in rows)
 
 
+def _by_cell(line: Line) -> list[str]:
+    """Return the outcomes of a run's cells."""
+    return [outcome for outcome, _ in line["cells"].values()] if "cells" in line else [line["outcome"]]
+
+
 def make(lines: list[Line], wanted: Mapping[str, int], options: argparse.Namespace) -> None:
-    """Make what is missing until the time is up; the code may change meanwhile, so it is looked at before every run."""
+    """Make what is missing until the time is up. The code may change meanwhile: it is checked before every run."""
     end = time.monotonic() + 60 * options.minutes
     calibration = options.calibration and read_model(options.calibration, Calibration)
     while (left := missing(lines, wanted)) and time.monotonic() < end:
         state = {**code_state(), "calibration": calibration and calibration.run_id}
         if not options.mixed:
             check_same_code(lines, state)
-        name = random.SystemRandom().choice(left)
+        rng = random.SystemRandom()
+        name = rng.choice(left)
+        busy = KINDS[name].in_clone and rng.random() < NEIGHBOUR_SHARE
         with tempfile.TemporaryDirectory(prefix="evidence-") as folder:
             try:
-                line = {**one_run(name, Path(folder), calibration), **state}
+                line = {**one_run(name, Path(folder), calibration, busy=busy), **state}
             except KeyboardInterrupt:
                 sys.exit(f"interrupted: the run in progress is not kept, {len(lines)} are")
         append(options.log, line)

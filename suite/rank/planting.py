@@ -17,7 +17,7 @@ from reference.per_device import synchronize
 from suite.properties.contract import load_trainer
 
 
-def slowed(spec: str, share: float, at: int | None = None) -> type[Any]:
+def slowed(spec: str, share: float, at: int | None = None, every: int = 1) -> type[Any]:
     """Return a trainer class whose step takes longer by a share of its time.
 
     A busy wait follows each step in proportion to it, so the share holds at any batch size. The feed of a window does
@@ -27,6 +27,7 @@ def slowed(spec: str, share: float, at: int | None = None) -> type[Any]:
         spec: a table name, module:Class or path.py:Class.
         share: of the step's own time: 0.25 makes it a quarter longer.
         at: the only world size at which it is slowed; None for all.
+        every: only each such step is slowed: with 10, the tenth, the twentieth and so on.
 
     Raises:
         ValueError: the share is negative, or not a number.
@@ -40,9 +41,11 @@ def slowed(spec: str, share: float, at: int | None = None) -> type[Any]:
         def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
             super().__init__(model, devices, lr=lr)
             self.planted_devices = devices if at in (None, _world_size(self, devices)) else None
+            self.planted_steps = 0
 
         def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Any:
-            if self.planted_devices is None:
+            self.planted_steps += 1
+            if self.planted_devices is None or self.planted_steps % every:
                 return super().step(X, y, global_batch_size)
             synchronize(self.planted_devices)
             start_ns = time.perf_counter_ns()

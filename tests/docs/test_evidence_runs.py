@@ -91,7 +91,7 @@ class TestRuns:
         done = [line("unchanged", "PASS", 50.0), line("10", "FAIL", 50.0), line("10", "ERROR", 5.0)]
         assert runs.missing(done, wanted) == ["unchanged", "unchanged"]
         for wrong in ("7=3", "10", "10=many"):
-            with pytest.raises(ValueError, match="KIND one of unchanged, 10, 5, 3"):
+            with pytest.raises(ValueError, match="KIND one of unchanged, checkout, matrix, 10, 5, 3"):
                 runs.parse_wanted(wrong)
 
     def test_a_run_is_kept_small_and_whole(self) -> None:
@@ -108,14 +108,23 @@ class TestRuns:
         ]
         kept += [line("10", "FAIL", 50.0), line("10", "FAIL", 70.0), line("10", "ERROR", 10.0)]
         rows = runs.table(kept).splitlines()
-        assert rows[2] == "| unchanged | 3 | 1 | 1 | 1 | 0 | 66.7% [9.4%, 99.2%] | 50 | 130 | - | - | - |"
-        assert rows[3] == "| 10 % slower | 3 | 2 | 0 | 0 | 1 | 66.7% [9.4%, 99.2%] | 50 | 70 | 1 | 2 | 2 |"
+        assert rows[2] == "| unchanged | 3 | 1 | 1 | 1 | 0 | 66.7% [9.4%, 99.2%] | 67% | 50 | 130 | - | - | - |"
+        assert rows[3] == "| 10 % slower | 3 | 2 | 0 | 0 | 1 | 66.7% [9.4%, 99.2%] | 67% | 50 | 70 | 1 | 2 | 2 |"
         assert len({row.count("|") for row in rows}) == 1
+
+    def test_runs_of_many_cells_and_those_with_a_neighbour_have_their_own_rows(self) -> None:
+        cells = {"a": ["PASS", None], "b": ["PASS", None], "c": ["FAIL", None], "d": ["INCONCLUSIVE", None]}
+        kept = [line("matrix", "FAIL", 50.0, cells=cells, neighbour=busy) for busy in (True, False)]
+        rows = runs.table(kept).splitlines()
+        assert rows[2] == "| matrix | 1 | 1 | 0 | 0 | 0 | 0.0% [0.0%, 97.5%] | 75% | 50 | 50 | - | - | - |"
+        assert rows[3].startswith("| matrix, with a neighbour | 1 | 1 |")
 
     def test_every_kind_is_a_trainer(self, tmp_path: Path) -> None:
         planted = tmp_path / "planted.py"
         planted.write_text(runs.PLANTED)
         for kind in runs.KINDS.values():
+            if kind.in_clone:
+                continue
             assert contract.describe(contract.load_trainer(f"{planted}:{kind.trainer}")).processes == "per-device"
         assert f'slowed("ddp", {runs.KINDS["10"].planted:.2f}, at=2)' in runs.PLANTED
 
@@ -128,9 +137,10 @@ class TestRuns:
     ) -> None:
         path, made = tmp_path / "runs.jsonl", []
 
-        def one_run(name: str, *_: object) -> log.Line:
+        def one_run(name: str, *_: object, busy: bool) -> log.Line:
             if len(made) == 2:
                 raise KeyboardInterrupt
+            assert not busy, "only runs in a clone have a neighbour"
             made.append(name)
             return {"kind": name, "outcome": "PASS", "wall_s": 1.0}
 

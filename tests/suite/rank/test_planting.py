@@ -58,6 +58,19 @@ def test_it_is_slow_at_one_world_size_only() -> None:
     assert min(whole / step for whole, step in (timed(slow, devices=1) for _ in range(20))) < 2
 
 
+def test_only_every_tenth_step_is_slowed() -> None:
+    trainer = slowed(HERE + "Clocked", 4.0, every=10)(nn.Linear(1, 1), [CPU], lr=0.1)
+    X, y = torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64)
+    slow = []
+    for number in range(1, 31):
+        start_ns = time.perf_counter_ns()
+        trainer.step(X, y, 4)
+        if time.perf_counter_ns() - start_ns >= 5 * trainer.step_ns:
+            slow.append(number)
+    at_once = {number % 10 for number in range(1, 31) if number not in slow}
+    assert at_once == set(range(1, 10)), "a busy machine can slow one of three, and never lets a planted one be fast"
+
+
 def test_it_stays_the_trainer_it_was() -> None:
     planted = slowed(HERE + "Clocked", 0.5)
     assert (planted.processes, planted.oracle) == ("one", "self")
