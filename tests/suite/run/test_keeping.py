@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -42,8 +43,16 @@ def environment(here: Path, **more: str) -> dict[str, str]:
 
 def run(here: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     """Run the gate, with a measurement that takes no time."""
-    command = [*COMMAND, *arguments]
-    return subprocess.run(command, cwd=here, env=environment(here, **more), capture_output=True, text=True, timeout=90)
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        cwd=here,
+        env=environment(here, **more),
+        capture_output=True,
+        text=True,
+        timeout=90,
+        # A shell's background job ignores SIGINT, and so would this.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 def run_on_small_disk(here: Path, kib: int, prepare: str) -> subprocess.CompletedProcess[str]:
