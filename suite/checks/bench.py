@@ -66,7 +66,7 @@ class Bench:
     pool: Pool
     devices: Devices
     _about: dict[str, About] = field(default_factory=dict)
-    _bound: set[Group] = field(default_factory=set)
+    _bound: set[tuple[Group, str]] = field(default_factory=set)
 
     def group(self, size: int) -> Group:
         """Return the ranks of one world size, started unless they are alive."""
@@ -160,9 +160,9 @@ class Bench:
             backend=self.devices.backend(names),
         )
         group = self.group(job.size)
-        if group not in self._bound:
+        if (group, trainer) not in self._bound:
             group.request(dict, "bind", arm=job)
-            self._bound.add(group)
+            self._bound.add((group, trainer))
         told = {"arm": job, "case": case.as_json(), "evaluates": check == "evaluation"}
         return group, group.request(dict, "observe", HANG_S, **told)
 

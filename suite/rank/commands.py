@@ -150,8 +150,10 @@ def train(state: State, arm: dict[str, Any], recipe: dict[str, Any], epoch: int)
 
 
 def bind(state: State, arm: dict[str, Any]) -> dict[str, Any]:
-    """Prepare for cases: bind devices, join the process group, and make the slow imports before any deadline."""
-    state.devices(read(CaseJob, arm))
+    """Prepare for cases: bind devices, join the process group, and import the trainer, which can take longer."""
+    job = read(CaseJob, arm)
+    state.devices(job)
+    contract.load_trainer(job.trainer)
     return {}
 
 
