@@ -31,3 +31,8 @@ def test_index_links_every_page() -> None:
 
 def test_readme_fits_on_three_screens() -> None:
     assert len((REPOSITORY / "README.md").read_text(encoding="utf-8").splitlines()) <= 3 * SCREEN
+
+
+def test_the_page_on_adapters_links_every_adapter() -> None:
+    linked = set(links((REPOSITORY / "docs" / "adapters.md").read_text(encoding="utf-8")))
+    assert {f"adapters/{path.name}" for path in (REPOSITORY / "docs" / "adapters").glob("*.py")} <= linked

@@ -26,7 +26,9 @@ class Asked:
 
     def request(self, kind: type, command: str, timeout_s: float = START_TIMEOUT_S, **told: Any) -> list[Any]:
         if command == "describe":
-            return [Described(versions={}, about=About(processes="one", oracle="sgd", unsynced=False, shares_gpus=True))]
+            return [
+                Described(versions={}, about=About(processes="one", oracle="sgd", unsynced=False, shares_gpus=True))
+            ]
         self.commands.append((command, told["arm"].trainer, timeout_s))
         return [{}]
 
@@ -47,5 +49,5 @@ def test_every_trainer_is_imported_before_its_first_case_and_its_deadline() -> N
 
 def test_ranks_that_cannot_import_a_trainer_say_so_when_they_are_bound(bench: Bench) -> None:
     job = CaseJob(trainer="nowhere:Nothing", processes="one", devices=("cpu:0",), backend="gloo")
-    with pytest.raises(WorkerFailure, match="'nowhere:Nothing'.*No module named 'nowhere'"):
+    with pytest.raises(WorkerFailure, match=r"'nowhere:Nothing'.*No module named 'nowhere'"):
         bench.group(1).request(dict, "bind", arm=job)
