@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import os
 import shutil
-import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,13 +23,11 @@ from suite.processes.folder import TemporaryFolder
 from suite.records.calibration import path_for
 from suite.records.record import Record, RecordError, read_model
 from suite.render import job_summary
-from suite.room import quiet
 from suite.verdict import Outcome
 
 SUMMARY = "plant a slowdown and a wrong gradient; fail unless both turn the gate red"
 PYTEST_OPTIONS = True
 SLOWDOWN = 0.25  # five times the default tolerance: a gate that misses this is of no use
-LEAVING_S = 60.0  # for an interrupted run to end its workers
 
 PLANTED = """\
 from suite.rank import planting
@@ -183,18 +178,8 @@ def _pytest(gate_arguments: Sequence[str], arguments: Sequence[str]) -> int:
     command = [sys.executable, "-m", "pytest", *gate_arguments, *arguments]
     # A planted fault must not appear in the summary of a CI job.
     environment = {name: value for name, value in os.environ.items() if name != job_summary.VARIABLE}
-    # Where the drill is killed, the gate ends as it does when a job is cancelled.
-    die = functools.partial(quiet.die_with_parent, signal.SIGTERM)
-    with subprocess.Popen(command, env=environment, preexec_fn=die) as process:
-        try:
-            status = process.wait()  # no deadline here: the gate has a budget, and each of its waits a deadline
-        except KeyboardInterrupt as interrupt:  # pytest ends its workers and keeps its record
-            if interrupt.args:  # a signal to the drill alone; Ctrl-C has reached pytest, too
-                process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(LEAVING_S)
-            process.kill()
-            raise
+    # No deadline here: the gate has a budget, and each of its waits a deadline.
+    status = gate.in_own_process(command, environment=environment)
     if status == pytest.ExitCode.USAGE_ERROR:
         raise Stop("pytest refused its options", USAGE_ERROR)
     return status

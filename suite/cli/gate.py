@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+import functools
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -12,6 +16,7 @@ from suite import options
 from suite.plan.cells import Cell
 from suite.plan.config import Config
 from suite.plugin import CONFIG, RUN, MissingDevices
+from suite.room import quiet
 from suite.run.execute import RunResult
 from suite.run.observations import Observations
 from suite.run.plan import plan_here
@@ -24,6 +29,7 @@ CORRECTNESS = ("-p", "suite.plugin", "--pyargs", "suite.checks", "-m", "correctn
 _LOADED = ("-W", "ignore:Module already imported so cannot be rewritten:pytest.PytestAssertRewriteWarning")
 # Where nothing runs, pytest has only errors to show, which it prints even so.
 _SILENT = ("-qq", "--disable-warnings")
+LEAVING_S = 60.0  # for a run that is ended to end its workers
 
 
 @dataclass
@@ -54,6 +60,28 @@ def run(arguments: Sequence[str], change: Callable[[Config], Config] = lambda se
         change: called with the settings when all options are read; the run uses what it returns.
     """
     return _ended(arguments, _Hooks(change, only_collect=False))
+
+
+def in_own_process(
+    command: Sequence[str], environment: Mapping[str, str] | None = None, timeout_s: float | None = None
+) -> int:
+    """Run a command that runs the gate, and return its exit status; it ends its workers however it is ended.
+
+    Raises:
+        subprocess.TimeoutExpired: it took longer than `timeout_s`, and was ended.
+    """
+    # Where this process is killed, the gate ends as it does when a job is cancelled.
+    die = functools.partial(quiet.die_with_parent, signal.SIGTERM)
+    with subprocess.Popen(command, env=environment, preexec_fn=die) as process:
+        try:
+            return process.wait(timeout_s)
+        except (KeyboardInterrupt, subprocess.TimeoutExpired) as ending:
+            if ending.args:  # a time-out, or a signal to this process alone; Ctrl-C has reached the other, too
+                process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(LEAVING_S)
+            process.kill()
+            raise
 
 
 def settings(arguments: Sequence[str]) -> Config:

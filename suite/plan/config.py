@@ -42,6 +42,7 @@ class Config:
     counters: str = "warn"  # what a change in what a step does leads to: "warn" or "fail"; "off" counts nothing
     explain: bool = True  # whether to say where the time goes; commands that need only a verdict do not
     repeat: tuple[str, ...] = ()  # pytest's arguments that repeat the run, without --scaling-accept
+    runs: int = 1  # of a bisection that this is one of: they share the error probabilities
     calibrate: int = 0  # sessions of a calibration, in which nothing is decided early; 0 in a run that judges
 
     def header(self) -> list[str]:

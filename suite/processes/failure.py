@@ -32,12 +32,14 @@ class WorkerFailure(Exception):
         cause: one line: which rank, what happened, what to do where that is known.
         details: more lines: a traceback, the end of a rank's stderr, every live rank's stack.
         refused: whether it was the trainer that raised; otherwise it died, was silent, or our own code raised.
+        timed_out: whether a rank did not answer within its deadline.
     """
 
     group: str
     cause: str
     details: list[str] = field(default_factory=list)
     refused: bool = False
+    timed_out: bool = False
 
     def __post_init__(self) -> None:
         self.cause, self.details = harmless(self.cause, LONGEST_CAUSE), [harmless(detail) for detail in self.details]
@@ -85,7 +87,8 @@ def silent(group: str, ranks: list[int], doing: str, deadline_s: float, stacks: 
     who = ", ".join(map(str, ranks))
     details = [f"rank {rank}, stack:\n{stack.rstrip()}" for rank, stack in sorted(stacks.items()) if stack.strip()]
     plural = "ranks" if len(ranks) > 1 else "rank"
-    return WorkerFailure(group, f"{plural} {who}: no answer to '{doing}' within {deadline_s:.0f} s, ended", details)
+    cause = f"{plural} {who}: no answer to '{doing}' within {deadline_s:.0f} s, ended"
+    return WorkerFailure(group, cause, details, timed_out=True)
 
 
 def _stderr(rank: int, tail: str) -> list[str]:

@@ -64,10 +64,12 @@ def lines(run: Observations, planned: int, each_s: float) -> list[str]:
     minutes = (run.plan.elapsed_s + planned * each_s) / 60
     training_s = accuracy.allowed_s(run, run.plan.config.budget_s - run.plan.elapsed_s)
     training = f", and at most {training_s / 60:.1f} min of training" if accuracy.wanted_pairs(run) else ""
+    runs = run.plan.config.runs
+    of_runs = f" in a bisection of at most {runs} runs" if runs > 1 else ""
     first = (
         f"plan: {len(comparison.cells) or len(run.plan.cells)} cell(s){bases}, "
         f"about {planned} session(s) of {each_s:.0f} s, {minutes:.1f} min in all{training} "
-        f"(budget {run.plan.config.budget_s / 60:.1f} min); {comparisons} checks can fail"
+        f"(budget {run.plan.config.budget_s / 60:.1f} min); {comparisons} checks can fail{of_runs}"
     )
     judges = comparison.bases and not run.plan.config.calibrate
     left_out = ", ".join(cell.id for cell in comparison.beyond)

@@ -30,12 +30,16 @@ BY_SESSION = ("time", "drift", "floor")  # the rules that a further session may 
 
 
 def comparisons(run: Observations) -> int:
-    """Return how many checks of the run can fail. Strong and weak on one device are one arm, and so one check."""
+    """Return how many checks can fail, in all runs of a bisection where this is one of them.
+
+    Strong and weak on one device are one arm, and so one check.
+    """
     own = {run.plan.own(cell) for cell in run.plan.cells}
     accepted = bool(run.plan.baseline.runs) and run.plan.config.against is None
     of_machine = sum(arm.world_size > 1 for arm in own) if accepted else 0
     sides = 1 if run.plan.config.against is not None else 2 if accepted else 0
-    return max(1, sides * len(own) + of_machine + len(run.plan.floors) + len(accuracy.wanted_pairs(run)))
+    checks = max(1, sides * len(own) + of_machine + len(run.plan.floors) + len(accuracy.wanted_pairs(run)))
+    return checks * run.plan.config.runs
 
 
 def against(run: Observations, cell: Cell, side: Side) -> Verdict:
@@ -54,6 +58,7 @@ def against(run: Observations, cell: Cell, side: Side) -> Verdict:
         run.session_s,
         learned,
         [samples.log_ratios(run, *pair) for pair in pairs - {own}],
+        runs=run.plan.config.runs,
     )
 
 

@@ -49,18 +49,20 @@ def paired(
     session_s: float,
     learned: Learned | None = None,
     peers: Sequence[Sequence[float]] = (),
+    runs: int = 1,
 ) -> Verdict:
     """Judge a cell whose base was measured in the same sessions.
 
     Args:
         rounds: ln(t_candidate / t_base) of every round, a list for each session so far.
         tolerance: m, the slowdown that must be found.
-        comparisons: how many of the run can fail.
+        comparisons: how many can fail, in all `runs` together.
         planned: sessions that the budget allows.
         session_s: wall seconds of one session, for the advice when nothing is clear.
         learned: what a calibration knows of this machine.
         peers: of every other cell of the world size that is compared in these sessions, the middle of the rounds of
             each session, in the same order.
+        runs: of a bisection, which share the error of a PASS; 1 for a run of its own.
     """
     first = FIRST_LOOK if learned is None else FIRST_LOOK_LEARNED
     middles = [Middle.of(session) for session in rounds]
@@ -72,13 +74,13 @@ def paired(
             f"{math.ceil((first + 1) * session_s)} s",
             ratio,
         )
-    margin, alpha_fail = math.log1p(tolerance), ALPHA_FAIL / comparisons
+    margin, alpha_fail, alpha_pass = math.log1p(tolerance), ALPHA_FAIL / comparisons, ALPHA_PASS / runs
     suspicious = crossing = False
     for sessions in range(first, len(rounds) + 1):
         delta = estimate(middles[:sessions], learned, [values[:sessions] for values in peers])
         slower = f"{percent(delta.mean)} than the base"
         share = spending(sessions, planned, first)
-        low, high = _bound(delta, -1, alpha_fail * share), _bound(delta, 1, ALPHA_PASS * share)
+        low, high = _bound(delta, -1, alpha_fail * share), _bound(delta, 1, alpha_pass * share)
         crossing = low > 0 and delta.mean >= margin / 2
         # The bound of an early look without a calibration is wide, and suspicion alone spends no error.
         alarming = crossing if learned else _bound(delta, -1, alpha_fail) > 0 and delta.mean >= margin / 2
@@ -93,7 +95,7 @@ def paired(
         possible = f"at least {percent(low)}, which one more session has to confirm"
     else:
         possible = f"and anything from {percent(low)} to {percent(high)} is possible"
-    advice = _advice(delta, tolerance, alpha_fail, session_s)
+    advice = _advice(delta, tolerance, alpha_fail, alpha_pass, session_s)
     return Verdict(Outcome.INCONCLUSIVE, f"{slower}, {possible}: {advice}", ratio)
 
 
@@ -108,15 +110,15 @@ def _bound(delta: Estimate, direction: int, alpha: float) -> float:
     )
 
 
-def _advice(delta: Estimate, tolerance: float, alpha_fail: float, session_s: float) -> str:
+def _advice(delta: Estimate, tolerance: float, alpha_fail: float, alpha_pass: float, session_s: float) -> str:
     margin = math.log1p(tolerance)
     towards_fail = delta.mean > margin / 2
-    distance, alpha = (delta.mean, alpha_fail) if towards_fail else (margin - delta.mean, ALPHA_PASS)
+    distance, alpha = (delta.mean, alpha_fail) if towards_fail else (margin - delta.mean, alpha_pass)
     needed = observations_needed(delta.sessions, lambda n: _half(delta, n, alpha) < distance)
     minutes = "more time than is sensible"
     if needed is not None:
         minutes = f"about {(needed - delta.sessions) * session_s / 60:.1f} more minutes"
-    upper = max(delta.mean, 0) + _half(delta, delta.sessions, ALPHA_PASS)
+    upper = max(delta.mean, 0) + _half(delta, delta.sessions, alpha_pass)
     reachable = math.expm1(min(upper, math.log(10)))
     return f"it needs {minutes}, a quieter machine, or a tolerance of {max(reachable, tolerance):.0%}"
 

@@ -11,8 +11,10 @@ import pytest
 
 from suite.__main__ import main
 from suite.cli import bisect
+from suite.processes.failure import WorkerFailure, silent
 from suite.records.record import Record
 from tests.support import records
+from tests.support.measurements import arm, cell, run_of
 from tests.support.project import DATA, PYPROJECT, REPOSITORY, Project
 from tests.support.repositories import Repository
 
@@ -77,51 +79,96 @@ def test_an_interrupt_ends_the_bisection_whatever_was_measured() -> None:
     assert status > 127, "git goes on after anything below"
 
 
+@pytest.mark.parametrize(
+    ("on_timeout", "expected"),
+    [("skip", (125, "timed out: late")), ("slow", (1, "timed out: late")), ("error", (128, "timed out: late"))],
+)
+def test_a_commit_that_timed_out_is_what_the_user_says(on_timeout: str, expected: tuple[int, str]) -> None:
+    meant = bisect.ON_TIMEOUT[on_timeout]
+    assert bisect.judge(1, run_with("PASS", "ERROR"), interrupted=False, late="late", on_timeout=meant) == expected
+
+
+def test_a_slower_cell_is_bad_whatever_a_timeout_means() -> None:
+    assert bisect.judge(1, run_with("FAIL", "ERROR"), interrupted=False, late="late", on_timeout=125)[0] == 1
+
+
+def test_only_the_commits_own_workers_count_as_timed_out() -> None:
+    run = run_of(cell())
+    run.lost[arm(side="base")] = silent("base", [0], "warm_up", 60.0, {})
+    run.lost[arm(1)] = WorkerFailure("other", "rank 0: it raised")
+    assert bisect.timed_out(run) == ""
+    run.lost[arm()] = silent("own", [1], "warm_up", 60.0, {})
+    assert bisect.timed_out(run).endswith("rank 1: no answer to 'warm_up' within 60 s, ended")
+
+
 @pytest.mark.end_to_end
-def test_git_bisect_names_the_slow_commit(tmp_path: Path) -> None:
-    """Six commits, of which one sleeps and one has lost its trainer; only the commit that sleeps is named."""
+def test_a_bisection_names_the_slow_commit(tmp_path: Path) -> None:
+    """Of three commits one has lost its trainer and one sleeps; only the one that sleeps is named."""
     repository = Repository(tmp_path / "project")
     project = {"pyproject.toml": PYPROJECT, "data.py": DATA, ".gitignore": "reports/\n__pycache__/\n"}
     repository.commit({**project, "train.py": FAST})
     repository.git("tag", "v1.0")
-    repository.commit({"README.md": "a word\n"})
     (repository.path / "train.py").unlink()
     repository.commit()
     repository.commit({"train.py": FAST, "README.md": "two words\n"})
     slow = repository.commit({"train.py": SLOW})
-    repository.commit({"README.md": "three words\n"})
     # One device, and a tolerance that a busy machine's noise stays below; the sleep is many times the step.
-    cell = ["--scaling-trainer", "train.py:Mine", "--scaling-workload", "tiny", "--scaling-devices", "cpu:1"]
+    one = ["--scaling-trainer", "train.py:Mine", "--scaling-workload", "tiny", "--scaling-devices", "cpu:1"]
     quick = ["--scaling-mode", "strong", "--scaling-tolerance", "1", "--scaling-budget", "75"]
-    repository.git("bisect", "start", "HEAD", "v1.0")
-    done = subprocess.run(
-        [
-            "git",
-            "bisect",
-            "run",
-            sys.executable,
-            "-m",
-            "suite",
-            "bisect",
-            *cell,
-            *quick,
-            "--scaling-against",
-            "ref:v1.0",
-        ],
+    done = bisecting(repository, "--good", "v1.0", *one, *quick)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    assert f"bisect: {slow} is the first bad commit" in said
+    assert said.count("bisect: bad (1): Mine-tiny-strong-1: ") == 2, said
+    assert said.count("bisect: good (0): Mine-tiny-strong-1: ") == 3, said
+    assert "1 checks can fail in a bisection of at most 8 runs" in said
+    assert repository.git("symbolic-ref", "--short", "HEAD") == "main"
+    assert not repository.git("status", "--porcelain"), "records are where .gitignore expects them"
+    assert len(list(repository.path.glob("reports/*/runs/*/record.json"))) == 5
+
+
+def bisecting(repository: Repository, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own, in a repository."""
+    return subprocess.run(
+        [sys.executable, "-m", "suite", "bisect", *arguments],
         cwd=repository.path,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
-        timeout=580,
+        timeout=240,
     )
-    said = done.stdout + done.stderr
-    assert f"{slow} is the first bad commit" in said, said
-    assert "bisect: bad (1): Mine-tiny-strong-1: " in said
-    assert "bisect: good (0): Mine-tiny-strong-1: " in said
-    assert "bisect: skip (125): pytest refused its options, or the project's conftest" in said
-    assert "there is no file train.py" in said
-    assert not repository.git("status", "--porcelain"), "records are where .gitignore expects them"
-    assert len(list(repository.path.glob("reports/*/runs/*/record.json"))) == 2
+
+
+def test_a_run_that_takes_too_long_is_ended_and_counts_as_the_user_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    repository = Repository(tmp_path / "project")
+    repository.commit({"conftest.py": "import time\ntime.sleep(60)\n"})
+    repository.git("tag", "v1.0")
+    repository.commit()
+    monkeypatch.chdir(repository.path)
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    assert main(["bisect", "--good", "v1.0", "--timeout-s", "0.5", "--on-timeout", "slow"]) == 1
+    said = capfd.readouterr().err
+    assert "bisect: bad (1): timed out: it did not end within 0.5 s" in said
+    assert "the good end" in said.splitlines()[-1]
+    assert repository.git("symbolic-ref", "--short", "HEAD") == "main"
+
+
+def test_a_commit_whose_conftest_leaves_is_skipped_and_not_called_bad(
+    project: Project, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (project.path / "conftest.py").write_text("raise SystemExit(1)\n")
+    assert main(["bisect"]) == 125
+    assert capfd.readouterr().err.splitlines()[-1] == "bisect: skip (125): the commit's own code ended pytest"
+
+
+def test_the_base_of_a_whole_bisection_is_its_good_end(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bisect", "--good", "v1.0", "--scaling-against=ref:v0.9"]) == 4
+    assert (
+        "--scaling-against: with --good, every commit is compared with that one; leave it out"
+        in capsys.readouterr().err
+    )
 
 
 def test_only_a_real_interrupt_stops_the_bisection(project: Project, capfd: pytest.CaptureFixture[str]) -> None:

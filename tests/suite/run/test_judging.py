@@ -53,6 +53,23 @@ def judged(run: Observations) -> dict[int, CellRecord]:
     return {record.world_size: record for record in results.to_record(run).cells}
 
 
+def test_the_runs_of_a_bisection_share_both_errors() -> None:
+    """Each may spend a twentieth, so what one run of its own decides takes more sessions."""
+    alone = compared(SLOWER)
+    shared = run_of(ONE, TWO, config=settings(against=AGAINST, runs=20))
+    shared.comparison = alone.comparison
+    add_sessions(shared, SLOWER)
+    assert judging.comparisons(shared) == 20 * judging.comparisons(alone)
+    of_alone, of_shared = (judging.against(run, ONE, "base") for run in (alone, shared))
+    assert of_alone.outcome is Outcome.PASS
+    assert _at_most(of_shared.reason) > _at_most(of_alone.reason)
+
+
+def _at_most(reason: str) -> float:
+    """Return the bound that a PASS names, in per cent."""
+    return float(reason.split("at most ")[1].split("%")[0])
+
+
 class TestComparisons:
     """The number by which alpha is divided."""
 
