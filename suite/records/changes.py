@@ -1,8 +1,9 @@
 """Find the runs at which a series of times changed its level, with a stated error rate. Pure.
 
 If nothing changed, the runs of one host could have come in any order, so the strongest contrast of the real order is
-compared with those of shuffled ones: a permutation test, exact for any distribution of the noise. Of series that never
-changed level, a share of `ALPHA` at most has any mark.
+compared with those of shuffled ones: a permutation test, exact for any distribution of the noise. A change also has to
+be beyond what runs that resemble the ones before them show (`suite.records.neighbours`). Of series that never changed
+level, a share of `ALPHA` at most has any mark, with an autocorrelation from run to run of up to .6.
 
 - The contrast is between the runs from i to j and all others, as in circular binary segmentation (Olshen et al. 2004,
   Biostatistics 5, 557): a slowdown that was repaired after a while is found as well as one that stayed.
@@ -26,6 +27,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
+
+from suite.records import neighbours
 
 ALPHA = 0.01
 MIN_STRETCH = 3  # runs; one or two are outliers
@@ -131,6 +134,8 @@ def _cut(logs: Floats, hosts: Labels) -> int | None:
     contrasts = candidates.contrasts(scores[None, :])[0]
     best = int(contrasts.argmax())
     if not _beyond_chance(float(contrasts[best]), scores, hosts, candidates):
+        return None
+    if neighbours.explain(logs, hosts, candidates.starts, candidates.ends, candidates.prices):
         return None
     # Of a stretch with two edges the clearer one is marked; the other has to show itself in what is left.
     edges = (int(edge) for edge in (candidates.starts[best], candidates.ends[best]) if 0 < edge < len(logs))

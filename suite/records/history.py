@@ -7,6 +7,7 @@ file, are skipped; everything else is validated. A record that cannot be read is
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import BeforeValidator
 
-from suite.plan.cells import short
+from suite.plan.cells import SINGLE, short
 from suite.records import baselines, changes
 from suite.records.baselines import Baseline, Identity
 from suite.records.differences import differences
@@ -29,6 +30,7 @@ from suite.records.record import (
     Session,
     read_model,
 )
+from suite.verdict import Outcome
 
 MAX_RUNS = 250  # newest; a page of more would take seconds to open
 MAX_CELLS = 100
@@ -216,7 +218,29 @@ def _timed(record: Record) -> dict[Identity, CellRecord]:
         time = cell.sec_per_epoch
         if time is not None and time.estimate > 0 and cell.workload in record.workload_hashes:
             timed.setdefault(Identity.of(cell, record), cell)  # on one device strong and weak are one arm
+    for probe in _probes(timed.values()):
+        timed.setdefault(Identity.of(probe, record), probe)
     return timed
+
+
+def _probes(cells: Iterable[CellRecord]) -> Iterable[CellRecord]:
+    """Yield the plain trainer's time on each workload, as the cells' speed-ups over it say, as a cell of its own."""
+    seconds: dict[str, list[float]] = {}
+    for cell in cells:
+        if cell.speedup is not None and cell.speedup.estimate > 0 and cell.sec_per_epoch is not None:
+            seconds.setdefault(cell.workload, []).append(cell.sec_per_epoch.estimate * cell.speedup.estimate)
+    for workload, of_cells in seconds.items():
+        yield CellRecord(
+            id=f"{SINGLE}-{workload}-strong-1",
+            trainer=SINGLE,
+            workload=workload,
+            mode="strong",
+            world_size=1,
+            oversubscribed=False,
+            outcome=Outcome.NO_BASELINE,
+            reason="timed in every run, to show how fast the machine is",
+            sec_per_epoch=IntervalRecord(estimate=statistics.median(of_cells)),
+        )
 
 
 def _series(identity: Identity, name: str, runs: Sequence[PastRun], baseline: Baseline) -> Series:
@@ -238,7 +262,6 @@ def _series(identity: Identity, name: str, runs: Sequence[PastRun], baseline: Ba
     ]
     of_points = [runs[point.run] for point in points]
     events = dict(_events(of_points))  # by the point's index
-    logs = [math.log(point.sec_per_epoch.estimate) for point in points]
     marks = [
         Mark(
             run=points[change.at].run,
@@ -246,10 +269,28 @@ def _series(identity: Identity, name: str, runs: Sequence[PastRun], baseline: Ba
             log_shift=change.log_shift,
             near=tuple(Event(points[at].run, events[at]) for at in events if abs(at - change.at) <= NEAR),
         )
-        for change in changes.find(logs, [run.machine.host for run in of_points])
+        for change in changes.find(*_levels(identity, points, of_points))
     ]
     shown = tuple(Event(points[at].run, text) for at, text in events.items())
     return Series(name, tuple(points), shown, tuple(marks))
+
+
+def _levels(identity: Identity, points: Sequence[Point], runs: Sequence[PastRun]) -> tuple[list[float], list[str]]:
+    """Return what may have a level, and whose level it is: ln of a run's time, and its host.
+
+    Where the run timed the plain trainer in the same sessions, its time is divided by that one's, so that a slower
+    machine is no change of the cell. Such runs are compared with one another, as if on a host of their own.
+    """
+    logs, whose = list[float](), list[str]()
+    for point, run in zip(points, runs, strict=True):
+        speedup = None if identity.trainer == SINGLE else run.cells[identity].speedup
+        if speedup is not None and speedup.estimate > 0:
+            logs.append(-math.log(speedup.estimate))
+            whose.append(f"{run.machine.host} beside {SINGLE}")
+        else:
+            logs.append(math.log(point.sec_per_epoch.estimate))
+            whose.append(run.machine.host)
+    return logs, whose
 
 
 def _events(runs: Sequence[PastRun]) -> Iterable[tuple[int, str]]:
@@ -268,6 +309,8 @@ def _events(runs: Sequence[PastRun]) -> Iterable[tuple[int, str]]:
 
 
 def _name(cell: CellRecord) -> str:
+    if cell.trainer == SINGLE:
+        return f"{SINGLE} {cell.workload}, 1 device (how fast the machine is)"
     what = f"{short(cell.trainer)} {cell.workload}"
     where = f"{what}, 1 device" if cell.world_size == 1 else f"{what} {cell.mode}, {cell.world_size} devices"
     return f"{where} (oversubscribed)" if cell.oversubscribed else where

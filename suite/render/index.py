@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from suite.records.changes import ALPHA, MIN_RUNS
 from suite.records.history import MAX_CELLS, MAX_RUNS, Event, History, Mark, PastRun, Point, Series
+from suite.records.neighbours import MOST
 from suite.render import figures
 from suite.render.figures import plural
 from suite.render.html import chart
@@ -37,6 +38,7 @@ def render(history: History) -> str:
         charts=[chart.figure(_chart(history, series)) for series in history.cells],
         skipped=bounded(history.skipped, len(history.skipped)),
         alpha=ALPHA,
+        autocorrelation=MOST,
         min_runs=MIN_RUNS,
     )
 

@@ -20,6 +20,7 @@ from suite.render import index
 from tests.support import records
 
 KEY = "cpu-2xtest-00000000"
+PROBE = "single lenet, 1 device (how fast the machine is)"
 
 
 def run_of(day: int, seconds: float = 13.0, *, torch: str = "2.15.0", host: str = "abcdef", **changes: Any) -> Record:
@@ -133,7 +134,7 @@ def test_everything_but_raw_windows_is_validated(tmp_path: Path) -> None:
     [
         (
             records.matrix(world_sizes=(1, 2)),  # on one device strong and weak are one cell
-            ["ddp lenet, 1 device", "ddp lenet strong, 2 devices", "ddp lenet weak, 2 devices"],
+            ["ddp lenet, 1 device", "ddp lenet strong, 2 devices", "ddp lenet weak, 2 devices", PROBE],
         ),
         ([records.cell(oversubscribed=True)], ["ddp lenet, 1 device (oversubscribed)"]),
         ([records.cell(outcome="ERROR", sec_per_epoch=None)], []),
@@ -218,6 +219,37 @@ def test_only_version_changes_near_a_mark_are_named_with_it(
     assert "torch 2.13.0 → 2.15.0" in page
 
 
+def beside_probe(day: int, *, machine: float = 1.0, code: float = 1.0, probed: bool = True) -> Record:
+    """A run with and without the plain trainer beside its cell; factors of the times from the sixteenth run on."""
+    factors = (machine, code) if day >= 16 else (1.0, 1.0)
+    seconds = 13.0 * factors[0] * factors[1] * (1 + 0.001 * (day * 7 % 5))
+    speedup = records.interval(1.6 / factors[1] * (1 + 0.001 * (day * 3 % 5))) if probed else None
+    figures = {"sec_per_epoch": records.interval(seconds), "speedup": speedup}
+    return run_of(day, cells=[records.cell(id="ddp-lenet-strong-2", world_size=2, **figures)])
+
+
+def marked(runs: list[Record], folder: Path) -> dict[str, list[int]]:
+    """Return the first runs of new levels by series."""
+    return {series.name: [mark.run for mark in series.marks] for series in history.read(keep(folder, *runs)).cells}
+
+
+def test_a_slower_machine_is_marked_on_the_plain_trainer_and_not_on_the_cells(tmp_path: Path) -> None:
+    cell = "ddp lenet strong, 2 devices"
+    slower_machine = [beside_probe(day, machine=1.2) for day in range(1, 31)]
+    slower_code = [beside_probe(day, code=1.2) for day in range(1, 31)]
+    assert marked(slower_machine, tmp_path / "machine") == {cell: [], PROBE: [15]}
+    assert marked(slower_code, tmp_path / "code") == {cell: [15], PROBE: []}
+
+
+def test_runs_without_the_plain_trainer_are_compared_by_their_seconds(tmp_path: Path) -> None:
+    """The days on which it was timed say nothing about those without, and the other way round."""
+    runs = [beside_probe(day, code=1.2, probed=day % 2 == 0) for day in range(1, 31)]
+    cell = "ddp lenet strong, 2 devices"
+    assert marked(runs, tmp_path)[cell] == [15]
+    runs = [beside_probe(day, probed=day < 16) for day in range(1, 31)]
+    assert marked(runs, tmp_path / "later") == {cell: [], PROBE: []}
+
+
 def test_a_mark_names_its_run_also_where_others_lack_the_cell(tmp_path: Path) -> None:
     others = [run_of(day, cells=[records.cell(trainer="scratch")]) for day in (3, 9, 20)]
     runs = [slowed(day, upgraded=99) for day in range(1, 31) if day not in (3, 9, 20)]
@@ -232,10 +264,10 @@ def test_more_runs_and_cells_than_a_page_holds_are_counted(tmp_path: Path, monke
     runs = [run_of(day, cells=records.matrix(trainers=("ddp", "scratch"))) for day in (1, 2, 3)]
     found = history.read(keep(tmp_path, *runs))
     assert [run.environment.commit for run in found.runs] == ["commit2", "commit3"], "the newest are kept"
-    assert (found.older, len(found.cells), found.left_out) == (1, 3, 3)
+    assert (found.older, len(found.cells), found.left_out) == (1, 3, 4)
     page = index.render(found)
     assert "Not on this page: 1 older run;" in page
-    assert "Not on this page: 3 more cells;" in page
+    assert "Not on this page: 4 more cells;" in page
 
 
 class Links(HTMLParser):
@@ -310,5 +342,5 @@ def test_two_hundred_runs_of_twelve_cells_fit_one_page(tmp_path: Path) -> None:
         started = f"2026-01-01T{number // 60:02}:{number % 60:02}:00+00:00"
         (folder / "record.json").write_text(text.replace(records.STARTED, started, 1))
     page = index.render(history.read(tmp_path / KEY))
-    assert len(re.findall("<figure", page)) == 9
+    assert len(re.findall("<figure", page)) == 10, "nine cells, and the plain trainer"
     assert len(page) < 10_000_000
