@@ -24,9 +24,9 @@ VERIFYING = 4  # runs: both ends before the search, its answer and that one's pa
 TRIES = 2  # commits that may be tried for every one that halves the rest: some are skipped
 
 _TOO_NOISY = "raise --scaling-budget or --scaling-tolerance, or find a quieter machine"
-_REMEDIES = {
+_REMEDIES = {  # where a run says the opposite of what it had to
     "the good end": f"it is compared with itself, so its code is not the cause: {_TOO_NOISY}",
-    "the bad end": f"nothing slower was shown: {_TOO_NOISY}; or name another --bad",
+    "the bad end": "nothing slower was shown: name another --bad, or a smaller --scaling-tolerance",
     "the answer of the search": f"two runs of it disagree: {_TOO_NOISY}",
     "the answer's parent": f"the search or this run is wrong: {_TOO_NOISY}",
 }
@@ -84,7 +84,9 @@ def find(history: History, measure: Measure, say: Say) -> str:
         return status
 
     def verify(what: str, commit: str, wanted: int) -> None:
-        if (status := measured(commit)) != wanted:
+        if (status := measured(commit)) == SKIP:
+            raise Stop(f"{what}, {commit[:12]}, has no verdict and had to be {NAMES[wanted]}: {_TOO_NOISY}")
+        if status != wanted:
             raise Stop(f"{what}, {commit[:12]}, is not {NAMES[wanted]} but {NAMES[status]}: {_REMEDIES[what]}")
 
     verify("the good end", history.good, GOOD)

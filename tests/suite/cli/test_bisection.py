@@ -79,9 +79,9 @@ def scripted(said: Mapping[str, list[int]]) -> bisection.Measure:
     ("said", "message"),
     [
         ({"-1": [BAD]}, "the good end, -1, is not good but bad: it is compared with itself, .*raise --scaling-budget"),
-        ({"-1": [SKIP]}, "the good end, -1, is not good but skip"),
+        ({"-1": [SKIP]}, "the good end, -1, has no verdict and had to be good: raise --scaling-budget"),
         ({"-1": [GOOD], "3": [GOOD]}, "the bad end, 3, is not bad but good: nothing slower was shown.*another --bad"),
-        ({"-1": [GOOD], "3": [SKIP]}, "the bad end, 3, is not bad but skip"),
+        ({"-1": [GOOD], "3": [SKIP]}, "the bad end, 3, has no verdict and had to be bad"),
         (
             {"-1": [GOOD], "3": [BAD], "1": [BAD, GOOD], "0": [GOOD]},
             "the answer of the search, 1, is not bad but good: two runs of it disagree",
