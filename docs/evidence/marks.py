@@ -67,24 +67,43 @@ def repaired(rng: np.random.Generator, step: float, lasted: int, series: int) ->
     return both / series
 
 
-def main() -> None:
-    """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--series", type=int, default=500, help="simulated for each figure (default: 500)")
-    series = parser.parse_args().series
-    rng = np.random.default_rng(0)
-    lengths, afters = (10, 20, 50, 200), (3, 4, 5, 6, 8, 10, 30)
+def unchanged(series: int) -> None:
+    """Print how often series that never changed have a mark."""
+    rng, lengths = np.random.default_rng(0), (10, 20, 50, 200)
     print("| noise, nothing changed |", " | ".join(f"{runs} runs" for runs in lengths), "|")
     for name, draw in NOISES.items():
         print(f"| {name} |", " | ".join(f"{marked(rng, draw, runs, series):.3f}" for runs in lengths), "|", flush=True)
+
+
+def steps(series: int) -> None:
+    """Print how soon a step has a mark."""
+    rng, afters = np.random.default_rng(0), (3, 4, 5, 6, 8, 10, 30)
     print(f"| step after {BEFORE} runs |", " | ".join(f"{after} later" for after in afters), "|")
     for step in (0.03, 0.05, 0.10):
         shares = [found(rng, step, after, series) for after in afters]
         print(f"| {step:.0%} |", " | ".join(f"{near:.2f} ({other:.3f})" for near, other in shares), "|", flush=True)
-    lasting = (4, 6, 10, 20)
+
+
+def slowdowns(series: int) -> None:
+    """Print how often a slowdown that was repaired has a mark at both ends."""
+    rng, lasting = np.random.default_rng(0), (4, 6, 10, 20)
     print(f"| {AROUND} runs, slower, {AROUND} runs |", " | ".join(f"for {runs}" for runs in lasting), "|")
     for step in (0.05, 0.10):
         print(f"| {step:.0%} |", " | ".join(f"{repaired(rng, step, runs, series):.2f}" for runs in lasting), "|")
+
+
+TABLES = {"unchanged": unchanged, "steps": steps, "repaired": slowdowns}
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--series", type=int, default=500, help="simulated for each figure (default: 500)")
+    parser.add_argument("--table", choices=TABLES, help="this one alone")
+    asked = parser.parse_args()
+    for name, table in TABLES.items():
+        if asked.table in (None, name):
+            table(asked.series)
 
 
 if __name__ == "__main__":
