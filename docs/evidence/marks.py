@@ -35,7 +35,6 @@ NOISES: dict[str, Draw] = {
     "one run in ten 30 % slower": lambda rng, runs: NOISE * rng.normal(size=runs) + 0.26 * (rng.random(runs) < 0.1),
     "normal, autocorrelation .3": lambda rng, runs: correlated(rng, runs, 0.3),
     "normal, autocorrelation .6": lambda rng, runs: correlated(rng, runs, 0.6),
-    "normal, autocorrelation .8": lambda rng, runs: correlated(rng, runs, 0.8),
 }
 
 
