@@ -175,7 +175,7 @@ def _efficiency(record: Record) -> Iterable[str]:
 def _held_back(record: Record) -> Iterable[str]:
     """Yield what grew since the base after a FAIL; otherwise the largest known cause of each cell."""
     apart = [(cell, fall) for cell in record.cells for fall in cell.waterfalls if fall.side == "candidate"]
-    failed = [(cell, fall) for cell, fall in apart if len(cell.waterfalls) > 1]
+    failed = [(cell, fall) for cell, fall in apart if cell.outcome is Outcome.FAIL and len(cell.waterfalls) > 1]
     if failed:
         yield from (f"{cell.id}: {fall.sentence}" for cell, fall in failed)
         return

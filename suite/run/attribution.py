@@ -1,8 +1,8 @@
 """Where the time went: times the diagnostic variants of cells with a session's groups, after its blocks.
 
-Nothing that is judged is timed here. A diagnostic variant that fails costs its own bar; a candidate that fails in a
-real training step (`Variant.training`) is lost, as it is in a block. `suite.verdict.diagnose` defines the variants and
-makes bars of their times.
+Nothing that is judged is timed here. A diagnostic variant that fails costs its own bar. A candidate that fails in a
+real training step (`Variant.training`) is lost, as it is in a block, unless a base is in the run: then only blocks
+decide. `suite.verdict.diagnose` defines the variants and makes bars of their times.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from suite.run.session import FIRST_STEP_TIMEOUT_S, Groups, Say, Sessions, hang_
 from suite.verdict.diagnose import Growth, Point, Rounds, Waterfall, growth, waterfall
 from suite.verdict.explain import About, against_base, sentence
 
-# Quick: the fewest sessions of a profile; a t-interval over fewer is too wide to name a cause. Full: three times as
-# many make it a third as wide, with the smaller t-quantile.
+# Sessions with a waterfall. Quick: the fewest of a profile; a t-interval over fewer is too wide to name a cause. Full:
+# three times as many make it a third as wide, with the smaller t-quantile.
 SESSIONS = {"quick": 4, "full": 12}
 WINDOW_S = 0.06
 SESSION_S = 6.0  # of a session, shared by its waterfalls; each gets at least one round forwards and one backwards
 MAX_PAIRS = 6  # of such rounds
+MOST_CELLS = 3  # with a base in the run: the slowest ones, so that a session does not become many times longer
 
 Role = Literal["one", "plain", "own"]
 
@@ -90,6 +91,24 @@ def targets(run: Observations, chosen: Iterable[Cell], sides: Sequence[Side]) ->
         return []
     several = [c for c in chosen if c.world_size > 1 and not run.plan.config.devices.oversubscribed(c.world_size)]
     return [Target(cell, side) for cell in several for side in sides]
+
+
+def slowest(run: Observations, slower: Sequence[Cell]) -> list[Target]:
+    """Return the waterfalls of candidate and base that the next session has time for, of cells that look slower.
+
+    Args:
+        run: with a base.
+        slower: the slowest first.
+    """
+    sides: tuple[Side, ...] = ("candidate", "base") if "base" in run.comparison.bases else ("candidate",)
+    lacking = [target.cell for target in targets(run, slower, sides[-1:]) if not _complete(run, target)]
+    return targets(run, lacking[:MOST_CELLS], sides)
+
+
+def _complete(run: Observations, target: Target) -> bool:
+    of = (target.cell.id, target.side)
+    timed = sum(any((probe.cell, probe.side) == of for probe in session.probes) for session in run.sessions)
+    return timed >= SESSIONS[run.plan.config.profile]
 
 
 def arms(run: Observations, wanted: Iterable[Target]) -> list[Arm]:
@@ -163,7 +182,7 @@ def _window(
 ) -> tuple[int, ...] | None:
     """Return the nanoseconds of the ranks that took part; None where the workers are gone, or fail now.
 
-    A base that fails here was timed in every block before, so its comparison stays.
+    With a base in the run nothing that fails here counts: both sides are timed in blocks, and only that decides.
     """
     variant = _VARIANTS[point]
     arm = target.arms(run)[variant.role]
@@ -176,7 +195,7 @@ def _window(
         answers = group.request(Probed, "probe", timeout_s, name=arm.id, steps=steps, variant=told)
     except WorkerFailure as failure:
         run.unprobed[arm, point] = failure.cause
-        if variant.training and arm.side == "candidate":
+        if variant.training and not run.comparison.bases:
             run.lost[arm] = failure
         groups.drop(group)
         return None
@@ -197,11 +216,11 @@ def _points(run: Observations, target: Target) -> list[Point]:
     ]
 
 
-def waterfalls(run: Observations, cell: Cell) -> tuple[record.WaterfallRecord, ...]:
-    """Return a cell's waterfall, and its base's where that was timed too."""
+def waterfalls(run: Observations, cell: Cell, *, failed: bool) -> tuple[record.WaterfallRecord, ...]:
+    """Return a cell's waterfall, and its base's where that was timed too; where the cell failed it says what grew."""
     rounds = {side: [_rounds(session.probes, cell, side) for session in run.sessions] for side in run.arms(cell)}
     grown = None
-    if "base" in rounds:
+    if "base" in rounds and failed:
         grown = growth(rounds["candidate"], rounds["base"], mode=cell.mode, world_size=cell.world_size)
     made = {side: waterfall(of, mode=cell.mode, world_size=cell.world_size) for side, of in rounds.items()}
     return tuple(_to_record(run, Target(cell, side), fall, grown) for side, fall in made.items() if fall is not None)
@@ -216,7 +235,10 @@ def note(run: Observations, cell: Cell) -> str:
     if cell in run.unexplained:
         return run.unexplained[cell]
     if cell in run.comparison.cells:
-        return "with a base in the run only cells that FAIL get a waterfall; without --scaling-against every cell does"
+        return (
+            f"with a base in the run only cells that look slower have one, at most {MOST_CELLS} in a session; without "
+            "--scaling-against every cell does"
+        )
     return "; ".join(cause for (arm, _), cause in run.unprobed.items() if arm == run.plan.own(cell))
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from suite.base.checkout import CheckoutError
 from suite.base.sides import Sides
 from suite.plan import cells
-from suite.plan.cells import SINGLE, Arm, Cell, Side
+from suite.plan.cells import SINGLE, Arm, Cell
 from suite.processes.failure import WorkerFailure
 from suite.properties.answers import Described
 from suite.room import check, hardware
@@ -148,7 +148,6 @@ class _Campaign:
         )
         self._sessions.replan_blocks()
         self._run_sessions(chosen, self._on_one(chosen))
-        self._explain([cell for cell in chosen if self._outcome(cell, judging.BY_SESSION) is Outcome.FAIL])
 
     def _on_one(self, chosen: Sequence[Cell]) -> list[tuple[Arm, ...]]:
         """Return the arms on one device that floors need, and that judging the machine needs of the accepted commit."""
@@ -174,24 +173,39 @@ class _Campaign:
         start_s = self._sides.start_s
         return forecast.session_s(self._run, arms, start_s, self._left_s(), forks=self._sides.forks) if arms else 0.0
 
-    def _explain(self, slower: Sequence[Cell]) -> None:
-        """Measure what grew, candidate and base in the same sessions, as far as the budget goes."""
+    def _suspects(self, chosen: Sequence[Cell]) -> list[attribution.Target]:
+        """Return the waterfalls, of candidate and base, of the cells that look slower so far.
+
+        They are timed when the blocks of the next session are over, so that what grew is known when a cell fails. A
+        budget that the user set keeps the sessions that a FAIL needs.
+        """
         run = self._run
-        sides: tuple[Side, ...] = ("candidate", "base") if "base" in run.comparison.bases else ("candidate",)
-        wanted = attribution.targets(run, slower, sides)
-        if not wanted:
-            return
-        self._say(f"{len(slower)} cell(s) FAIL: measuring where their time goes")
-        run.unexplained |= dict.fromkeys(slower, "the budget was spent before it was; raise --scaling-budget")
+        if not self._sessions_done or not run.comparison.bases:
+            return []
+        behind = {cell: judging.surplus(run, cell) for cell in chosen}
+        slower = sorted((cell for cell in chosen if behind[cell]), key=lambda cell: -behind[cell])
+        wanted = attribution.slowest(run, slower)
+        needed_s = max(1, FIRST_LOOK + 1 - self._sessions_done) * run.session_s
+        if wanted and self._hard and self._left_s() < needed_s + attribution.SESSION_S:
+            why = "the budget has no more time than the sessions of a FAIL need; raise --scaling-budget"
+            run.unexplained |= dict.fromkeys((target.cell for target in wanted), why)
+            return []
         arms = attribution.arms(run, wanted)
-        self._prepare(arms)
-        alive = [arm for arm in arms if arm not in run.lost]
-        cost_s = run.session_s
-        for _ in range(attribution.SESSIONS[run.plan.config.profile]):
-            if self._left_s() < cost_s:
-                break
-            self._session([], alive, [self._parts.probing(run, self._sessions, wanted, self._say_left)])
-            cost_s = run.sessions[-1].wall_s
+        if any(arm not in run.jobs and arm not in run.lost for arm in arms):
+            self._say(f"{len(slower)} cell(s) look slower: their parts are timed too")
+            self._prepare(arms)
+        return wanted
+
+    def _explaining(self, wanted: Sequence[attribution.Target]) -> Callable[[Groups], None]:
+        """Return what times these waterfalls with a session's groups; the sessions without them cost less."""
+        run, probe = self._run, self._parts.probing(self._run, self._sessions, wanted, self._say_left)
+
+        def explain(groups: Groups) -> None:
+            start = run.plan.clock()
+            probe(groups)
+            groups.session.explaining_s = run.plan.clock() - start
+
+        return explain
 
     def _prepare(self, arms: Sequence[Arm]) -> None:
         self._parts.prepare(self._run, self._sides, arms, self._say)
@@ -207,20 +221,24 @@ class _Campaign:
         run = self._run
         run.planned = 0
         self._show_plan(chosen, on_one, attribution.arms(run, explained))
-        # A budget that the user set is kept even when sessions turn out longer than planned.
-        hard = run.plan.config.min_sessions == 1 and not run.plan.config.calibrate
         while units := self._units([cell for cell in chosen if self._undecided(cell)]):
             number = self._sessions_done
             over = run.planned and number >= run.planned
-            if over or (hard and run.sessions and self._left_s() < run.session_s):
+            if over or (self._hard and run.sessions and self._left_s() < run.session_s):
                 units = [unit for unit in units if self._never_timed(unit)]
             if not units:
                 return
             timed = _arms(units)
             units += [unit for unit in on_one if unit[0] not in timed and unit[0] not in run.lost]
             probed = explained if number < attribution.SESSIONS[run.plan.config.profile] else []
-            untimed = [arm for arm in attribution.arms(run, probed) if arm not in run.lost]
+            suspects = self._suspects(chosen)
+            untimed = [
+                arm
+                for arm in attribution.arms(run, [*probed, *suspects])
+                if arm not in run.lost and (arm, "setup") not in run.unprobed
+            ]
             afterwards = [self._parts.probing(run, self._sessions, probed, self._say_left)] if probed else []
+            afterwards += [self._explaining(suspects)] if suspects else []
             afterwards += [train] if train is not None and number == 0 else []
             if number == 0 and run.plan.config.counters != "off" and run.plan.config.explain:
                 afterwards.append(self._parts.counting(run, self._sessions, chosen, self._say_left))
@@ -238,11 +256,12 @@ class _Campaign:
         try:
             self._sessions.run(units, untimed, afterwards)
         finally:
-            failures = run.sessions[-1].failures
-            if units:
-                run.lost |= failures
-            else:  # the session timed variants only, so what has been decided stays
-                run.unprobed |= {(arm, "setup"): failure.cause for arm, failure in failures.items()}
+            timed = _arms(units)
+            for arm, failure in run.sessions[-1].failures.items():
+                if arm in timed:
+                    run.lost[arm] = failure
+                else:  # only a waterfall needs it, and what has been decided stays
+                    run.unprobed[arm, "setup"] = failure.cause
         self._grown()
 
     def _show_plan(self, chosen: Sequence[Cell], on_one: Sequence[tuple[Arm, ...]], untimed: Sequence[Arm]) -> None:
@@ -264,6 +283,11 @@ class _Campaign:
         if self._rebuild.cells:
             return min(max(1, sessions // SHARE_BEFORE), FIRST_LOOK)
         return min(sessions, MAX_SESSIONS[config.profile])
+
+    @property
+    def _hard(self) -> bool:
+        """Whether the user set the budget, which is kept even when sessions turn out longer than planned."""
+        return self._run.plan.config.min_sessions == 1 and not self._run.plan.config.calibrate
 
     @property
     def _sessions_done(self) -> int:

@@ -87,6 +87,23 @@ def combined(checks: Sequence[CheckRecord]) -> tuple[Outcome, str]:
     return Outcome.NO_BASELINE, "; ".join(["there is nothing to compare with", *(check.reason for check in counting)])
 
 
+def surplus(run: Observations, cell: Cell) -> float:
+    """Return by how much a cell looks slower than a base, or below its floor, so far; 0 where it does not.
+
+    It says whose parts are worth timing, and decides nothing.
+    """
+    arms = run.arms(cell)
+    behind = [
+        verdict.surplus(samples.contrast(run, arms["candidate"], arms[side]), run.plan.config.tolerance)
+        for side in run.comparison.bases
+    ]
+    if cell in run.plan.floors:
+        one = cells.arm("candidate", cell.trainer, cell, 1)
+        if logs := samples.log_efficiencies(run, arms["candidate"], one, cell.mode):
+            behind.append(math.log(run.plan.floors[cell].efficiency) - math.fsum(logs) / len(logs))
+    return max(0.0, *behind)
+
+
 def warning(run: Observations, cell: Cell) -> str:
     """Return in words that efficiency fell because one device became faster, and k devices not slower; else ""."""
     if cell.world_size == 1 or "base" not in run.comparison.bases or cell not in run.comparison.cells:

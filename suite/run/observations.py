@@ -44,7 +44,8 @@ class Session:
     """What one session measured.
 
     Attributes:
-        training_s, counting_s: wall seconds that were training, and counting what a step does.
+        training_s, counting_s, explaining_s: wall seconds that were training, counting what a step does, and timing
+            the parts of cells that look slower.
         windows: in the order they were timed.
         conditions: of each block.
         probes: timed after the blocks, to say where the time goes.
@@ -56,6 +57,7 @@ class Session:
     wall_s: float = 0.0
     training_s: float = 0.0
     counting_s: float = 0.0
+    explaining_s: float = 0.0
     windows: list[record.Window] = field(default_factory=list)
     conditions: list[Conditions] = field(default_factory=list)
     probes: list[record.Probe] = field(default_factory=list)
@@ -153,9 +155,11 @@ class Observations:
 
     @property
     def session_s(self) -> float:
-        """Wall seconds of the last session that timed blocks, without what is done once; 0 before the first."""
+        """Wall seconds of the last session that timed blocks, without what not every one does; 0 before the first."""
         timed = [session for session in self.sessions if session.windows] or self.sessions
-        return timed[-1].wall_s - timed[-1].training_s - timed[-1].counting_s if timed else 0.0
+        if not timed:
+            return 0.0
+        return timed[-1].wall_s - timed[-1].training_s - timed[-1].counting_s - timed[-1].explaining_s
 
     @property
     def uncalibrated(self) -> str:

@@ -91,7 +91,7 @@ def _cell(run: Observations, cell: Cell) -> CellRecord:
         "accuracy": accuracy.reached(run, cell),
         "accuracy_note": accuracy.why_none(run, cell),
         "devices": job.devices,
-        "waterfalls": attribution.waterfalls(run, cell),
+        "waterfalls": attribution.waterfalls(run, cell, failed=outcome is Outcome.FAIL),
         "waterfall_note": attribution.note(run, cell),
     }
     return CellRecord.model_validate({**fixed, "outcome": outcome, "reason": reason, **figures})

@@ -56,7 +56,7 @@ def grew(growth: Growth, base: str = "the base") -> str:
         return f"The step takes no longer than in {base}."
     return (
         f"Which part grew is not known after {_sessions(growth.sessions)}: the whole {whole} than in {base}, and no "
-        "single part is clearly above zero and within that; a larger --scaling-budget leaves more sessions for it."
+        "single part is clearly above zero and within that; a run of this cell alone (-k) leaves more rounds for it."
     )
 
 

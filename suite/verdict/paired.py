@@ -26,6 +26,7 @@ from suite.verdict.spread import Estimate, Learned, Middle, estimate
 
 FIRST_LOOK = 3  # sessions; with two, and nothing learned, the t distribution's tail is so heavy that nothing is decided
 FIRST_LOOK_LEARNED = 2
+NOT_NOISE = 0.99  # confidence that a cell is not slower by the noise of its rounds alone
 SETTLED = 0.10  # how probable it may still be that the slowdown reaches half the tolerance, for a PASS before the end
 
 
@@ -97,6 +98,26 @@ def paired(
         possible = f"and anything from {percent(low)} to {percent(high)} is possible"
     advice = _advice(delta, tolerance, alpha_fail, alpha_pass, session_s)
     return Verdict(Outcome.INCONCLUSIVE, f"{slower}, {possible}: {advice}", ratio)
+
+
+def surplus(rounds: Sequence[Sequence[float]], tolerance: float) -> float:
+    """Return by how much a cell looks slower so far, to choose whose parts are worth timing. It decides nothing.
+
+    Args:
+        rounds: ln(t_candidate / t_base) of every round, a list for each session so far.
+        tolerance: m; a FAIL needs an estimate of half of it.
+
+    Returns:
+        ln(t_candidate / t_base); 0 where that is less than a FAIL needs, or its rounds alone may explain it.
+    """
+    middles = [Middle.of(session) for session in rounds]
+    known = [(middle.variance, middle.df) for middle in middles if middle.variance is not None and middle.df]
+    if not known:
+        return 0.0
+    mean = math.fsum(middle.value for middle in middles) / len(middles)
+    error = math.sqrt(math.fsum(variance for variance, _ in known) / len(known) / len(middles))
+    explained = t_quantile(sum(df for _, df in known), NOT_NOISE) * error
+    return mean if mean >= math.log1p(tolerance) / 2 and mean > explained else 0.0
 
 
 def _ratio(sessions: Sequence[Middle]) -> Interval | None:

@@ -35,6 +35,7 @@ class World:
     session_s: Sequence[float] = (10.0,)  # the last value is for all later sessions
     training_s: float = 0.0  # in the first session
     counting_s: float = 0.0  # in the first session
+    explaining_s: float = 0.0  # in every session that takes cells apart
     operators: Mapping[Side, int] = field(default_factory=dict)  # that a step of each side dispatches
     broken: Mapping[int, set[Arm]] = field(default_factory=dict)  # arms that fail, by session
     shares: Mapping[Arm, Arm] = field(default_factory=dict)  # arms that fail with another, whose processes they share
@@ -92,6 +93,7 @@ class World:
             for where, side in wanted:
                 taken = Probe(cell=where.id, side=side, point="step", round=0, steps=1, duration_ns=(1,))
                 groups.session.probes.append(taken)
+            self.now += self.explaining_s
 
         return probe
 
@@ -139,8 +141,9 @@ class PretendedSessions:
             raise KeyboardInterrupt
         for act in afterwards:
             act(Groups(session))
-        session.wall_s = world.session_s[min(number, len(world.session_s) - 1)]
-        world.now += session.wall_s
+        cost_s = world.session_s[min(number, len(world.session_s) - 1)]
+        session.wall_s = cost_s + session.explaining_s
+        world.now += cost_s
 
 
 class PretendedSides:

@@ -111,7 +111,7 @@ def probe(
 
 
 def only(run: Observations, which: Cell = TWO) -> WaterfallRecord:
-    [fall] = attribution.waterfalls(run, which)
+    [fall] = attribution.waterfalls(run, which, failed=False)
     return fall
 
 
@@ -226,9 +226,11 @@ class TestFailures:
         assert causes == ({lost: f"rank 0: {point} went wrong"} if lost else {})
         assert [each.outcome is Outcome.ERROR for each in results.to_record(run).cells] == [lost == ONE, lost == OWN]
 
-    def test_base_that_fails_keeps_its_comparison(self) -> None:
+    @pytest.mark.parametrize("target", [TARGET, BASE_TARGET])
+    def test_comparison_stays_when_a_waterfall_of_either_side_fails(self, target: Target) -> None:
+        """Cells that look slower are taken apart while they are still judged, and only blocks decide."""
         run = timed(TWO, comparison=COMPARISON)
-        probe(run, BASE_TARGET, broken=("step",))
+        probe(run, target, broken=("step",))
         assert run.lost == {}
 
     def test_lost_trainer_is_not_asked(self) -> None:
@@ -262,19 +264,20 @@ class TestRecord:
         run = timed(TWO, comparison=COMPARISON)
         probe(run, BASE_TARGET, lost_ms={"exchange": 5.0})
         probe(run, TARGET, lost_ms={"exchange": 9.0})
-        candidate, base = attribution.waterfalls(run, TWO)
+        candidate, base = attribution.waterfalls(run, TWO, failed=True)
         assert (candidate.side, base.side) == ("candidate", "base")
         assert candidate.sentence.startswith(
             "Against the base, exchange takes 4.0 [4.0, 4.0] ms a step longer; the whole takes 4.0 [4.0, 4.0] ms a step"
         )
         assert "longer" not in base.sentence
+        assert "Against" not in attribution.waterfalls(run, TWO, failed=False)[0].sentence
 
     def test_record_keeps_probes_and_waterfalls(self) -> None:
         run = timed(TWO)
         probe(run, TARGET, lost_ms={"exchange": 5.0})
         kept = results.to_record(run)
         again = type(kept).model_validate_json(kept.model_dump_json())
-        assert again.cells[0].waterfalls == attribution.waterfalls(run, TWO)
+        assert again.cells[0].waterfalls == attribution.waterfalls(run, TWO, failed=False)
         assert len(again.sessions[0].probes) == 8 * 2 * MAX_PAIRS
         assert next(each for each in again.arms if each.id == OWN.id).gradient_bytes == 516_272
 

@@ -317,32 +317,52 @@ class TestAttribution:
         assert world.outcomes() == [Outcome.FAIL]
         assert world.probed == {}
 
-    def test_failed_cell_gets_waterfalls_of_both_sides_and_the_others_say_why_not(self, world: World) -> None:
+    def test_failed_cell_is_taken_apart_in_the_sessions_that_decided_it(self, world: World) -> None:
         world.step_s = {**EQUAL, OWN: 1.0, arm(2, mode="weak"): 1.0}
-        world.measure(ONE, TWO, WEAK, config=against(budget_s=300.0))
+        run = world.measure(ONE, TWO, WEAK, config=against(budget_s=300.0))
         assert world.outcomes() == [Outcome.PASS, Outcome.FAIL, Outcome.PASS]
-        judged = len(world.timed)
-        assert list(world.probed) == [judged + number for number in range(SESSIONS["quick"])]
-        assert world.probed[judged] == [(TWO.id, "candidate"), (TWO.id, "base")]
-        assert any("measuring where their time goes" in line for line in world.said)
+        assert world.probed == {number: [(TWO.id, "candidate"), (TWO.id, "base")] for number in (1, 2, 3)}
+        assert len(run.sessions) == len(world.timed) == 4, "no session of its own"
+        assert any("their parts are timed too" in line for line in world.said)
         notes = [judged.waterfall_note for judged in world.cells().values()]
         assert notes[:2] == ["", ""]
-        assert "only cells that FAIL" in notes[2]
+        assert "only cells that look slower" in notes[2]
 
-    def test_spent_budget_leaves_no_session_for_waterfalls(self, world: World) -> None:
-        """Four sessions decide, and five seconds are left for a fifth of ten."""
-        world.step_s = SLOWER
-        world.measure(TWO, config=against(budget_s=45.0, min_sessions=1))
-        assert world.outcomes() == [Outcome.FAIL]
+    def test_equal_cells_are_not_taken_apart(self, world: World) -> None:
+        world.step_s = EQUAL
+        world.measure(ONE, TWO, config=against(budget_s=300.0))
         assert world.probed == {}
-        assert "raise --scaling-budget" in world.cells()[TWO.id].waterfall_note
+        assert world.untimed == [set()] * len(world.timed)
 
-    def test_arm_that_is_lost_over_its_waterfall_keeps_its_verdict(self, world: World) -> None:
+    def test_waterfalls_are_of_the_slowest_cells_and_change_neither_plan_nor_verdict(self, world: World) -> None:
+        trainers = ("a", "b", "c", "d")
+        measured = [cell(2, name) for name in trainers]
+        times = {arm(2, name): 1.0 + number for number, name in enumerate(trainers)}
+        world.step_s = {**times, **{arm(2, name, side="base"): 0.5 for name in trainers}}
+        world.explaining_s = 5.0
+        explained = world.measure(*measured, config=against(budget_s=100.0, min_sessions=1))
+        assert {where for where, _ in world.probed[1]} == {each.id for each in measured[1:]}
+        outcomes, planned = world.outcomes(), explained.planned
+        alone = world.measure(*measured, config=against(budget_s=100.0, min_sessions=1, explain=False))
+        assert world.probed == {}
+        assert (world.outcomes(), alone.planned, len(alone.sessions)) == (outcomes, planned, len(explained.sessions))
+
+    @pytest.mark.parametrize(("budget_s", "probed"), [(45.0, []), (47.0, [1, 2, 3])])
+    def test_a_users_budget_keeps_the_sessions_that_a_fail_needs(
+        self, world: World, budget_s: float, probed: list[int]
+    ) -> None:
         world.step_s = SLOWER
-        world.measure(TWO, config=against(budget_s=300.0))
-        world.broken = {min(world.probed): {OWN}}
-        world.measure(TWO, config=against(budget_s=300.0))
+        world.measure(TWO, config=against(budget_s=budget_s, min_sessions=1))
         assert world.outcomes() == [Outcome.FAIL]
+        assert list(world.probed) == probed
+        assert ("raise --scaling-budget" in world.cells()[TWO.id].waterfall_note) == (not probed)
+
+    def test_arm_that_only_a_waterfall_needs_costs_no_decided_cell(self, world: World) -> None:
+        """The candidate on one device is decided after three sessions; in the fourth its processes do not start."""
+        world.step_s, world.broken = {**EQUAL, OWN: 0.515}, {4: {arm(1)}}
+        world.measure(ONE, TWO, config=against(budget_s=300.0))
+        assert arm(1) in world.untimed[4]
+        assert world.outcomes() == [Outcome.PASS, Outcome.FAIL]
 
 
 class TestLosses:

@@ -82,3 +82,26 @@ def test_noise_is_inconclusive_and_says_what_would_help() -> None:
     found = paired([0.1, -0.1, 0.12, -0.08], 0.05, 1, 4, 30.0)
     assert found.outcome is Outcome.INCONCLUSIVE
     assert "more minutes, a quieter machine, or a tolerance of" in found.reason
+
+
+class TestSurplus:
+    """Whose parts are worth timing: what looks slower than its rounds explain."""
+
+    ROUNDS = [0.0, 0.01, 0.02, 0.03] * 4
+
+    def slower(self, by: float, sessions: int = 1) -> list[list[float]]:
+        return [[by - 0.015 + each for each in self.ROUNDS] for _ in range(sessions)]
+
+    def test_a_clear_slowdown_looks_slower_after_one_session(self) -> None:
+        assert verdict.surplus(self.slower(0.1), 0.05) == pytest.approx(0.1)
+
+    def test_less_than_half_the_tolerance_or_than_the_rounds_explain_does_not(self) -> None:
+        assert verdict.surplus(self.slower(0.02, sessions=9), 0.05) == 0.0
+        assert verdict.surplus([[20 * (each - 0.015) + 0.1 for each in self.ROUNDS]], 0.05) == 0.0
+        assert verdict.surplus([[0.5]], 0.05) == verdict.surplus([], 0.05) == 0.0, "noise is not known"
+
+    def test_equal_cells_rarely_look_slower(self) -> None:
+        """2,000 cells of rounds of 7 % and sessions of 1 %: a waterfall for nothing costs seconds, not a verdict."""
+        rng = numpy.random.default_rng(1)
+        rounds = 0.07 * rng.standard_normal((2000, 2, 16)) + 0.01 * rng.standard_normal((2000, 2, 1))
+        assert sum(verdict.surplus(sessions, 0.05) > 0 for sessions in rounds.tolist()) < 40
