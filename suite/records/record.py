@@ -33,6 +33,7 @@ MAX_RECORD_BYTES = 64 * 1024 * 1024
 MAX_DIGITS = 20  # of a whole number
 MAX_CARDS = 64
 MAX_VARIABLES = 64
+MAX_CAUTIONS = 16  # of a cell
 LARGEST = 1e100  # number, either side of zero: differences and products of a few stay finite
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -253,7 +254,9 @@ class CellRecord(Part):
     speedup: IntervalRecord | None = None
     slowdown: IntervalRecord | None = None
     checks: tuple[CheckRecord, ...] = ()
-    warning: str = ""
+    tail: IntervalRecord | None = None  # a round on average over the middle ones, t / t of the base; 1 is equal
+    cautions: tuple[str, ...] = Field(default=(), max_length=MAX_CAUTIONS)  # to be known beside the outcome
+    warning: str = ""  # the cautions, and counters that changed
     accuracy: Finite | None = None
     accuracy_note: str = ""  # why there is none
     devices: tuple[str, ...] = ()

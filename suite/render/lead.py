@@ -44,6 +44,7 @@ def facts(record: Record) -> list[Fact]:
     answers = (
         ("Hardware", _hardware(record)),
         ("Verdict", verdicts(record) if figures.is_compared(record) else ()),
+        ("Warnings", cautions(record)),
         ("The machine", _machine(record)),
         ("What changed in a step?", _changed(record)),
         ("Is it right?", _right(record)),
@@ -113,6 +114,11 @@ def _changed(record: Record) -> Iterable[str]:
                 cells_of.setdefault(f"{check.reason} (against {check.against})", []).append(cell.id)
     for what, cells in cells_of.items():
         yield f"{some(cells, MOST)}: {what}"
+
+
+def cautions(record: Record) -> list[str]:
+    """Return what a reader should know beside the outcomes, cell by cell, the gravest first."""
+    return [f"{cell.id}: {said}" for cell in figures.graver_first(record.cells) for said in cell.cautions]
 
 
 def _machine(record: Record) -> Iterable[str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from suite.records.record import CellRecord, Record
 from suite.render import figures
-from suite.render.lead import MOST, facts, no_baseline, steps, title, verdicts
+from suite.render.lead import MOST, cautions, facts, no_baseline, steps, title, verdicts
 from suite.render.stopping import stops
 
 MAX_BYTES = 1024 * 1024
@@ -37,6 +37,7 @@ def render(record: Record) -> str:
         *_lead(record),
         *_cells(record, cells),
         *_verdicts(record),
+        *_cautions(record),
         *_lost_time(cells),
         *_list("At which k to stop", [f"{stop.title}: {stop.sentence}" for stop in stops(record)]),
         *_rules(cells),
@@ -90,6 +91,12 @@ def _verdicts(record: Record) -> list[str]:
         return [text(no_baseline(record)), ""]
     lines = verdicts(record)
     return _list("Verdicts", lines if len(lines) > MOST else [])
+
+
+def _cautions(record: Record) -> list[str]:
+    """Return all warnings where the lead had no space for them."""
+    lines = cautions(record)
+    return _list("Warnings", lines if len(lines) > MOST else [])
 
 
 def _lost_time(cells: Sequence[CellRecord]) -> list[str]:

@@ -25,6 +25,7 @@ from suite.run import accuracy, counting, samples
 from suite.run.observations import Observations
 from suite.verdict import GRAVEST_FIRST, Outcome, Verdict, metrics
 from suite.verdict.floor import floor
+from suite.verdict.tail import Tail, tail
 
 BY_SESSION = ("time", "drift", "floor")  # the rules that a further session may decide
 
@@ -119,6 +120,15 @@ def warning(run: Observations, cell: Cell) -> str:
     if low <= 0 or mean < math.log1p(run.plan.config.tolerance) / 2:
         return ""
     return f"efficiency is {-math.expm1(-mean):.1%} below the base's: the gap widened, nothing is slower"
+
+
+def slow_tail(run: Observations, cell: Cell) -> Tail | None:
+    """Return what a cell's slowest rounds show beside its base's; None without a base, or from too few sessions."""
+    if "base" not in run.comparison.bases or cell not in run.comparison.cells:
+        return None
+    arms = run.arms(cell)
+    judged = {run.plan.own(each) for each in run.comparison.cells}
+    return tail(samples.contrast(run, arms["candidate"], arms["base"]), len(judged))
 
 
 def _time(run: Observations, cell: Cell, side: Side) -> CheckRecord:

@@ -76,6 +76,8 @@ def _cell(run: Observations, cell: Cell) -> CellRecord:
     checks = judging.checks(run, cell)
     outcome, reason = judging.combined(checks)
     efficiency, note = _efficiency(run, cell, own)
+    tail = judging.slow_tail(run, cell)
+    cautions = tuple(filter(None, (judging.warning(run, cell), tail.said if tail else "")))
     figures = {
         "sessions": len(logs),
         "sec_per_epoch": _scaled(step_s, lambda step: metrics.sec_per_epoch(step, in_epoch, batch)),
@@ -85,7 +87,9 @@ def _cell(run: Observations, cell: Cell) -> CellRecord:
         "speedup": _speedup(run, cell, own),
         "slowdown": next((check.ratio for check in checks if check.ratio is not None and check.counts), None),
         "checks": checks,
-        "warning": "; ".join(filter(None, (judging.warning(run, cell), counting.warning(run, cell)))),
+        "tail": record.interval(tail.ratio) if tail else None,
+        "cautions": cautions,
+        "warning": "; ".join(filter(None, (*cautions, counting.warning(run, cell)))),
         "counters": counting.counted(run, cell),
         "counters_note": counting.note(run, cell),
         "accuracy": accuracy.reached(run, cell),

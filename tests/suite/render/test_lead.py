@@ -141,6 +141,18 @@ class TestVerdict:
         assert line in terminal.render(record, 200, color=False)
         assert line in html.render(record)
 
+    @pytest.mark.parametrize("many", [1, 9])
+    def test_warnings_follow_the_verdict_and_none_is_lost(self, many: int) -> None:
+        cells = records.matrix()
+        cells[1]["cautions"] = [f"tail {number} grew" for number in range(many)]
+        record = records.make(cells=cells)
+        assert [fact.name for fact in lead.facts(record)][:2] == ["Verdict", "Warnings"]
+        line = "ddp-lenet-strong-2: tail 0 grew"
+        assert facts(record)["Warnings"].startswith(line)
+        assert line in terminal.render(record, 200, color=False)
+        assert line in html.render(record)
+        assert f"tail {many - 1} grew" in markdown.render(record)
+
     def test_cells_with_the_same_reason_share_a_line(self) -> None:
         reason = "no budget was left"
         cells = records.matrix(outcome="INCONCLUSIVE", reason=reason)

@@ -19,11 +19,13 @@ from tests.support.measurements import (
     AGAINST,
     WOBBLE,
     accepted_run,
+    add_session,
     add_sessions,
     arm,
     baseline,
     calibrated,
     cell,
+    forth_and_back,
     run_of,
     settings,
     trained,
@@ -200,6 +202,41 @@ class TestAgainstABase:
         record = judged(run)[2]
         assert (record.outcome, record.reason) == (Outcome.INCONCLUSIVE, "stored says INCONCLUSIVE")
         assert [c.rule for c in record.checks] == ["stored"]
+
+
+class TestSlowTail:
+    """A warning where some rounds became slow and the middle did not."""
+
+    def run(self, *slow: int) -> CellRecord:
+        """Return a cell of ten sessions in which these blocks of the candidate are a third slower."""
+        run = run_of(TWO, config=settings(against=AGAINST))
+        run.comparison = Comparison({"base": AGAINST}, run.plan.cells)
+        for number in range(10):
+            equal = {arm(2): 0.5 * (1 + 0.001 * (-1) ** number), arm(2, side="base"): 0.5}
+            late = {**equal, arm(2): 0.66}
+            add_session(run, [forth_and_back(late if block in slow else equal) for block in range(16)])
+        return judged(run)[2]
+
+    def test_tail_is_named_beside_a_pass(self) -> None:
+        record = self.run(2, 9)
+        assert record.outcome is Outcome.PASS
+        assert record.tail is not None
+        assert record.tail.low is not None
+        assert record.tail.low > 1.01
+        [said] = record.cautions
+        assert said.startswith("a slow tail grew: the slowest tenth of its rounds is 32.0% slower than the base's")
+        assert record.warning == said
+
+    def test_equal_rounds_have_no_warning(self) -> None:
+        record = self.run()
+        assert record.tail is not None
+        assert record.tail.estimate == pytest.approx(1.0)
+        assert record.cautions == ()
+
+    def test_a_run_without_a_base_has_no_tail(self) -> None:
+        run = run_of(TWO)
+        add_sessions(run, {arm(2): 0.5})
+        assert judged(run)[2].tail is None
 
 
 class TestWidenedGap:
