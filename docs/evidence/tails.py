@@ -16,8 +16,8 @@ import numpy.typing as npt
 from scipy.special import stdtrit
 
 from docs.evidence.family import FAMILY, Draw, Floats, Row, Shape, heavy, located, normal
+from suite.verdict.outcome import ALPHA_WARN, WORTH
 from suite.verdict.spread import MOST_DF
-from suite.verdict.tail import ALPHA_WARN, WORTH
 
 SESSIONS, ROUNDS, RUNS = (3, 4, 6), 16, 8000
 

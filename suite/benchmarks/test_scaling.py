@@ -82,7 +82,7 @@ def _lost_time(waterfall: WaterfallRecord) -> list[tuple[str, str]]:
     if not any(bar.step_s.estimate > 0 for bar in waterfall.bars):
         return []
     found = [("lost_time", waterfall.sentence)]
-    named = supported([bar.step_s for bar in waterfall.bars], waterfall.sessions)
+    named = supported([bar.step_s for bar in waterfall.bars], waterfall.dfs)
     if named is None:
         return found
     largest = waterfall.bars[named]

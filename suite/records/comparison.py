@@ -87,9 +87,10 @@ class Pair:
         if not self.parts or self.ratio is None:
             return ""
         *parts, whole = (metrics.difference(part.second, part.first) for part in self.parts)
-        sessions = min(fall.sessions for cell in (self.first, self.second) for fall in cell.waterfalls)
+        falls = [fall for cell in (self.first, self.second) for fall in cell.waterfalls]
+        sessions, df = min(fall.sessions for fall in falls), min(min(fall.dfs, default=0.0) for fall in falls)
         names = [OWN_WORK, *(part.name for part in self.parts[1:])]
-        bars = [Bar((name,), longer) for name, longer in zip(names, parts, strict=False)]
+        bars = [Bar((name,), longer, df) for name, longer in zip(names, parts, strict=False)]
         return explain.grew(Growth(sessions, whole, tuple(bars)), "the first run")
 
 

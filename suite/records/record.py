@@ -197,6 +197,7 @@ class BarRecord(Part):
 
     causes: tuple[str, ...]
     step_s: IntervalRecord  # seconds a step; negative where it saves time
+    df: Annotated[Finite, Field(ge=0)] | None = None  # of the interval; None in earlier records: sessions less one
 
 
 class WaterfallRecord(Part):
@@ -209,6 +210,11 @@ class WaterfallRecord(Part):
     bars: tuple[BarRecord, ...]
     sentence: str
     notes: tuple[str, ...] = ()  # why causes could not be told apart
+
+    @property
+    def dfs(self) -> tuple[float, ...]:
+        """The degrees of freedom of each bar's interval."""
+        return tuple(self.sessions - 1.0 if bar.df is None else bar.df for bar in self.bars)
 
 
 class CollectivePoint(Part):

@@ -212,7 +212,7 @@ def _causes(record: Record) -> list[_Cause]:
     for cell in record.cells:
         for fall in cell.waterfalls:
             parts_s = [bar.step_s for bar in fall.bars]
-            named = supported(parts_s, fall.sessions)
+            named = supported(parts_s, fall.dfs)
             if fall.side == "candidate" and named is not None and fall.measured_s.estimate > 0:
                 share = parts_s[named].estimate / fall.measured_s.estimate
                 causes.append(_Cause(cell, fall.bars[named], share, outdone(parts_s, named)))

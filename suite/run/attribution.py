@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from statistics import fmean
 from typing import Any, Literal, NamedTuple
@@ -23,17 +23,20 @@ from suite.records.record import interval
 from suite.room.conditions import LIMIT_CORES
 from suite.run.observations import Observations
 from suite.run.session import FIRST_STEP_TIMEOUT_S, Groups, Say, Sessions, hang_timeout_s, warm_step_s
+from suite.verdict import explain
 from suite.verdict.diagnose import Growth, Point, Rounds, Waterfall, growth, waterfall
 from suite.verdict.explain import About, against_base, sentence
+from suite.verdict.outcome import ALPHA_WARN, WORTH
 
 # Sessions with a waterfall. Quick: the fewest of a profile; a t-interval over fewer is too wide to name a cause. Full:
 # three times as many make it a third as wide, with the smaller t-quantile.
 SESSIONS = {"quick": 4, "full": 12}
 WINDOW_S = 0.06
-SESSION_S = 6.0  # of a session, shared by its waterfalls; each gets at least one round forwards and one backwards
+SESSION_S = 6.0  # of a session for each side, shared by its cells; all have a round forwards and one backwards
 MAX_PAIRS = 6  # of such rounds
 MOST_CELLS = 3  # with a base in the run: the slowest ones, so that a session does not become many times longer
 
+SIDES: tuple[Side, ...] = ("candidate", "base")
 Role = Literal["one", "plain", "own"]
 
 
@@ -100,7 +103,7 @@ def slowest(run: Observations, slower: Sequence[Cell]) -> list[Target]:
         run: with a base.
         slower: the slowest first.
     """
-    sides: tuple[Side, ...] = ("candidate", "base") if "base" in run.comparison.bases else ("candidate",)
+    sides = SIDES if "base" in run.comparison.bases else SIDES[:1]
     lacking = [target.cell for target in targets(run, slower, sides[-1:]) if not _complete(run, target)]
     return targets(run, lacking[:MOST_CELLS], sides)
 
@@ -126,18 +129,23 @@ def probing(run: Observations, sessions: Sessions, wanted: Sequence[Target], say
     def probe(groups: Groups) -> None:
         number = groups.session.number
         rng = random.Random(f"{run.plan.seed} {number}")
+        by_cell: dict[Cell, list[Target]] = {}
         for target in rng.sample(wanted, len(wanted)):
             by_role = target.arms(run)
-            if by_role["own"] in run.lost or by_role["one"] in run.lost:
-                continue
-            points = _points(run, target)
-            needed_s = 3 * len(points) * max(WINDOW_S, sessions.step_s.get(by_role["own"], 0.0))
+            if by_role["own"] not in run.lost and by_role["one"] not in run.lost:
+                by_cell.setdefault(target.cell, []).append(target)
+        for cell, sides in by_cell.items():
+            points = {target: _points(run, target) for target in sides}
+            needed_s = sum(
+                3 * len(timed) * max(WINDOW_S, sessions.step_s.get(target.arms(run)["own"], 0.0))
+                for target, timed in points.items()
+            )
             left_s = sessions.left_s()
             if number >= run.plan.config.min_sessions and needed_s > left_s:
-                run.unexplained[target.cell] = f"the budget did not leave the {needed_s:.0f} s it takes"
+                run.unexplained[cell] = f"the budget did not leave the {needed_s:.0f} s it takes"
                 continue
-            say(f"session {number + 1}: where the time goes: {target.cell.id}")
-            _time(run, sessions, groups, target, points, rng, min(SESSION_S, left_s) / len(wanted))
+            say(f"session {number + 1}: where the time goes: {cell.id}")
+            _time(run, sessions, groups, points, rng, len(sides) * min(SESSION_S, left_s) / len(by_cell))
 
     return probe
 
@@ -146,34 +154,39 @@ def _time(
     run: Observations,
     sessions: Sessions,
     groups: Groups,
-    target: Target,
-    points: Sequence[Point],
+    points: Mapping[Target, Sequence[Point]],
     rng: random.Random,
     allowed_s: float,
 ) -> None:
-    """Time these variants: each until it is warm, then rounds forwards and backwards in as many pairs as fit."""
-    order, step_s = rng.sample(points, len(points)), dict[Point, float]()
+    """Time the variants of one cell: each until it is warm, then rounds forwards and backwards in as many pairs as fit.
 
-    def window_s(point: Point, steps: int) -> float | None:
+    The same variant of both sides is timed next to each other, so that what passes meanwhile meets both.
+    """
+    shuffled = rng.sample(list(_VARIANTS), len(_VARIANTS))
+    order = [(target, point) for point in shuffled for target in points if point in points[target]]
+    step_s = dict[tuple[Target, Point], float]()
+
+    def window_s(target: Target, point: Point, steps: int) -> float | None:
         taken_ns = _window(run, groups, target, point, steps, FIRST_STEP_TIMEOUT_S)
         return None if taken_ns is None else max(taken_ns) / steps / 1e9
 
-    for point in order:
+    for target, point in order:
         usual_s = sessions.step_s.get(target.arms(run)[_VARIANTS[point].role], 0.0)
-        if (warm_s := warm_step_s(partial(window_s, point), usual_s)) is not None:
-            step_s[point] = warm_s
+        if (warm_s := warm_step_s(partial(window_s, target, point), usual_s)) is not None:
+            step_s[target, point] = warm_s
     round_s = sum(max(WINDOW_S, one_s) for one_s in step_s.values())
     pairs = max(1, min(MAX_PAIRS, int(allowed_s / (2 * round_s)))) if round_s else 0
-    about = {"cell": target.cell.id, "side": target.side}
     for number in range(2 * pairs):
-        for point in order if number % 2 == 0 else order[::-1]:
-            if point not in step_s:
+        for target, point in order if number % 2 == 0 else order[::-1]:
+            if (target, point) not in step_s:
                 continue
-            steps, lead_in = max(1, math.ceil(WINDOW_S / step_s[point])), sessions.lead_in(step_s[point])
-            timeout_s = hang_timeout_s((steps + lead_in) * step_s[point])
+            one_s = step_s[target, point]
+            steps, lead_in = max(1, math.ceil(WINDOW_S / one_s)), sessions.lead_in(one_s)
+            timeout_s = hang_timeout_s((steps + lead_in) * one_s)
             taken_ns = _window(run, groups, target, point, steps, timeout_s, lead_in)
             if taken_ns is not None:
-                taken = {"point": point, "round": number, "steps": steps, "duration_ns": taken_ns}
+                about = {"cell": target.cell.id, "side": target.side, "point": point}
+                taken = {"round": number, "steps": steps, "duration_ns": taken_ns}
                 groups.session.probes.append(record.Probe.model_validate({**about, **taken}))
 
 
@@ -218,12 +231,35 @@ def _points(run: Observations, target: Target) -> list[Point]:
 
 def waterfalls(run: Observations, cell: Cell, *, failed: bool) -> tuple[record.WaterfallRecord, ...]:
     """Return a cell's waterfall, and its base's where that was timed too; where the cell failed it says what grew."""
-    rounds = {side: [_rounds(session.probes, cell, side) for session in run.sessions] for side in run.arms(cell)}
-    grown = None
-    if "base" in rounds and failed:
-        grown = growth(rounds["candidate"], rounds["base"], mode=cell.mode, world_size=cell.world_size)
-    made = {side: waterfall(of, mode=cell.mode, world_size=cell.world_size) for side, of in rounds.items()}
+    grown = _growth(run, cell) if failed else None
+    made = {side: _waterfall(run, cell, side) for side in run.arms(cell)}
     return tuple(_to_record(run, Target(cell, side), fall, grown) for side, fall in made.items() if fall is not None)
+
+
+def caution(run: Observations, cell: Cell) -> str:
+    """Return which part of a step grew, of a cell that does not fail; "" where none is shown to be worth saying.
+
+    The cells of the run on several devices share the error.
+    """
+    base, grown = _waterfall(run, cell, "base"), _growth(run, cell)
+    if base is None or grown is None:
+        return ""
+    several = max(1, sum(each.world_size > 1 for each in run.comparison.cells))
+    part = grown.part(ALPHA_WARN / several)
+    if part is None or part.step_s.estimate < WORTH * base.measured_s.estimate:
+        return ""
+    before = next((bar for bar in base.bars if bar.causes == part.causes), None)
+    return explain.caution(grown, part, (base.ideal_s if before is None else before.step_s).estimate)
+
+
+def _growth(run: Observations, cell: Cell) -> Growth | None:
+    candidate, base = ([_rounds(session.probes, cell, side) for session in run.sessions] for side in SIDES)
+    return growth(candidate, base, mode=cell.mode, world_size=cell.world_size) if cell.world_size > 1 else None
+
+
+def _waterfall(run: Observations, cell: Cell, side: Side) -> Waterfall | None:
+    rounds = [_rounds(session.probes, cell, side) for session in run.sessions]
+    return waterfall(rounds, mode=cell.mode, world_size=cell.world_size)
 
 
 def note(run: Observations, cell: Cell) -> str:
@@ -236,8 +272,8 @@ def note(run: Observations, cell: Cell) -> str:
         return run.unexplained[cell]
     if cell in run.comparison.cells:
         return (
-            f"with a base in the run only cells that look slower have one, at most {MOST_CELLS} in a session; without "
-            "--scaling-against every cell does"
+            f"with a base in the run only cells that look slower have one (in the full profile the slowest), at most "
+            f"{MOST_CELLS} in a session; without --scaling-against every cell does"
         )
     return "; ".join(cause for (arm, _), cause in run.unprobed.items() if arm == run.plan.own(cell))
 
@@ -273,7 +309,7 @@ def _to_record(run: Observations, target: Target, fall: Waterfall, grown: Growth
         sessions=fall.sessions,
         ideal_s=interval(fall.ideal_s),
         measured_s=interval(fall.measured_s),
-        bars=tuple(record.BarRecord(causes=bar.causes, step_s=interval(bar.step_s)) for bar in fall.bars),
+        bars=tuple(record.BarRecord(causes=bar.causes, step_s=interval(bar.step_s), df=bar.df) for bar in fall.bars),
         sentence=sentence(fall, about) if side != "candidate" or grown is None else against_base(fall, about, grown),
         notes=tuple(_notes(run, target, fall)),
     )

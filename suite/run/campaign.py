@@ -176,23 +176,24 @@ class _Campaign:
     def _suspects(self, chosen: Sequence[Cell]) -> list[attribution.Target]:
         """Return the waterfalls, of candidate and base, of the cells that look slower so far.
 
-        They are timed when the blocks of the next session are over, so that what grew is known when a cell fails. A
-        budget that the user set keeps the sessions that a FAIL needs.
+        They are timed when the blocks of the next session are over, so that what grew is known when a cell fails. The
+        full profile takes the slowest cells apart whether they look slower or not. A budget that the user set keeps the
+        sessions that a FAIL needs.
         """
         run = self._run
-        if not self._sessions_done or not run.comparison.bases:
+        if not run.comparison.bases:
             return []
-        behind = {cell: judging.surplus(run, cell) for cell in chosen}
-        slower = sorted((cell for cell in chosen if behind[cell]), key=lambda cell: -behind[cell])
-        wanted = attribution.slowest(run, slower)
-        needed_s = max(1, FIRST_LOOK + 1 - self._sessions_done) * run.session_s
-        if wanted and self._hard and self._left_s() < needed_s + attribution.SESSION_S:
+        behind, every = {cell: judging.surplus(run, cell) for cell in chosen}, run.plan.config.profile == "full"
+        slowest_first = sorted(chosen, key=lambda cell: -behind[cell])
+        wanted = attribution.slowest(run, [cell for cell in slowest_first if behind[cell] or every])
+        of_a_fail_s = max(1, FIRST_LOOK + 1 - self._sessions_done) * run.session_s
+        if wanted and self._hard and self._left_s() < of_a_fail_s + len(attribution.SIDES) * attribution.SESSION_S:
             why = "the budget has no more time than the sessions of a FAIL need; raise --scaling-budget"
             run.unexplained |= dict.fromkeys((target.cell for target in wanted), why)
             return []
         arms = attribution.arms(run, wanted)
         if any(arm not in run.jobs and arm not in run.lost for arm in arms):
-            self._say(f"{len(slower)} cell(s) look slower: their parts are timed too")
+            self._say(f"the parts of {len({target.cell for target in wanted})} cell(s) are timed too")
             self._prepare(arms)
         return wanted
 

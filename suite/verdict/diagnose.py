@@ -28,12 +28,13 @@ from dataclasses import dataclass
 from statistics import fmean, median_low
 from typing import Literal, NamedTuple
 
-from suite.verdict.metrics import Bounds, Interval, from_values, location, lower_bound
+from suite.verdict.metrics import Bounds, Interval, from_values, location, location_variance, lower_bound, t_quantile
+from suite.verdict.spread import Middle, of_parts
 
 Point = Literal["one", "one_resident", "part", "plain_alone", "plain", "unsynced", "resident", "step"]
 NEEDED: tuple[Point, ...] = ("one", "one_resident", "resident", "step")
 
-MANY = 1000  # sessions; more change no quantile of t that could be seen
+MANY = 1000  # degrees of freedom; more change no quantile of t that could be seen
 NAMING_ERROR = 0.05  # P(a part is named that costs nothing) of one waterfall, shared by all its parts
 
 CAUSES = {
@@ -58,10 +59,14 @@ def bar_name(causes: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Bar:
-    """One part of the gap: seconds a step. Several causes are those that could not be told apart."""
+    """One part of the gap: seconds a step. Several causes are those that could not be told apart.
+
+    `df` are the degrees of freedom of its interval.
+    """
 
     causes: tuple[str, ...]
     step_s: Interval
+    df: float
 
     @property
     def name(self) -> str:
@@ -93,7 +98,7 @@ class Waterfall:
     @property
     def named(self) -> Bar | None:
         """The largest bar that its interval supports; None where it supports none."""
-        named = supported([bar.step_s for bar in self.bars], self.sessions)
+        named = supported([bar.step_s for bar in self.bars], [bar.df for bar in self.bars])
         return None if named is None else self.bars[named]
 
 
@@ -114,27 +119,34 @@ class Growth:
     @property
     def named(self) -> Bar | None:
         """The largest part that its interval supports and that the whole has room for; None where there is none."""
-        named = supported([part.step_s for part in self.parts], self.sessions, most_s=self.whole_s.high)
+        return self.part(NAMING_ERROR)
+
+    def part(self, error: float) -> Bar | None:
+        """As `named`, where P(a part is returned that did not grow) is at most `error`."""
+        steps_s, dfs = [part.step_s for part in self.parts], [part.df for part in self.parts]
+        named = supported(steps_s, dfs, most_s=self.whole_s.high, error=error)
         return None if named is None else self.parts[named]
 
 
-def supported(parts_s: Sequence[Bounds], sessions: int, *, most_s: float | None = None) -> int | None:
+def supported(
+    parts_s: Sequence[Bounds], dfs: Sequence[float], *, most_s: float | None = None, error: float = NAMING_ERROR
+) -> int | None:
     """Which part may be named: the largest of those whose one-sided lower bound is above zero.
 
-    The bounds share `NAMING_ERROR` evenly (Bonferroni; docs/diagnosis.md), because the largest is picked after looking
+    The bounds share `error` evenly (Bonferroni; docs/diagnosis.md), because the largest is picked after looking
     at all of them.
 
     Args:
         parts_s: seconds, with 95 % t-intervals over sessions.
-        sessions: how many.
+        dfs: degrees of freedom of each interval.
         most_s: parts with a larger estimate are not plausible, and are not named.
 
     Returns:
         Its index; None where no part may be named, and always from one session.
     """
-    supported_parts, df = [], min(sessions, MANY) - 1.0
-    for index, part in enumerate(parts_s):
-        low = lower_bound(part, df, NAMING_ERROR / max(2, len(parts_s)))  # never above the end of what is shown
+    supported_parts = []
+    for index, (part, df) in enumerate(zip(parts_s, dfs, strict=True)):
+        low = lower_bound(part, min(df, MANY), error / max(2, len(parts_s)))  # never above the end of what is shown
         if low is not None and low > 0 and (most_s is None or part.estimate <= most_s):
             supported_parts.append(index)
     return max(supported_parts, key=lambda index: parts_s[index].estimate, default=None)
@@ -170,12 +182,13 @@ def waterfall(sessions: Sequence[Rounds], *, mode: str, world_size: int) -> Wate
         return None
     common = [point for point in whole[0] if all(rounds.get(point) for rounds in whole)]
     taken = [_taken(rounds, common, mode, world_size) for rounds in whole]
+    by_round = [[_taken(each, common, mode, world_size) for each in _rounds(rounds, common)] for rounds in whole]
     return Waterfall(
         sessions=len(whole),
         ideal_s=from_values([session.ideal_s for session in taken]),
         measured_s=from_values([session.measured_s for session in taken]),
         gap_s=from_values([session.measured_s - session.ideal_s for session in taken]),
-        bars=tuple(Bar(causes, from_values([session.bars[causes] for session in taken])) for causes in taken[0].bars),
+        bars=_estimated([session.bars for session in taken], [[each.bars for each in session] for session in by_round]),
         slow_rank=_slow_rank(whole, common),
     )
 
@@ -196,14 +209,49 @@ def growth(candidate: Sequence[Rounds], base: Sequence[Rounds], *, mode: str, wo
     if not both:
         return None
     common = [point for point in both[0][0] if all(rounds.get(point) for pair in both for rounds in pair)]
-    taken = [[_taken(rounds, common, mode, world_size) for rounds in pair] for pair in both]
-    own = Bar((OWN_WORK,), from_values([new.ideal_s - old.ideal_s for new, old in taken]))
-    bars = [
-        Bar(causes, from_values([new.bars[causes] - old.bars[causes] for new, old in taken]))
-        for causes in taken[0][0].bars
+
+    def less(pair: Sequence[Rounds]) -> tuple[float, dict[tuple[str, ...], float]]:
+        """Return by how much the step is longer, and each part."""
+        new, old = (_taken(rounds, common, mode, world_size) for rounds in pair)
+        bars = {causes: new.bars[causes] - old.bars[causes] for causes in new.bars}
+        return new.measured_s - old.measured_s, {(OWN_WORK,): new.ideal_s - old.ideal_s, **bars}
+
+    longer = [less(pair) for pair in both]
+    by_round = [
+        [less(each)[1] for each in zip(*(_rounds(rounds, common) for rounds in pair), strict=False)] for pair in both
     ]
-    whole = from_values([new.measured_s - old.measured_s for new, old in taken])
-    return Growth(len(taken), whole, (own, *bars))
+    whole = from_values([whole_s for whole_s, _ in longer])
+    return Growth(len(both), whole, _estimated([parts for _, parts in longer], by_round))
+
+
+def _rounds(rounds: Rounds, points: Sequence[Point]) -> list[Rounds]:
+    """Return the rounds of a session one by one, each with a single window of every variant."""
+    count = min(len(rounds[point]) for point in points)
+    return [{point: [rounds[point][number]] for point in points} for number in range(count)]
+
+
+def _estimated(
+    sessions: Sequence[Mapping[tuple[str, ...], float]], by_round: Sequence[Sequence[Mapping[tuple[str, ...], float]]]
+) -> tuple[Bar, ...]:
+    """Return the parts with 95 % intervals over sessions; from few sessions, parts share how much these differ.
+
+    Args:
+        sessions: seconds a step of every part.
+        by_round: the same of each round, for the noise within a session.
+    """
+    parts: list[list[Middle]] = []
+    for causes in sessions[0]:
+        of_rounds = [[each[causes] for each in rounds] for rounds in by_round]
+        noise = [location_variance(values) if len(values) > 1 else (None, None) for values in of_rounds]
+        parts.append([Middle(each[causes], *known) for each, known in zip(sessions, noise, strict=True)])
+    shared, bars = of_parts(parts), []
+    for number, (causes, part) in enumerate(zip(sessions[0], parts, strict=True)):
+        interval, df = from_values([session.value for session in part]), len(part) - 1.0
+        if shared is not None:
+            df, half = shared[number].df, t_quantile(shared[number].df, 0.975) * shared[number].error
+            interval = Interval(interval.estimate, interval.estimate - half, interval.estimate + half)
+        bars.append(Bar(causes, interval, df))
+    return tuple(bars)
 
 
 class _Taken(NamedTuple):

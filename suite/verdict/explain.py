@@ -60,6 +60,15 @@ def grew(growth: Growth, base: str = "the base") -> str:
     )
 
 
+def caution(growth: Growth, part: Bar, of_base_s: float) -> str:
+    """Return a warning about a part that grew in a cell that does not fail; `of_base_s` is what the base's costs."""
+    share = f" ({part.step_s.estimate / of_base_s:.0%} longer)" if of_base_s > 0 else ""
+    return (
+        f"{part.name} takes {_with_interval(part.step_s)} a step longer than the base's{share}, after "
+        f"{_sessions(growth.sessions)}; the cell does not fail by it"
+    )
+
+
 def _known(named: Bar, fall: Waterfall, about: About) -> str:
     text = _cause(named, fall, about)
     if outdone([bar.step_s for bar in fall.bars], fall.bars.index(named)):

@@ -10,6 +10,8 @@ from suite.verdict.metrics import Interval
 
 ALPHA_FAIL = 0.01  # P(any FAIL | nothing is slower) of a whole run: split over everything in it that can fail
 ALPHA_PASS = 0.05  # P(PASS | slower by the tolerance or more) of each comparison
+ALPHA_WARN = 0.01  # P(a run has any warning of one kind | nothing grew): split over the cells that may have it
+WORTH = 0.01  # of a step's time: the smallest share that is worth a warning
 CONFIDENCE = f"({1 - ALPHA_FAIL:.0%} confidence)"  # behind a FAIL, in words
 
 

@@ -27,6 +27,7 @@ KAPPA = 4.0
 # session, because a cell may scatter more than the others, and today more than then. Chosen among 3, 4, 5, 6 and 8 by
 # simulation (docs/verdict.md).
 MOST_DF = 4.0
+FEWEST = 3  # sessions from which parts of a step share their spread; from two, an error of 5 % becomes 8
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,29 @@ def estimate(
     df = predicted_df + n - 1
     variance = max((predicted_df * predicted + (n - 1) * own) / df, own)
     return Estimate(statistics.fmean(s.value for s in sessions), math.sqrt(variance / n), df, n, variance)
+
+
+def of_parts(parts: Sequence[Sequence[Middle]]) -> list[Estimate] | None:
+    """Return an estimate of each part of a step, all from the same sessions.
+
+    Parts differ in their noise, so what they share is a ratio: how much more sessions differ than rounds explain. The
+    other parts' sessions, scaled by the rounds of both, are peers.
+
+    Args:
+        parts: of each, a value and its variance for every session.
+
+    Returns:
+        None from fewer than `FEWEST` sessions, or where rounds do not show the noise of a part.
+    """
+    within = [statistics.fmean(s.variance or 0.0 for s in part) for part in parts]
+    if any(len(part) < FEWEST for part in parts) or not all(within):
+        return None
+    estimates = []
+    for own, own_within in zip(parts, within, strict=True):
+        others = [(part, math.sqrt(own_within / w)) for part, w in zip(parts, within, strict=True) if part is not own]
+        peers = [[scale * session.value for session in part] for part, scale in others]
+        estimates.append(estimate(own, Learned(0.0, 0.0), peers))
+    return estimates
 
 
 def _from_peers(peers: Sequence[Sequence[float]]) -> tuple[float, float]:

@@ -21,12 +21,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from suite.verdict.metrics import Interval, location, t_quantile
-from suite.verdict.outcome import CONFIDENCE, percent
+from suite.verdict.outcome import ALPHA_WARN, CONFIDENCE, WORTH, percent
 from suite.verdict.paired import FIRST_LOOK
 from suite.verdict.spread import Learned, Middle, estimate
 
-ALPHA_WARN = 0.01  # P(any cell of a run is said to have a slower tail | both sides scatter alike)
-WORTH = 0.01  # of a step's time on average; less is not said
 SLOWEST = 10  # the slowest tenth is described
 
 

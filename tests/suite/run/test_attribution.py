@@ -194,6 +194,16 @@ class TestRounds:
         probe(run, TARGET)
         assert len({tuple(taken.point for taken in session.probes) for session in run.sessions}) > 1
 
+    def test_variants_of_candidate_and_base_are_neighbours(self) -> None:
+        """What passes on the machine meanwhile meets both sides; which of them is first turns from round to round."""
+        run = timed(TWO, comparison=COMPARISON)
+        probe(run, TARGET, BASE_TARGET)
+        taken = [(probe.point, probe.side) for probe in run.sessions[0].probes]
+        assert len(taken) == 2 * 8 * 2 * MAX_PAIRS
+        for (point, side), (next_point, next_side) in zip(taken[::2], taken[1::2], strict=True):
+            assert (point, {side, next_side}) == (next_point, {"candidate", "base"})
+        assert taken[:16] == taken[31:15:-1]
+
     def test_waterfalls_share_the_time_of_a_session(self) -> None:
         run = timed(TWO, WEAK)
         probe(run, TARGET, WEAK_TARGET)
@@ -271,6 +281,25 @@ class TestRecord:
         )
         assert "longer" not in base.sentence
         assert "Against" not in attribution.waterfalls(run, TWO, failed=False)[0].sentence
+
+    @pytest.mark.parametrize(
+        ("exchange_ms", "said"),
+        [
+            (6.0, "exchange takes 1.0 [1.0, 1.0] ms a step longer than the base's (20% longer), after 4 sessions"),
+            (5.1, ""),
+            (4.0, ""),
+        ],
+        ids=["longer", "too little to say", "shorter"],
+    )
+    def test_part_that_grew_in_a_cell_that_passes_is_a_warning(self, exchange_ms: float, said: str) -> None:
+        run = timed(TWO, config=settings(against=AGAINST), comparison=COMPARISON)
+        run.sessions.clear()
+        add_sessions(run, {OWN: 0.03, arm(2, side="base"): 0.03})
+        probe(run, BASE_TARGET, lost_ms={"exchange": 5.0})
+        probe(run, TARGET, lost_ms={"exchange": exchange_ms})
+        [passed] = results.to_record(run).cells
+        assert passed.outcome is Outcome.PASS
+        assert passed.cautions == ((f"{said}; the cell does not fail by it",) if said else ())
 
     def test_record_keeps_probes_and_waterfalls(self) -> None:
         run = timed(TWO)

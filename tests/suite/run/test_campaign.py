@@ -323,16 +323,19 @@ class TestAttribution:
         assert world.outcomes() == [Outcome.PASS, Outcome.FAIL, Outcome.PASS]
         assert world.probed == {number: [(TWO.id, "candidate"), (TWO.id, "base")] for number in (1, 2, 3)}
         assert len(run.sessions) == len(world.timed) == 4, "no session of its own"
-        assert any("their parts are timed too" in line for line in world.said)
+        assert any("the parts of 1 cell(s) are timed too" in line for line in world.said)
         notes = [judged.waterfall_note for judged in world.cells().values()]
         assert notes[:2] == ["", ""]
         assert "only cells that look slower" in notes[2]
 
-    def test_equal_cells_are_not_taken_apart(self, world: World) -> None:
+    def test_equal_cells_are_taken_apart_in_the_full_profile_alone(self, world: World) -> None:
         world.step_s = EQUAL
         world.measure(ONE, TWO, config=against(budget_s=300.0))
         assert world.probed == {}
         assert world.untimed == [set()] * len(world.timed)
+        world.measure(ONE, TWO, config=against(budget_s=300.0, profile="full"))
+        assert list(world.probed) == list(range(len(world.timed)))
+        assert world.outcomes() == [Outcome.PASS] * 2
 
     def test_waterfalls_are_of_the_slowest_cells_and_change_neither_plan_nor_verdict(self, world: World) -> None:
         trainers = ("a", "b", "c", "d")
@@ -347,7 +350,7 @@ class TestAttribution:
         assert world.probed == {}
         assert (world.outcomes(), alone.planned, len(alone.sessions)) == (outcomes, planned, len(explained.sessions))
 
-    @pytest.mark.parametrize(("budget_s", "probed"), [(45.0, []), (47.0, [1, 2, 3])])
+    @pytest.mark.parametrize(("budget_s", "probed"), [(51.0, []), (52.0, [1, 2, 3])])
     def test_a_users_budget_keeps_the_sessions_that_a_fail_needs(
         self, world: World, budget_s: float, probed: list[int]
     ) -> None:

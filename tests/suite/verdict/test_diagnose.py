@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.verdict.diagnose import CAUSES, NEEDED, OWN_WORK, Point, Rounds, Waterfall, growth, supported, waterfall
+from docs.evidence import parts
+from suite.verdict.diagnose import (
+    CAUSES,
+    NAMING_ERROR,
+    NEEDED,
+    OWN_WORK,
+    Point,
+    Rounds,
+    Waterfall,
+    growth,
+    supported,
+    waterfall,
+)
 from suite.verdict.metrics import Interval, from_values
+from tests.support.rates import exceeds
 
 # Seconds a step of every rank: two devices, strong scaling, nothing lost but what a test adds.
 PERFECT: dict[Point, tuple[float, ...]] = {
@@ -146,26 +160,26 @@ class TestNaming:
             Interval(0.004, 0.003, 0.005),
             Interval(0.002, 0.001, 0.003),
         )
-        assert supported([small, noisy, sure], 4) == 2
-        assert supported([noisy], 4) is None
+        assert supported([small, noisy, sure], [3] * 3) == 2
+        assert supported([noisy], [3]) is None
 
     def test_parts_share_the_error_because_the_largest_is_picked_after_looking(self) -> None:
         just = Interval(0.0040, 0.0001, 0.0079)  # 95 % for itself
-        assert supported([just], 4) == 0
-        assert supported([just, *[Interval(0.0, -0.001, 0.001)] * 5], 4) is None
+        assert supported([just], [3]) == 0
+        assert supported([just, *[Interval(0.0, -0.001, 0.001)] * 5], [3] * 6) is None
 
     def test_parts_that_cost_nothing_are_rarely_named(self) -> None:
         """2,000 waterfalls of six such parts over four sessions: 5 % may be wrong, and three sigma are 1.5 % more."""
         rng = random.Random(1)
         wrong = sum(
-            supported([from_values([rng.gauss(0, 1) for _ in range(4)]) for _ in range(6)], 4) is not None
+            supported([from_values([rng.gauss(0, 1) for _ in range(4)]) for _ in range(6)], [3] * 6) is not None
             for _ in range(2000)
         )
         assert wrong / 2000 < 0.065
 
     def test_a_part_larger_than_the_whole_is_not_plausible(self) -> None:
-        assert supported([Interval(0.0172, 0.015, 0.019)], 4, most_s=0.0116) is None
-        assert supported([Interval(0.0110, 0.010, 0.012)], 4, most_s=0.0116) == 0
+        assert supported([Interval(0.0172, 0.015, 0.019)], [3], most_s=0.0116) is None
+        assert supported([Interval(0.0110, 0.010, 0.012)], [3], most_s=0.0116) == 0
 
 
 class TestGrowth:
@@ -190,3 +204,38 @@ class TestGrowth:
         grown = growth([session(), broken, session()], [session(), session(), broken], mode="strong", world_size=2)
         assert grown.sessions == 1
         assert growth([broken], [session()], mode="strong", world_size=2) is None
+
+
+class TestSharedSpread:
+    """From few sessions, parts share by how much sessions differ more than their rounds explain."""
+
+    def noisy(self, rng: random.Random, ms: float = 5.0) -> Rounds:
+        """Return ten rounds of 2 % of an exchange of so many milliseconds."""
+        changed: dict[Point, tuple[float, ...]] = {**PERFECT, **later(ms, "resident", "step")}
+        return {
+            point: [tuple(rank * math.exp(rng.gauss(0, 0.02)) for rank in ranks) for _ in range(10)]
+            for point, ranks in changed.items()
+        }
+
+    def test_three_sessions_name_more_often_than_t_over_sessions_does(self) -> None:
+        """An exchange of 1.5 ms of 52, in forty waterfalls."""
+        rng, shared, alone = random.Random(1), 0, 0
+        for _ in range(40):
+            sessions = [self.noisy(rng, 1.5) for _ in range(3)]
+            made = found(*sessions)
+            assert sum(bars(made).values()) == pytest.approx(made.gap_s.estimate)
+            each = [list(bars(found(session)).values()) for session in sessions]
+            by_t = [from_values(values) for values in zip(*each, strict=True)]
+            shared += made.named is not None and made.named.causes == ("exchange",)
+            alone += supported(by_t, [2.0] * len(by_t)) == list(bars(made)).index("exchange")
+        assert shared >= 30
+        assert alone <= shared / 2
+
+    def test_two_sessions_keep_their_t_interval(self) -> None:
+        rng = random.Random(1)
+        made = found(*(self.noisy(rng) for _ in range(2)))
+        assert [bar.df for bar in made.bars] == [1.0] * len(made.bars)
+
+    @pytest.mark.parametrize("name", parts.NOISES)
+    def test_parts_that_cost_nothing_are_rarely_named(self, name: str) -> None:
+        assert not exceeds(parts.wrongly_named(parts.NOISES[name], 3, 200), 200, NAMING_ERROR)

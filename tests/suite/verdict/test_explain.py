@@ -16,7 +16,7 @@ ABOUT = About("ddp", "lenet", world_size=2, batch=128, gradient_bytes=516_272)
 def made(**bars: float) -> Waterfall:
     """20 ms ideally, and these milliseconds more."""
     named = tuple(
-        Bar(tuple(name.replace("_", " ").split("+")), Interval(ms / 1e3, ms / 1e3 - 1e-4, ms / 1e3 + 1e-4))
+        Bar(tuple(name.replace("_", " ").split("+")), Interval(ms / 1e3, ms / 1e3 - 1e-4, ms / 1e3 + 1e-4), df=2)
         for name, ms in bars.items()
     )
     gap = sum(bars.values()) / 1e3
@@ -65,7 +65,7 @@ def test_inseparable_causes_are_named_together() -> None:
 def unsure(waterfall: Waterfall, sessions: int = 4) -> Waterfall:
     """The same estimates, with intervals of 50 ms to either side."""
     wide = [
-        Bar(b.causes, Interval(b.step_s.estimate, b.step_s.estimate - 0.05, b.step_s.estimate + 0.05))
+        Bar(b.causes, Interval(b.step_s.estimate, b.step_s.estimate - 0.05, b.step_s.estimate + 0.05), b.df)
         for b in waterfall.bars
     ]
     gap = waterfall.gap_s.estimate
@@ -85,13 +85,15 @@ def test_a_cause_that_its_interval_does_not_support_is_not_named() -> None:
 
 
 def test_one_session_names_nothing() -> None:
-    alone = replace(made(exchange=5.0), sessions=1, bars=(Bar(("exchange",), Interval(0.005)),), gap_s=Interval(0.005))
+    alone = replace(
+        made(exchange=5.0), sessions=1, bars=(Bar(("exchange",), Interval(0.005), 0),), gap_s=Interval(0.005)
+    )
     assert sentence(alone, ABOUT).startswith("Why 2 devices lose time is not known from one session")
 
 
 def test_a_supported_cause_is_named_beside_one_that_may_be_larger() -> None:
     certain = made(contention=2.0, exchange=3.0)
-    wide = replace(certain, bars=(certain.bars[0], Bar(("exchange",), Interval(0.003, -0.001, 0.007))))
+    wide = replace(certain, bars=(certain.bars[0], Bar(("exchange",), Interval(0.003, -0.001, 0.007), 2)))
     assert sentence(wide, ABOUT) == (
         "2 devices that work at once slow one another down: that costs 2.0 ms a step (8 %); another part may cost "
         "more: its interval is too wide to tell."
@@ -100,7 +102,9 @@ def test_a_supported_cause_is_named_beside_one_that_may_be_larger() -> None:
 
 
 def grown(whole: Interval, sessions: int = 4, **parts: Interval) -> Growth:
-    return Growth(sessions, whole, tuple(Bar((name.replace("_", " "),), found) for name, found in parts.items()))
+    return Growth(
+        sessions, whole, tuple(Bar((name.replace("_", " "),), found, sessions - 1) for name, found in parts.items())
+    )
 
 
 def test_the_part_that_grew_is_named_with_its_time_and_the_whole_steps() -> None:

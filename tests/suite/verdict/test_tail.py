@@ -8,7 +8,8 @@ import pytest
 from docs.evidence import tails
 from docs.evidence.family import Row, normal
 from docs.evidence.tails import NOISES, ROUNDS, Mode
-from suite.verdict.tail import ALPHA_WARN, tail
+from suite.verdict.outcome import ALPHA_WARN
+from suite.verdict.tail import tail
 from tests.support.rates import exceeds
 
 RUNS = 500
@@ -52,14 +53,14 @@ def sessions(slow: float, count: int = 4) -> list[list[float]]:
 
 
 def test_the_warning_says_what_is_slow_what_is_not_and_what_it_costs() -> None:
-    found = tail(sessions(0.3), 1)
-    assert found is not None
-    assert found.said == (
+    judged = tail(sessions(0.3), 1)
+    assert judged is not None
+    assert judged.said == (
         "a slow tail grew: the slowest tenth of its rounds is 35.1% slower than the base's next to them, the middle "
         "0.2% slower; on average the tail costs 3.7%, at least 0.8% (99% confidence)"
     )
-    assert found.ratio.low is not None
-    assert 1 < found.ratio.low < found.ratio.estimate
+    assert judged.ratio.low is not None
+    assert 1 < judged.ratio.low < judged.ratio.estimate
 
 
 def test_a_smaller_or_shorter_tail_and_a_slower_middle_are_not_named() -> None:
