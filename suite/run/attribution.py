@@ -24,7 +24,7 @@ from suite.room.conditions import LIMIT_CORES
 from suite.run.observations import Observations
 from suite.run.session import FIRST_STEP_TIMEOUT_S, Groups, Say, Sessions, hang_timeout_s, warm_step_s
 from suite.verdict import explain
-from suite.verdict.diagnose import Growth, Point, Rounds, Waterfall, growth, waterfall
+from suite.verdict.diagnose import OWN_WORK, Growth, Point, Rounds, Waterfall, growth, waterfall
 from suite.verdict.explain import About, against_base, sentence
 from suite.verdict.outcome import ALPHA_WARN, WORTH
 
@@ -36,6 +36,7 @@ SESSION_S = 6.0  # of a session for each side, shared by its cells; all have a r
 MAX_PAIRS = 6  # of such rounds
 MOST_CELLS = 3  # with a base in the run: the slowest ones, so that a session does not become many times longer
 
+SHARE = 0.1
 SIDES: tuple[Side, ...] = ("candidate", "base")
 Role = Literal["one", "plain", "own"]
 
@@ -122,8 +123,8 @@ def arms(run: Observations, wanted: Iterable[Target]) -> list[Arm]:
 def probing(run: Observations, sessions: Sessions, wanted: Sequence[Target], say: Say) -> Callable[[Groups], None]:
     """Return a function that times the variants of every target with a session's groups.
 
-    A target that does not fit into the rest of the budget is left out and noted, except in the sessions that take place
-    whatever the budget is.
+    A cell that does not fit into the rest of the budget is left out and noted, except in the sessions that take place
+    whatever the budget is. With a base in the run, a cell has `SHARE` of the budget in every session.
     """
 
     def probe(groups: Groups) -> None:
@@ -140,8 +141,10 @@ def probing(run: Observations, sessions: Sessions, wanted: Sequence[Target], say
                 3 * len(timed) * max(WINDOW_S, sessions.step_s.get(target.arms(run)["own"], 0.0))
                 for target, timed in points.items()
             )
-            left_s = sessions.left_s()
-            if number >= run.plan.config.min_sessions and needed_s > left_s:
+            left_s, least = sessions.left_s(), run.plan.config.min_sessions
+            if run.comparison.bases:
+                left_s, least = min(left_s, SHARE * run.plan.config.budget_s), 0
+            if number >= least and needed_s > left_s:
                 run.unexplained[cell] = f"the budget did not leave the {needed_s:.0f} s it takes"
                 continue
             say(f"session {number + 1}: where the time goes: {cell.id}")
@@ -248,8 +251,8 @@ def caution(run: Observations, cell: Cell) -> str:
     part = grown.part(ALPHA_WARN / several)
     if part is None or part.step_s.estimate < WORTH * base.measured_s.estimate:
         return ""
-    before = next((bar for bar in base.bars if bar.causes == part.causes), None)
-    return explain.caution(grown, part, (base.ideal_s if before is None else before.step_s).estimate)
+    costs_s = {(OWN_WORK,): base.ideal_s.estimate, **{bar.causes: bar.step_s.estimate for bar in base.bars}}
+    return explain.caution(grown, part, costs_s.get(part.causes, 0.0))
 
 
 def _growth(run: Observations, cell: Cell) -> Growth | None:

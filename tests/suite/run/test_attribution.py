@@ -189,6 +189,14 @@ class TestRounds:
         probe(cold, TARGET, cold_ms=cold_ms)
         assert [taken.steps for taken in cold.sessions[0].probes] == [taken.steps for taken in warm.sessions[0].probes]
 
+    @pytest.mark.parametrize(("budget_s", "probed"), [(28.0, 0), (30.0, 4)])
+    def test_with_a_base_a_cell_has_a_tenth_of_the_budget(self, budget_s: float, probed: int) -> None:
+        """Sixteen variants of 60 ms take 2.9 s; long steps must not make a comparison many times longer."""
+        run = timed(TWO, config=settings(against=AGAINST, budget_s=budget_s), comparison=COMPARISON)
+        probe(run, TARGET, BASE_TARGET)
+        assert sum(bool(session.probes) for session in run.sessions) == probed
+        assert ("the budget did not leave the 3 s" in attribution.note(run, TWO)) == (not probed)
+
     def test_order_is_drawn_for_every_session(self) -> None:
         run = timed(TWO)
         probe(run, TARGET)
