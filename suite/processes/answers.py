@@ -13,11 +13,25 @@ class SetUp:
     gradient_bytes: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class PeakMemory:
+    """The most bytes that one process held during a window; `suite.records.memory.RankMemory` describes the fields."""
+
+    allocated_bytes: tuple[int, ...] = ()
+    reserved_bytes: tuple[int, ...] = ()
+    resident_bytes: int | None = None
+    since_start: bool = False
+
+
 @dataclass(frozen=True)
 class Timed:
-    """The answer to `window` and `collective`: the nanoseconds of the window on this rank's clock."""
+    """The answer to `window` and `collective`: the nanoseconds of the window on this rank's clock.
+
+    The answer to `window` also has the peak memory of this rank's process.
+    """
 
     duration_ns: int
+    memory: PeakMemory | None = None
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from suite.properties.answers import Described, Judgement
 from suite.properties.case import Case
 from suite.properties.seen import Seen
 from suite.rank import arm as arms
-from suite.rank import collectives, profiling, purity, training
+from suite.rank import collectives, memory, profiling, purity, training
 from suite.rank import gpus as torch_gpus
 from suite.rank.timing import LossNotFinite
 from suite.room import accelerator
@@ -100,10 +100,12 @@ def setup(state: State, name: str, arm: dict[str, Any]) -> SetUp:
 
 def window(state: State, name: str, steps: int, lead_in: int = 0) -> Timed:
     """Time one window of the arm that was set up under this name."""
+    peak = memory.Peak(state.timed[name].devices)
     duration_ns = state.timed[name].window(steps, lead_in)
+    held = peak.read()
     if name in state.unproven:  # checked after the first window, because a step may import
         _require_pure(state.unproven.pop(name))
-    return Timed(duration_ns=duration_ns)
+    return Timed(duration_ns=duration_ns, memory=held)
 
 
 def probe(state: State, name: str, steps: int, variant: dict[str, Any]) -> Probed:

@@ -22,6 +22,7 @@ from torch.autograd.profiler import profile  # the one of torch.profiler loads t
 from reference.all_reduce.traffic import count_traffic
 from reference.per_device import synchronize
 from suite.processes.answers import Counted, Tally
+from suite.rank.memory import Peak
 
 # By default only the thread that starts the profiler is recorded, and those of autograd that serve it.
 EVERY_THREAD = _ExperimentalConfig(profile_all_threads=True)
@@ -71,14 +72,15 @@ def over_steps(step: Callable[[], Any], steps: int, devices: Sequence[torch.devi
 
 def one_step(step: Callable[[], Any], devices: Sequence[torch.device]) -> Counter[Key]:
     """Return what one call of `step` does."""
-    gpus = [device for device in devices if device.type == "cuda"]
+    accelerators = [device for device in devices if device.type != "cpu"]
     synchronize(devices)
-    before_bytes = [torch.cuda.memory_allocated(gpu) for gpu in gpus]
-    for gpu in gpus:
-        torch.cuda.reset_peak_memory_stats(gpu)
+    peak = Peak(accelerators)
     compiled = _compilations()
     recording = profile(
-        use_kineto=True, use_device="cuda" if gpus else None, record_shapes=True, experimental_config=EVERY_THREAD
+        use_kineto=True,
+        use_device=accelerators[0].type if accelerators else None,
+        record_shapes=True,
+        experimental_config=EVERY_THREAD,
     )
     with count_traffic() as traffic, recording as profiler:
         step()
@@ -91,11 +93,10 @@ def one_step(step: Callable[[], Any], devices: Sequence[torch.device]) -> Counte
     if sent := sum(traffic.link_messages.values()):
         counts["device copy", "", "calls"] += sent
         counts["device copy", "", "bytes"] += sum(traffic.link_bytes.values())
-    if gpus:
+    if accelerators:
         launches = sum(1 for event in results.events() if event.name().startswith(LAUNCHES))
         counts["kernel launch", "", "calls"] += launches
-        grown = (torch.cuda.max_memory_allocated(gpu) - held for gpu, held in zip(gpus, before_bytes, strict=True))
-        counts["peak memory", "", "bytes"] += sum(grown)
+        counts["peak memory", "", "bytes"] += peak.growth_bytes()
     return counts
 
 

@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_va
 from suite.plan.cells import Side
 from suite.plan.workloads import Workload
 from suite.records.counters import Counters
+from suite.records.memory import RankMemory
 from suite.room.conditions import Conditions
 from suite.room.hardware import Card
 from suite.room.part import Part, printable, problem
@@ -91,6 +92,7 @@ class ArmRecord(Part):
     processes: Literal["one", "per-device"]
     steps_per_window: int
     gradient_bytes: int = 0  # that a replica has to exchange at every step; 0 where it is not known
+    memory: tuple[RankMemory, ...] = ()  # by rank; none in an earlier record
 
 
 class BaseRecord(Part):

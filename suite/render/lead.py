@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from suite.plan.cells import short
-from suite.records import counters
+from suite.records import counters, memory
 from suite.records.record import BarRecord, CellRecord, IntervalRecord, Record
 from suite.render import commands, figures
 from suite.render.figures import interval, number, plural, some
@@ -49,6 +49,7 @@ def facts(record: Record) -> list[Fact]:
         ("What changed in a step?", _changed(record)),
         ("Is it right?", _right(record)),
         ("How fast?", _fast(record)),
+        ("Memory", _memory(record)),
         ("Efficiency", _efficiency(record)),
         ("Held back by", _held_back(record)),
         ("How sure?", _sure(record)),
@@ -160,6 +161,15 @@ def _fast(record: Record) -> Iterable[str]:
         speed = f"{interval(cell.samples_per_s, ',.0f', bounds=False)} samples/s"
         epoch = f"{interval(cell.sec_per_epoch, '.3g')} s an epoch"
         yield f"{figures.name(cell)} on {plural(cell.world_size, 'device')}: {speed}, {epoch}{times}"
+
+
+def _memory(record: Record) -> Iterable[str]:
+    """Yield the most memory that an arm reserved of a GPU; on CPUs it is only in the report."""
+    largest = max(record.arms, key=lambda arm: memory.most_reserved(arm.memory), default=None)
+    if largest is not None and (most := memory.most_reserved(largest.memory)):
+        sizes = [card.memory_bytes for card in record.machine.cards if card.memory_bytes]
+        of = f" of {counters.size(min(sizes))}" if sizes else ""
+        yield f"at most {counters.size(most)}{of} reserved on a GPU, by {largest.id}"
 
 
 def _efficiency(record: Record) -> Iterable[str]:

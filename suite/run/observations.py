@@ -15,6 +15,7 @@ from suite.properties.answers import About
 from suite.records import record
 from suite.records.calibration import Found
 from suite.records.counters import Counters
+from suite.records.memory import RankMemory
 from suite.room.conditions import Conditions, disturbed
 from suite.run.plan import Plan
 
@@ -116,6 +117,7 @@ class Observations:
         jobs: what the workers of each arm are told (see `suite.run.preparing.job_of`).
         steps: training steps a window, by arm.
         gradient_bytes: what one replica exchanges at every step, by arm.
+        memory: the peak memory of each rank, by arm.
         counters: what one step does, by arm.
         uncounted: arms whose steps could not be counted, and why.
         sessions: those that ended, and the last one where it was cut short.
@@ -139,6 +141,7 @@ class Observations:
     jobs: Facts[Arm, Job] = field(default_factory=Facts)
     steps: Facts[Arm, int] = field(default_factory=Facts)
     gradient_bytes: Facts[Arm, int] = field(default_factory=Facts)
+    memory: dict[Arm, tuple[RankMemory, ...]] = field(default_factory=dict)
     counters: Facts[Arm, Counters] = field(default_factory=Facts)
     uncounted: dict[Arm, str] = field(default_factory=dict)
     sessions: list[Session] = field(default_factory=list)

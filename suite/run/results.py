@@ -142,6 +142,7 @@ def _arm(run: Observations, arm: Arm) -> record.ArmRecord:
         processes=job.processes,
         steps_per_window=run.steps[arm],
         gradient_bytes=run.gradient_bytes.get(arm, 0),
+        memory=run.memory.get(arm, ()),
     )
 
 

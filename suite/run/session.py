@@ -21,7 +21,7 @@ from suite.processes.failure import WorkerFailure
 from suite.processes.group import START_TIMEOUT_S, Group
 from suite.processes.messages import Value
 from suite.processes.pool import dismiss
-from suite.records import record
+from suite.records import memory, record
 from suite.room.meter import Meter
 from suite.run import blocks
 from suite.run.observations import Observations, Session
@@ -247,6 +247,8 @@ class Sessions:
                 if answers is not None:
                     durations = tuple(answer.duration_ns for answer in answers)
                     groups.session.windows.append(record.Window(arm=arm.id, block=number, duration_ns=durations))
+                    held = [answer.memory for answer in answers]
+                    self._run.memory[arm] = memory.largest(self._run.memory.get(arm, ()), held)
             groups.session.conditions.append(self._meter.since(before))
 
 

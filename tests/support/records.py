@@ -309,6 +309,7 @@ def arm(side: str = "candidate", world_size: int = 2, **changes: Any) -> dict[st
         "processes": "per-device",
         "steps_per_window": 10,
         "gradient_bytes": GRADIENT_BYTES,
+        "memory": [{"allocated_bytes": [10**9], "reserved_bytes": [2 * 10**9]}] * world_size,
     }
     return content | changes
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from suite.records import memory
 from suite.records.baselines import AcceptedRun, Baseline
 from suite.records.record import CellRecord, CheckRecord, Record
 from suite.render import commands, figures
@@ -82,17 +83,19 @@ def _span(check: CheckRecord) -> Span | None:
 
 
 def counted(record: Record) -> Mapping[str, object] | None:
-    """Return what one step of each cell does, and why it was not counted; None where there is neither."""
+    """Return what one step of each cell does, why it was not counted, and each arm's peak memory; None without any."""
     cells = figures.graver_first(record.cells)
     columns, rows = figures.counted(cells)
     reasons = figures.by_reason(cells, lambda cell: cell.counters_note)
     without = [(figures.some(ids, MAX_STACKS), reason) for reason, ids in reasons.items()]
-    if not rows and not without:
+    held = [(arm.id, words) for arm in record.arms if (words := memory.shown(arm.memory))]
+    if not rows and not without and not held:
         return None
     return {
         "columns": columns,
         "rows": bounded(rows, len(rows)),
         "without": bounded(without, len(without)),
+        "memory": bounded(held, len(held)),
     }
 
 

@@ -59,6 +59,9 @@ def test_a_first_run(project: Project) -> None:
     assert record.accuracies == (), "a second leaves no time to train"
     assert all("raise --scaling-budget" in cell.accuracy_note for cell in record.cells)
     assert len(record.sessions[0].windows) == 2 * 4 * (1 + max(window.block for window in record.sessions[0].windows))
+    held = [rank.resident_bytes for arm in record.arms for rank in arm.memory]
+    assert len(held) == len(record.arms), "of one process, which drives both devices"
+    assert all(resident is not None and resident > 10_000_000 for resident in held)
     summary = next(project.path.glob("reports/*/runs/*/summary.md")).read_text()
     assert summary.startswith("# Scaling: tiny runs ")
     assert "NO BASELINE: 4 cells" in summary

@@ -114,6 +114,22 @@ class TestFirstRun:
         assert lead.title(records.make(cells=[], sessions=[])) == "no cells"
 
 
+class TestMemory:
+    """What an arm needs of a GPU, beside what the card has."""
+
+    def test_the_arm_that_reserves_most_is_named(self) -> None:
+        held = [{"reserved_bytes": [60 * 10**9]}, {"reserved_bytes": [64 * 10**9]}]
+        arms = [records.arm("base"), records.arm(memory=held)]
+        machine = {**records.MACHINE, "gpus": ["Test GPU"], "cards": [{**records.CARD, "memory_bytes": 80 * 10**9}]}
+        line = "at most 64.0 GB of 80.0 GB reserved on a GPU, by candidate:ddp:lenet:strong:2"
+        assert facts(records.make(arms=arms, machine=machine))["Memory"] == line
+
+    def test_on_cpus_it_is_only_in_the_report(self) -> None:
+        record = records.make(arms=[records.arm(memory=[{"resident_bytes": 300 * 10**6}] * 2)])
+        assert "Memory" not in facts(record)
+        assert "300.0 MB resident" in html.render(record)
+
+
 class TestVerdict:
     """Compared with something: the verdict leads, its cells are named, and a red one has its command."""
 

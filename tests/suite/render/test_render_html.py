@@ -253,7 +253,11 @@ class TestContent:
             ("verdicts", ["rank 1: exit code 3 Traceback: out of memory"]),
             ("comparisons", ["time main ✗ FAIL 1.200 [1.176, 1.224]", "accuracy 1 device ✓ PASS shown only"]),
             ("comparisons", ["torch 2.13.0 against 2.15.0"]),
-            ("counters", ["ddp-lenet-strong-2 candidate all_reduce: 2, float32, 1.0 MB 200 to 201", "rank 1 died"]),
+            ("counters", [
+                "ddp-lenet-strong-2 candidate all_reduce: 2, float32, 1.0 MB 200 to 201",
+                "rank 1 died",
+                "base:ddp:lenet:strong:2 1.0 GB in tensors, 2.0 GB reserved",
+            ]),
             ("scaling", ["ideal", "ddp 2 0.90 [0.85, 0.95]"]),
             ("costs", ["Stop at k = 2", "ddp lenet strong 2 0.90 [0.85, 0.95] 7.22 14.4 1.11"]),
             ("lost_time", ["contention + imbalance, not separable", "one process has no slowest rank"]),

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from suite.plan.cells import Arm
-from suite.processes.answers import SetUp, Timed
+from suite.processes.answers import PeakMemory, SetUp, Timed
+from suite.records.memory import RankMemory
 from suite.room.devices import Devices
 from suite.run.observations import Observations, Session
 from suite.run.session import (
@@ -33,6 +34,7 @@ class Answering:
     def __init__(self, step_s: dict[str, float], gradient_bytes: int = 8, cold_s: float = 0.0) -> None:
         self.step_s, self.gradient_bytes, self.cold_s = step_s, gradient_bytes, cold_s
         self.asked: list[tuple[str, int, int]] = []
+        self.resident = iter(range(1, 1000))  # bytes at the peak of each window
         self.start_timeout_s = 0.0
 
     def close(self) -> None: ...
@@ -49,7 +51,8 @@ class Answering:
     ) -> list[Timed]:
         self.asked.append((name, steps, lead_in))
         lost_s = self.cold_s if [name] == [asked[0] for asked in self.asked if asked[0] == name] else 0.0
-        return [kind(duration_ns=round((self.step_s[name] * steps + lost_s) * 1e9))]
+        held = PeakMemory(resident_bytes=next(self.resident))
+        return [kind(duration_ns=round((self.step_s[name] * steps + lost_s) * 1e9), memory=held)]
 
 
 class Still:
@@ -148,6 +151,18 @@ def test_windows_on_gpus_follow_untimed_steps(kind: str, lead_in: int) -> None:
     several._blocks, several._meter = 1, Still()  # type: ignore[assignment]
     several._time(groups, [(OWN,)])
     assert [asked[1:] for asked in group.asked if asked[1] == 60] == [(60, lead_in)] * 2
+
+
+def test_the_peak_memory_of_an_arm_is_that_of_its_timed_windows() -> None:
+    """A first step may need more, to try kernels; it is not timed."""
+    run, group = run_of(cell(2)), Answering({OWN.id: 0.002})
+    group.resident = iter([900, 800, 5, 7, 6, 4])
+    measured = sessions(run, group)
+    groups = Groups(Session(0), {OWN: group})  # type: ignore[dict-item]
+    measured._warm_up(groups, [OWN])
+    measured._blocks, measured._meter = 2, Still()  # type: ignore[assignment]
+    measured._time(groups, [(OWN,)])
+    assert run.memory[OWN] == (RankMemory(resident_bytes=7),)
 
 
 def test_a_model_that_changes_from_session_to_session_costs_nothing() -> None:

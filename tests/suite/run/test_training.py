@@ -152,6 +152,14 @@ def test_what_is_timed_and_what_is_trained_have_the_workloads_precision(
     assert {parameter.dtype for parameter in arm.trainer.replicas[0].parameters()} == {torch.float32}
 
 
+def test_a_timed_window_has_the_peak_memory_of_its_process(dataset: Prepared) -> None:
+    state = State(0, {"an arm": TimedArm(0, [CPU], replace(job("single"), dataset=dataset))})
+    held = commands.window(state, "an arm", 2).memory
+    assert held is not None
+    assert (held.resident_bytes or 0) > 10_000_000, "torch alone is larger"
+    assert not held.allocated_bytes
+
+
 def test_warm_up_raises_the_rate_from_that_of_one_device(dataset: Prepared, noted: list[Noted]) -> None:
     curve(recipe(dataset, batch=50, warmup=WarmUp(start=0.1, epochs=2)), NOTED)
     divisors, sizes = noted[0].divisors, [50, 50, 50, 42] * 3
