@@ -116,7 +116,8 @@ def steps(used: Devices, on: str, folder: Path) -> list[Step]:
     chosen = []
     if used.kind != "cpu":
         own_tests = Path(suite.__path__[0]).parent / "tests" / "gpu"  # in a clone
-        chosen.append(Step("nvidia-smi", ("nvidia-smi", "-q"), 30, "the driver does not answer: see its log (dmesg)"))
+        driver = ("rocm-smi",) if devices.torch_build().platform == "rocm" else ("nvidia-smi", "-q")
+        chosen.append(Step(driver[0], driver, 30, "the driver does not answer: see its log (dmesg)"))
         if own_tests.is_dir():
             own = (*pytest, "-m", "gpu", str(own_tests))
             chosen.append(Step("scatter and wrapper equal torch's", own, 90, "a kernel, a peer copy or a stream"))

@@ -100,11 +100,15 @@ class Counted:
 
 @dataclass(frozen=True, kw_only=True)
 class TorchGpu:
-    """A GPU as torch shows it; its UUID may lack NVML's prefix, and `capability` is (major, minor)."""
+    """A GPU as torch shows it; its UUID may lack NVML's prefix, and `capability` is (major, minor).
+
+    `architecture` is AMD's name of it, such as "gfx942".
+    """
 
     name: str
     uuid: str
     capability: tuple[int, int]
+    architecture: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import torch
 
@@ -19,5 +20,10 @@ def describe() -> TorchGpus:
             shown = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     except (RuntimeError, AssertionError) as error:  # without CUDA in the build it is an AssertionError
         return TorchGpus(torch=version, architectures=architectures, reason=" ".join(str(error).split()))
-    gpus = (TorchGpu(name=gpu.name, uuid=str(gpu.uuid), capability=(gpu.major, gpu.minor)) for gpu in shown)
-    return TorchGpus(torch=version, architectures=architectures, gpus=tuple(gpus))
+    return TorchGpus(torch=version, architectures=architectures, gpus=tuple(map(_shown, shown)))
+
+
+def _shown(gpu: Any) -> TorchGpu:
+    """Return a GPU as torch's properties have it; on ROCm its architecture is followed by features: "gfx942:xnack-"."""
+    architecture = gpu.gcnArchName.partition(":")[0] if torch.version.hip else ""
+    return TorchGpu(name=gpu.name, uuid=str(gpu.uuid), capability=(gpu.major, gpu.minor), architecture=architecture)

@@ -70,11 +70,12 @@ def is_fatal(error: BaseException) -> bool:
 def versions() -> dict[str, str]:
     """Return the versions of the libraries under torch: CUDA's or ROCm's, and where a GPU shows, NCCL's and cuDNN's.
 
-    On ROCm, RCCL and MIOpen answer under the names of NCCL and cuDNN.
+    On ROCm RCCL and MIOpen answer torch's questions to these two, and have their own names here.
     """
     kinds = {"cuda": torch.version.cuda, "rocm": torch.version.hip}
     installed = {name: version for name, version in kinds.items() if version}
     if installed and torch.accelerator.is_available():
-        installed["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
-        installed["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
+        exchange, layers = ("rccl", "miopen") if torch.version.hip else ("nccl", "cudnn")
+        installed[exchange] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+        installed[layers] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
     return installed

@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
-from suite.room import nvml
+from suite.room import nvml, rocm
 from suite.room.quiet import available_cores
 
 # As torch/version.py assigns them: `cuda: Optional[str] = None` or `= '13.2'`; the value without its quotes.
@@ -22,7 +23,8 @@ class Devices:
 
     Attributes:
         kind: "cpu" or "cuda".
-        names: torch device names in rank order, "cpu" or "cuda:i"; a name that occurs twice holds two ranks.
+        names: torch device names in rank order, "cpu" or "cuda:i", also of AMD; a name that occurs twice holds two
+            ranks.
         cores: the cores CPU workers are pinned to, in rank order; empty on CUDA.
         near: the cores in the NUMA node of each GPU, in rank order; empty on CPUs, and where it is not known.
         problem: why GPUs that are here cannot be used, in a sentence; "" where there is nothing to say.
@@ -59,25 +61,44 @@ class Devices:
 
 @dataclass(frozen=True)
 class Survey:
-    """The GPUs that CUDA would show, by NVML: torch is not loaded and no context is made.
+    """The GPUs that CUDA or ROCm would show: torch is not loaded and no context is made.
 
     Attributes:
-        gpus: the UUID of each, and that of its card where it is a MIG slice, in CUDA's order.
-        near: the cores in the NUMA node of each; none where NVML does not say.
+        gpus: the UUID of each, and that of its card where it is a MIG slice, in torch's order; empty for a GPU of AMD,
+            whose UUID torch words otherwise.
+        near: the cores in the NUMA node of each; none where they are not known.
         problem: why GPUs that are here cannot be used, in a sentence.
+        by: who shows them.
+        remedy: what to look at where torch shows others.
     """
 
     gpus: tuple[tuple[str, ...], ...] = ()
     near: tuple[tuple[int, ...], ...] = ()
     problem: str = ""
+    by: str = "NVML"
+    remedy: str = "compare the driver (nvidia-smi) with the CUDA version of this torch, and see CUDA_VISIBLE_DEVICES"
 
 
-def survey(build: tuple[str, str | None] | None = None) -> Survey:
+@dataclass(frozen=True)
+class Build:
+    """A torch: its version, and the platform that it is built for; "unknown" is what cannot be read."""
+
+    version: str = "unknown"
+    platform: Literal["cuda", "rocm", "cpu", "unknown"] = "unknown"
+
+
+def survey(build: Build | None = None, system: Path = rocm.SYSTEM) -> Survey:
     """Return what is here.
 
     Args:
         build: of torch, as `torch_build` returns it, which is the default.
+        system: where the kernel shows GPUs of AMD.
     """
+    build = build or torch_build()
+    if build.platform == "rocm":
+        amd, mine = rocm.shown(system=system), set(available_cores())
+        near = tuple(tuple(sorted(mine.intersection(rocm.near(gpu, system)))) for gpu in amd)
+        return Survey(((),) * len(amd), near, by="the kernel", remedy=rocm.REMEDY)
     try:
         with nvml.opened() as cards:
             shown = cards.shown(os.environ.get("CUDA_VISIBLE_DEVICES"))
@@ -86,35 +107,33 @@ def survey(build: tuple[str, str | None] | None = None) -> Survey:
             cores = [tuple(sorted(mine.intersection(nvml.near(gpu, max(mine) + 1)))) for gpu in shown]
     except Exception as error:  # no library, no driver or no device: CUDA shows nothing
         return Survey(problem=nvml.trouble(error))
-    version, cuda = build or torch_build()
-    if shown and cuda is None:
+    if shown and build.platform == "cpu":
         return Survey(
-            problem=f"NVML shows {len(shown)} GPU(s), and torch {version} is built for CPUs alone: "
+            problem=f"NVML shows {len(shown)} GPU(s), and torch {build.version} is built for CPUs alone: "
             "install one that is built for CUDA (pytorch.org/get-started)"
         )
     return Survey(tuple(tuple(dict.fromkeys((gpu.uuid, gpu.card_uuid))) for gpu in shown), tuple(cores), problem)
 
 
 def cuda_count() -> int:
-    """Return the number of GPUs that CUDA would show, and torch can use."""
+    """Return the number of GPUs that CUDA or ROCm would show, and torch can use."""
     return len(survey().gpus)
 
 
-def torch_build() -> tuple[str, str | None]:
-    """Return torch's version, and that of CUDA or ROCm it is built for, without loading it; None is for CPUs alone.
-
-    Where this cannot be read, the second is "unknown", and a worker finds out.
-    """
+def torch_build() -> Build:
+    """Return which torch this is, without loading it; where that cannot be read, a worker finds out."""
     spec = importlib.util.find_spec("torch")
     try:
         source = Path(str(spec and spec.origin)).with_name("version.py").read_text(encoding="utf-8")
     except (OSError, ValueError):
         source = ""
     values = {name: value for name, _, value in VERSION.findall(source)}
-    return values.get("__version__", "unknown"), values.get("cuda", "unknown") or values.get("hip") or None
+    if "cuda" not in values:
+        return Build(values.get("__version__", "unknown"))
+    return Build(values["__version__"], "cuda" if values["cuda"] else "rocm" if values.get("hip") else "cpu")
 
 
-_AMD = "GPUs are counted and read through NVML, which shows none of AMD's: use cpu[:N]"
+_AMD = "torch calls AMD's GPUs cuda: use cuda[:N]"
 _REFUSED = {
     "xpu": "Intel's GPUs need the backend xccl, and their clocks and processes are not in NVML: use cpu[:N]",
     "mps": "there is one MPS device a machine and no collective for it, so nothing can scale: use cpu[:N]",

@@ -1,6 +1,6 @@
-"""Before anything is measured on GPUs: does torch, in a worker, show the same ones as NVML?
+"""Before anything is measured on GPUs: does torch, in a worker, show the same ones as NVML, or as the kernel for AMD?
 
-Collection counts by NVML, which needs no torch. A driver too old for this torch, a card without kernels, or an order
+Collection counts without torch. A driver too old for this torch, a card without kernels, or an order
 that differs would each end in errors of every cell, or in readings of another card.
 """
 
@@ -32,32 +32,33 @@ def problem(gpus_needed: int) -> str:
 
 
 def mismatch(here: Survey, shown: TorchGpus, gpus_needed: int) -> str:
-    """Return how what torch shows differs from what NVML shows; "" if it does not.
+    """Return how what torch shows differs from what is here; "" if it does not.
 
     Args:
-        here: by NVML.
+        here: by NVML, or the kernel.
         shown: by torch in a worker.
         gpus_needed: how many GPUs, from the first on, must be usable.
     """
     torch, gpus = f"torch {shown.torch} in a worker", shown.gpus
     if len(gpus) != len(here.gpus):
         why = f": {shown.reason}" if shown.reason else ""
-        return (
-            f"NVML shows {len(here.gpus)} GPU(s), {torch} shows {len(gpus)}{why}; compare the driver (nvidia-smi) with "
-            "the CUDA version of this torch, and see CUDA_VISIBLE_DEVICES"
-        )
+        return f"{here.by} shows {len(here.gpus)} GPU(s), {torch} shows {len(gpus)}{why}; {here.remedy}"
     for index, (known, gpu) in enumerate(zip(here.gpus, gpus, strict=True)):
-        if not any(_same(uuid, gpu.uuid) for uuid in known):
+        if known and not any(_same(uuid, gpu.uuid) for uuid in known):
             return (
                 f"cuda:{index} is {known[0]} by NVML and {gpu.uuid} ({gpu.name}) by {torch}: clocks and errors "
                 "would be read of another card; name the GPUs in CUDA_VISIBLE_DEVICES by UUID"
             )
     for index, gpu in enumerate(gpus[:gpus_needed]):
-        if not has_kernels(gpu.capability, shown.architectures):
+        if gpu.architecture and shown.architectures:  # of AMD
+            runs, what = gpu.architecture in shown.architectures, f"architecture {gpu.architecture}"
+        else:
+            runs = has_kernels(gpu.capability, shown.architectures)
+            what = f"compute capability {'.'.join(map(str, gpu.capability))}"
+        if not runs:
             return (
-                f"cuda:{index} ({gpu.name}) has compute capability {'.'.join(map(str, gpu.capability))}, and "
-                f"{torch} has kernels for {', '.join(shown.architectures)} alone: install a torch that is built "
-                "for it"
+                f"cuda:{index} ({gpu.name}) has {what}, and {torch} has kernels for {', '.join(shown.architectures)} "
+                "alone: install a torch that is built for it"
             )
     return ""
 

@@ -12,6 +12,7 @@ import os
 import platform
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -19,27 +20,31 @@ import psutil
 
 from suite.base.git import GitError, git
 from suite.records.record import MAX_VARIABLES, Machine
-from suite.room import hardware, nvml, quiet
-from suite.room.devices import Devices
+from suite.room import hardware, nvml, quiet, rocm
+from suite.room.devices import Build, Devices, torch_build
 from suite.room.nvml import Cards, Gpu
 
 HOST_ID = "SCALING_HOST_ID"  # the environment variable that names this host, where its own marks do not last
-# What changes speed or results on a GPU, as torch, NCCL, cuBLAS and the driver read it.
+# What changes speed or results on a GPU, as torch, NCCL, cuBLAS and the driver read it, and their twins of AMD.
 VARIABLES = re.compile(
-    r"(CUBLAS|CUDA|CUDNN|NCCL|TORCH_NCCL)_\w+|PYTORCH_\w*ALLOC_CONF|TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"
-    r"|NVIDIA_(TF32_OVERRIDE|VISIBLE_DEVICES)"
+    r"(CUBLAS|CUDA|CUDNN|HIP|HIPBLASLT|HSA|MIOPEN|NCCL|RCCL|ROCBLAS|ROCR|TORCH_NCCL)_\w+"
+    r"|PYTORCH_\w*ALLOC_CONF|TORCH_ALLOW_TF32_CUBLAS_OVERRIDE|NVIDIA_(TF32_OVERRIDE|VISIBLE_DEVICES)"
 )
 LONGEST, LONGEST_TEXT = 200, 1000  # characters of a variable's value; of a sentence
 
 
-def describe(devices: Devices) -> Machine:
+def describe(devices: Devices, build: Build | None = None, system: Path = rocm.SYSTEM) -> Machine:
     """This machine, as the record keeps it.
 
     Args:
         devices: of the run. A run on CPU workers and one on GPUs have different keys on the same machine.
+        build: of torch, as `torch_build` returns it, which is the default.
+        system: where the kernel shows GPUs of AMD.
     """
     if devices.kind != "cuda":
         return _machine(devices, Cards(()), ())
+    if (build or torch_build()).platform == "rocm":
+        return _machine(replace(devices, problem=devices.problem or rocm.UNREAD), Cards(()), rocm.shown(system=system))
     with nvml.opened() as cards:
         return _machine(devices, cards, cards.shown(os.environ.get("CUDA_VISIBLE_DEVICES")))
 

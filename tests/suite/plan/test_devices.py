@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pynvml
 import pytest
@@ -110,15 +111,15 @@ def test_a_card_that_does_not_answer_is_left_out_and_named(
 @pytest.mark.parametrize(
     ("source", "build"),
     [
-        ("__version__ = '2.15.0+cpu'\ncuda: Optional[str] = None\nhip: Optional[str] = None\n", ("2.15.0+cpu", None)),
-        ("__version__ = '2.15.0'\ncuda: Optional[str] = '13.2'\nhip: Optional[str] = None\n", ("2.15.0", "13.2")),
-        ("__version__ = '2.9.1'\ncuda = None\nhip = '6.4'\n", ("2.9.1", "6.4")),
+        ("__version__ = '2.15.0+cpu'\ncuda: Optional[str] = None\nhip: Optional[str] = None\n", ("2.15.0+cpu", "cpu")),
+        ("__version__ = '2.15.0'\ncuda: Optional[str] = '13.2'\nhip: Optional[str] = None\n", ("2.15.0", "cuda")),
+        ("__version__ = '2.9.1'\ncuda = None\nhip = '6.4'\n", ("2.9.1", "rocm")),
         ("", ("unknown", "unknown")),
         (None, ("unknown", "unknown")),
     ],
 )
 def test_torchs_build_is_read_without_loading_torch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str | None, build: tuple[str, str | None]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str | None, build: tuple[str, Any]
 ) -> None:
     package = tmp_path / "torch"
     package.mkdir()
@@ -127,14 +128,14 @@ def test_torchs_build_is_read_without_loading_torch(
         (package / "version.py").write_text(source)
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
-    assert devices.torch_build() == build
+    assert devices.torch_build() == devices.Build(*build)
 
 
 def test_with_a_torch_for_cpus_alone_auto_takes_cpus_and_says_why(
     scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene().load(monkeypatch)
-    here = devices.survey(("2.15.0+cpu", None))
+    here = devices.survey(devices.Build("2.15.0+cpu", "cpu"))
     assert here.gpus == ()
     assert here.problem == (
         "NVML shows 2 GPU(s), and torch 2.15.0+cpu is built for CPUs alone: "
@@ -165,8 +166,8 @@ def test_anything_else_is_refused_with_what_is_valid(setting: str) -> None:
         ("xpu", "xccl"),
         ("xpu:2", "xccl"),
         ("mps", "one MPS device"),
-        ("rocm:2", "none of AMD's"),
-        ("hip:0,hip:1", "none of AMD's"),
+        ("rocm:2", "use cuda"),
+        ("hip:0,hip:1", "use cuda"),
     ],
 )
 def test_other_accelerators_are_refused_with_the_reason(setting: str, reason: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from suite.processes.answers import TorchGpu, TorchGpus
+from suite.room import rocm
 from suite.room.devices import Survey
 from suite.run.confirming import has_kernels, mismatch
 from tests.support.nvml import Scene
@@ -52,6 +53,27 @@ def test_a_card_without_kernels_is_named_where_it_is_used() -> None:
     assert mismatch(HERE, old, 2).startswith(
         "cuda:1 (NVIDIA H100) has compute capability 6.1, and torch 2.15.0 in a worker has kernels for sm_80, sm_90 "
     )
+
+
+class TestAmd:
+    """The kernel counts, and torch names the architecture of each."""
+
+    here = Survey(gpus=((), ()), by="the kernel", remedy=rocm.REMEDY)
+
+    def shown(self, *architectures: str) -> TorchGpus:
+        gpus = (TorchGpu(name="AMD Instinct", uuid="?", capability=(9, 4), architecture=each) for each in architectures)
+        return TorchGpus(torch="2.15.0+rocm7.1", architectures=("gfx90a", "gfx942"), gpus=tuple(gpus))
+
+    def test_as_many_gpus_with_kernels_are_no_mismatch(self) -> None:
+        assert mismatch(self.here, self.shown("gfx942", "gfx90a"), 2) == ""
+
+    def test_another_number_names_both_and_amds_remedy(self) -> None:
+        said = mismatch(self.here, self.shown("gfx942"), 1)
+        assert said.startswith("the kernel shows 2 GPU(s), torch 2.15.0+rocm7.1 in a worker shows 1; compare with rocm")
+
+    def test_a_card_without_kernels_is_named(self) -> None:
+        said = mismatch(self.here, self.shown("gfx942", "gfx1030"), 2)
+        assert said.startswith("cuda:1 (AMD Instinct) has architecture gfx1030, and torch 2.15.0+rocm7.1 in a worker")
 
 
 @pytest.mark.parametrize(
