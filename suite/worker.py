@@ -2,7 +2,8 @@
 
 It is started by torch's launcher, or forked from `suite.template`, with RANK, WORLD_SIZE and the store's address in its
 environment, and never imports the plugin. A stranger's trainer, model and dataset run here and nowhere else. Whatever a
-command raises goes back to the controller with its traceback; SIGUSR1 prints every thread's stack to stderr.
+command raises goes back to the controller with its traceback; SIGUSR1 prints every thread's stack to stderr, and the
+last collective.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 
 from suite.processes import failure
 from suite.processes.channel import MAX_LINE_BYTES, Channel, ChannelClosed, Message, encode
+from suite.rank import recorder
 from suite.room import quiet
 
 
@@ -34,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     quiet.die_with_parent()
     faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1)
+    recorder.listen()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to act on
     if arguments.path:
         _import_from(arguments.path)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import unicodedata
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 # Characters of one text: a message that can still be read, and a long traceback in a record that can still be opened.
 LONGEST_CAUSE = 2_000
 LONGEST = 20_000
+# What a rank says of its last collective, on stderr; `behind` reads it.
+LAST_CALL = "last collective of group {group}: number {number}, {what}"
+_SAID = re.compile(r"^last collective of group (.+?): number (\d+), (.+)$", re.MULTILINE)
 _UNFIT = {"Cc", "Cf", "Cs"}  # control and format characters, and halves of surrogate pairs
 
 
@@ -88,7 +93,27 @@ def silent(group: str, ranks: list[int], doing: str, deadline_s: float, stacks: 
     details = [f"rank {rank}, stack:\n{stack.rstrip()}" for rank, stack in sorted(stacks.items()) if stack.strip()]
     plural = "ranks" if len(ranks) > 1 else "rank"
     cause = f"{plural} {who}: no answer to '{doing}' within {deadline_s:.0f} s, ended"
-    return WorkerFailure(group, cause, details, timed_out=True)
+    return WorkerFailure(group, "; ".join([cause, *behind(stacks)]), details, timed_out=True)
+
+
+def behind(said: Mapping[int, str]) -> list[str]:
+    """Return which ranks have begun fewer collectives than others, a sentence for each process group.
+
+    Args:
+        said: what each live rank printed when it was asked; `LAST_CALL` is what counts.
+    """
+    groups: dict[str, dict[int, tuple[int, str]]] = {}
+    for rank, text in sorted(said.items()):
+        for group, number, what in _SAID.findall(text):
+            groups.setdefault(group, {})[rank] = (int(number), what)
+    sentences = []
+    for group, calls in groups.items():
+        most, what = max(calls.values())
+        late = {rank: number for rank, (number, _) in calls.items() if number < most}
+        if late:
+            which = ", ".join(f"rank {rank} (its last is number {number})" for rank, number in late.items())
+            sentences.append(f"collective {most} of group {group}, {what}, was not begun by {which}")
+    return sentences
 
 
 def _stderr(rank: int, tail: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import subprocess
 import sys
@@ -103,6 +104,12 @@ def test_two_ranks_time_windows_and_a_hang_ends_with_every_ranks_stack(pool: Poo
         group.request(Timed, "window", timeout_s=2.0, name="it", steps=1)
     assert "rank 1, stack" in str(caught.value)
     assert "in step" in str(caught.value)
+    said = re.search(
+        r"collective (\d+) of group 0 \(gloo\), \w+ .*, was not begun by rank 1 \(its last is number (\d+)\)$",
+        caught.value.cause,
+    )
+    assert said is not None, "torch's flight recorder says who is late, and for what"
+    assert int(said[1]) > int(said[2])
     assert not children_left(pool)
 
 
