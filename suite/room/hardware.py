@@ -14,6 +14,7 @@ from suite.room.nvml import Gpu, ask
 from suite.room.part import Part
 
 SLOWER = 0.05  # a clock or a power limit that is this share below that of its twins is named
+READ, REACHED = 0, 0  # of NVML's P2P capabilities and states; pynvml's own constant of the first is a tuple
 MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 
 
@@ -36,6 +37,7 @@ class Card(Part):
         uncorrected: memory errors since the driver was loaded that were not corrected.
         remapped: rows of memory replaced after uncorrectable errors, ever.
         remap_pending, remap_failed: whether a row waits for the next reset; whether none could be replaced.
+        no_peers: the GPUs whose memory it cannot read directly.
     """
 
     index: int
@@ -57,6 +59,7 @@ class Card(Part):
     remapped: int | None = None
     remap_pending: bool = False
     remap_failed: bool = False
+    no_peers: tuple[int, ...] = ()
 
     @property
     def words(self) -> str:
@@ -81,7 +84,7 @@ class Card(Part):
 
 def cards(gpus: Sequence[Gpu]) -> tuple[Card, ...]:
     """Return what NVML says of these GPUs, inside `suite.room.nvml.opened`."""
-    return tuple(_card(index, gpu) for index, gpu in enumerate(gpus))
+    return tuple(_card(index, gpu, _no_peers(gpu, gpus)) for index, gpu in enumerate(gpus))
 
 
 def unusual(cards: Sequence[Card], blocks: Sequence[Sequence[GpuConditions]] = ()) -> list[str]:
@@ -98,7 +101,17 @@ def unusual(cards: Sequence[Card], blocks: Sequence[Sequence[GpuConditions]] = (
     ]
 
 
-def _card(index: int, gpu: Gpu) -> Card:
+def _no_peers(gpu: Gpu, gpus: Sequence[Gpu]) -> tuple[int, ...]:
+    """Return the places of the GPUs whose memory this one cannot read; what the driver does not say is not named."""
+    states = {
+        index: ask("nvmlDeviceGetP2PStatus", gpu.card, other.card, READ)
+        for index, other in enumerate(gpus)
+        if other.card_uuid != gpu.card_uuid
+    }
+    return tuple(index for index, state in states.items() if state not in (None, REACHED))
+
+
+def _card(index: int, gpu: Gpu, no_peers: tuple[int, ...]) -> Card:
     import pynvml
 
     card = gpu.card
@@ -127,6 +140,7 @@ def _card(index: int, gpu: Gpu) -> Card:
         remapped=remapped,
         remap_pending=bool(pending),
         remap_failed=bool(failed),
+        no_peers=no_peers,
     )
 
 
@@ -147,6 +161,9 @@ def _one(card: Card) -> Iterator[str]:
         yield f"{who} has replaced {card.remapped} bad row(s) of its memory after uncorrectable errors"
     if card.pcie_lanes and card.pcie_max_lanes and card.pcie_lanes < card.pcie_max_lanes:
         yield f"{who} uses {card.pcie_lanes} of its {card.pcie_max_lanes} PCIe lanes"
+    if card.no_peers:
+        others = ", ".join(map(str, card.no_peers))
+        yield f"{who} cannot read the memory of GPU {others} directly (P2P): exchanges go through the host"
 
 
 def _in_blocks(cards: Sequence[Card], blocks: Sequence[Sequence[GpuConditions]]) -> Iterator[str]:

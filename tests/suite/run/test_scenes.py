@@ -130,6 +130,14 @@ def test_a_card_below_its_twins_is_named(make: Make) -> None:
     )
 
 
+def test_cards_that_cannot_reach_each_other_are_named(make: Make) -> None:
+    make(3).say(0, **{"p2p.2": 1}).say(2, **{"p2p.0": 1, "p2p.1": "!3"})
+    assert first_screen(run()) == (
+        "GPU 0 cannot read the memory of GPU 2 directly (P2P): exchanges go through the host",
+        "GPU 2 cannot read the memory of GPU 0 directly (P2P): exchanges go through the host",
+    )
+
+
 def test_throttling_between_two_readings_is_seen(make: Make) -> None:
     scene = make()
     record = run(lambda: scene.say(0, thermal_ns=5, power_ns=9, millijoules=900_000))

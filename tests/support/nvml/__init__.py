@@ -40,6 +40,7 @@ HEALTHY = {
     "bytes": 80 << 30,
     "cores": 1,
     "ancestor": 50,
+    "p2p": 0,
     "processes": "",
 }
 

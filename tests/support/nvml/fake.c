@@ -102,6 +102,11 @@ int nvmlDeviceGetTopologyCommonAncestor(Device *a, Device *b, unsigned *level) {
     snprintf(query, sizeof query, "ancestor.%s", b->id);
     return small(a->id, query, level) && small(a->id, "ancestor", level);
 }
+int nvmlDeviceGetP2PStatus(Device *a, Device *b, unsigned capability, unsigned *status) {
+    char query[32];
+    snprintf(query, sizeof query, "p2p.%s", b->id);
+    return small(a->id, query, status) && small(a->id, "p2p", status);
+}
 
 /* MIG: "1 mig 2" is card 1 in MIG mode with two slices. */
 int nvmlDeviceGetMigMode(Device *d, unsigned *now, unsigned *pending) {
