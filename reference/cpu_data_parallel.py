@@ -128,7 +128,8 @@ class _Parallel(torch.autograd.Function):
             # Scalars with the same gradient, because torch checks a gradient that it is given, and imports its symbolic
             # shapes for that: two seconds in a new process.
             with torch.enable_grad():
-                roots = [(out * g).sum() for out, g in zip(outputs, upstream, strict=True) if out.requires_grad]
+                pairs = zip(outputs, upstream, strict=True)
+                roots = [(out * g.to(out.device)).sum() for out, g in pairs if out.requires_grad]
             grads = iter(torch.autograd.grad(roots, wanted, allow_unused=True))
             return [next(grads) if leaf.requires_grad else None for leaf in leaves]
 

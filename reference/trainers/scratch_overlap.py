@@ -113,7 +113,7 @@ class ScratchOverlap:
         X_shards, y_shards = split_batch(X, y, self.per_device.devices)
         losses = self.per_device.map(summed_loss, self.nets[: len(X_shards)], X_shards, y_shards)
         with nullcontext() if exchange is None else exchange.during_backward(len(losses)):
-            if losses[0].is_cuda:
+            if losses[0].device.type != "cpu":
                 # One call for all losses: autograd has a thread per GPU, so the buckets of all GPUs fill together.
                 torch.autograd.backward(losses)
             else:
@@ -148,7 +148,7 @@ class Bucket:
 
     def note_written(self, rank: int) -> None:
         """Record an event after what the calling thread's current stream has written for a rank so far."""
-        if self.flats[rank].is_cuda:
+        if self.flats[rank].device.type != "cpu":
             device = self.flats[rank].device
             self.written.append((device, torch.accelerator.current_stream(device).record_event()))
 

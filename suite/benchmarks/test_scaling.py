@@ -24,7 +24,7 @@ FIGURES = ("sec_per_epoch", "samples_per_s", "efficiency", "speedup", "slowdown"
 
 
 @pytest.mark.scaling
-@pytest.mark.filterwarnings("ignore:Benchmark fixture was not used")  # an ERROR has no samples to hand over
+@pytest.mark.filterwarnings("ignore:Benchmark fixture was not used")  # a cell that was not timed has no samples
 @pytest.mark.benchmark(timer=CLOCK, group="scaling: seconds a step")
 def test_scaling(
     scaling_cell: Cell,

@@ -39,7 +39,7 @@ class Devices:
     @property
     def gpus_needed(self) -> int:
         """How many GPUs CUDA must show for all names to exist."""
-        return max((int(name.removeprefix("cuda:")) + 1 for name in self.names if name != "cpu"), default=0)
+        return max((int(name.rpartition(":")[2]) + 1 for name in self.names if name != "cpu"), default=0)
 
     def oversubscribed(self, world_size: int) -> bool:
         """Return whether some of the first `world_size` devices are the same GPU or core."""

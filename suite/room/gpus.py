@@ -70,7 +70,7 @@ class Gpus:
     """A context manager that reads the GPUs of a run; none on a CPU run."""
 
     def __init__(self, devices: Devices) -> None:
-        self._indices = sorted({int(name.removeprefix("cuda:")) for name in devices.names if name != "cpu"})
+        self._indices = sorted({int(name.rpartition(":")[2]) for name in devices.names if name != "cpu"})
         self._gpus: dict[int, Gpu] = {}
         self._xids: dict[int, list[int]] = {}
         self._events: Any = None

@@ -6,10 +6,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
+from suite.benchmarks.replay import Clock, replay
 from suite.benchmarks.test_scaling import properties
 from suite.cli import gate
 from suite.records.record import CellRecord, Record, read_model
@@ -87,6 +89,13 @@ def pytest_benchmark(folder: Path, *arguments: str) -> subprocess.CompletedProce
     """Its own command line."""
     command = [sys.executable, "-m", "pytest_benchmark", *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.filterwarnings("ignore:Benchmark fixture was not used")
+def test_a_cell_that_was_not_timed_hands_nothing_over(benchmark: Any) -> None:
+    """Such as one that the budget had no room for: it is skipped with its reason, and no failure."""
+    replay(benchmark, Clock(), [], {"cell": "ddp-lenet-strong-2"})
+    assert not benchmark.extra_info
 
 
 def test_junit_names_the_run_and_its_report_folder(folder: Path) -> None:
