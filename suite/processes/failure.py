@@ -13,7 +13,7 @@ LONGEST_CAUSE = 2_000
 LONGEST = 20_000
 # What a rank says of its last collective, on stderr; `behind` reads it.
 LAST_CALL = "last collective of group {group}: number {number}, {what}"
-_SAID = re.compile(r"^last collective of group (.+?): number (\d+), (.+)$", re.MULTILINE)
+_SAID = re.compile(r"^last collective of group (.+?): number (\d{1,18}), (.+)$", re.MULTILINE)
 _UNFIT = {"Cc", "Cf", "Cs"}  # control and format characters, and halves of surrogate pairs
 
 

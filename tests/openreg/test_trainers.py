@@ -24,10 +24,10 @@ from suite.properties.trainer import CHECKS, judge
 from suite.rank import counting
 from suite.room import accelerator
 from tests.openreg import needs_openreg
+from tests.support.freezing import ONE_PROCESS
 
 pytestmark = needs_openreg
 
-ONE_PROCESS = [name for name in TRAINERS if load_object(TRAINERS[name]).processes == "one"]
 # Nets have no convolutions, which it does not know, and no tied weights, which `Module.to` unties on it (docs/log.md).
 # The kernels draw on the host, so dropout's masks show nothing of the devices.
 CASES = {check: ((7, 5, 3, 8), Net(hidden=(4,), norm="layer", buffer=True)) for check in CHECKS if check != "dropout"}
@@ -40,8 +40,8 @@ def devices(count: int) -> list[torch.device]:
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
-@pytest.mark.parametrize("trainer", ONE_PROCESS)
-def test_a_trainer_passes_every_check(trainer: str, count: int) -> None:
+@pytest.mark.parametrize("trainer", ["single", *ONE_PROCESS])
+def test_a_trainer_passes_the_checks(trainer: str, count: int) -> None:
     """As on the CPU: gradients, replicas, loss, inputs, batch normalisation, evaluation."""
     for check, (batches, net) in CASES.items():
         case = Case(count, batches, net=net)
