@@ -1,4 +1,4 @@
-"""Accuracy on one or all devices, every sample counted once."""
+"""Accuracy on one or all devices, every label counted once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import Tensor, nn
 
+from reference import nest
 from reference.cpu_data_parallel import is_compiled
+from reference.nest import Nest
 from reference.scatter import check_labels, shard_bounds
 from reference.trainers.data_parallel import data_parallel
 
@@ -17,11 +19,15 @@ from reference.trainers.data_parallel import data_parallel
 def count_correct(
     replicas: Sequence[nn.Module],
     devices: Sequence[torch.device],
-    X: Tensor,
-    y: Tensor,
+    X: Nest,
+    y: Nest,
     batch_size: int = 1024,
 ) -> int:
-    """Return how many samples get their highest score for their own label.
+    """Return how many labels get the highest score of their position: a sample of a classifier, a token of a text.
+
+    Scores are the first tensor that a net returns, and labels are y or its first int64 tensor. Scores of (n, classes)
+    belong to labels (n,); scores of (n, positions, classes), or of (n, classes, positions) as for `F.cross_entropy`,
+    belong to labels (n, positions). A negative label is ignored: no class has its number.
 
     The samples are split over the devices by torch's chunk rule; on CUDA the devices work at the same time. The modules
     are evaluated in eval mode as one net, with the buffers of the first (such as its BatchNorm statistics). Afterwards
@@ -32,8 +38,8 @@ def count_correct(
             devices and not compiled is evaluated through `reference.trainers.data_parallel.data_parallel`, as in the
             concise chapter; any other single module is called as it is.
         devices: at least one per replica.
-        X: samples (n, ...), on any device.
-        y: labels (n,), int64.
+        X: samples (n, ...) or a nest of such tensors, on any device; the nets are called with the whole nest.
+        y: labels (n, ...), int64, or a nest that has them.
         batch_size: maximum number of samples in one forward.
 
     Raises:
@@ -55,22 +61,37 @@ def count_correct(
             stack.callback(getattr(nets[0], "close", lambda: None))  # only the wrapper for CPU devices has threads
         counts: list[Tensor] = []
         for rank, (net, device) in enumerate(zip(nets, devices, strict=False)):
-            shard = shard_bounds(len(X), len(nets), rank)
-            parts = zip(torch.split(X[shard], batch_size), torch.split(y[shard], batch_size), strict=True)
-            counts += [(net(X_part.to(device)).argmax(1) == y_part.to(device)).sum() for X_part, y_part in parts]
+            shard = shard_bounds(nest.samples(X), len(nets), rank)
+            for start in range(shard.start, shard.stop, batch_size):
+                part = slice(start, min(start + batch_size, shard.stop))
+                scores = nest.leaves(net(nest.move(nest.take(X, part), device)))[0]
+                counts.append(_right(scores, nest.labels(y)[part].to(device)).sum())
         # The counts are read after the loop, because reading one makes the host wait for its GPU.
         return sum(int(count.item()) for count in counts)
 
 
-def accuracy(replicas: Sequence[nn.Module], devices: Sequence[torch.device], X: Tensor, y: Tensor) -> float:
-    """Return `count_correct` as a share of the samples, 0 to 1.
+def count_labels(y: Nest) -> int:
+    """Return how many labels count: those that are not negative, in y or its first int64 tensor."""
+    return int((nest.labels(y) >= 0).sum())
+
+
+def accuracy(replicas: Sequence[nn.Module], devices: Sequence[torch.device], X: Nest, y: Nest) -> float:
+    """Return `count_correct` as a share of the labels that count, 0 to 1.
 
     Raises:
-        ValueError: there are no samples, or as in `count_correct`.
+        ValueError: there are no samples, no label counts, or as in `count_correct`.
     """
-    if len(X) == 0:
+    if nest.samples(X) == 0:
         raise ValueError("X has 0 samples: an accuracy needs at least one")
-    return count_correct(replicas, devices, X, y) / len(X)
+    if not (labels := count_labels(y)):
+        raise ValueError("all labels of y are negative, which means ignored: an accuracy needs at least one")
+    return count_correct(replicas, devices, X, y) / labels
+
+
+def _right(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return where the highest score is the label's; the classes are the last axis of scores if that fits, else 1."""
+    classes = -1 if scores.shape[:-1] == labels.shape else 1
+    return scores.argmax(classes) == labels
 
 
 @contextmanager

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from reference.nest import Nest
 
-def summed_loss(net: Callable[[Tensor], Tensor], X: Tensor, y: Tensor) -> Tensor:
+
+def summed_loss(net: Callable[[Any], Tensor], X: Nest, y: Tensor) -> Tensor:
     """Return the cross-entropy of a net's scores, a scalar: summed over samples X (n, ...) with labels y (n,) int64.
 
     It is a sum and not a mean, because sums over shards add up to the minibatch's for any shard sizes.

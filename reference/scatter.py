@@ -20,6 +20,9 @@ from fractions import Fraction
 import torch
 from torch import Tensor, nn
 
+from reference import nest
+from reference.nest import Nest
+
 ChunkRule = Callable[[int, int], list[int]]
 
 
@@ -107,14 +110,14 @@ def shard_bounds(n: int, world_size: int, rank: int) -> slice:
     return slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
 
 
-def scatter(tensor: Tensor, devices: Sequence[torch.device], sizes: Sequence[int] | None = None) -> list[Tensor]:
-    """Split a tensor along its first axis and put shard i on device i.
+def scatter(minibatch: Nest, devices: Sequence[torch.device], sizes: Sequence[int] | None = None) -> list[Nest]:
+    """Split a tensor, or every tensor of a nest, along the first axis and put shard i on device i.
 
     Differentiable. Unlike torch's own scatter it accepts CPU devices. A shard whose device is the tensor's own is a
     view of the tensor, not a copy.
 
     Args:
-        tensor: (n, ...), any dtype.
+        minibatch: a tensor (n, ...) of any dtype, or a nest of such tensors.
         devices: at least one; a device may be listed several times.
         sizes: samples of each shard, 0 allowed, summing to n; `chunk_sizes` by default. Where there are fewer sizes
             than devices, the last devices get no shard.
@@ -123,10 +126,15 @@ def scatter(tensor: Tensor, devices: Sequence[torch.device], sizes: Sequence[int
         One shard for each size; by default there are fewer shards than devices when n is small.
 
     Raises:
-        ValueError: no devices, a tensor without axes, or sizes that do not fit the samples or the devices.
+        ValueError: no devices, a tensor without axes, tensors of different lengths, or sizes that do not fit.
     """
     if not devices:
         raise ValueError("devices is empty: name at least one device to scatter to")
+    if not isinstance(minibatch, Tensor):
+        nest.samples(minibatch)
+        by_tensor = [scatter(leaf, devices, sizes) for leaf in nest.leaves(minibatch)]
+        return [nest.like(minibatch, list(shards)) for shards in zip(*by_tensor, strict=True)]
+    tensor = minibatch
     if tensor.ndim == 0:
         raise ValueError("cannot scatter a tensor without axes: its first axis must be the samples")
     if sizes is None:
@@ -144,9 +152,9 @@ def scatter(tensor: Tensor, devices: Sequence[torch.device], sizes: Sequence[int
 
 
 def split_batch(
-    X: Tensor, y: Tensor, devices: Sequence[torch.device], sizes: Sequence[int] | None = None
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Scatter samples X (n, ...) and labels y (n, ...) in the same way.
+    X: Nest, y: Nest, devices: Sequence[torch.device], sizes: Sequence[int] | None = None
+) -> tuple[list[Nest], list[Nest]]:
+    """Scatter samples X and labels y in the same way; each is a tensor (n, ...) or a nest of them.
 
     Raises:
         ValueError: X and y differ in length, or as in `scatter`.
@@ -173,10 +181,10 @@ def gather(shards: Sequence[Tensor], device: torch.device) -> Tensor:
     return torch.stack(moved) if moved[0].ndim == 0 else torch.cat(moved)
 
 
-def check_labels(X: Tensor, y: Tensor) -> None:
-    """Raise ValueError if samples X (n, ...) and labels y (n, ...) differ in number."""
-    if len(X) != len(y):
-        raise ValueError(f"X has {len(X)} samples and y has {len(y)}: every sample needs one label")
+def check_labels(X: Nest, y: Nest) -> None:
+    """Raise ValueError if samples X and labels y, each a tensor (n, ...) or a nest of them, differ in number."""
+    if (n := nest.samples(X)) != (labels := nest.samples(y)):
+        raise ValueError(f"X has {n} samples and y has {labels}: every sample needs one label")
 
 
 def _check_split(n: int, k: int) -> None:

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from reference import nest
 from reference.data.dataset import Dataset
 from reference.data.index import index_batches
+from reference.nest import Nest
 from reference.scatter import shard_bounds
 
 Shards = Callable[[torch.device], Iterator[Tensor]]
-Feed = Iterator[tuple[Tensor, Tensor]]
+Feed = Iterator[tuple[Nest, Nest]]
 
 
 def feed(
@@ -51,7 +53,7 @@ def feed(
         cpus: cores that those processes may use; by default the caller's, which may be the one core of a bound rank.
 
     Yields:
-        Samples (b, ...) and labels (b,), on ``device``.
+        Samples (b, ...) and labels (b,), on ``device``; nests like those of the data set, with b samples each.
 
     Raises:
         ValueError: unknown loader, a rank outside the world, a batch size below 1, or with the resident loader a data
@@ -60,7 +62,7 @@ def feed(
     if loader not in LOADERS:
         raise ValueError(f"unknown loader {loader!r}: choose one of {', '.join(LOADERS)}")
     shard_bounds(0, world_size, rank)  # a wrong rank is reported here, not at the first batch
-    n = len(dataset.train_X)
+    n = nest.samples(dataset.train_X)
 
     def shards(indices_on: torch.device) -> Iterator[Tensor]:
         batches = index_batches(n, batch_size, seed=seed, epoch=epoch, drop_last=drop_last, device=indices_on)
@@ -74,11 +76,10 @@ def resident_feed(
 ) -> Feed:
     """Select the samples from tensors on the device, without worker processes."""
     device = torch.empty(0, device=device).device  # the device of a tensor on "cuda" is "cuda:0"
-    if dataset.train_X.device != device:
-        raise ValueError(
-            f"the data set is on {dataset.train_X.device}, the feed on {device}: use dataset.to(device) once"
-        )
-    return ((dataset.train_X.index_select(0, i), dataset.train_y.index_select(0, i)) for i in shards(device))
+    for leaf in nest.leaves((dataset.train_X, dataset.train_y)):
+        if leaf.device != device:
+            raise ValueError(f"the data set is on {leaf.device}, the feed on {device}: use dataset.to(device) once")
+    return ((_select(dataset.train_X, i), _select(dataset.train_y, i)) for i in shards(device))
 
 
 def book_feed(dataset: Dataset, shards: Shards, device: torch.device, num_workers: int, cpus: set[int] | None) -> Feed:
@@ -93,9 +94,14 @@ def book_feed(dataset: Dataset, shards: Shards, device: torch.device, num_worker
         )
     )
     # Empty shards do not go through the loader, which cannot stack zero samples.
-    empty = (dataset.train_X[:0], dataset.train_y[:0])
+    pair = (dataset.train_X, dataset.train_y)
+    empty = nest.leaves(nest.take(pair, slice(0)))
     parts = (next(batches) if shard else empty for shard in indices)
-    return ((X.to(device), y.to(device)) for X, y in parts)
+    return (nest.like(pair, [tensor.to(device) for tensor in part]) for part in parts)
+
+
+def _select(minibatch: Nest, indices: Tensor) -> Nest:
+    return nest.each(lambda leaf: leaf.index_select(0, indices), minibatch)
 
 
 LOADERS: dict[str, Callable[[Dataset, Shards, torch.device, int, set[int] | None], Feed]] = {

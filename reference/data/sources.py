@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from torch import Tensor
-
 from reference.data.dataset import Dataset
 from reference.data.digits import digits
 from reference.data.fashion_mnist import fashion_mnist
@@ -33,12 +31,12 @@ def load(name: str, data_root: Path) -> Dataset:
 
     Args:
         name: a name in `DATASETS`, or ``module:function`` or ``path.py:function`` of a function without arguments
-            that returns ``(train_X, train_y), (test_X, test_y)``.
+            that returns ``(train_X, train_y), (test_X, test_y)``, each a tensor or a nest of tensors.
         data_root: folder of the data files; read by "fashion-mnist" and "auto", written once by "synthetic".
 
     Raises:
         ValueError: unknown name, files that are not IDX, or tensors that `Dataset` refuses.
-        TypeError: the user's function returns something other than two pairs of tensors.
+        TypeError: the user's function returns something other than two pairs, or a pair of something else.
         FileNotFoundError: "fashion-mnist" without its files.
         OSError: "synthetic" cannot write its files.
         ImportError: "digits" without scikit-learn.
@@ -54,10 +52,10 @@ def load(name: str, data_root: Path) -> Dataset:
     if not callable(function):
         raise TypeError(f"data set {name!r} is a {type(function).__name__}: it must be a function without arguments")
     match function():
-        case ((Tensor() as train_X, Tensor() as train_y), (Tensor() as test_X, Tensor() as test_y)):
+        case ((train_X, train_y), (test_X, test_y)):
             return Dataset(name, train_X, train_y, test_X, test_y)
         case other:
             raise TypeError(
                 f"data set {name!r} returned a {type(other).__name__}: "
-                "it must return (train_X, train_y), (test_X, test_y), four tensors"
+                "it must return (train_X, train_y), (test_X, test_y), four tensors or nests of tensors"
             )

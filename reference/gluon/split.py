@@ -7,16 +7,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from reference import nest
+from reference.nest import Nest
 from reference.scatter import CHUNK_RULES, scatter
 
 
 def split_and_load(
-    data: Tensor, devices: Sequence[torch.device], *, even_split: bool = True, rule: str = "mxnet_newer"
-) -> list[Tensor]:
+    data: Nest, devices: Sequence[torch.device], *, even_split: bool = True, rule: str = "mxnet_newer"
+) -> list[Nest]:
     """Split a minibatch along its first axis and put shard i on device i (gluon.utils.split_and_load).
 
     Args:
-        data: (n, ...), any dtype.
+        data: (n, ...), any dtype, or a nest of such tensors.
         devices: at least one; a device may be listed several times.
         even_split: require equal shards.
         rule: a name in `CHUNK_RULES`, used where shards may be unequal. With "mxnet_newer" idle devices get empty
@@ -31,7 +33,7 @@ def split_and_load(
     """
     if rule not in CHUNK_RULES:
         raise ValueError(f"unknown rule {rule!r}: choose one of {', '.join(CHUNK_RULES)}")
-    n, k = len(data), len(devices)
+    n, k = nest.samples(data), len(devices)
     sizes = CHUNK_RULES[rule](n, k)
     if n < k and (even_split or rule == "mxnet_older"):
         raise ValueError(

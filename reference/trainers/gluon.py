@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from reference import nest
 from reference.gluon import Net, Trainer, split_and_load
 from reference.loss import summed_loss
 from reference.per_device import PerDevice
@@ -61,7 +62,7 @@ class GluonTrainer:
         y_shards = split_and_load(y, self.per_device.devices, even_split=False)
         # Empty shards are left out, because not every module accepts them. They come last. Of an empty minibatch the
         # first device gets its empty shard, so that there is a loss.
-        busy = max(1, sum(len(shard) > 0 for shard in X_shards))
+        busy = max(1, sum(nest.samples(shard) > 0 for shard in X_shards))
         losses = self.per_device.map(summed_loss, self.nets[:busy], X_shards[:busy], y_shards[:busy])
         self.per_device.map(torch.autograd.backward, losses)
         trainer.step(global_batch_size, ignore_stale_grad=True)

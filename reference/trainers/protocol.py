@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from reference.nest import Nest
+
 
 class Trainer(Protocol):
     """Keep the replicas of one model and update them together.
@@ -34,13 +36,14 @@ class Trainer(Protocol):
     def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
         """Take an initialised model on the CPU, the devices of this process, and the learning rate."""
 
-    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor | None:
+    def step(self, X: Nest, y: Nest, global_batch_size: int) -> Tensor | None:
         """Do one synchronous update.
 
         Args:
             X: samples (n, ...) on ``devices[0]``: for "one" the whole minibatch, for "per-device" this rank's shard,
-                by torch's chunk rule and possibly empty.
-            y: labels (n,), int64, on ``devices[0]``.
+                by torch's chunk rule and possibly empty. Of a data set of nests (`reference.nest`) a nest: the same
+                dict, tuple or list, each tensor with n samples.
+            y: labels (n,), int64, on ``devices[0]``, or a nest like that of the data set.
             global_batch_size: samples in the minibatch over all ranks.
 
         Returns:

@@ -8,22 +8,24 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from reference import nest
 from reference.all_reduce import ALL_REDUCE, AllReduce
 from reference.loss import summed_loss
+from reference.nest import Nest
 from reference.per_device import PerDevice
 from reference.scatter import gather, split_batch
 from reference.sgd import sgd_
 
 
 def train_batch(
-    X: Tensor,
-    y: Tensor,
-    nets: Sequence[Callable[[Tensor], Tensor]],
+    X: Nest,
+    y: Nest,
+    nets: Sequence[Callable[[Any], Tensor]],
     device_params: Sequence[Sequence[Tensor]],
     per_device: PerDevice,
     lr: float,
@@ -34,7 +36,7 @@ def train_batch(
     """Train one minibatch on several devices.
 
     Args:
-        X: samples (n, ...).
+        X: samples (n, ...), or a nest of tensors where the nets take one.
         y: labels (n,), int64.
         nets: one function per device from samples to scores: a module, or `lenet` with its parameters bound.
         device_params: the leaf tensors of each net, in the same order on every device.
@@ -55,7 +57,9 @@ def train_batch(
     if all_reduce_ is not None:
         for copies in zip(*device_params, strict=True):
             all_reduce_(_gradients(copies))
-    per_device.map(partial(sgd_, lr=lr, batch_size=len(X) if batch_size is None else batch_size), device_params)
+    per_device.map(
+        partial(sgd_, lr=lr, batch_size=nest.samples(X) if batch_size is None else batch_size), device_params
+    )
     return gather([loss.detach() for loss in losses], per_device.devices[0]).sum()
 
 

@@ -21,7 +21,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from reference import nest
 from reference.loss import summed_loss
+from reference.nest import Nest
 from reference.per_device import PerDevice, synchronize
 from reference.scatter import gather, split_batch, weighted_sizes
 from reference.sgd import sgd_
@@ -109,22 +111,22 @@ class Weighted:
     def _backward(self, X: Tensor, y: Tensor) -> Tensor:
         """Compute each share's gradient on its device; return the losses summed over the batch, (), detached."""
         devices = self.per_device.devices
-        X_shards, y_shards = split_batch(X, y, devices, weighted_sizes(len(X), self.weights))
+        X_shards, y_shards = split_batch(X, y, devices, weighted_sizes(nest.samples(X), self.weights))
         timed = [self._weights is None] * len(devices)
         shares = self.per_device.map(_share, self.nets, X_shards, y_shards, devices, timed)
         if self._weights is None:
             for speeds, shard, (_, seconds) in zip(self._speeds, X_shards, shares, strict=True):
-                speeds += [len(shard) / seconds] if len(shard) else []
+                speeds += [n / seconds] if (n := nest.samples(shard)) else []
             if all(len(speeds) >= self._warmup for speeds in self._speeds):
                 self._weights = tuple(max(speeds) for speeds in self._speeds)
         return gather([loss for loss, _ in shares], devices[0]).sum()
 
 
-def _share(net: nn.Module, X: Tensor, y: Tensor, device: torch.device, timed: bool) -> tuple[Tensor, float]:
+def _share(net: nn.Module, X: Nest, y: Tensor, device: torch.device, timed: bool) -> tuple[Tensor, float]:
     """Compute one share's gradient; return its summed loss, (), detached, and the seconds, valid only if timed."""
     net.zero_grad()  # an interrupted step may have left gradients
-    if len(X) == 0:
-        return X.new_zeros(()), 0.0
+    if nest.samples(X) == 0:
+        return nest.leaves(X)[0].new_zeros(()), 0.0
     if timed:
         synchronize([device])
     start = perf_counter()

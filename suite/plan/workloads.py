@@ -53,7 +53,8 @@ class Workload(Part):
     Attributes:
         model: a name from `reference.models.MODELS`, or a factory (`module:function`) returning an nn.Module.
         dataset: "auto" (Fashion-MNIST where its files are under the data root, else "synthetic"), "fashion-mnist",
-            "synthetic", "digits", or a factory returning ((train_X, train_y), (test_X, test_y)).
+            "synthetic", "digits", or a factory returning ((train_X, train_y), (test_X, test_y)), tensors or nests of
+            tensors.
         batch: samples a step at world size 1.
         lr: learning rate at world size 1; weak scaling changes it by `lr_rule`.
         epochs: of the full training run.

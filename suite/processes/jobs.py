@@ -45,7 +45,7 @@ class CaseJob(Place):
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A dataset that a worker has loaded and kept as .npy files.
+    """A dataset that a worker has loaded and kept in files that others map.
 
     Attributes:
         name: which one it is.

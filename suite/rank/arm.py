@@ -10,14 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
+from reference import nest
 from reference.data import Dataset, feed
 from reference.data import load as load_dataset
 from reference.models.init import build
+from reference.nest import Nest
 from suite.processes.answers import Counted
 from suite.processes.jobs import Job, ModelSpec, Place, Prepared
 from suite.properties import contract
@@ -53,7 +54,7 @@ def bind(rank: int, place: Place) -> list[torch.device]:
 
 
 def prepare_dataset(name: str, data_root: str, folder: str) -> Prepared:
-    """Load a dataset and write its tensors to `folder` as .npy files.
+    """Load a dataset and write its tensors to `folder`, a file for each of its four parts.
 
     The workers of every session map these files (`open_dataset`), so a run loads the dataset once and all arms read the
     same bytes.
@@ -61,14 +62,20 @@ def prepare_dataset(name: str, data_root: str, folder: str) -> Prepared:
     dataset = load_dataset(name, Path(data_root))
     Path(folder).mkdir(parents=True)
     for part in PARTS:
-        numpy.save(Path(folder) / f"{part}.npy", getattr(dataset, part).numpy(), allow_pickle=False)
+        torch.save(nest.each(_compact, getattr(dataset, part)), Path(folder) / f"{part}.pt")
     return Prepared(
         name=dataset.name,
         folder=folder,
-        train_samples=len(dataset.train_y),
-        test_samples=len(dataset.test_y),
+        train_samples=nest.samples(dataset.train_y),
+        test_samples=nest.samples(dataset.test_y),
         idx_root=str(dataset.idx_root) if dataset.idx_root is not None else None,
     )
+
+
+def _compact(tensor: Tensor) -> Tensor:
+    """Return a tensor whose storage holds nothing else: torch.save writes whole storages."""
+    alone = tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
+    return tensor if alone else tensor.clone(memory_format=torch.contiguous_format)
 
 
 @functools.cache
@@ -77,12 +84,11 @@ def open_dataset(kept: Prepared, device: torch.device, dtype: torch.dtype) -> Da
 
     On a CPU the files are mapped. All arms and trainings of a process share one copy: on a GPU it takes memory.
     """
-    tensors = {}
+    parts = {}
     for part in PARTS:
-        array = numpy.load(Path(kept.folder) / f"{part}.npy", mmap_mode="c", allow_pickle=False)
-        tensor = torch.from_numpy(array)
-        tensors[part] = tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype)
-    return Dataset(kept.name, **tensors, idx_root=None if kept.idx_root is None else Path(kept.idx_root))
+        mapped = torch.load(Path(kept.folder) / f"{part}.pt", mmap=True, weights_only=True)
+        parts[part] = nest.move(mapped, device, dtype)
+    return Dataset(kept.name, **parts, idx_root=None if kept.idx_root is None else Path(kept.idx_root))
 
 
 def make_trainer(
@@ -128,7 +134,7 @@ class TimedArm:
         model = build(workload.model, workload.init, job.seed + rank)
         self.trainer = make_trainer(contract.load_trainer(job.trainer), model, devices, job.lr, workload)
         dataset = open_dataset(job.dataset, devices[0], accelerator.set_precision(workload.precision))
-        samples = len(dataset.train_y)
+        samples = nest.samples(dataset.train_y)
         if samples < self.global_batch:
             raise ValueError(
                 f"global batch {self.global_batch} is above the {samples} training samples of {dataset.name!r}; "
@@ -137,7 +143,7 @@ class TimedArm:
         shard = {"world_size": job.world_size, "rank": rank} if per_device else {"world_size": 1, "rank": 0}
         self._batches = self._endless(dataset, job, shard)
         self._read_ahead = READ_AHEAD[workload.loader]
-        self._minibatch: tuple[Tensor, Tensor] | None = None
+        self._minibatch: tuple[Nest, Nest] | None = None
 
     @property
     def gradient_bytes(self) -> int:
@@ -192,10 +198,10 @@ class TimedArm:
         if self._minibatch is None:
             self._minibatch = next(self._batches)
         X, y = self._minibatch
-        samples = -(-len(X) // share)
+        samples = -(-nest.samples(X) // share)
         batch = self.global_batch if share == 1 else samples
         train = self.trainer.step if exchange else self.trainer.step_unsynced
-        return partial(self._train, train, X[:samples], y[:samples], batch)
+        return partial(self._train, train, nest.take(X, slice(samples)), nest.take(y, slice(samples)), batch)
 
     def _use_up(self) -> None:
         """Use the minibatches that the loader prepared before the window, so that the window has its lasting pace."""
@@ -206,11 +212,11 @@ class TimedArm:
         X, y = next(self._batches)
         return self._train(self.trainer.step, X, y, self.global_batch)
 
-    def _train(self, train: Callable[[Tensor, Tensor, int], Any], X: Tensor, y: Tensor, batch: int) -> Any:
+    def _train(self, train: Callable[[Nest, Nest, int], Any], X: Nest, y: Nest, batch: int) -> Any:
         with accelerator.autocast(self._precision, self.devices[0]):
             return train(X, y, batch)
 
-    def _endless(self, dataset: Dataset, job: Job, shard: dict[str, int]) -> Iterator[tuple[Tensor, Tensor]]:
+    def _endless(self, dataset: Dataset, job: Job, shard: dict[str, int]) -> Iterator[tuple[Nest, Nest]]:
         epoch = 0
         while True:
             yield from feed(

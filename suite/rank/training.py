@@ -14,10 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
+from reference import nest
 from reference.data import Dataset, feed
-from reference.evaluate import count_correct
+from reference.evaluate import count_correct, count_labels
 from reference.loss import mean_loss
 from reference.models.init import build
+from reference.nest import Nest
 from reference.per_device import synchronize
 from reference.scatter import shard_bounds
 from reference.schedule import warmup
@@ -87,17 +89,18 @@ class Training:
         steps = self._train(number)
         synchronize(self._devices)
         train_s = time.perf_counter() - start
-        loss = mean_loss(steps, len(self._dataset.train_y))
+        samples = nest.samples(self._dataset.train_y)
+        loss = mean_loss(steps, samples)
         test_X, test_y = self._dataset.test_X, self._dataset.test_y
         correct = _count_correct(list(self._trainer.replicas), self._devices, test_X, test_y, self._shard)
         self._done += 1
         if self.finished:
             self.close()
         return Epoch(
-            accuracy=correct / len(test_y),
+            accuracy=correct / max(1, count_labels(test_y)),
             train_s=train_s,
-            train_samples=len(self._dataset.train_y),
-            test_samples=len(test_y),
+            train_samples=samples,
+            test_samples=nest.samples(test_y),
             loss=loss,
         )
 
@@ -107,7 +110,7 @@ class Training:
 
     def _train(self, epoch: int) -> list[tuple[Tensor | None, int]]:
         """Train an epoch; return each step's loss and divisor."""
-        samples, batch = len(self._dataset.train_y), self._recipe.batch
+        samples, batch = nest.samples(self._dataset.train_y), self._recipe.batch
         batches = feed(
             self._dataset,
             self._job.workload.loader,
@@ -136,7 +139,7 @@ class Training:
         climb = self._recipe.warmup
         if climb is None:
             return size
-        steps = climb.epochs * math.ceil(len(self._dataset.train_y) / self._recipe.batch)
+        steps = climb.epochs * math.ceil(nest.samples(self._dataset.train_y) / self._recipe.batch)
         lr = self._recipe.lr
         return round(size * lr / warmup(lr, step, steps, start=climb.start))
 
@@ -145,14 +148,14 @@ def _first(dataset: Dataset, samples: int | None) -> Dataset:
     """Return the data set with at most so many samples in each part; all of them for None."""
     if samples is None:
         return dataset
-    parts = {part: getattr(dataset, part)[:samples] for part in PARTS}
+    parts = {part: nest.take(getattr(dataset, part), slice(samples)) for part in PARTS}
     return dataclasses.replace(dataset, **parts)
 
 
 def _count_correct(
-    replicas: list[nn.Module], devices: list[torch.device], X: Tensor, y: Tensor, shard: dict[str, int]
+    replicas: list[nn.Module], devices: list[torch.device], X: Nest, y: Nest, shard: dict[str, int]
 ) -> int:
-    """Return how many test samples are classified right; every sample is counted once over all ranks.
+    """Return how many test labels are predicted right; every label is counted once over all ranks.
 
     All replicas are evaluated with the buffers (BatchNorm's statistics) of rank 0's first one.
     """
@@ -160,7 +163,7 @@ def _count_correct(
         return count_correct(replicas, devices, X, y)
     for buffer in replicas[0].buffers():
         dist.broadcast(buffer, src=0)
-    mine = shard_bounds(len(y), **shard)
-    correct = torch.tensor(count_correct(replicas, devices, X[mine], y[mine]), device=devices[0])
+    mine = shard_bounds(nest.samples(y), **shard)
+    correct = torch.tensor(count_correct(replicas, devices, nest.take(X, mine), nest.take(y, mine)), device=devices[0])
     dist.all_reduce(correct)
     return int(correct)

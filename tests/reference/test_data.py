@@ -171,7 +171,11 @@ def returns_3(): return 3
 constant = 3
 def unequal(): return (rand(3), arange(2)), (rand(3), arange(3))
 def empty(): return (rand(3), arange(3)), (rand(0), arange(0))
-def whole_samples(): return (arange(3), arange(3)), (rand(3), arange(3))
+def bytes_(): return (arange(3).byte(), arange(3)), (rand(3), arange(3))
+def ragged(): return ({"tokens": arange(3), "length": arange(2)}, arange(3)), (arange(3), arange(3))
+def named(): return ({"tokens": (arange(3), "text")}, arange(3)), (arange(3), arange(3))
+def nothing(): return ({}, arange(3)), (arange(3), arange(3))
+def scalar(): return ((arange(3), rand(())), arange(3)), (arange(3), arange(3))
 def real_labels(): return (rand(3), rand(3)), (rand(3), arange(3))
 """
 
@@ -191,7 +195,11 @@ def test_a_users_data_set_is_loaded_from_its_file(tmp_path: Path) -> None:
         ("constant", TypeError, "is a int: it must be a function without arguments"),
         ("unequal", ValueError, "train_X has 3 samples and train_y"),
         ("empty", ValueError, "test_X has 0 samples and test_y"),
-        ("whole_samples", ValueError, "train_X is torch.int64: make it"),
+        ("bytes_", ValueError, "train_X is torch.uint8: make it floating, .* or int64 where these are tokens"),
+        ("ragged", ValueError, "train_X has 2 or 3 samples and train_y has 3"),
+        ("named", TypeError, r"train_X\['tokens'\]\[1\] is a str: it must be a tensor, or a dict, tuple or list"),
+        ("nothing", ValueError, "train_X is an empty dict"),
+        ("scalar", ValueError, r"train_X\[1\] is a tensor without axes: its first axis must be the samples"),
         ("real_labels", ValueError, "train_y is torch.float32: make it int64"),
     ],
 )
@@ -224,6 +232,21 @@ def test_the_ranks_parts_make_up_the_batches_of_one_device(n: int, batch_size: i
         assert [len(part) for part, _ in parts] == sizes + [0] * (k - len(sizes))
         assert torch.equal(torch.cat([part for part, _ in parts]), X)
         assert all(torch.equal(part.flatten().long(), y) and y.dtype == torch.int64 for part, y in parts)
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_nests_are_fed_as_nests_and_stay_together(tmp_path: Path, loader: str) -> None:
+    """Tokens stay int64, and each rank's part of a nest has the structure of the whole."""
+    data = load("tests.support.texts:corpus", tmp_path)
+    ranks = [list(feed(data, loader, 7, world_size=3, rank=rank, num_workers=0)) for rank in range(3)]
+    for step, (X, y) in enumerate(feed(data, "resident", 7)):
+        parts = [rank[step] for rank in ranks]
+        assert all(set(part) == {"tokens", "length"} and set(labels) == set(y) for part, labels in parts)
+        for name in ("tokens", "length"):
+            assert torch.equal(torch.cat([part[name] for part, _ in parts]), X[name])
+            assert X[name].dtype == torch.int64
+        assert torch.equal(torch.cat([labels["weights"] for _, labels in parts]), y["weights"])
+    assert len(ranks[0]) == step + 1 == 14
 
 
 def test_the_books_loader_reads_the_same_images_from_the_files(tmp_path: Path) -> None:

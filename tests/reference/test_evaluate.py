@@ -50,6 +50,32 @@ def test_modes_are_restored_when_the_forward_raises() -> None:
     assert net.dropout.training
 
 
+class Repeats(nn.Module):
+    """Predicts that every token is followed by itself; its classes are the last axis, or the second."""
+
+    def __init__(self, classes_last: bool) -> None:
+        super().__init__()
+        self.classes_last = classes_last
+
+    def forward(self, X: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Map {"tokens" (n, t)} to scores (n, t, 5) or (n, 5, t), and something else."""
+        scores = nn.functional.one_hot(X["tokens"], 5).float()
+        return scores if self.classes_last else scores.movedim(-1, 1), X["tokens"]
+
+
+@pytest.mark.parametrize("classes_last", [True, False])
+def test_tokens_are_counted_where_their_label_is_not_ignored(classes_last: bool) -> None:
+    tokens = torch.tensor([[0, 1, 2], [3, 4, 0], [1, 1, 1]])
+    y = {"weights": torch.ones(3), "labels": torch.tensor([[0, 1, -100], [4, 4, -100], [-100] * 3])}
+    net = Repeats(classes_last)
+    assert count_correct([net, net], [CPU] * 2, {"tokens": tokens}, y, batch_size=1) == 3
+    assert accuracy([net], [CPU], {"tokens": tokens}, y) == 3 / 4
+    with pytest.raises(ValueError, match="all labels of y are negative, which means ignored"):
+        accuracy([net], [CPU], {"tokens": tokens}, {"labels": torch.full((3, 3), -100)})
+    with pytest.raises(ValueError, match=r"y has tensors of \['torch.float32'\]: labels must be int64"):
+        accuracy([net], [CPU], {"tokens": tokens}, {"weights": torch.ones(3)})
+
+
 def test_a_single_module_is_evaluated_on_all_its_devices_as_the_book_does() -> None:
     """nn.DataParallel's trainer has one module for all its devices; batches and shards are uneven."""
     trainer = DataParallelTrainer(Recorder(), [CPU] * 3, lr=0.1)

@@ -108,6 +108,18 @@ def test_gather_undoes_scatter_with_any_sizes(sizes: list[int]) -> None:
     assert torch.equal(gather(y_shards, CPU), whole[:, 0])
 
 
+@given(n=st.integers(1, 20), k=devices)
+def test_a_nest_is_split_as_its_tensors_are(n: int, k: int) -> None:
+    rows = torch.arange(2 * n).reshape(n, 2)
+    X = {"tokens": rows, "more": (rows[:, 0], [rows[:, 1]])}
+    shards, labels = split_batch(X, rows[:, 0], [CPU] * k)
+    assert [len(shard["tokens"]) for shard in shards] == [len(part) for part in labels] == chunk_sizes(n, k)
+    for shard, part in zip(shards, labels, strict=True):
+        assert torch.equal(shard["tokens"][:, 0], part)
+        assert torch.equal(shard["more"][0], part)
+        assert torch.equal(shard["more"][1][0], part + 1)
+
+
 def test_gradients_pass_through_a_scatter_with_sizes() -> None:
     x = torch.arange(5.0, requires_grad=True)
     shards = scatter(x, [CPU] * 3, [4, 0, 1])
@@ -161,6 +173,10 @@ def test_sizes_that_do_not_sum_to_the_samples_are_reported(sizes: list[int]) -> 
         (
             lambda: split_batch(torch.zeros(3, 1), torch.zeros(2), [CPU]),
             "X has 3 samples and y has 2: every sample needs one label",
+        ),
+        (
+            lambda: scatter({"a": torch.zeros(3), "b": torch.zeros(2)}, [CPU]),
+            r"the tensors of a minibatch have \[2, 3\] samples: the first axis of each must be the samples",
         ),
         (lambda: gather([], CPU), "there are no shards to gather"),
         (lambda: shard_bounds(10, 2, -1), "rank is -1 in a world of 2"),

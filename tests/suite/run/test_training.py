@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,11 +18,12 @@ from reference.models.init import build
 from reference.schedule import warmup
 from reference.trainers.single import Single
 from suite.checks.bench import Bench
+from suite.processes.answers import Epoch, Probed, SetUp, Timed
 from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import Prepared, TrainingRecipe, WarmUp
 from suite.properties.contract import ContractError
 from suite.rank import commands
-from suite.rank.arm import TimedArm, open_dataset
+from suite.rank.arm import TimedArm, open_dataset, prepare_dataset
 from suite.rank.commands import State
 from suite.rank.training import Training
 from suite.run.learning import learn
@@ -179,6 +181,21 @@ def test_divided_gradient_equals_a_smaller_rate(dataset: Prepared) -> None:
     nets[1].step(X, y, 32)
     for halved, slower in zip(nets[0].net.parameters(), nets[1].net.parameters(), strict=True):
         assert torch.equal(halved, slower)
+
+
+def test_a_data_set_of_nests_is_timed_and_trained_on_two_ranks(tmp_path: Path, bench: Bench) -> None:
+    """A trainer of tokens learns them; a rank may have no label that counts."""
+    texts = prepare_dataset("tests.support.texts:corpus", "", str(tmp_path / "texts"))
+    told = job("reference.trainers.ddp_tokens:DDPTokensTrainer", 2, model="tests.support.texts:Writer")
+    told, group = replace(told, dataset=texts, global_batch=5), bench.group(2)
+    group.request(SetUp, "setup", name="texts", arm=told)
+    assert all(timed.duration_ns > 0 for timed in group.request(Timed, "window", name="texts", steps=2))
+    half = {"resident": True, "share": 2, "exchange": True, "alone": False}
+    assert all(probed.duration_ns for probed in group.request(Probed, "probe", name="texts", steps=1, variant=half))
+    train = {"arm": told, "recipe": recipe(texts, batch=8, epochs=8)}
+    answers = [group.request(Epoch, "train", epoch=epoch, **train)[0] for epoch in range(8)]
+    assert answers[-1].accuracy > max(0.5, answers[0].accuracy)
+    assert (answers[-1].train_samples, answers[-1].test_samples) == (96, 32)
 
 
 def test_only_plain_sgd_can_be_warmed_up(dataset: Prepared) -> None:

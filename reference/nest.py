@@ -1,0 +1,91 @@
+"""Minibatches of more than one tensor: a nest is a tensor, or a dict, tuple or list of nests.
+
+The first axis of every tensor in a nest is the samples. A tensor is a nest of one, so each function here also takes the
+plain X and y of a classifier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+Nest = Any
+"""A Tensor, dict, tuple or list, to any depth; Python has no type for it that a tensor's own methods pass."""
+
+
+def leaves(nest: Nest) -> list[Tensor]:
+    """Return the tensors of a nest, in the order of its keys and elements."""
+    return pytree.tree_leaves(nest)
+
+
+def each(change: Callable[[Tensor], Tensor], nest: Nest) -> Nest:
+    """Return a nest of the same structure with every tensor changed."""
+    return change(nest) if isinstance(nest, Tensor) else pytree.tree_map(change, nest)  # a tree costs microseconds
+
+
+def like(structure: Nest, tensors: list[Tensor]) -> Nest:
+    """Return a nest with the structure of another one, and these tensors in the order of `leaves`."""
+    return pytree.tree_unflatten(tensors, pytree.tree_structure(structure))
+
+
+def samples(nest: Nest) -> int:
+    """Return the number of samples in a nest.
+
+    Raises:
+        ValueError: there is no tensor, or their first axes differ.
+    """
+    if isinstance(nest, Tensor):
+        return len(nest)
+    sizes = sorted({len(leaf) for leaf in leaves(nest)})
+    if len(sizes) != 1:
+        raise ValueError(f"the tensors of a minibatch have {sizes} samples: the first axis of each must be the samples")
+    return sizes[0]
+
+
+def take(nest: Nest, which: slice | Tensor) -> Nest:
+    """Return some of a nest's samples: a view for a slice, a copy for a tensor of indices."""
+    return each(lambda leaf: leaf[which], nest)
+
+
+def move(nest: Nest, device: torch.device | str, dtype: torch.dtype | None = None) -> Nest:
+    """Return a nest on a device, its floating tensors in `dtype` where one is given."""
+    return each(lambda leaf: leaf.to(device, dtype if leaf.is_floating_point() else None), nest)
+
+
+def labels(y: Nest) -> Tensor:
+    """Return the labels in y: its first int64 tensor. Weights and masks may come with them.
+
+    Raises:
+        ValueError: there is no int64 tensor.
+    """
+    for leaf in leaves(y):
+        if leaf.dtype == torch.int64:
+            return leaf
+    raise ValueError(f"y has tensors of {[str(leaf.dtype) for leaf in leaves(y)]}: labels must be int64")
+
+
+def check(name: str, nest: Nest) -> None:
+    """Refuse what is not a nest of tensors with samples.
+
+    Args:
+        name: of the nest in messages; a part is named by its key or position, such as ``train_X['tokens']``.
+        nest: what a user gave.
+
+    Raises:
+        TypeError: a part is neither a tensor nor a dict, tuple or list.
+        ValueError: a part is empty, or a tensor without axes.
+    """
+    if isinstance(nest, Tensor):
+        if nest.ndim == 0:
+            raise ValueError(f"{name} is a tensor without axes: its first axis must be the samples")
+        return
+    if type(nest) not in (dict, tuple, list):  # a type of the user's own could not be read in another process
+        raise TypeError(f"{name} is a {type(nest).__name__}: it must be a tensor, or a dict, tuple or list of tensors")
+    if not nest:
+        raise ValueError(f"{name} is an empty {type(nest).__name__}: it must hold at least one tensor")
+    for key, part in nest.items() if isinstance(nest, dict) else enumerate(nest):
+        check(f"{name}[{key!r}]", part)
