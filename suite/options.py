@@ -104,6 +104,7 @@ def read(config: pytest.Config) -> Config:
     names = get.texts("workload", (workloads.default(chosen.kind),))
     for name in names:
         get.one_of("workload", name, known)
+    named = get.texts("workload", ())
     modes = get.texts("mode", MODES)
     for mode in modes:
         get.one_of("mode", mode, MODES)
@@ -119,6 +120,7 @@ def read(config: pytest.Config) -> Config:
         trainers=trainers,
         checked=checked,
         workloads=tuple(known[name] for name in names),
+        checked_workloads=tuple(known[name] for name in named),
         modes=modes,
         data_root=get.folder("data-root", "data", root),
         tolerance=get.number("tolerance", 0.05, above=0),

@@ -34,6 +34,7 @@ MARKERS = (
 )
 
 OURS = ("scaling", "correctness")
+OWN_MODEL = Path(__file__).parent / "checks" / "test_own_model.py"
 NIGHTLY = "nightly"
 
 CONFIG = pytest.StashKey[Config]()
@@ -64,6 +65,11 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return config.stash[CONFIG].header()
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the check on a user's own model where no workload is named."""
+    return True if collection_path == OWN_MODEL and not config.stash[CONFIG].checked_workloads else None
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make one item for each cell, each collective, and each check of each trainer."""
     config = metafunc.config.stash[CONFIG]
@@ -78,6 +84,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         pairs = [(trainer, check) for trainer in config.checked for check in CHECKS]
         params = [param(*pair, id=f"{short(pair[0])}-{pair[1]}") for pair in pairs]
         metafunc.parametrize(("correctness_trainer", "correctness_check"), params)
+    if "correctness_workload" in metafunc.fixturenames:
+        owned = [(trainer, workload) for trainer in config.checked for workload in config.checked_workloads]
+        params = [param(*pair, id=f"{short(pair[0])}-{pair[1].name}") for pair in owned]
+        metafunc.parametrize(("correctness_trainer", "correctness_workload"), params)
     if "all_reduce_cell" in metafunc.fixturenames:
         # With a base in the run, and where only a verdict is wanted, all time goes to the cells.
         wanted = config.explain and config.against is None

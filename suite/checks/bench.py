@@ -91,8 +91,8 @@ class Bench:
                 itself raised.
         """
         about = self.about(trainer)
-        alone = self._observe(trainer, about, case.alone(), check)[1][0] if about.oracle == "self" else None
-        group, ranks = self._observe(trainer, about, case, check)
+        alone = self._observe(trainer, case.alone(), check)[1][0] if about.oracle == "self" else None
+        group, ranks = self._observe(trainer, case, check)
         told: dict[str, Any] = {"check": check, "case": case.as_json(), "ranks": ranks, "alone": alone}
         try:
             judgement = group.request_first(Judgement, "judge", **told)
@@ -151,11 +151,12 @@ class Bench:
             search.failure += "\n  not every time: the same case was right when it was put to the trainer again"
         return Outcome(search.failure, list(search.notes), search.judged, search.crashed)
 
-    def _observe(self, trainer: str, about: About, case: Case, check: str) -> tuple[Group, list[Message]]:
-        names = [self.devices.names[rank % len(self.devices.names)] for rank in range(case.world_size)]
+    def place(self, trainer: str, world_size: int) -> tuple[Group, CaseJob]:
+        """Return the ranks of a trainer in a world, bound to their devices, and what they are told of their place."""
+        names = [self.devices.names[rank % len(self.devices.names)] for rank in range(world_size)]
         job = CaseJob(
             trainer=trainer,
-            processes=about.processes,
+            processes=self.about(trainer).processes,
             devices=tuple(names),
             backend=self.devices.backend(names),
         )
@@ -163,6 +164,10 @@ class Bench:
         if (group, trainer) not in self._bound:
             group.request(dict, "bind", arm=job)
             self._bound.add((group, trainer))
+        return group, job
+
+    def _observe(self, trainer: str, case: Case, check: str) -> tuple[Group, list[Message]]:
+        group, job = self.place(trainer, case.world_size)
         told = {"arm": job, "case": case.as_json(), "evaluates": check == "evaluation"}
         return group, group.request(dict, "observe", HANG_S, **told)
 

@@ -26,6 +26,7 @@ class Config:
     trainers: tuple[str, ...]
     checked: tuple[str, ...]  # the trainers that -m correctness checks: those asked for, or all of the table
     workloads: tuple[Workload, ...]
+    checked_workloads: tuple[Workload, ...]  # that -m correctness also trains: those asked for
     modes: tuple[str, ...]
     data_root: Path
     tolerance: float

@@ -39,6 +39,19 @@ class Recipe(Part):
     cpu_samples: PositiveInt | None = None
 
 
+class Checked(Part):
+    """What `-m correctness --scaling-workload` trains on k devices and on one, module by module.
+
+    `model` is a smaller factory for where the workload's own model does not fit (its parameters in float64, six times
+    over, and the outputs of all modules twice). `batch` is at most the workload's own; 13 samples divide unevenly over
+    2, 3, 4, 5 and more devices.
+    """
+
+    model: str | None = None
+    batch: PositiveInt = 13
+    steps: PositiveInt = 2  # the second shows what the first one's update did to the outputs
+
+
 class Published(Part):
     """A figure that a document printed for this workload at one world size."""
 
@@ -65,6 +78,7 @@ class Workload(Part):
             autocast.
         compile: compile the trainer's replicas; without effect on data_parallel, which makes new ones at every step.
         accuracy: how the net is trained for its accuracy; None measures none.
+        correctness: what `-m correctness` trains of it.
         published: what the documents print, by world size.
     """
 
@@ -81,13 +95,15 @@ class Workload(Part):
     memory_format: Literal["contiguous", "channels_last"] = "contiguous"
     compile: bool = False
     accuracy: Recipe | None = None
+    correctness: Checked = Checked()
     published: dict[int, Published] = Field(default_factory=dict)
 
     @property
     def hash(self) -> str:
         """Twelve hex digits over everything that affects what is measured."""
         judging = {"margin": True, "seed_pairs": True}
-        content = self.model_dump(mode="json", exclude={"name": True, "published": True, "accuracy": judging})
+        left_out: Any = {"name": True, "published": True, "correctness": True, "accuracy": judging}
+        content = self.model_dump(mode="json", exclude=left_out)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
 

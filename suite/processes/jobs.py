@@ -44,6 +44,31 @@ class CaseJob(Place):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ModelJob(CaseJob):
+    """Train the first minibatches of a user's workload: `suite.plan.workloads.Workload` describes the fields.
+
+    Attributes:
+        world_size: k.
+        data_root: the folder of the datasets.
+        seed: of the weights and of the order of samples; rank r starts from seed + r.
+        generator_seed: of everything that the model and the trainer draw while they train.
+        file: where to write the record, without the rank.
+    """
+
+    world_size: int
+    model: str
+    init: str
+    dataset: str
+    data_root: str
+    batch: int
+    steps: int
+    lr: float
+    seed: int
+    generator_seed: int
+    file: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Prepared:
     """A dataset that a worker has loaded and kept in files that others map.
 

@@ -19,7 +19,7 @@ from torch import distributed as dist
 
 from reference.load import load_object
 from suite.processes.answers import Counted, Epoch, Probed, SetUp, Timed, TorchGpus, Traced
-from suite.processes.jobs import Apart, CaseJob, Exchange, Job, Place, Prepared, TrainingRecipe
+from suite.processes.jobs import Apart, CaseJob, Exchange, Job, ModelJob, Place, Prepared, TrainingRecipe
 from suite.processes.messages import read
 from suite.properties import contract
 from suite.properties import observe as observation
@@ -28,13 +28,13 @@ from suite.properties.answers import Described, Judgement
 from suite.properties.case import Case
 from suite.properties.seen import Seen
 from suite.rank import arm as arms
-from suite.rank import collectives, memory, profiling, purity, training
+from suite.rank import collectives, memory, own_model, profiling, purity, training
 from suite.rank import gpus as torch_gpus
 from suite.rank.timing import LossNotFinite
 from suite.room import accelerator
 
 # Errors whose message suffices, without a traceback.
-SELF_EXPLAINING = (contract.ContractError, LossNotFinite, ImportError, FileNotFoundError)
+SELF_EXPLAINING = (contract.ContractError, own_model.TooLarge, LossNotFinite, ImportError, FileNotFoundError)
 
 
 @dataclass
@@ -168,6 +168,18 @@ def observe(state: State, arm: dict[str, Any], case: dict[str, Any], evaluates: 
     return observed
 
 
+def train_model(state: State, arm: dict[str, Any]) -> dict[str, Any]:
+    """Train the first minibatches of a workload and write what its modules did, as `suite.rank.own_model` does."""
+    job = read(ModelJob, arm)
+    own_model.train(contract.load_trainer(job.trainer), state.devices(job), job, state.rank)
+    return {}
+
+
+def compare_models(state: State, alone: str, ranks: list[str]) -> Judgement:
+    """Compare the written records of k devices with that of one."""
+    return own_model.compare(alone, ranks)
+
+
 def judge(
     state: State, check: str, case: dict[str, Any], ranks: list[dict[str, Any]], alone: dict[str, Any] | None
 ) -> Judgement:
@@ -189,5 +201,8 @@ def call(state: State, function: str, arguments: dict[str, Any]) -> dict[str, An
     return {"returned": cast(Callable[..., Any], load_object(function))(**arguments)}
 
 
-_ALL = (describe, gpus, prepare, setup, window, probe, count, trace, train, bind, observe, judge, collective, call)
+_ALL = (
+    *(describe, gpus, prepare, setup, window, probe, count, trace, train),
+    *(bind, observe, judge, train_model, compare_models, collective, call),
+)
 COMMANDS: dict[str, Callable[..., object]] = {command.__name__: command for command in _ALL}

@@ -1,0 +1,34 @@
+"""Every trainer on a user's own model: `pytest -m correctness --scaling-workload mine`; not collected without it."""
+
+from __future__ import annotations
+
+import pytest
+
+from suite.checks import NOTE, workload
+from suite.checks.bench import Bench
+from suite.plan.config import Config
+from suite.plan.workloads import Workload
+from suite.processes.failure import WorkerFailure
+
+
+@pytest.mark.correctness
+def test_own_model(
+    correctness_bench: Bench,
+    correctness_trainer: str,
+    correctness_workload: Workload,
+    scaling_config: Config,
+    request: pytest.FixtureRequest,
+) -> None:
+    """On a user's own model and first minibatches, k devices compute what one does, in every module."""
+    k = max((2, *scaling_config.world_sizes))
+    try:
+        judgement = workload.check(
+            correctness_bench, correctness_trainer, correctness_workload, k, scaling_config.data_root
+        )
+    except WorkerFailure as failure:
+        pytest.fail(f"{correctness_trainer}, workload {correctness_workload.name!r}: {failure}", pytrace=False)
+    if judgement.note:
+        note = f"{correctness_trainer}, {correctness_workload.name}: {judgement.note}"
+        request.node.user_properties.append((NOTE, note))
+    if judgement.finding:
+        pytest.fail(workload.explain(correctness_trainer, correctness_workload, k, judgement), pytrace=False)

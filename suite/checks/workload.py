@@ -1,0 +1,80 @@
+"""Checks a trainer on a user's own model and first minibatches: k devices against one, module by module."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from suite.checks.bench import Bench
+from suite.plan.workloads import Workload
+from suite.processes.jobs import ModelJob
+from suite.properties.answers import Judgement
+
+TIMEOUT_S = 300.0  # for a model of any size; a hang ends with it
+SEED = 0
+RANDOM = (
+    "one device alone computes something else with another seed, so k devices cannot agree with it: leave randomness "
+    "out, by a factory without dropout in [tool.scaling.workloads.NAME.correctness] model, or a trainer that keeps "
+    "eval mode"
+)
+
+
+def check(bench: Bench, trainer: str, workload: Workload, world_size: int, data_root: Path) -> Judgement:
+    """Train a workload's model on one device and on k, and compare what its modules did.
+
+    Args:
+        bench: the worker processes.
+        trainer: a table name, `module:Class` or `path.py:Class`.
+        workload: whose model, dataset and rate are used; its `correctness` says how much of them.
+        world_size: k.
+        data_root: the folder of the datasets.
+
+    Returns:
+        Right or wrong, or a note on what could not be compared.
+
+    Raises:
+        suite.processes.failure.WorkerFailure: trainer, model or dataset raised, or there is too little memory.
+    """
+    about, gpus = bench.about(trainer), len(set(bench.devices.names))
+    if bench.devices.kind != "cpu" and not about.shares_gpus and gpus < world_size:
+        return Judgement(note=f"two of its ranks cannot share a GPU: not checked on {world_size} devices")
+    with tempfile.TemporaryDirectory(dir=bench.pool.folder) as folder:
+
+        def train(name: str, k: int, generator_seed: int = SEED) -> list[str]:
+            group, place = bench.place(trainer, k)
+            job = ModelJob(
+                **asdict(place),
+                world_size=k,
+                model=workload.correctness.model or workload.model,
+                init=workload.init,
+                dataset=workload.dataset,
+                data_root=str(data_root),
+                batch=min(workload.correctness.batch, workload.batch),
+                steps=workload.correctness.steps,
+                lr=workload.lr,
+                seed=SEED,
+                generator_seed=generator_seed,
+                file=str(Path(folder) / name),
+            )
+            group.request(dict, "train_model", TIMEOUT_S, arm=job)
+            return [f"{job.file}-{rank}.pt" for rank in range(place.size)]
+
+        def compare(ranks: list[str]) -> Judgement:
+            return bench.group(1).request_first(Judgement, "compare_models", alone=alone, ranks=ranks)
+
+        [alone] = train("alone", 1)
+        judgement = compare(train("together", world_size))
+        if judgement.finding and (again := compare(train("again", 1, SEED + 1000))).finding:
+            return Judgement(f"{RANDOM} ({again.finding})")
+        return judgement
+
+
+def explain(trainer: str, workload: Workload, world_size: int, judgement: Judgement) -> str:
+    """Return a failure as it is shown: what is wrong, what it looks like, and how to see it again."""
+    lines = [f"{trainer}, workload {workload.name!r}, {world_size} devices: {judgement.finding}"]
+    lines += [f"  looks like: {suspect}" for suspect in judgement.suspects]
+    options = ["-m", "correctness", "--scaling-workload", workload.name, "--scaling-world-sizes", str(world_size)]
+    command = ["pytest", *options, "--scaling-trainer", trainer, "-k", "own_model"]
+    return "\n".join([*lines, f"  see it again: {shlex.join(command)}"])

@@ -1,0 +1,75 @@
+"""Trains the first minibatches of a user's workload and writes what every module did (worker's side).
+
+Records are files, because the outputs of all modules do not fit into a message.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from torch import nn
+
+from reference import nest
+from reference.data import feed
+from reference.data import load as load_dataset
+from reference.models.init import build
+from suite.processes.jobs import ModelJob
+from suite.properties import modules
+from suite.properties.answers import Judgement
+from suite.room import accelerator
+
+COPIES = 6  # of the parameters in a process: the model, the trainer's, gradients, before and after a step, recorded
+REMEDY = "name a smaller model: [tool.scaling.workloads.NAME.correctness] model = 'module:factory', or a smaller batch"
+
+
+class TooLarge(MemoryError):
+    """A model does not fit as often as the check needs it."""
+
+
+def train(trainer: type[Any], devices: Sequence[torch.device], job: ModelJob, rank: int) -> None:
+    """Train the workload's model in float64 and write the record of `suite.properties.modules.observe`.
+
+    Raises:
+        TooLarge: there is not enough memory.
+        Exception: what the trainer, the model's factory or the dataset's raises.
+    """
+    accelerator.make_exact(devices)
+    model = build(job.model, job.init, job.seed + rank)
+    _require_memory(model, job)
+    dataset = load_dataset(job.dataset, Path(job.data_root))
+    batch = min(job.batch, nest.samples(dataset.train_y))
+    batches = itertools.islice(feed(dataset, "resident", batch, seed=job.seed), job.steps)
+    minibatches = [nest.move(pair, "cpu", torch.float64) for pair in batches]
+    accelerator.seed(devices, job.generator_seed + rank)
+    world_size = job.world_size if job.processes == "per-device" else 1
+    try:
+        record = modules.observe(trainer, devices, model.double(), minibatches, job.lr, rank, world_size)
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
+            raise TooLarge(f"{str(error).splitlines()[0]}; {REMEDY}") from error
+        raise
+    torch.save(record, f"{job.file}-{rank}.pt")
+
+
+def compare(alone: str, ranks: Sequence[str]) -> Judgement:
+    """Compare the records in these files, as `suite.properties.modules.judge` does."""
+    records = [torch.load(path, mmap=True, weights_only=True) for path in (alone, *ranks)]
+    return modules.judge(records[0], records[1:])
+
+
+def _require_memory(model: nn.Module, job: ModelJob) -> None:
+    """Refuse a model that the processes of this machine cannot hold as often as they need it; CPUs only."""
+    if job.devices[0] != "cpu":
+        return
+    values = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
+    needed, free = values * 8 * COPIES * job.world_size, psutil.virtual_memory().available
+    if needed > free:
+        raise TooLarge(
+            f"{job.model!r} has {values / 1e6:,.0f} million values: {job.world_size} of it in float64, {COPIES} times "
+            f"over, take {needed / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free; {REMEDY}"
+        )

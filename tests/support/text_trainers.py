@@ -1,0 +1,99 @@
+"""Trainers of the texts in `tests.support.texts`: right ones, and ones with one wrong module or a wrong divisor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from reference.trainers.ddp_tokens import DDPTokensTrainer, term_counts, term_sums
+
+
+class MeanOfRanks(DDPTokensTrainer):
+    """Wrong where ranks have unequal numbers of tokens: each rank's own mean, averaged."""
+
+    def step(self, X: Any, y: Any, global_batch_size: int) -> Tensor:
+        loss = (term_sums(self.net(X), y) / term_counts(y).clamp(min=1e-9)).sum()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+
+class Doubled(DDPTokensTrainer):
+    """Wrong: on several ranks the gradient is twice as large."""
+
+    def step(self, X: Any, y: Any, global_batch_size: int) -> Tensor:
+        self.optimizer.param_groups[0]["lr"] = 0.05 * (2 if dist.get_world_size() > 1 else 1)
+        return super().step(X, y, global_batch_size)
+
+
+class OneLayerAlone(DDPTokensTrainer):
+    """Wrong: one layer's gradient stays that of rank 0."""
+
+    def step(self, X: Any, y: Any, global_batch_size: int) -> Tensor:
+        layer, held = self.net.module.blocks[1].up, {}
+        handles = [p.register_hook(lambda g, p=p: held.__setitem__(p, g.clone())) for p in layer.parameters()]
+        before = {p: p.detach().clone() for p in layer.parameters()}
+        loss = super().step(X, y, global_batch_size)
+        for handle in handles:
+            handle.remove()
+        with torch.no_grad():
+            for p, was in before.items():
+                dist.broadcast(held[p], src=0)
+                p.copy_(was - 0.05 * held[p])
+        return loss
+
+
+class OneWeightApart(DDPTokensTrainer):
+    """Wrong: rank 1 has another weight in one layer, although the exchange is right."""
+
+    def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
+        super().__init__(model, devices, lr=lr)
+        if dist.get_rank() == 1:
+            with torch.no_grad():
+                self.net.module.blocks[0].qkv.weight[0, 0] += 0.5
+
+
+class DrawsDropout(DDPTokensTrainer):
+    """Right, but it drops inputs at random, so no two runs are equal."""
+
+    def step(self, X: Any, y: Any, global_batch_size: int) -> Tensor:
+        kept = F.dropout(y["weights"], 0.5)
+        return super().step(X, {**y, "weights": kept + 0.01}, global_batch_size)
+
+
+class Accumulates(DDPTokensTrainer):
+    """Right under oracle "self": Adam, and two passes a step."""
+
+    oracle = "self"
+
+    sums = True
+
+    def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
+        super().__init__(model, devices, lr=lr)
+        self.optimizer = torch.optim.Adam(self.net.parameters(), lr)  # type: ignore[assignment]
+
+    def step(self, X: Any, y: Any, global_batch_size: int) -> Tensor:
+        counts = term_counts(y)
+        dist.all_reduce(counts)
+        half = -(-len(y["labels"]) // 2)
+        self.optimizer.zero_grad()
+        total = torch.zeros((), dtype=counts.dtype)
+        for part in (slice(half), slice(half, None)):
+            piece, labels = ({name: t[part] for name, t in nest.items()} for nest in (X, y))
+            loss = (term_sums(self.net(piece), labels) / counts).sum()
+            (loss * dist.get_world_size() if self.sums else loss).backward()
+            total += loss.detach()
+        self.optimizer.step()
+        return total
+
+
+class HiddenByAdam(Accumulates):
+    """Wrong under oracle "self": the gradient is divided by the number of ranks once more, which Adam undoes."""
+
+    sums = False
