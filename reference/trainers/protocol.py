@@ -4,7 +4,10 @@ Optional members, looked up by name:
 
 - ``oracle``: "sgd" (the default) when a step is plain SGD on the mean cross-entropy over the global batch, comparable
   with the `single` trainer; "self" for any other optimiser or loss, compared with the same class on one device.
-- ``loss(output, y) -> Tensor``: the trainer's own loss, where it is not cross-entropy.
+- ``loss(output, y) -> Tensor``: the trainer's own loss, where it is not cross-entropy: the mean over samples, or one
+  value for each. Where y is a nest, the loss of a whole minibatch, divided by what counts in it.
+- ``trains``: "samples" (the default), or "tokens" when generated cases shall be language models: X and y are the dicts
+  that docs/batches.md describes. With oracle "sgd" it needs a ``loss``.
 - ``step_unsynced(X, y, global_batch_size)``: the same computation without the exchange, after which replicas differ. It
   is used to measure what the exchange costs.
 - ``shares_gpus``: False where two ranks of a per-device trainer cannot share a GPU. It is then checked on as many

@@ -120,6 +120,8 @@ class Bench:
             WorkerFailure: the trainer cannot be loaded, or breaks the protocol.
         """
         about = self.about(trainer)
+        if about.trains == "tokens" and check not in draw.TEXT_CHECKS:
+            return Outcome("", [f"no case of {check!r} is drawn for a trainer of tokens: not checked"], 0)
         most = MOST_REPLICAS if about.processes == "one" else MOST_RANKS
         search = _Search(self, trainer, check)
         if self.devices.kind != "cpu" and not about.shares_gpus and (gpus := len(set(self.devices.names))) < most:
@@ -137,7 +139,7 @@ class Bench:
             suppress_health_check=list(HealthCheck),
             report_multiple_bugs=False,
         )
-        @given(draw.cases(check, most, about.oracle))
+        @given(draw.cases(check, most, about.oracle, about.trains))
         def judge_all(case: Case) -> None:
             search.judge(case)
 
@@ -239,11 +241,12 @@ class _Search:
 
 def explain(trainer: str, check: str, case: Case, judgement: Judgement, devices: Devices) -> str:
     """Return a failure as it is shown: what is wrong, known bugs that it looks like, the case, how to see it again."""
+    what = "net" if case.text is None else "text"
     lines = [f"{trainer}, check {check!r}: {judgement.finding}"]
     lines += [f"  looks like: {suspect}" for suspect in judgement.suspects]
     lines.append(
         f"  smallest case found: {case.world_size} device(s), minibatches of {list(case.batches)}, {case.dtype}, "
-        f"lr {case.lr}, seed {case.seed}, net {case.as_json()['net']}"
+        f"lr {case.lr}, seed {case.seed}, {what} {case.as_json()[what]}"
     )
     command = ["python", "-m", "suite.checks", trainer, check, str(case), *_named(devices)]
     lines.append(f"  see it again: {shlex.join(command)}")

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from suite.properties.case import IMAGE_SIDE, Case, Net
+from suite.properties.case import IMAGE_SIDE, Case, Net, Text
 
 LARGEST_BATCH = 13
 SEEDS = st.integers(0, 2**16)
@@ -102,7 +102,40 @@ CHECKS: dict[str, tuple[Batches, Nets, tuple[str, ...]]] = {
 
 
 @st.composite
-def cases(draw: st.DrawFn, check: str, most: int, oracle: str) -> Case:
+def texts(draw: st.DrawFn) -> Text:
+    """Draw a language model and its texts; any label may be ignored, and so may all labels of a rank."""
+    return Text(
+        vocabulary=draw(st.integers(2, 5)),
+        positions=draw(st.integers(1, 4)),
+        width=draw(st.sampled_from([2, 4])),
+        blocks=draw(st.integers(0, 2)),
+        norm=draw(st.sampled_from(["none", "layer", "rms"])),
+        rotary=draw(st.booleans()),
+        tied=draw(st.booleans()),
+        checkpoint=draw(st.booleans()),
+        unequal=draw(st.booleans()),
+        ignored=draw(st.booleans()),
+        silent=draw(st.integers(0, LARGEST_BATCH // 2)),
+        weighted=draw(st.booleans()),
+    )
+
+
+@st.composite
+def dropping_texts(draw: st.DrawFn) -> Text:
+    """Draw a language model with dropout, of 64 features a text, whose blocks may be recomputed."""
+    return Text(positions=8, width=8, blocks=draw(st.integers(1, 2)), dropout=True, checkpoint=draw(st.booleans()))
+
+
+# The checks that have cases for a trainer of tokens; the minibatches are as in `CHECKS`.
+TEXT_CHECKS = {
+    check: dropping_texts() if check == "dropout" else texts()
+    for check in CHECKS
+    if check not in ("batch_norm", "refusals")
+}
+
+
+@st.composite
+def cases(draw: st.DrawFn, check: str, most: int, oracle: str, trains: str = "samples") -> Case:
     """Draw a case of one check.
 
     Args:
@@ -110,17 +143,14 @@ def cases(draw: st.DrawFn, check: str, most: int, oracle: str) -> Case:
         check: a name in `CHECKS`.
         most: the largest world size.
         oracle: of the trainer; "self" gets float64 only, because an unknown optimiser may amplify rounding.
+        trains: "samples", or "tokens" for language models, which only the checks in `TEXT_CHECKS` have.
     """
     batches, net, dtypes = CHECKS[check]
     if check == "refusals":
         most = min(most, 2)  # all ranks must be restarted after one raised and the others waited for it
     world_size = 1 if check == "identity" or most < 2 else draw(st.integers(2, most))
     dtype = draw(st.sampled_from(dtypes)) if oracle == "sgd" else "float64"
-    return Case(
-        world_size,
-        tuple(draw(batches(world_size))),
-        draw(SEEDS),
-        dtype,
-        draw(st.sampled_from([0.5, 0.1])),
-        net(draw, dtype == "float32"),
-    )
+    plain = (world_size, tuple(draw(batches(world_size))), draw(SEEDS), dtype, draw(st.sampled_from([0.5, 0.1])))
+    if trains == "tokens":
+        return Case(*plain, text=draw(TEXT_CHECKS[check]))
+    return Case(*plain, net(draw, dtype == "float32"))

@@ -13,12 +13,14 @@ class About:
     Attributes:
         processes: "one" process drives all devices, or there is one "per-device".
         oracle: what its gradients are compared with.
+        trains: what its minibatches are in generated cases: samples with a label each, or texts.
         unsynced: whether it has `step_unsynced`.
         shares_gpus: whether two of its ranks can share a GPU.
     """
 
     processes: Literal["one", "per-device"]
     oracle: Literal["sgd", "self"] = "sgd"
+    trains: Literal["samples", "tokens"] = "samples"
     unsynced: bool = False
     shares_gpus: bool = True
 

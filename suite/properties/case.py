@@ -36,6 +36,25 @@ class Net:
 
 
 @dataclass(frozen=True)
+class Text:
+    """A language model and its texts; `suite.properties.texts` builds both. The default is an embedding and a head."""
+
+    vocabulary: int = 2
+    positions: int = 1  # tokens of the longest text
+    width: int = 2  # features of a token; even
+    blocks: int = 0  # of attention and two layers
+    norm: str = "none"  # "layer" or "rms": before attention, layers and head
+    rotary: bool = False  # rotary positions instead of learned ones
+    tied: bool = False  # the head has the embedding's weight
+    checkpoint: bool = False  # blocks are recomputed in the backward
+    dropout: bool = False  # behind every attention, half of the features
+    unequal: bool = False  # texts of unequal length
+    ignored: bool = False  # some labels do not count
+    silent: int = 0  # no label of so many last texts counts, so that a rank may have none
+    weighted: bool = False  # samples have weights
+
+
+@dataclass(frozen=True)
 class Case:
     """What one example of a check is put to a trainer with."""
 
@@ -45,6 +64,7 @@ class Case:
     dtype: str = "float64"
     lr: float = 0.5
     net: Net = field(default_factory=Net)
+    text: Text | None = None  # in the place of `net`, for a trainer of tokens
 
     def alone(self) -> Case:
         """Return this case on one device."""
@@ -53,7 +73,10 @@ class Case:
     def as_json(self) -> dict[str, Any]:
         """Return what differs from the defaults; `from_json` reads it."""
         content = {name: value for name, value in asdict(self).items() if value != getattr(_SMALLEST, name)}
-        content["net"] = {name: value for name, value in asdict(self.net).items() if value != getattr(Net(), name)}
+        content["net"] = _changed(self.net)
+        if self.text is not None:
+            del content["net"]
+            content["text"] = _changed(self.text)
         return {**content, "world_size": self.world_size, "batches": list(self.batches)}
 
     @classmethod
@@ -63,17 +86,23 @@ class Case:
         Raises:
             ValueError: an unknown name; the message lists the valid ones.
         """
-        net = dict(content.get("net", {}))
-        for names, kind in ((set(content), cls), (set(net), Net)):
+        net, text = dict(content.get("net", {})), content.get("text")
+        for names, kind in ((set(content), cls), (set(net), Net), (set(text or {}), Text)):
             valid = [part.name for part in fields(kind)]
             if unknown := names - set(valid):
                 raise ValueError(f"{kind.__name__} has no {sorted(unknown)}: its parts are {', '.join(valid)}")
         if "hidden" in net:
             net["hidden"] = tuple(net["hidden"])
-        return cls(**{**content, "batches": tuple(content["batches"]), "net": Net(**net)})
+        built = {"net": Net(**net), "text": None if text is None else Text(**text)}
+        return cls(**{**content, "batches": tuple(content["batches"]), **built})
 
     def __str__(self) -> str:
         return json.dumps(self.as_json())
+
+
+def _changed(part: Net | Text) -> dict[str, Any]:
+    """Return what differs from the defaults of its kind."""
+    return {name: value for name, value in asdict(part).items() if value != getattr(type(part)(), name)}
 
 
 _SMALLEST = Case(1, ())

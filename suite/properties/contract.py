@@ -13,19 +13,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from reference import nest
 from reference.load import load_object
+from reference.nest import Nest
 from reference.trainers import TRAINERS
 from suite.properties.answers import About
 
 PROCESSES = ("one", "per-device")
 ORACLES = ("sgd", "self")
+TRAINS = ("samples", "tokens")
 
 EXPECTED = {
     "__init__": "def __init__(self, model, devices, *, lr)",
     "step": "def step(self, X, y, global_batch_size)",
     "replicas": "a property returning 1..k nn.Modules",
     "processes": 'processes = "one" or "per-device"',
-    "loss": "def loss(self, output, y), a tensor: the mean over samples, or one value for each",
+    "loss": "def loss(self, output, y), a tensor: the mean over samples, or one value for each; of a nest one value",
 }
 
 
@@ -53,6 +56,7 @@ def describe(trainer: type[Any]) -> About:
     return About(
         processes=trainer.processes,
         oracle=getattr(trainer, "oracle", "sgd"),
+        trains=getattr(trainer, "trains", "samples"),
         unsynced=callable(getattr(trainer, "step_unsynced", None)),
         shares_gpus=bool(getattr(trainer, "shares_gpus", True)),
     )
@@ -80,26 +84,27 @@ def check_instance(trainer: Any, devices: list[torch.device]) -> None:
         raise ContractError(f"{broken}: `loss` {wrong}: expected {EXPECTED['loss']}; rename it if it is something else")
 
 
-def apply_loss(loss: Callable[[Tensor, Tensor], Tensor], output: Tensor, y: Tensor) -> Tensor:
+def apply_loss(loss: Callable[[Tensor, Nest], Tensor], output: Tensor, y: Nest) -> Tensor:
     """Return a trainer's own loss of a net's output.
 
     Args:
         loss: one that `check_instance` accepts.
-        output: (n, classes).
-        y: labels (n,).
+        output: (n, classes), or of a language model (n, positions, vocabulary).
+        y: labels (n,), or a nest.
 
     Returns:
-        (), or (n, ...).
+        (), or for labels (n, ...).
 
     Raises:
         ContractError: it raised, or returned something else.
     """
-    called = f"`loss` called with output {tuple(output.shape)} and y {tuple(y.shape)}"
+    shapes = tuple(y.shape) if isinstance(y, Tensor) else [tuple(leaf.shape) for leaf in nest.leaves(y)]
+    called = f"`loss` called with output {tuple(output.shape)} and y {shapes}"
     try:
         value = loss(output, y)
     except Exception as error:
         raise ContractError(f"{called} raised {type(error).__name__}: {error}: expected {EXPECTED['loss']}") from error
-    if not isinstance(value, Tensor) or not (value.ndim == 0 or len(value) == len(y)):
+    if not isinstance(value, Tensor) or not (value.ndim == 0 or (isinstance(y, Tensor) and len(value) == len(y))):
         what = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
         raise ContractError(f"{called} returned {what}: expected {EXPECTED['loss']}")
     return value
@@ -116,6 +121,11 @@ def _breaches(trainer: type[Any]) -> list[str]:
     oracle = getattr(trainer, "oracle", "sgd")
     if oracle not in ORACLES:
         breaches.append(f"`oracle` is {oracle!r}: expected one of {', '.join(map(repr, ORACLES))}")
+    trains = getattr(trainer, "trains", "samples")
+    if trains not in TRAINS:
+        breaches.append(f"`trains` is {trains!r}: expected one of {', '.join(map(repr, TRAINS))}")
+    elif trains == "tokens" and oracle == "sgd" and not hasattr(trainer, "loss"):
+        breaches.append(f"`trains` is 'tokens' and `loss` is missing: expected {EXPECTED['loss']}")
     if not _accepts(trainer, object(), object(), lr=0.1):
         breaches.append(f"`__init__` does not take (model, devices, *, lr): {EXPECTED['__init__']}")
     step = getattr(trainer, "step", None)

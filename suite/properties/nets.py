@@ -13,14 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from reference.nest import Nest
+from suite.properties import texts
 from suite.properties.case import IMAGE_SIDE, Case, Net
-
-
-class Log(list[dict[str, Any]]):
-    """One {"samples": their numbers, "masks": [] or one for each sample} a forward; copies of a net share one log."""
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Log:
-        return self
+from suite.properties.log import Log
+from suite.properties.texts import TextNet
 
 
 class CaseNet(nn.Module):
@@ -81,20 +78,23 @@ class CaseNet(nn.Module):
         return output
 
 
-def build(case: Case, rank: int = 0) -> CaseNet:
+def build(case: Case, rank: int = 0) -> CaseNet | TextNet:
     """Return the case's network on the CPU with this rank's initial weights and buffers; rank 0's count."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(case.seed + rank)
-        return CaseNet(case.net).to(getattr(torch, case.dtype))
+        net = CaseNet(case.net) if case.text is None else TextNet(case.text)
+        return net.to(getattr(torch, case.dtype))
 
 
-def minibatch(case: Case, step: int) -> tuple[Tensor, Tensor]:
-    """Return one step's whole minibatch: X (n, 2 + inputs) in the case's dtype, y (n,) int64.
+def minibatch(case: Case, step: int) -> tuple[Nest, Nest]:
+    """Return one step's whole minibatch: X (n, 2 + inputs) in the case's dtype, y (n,) int64; or texts.
 
-    It is the same on every rank, and all samples differ.
+    It is the same on every rank, and all samples of a classifier differ.
     """
     generator = torch.Generator().manual_seed(case.seed * 1009 + step)
     n, dtype = case.batches[step], getattr(torch, case.dtype)
+    if case.text is not None:
+        return texts.minibatch(case.text, n, generator, dtype)
     inputs = IMAGE_SIDE**2 if case.net.conv else case.net.inputs
     features = torch.randn(n, inputs, generator=generator, dtype=torch.float64)
     numbers = torch.arange(n, dtype=torch.float64)

@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from reference import nest
 from reference.evaluate import count_correct
+from reference.nest import Nest
 from reference.scatter import shard_bounds
 from suite.properties import contract, nets
 from suite.properties.case import Case
@@ -23,7 +25,7 @@ from suite.room import accelerator
 EVALUATED = 11  # test samples: uneven over 2, 3, 4, ... devices
 
 Observation = dict[str, Any]
-Loss = Callable[[Tensor, Tensor], Tensor]
+Loss = Callable[[Tensor, Nest], Tensor]
 
 
 def observe(
@@ -47,7 +49,7 @@ def observe(
         - "buffers": of the first replica at the end, by name;
         - "losses": what every step returned, None where nothing;
         - "changed": whether a step changed its minibatch, or one before;
-        - "log": for every step, what the net's forwards saw (`suite.properties.nets.Log`);
+        - "log": for every step, what the net's forwards saw (`suite.properties.log.Log`);
         - "correct": of `EVALUATED` test samples, {"shared": how many its replicas together got right of this process's
           share, "alone": how many each of its replicas got right of all}; None where it was not evaluated.
 
@@ -79,10 +81,10 @@ def observe(
         seen["differing"].append(_differing(made))
         for step in range(len(case.batches)):
             where = f"step {step}"
-            X, y = nets.minibatch(case, step)
-            mine = shard_bounds(len(y), case.world_size, rank) if per_device else slice(None)
-            X, y = X[mine].to(devices[0]), y[mine].to(devices[0])
-            fed += [(X, X.clone()), (y, y.clone())]
+            whole_batch = nets.minibatch(case, step)
+            mine = shard_bounds(case.batches[step], case.world_size, rank) if per_device else slice(None)
+            X, y = nest.move(nest.take(whole_batch, mine), devices[0])
+            fed += [(leaf, leaf.clone()) for leaf in nest.leaves((X, y))]
             del log[:]
             loss = made.step(X, y, case.batches[step])
             seen["losses"].append(None if loss is None else float(loss))
@@ -136,13 +138,13 @@ def _differing(trainer: Any) -> list[tuple[int, int, float]]:
 def _evaluate(trainer: Any, devices: Sequence[torch.device], case: Case, rank: int | None) -> dict[str, Any]:
     X, y = evaluation_set(case)
     replicas: list[nn.Module] = list(trainer.replicas)
-    mine = slice(None) if rank is None else shard_bounds(len(y), case.world_size, rank)
+    mine = slice(None) if rank is None else shard_bounds(EVALUATED, case.world_size, rank)
     return {
-        "shared": count_correct(replicas, devices, X[mine], y[mine]),
+        "shared": count_correct(replicas, devices, nest.take(X, mine), nest.take(y, mine)),
         "alone": [count_correct([replica], [device], X, y) for replica, device in zip(replicas, devices, strict=False)],
     }
 
 
-def evaluation_set(case: Case) -> tuple[Tensor, Tensor]:
+def evaluation_set(case: Case) -> tuple[Nest, Nest]:
     """Return the test samples of a case, X and y."""
-    return nets.minibatch(Case(1, (EVALUATED,), case.seed + 1, case.dtype, net=case.net), 0)
+    return nets.minibatch(Case(1, (EVALUATED,), case.seed + 1, case.dtype, net=case.net, text=case.text), 0)

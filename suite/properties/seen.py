@@ -9,10 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from reference import nest
+from reference.nest import Nest
 from suite.properties import nets, tolerance
 from suite.properties.case import Case
 from suite.properties.contract import apply_loss
 from suite.properties.observe import Loss, Observation
+from suite.properties.texts import TextNet
 
 Parameters = list[Tensor]
 ALL = slice(None)
@@ -75,7 +78,7 @@ class Seen:
             for before, after in zip(self.parameters(step, rank), self.parameters(step + 1, rank), strict=True)
         ]
 
-    def net(self, step: int) -> nets.CaseNet:
+    def net(self, step: int) -> nets.CaseNet | TextNet:
         """Return the case's network with the parameters of rank 0 before a step."""
         net = nets.build(self.case)
         with torch.no_grad():
@@ -83,15 +86,15 @@ class Seen:
                 parameter.copy_(value)
         return net
 
-    def mean_loss(self, net: nn.Module, X: Tensor, y: Tensor) -> Tensor:
-        """Return the trainer's loss, averaged over samples; () and differentiable."""
+    def mean_loss(self, net: nn.Module, X: Nest, y: Nest) -> Tensor:
+        """Return the trainer's loss, averaged over samples, or for texts as it is; () and differentiable."""
         output = net(X)
         return F.cross_entropy(output, y) if self.loss is None else apply_loss(self.loss, output, y).mean()
 
     def right_gradient(self, step: int, samples: slice = ALL) -> Parameters:
         """Return the float64 gradient of the mean loss over some samples of a step's minibatch, on one device."""
-        net, (X, y) = self.net(step), nets.minibatch(self.case, step)
-        return derivative(net, self.mean_loss(net, X[samples], y[samples]))
+        net, minibatch = self.net(step), nets.minibatch(self.case, step)
+        return derivative(net, self.mean_loss(net, *nest.take(minibatch, samples)))
 
     @cached_property
     def _shapes(self) -> dict[str, torch.Size]:

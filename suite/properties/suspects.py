@@ -63,6 +63,32 @@ def fitting(evidence: Evidence) -> tuple[str, ...]:
     return ()
 
 
+def fitting_tokens(actual: Tensor, right: Tensor, shards: list[Tensor], world_size: int) -> tuple[str, ...]:
+    """Return a line on every bug that would have computed this gradient of a language model.
+
+    Args:
+        actual: what the trainer used; each gradient is one flat float64 vector.
+        right: that of one device on the whole minibatch.
+        shards: those of each shard, divided by what counts in the shard alone; zeros where nothing does.
+        world_size: devices, idle ones too.
+    """
+    if not bool(actual.isfinite().all()):
+        return ("not a number: a rank none of whose labels counts divides by 0 (allenai/OLMo-core#657)",)
+    candidates = {
+        "nothing was learned: the gradient was lost, or the minibatch left out": [torch.zeros_like(right)],
+        "summed over the devices instead of averaged": [right * world_size],
+        "averaged over the devices and divided by what counts over all of them as well": [right / world_size],
+        "mean of the ranks' own means: each divided by what counts on its rank (pytorch/torchtitan#2206, "
+        "huggingface/transformers#34242)": [torch.stack(shards).sum(0) / k for k in {world_size, len(shards)}],
+        "no exchange: the gradient of one shard alone": shards,
+    }
+    lines = [line for line, gradients in candidates.items() if any(_alike(actual, g) for g in gradients)]
+    share = float(actual @ right / (right @ right)) if float(right.norm()) > 0 else 0.0
+    if not lines and abs(share - 1) > BEYOND_ROUNDING and _alike(actual, share * right):
+        return (f"{share:.4g} times the right gradient: the learning rate or the average is off by that factor",)
+    return tuple(lines)
+
+
 def _candidates(evidence: Evidence) -> Iterator[tuple[str, Tensor]]:
     right, sums, n, k = evidence.right, evidence.sums, evidence.n, evidence.world_size
     sizes = chunk_sizes(n, k)

@@ -13,7 +13,8 @@ float32 does not; so float32 cases have smooth nets.
 
 **Half of the digits** (`half_the_digits`), where rounding may be amplified by a factor that no formula gives: under
 oracle "self" (Adam divides by the gradient's own size), behind a batch normalisation (it divides by the spread of a few
-samples, at most 1 / sqrt(1e-5) = 316 a layer), and for a reported loss. Wrong data parallelism errs in the first digit.
+samples, at most 1 / sqrt(1e-5) = 316 a layer), for language models (their normalisations divide by the spread of a few
+features, and a softmax is exponential), and for a reported loss. Wrong data parallelism errs in the first digit.
 
 **A sum over k devices in their own dtype** (`sum_bound`): (k - 1) u sum|x| / (1 - (k - 1) u), the same theorem without
 "first order", because u is 1/256 in bfloat16.
@@ -67,6 +68,19 @@ def gradient_bound(model: nn.Module, X: Tensor, lr: float) -> list[Tensor]:
         # A parameter that is unused or frozen must not change at all.
         bounds.append(rounding + update if rounding else torch.zeros_like(update))
     return bounds
+
+
+def half_of_the_largest(gradient: list[Tensor], parameters: list[Tensor], lr: float, share: float) -> list[Tensor]:
+    """Return the error allowed for each gradient of a language model: a share of the largest entry, and the reading.
+
+    Args:
+        gradient: right ones, float64.
+        parameters: before the step, in the same shapes.
+        lr: learning rate of the step.
+        share: `half_the_digits` of the parameters' dtype.
+    """
+    allowed = share * max(float(part.abs().max()) for part in gradient)
+    return [allowed + share**2 * parameter.abs() / lr for parameter in parameters]  # share ** 2 is 2 u
 
 
 def sum_bound(tensors: Sequence[Tensor]) -> Tensor:

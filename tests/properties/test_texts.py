@@ -1,0 +1,169 @@
+"""Generated language models: what is drawn, that padding and positions are right, and which bugs are named."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from suite.checks import draw
+from suite.checks.bench import Bench
+from suite.properties import contract, nets, suspects, texts, tolerance
+from suite.properties.case import Case, Text
+from tests.support import text_trainers
+
+REFERENCE = "reference.trainers.ddp_tokens:DDPTokensTrainer"
+
+pytestmark = pytest.mark.usefixtures("one_intra_op_thread")
+
+
+@settings(max_examples=15)
+@given(text=st.one_of(*draw.TEXT_CHECKS.values()), n=st.integers(1, 13), seed=st.integers(0, 99))
+def test_every_text_that_is_drawn_can_be_built_alike_twice_and_scored(text: Text, n: int, seed: int) -> None:
+    case = Case(3, (n,), seed, text=text)
+    first, second = nets.build(case), nets.build(case.alone())
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    X, y = nets.minibatch(case, 0)
+    assert first(X).shape == (n, text.positions, text.vocabulary)
+    assert first({name: part[:0] for name, part in X.items()}).shape == (0, text.positions, text.vocabulary)
+    labels = y["labels"]
+    assert labels[0, 0] >= 0, "one label counts, whatever is ignored"
+    assert bool((labels[torch.arange(text.positions) >= X["length"][:, None]] < 0).all())
+    assert bool((labels[max(1, n - text.silent) :] < 0).all()) or not text.silent
+    assert first.log[0]["samples"] == list(range(n))
+    others = nets.build(case, rank=1)
+    assert not torch.equal(first.embed.weight, others.embed.weight)
+
+
+@given(text=st.one_of(*draw.TEXT_CHECKS.values()))
+def test_a_case_of_texts_survives_json(text: Text) -> None:
+    case = Case(3, (4, 1), 7, text=text)
+    assert Case.from_json(json.loads(str(case))) == case
+
+
+def test_an_unknown_part_of_a_text_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"Text has no \['depth'\]: its parts are vocabulary, positions"):
+        Case.from_json({"world_size": 1, "batches": [1], "text": {"depth": 3}})
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+def test_what_follows_a_text_and_what_comes_later_changes_no_score(norm: str) -> None:
+    case = Case(1, (4,), text=Text(5, 4, 4, blocks=2, norm=norm, rotary=True, unequal=True))
+    net, (X, _) = nets.build(case), nets.minibatch(case, 0)
+    other = {**X, "tokens": X["tokens"].clone()}
+    for row, length in enumerate(X["length"].tolist()):
+        other["tokens"][row, length:] = 4
+        other["tokens"][row, length - 1] = (X["tokens"][row, length - 1] + 1) % 5
+        before, after = net(X)[row, : length - 1], net(other)[row, : length - 1]
+        assert torch.equal(before, after)
+        assert not torch.equal(net(X)[row, length - 1], net(other)[row, length - 1])
+
+
+def test_rotary_products_depend_on_the_distance_alone() -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(1, 1, 4, generator=generator, dtype=torch.float64).expand(1, 6, 4) for _ in range(2))
+    products = texts.rotate(q)[0] @ texts.rotate(k)[0].mT
+    for distance in range(3):
+        diagonal = products.diagonal(distance)
+        assert torch.allclose(diagonal, diagonal[0].expand_as(diagonal))
+    assert not torch.isclose(products[0, 0], products[0, 1])
+
+
+@pytest.mark.parametrize("checkpoint", [True, False])
+def test_a_recomputed_block_meets_the_mask_of_its_forward(checkpoint: bool) -> None:
+    case = Case(1, (3,), text=Text(5, 8, 8, blocks=2, dropout=True, checkpoint=checkpoint))
+    net, (X, _) = nets.build(case), nets.minibatch(case, 0)
+    net(X).sum().backward()
+    [entry] = net.log
+    assert not entry["redrawn"]
+    assert [len(mask) for mask in entry["masks"]] == [2 * 8 * 8] * 3
+    mine = net.blocks[0]
+    mine._note(entry, torch.ones(3, 8, 8))
+    assert entry["redrawn"]
+
+
+@pytest.mark.parametrize("check", draw.TEXT_CHECKS)
+def test_the_references_trainer_of_tokens_is_right(bench: Bench, check: str) -> None:
+    outcome = bench.search(REFERENCE, check, examples=6)
+    assert not outcome.failure
+    assert outcome.examples == 6
+
+
+def test_checks_without_texts_say_so(bench: Bench) -> None:
+    for check in ("batch_norm", "refusals"):
+        outcome = bench.search(REFERENCE, check)
+        assert outcome.notes == [f"no case of {check!r} is drawn for a trainer of tokens: not checked"]
+        assert outcome.examples == 0
+
+
+def test_a_mean_over_each_ranks_own_tokens_is_named_and_shrunk(bench: Bench) -> None:
+    failure = bench.search(f"{text_trainers.__file__}:MeanOfRanks", "gradient", examples=15).failure
+    assert "looks like: mean of the ranks' own means" in failure
+    assert "pytorch/torchtitan#2206" in failure
+    assert re.search(r"smallest case found: 2 device\(s\), minibatches of \[\d\], float64, .* text \{", failure)
+
+
+def test_known_bugs_of_tokens_are_told_apart() -> None:
+    generator = torch.Generator().manual_seed(1)
+    right, *shards = (torch.randn(6, generator=generator, dtype=torch.float64) for _ in range(4))
+
+    def named(actual: Tensor) -> list[str]:
+        return [line.partition(":")[0] for line in suspects.fitting_tokens(actual, right, shards, 3)]
+
+    assert named(3 * right) == ["summed over the devices instead of averaged"]
+    assert named(right / 3)[0].startswith("averaged over the devices")
+    assert named(sum(shards) / 3) == ["mean of the ranks' own means"]
+    assert named(shards[1]) == ["no exchange"]
+    assert named(0 * right) == ["nothing was learned"]
+    assert named(right / 0) == ["not a number"]
+    assert named(0.2 * right)[0].startswith("0.2 times the right gradient")
+    assert named(torch.arange(6.0, dtype=torch.float64)) == []
+
+
+def test_the_bound_is_half_of_the_digits_of_the_largest_entry_and_the_reading() -> None:
+    gradient = [torch.tensor([4.0, 0.0], dtype=torch.float64), torch.tensor([0.1], dtype=torch.float64)]
+    parameters = [torch.zeros(2, dtype=torch.float64), torch.tensor([100.0], dtype=torch.float64)]
+    first, second = tolerance.half_of_the_largest(gradient, parameters, 0.1, 1e-8)
+    assert first.tolist() == pytest.approx([4e-8, 4e-8])
+    assert float(second) == pytest.approx(4e-8 + 1e-16 * 100 / 0.1)
+
+
+class Undecided:
+    """Says that it trains something unknown."""
+
+    processes = "one"
+    trains = "words"
+
+    def __init__(self, model: object, devices: object, *, lr: float) -> None: ...
+
+    def step(self, X: object, y: object, global_batch_size: int) -> None: ...
+
+
+class WithoutLoss(Undecided):
+    """Says that it trains tokens, and not by which loss."""
+
+    trains = "tokens"
+
+
+class LossOfEveryText(WithoutLoss):
+    """Has a loss for each text, from which the right weights cannot be told."""
+
+    def loss(self, output: Tensor, y: dict[str, Tensor]) -> Tensor:
+        return output.sum((1, 2))
+
+
+def test_what_a_trainer_says_of_tokens_is_checked() -> None:
+    with pytest.raises(contract.ContractError, match="`trains` is 'words': expected one of 'samples', 'tokens'"):
+        contract.load_trainer(f"{__file__}:Undecided")
+    with pytest.raises(contract.ContractError, match="`trains` is 'tokens' and `loss` is missing: expected def loss"):
+        contract.load_trainer(f"{__file__}:WithoutLoss")
+    assert contract.describe(contract.load_trainer(f"{__file__}:LossOfEveryText")).trains == "tokens"
+    y = {"labels": torch.zeros(3, 2, dtype=torch.int64), "weights": torch.ones(3)}
+    said = r"y \[\(3, 2\), \(3,\)\] returned a tensor \(3,\): expected .* of a nest one value"
+    with pytest.raises(contract.ContractError, match=said):
+        contract.apply_loss(LossOfEveryText(None, [], lr=0.1).loss, torch.zeros(3, 2, 5), y)
