@@ -176,6 +176,11 @@ def judge(alone: Record, ranks: Sequence[Record]) -> Judgement:
     begins at the first module whose output differs, or where none does, at the first whose gradient differs.
     """
     for number, right in enumerate(alone["steps"]):
+        if broken := [name for name, gradient in right["gradients"].items() if not bool(gradient.isfinite().all())]:
+            return Judgement(
+                f"step {number}: on one device alone the gradient of {broken[0]!r} is infinite or not a number, so "
+                "nothing can be compared with it: check the loss on these samples, or choose more of them"
+            )
         order = _order(right, alone)
         wrong_gradients = _wrong_gradients(alone, ranks, number, order)
         wrong_outputs = _wrong_outputs(ranks, number, right)
@@ -194,7 +199,7 @@ def judge(alone: Record, ranks: Sequence[Record]) -> Judgement:
         return Judgement(
             f"{step}: the gradient of {name!r}, in {_called(_owner(name, order), alone)}, on rank {rank} is off that "
             f"on one device by {error:.3g}, where half of float32's digits are {allowed:.3g}; it is the first in the "
-            f"order of the forward, the outputs of all modules agree, and {len({w[0] for w in wrong_gradients})} of "
+            f"order of the forward, no output that was compared differs, and {len({w[0] for w in wrong_gradients})} of "
             f"{len(alone['parameters'])} parameters' gradients differ",
             _factor(right["gradients"], ranks[rank]["steps"][number]["gradients"]),
         )

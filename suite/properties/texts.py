@@ -63,7 +63,8 @@ class TextBlock(nn.Module):
         super().__init__()
         self.number, self.rotary, self.dropout = number, text.rotary, text.dropout
         self.norms = nn.ModuleList(NORMS[text.norm](text.width) for _ in range(2))
-        self.qkv = nn.Linear(text.width, 3 * text.width)
+        # Without a bias: a key's bias has no gradient but rounding, and Adam makes a step of it.
+        self.qkv = nn.Linear(text.width, 3 * text.width, bias=False)
         self.out = nn.Linear(text.width, text.width)
         self.up = nn.Linear(text.width, 2 * text.width)
         self.down = nn.Linear(2 * text.width, text.width)

@@ -157,16 +157,18 @@ def _gradient_at(seen: Seen, step: int) -> Judgement:
     if seen.oracle == "self":
         return _against_self(seen, step)
     expected, actual = seen.right_gradient(step), seen.gradient(step)
+    explains = "rounding explains"
     if seen.case.text is None:
         allowed = tolerance.gradient_bound(seen.net(step), nets.minibatch(seen.case, step)[0], seen.case.lr)
     else:
+        explains = "half of the digits are"
         allowed = tolerance.half_of_the_largest(expected, seen.parameters(step), seen.case.lr, seen.half_the_digits)
     worst = _worst(seen.names, expected, actual, allowed)
     if worst is None:
         return RIGHT
     name, error, bound = worst
     return Judgement(
-        f"step {step}: the gradient of {name!r} is off by {error:.3g}, where rounding explains {bound:.3g}",
+        f"step {step}: the gradient of {name!r} is off by {error:.3g}, where {explains} {bound:.3g}",
         _suspects(seen, step, 0),
     )
 

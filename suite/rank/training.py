@@ -44,16 +44,18 @@ class Training:
             recipe: gives the rest.
 
         Raises:
-            suite.properties.contract.ContractError: the recipe has a warm-up and the trainer's step is not plain SGD.
+            suite.properties.contract.ContractError: the recipe has a warm-up and the trainer's step is not plain SGD
+                divided by samples.
         """
         per_device = job.processes == "per-device"
         self._shard = {"world_size": job.world_size, "rank": rank} if per_device else {"world_size": 1, "rank": 0}
         self._devices, self._job, self._recipe = devices, job, recipe
         trainer = contract.load_trainer(job.trainer)
-        oracle = contract.describe(trainer).oracle
-        if recipe.warmup and oracle != "sgd":
+        about = contract.describe(trainer)
+        if recipe.warmup and (about.oracle != "sgd" or about.trains == "tokens"):
+            says = "trains tokens" if about.oracle == "sgd" else f"has oracle {about.oracle!r}"
             raise contract.ContractError(
-                f"trainer {job.trainer!r} has oracle {oracle!r}: a warm-up divides the gradient by more, which is a "
+                f"trainer {job.trainer!r} {says}: a warm-up divides the gradient by more, which is a "
                 "smaller rate for plain SGD only (oracle 'sgd'); train it without a warm-up"
             )
         accelerator.seed(devices, job.seed + rank)

@@ -32,6 +32,13 @@ class Doubled(DDPTokensTrainer):
         return super().step(X, y, global_batch_size)
 
 
+class DividesByZero(DDPTokensTrainer):
+    """Its loss is not a number on one device."""
+
+    def step(self, X: Any, y: Any, global_batch_size: int) -> Tensor:
+        return super().step(X, {**y, "weights": 0 * y["weights"]}, global_batch_size)
+
+
 class OneLayerAlone(DDPTokensTrainer):
     """Wrong: one layer's gradient stays that of rank 0."""
 

@@ -204,6 +204,8 @@ def test_only_plain_sgd_can_be_warmed_up(dataset: Prepared) -> None:
         ContractError, match=r"'tests.support.learners:OwnOracle' has oracle 'self': .* train it without"
     ):
         Training(0, [CPU], job("tests.support.learners:OwnOracle"), climb)
+    with pytest.raises(ContractError, match=r"DDPTokensTrainer' trains tokens: a warm-up divides"):
+        Training(0, [CPU], job("reference.trainers.ddp_tokens:DDPTokensTrainer"), climb)
     assert Training(0, [CPU], job("tests.support.learners:OwnOracle"), recipe(dataset, warmup=None)).epoch(0)
 
 
