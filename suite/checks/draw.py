@@ -20,9 +20,9 @@ SEEDS = st.integers(0, 2**16)
 @st.composite
 def nets(draw: st.DrawFn, *, smooth: bool = False) -> Net:
     """Draw a linear or convolutional net; parameters may be shared or frozen, and there may be buffers and kinks."""
-    conv = draw(st.booleans())
+    conv, inputs = draw(st.booleans()), draw(st.integers(1, 4))  # both always, so that either shrinks alone
     return Net(
-        inputs=IMAGE_SIDE**2 if conv else draw(st.integers(1, 4)),
+        inputs=IMAGE_SIDE**2 if conv else inputs,
         hidden=tuple(draw(st.lists(st.integers(1, 5), max_size=2))),
         classes=draw(st.integers(2, 4)),
         activation="relu" if draw(st.booleans()) and not smooth else "tanh",
