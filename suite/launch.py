@@ -8,14 +8,25 @@ they failed.
 The agent is torchrun's (`torch.distributed.launcher`), `max_restarts=0`, with a static rendezvous whose store listens
 on loopback only: torch's own static store listens on every interface. The port is taken by binding it, so it cannot be
 taken by somebody else in between.
+
+In a run on several hosts every host has a launcher, which torchrun starts when all hosts have joined (docs/adr/0028).
+The controller's own publishes the controller's address in the rendezvous' store; the others connect there.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
+import os
+import signal
 import sys
 import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # public, and documented
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
@@ -29,9 +40,12 @@ from torch.distributed.elastic.rendezvous import (
 )
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from suite.processes import loopback
+from suite.processes import hosts, loopback, remote
 from suite.processes.channel import Channel, ChannelClosed
-from suite.processes.messages import Ended, Exit, Start, read
+from suite.processes.folder import FOLDER
+from suite.processes.messages import Ended, Exit, Launcher, Stacks, Start, Tell, Welcome, read
+from suite.processes.outputs import stderr_size, stderr_tail, workers_of
+from suite.room import quiet
 from suite.room.quiet import die_with_parent
 
 STORE_TIMEOUT = timedelta(seconds=300)
@@ -93,8 +107,15 @@ def _rendezvous(params: RendezvousParameters) -> RendezvousHandler:
     return LoopbackRendezvous(params.run_id)
 
 
-def run_group(channel: Channel, start: Start, lock: threading.Lock) -> None:
-    """Run one group to its end and report how it ended."""
+def run_group(channel: Channel, start: Start, lock: threading.Lock, *, away: bool = False) -> None:
+    """Run one group, or this host's part of it, to its end and report how it ended.
+
+    Args:
+        channel: to the controller.
+        start: what to start.
+        lock: of the channel.
+        away: whether the controller is on another host, and cannot read what a rank wrote to stderr.
+    """
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -106,35 +127,120 @@ def run_group(channel: Channel, start: Start, lock: threading.Lock) -> None:
         monitor_interval=0.5,
         logs_specs=DefaultLogsSpecs(log_dir=start.log_dir, redirects=Std.ALL),
     )
-    ended = Ended(start.group)
+    ended, ranks = Ended(start.group), start.ranks or tuple(range(start.size))
+    spanning = (f"--ranks={','.join(map(str, ranks))}", f"--world-size={start.world_size}") if start.ranks else ()
     try:
-        elastic_launch(config, sys.executable)("-m", "suite.worker", *start.args)
+        elastic_launch(config, sys.executable)("-m", "suite.worker", *start.args, *spanning)
     except ChildFailedError as error:
         in_time = sorted(error.failures.items(), key=lambda item: item[1].timestamp)
-        ended = Ended(start.group, tuple(Exit(rank, failure.exitcode, failure.pid) for rank, failure in in_time))
+        tails = {local: stderr_tail(Path(start.log_dir), local) if away else "" for local, _ in in_time}
+        exits = (Exit(ranks[local], end.exitcode, end.pid, tails[local]) for local, end in in_time)
+        ended = Ended(start.group, tuple(exits))
     except Exception as error:  # the controller must hear of it, whatever it is
         ended = Ended(start.group, cause=f"{type(error).__name__}: {error}")
-    with lock:
+    with lock, contextlib.suppress(ChannelClosed):
         channel.send(ended)
 
 
 def main() -> None:
     """Start the groups that the controller asks for, until it closes the connection."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--socket", required=True)
+    parser.add_argument("--socket", help="the controller's on this host; otherwise it is on another")
+    parser.add_argument("--publish", default="", help="tell other hosts that the controller listens there")
+    parser.add_argument("--about", default="", help="a file with what the controller is told of this host")
     arguments = parser.parse_args()
     die_with_parent()
     rendezvous_handler_registry.register("loopback", _rendezvous)
+    if arguments.socket is None:
+        serve_elsewhere(Path(arguments.about))
+        return
     channel = Channel.connect(arguments.socket)
+    if arguments.publish:
+        os.environ[hosts.STORE] = os.environ[hosts.ENDPOINT]
+        _store().set(_key(), arguments.publish)
+    channel.send(Launcher())
+    serve(channel, lambda start: start)
+
+
+def serve_elsewhere(about: Path) -> None:
+    """Connect to the controller of another host, then serve it.
+
+    Args:
+        about: a file with a `suite.processes.messages.Launcher`; its folder is this host's.
+
+    Raises:
+        SystemExit: the controller refused this host, or does not know its secret.
+    """
+    try:
+        os.environ[hosts.STORE] = os.environ[hosts.ENDPOINT]
+        secret = remote.secret_here()
+        address = _store().get(_key()).decode()
+        channel = remote.dial(address, secret)
+        channel.send(read(Launcher, json.loads(about.read_text(encoding="utf-8"))))
+        welcome = read(Welcome, channel.receive(remote.GREETING_S))
+    except (KeyError, ValueError, OSError) as error:
+        sys.exit(f"this host cannot take part: {type(error).__name__}: {error}")
+    if welcome.refused:
+        sys.exit(f"the controller refused this host: {welcome.refused}")
+    own = {**os.environ, **hosts.network(channel.own_address)}
+    os.environ |= quiet.environment(own, welcome.kind, exact=welcome.exact) | {FOLDER: str(about.parent)}
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(about.parent / "inductor"))
+    serve(channel, lambda start: replace(start, log_dir=str(about.parent / "logs" / start.group)), away=True)
+
+
+def serve(channel: Channel, adapt: Callable[[Start], Start], *, away: bool = False) -> None:
+    """Start groups until the controller closes the connection.
+
+    Args:
+        channel: to the controller.
+        adapt: changes what the controller says to what is right on this host.
+        away: whether the controller is on another host.
+    """
     lock = threading.Lock()
-    channel.send({"event": "launcher"})
+    started: dict[str, Start] = {}
     while True:
         try:
-            start = read(Start, channel.receive())  # no deadline: it ends when the controller goes
+            message = channel.receive()  # no deadline: it ends when the controller goes
         except ChannelClosed:
             return
+        if "action" in message:
+            tell = read(Tell, message)
+            if tell.group in started:
+                threading.Thread(target=obey, args=(channel, started[tell.group], tell, lock), daemon=True).start()
+            continue
+        start = adapt(read(Start, message))
+        started[start.group] = start
         # A thread each: an agent blocks until its group ends. Daemon, so that the launcher's own end is never held up.
-        threading.Thread(target=run_group, args=(channel, start, lock), daemon=True).start()
+        threading.Thread(target=run_group, args=(channel, start, lock), kwargs={"away": away}, daemon=True).start()
+
+
+def obey(channel: Channel, start: Start, tell: Tell, lock: threading.Lock) -> None:
+    """Kill this host's ranks of a group, or answer with their stacks."""
+    pids = workers_of(os.getpid(), tell.group)
+    if tell.action == "kill":
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)  # each worker leads a process group of its own
+        return
+    before = {local: stderr_size(Path(start.log_dir), local) for local in range(start.size)}
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGUSR1)  # the worker has faulthandler registered on it
+    time.sleep(0.5)
+    stacks = {str(start.ranks[local]): stderr_tail(Path(start.log_dir), local, size) for local, size in before.items()}
+    with lock, contextlib.suppress(ChannelClosed):
+        channel.send(Stacks(tell.group, stacks))
+
+
+def _store() -> TCPStore:
+    """Return the store of the rendezvous that torchrun has completed."""
+    host, _, port = os.environ[hosts.ENDPOINT].rpartition(":")
+    return TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=hosts.JOIN_S))
+
+
+def _key() -> str:
+    """Return under which key the controller's address is in the store."""
+    return f"torch-scaling-suite/{os.environ.get(hosts.RUN_ID, 'none')}/controller"
 
 
 if __name__ == "__main__":

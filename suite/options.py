@@ -15,6 +15,7 @@ import pytest
 from reference.schedule import MODES
 from reference.trainers import TRAINERS
 from suite.base import bases
+from suite.base.several import hosts_of
 from suite.plan import floors, workloads
 from suite.plan.base import Base
 from suite.plan.config import BUDGET_S, MIN_SESSIONS, Config
@@ -41,7 +42,11 @@ class Option:
 
 
 OPTIONS = (
-    Option("devices", "SPEC", "auto, cpu[:N], cuda[:N], or a list such as cuda:0,cuda:1 (default: auto)"),
+    Option(
+        "devices",
+        "SPEC",
+        "auto, cpu[:N], cuda[:N], a list such as cuda:0,cuda:1, or several hosts such as 2xcuda:8 (default: auto)",
+    ),
     Option("world-sizes", "K,...", "world sizes (default: powers of two up to the number of devices, and all of them)"),
     Option("trainer", "NAME", f"{', '.join(TRAINERS)}, module:Class or path.py:Class", repeatable=True),
     Option(
@@ -99,6 +104,7 @@ def read(config: pytest.Config) -> Config:
         chosen = devices.parse(get.text("devices", "cpu" if "not gpu" in config.getoption("markexpr") else "auto"))
         known = workloads.available(root / "pyproject.toml")
         least = floors.available(root / "pyproject.toml", known)
+        several = hosts_of(chosen) is not None
     except ValueError as error:
         raise pytest.UsageError(f"--scaling: {error}") from error
     names = get.texts("workload", (workloads.default(chosen.kind),))
@@ -126,7 +132,7 @@ def read(config: pytest.Config) -> Config:
         tolerance=get.number("tolerance", 0.05, above=0),
         budget_s=get.number("budget", BUDGET_S[profile], above=0),
         min_sessions=1 if get.text("budget", "") else MIN_SESSIONS,
-        against=_against(get.text("against", ""), root),
+        against=_against(get.text("against", ""), root, several=several),
         accept=get.one_of("accept", get.text("accept", ""), ("", "yes", "slower")) or None,
         require_devices=int(get.number("require-devices", 0, above=-1)),
         profile=profile,
@@ -247,7 +253,7 @@ def _check_trainer(option: str, spec: str) -> None:
         raise pytest.UsageError(f"--scaling-{option} {spec!r}: there is no file {source}")
 
 
-def _against(setting: str, root: Path) -> Base | None:
+def _against(setting: str, root: Path, *, several: bool) -> Base | None:
     if not setting:
         return None
     try:
@@ -256,6 +262,8 @@ def _against(setting: str, root: Path) -> Base | None:
         raise pytest.UsageError(str(error)) from error
     if base.trainer is not None:
         _check_trainer("against", base.trainer)
+    elif several:
+        raise pytest.UsageError(f"--scaling-against {setting!r}: on several hosts a base must be a trainer")
     return base
 
 

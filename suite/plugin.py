@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from suite import options
+from suite.base.several import hosts_of
 from suite.checks import NOTE
 from suite.plan.cells import Cell, short
 from suite.plan.collectives import CollectiveCell, named, sweeps
@@ -219,9 +220,10 @@ def correctness_bench(scaling_config: Config) -> Iterator[Bench]:
     from suite.checks.bench import Bench  # loads hypothesis
     from suite.processes.pool import Pool
 
-    paths = [Path.cwd(), scaling_config.root]
-    with as_interrupts(), Pool(kind=scaling_config.devices.kind, import_paths=paths, preload="trainers") as pool:
-        yield Bench(pool, scaling_config.devices)
+    paths, devices = [Path.cwd(), scaling_config.root], scaling_config.devices
+    pool = Pool(kind=devices.kind, import_paths=paths, preload="trainers", hosts=hosts_of(devices))
+    with as_interrupts(), pool:
+        yield Bench(pool, devices)
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,9 @@ It is started by torch's launcher, or forked from `suite.template`, with RANK, W
 environment, and never imports the plugin. A stranger's trainer, model and dataset run here and nowhere else. Whatever a
 command raises goes back to the controller with its traceback; SIGUSR1 prints every thread's stack to stderr, and the
 last collective.
+
+Without arguments, under torchrun, it is what a host contributes to a run on several: a launcher that starts workers for
+the controller of another host (docs/adr/0028).
 """
 
 from __future__ import annotations
@@ -13,12 +16,16 @@ import faulthandler
 import importlib
 import os
 import signal
+import socket
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 
-from suite.processes import failure
+from suite.processes import failure, hosts, reaper, remote
 from suite.processes.channel import MAX_LINE_BYTES, Channel, ChannelClosed, Message, encode
+from suite.processes.folder import TemporaryFolder
+from suite.processes.messages import Launcher
 from suite.rank import recorder
 from suite.room import quiet
 
@@ -27,12 +34,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Connect, then serve commands until told to exit or until the controller has gone.
 
     Args:
-        argv: the command line's arguments, by default this process's own.
+        argv: the command line's arguments, by default this process's own; without any, see `contribute`.
     """
+    argv = sys.argv[1:] if argv is None else argv
+    if not argv:
+        sys.exit(contribute())
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", required=True)
     parser.add_argument("--group", required=True)
     parser.add_argument("--path", action="append", default=[], help="import from here, instead of from PYTHONPATH")
+    parser.add_argument("--ranks", help="of this host's processes, in a group that may span hosts")
+    parser.add_argument("--world-size", help="of such a group")
     arguments = parser.parse_args(argv)
     quiet.die_with_parent()
     faulthandler.enable()
@@ -40,10 +52,46 @@ def main(argv: Sequence[str] | None = None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to act on
     if arguments.path:
         _import_from(arguments.path)
+    if arguments.ranks:
+        os.environ["RANK"] = arguments.ranks.split(",")[int(os.environ["LOCAL_RANK"])]
+        os.environ["WORLD_SIZE"] = arguments.world_size
     rank = int(os.environ["RANK"])
-    channel = Channel.connect(arguments.socket)
+    if arguments.socket.startswith(remote.SCHEME):
+        channel = remote.dial(arguments.socket, remote.secret_here())
+        del os.environ[remote.SECRET]  # a stranger's code and what it starts do without
+    else:
+        channel = Channel.connect(arguments.socket)
     channel.send({"event": "hello", "group": arguments.group, "rank": rank, "pid": os.getpid()})
     serve(channel, rank)
+
+
+def contribute() -> int:
+    """Start this host's workers for the controller of another host until its run is over; return an exit status."""
+    from suite.base import code
+    from suite.room.devices import cuda_count, torch_build
+
+    missing = [name for name in (hosts.ENDPOINT, remote.SECRET) if not os.environ.get(name)]
+    if missing:
+        print(f"{', '.join(missing)} must be set as where pytest runs (docs/several-machines.md)", file=sys.stderr)
+        return 2
+    folder = TemporaryFolder("host-")
+    try:
+        about = folder.path / "about.json"
+        here = Launcher(
+            host=socket.gethostname(),
+            torch=torch_build()[0],
+            commit=code.commit_here(Path.cwd()),
+            files=code.digests(Path.cwd()),
+            cores=len(quiet.available_cores()),
+            gpus=cuda_count(),
+            node=int(os.environ.get("GROUP_RANK", "0")),
+        )
+        about.write_bytes(encode(here))
+        status = reaper.main([str(folder.path), "suite.launch", "--about", str(about)])
+        print("served the controller until the run was over" if status == 0 else "took no part", file=sys.stderr)
+        return status
+    finally:
+        folder.close()
 
 
 def _import_from(paths: Sequence[str]) -> None:

@@ -16,10 +16,12 @@ from pathlib import Path
 
 import reference
 import suite
-from suite.base.checkout import Checkout
+from suite.base.checkout import Checkout, CheckoutError
 from suite.plan.base import Base
 from suite.plan.cells import Side
+from suite.processes.failure import WorkerFailure
 from suite.processes.group import START_TIMEOUT_S, Group
+from suite.processes.hosts import Hosts
 from suite.processes.jobs import Apart
 from suite.processes.messages import Value
 from suite.processes.pool import Pool, dismiss
@@ -45,6 +47,10 @@ class SidePool:
         """Return a group of the side's workers, as `Pool.group` does."""
         return self.pool.group(name, size, self.paths)
 
+    def helper(self) -> Group:
+        """Return one of the side's workers, or one on each host, for what needs no timing."""
+        return self.pool.group("helper", self.pool.hosts, self.paths, spread=True)
+
 
 class Sides:
     """The pools of a run, by side; a context manager that leaves no process and no folder behind.
@@ -54,14 +60,15 @@ class Sides:
         start_s: seconds from the first helper's launch to its first answer; 0 before.
     """
 
-    def __init__(self, kind: str, root: Path) -> None:
+    def __init__(self, kind: str, root: Path, hosts: Hosts | None = None) -> None:
         """Open the candidate's pool.
 
         Args:
             kind: "cpu" or "cuda".
             root: the user's project; workers may import from it and from the working directory.
+            hosts: of a run on several.
         """
-        self._kind, self._root = kind, root
+        self._kind, self._root, self._hosts = kind, root, hosts
         self._closing = contextlib.ExitStack()
         self.pools: dict[Side, SidePool] = {}
         self.start_s = 0.0
@@ -83,6 +90,8 @@ class Sides:
         Raises:
             CheckoutError: its commit cannot be checked out.
         """
+        if self._hosts is not None and (base.commit is not None or base.kind == "python"):
+            raise CheckoutError(f"{base.label}: on several hosts a base must be a trainer (docs/several-machines.md)")
         if base.commit is None:
             self.pools[side] = SidePool(self._pool(base.python if base.kind == "python" else sys.executable))
             return ()
@@ -116,15 +125,18 @@ class Sides:
     def ask(
         self, side: Side, kind: type[Value], command: str, timeout_s: float = START_TIMEOUT_S, **arguments: object
     ) -> Value:
-        """Return the answer of a side's helper, one worker, to a command that measures nothing.
+        """Return the answer of a side's helper, one worker on each host, to a command that measures nothing.
 
         Raises:
             WorkerFailure: the worker raised, died or did not answer; the next question gets another worker.
         """
         begun = time.monotonic()
-        helper = self.pools[side].group("helper", 1)
+        helper = self.pools[side].helper()
         helper.start_timeout_s = min(START_TIMEOUT_S, timeout_s)
-        [answer] = helper.request(kind, command, timeout_s, **arguments)
+        answer, *others = helper.request(kind, command, timeout_s, **arguments)
+        for other in others:
+            if other != answer:
+                raise WorkerFailure(side, f"hosts answer {command!r} differently: {answer}, and elsewhere {other}")
         self.start_s = self.start_s or time.monotonic() - begun
         return answer
 
@@ -145,6 +157,7 @@ class Sides:
     def _pool(self, python: str) -> Pool:
         if python not in self._by_python:
             paths = [Path.cwd(), self._root]
-            pool = self._closing.enter_context(Pool(kind=self._kind, python=python, import_paths=paths))
+            pool = Pool(kind=self._kind, python=python, import_paths=paths, hosts=self._hosts)
+            self._closing.enter_context(pool)
             self._by_python[python] = pool
         return self._by_python[python]

@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     try:
         case = Case.from_json(json.loads(asked.case))
-        used = devices.parse(asked.devices)
+        used = devices.one_host(devices.parse(asked.devices))
     except (KeyError, TypeError, ValueError) as error:
         parser.error(f"{type(error).__name__}: {error}")
     with Pool(kind=used.kind, import_paths=[Path.cwd()], preload="trainers") as pool:

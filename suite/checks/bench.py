@@ -70,7 +70,7 @@ class Bench:
 
     def group(self, size: int) -> Group:
         """Return the ranks of one world size, started unless they are alive."""
-        return self.pool.group(f"bench-{size}", size)
+        return self.pool.group(f"bench-{size}", size, spread=True)
 
     def about(self, trainer: str) -> About:
         """Return a worker's description of a trainer.
@@ -124,7 +124,8 @@ class Bench:
             return Outcome("", [f"no case of {check!r} is drawn for a trainer of tokens: not checked"], 0)
         most = MOST_REPLICAS if about.processes == "one" else MOST_RANKS
         search = _Search(self, trainer, check)
-        if self.devices.kind != "cpu" and not about.shares_gpus and (gpus := len(set(self.devices.names))) < most:
+        gpus = len(set(self.devices.names)) * self.devices.hosts
+        if self.devices.kind != "cpu" and not about.shares_gpus and gpus < most:
             most = gpus
             search.notes[f"two of its ranks cannot share a GPU: checked on {gpus} device(s) at most"] = None
         # Shrinking tries many cases, and each one that a trainer refuses may cost a fresh group.
@@ -155,12 +156,12 @@ class Bench:
 
     def place(self, trainer: str, world_size: int) -> tuple[Group, CaseJob]:
         """Return the ranks of a trainer in a world, bound to their devices, and what they are told of their place."""
-        names = [self.devices.names[rank % len(self.devices.names)] for rank in range(world_size)]
+        names = self.devices.spread(world_size)
         job = CaseJob(
             trainer=trainer,
             processes=self.about(trainer).processes,
             devices=tuple(names),
-            backend=self.devices.backend(names),
+            backend=self.devices.backend(names[:: self.devices.hosts]),
         )
         group = self.group(job.size)
         if (group, trainer) not in self._bound:

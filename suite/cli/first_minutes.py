@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", metavar="TEXT", help="try only steps whose name contains this")
     asked = parser.parse_args(arguments)
     try:
-        used = devices.parse(asked.devices)
+        used = devices.one_host(devices.parse(asked.devices))
         asked.folder.mkdir(parents=True, exist_ok=True)
     except (ValueError, OSError) as error:
         parser.error(str(error))

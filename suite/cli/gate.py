@@ -13,10 +13,12 @@ from dataclasses import dataclass
 import pytest
 
 from suite import options
+from suite.cli.command import USAGE_ERROR, Stop
 from suite.plan.cells import Cell
 from suite.plan.config import Config
 from suite.plugin import CONFIG, RUN, MissingDevices
 from suite.room import quiet
+from suite.room.devices import one_host
 from suite.run.execute import RunResult
 from suite.run.observations import Observations
 from suite.run.plan import plan_here
@@ -107,7 +109,15 @@ def select(arguments: Sequence[str]) -> Ended:
 
 
 def without_base(settings: Config, cells: Sequence[Cell]) -> Observations:
-    """Return a run of these cells that compares with nothing, for commands that judge nothing."""
+    """Return a run of these cells that compares with nothing, for commands that judge nothing.
+
+    Raises:
+        Stop: the devices are on several hosts.
+    """
+    try:
+        one_host(settings.devices)
+    except ValueError as error:
+        raise Stop(str(error), USAGE_ERROR) from error
     return Observations(plan_here(dataclasses.replace(settings, against=None), cells))
 
 

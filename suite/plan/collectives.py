@@ -44,8 +44,9 @@ def sweeps(devices: Devices, world_sizes: Iterable[int], *, every: bool = True) 
     """
     chosen = []
     for world_size in (size for size in world_sizes if size > 1):
-        backend = devices.backend(devices.names[:world_size])
-        chosen += [CollectiveCell(algorithm, world_size) for algorithm in (backend, *(IN_PROCESS if every else ()))]
+        backend = devices.backend(devices.here(world_size))
+        in_process = IN_PROCESS if every and world_size <= devices.per_host else ()
+        chosen += [CollectiveCell(algorithm, world_size) for algorithm in (backend, *in_process)]
         if backend == "nccl" or (every and devices.kind == "cpu"):
             chosen += [CollectiveCell(backend, world_size, collective) for collective in SHARDED]
     return chosen

@@ -11,7 +11,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -26,7 +26,7 @@ class ChannelClosed(ConnectionError):
 
 
 class ChannelGarbled(ConnectionError):
-    """The peer sent something that is not one JSON object a line, or a line above `MAX_LINE_BYTES`."""
+    """The peer sent something that is not one JSON object a line, or a line that is too long."""
 
 
 def encode(message: object) -> bytes:
@@ -51,12 +51,31 @@ def short(path: str) -> Iterator[str]:
         os.close(folder)
 
 
+def _address(name_of: Callable[[], Any]) -> str:
+    with contextlib.suppress(OSError):
+        name = name_of()
+        return str(name[0]) if isinstance(name, tuple) else ""
+    return ""
+
+
 class Channel:
     """One end of a connection that carries one JSON object a line, in both directions."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, longest: int = MAX_LINE_BYTES) -> None:
+        """Take over a connected socket; a line may have `longest` bytes, which may be changed."""
+        self.longest = longest
         self._sock = sock
         self._buffer = bytearray()
+
+    @property
+    def peer(self) -> str:
+        """The address of the other end; empty for a Unix socket."""
+        return _address(self._sock.getpeername)
+
+    @property
+    def own_address(self) -> str:
+        """The address of this end; empty for a Unix socket."""
+        return _address(self._sock.getsockname)
 
     @classmethod
     def connect(cls, path: str) -> Channel:
@@ -131,9 +150,9 @@ class Channel:
             ChannelGarbled: what arrived is not a message.
         """
         end = self._buffer.find(b"\n")
+        if (len(self._buffer) if end < 0 else end) > self.longest:
+            raise ChannelGarbled(f"a line longer than {self.longest} bytes")
         if end < 0:
-            if len(self._buffer) > MAX_LINE_BYTES:
-                raise ChannelGarbled(f"a line longer than {MAX_LINE_BYTES} bytes")
             return None
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PREFIX = "scaling-"
+FOLDER = "SCALING_FOLDER"  # in a worker's environment: the run's folder on its host
 LOCK = ".torch-scaling-suite"  # no folder without such a file is ever removed
 HELD_S = 30.0  # who holds a report folder reads and writes one small file
 

@@ -14,13 +14,13 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 import psutil
 
 from suite.processes import failure
 from suite.processes.channel import Channel, ChannelClosed, Message
-from suite.processes.messages import Ended, Value, read
+from suite.processes.messages import Ended, Tell, Value, read
 
 START_TIMEOUT_S = 120.0  # the first answer of a worker includes the import of torch, on a machine that may be busy
 END_TIMEOUT_S = 10.0
@@ -54,11 +54,30 @@ class Owner(Protocol):
 
 
 class Group:
-    """The ranks of one world, each with its channel; made by `Pool.launch`."""
+    """The ranks of one world, each with its channel; made by `Pool.launch`.
 
-    def __init__(self, pool: Owner, name: str, size: int) -> None:
+    Attributes:
+        parts: the ranks of each host, the controller's first.
+        elsewhere: the launchers of the other hosts that have ranks.
+        pids, processes: of the ranks on the controller's host.
+        ended: how it ended, as soon as its ranks on one host have.
+        stacks: what other hosts have answered when they were asked for the stacks of their ranks.
+    """
+
+    def __init__(
+        self,
+        pool: Owner,
+        name: str,
+        size: int,
+        parts: Sequence[tuple[int, ...]] = (),
+        elsewhere: Sequence[Channel] = (),
+    ) -> None:
         self.name = name
         self.size = size
+        self.parts = parts or [tuple(range(size))]
+        self.elsewhere = elsewhere
+        self.stacks: list[dict[str, str]] = []
+        self._running = len(self.parts)
         self.channels: dict[int, Channel] = {}
         self.pids: dict[int, int] = {}
         self.processes: dict[int, psutil.Process] = {}
@@ -153,6 +172,17 @@ class Group:
                 self.kill()
                 raise failure.silent(self.name, missing, "start", self.start_timeout_s, {})
 
+    def end(self, ended: Ended) -> None:
+        """Take note of how the ranks on one host have ended."""
+        before = self.ended or Ended(self.name)
+        self.ended = Ended(self.name, before.failures + ended.failures, before.cause or ended.cause)
+        self._running -= 1
+
+    def abandon(self, cause: str) -> None:
+        """Take note that nothing more will be heard of how the group ends."""
+        self.ended = Ended(self.name, self.ended.failures if self.ended else (), cause)
+        self._running = 0
+
     def leave(self) -> None:
         """Ask the ranks to leave, without waiting."""
         self._send(range(self.size), "exit", {})
@@ -160,17 +190,20 @@ class Group:
     def close(self) -> None:
         """Ask the ranks to leave, and end those that do not."""
         self.leave()
-        self._wait_for(lambda: self.ended is not None, END_TIMEOUT_S)
+        self._wait_for(lambda: self._running <= 0, END_TIMEOUT_S)
         self.kill()
 
     def kill(self) -> None:
         """End every process of the group now, whatever state it is in."""
-        strays = self._pool.strays(self.name) if len(self.pids) < self.size and self.ended is None else []
+        gone = self._running <= 0
+        strays = self._pool.strays(self.name) if len(self.pids) < len(self.parts[0]) and not gone else []
+        if not gone:
+            self._tell("kill")
         for pid in {*self._own_pids().values(), *strays}:
             # Each worker leads a process group of its own, so this takes its data-loading children along.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
-        self._wait_for(lambda: self.ended is not None, END_TIMEOUT_S)
+        self._wait_for(lambda: self._running <= 0, END_TIMEOUT_S)
         for channel in self.channels.values():
             self._pool.forget(channel)
         self.channels.clear()
@@ -225,12 +258,22 @@ class Group:
             return failure.WorkerFailure(self.name, cause, [self._pool.stderr_tail(self.name, rank)])
         ended = self.ended or Ended(self.name)
         exits = {end.rank: end.exitcode for end in ended.failures}
+        said = {end.rank: end.stderr for end in ended.failures}
         # The rank whose connection broke first; where none had one yet, the first that the launcher saw fail.
         rank = (lost or list(exits) or [0])[0]
-        if ended.cause and not exits:
+        if ended.cause and (not exits or len(self.parts) > 1):
             return failure.WorkerFailure(self.name, ended.cause)
         # The launcher lists failures only: a rank that is not among them left with exit code 0.
-        return failure.died(self.name, rank, exits.get(rank, 0), self._pool.stderr_tail(self.name, rank))
+        return failure.died(self.name, rank, exits.get(rank, 0), said.get(rank) or self._stderr_tail(rank))
+
+    def _stderr_tail(self, rank: int) -> str:
+        return self._pool.stderr_tail(self.name, rank) if rank in self.parts[0] else ""
+
+    def _tell(self, action: Literal["kill", "stacks"]) -> None:
+        """Tell the other hosts what to do with their ranks."""
+        for channel in self.elsewhere:
+            with contextlib.suppress(ChannelClosed):  # then it is noticed that the host has left
+                channel.send(Tell(self.name, action), SEND_TIMEOUT_S)
 
     def _lives(self, rank: int) -> bool:
         try:
@@ -248,8 +291,12 @@ class Group:
         for pid in self._own_pids().values():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGUSR1)  # the worker has faulthandler registered on it
+        self._tell("stacks")
         time.sleep(0.5)
-        return {
+        here = {
             rank: self._pool.stderr_tail(self.name, rank, after=size, most=STACKS_BYTES)
             for rank, size in before.items()
         }
+        if self.elsewhere:
+            self._wait_for(lambda: len(self.stacks) >= len(self.elsewhere), END_TIMEOUT_S)
+        return here | {int(rank): text for stacks in self.stacks for rank, text in stacks.items() if rank.isdecimal()}

@@ -6,7 +6,7 @@ A message travels as the JSON object of its fields: `suite.processes.channel.enc
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -22,12 +22,76 @@ class Start:
         size: how many processes, one a rank.
         log_dir: the folder for their stdout and stderr.
         args: the arguments of `suite.worker`.
+        ranks: of these processes, in a group that may span hosts; empty where they are the whole group.
+        world_size: of the whole group.
     """
 
     group: str
     size: int
     log_dir: str
     args: tuple[str, ...]
+    ranks: tuple[int, ...] = ()
+    world_size: int = 0
+
+
+@dataclass(frozen=True)
+class Tell:
+    """What the launcher of another host is to do with its part of a group.
+
+    Attributes:
+        group: its name.
+        action: "kill" its processes, or answer with their `Stacks`.
+    """
+
+    group: str
+    action: Literal["kill", "stacks"]
+
+
+@dataclass(frozen=True)
+class Stacks:
+    """The Python stacks of a group's ranks on another host, by rank."""
+
+    group: str
+    stacks: dict[str, str]
+    event: Literal["stacks"] = "stacks"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launcher:
+    """A launcher is up; one of another host tells what that host has.
+
+    Attributes:
+        host: its name; empty for the controller's own.
+        torch: the version that its workers load.
+        commit: that is checked out where it was started.
+        files: digests by path of the suite's files, and of the project's that differ from the commit.
+        cores, gpus: how many its workers may use.
+        node: torch's number of the host.
+    """
+
+    host: str = ""
+    torch: str = ""
+    commit: str = ""
+    files: dict[str, str] = field(default_factory=dict)
+    cores: int = 0
+    gpus: int = 0
+    node: int = 0
+    event: Literal["launcher"] = "launcher"
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """The controller's answer to the launcher of another host.
+
+    Attributes:
+        kind: "cpu" or "cuda".
+        exact: whether equal work must give equal bits.
+        refused: why the host cannot take part; empty where it can.
+    """
+
+    kind: str
+    exact: bool
+    refused: str = ""
 
 
 @dataclass(frozen=True)
@@ -38,11 +102,13 @@ class Exit:
         rank: within the group.
         exitcode: negative for a signal.
         pid: of the process.
+        stderr: the end of it, from another host; empty from the controller's own, where the file can be read.
     """
 
     rank: int
     exitcode: int
     pid: int
+    stderr: str = ""
 
 
 @dataclass(frozen=True)

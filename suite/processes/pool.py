@@ -7,7 +7,6 @@ failure. `dismiss` ends the groups of several pools together.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import selectors
 import shutil
@@ -17,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -27,12 +26,13 @@ import reference
 import suite
 from suite.processes import failure
 from suite.processes.channel import Channel, ChannelClosed, ChannelGarbled, Message, short
-from suite.processes.folder import TemporaryFolder
-from suite.processes.group import END_TIMEOUT_S, START_TIMEOUT_S, Group
-from suite.processes.messages import Ended, Start, read
+from suite.processes.folder import FOLDER, TemporaryFolder
+from suite.processes.group import END_TIMEOUT_S, SEND_TIMEOUT_S, START_TIMEOUT_S, Group
+from suite.processes.hosts import Elsewhere, Hosts, network
+from suite.processes.messages import Ended, Launcher, Stacks, Start, read
+from suite.processes.outputs import TAIL_BYTES, stderr_size, stderr_tail, workers_of
+from suite.processes.remote import SECRET, Greeting
 from suite.room import quiet
-
-TAIL_BYTES = 4000
 
 
 class Pool:
@@ -49,6 +49,7 @@ class Pool:
         python: str = sys.executable,
         import_paths: Sequence[Path] = (),
         forks: bool = True,
+        hosts: Hosts | None = None,
     ) -> None:
         """Start the launcher.
 
@@ -60,8 +61,15 @@ class Pool:
             import_paths: folders the workers may import a user's trainer or model from.
             forks: whether workers may be forked from a template (`suite.template`). CUDA, and systems other than Linux,
                 have them executed by torch's agent in any case.
+            hosts: of a run on several; torch's agent executes the workers then.
+
+        Raises:
+            ValueError: the endpoint of several hosts is no address of this one.
         """
-        self.forks = forks and kind == "cpu" and hasattr(os, "pidfd_open")
+        self.forks = forks and kind == "cpu" and hasattr(os, "pidfd_open") and hosts is None
+        self.hosts = hosts.count if hosts else 1
+        self._elsewhere = Elsewhere(hosts) if hosts else None
+        self._kind, self._exact = kind, preload == "trainers"
         self._temporary = TemporaryFolder()
         self.folder = self._temporary.path
         self.groups: dict[str, Group] = {}
@@ -74,20 +82,28 @@ class Pool:
             self._listener.bind(address)
         self._listener.listen(256)
         self._selector.register(self._listener, selectors.EVENT_READ, None)
+        if self._elsewhere is not None:
+            self._selector.register(self._elsewhere.door, selectors.EVENT_READ, None)
         self._launcher_log = self.folder / "launcher.stderr"
         launcher = ["suite.template", "--preload", preload] if self.forks else ["suite.launch"]
         launcher += ["--socket", str(self.folder / "controller")]
+        told: dict[str, str] = {}
+        if self._elsewhere is not None:
+            launcher = self._elsewhere.command(launcher)
+            told = {**self._elsewhere.environment(), **network(self._elsewhere.door.host)}
         self._reaped = sys.platform == "linux"
         if self._reaped:
             launcher = ["suite.processes.reaper", str(self.folder), *launcher]
         self._command = [python, "-m", *launcher]
         self._environment = {
-            **quiet.environment(os.environ, kind, exact=preload == "trainers"),
+            **quiet.environment({**os.environ, **told}, kind, exact=self._exact),
+            FOLDER: str(self.folder),
             "PYTHONPATH": os.pathsep.join(self.paths(import_paths)),
             "PYTHONSAFEPATH": "1",
             # Its own place has a name that others can foresee, and outlives the run.
             "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(self.folder / "inductor")),
         }
+        self._environment.pop(SECRET, None)  # nothing on this host needs it but the controller
         self._process = self._start()
 
     def __enter__(self) -> Pool:
@@ -128,12 +144,12 @@ class Pool:
         beyond = os.environ.get("PYTHONPATH", "") if python_path is None else python_path
         return tuple(filter(None, [str(code), *map(str, import_paths), *beyond.split(os.pathsep)]))
 
-    def group(self, name: str, size: int, paths: tuple[str, ...] = ()) -> Group:
+    def group(self, name: str, size: int, paths: tuple[str, ...] = (), *, spread: bool = False) -> Group:
         """Return the group that was started under a name, or start one where there is none or it has failed.
 
         Args:
             name: groups with other `paths` may have the same.
-            size, paths: as `launch` has them.
+            size, paths, spread: as `launch` has them.
 
         Raises:
             WorkerFailure: as `launch`.
@@ -141,20 +157,26 @@ class Pool:
         group = self._kept.get((name, paths))
         if group is None or not group.alive:
             self._started += 1
-            group = self._kept[name, paths] = self.launch(f"{name}-{self._started}", size, paths)
+            group = self._kept[name, paths] = self.launch(f"{name}-{self._started}", size, paths, spread=spread)
         return group
 
-    def launch(self, name: str, size: int, paths: Sequence[str] = ()) -> Group:
+    def launch(self, name: str, size: int, paths: Sequence[str] = (), *, spread: bool = False) -> Group:
         """Start one group, without waiting for it.
 
         Args:
             name: unique within the pool while the group lives.
             size: how many processes, one a rank.
             paths: from `paths`, where they are not those that the pool was made with.
+            spread: whether several hosts get the ranks in turn; otherwise each is filled before the next.
 
         Raises:
-            WorkerFailure: the launcher itself has ended, for instance because its interpreter has no torch.
+            WorkerFailure: the launcher itself has ended, for instance because its interpreter has no torch; or not all
+                hosts are there.
         """
+        parts = [tuple(range(size))]
+        if self._elsewhere is not None:
+            parts = self._elsewhere.settings.layout(size, spread=spread)
+            self._wait_for_hosts(name, needed=len(parts))
         deadline = time.monotonic() + START_TIMEOUT_S
         while self._launcher is None and self._process.poll() is None and self.wait(deadline, 0.2):
             pass
@@ -167,13 +189,17 @@ class Pool:
             what = "the launcher has ended" if self._was_up else "the launcher did not start"
             raise failure.WorkerFailure(name, f"{what}: {last}", [tail])
         self._drop_logs()
-        group = self.groups[name] = Group(self, name, size)
-        arguments = ["--socket", str(self.folder / "controller"), "--group", name]
-        arguments += [f"--path={path}" for path in paths]
+        launchers = self._launchers()[: len(parts)]
+        group = self.groups[name] = Group(self, name, size, parts, launchers[1:])
+        arguments = ["--group", name, *(f"--path={path}" for path in paths)]
+        log_dir, several = str(self._log_dir(name)), self._elsewhere is not None
         try:
-            self._launcher.send(Start(name, size, str(self._log_dir(name)), tuple(arguments)))
+            for channel, address, ranks in zip(launchers, self._addresses(), parts, strict=False):
+                told = ("--socket", address, *arguments)
+                spanning = ranks if several else ()
+                channel.send(Start(name, len(ranks), log_dir, told, spanning, size), SEND_TIMEOUT_S)
         except ChannelClosed as error:
-            del self.groups[name]
+            group.kill()
             raise failure.WorkerFailure(name, "the launcher has ended") from error
         return group
 
@@ -190,10 +216,16 @@ class Pool:
         left = deadline - time.monotonic()
         if left <= 0:
             return False
+        elsewhere = self._elsewhere
+        for greeting in elsewhere.door.late() if elsewhere is not None else ():
+            self._turn_away(greeting, "it has not proved in time that it knows the secret")
         for key, _ in self._selector.select(left if slice_s is None else min(left, slice_s)):
             if key.fileobj is self._listener:
                 connection, _ = self._listener.accept()
                 self._selector.register(Channel(connection), selectors.EVENT_READ, None)
+            elif elsewhere is not None and key.fileobj is elsewhere.door:
+                if (opened := elsewhere.door.open()) is not None:
+                    self._selector.register(opened.channel, selectors.EVENT_READ, opened)
             else:
                 assert isinstance(key.fileobj, Channel)
                 self._read(key.fileobj, key.data)
@@ -207,25 +239,15 @@ class Pool:
 
     def stderr_size(self, name: str, rank: int) -> int:
         """Bytes that a rank has written to stderr so far."""
-        return sum(path.stat().st_size for path in self._stderr(name, rank))
+        return stderr_size(self._log_dir(name), self._local(name, rank))
 
     def stderr_tail(self, name: str, rank: int, after: int = 0, most: int = TAIL_BYTES) -> str:
         """The end of what a rank wrote to stderr, however much that is; of what came after so many bytes."""
-        for path in self._stderr(name, rank):
-            with path.open("rb") as file:
-                file.seek(max(after, path.stat().st_size - most))
-                return file.read(most).decode(errors="replace")
-        return ""
+        return stderr_tail(self._log_dir(name), self._local(name, rank), after, most)
 
     def strays(self, name: str) -> list[int]:
         """Return the processes of a group that torch's agent has started, by their command lines, connected or not."""
-        pids = []
-        with contextlib.suppress(psutil.Error):
-            for process in psutil.Process(self._process.pid).children(recursive=True):
-                with contextlib.suppress(psutil.Error):
-                    if ("--group", name) in itertools.pairwise(process.cmdline()):
-                        pids.append(process.pid)
-        return pids
+        return workers_of(self._process.pid, name)
 
     def end_orphans(self) -> None:
         """End the processes that workers started and did not end, once no group is left that may need them."""
@@ -239,6 +261,7 @@ class Pool:
                 group.kill()
         finally:  # however impatient the user is: workers end with the launcher, and the folder goes
             try:
+                self._part()
                 self._end_launcher()
             finally:
                 self._temporary.close()
@@ -247,6 +270,47 @@ class Pool:
                 self.forget(key.fileobj)
         self._selector.close()
         self._listener.close()
+        if self._elsewhere is not None:
+            self._elsewhere.door.close()
+
+    def _part(self) -> None:
+        """Let the launchers of a run on several hosts leave by themselves, so that torch's agents end in order."""
+        if self._elsewhere is None:
+            return
+        for channel in [host.channel for host in self._elsewhere.hosts]:
+            self.forget(channel)
+        if self._launcher is not None:
+            self.forget(self._launcher)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_TIMEOUT_S)
+
+    def _launchers(self) -> list[Channel]:
+        """Return the channels of all launchers, this host's first."""
+        others = [] if self._elsewhere is None else [host.channel for host in self._elsewhere.hosts]
+        assert self._launcher is not None
+        return [self._launcher, *others]
+
+    def _addresses(self) -> Iterator[str]:
+        """Yield where the workers of each host find this process."""
+        yield str(self.folder / "controller")
+        while self._elsewhere is not None:
+            yield self._elsewhere.door.address
+
+    def _wait_for_hosts(self, name: str, needed: int) -> None:
+        """Wait until all hosts of a run are there; later, require those that a group needs.
+
+        Raises:
+            WorkerFailure: they are not.
+        """
+        elsewhere = self._elsewhere
+        assert elsewhere is not None
+        while elsewhere.waiting and self._process.poll() is None:
+            self.wait(time.monotonic() + 0.2)
+        came = self._launcher is not None and (elsewhere.complete or elsewhere.problem)
+        if not came or len(elsewhere.hosts) < needed - 1:
+            tail = self._launcher_log.read_text(errors="replace")[-TAIL_BYTES:]
+            elsewhere.problem = elsewhere.missing()
+            raise failure.WorkerFailure(name, elsewhere.problem, [tail] if self._process.poll() is not None else [])
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._was_up = False
@@ -272,27 +336,67 @@ class Pool:
         finally:
             self._process.kill()
 
-    def _read(self, channel: Channel, owner: tuple[Group, int] | None) -> None:
+    def _read(self, channel: Channel, owner: tuple[Group, int] | Greeting | None) -> None:
         try:
             messages = channel.pump()
-        except (ChannelClosed, ChannelGarbled):
+        except (ChannelClosed, ChannelGarbled) as error:
+            if isinstance(owner, Greeting):
+                self._turn_away(owner, str(error))
+                return
             self.forget(channel)
-            if owner is not None:
+            left = "" if self._elsewhere is None else self._elsewhere.left(channel)
+            if left:
+                for group in [group for group in self.groups.values() if channel in group.elsewhere]:
+                    group.abandon(left)
+            elif owner is not None:
                 owner[0].lost.append(owner[1])
             elif channel is self._launcher:
                 self._launcher = None
                 for group in self.groups.values():
-                    group.ended = Ended(group.name, cause="the launcher has ended")
+                    group.abandon("the launcher has ended")
             return
         for message in messages:
-            if owner is not None:
+            if isinstance(owner, Greeting):
+                if not self._prove(owner, message):
+                    return
+                owner = None
+            elif owner is not None:
                 owner[0].answers[owner[1]] = message
             elif message.get("event") == "hello":
                 owner = self._greet(channel, message)
             elif message.get("event") == "launcher":
-                self._launcher, self._was_up = channel, True
+                self._introduce(channel, read(Launcher, message))
             elif message.get("event") == "ended" and message["group"] in self.groups:
-                self.groups[message["group"]].ended = read(Ended, message)
+                self.groups[message["group"]].end(read(Ended, message))
+            elif message.get("event") == "stacks" and message["group"] in self.groups:
+                self.groups[message["group"]].stacks.append(read(Stacks, message).stacks)
+
+    def _introduce(self, channel: Channel, launcher: Launcher) -> None:
+        """Take note that a launcher is up: this host's own, or that of another host, which may be refused."""
+        if self._elsewhere is None or not launcher.host:
+            self._launcher, self._was_up = channel, True
+            return
+        welcome = self._elsewhere.welcome(channel, launcher, self._kind, exact=self._exact)
+        with contextlib.suppress(ChannelClosed):
+            channel.send(welcome, SEND_TIMEOUT_S)
+        if welcome.refused:
+            self.forget(channel)
+
+    def _prove(self, greeting: Greeting, message: Message) -> bool:
+        """Let a connection in that knows the secret; otherwise close it and return False."""
+        assert self._elsewhere is not None
+        with contextlib.suppress(ChannelClosed):
+            if greeting.accept(message):
+                self._elsewhere.door.greetings.remove(greeting)
+                self._selector.modify(greeting.channel, selectors.EVENT_READ, None)
+                return True
+        self._turn_away(greeting, f"its {SECRET} is another one")
+        return False
+
+    def _turn_away(self, greeting: Greeting, why: str) -> None:
+        assert self._elsewhere is not None
+        self._elsewhere.door.turn_away(greeting, why)
+        self.forget(greeting.channel)
 
     def _greet(self, channel: Channel, hello: Message) -> tuple[Group, int] | None:
         group, rank = self.groups.get(hello["group"]), int(hello["rank"])
@@ -300,9 +404,10 @@ class Pool:
             self.forget(channel)
             return None
         group.channels[rank] = channel
-        group.pids[rank] = int(hello["pid"])
-        with contextlib.suppress(psutil.Error):  # it has ended already
-            group.processes[rank] = psutil.Process(group.pids[rank])
+        if rank in group.parts[0]:
+            group.pids[rank] = int(hello["pid"])
+            with contextlib.suppress(psutil.Error):  # it has ended already
+                group.processes[rank] = psutil.Process(group.pids[rank])
         self._selector.modify(channel, selectors.EVENT_READ, (group, rank))
         return group, rank
 
@@ -312,8 +417,10 @@ class Pool:
             if folder.name not in self.groups:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _stderr(self, name: str, rank: int) -> list[Path]:
-        return list(self._log_dir(name).glob(f"**/{rank}/stderr.log"))
+    def _local(self, name: str, rank: int) -> int:
+        """Return the number of a rank among the processes of this host."""
+        here = self.groups[name].parts[0] if name in self.groups else ()
+        return here.index(rank) if rank in here else rank
 
     def _log_dir(self, name: str) -> Path:
         return self.folder / "logs" / name

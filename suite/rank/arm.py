@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # public, and documented
 
 from reference import nest
 from reference.data import Dataset, feed
 from reference.data import load as load_dataset
 from reference.models.init import build
 from reference.nest import Nest
+from suite.processes import hosts
 from suite.processes.answers import Counted
+from suite.processes.folder import FOLDER
 from suite.processes.jobs import Job, ModelSpec, Place, Prepared
 from suite.properties import contract
 from suite.rank import counting
@@ -43,7 +47,7 @@ def bind(rank: int, place: Place) -> list[torch.device]:
     one = place.processes == "one"
     devices = [torch.device(name) for name in (place.devices if one else [place.devices[rank]])]
     if place.pinned:
-        quiet.pin(itertools.chain(*place.pinned) if one else place.pinned[rank])
+        quiet.pin(itertools.chain(*place.pinned) if one else place.pinned[rank] or _own_core(devices[0]))
     if devices[0].type == "cpu":
         torch.set_num_threads(1)
     else:
@@ -53,16 +57,22 @@ def bind(rank: int, place: Place) -> list[torch.device]:
     return devices
 
 
+def _own_core(device: torch.device) -> list[int]:
+    """Return the core of a CPU rank to which the controller, on another host, could give none."""
+    cores = quiet.available_cores()
+    return [cores[int(os.environ["LOCAL_RANK"]) % len(cores)]] if device.type == "cpu" else []
+
+
 def prepare_dataset(name: str, data_root: str, folder: str) -> Prepared:
     """Load a dataset and write its tensors to `folder`, a file for each of its four parts.
 
-    The workers of every session map these files (`open_dataset`), so a run loads the dataset once and all arms read the
-    same bytes.
+    The workers of every session map these files (`open_dataset`), so a run loads the dataset once on each host, and all
+    arms read the same bytes.
     """
     dataset = load_dataset(name, Path(data_root))
-    Path(folder).mkdir(parents=True)
+    _here(folder).mkdir(parents=True)
     for part in PARTS:
-        torch.save(nest.each(_compact, getattr(dataset, part)), Path(folder) / f"{part}.pt")
+        torch.save(nest.each(_compact, getattr(dataset, part)), _here(folder) / f"{part}.pt")
     return Prepared(
         name=dataset.name,
         folder=folder,
@@ -78,6 +88,11 @@ def _compact(tensor: Tensor) -> Tensor:
     return tensor if alone else tensor.clone(memory_format=torch.contiguous_format)
 
 
+def _here(folder: str) -> Path:
+    """Return a folder that may be given relative to the run's own folder, which has another name on every host."""
+    return Path(os.environ.get(FOLDER, "")) / folder
+
+
 @functools.cache
 def open_dataset(kept: Prepared, device: torch.device, dtype: torch.dtype) -> Dataset:
     """Return the dataset that `prepare_dataset` wrote, on `device`, with samples of `dtype`.
@@ -86,7 +101,7 @@ def open_dataset(kept: Prepared, device: torch.device, dtype: torch.dtype) -> Da
     """
     parts = {}
     for part in PARTS:
-        mapped = torch.load(Path(kept.folder) / f"{part}.pt", mmap=True, weights_only=True)
+        mapped = torch.load(_here(kept.folder) / f"{part}.pt", mmap=True, weights_only=True)
         parts[part] = nest.move(mapped, device, dtype)
     return Dataset(kept.name, **parts, idx_root=None if kept.idx_root is None else Path(kept.idx_root))
 
@@ -250,7 +265,21 @@ def join(backend: str, device: torch.device) -> None:
     Collectives have torch's own timeout; the controller's deadline for a command ends them earlier.
     """
     if not dist.is_initialized():
-        dist.init_process_group(**group_of(backend, device))
+        dist.init_process_group(**group_of(backend, device), **meeting())
+
+
+def meeting(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """Return what `torch.distributed.init_process_group` is told in a run on several hosts; nothing on one.
+
+    All groups of the run meet in one store, each under its own prefix.
+    """
+    if hosts.STORE not in environment:
+        return {}
+    host, _, port = environment[hosts.STORE].rpartition(":")
+    store = TCPStore(host, int(port), is_master=False)
+    prefix = environment["TORCHELASTIC_RUN_ID"]  # the group's name
+    rank, world_size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+    return {"store": PrefixStore(prefix, store), "rank": rank, "world_size": world_size}
 
 
 def group_of(backend: str, device: torch.device) -> dict[str, Any]:

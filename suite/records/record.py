@@ -33,6 +33,7 @@ RECORD = "record.json"  # the name of its file, in the folder of its run
 MAX_RECORD_BYTES = 64 * 1024 * 1024
 MAX_DIGITS = 20  # of a whole number
 MAX_CARDS = 64
+MAX_HOSTS = 9999
 MAX_VARIABLES = 64
 MAX_CAUTIONS = 16  # of a cell
 LARGEST = 1e100  # number, either side of zero: differences and products of a few stay finite
@@ -52,7 +53,7 @@ class Machine(Part):
     """Where a run took place. `key` is hardware and topology alone; `host` tells machines of one key apart.
 
     `cards` has more on each GPU of `gpus`; none in a record of an earlier version. `problem` says why other GPUs could
-    not be used.
+    not be used. Everything but `hosts` is of the controller's host; each of the hosts has as many devices.
     """
 
     key: str
@@ -66,6 +67,8 @@ class Machine(Part):
     problem: str = ""
     driver: str = ""
     system: str
+    hosts: int = Field(default=1, ge=1, le=MAX_HOSTS)
+    per_host: int = Field(default=0, ge=0)  # devices of the run on each host; 0 where it is not known
 
 
 class Environment(Part):

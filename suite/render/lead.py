@@ -7,13 +7,13 @@ report.html show the same facts. Cells with the same reason share a line, which 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
 from suite.plan.cells import short
 from suite.records import counters, memory
-from suite.records.record import BarRecord, CellRecord, IntervalRecord, Record
+from suite.records.record import BarRecord, CellRecord, IntervalRecord, Machine, Record
 from suite.render import commands, figures
 from suite.render.figures import interval, number, plural, some
 from suite.room import hardware
@@ -186,6 +186,24 @@ def _efficiency(record: Record) -> Iterable[str]:
         at.sort(key=lambda cell: _estimate(cell.efficiency), reverse=True)
         each = some([f"{short(cell.trainer)} {interval(cell.efficiency, '.2f')}" for cell in at], MOST)
         yield f"{f'{workload} ' if several else ''}{mode} on {plural(largest, 'device')}: {each}"
+        yield from _across_hosts(record.machine, cells)
+
+
+def _across_hosts(machine: Machine, cells: Sequence[CellRecord]) -> Iterable[str]:
+    """Yield, of each trainer that was measured on one full host and on all, how much of E is lost on the way between.
+
+    E_nk = R_nk / (nk R_1) is E_k inside a host times R_nk / (n R_k) across n hosts.
+    """
+    inside = {cell.trainer: cell for cell in cells if cell.world_size == machine.per_host}
+    whole = machine.hosts * machine.per_host
+    for cell in cells if machine.hosts > 1 else ():
+        if cell.world_size != whole or (machine.per_host > 1 and cell.trainer not in inside):
+            continue
+        within = _estimate(inside[cell.trainer].efficiency) if cell.trainer in inside else 1.0
+        if within > 0:
+            across = number(_estimate(cell.efficiency) / within, ".2f")
+            inner = f"{number(within, '.2f')} inside a host ({plural(machine.per_host, 'device')})"
+            yield f"  {short(cell.trainer)}: {inner}, {across} across {machine.hosts}"
 
 
 def _held_back(record: Record) -> Iterable[str]:
@@ -263,7 +281,7 @@ def steps(record: Record) -> Iterable[Step]:
     if not refusal(record):
         how = "and accept it as slower" if of[Outcome.FAIL] else "as the baseline"
         yield Step(f"measure it again {how}", commands.accept(record))
-    if record.against is None:
+    if record.against is None and record.machine.hosts == 1:  # on several hosts a base must be a trainer
         yield Step(f"compare with {record.environment.main or 'main'}", commands.against_main(record))
     yield from _about_causes(record)
 

@@ -23,11 +23,13 @@ class Devices:
 
     Attributes:
         kind: "cpu" or "cuda".
-        names: torch device names in rank order, "cpu" or "cuda:i", also of AMD; a name that occurs twice holds two
-            ranks.
-        cores: the cores CPU workers are pinned to, in rank order; empty on CUDA.
-        near: the cores in the NUMA node of each GPU, in rank order; empty on CPUs, and where it is not known.
+        names: torch device names in rank order, "cpu" or "cuda:i", also of AMD; a name that occurs twice on a host
+            holds two ranks.
+        cores: the cores CPU workers are pinned to on this host, in rank order; empty on CUDA.
+        near: the cores in the NUMA node of each GPU of this host, in rank order; empty on CPUs, and where it is not
+            known.
         problem: why GPUs that are here cannot be used, in a sentence; "" where there is nothing to say.
+        hosts: how many there are, with equally many of the devices each; the first is this one.
     """
 
     kind: str
@@ -35,6 +37,20 @@ class Devices:
     cores: tuple[int, ...]
     near: tuple[tuple[int, ...], ...] = ()
     problem: str = ""
+    hosts: int = 1
+
+    @property
+    def per_host(self) -> int:
+        """How many devices each host has."""
+        return len(self.names) // self.hosts
+
+    def here(self, world_size: int) -> tuple[str, ...]:
+        """Return those of the first `world_size` devices that are on the first host, which ranks fill first."""
+        return self.names[: min(world_size, self.per_host)]
+
+    def spread(self, size: int) -> list[str]:
+        """Return the devices of `size` ranks that the hosts get in turn, and that may share devices."""
+        return [self.names[rank // self.hosts % self.per_host] for rank in range(size)]
 
     @property
     def gpus_needed(self) -> int:
@@ -43,20 +59,36 @@ class Devices:
 
     def oversubscribed(self, world_size: int) -> bool:
         """Return whether some of the first `world_size` devices are the same GPU or core."""
-        used = self.cores[:world_size] if self.kind == "cpu" else self.names[:world_size]
-        return len(set(used)) < world_size
+        names = self.here(world_size)  # the other hosts are like it
+        return len(set(self.cores[: len(names)] if self.kind == "cpu" else names)) < len(names)
 
     def pinned(self, world_size: int) -> tuple[tuple[int, ...], ...]:
-        """Return the cores that each of the first `world_size` ranks may use; empty leaves them free."""
-        return tuple((core,) for core in self.cores[:world_size]) or self.near[:world_size]
+        """Return the cores that each of the first `world_size` ranks may use; empty leaves them free.
+
+        Ranks on other hosts have none here: on CPUs they choose one of their own.
+        """
+        here = tuple((core,) for core in self.cores[:world_size]) or self.near[:world_size]
+        return here and here + ((),) * (world_size - len(here))
 
     def backend(self, names: Sequence[str]) -> str:
-        """Return the backend of torch.distributed for these devices; NCCL refuses two ranks on one GPU."""
+        """Return the backend of torch.distributed for these devices of one host; NCCL refuses two ranks on one GPU."""
         return "nccl" if self.kind == "cuda" and len(set(names)) == len(names) else "gloo"
 
     def __str__(self) -> str:
         mark = " (oversubscribed)" if self.oversubscribed(len(self.names)) else ""
-        return f"{self.kind}:{len(self.names)}{mark}"
+        several = f"{self.hosts}x" if self.hosts > 1 else ""
+        return f"{several}{self.kind}:{self.per_host}{mark}"
+
+
+def one_host(chosen: Devices) -> Devices:
+    """Return devices that are all on this host.
+
+    Raises:
+        ValueError: they are on several.
+    """
+    if chosen.hosts > 1:
+        raise ValueError(f"devices {chosen}: this command works on one host; leave out '{chosen.hosts}x'")
+    return chosen
 
 
 @dataclass(frozen=True)
@@ -145,12 +177,15 @@ _REFUSED = {
 def parse(setting: str) -> Devices:
     """Read `auto`, `cpu[:N]`, `cuda[:N]` or a list such as `cuda:0,cuda:0`.
 
-    `cuda:2` is two GPUs; only in a list does the number name one. Asking for CUDA where there is none gives CUDA with
-    no devices, which the plugin refuses.
+    `cuda:2` is two GPUs; only in a list does the number name one. `2xcuda:8` is two hosts with eight GPUs each. Asking
+    for CUDA where there is none gives CUDA with no devices, which the plugin refuses.
 
     Raises:
         ValueError: it is none of these.
     """
+    if match := re.fullmatch(r"([2-9]|[1-9][0-9]{1,3})x((?:cpu|cuda):[1-9][0-9]{0,4})", setting):
+        count, each = int(match[1]), parse(match[2])
+        return replace(each, hosts=count, names=each.names * count)
     if setting == "auto":
         here = survey()
         return _cuda(range(len(here.gpus)), here) if here.gpus else replace(_cpu(), problem=here.problem)
@@ -168,7 +203,8 @@ def parse(setting: str) -> Devices:
     if re.match(r"(xpu|mps|hip|rocm)\b", setting):
         raise ValueError(f"devices {setting!r}: {_REFUSED[setting[:3]]}")
     raise ValueError(
-        f"devices {setting!r}: expected auto, cpu[:N], cuda[:N] with N >= 1, or a list such as cuda:0,cuda:1"
+        f"devices {setting!r}: expected auto, cpu[:N], cuda[:N] with N >= 1, a list such as cuda:0,cuda:1, or several "
+        "hosts with as many each, such as 2xcuda:8"
     )
 
 

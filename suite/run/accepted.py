@@ -87,6 +87,9 @@ def _missing(run: Observations) -> dict[str | None, str]:
     """Return the accepted commits that cannot be rebuilt here, and why."""
     missing: dict[str | None, str] = {}
     for commit in {kept.environment.commit for kept in run.plan.baseline.runs}:
+        if run.plan.config.devices.hosts > 1:
+            missing[commit] = "on several hosts a base must be a trainer"
+            continue
         if not FULL_NAME.fullmatch(commit):
             missing[commit] = f"{commit!r} is not the full name of a commit"
             continue

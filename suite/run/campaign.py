@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from suite.base.checkout import CheckoutError
+from suite.base.several import hosts_of
 from suite.base.sides import Sides
 from suite.plan import cells
 from suite.plan.cells import SINGLE, Arm, Cell
@@ -67,7 +68,8 @@ def measure(
         say(f"in use by others: {neighbour}")
     for sentence in hardware.unusual(run.plan.machine.cards):
         say(sentence)
-    with Meter(run.plan.config.devices) as meter, parts.sides(run.plan.config.devices.kind, root) as sides:
+    devices = run.plan.config.devices
+    with Meter(devices) as meter, parts.sides(devices.kind, root, hosts_of(devices)) as sides:
         campaign = _Campaign(run, sides, meter, say, parts, grown)
         if run.plan.config.against is not None:
             campaign.compare(Comparison({"base": run.plan.config.against}, run.plan.cells))

@@ -145,7 +145,7 @@ class _WorldSize:
                 collective=sweep.collective,
                 processes="one" if sweep.algorithm in IN_PROCESS else "per-device",
                 devices=self._names,
-                backend=self._devices.backend(self._names),
+                backend=self._devices.backend(self._devices.here(self._world_size)),
                 pinned=self._devices.pinned(self._world_size),
             )
             told = {"exchange": exchange, "size_bytes": size_bytes, "calls": calls, "check": check}

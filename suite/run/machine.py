@@ -97,8 +97,9 @@ def _machine(devices: Devices, cards: Cards, gpus: Sequence[Gpu]) -> Machine:
     hardware_key = [model, str(cores), str(psutil.cpu_count(logical=False)), str(installed_gib(memory)), *names]
     digest = _digest("\n".join([*hardware_key, topology]), 8)
     what = f"{len(names)}x{_slug(names[0])}" if names else f"{cores}x{_slug(model)}"
+    several = f"{devices.hosts}x" if devices.hosts > 1 else ""
     return Machine(
-        key=f"{devices.kind}-{what}-{digest}",
+        key=f"{several}{devices.kind}-{what}-{digest}",
         host=host_id([card.uuid for card in cards.whole]),
         cpu_model=model,
         cpu_cores=cores,
@@ -109,6 +110,8 @@ def _machine(devices: Devices, cards: Cards, gpus: Sequence[Gpu]) -> Machine:
         problem=devices.problem[:LONGEST_TEXT],
         driver=cards.driver,
         system=f"{platform.system()} {platform.release()}",
+        hosts=devices.hosts,
+        per_host=devices.per_host,
     )
 
 

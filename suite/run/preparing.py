@@ -72,8 +72,8 @@ def _load(run: Observations, sides: Sides, arms: Sequence[Arm], say: Say) -> Non
         if name in run.datasets:
             continue
         say(f"loading the dataset {name}")
-        folder, root = sides.pools["candidate"].pool.folder / f"dataset-{len(run.datasets)}", run.plan.config.data_root
-        told = {"dataset": name, "data_root": str(root), "folder": str(folder)}
+        # Relative to the run's folder, which has another name on every host.
+        told = {"dataset": name, "data_root": str(run.plan.config.data_root), "folder": f"dataset-{len(run.datasets)}"}
         try:
             timeout_s = run.plan.deadline_s(TIMEOUT_S)
             run.datasets[name] = sides.ask("candidate", Prepared, "prepare", timeout_s, **told)
@@ -84,10 +84,15 @@ def _load(run: Observations, sides: Sides, arms: Sequence[Arm], say: Say) -> Non
 def _job(run: Observations, sides: Sides, arm: Arm) -> Job:
     devices, workload = run.plan.config.devices, run.plan.workload(arm.workload)
     names, about = devices.names[: arm.world_size], run.trainers[arm.side, arm.trainer]
+    if about.processes == "one" and arm.world_size > devices.per_host:
+        raise CheckoutError(
+            f"{arm.trainer} drives all devices from one process, which cannot span {devices.hosts} hosts: leave it out "
+            f"above world size {devices.per_host}, or choose a trainer with a process per device, such as ddp"
+        )
     place = Place(
         processes=about.processes,
         devices=names,
-        backend=devices.backend(names),
+        backend=devices.backend(devices.here(arm.world_size)),
         pinned=devices.pinned(arm.world_size),
     )
     return job_of(

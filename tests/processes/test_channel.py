@@ -70,10 +70,11 @@ def test_nonsense_is_refused(line: bytes) -> None:
         receiver.receive(1.0)
 
 
-def test_an_endless_line_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "MAX_LINE_BYTES", 10)
-    receiver, peer = pair()
-    peer.send(b"x" * 20)
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_an_endless_line_is_refused(end: bytes) -> None:
+    ours, peer = socket.socketpair()
+    receiver = Channel(ours, longest=10)
+    peer.send(b"x" * 20 + end)
     with pytest.raises(ChannelGarbled, match="longer than 10 bytes"):
         receiver.receive(1.0)
 

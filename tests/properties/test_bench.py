@@ -21,7 +21,7 @@ class Asked:
     def __init__(self) -> None:
         self.commands: list[tuple[str, str, float]] = []
 
-    def group(self, name: str, size: int) -> Asked:
+    def group(self, name: str, size: int, *, spread: bool) -> Asked:
         return self
 
     def request(self, kind: type, command: str, timeout_s: float = START_TIMEOUT_S, **told: Any) -> list[Any]:

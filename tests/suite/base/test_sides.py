@@ -38,6 +38,7 @@ class Idle:
     """Replaces `suite.processes.pool.Pool` and keeps its arguments and its groups."""
 
     made: list[Idle]
+    hosts = 1
 
     def __init__(self, **told: Any) -> None:
         self.told, self.closed, self.groups = told, False, dict[str, Answering]()
@@ -51,8 +52,8 @@ class Idle:
     def __exit__(self, *_: object) -> None:
         self.closed = True
 
-    def group(self, name: str, size: int, paths: tuple[str, ...]) -> Answering:
-        assert size == 1
+    def group(self, name: str, size: int, paths: tuple[str, ...], *, spread: bool) -> Answering:
+        assert (size, spread) == (1, True)
         name = "-".join([name, *(Path(path).name for path in paths)])
         return self.groups.setdefault(name, Answering(name))
 
@@ -115,7 +116,8 @@ class TestPools:
         self, older: Sides, pools: list[Idle], repository: Repository
     ) -> None:
         [pool] = pools
-        assert pool.told == {"kind": "cpu", "python": sys.executable, "import_paths": [repository.path] * 2}
+        told = {"kind": "cpu", "python": sys.executable, "import_paths": [repository.path] * 2}
+        assert pool.told == told | {"hosts": None}
         [([folder], reference_path, _)] = pool.asked
         assert (folder / "mine.py").read_text() == "version = 1\n"
         assert older.pools["base"].paths == (str(folder),)

@@ -49,6 +49,34 @@ def test_more_cpu_workers_than_cores_are_oversubscribed() -> None:
     assert "(oversubscribed)" in str(found)
 
 
+def test_several_hosts_have_as_many_devices_each() -> None:
+    found = devices.parse("3xcpu:2")
+    assert (found.hosts, found.per_host, found.names, str(found)) == (3, 2, ("cpu",) * 6, "3xcpu:2")
+    assert (found.here(1), found.here(5)) == (("cpu",), ("cpu", "cpu"))
+    first, second = ((core,) for core in found.cores)
+    assert found.pinned(1) == (first,)
+    assert found.pinned(4) == (first, second, (), ()), "ranks elsewhere choose a core of theirs"
+    assert not found.oversubscribed(6)
+
+
+def test_more_workers_than_cores_on_each_host_are_oversubscribed() -> None:
+    found = devices.parse(f"2xcpu:{len(available_cores()) + 1}")
+    assert [found.oversubscribed(size) for size in (1, found.per_host, 2 * found.per_host)] == [False, True, True]
+
+
+def test_ranks_that_hosts_get_in_turn_use_the_devices_of_each_in_turn() -> None:
+    two = devices.Devices("cuda", ("cuda:0", "cuda:1") * 2, (), hosts=2)
+    assert two.spread(5) == ["cuda:0", "cuda:0", "cuda:1", "cuda:1", "cuda:0"]
+    assert two.backend(two.here(4)) == two.backend(two.spread(4)[::2]) == "nccl"
+    assert two.backend(two.spread(5)[::2]) == "gloo", "two ranks of one host share a GPU"
+
+
+def test_a_command_for_one_host_refuses_several() -> None:
+    assert devices.one_host(devices.parse("cpu:1")).hosts == 1
+    with pytest.raises(ValueError, match="devices 2xcpu:1: this command works on one host; leave out '2x'"):
+        devices.one_host(devices.parse("2xcpu:1"))
+
+
 def test_in_a_list_the_number_names_a_gpu_which_may_occur_twice() -> None:
     assert devices.parse("cuda:3").names == ("cuda:0", "cuda:1", "cuda:2")
     assert devices.parse("cuda:3,cuda:1").names == ("cuda:3", "cuda:1")

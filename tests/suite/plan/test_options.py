@@ -119,6 +119,36 @@ def test_a_bad_value_is_refused_with_the_valid_ones(project: Project, setting: s
     assert fnmatch.fnmatchcase(str(caught.value), f"*{message}*"), caught.value
 
 
+@pytest.fixture
+def joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set what several hosts need in the environment."""
+    monkeypatch.setenv("PET_RDZV_ENDPOINT", "127.0.0.1:29400")
+    monkeypatch.setenv("SCALING_SECRET", "a secret of sixteen characters or more")
+
+
+@pytest.mark.usefixtures("joined")
+def test_world_sizes_span_hosts(project: Project) -> None:
+    config = read(project, "--scaling-devices", "2xcpu:4", "--scaling-trainer", "ddp", "--scaling-against", "fsdp")
+    assert config.world_sizes == (1, 2, 4, 8)
+    assert config.header()[0].startswith("scaling: devices 2xcpu:4")
+
+
+@pytest.mark.usefixtures("joined")
+def test_a_base_on_several_hosts_is_a_trainer(project: Project) -> None:
+    with pytest.raises(pytest.UsageError, match="'python:python3': on several hosts a base must be a trainer"):
+        read(project, "--scaling-devices", "2xcpu:1", "--scaling-against", "python:python3")
+
+
+@pytest.mark.usefixtures("joined")
+@pytest.mark.parametrize("missing", ["PET_RDZV_ENDPOINT", "SCALING_SECRET"])
+def test_several_hosts_need_an_endpoint_and_a_secret(
+    project: Project, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    monkeypatch.delenv(missing)
+    with pytest.raises(pytest.UsageError, match=f"--scaling: {missing} .*several hosts need"):
+        read(project, "--scaling-devices", "2xcpu:1")
+
+
 def test_a_usage_error_is_exit_status_4(project: Project) -> None:
     result = project.inline("--scaling-trainer", "nope")
     assert result.ret == pytest.ExitCode.USAGE_ERROR

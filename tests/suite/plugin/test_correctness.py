@@ -86,7 +86,7 @@ class Answers:
     def __init__(self) -> None:
         self.sizes: list[int] = []
 
-    def group(self, name: str, size: int) -> Answers:
+    def group(self, name: str, size: int, *, spread: bool) -> Answers:
         return self
 
     def request(self, kind: type, command: str, timeout_s: float = 0, **told: Any) -> list[Any]:

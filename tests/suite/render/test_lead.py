@@ -44,6 +44,19 @@ def steps(record: Record) -> dict[str, str]:
     return {step.what: step.command for step in lead.steps(record)}
 
 
+def test_the_efficiency_inside_a_host_stands_beside_that_across_hosts() -> None:
+    """Of .72 on four devices, .9 is kept inside a host and .8 across two."""
+    cells = [
+        records.cell(trainer="ddp", world_size=size, efficiency=efficiency)
+        for size, efficiency in ((1, None), (2, records.interval(0.9)), (4, records.interval(0.72)))
+    ]
+    record = records.make(cells=cells)
+    several = record.machine.model_copy(update={"hosts": 2, "per_host": 2})
+    assert "across" not in facts(record)["Efficiency"]
+    shown = facts(record.model_copy(update={"machine": several}))
+    assert shown["Efficiency"].endswith("\n  ddp: 0.90 inside a host (2 devices), 0.80 across 2")
+
+
 class TestFirstRun:
     """Nothing to compare with: the figures come first."""
 

@@ -1,0 +1,45 @@
+"""Which code a host would run: its commit, and digests of the files by which it may differ from another host's."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import reference
+import suite
+from suite.base.git import GitError, git
+
+MOST_FILES = 1000  # of a project that differ from its commit
+
+
+def commit_here(folder: Path) -> str:
+    """Return the commit that is checked out in `folder`; "unknown" outside of a repository."""
+    try:
+        return git(folder, "rev-parse", "HEAD")
+    except GitError:
+        return "unknown"
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Return a digest for each of the suite's own files, and for the project's that its commit does not have so.
+
+    Args:
+        folder: of the project; of it only Python files and pyproject.toml count.
+    """
+    packages = [Path(package.__path__[0]) for package in (suite, reference)]
+    own = {f"{path.name}/{file.relative_to(path)}": file for path in packages for file in path.rglob("*.py")}
+    try:
+        listed = git(folder, "ls-files", "-z", "-m", "-o", "--exclude-standard", "--", "*.py", "*pyproject.toml")
+    except GitError:
+        listed = ""
+    changed = {name: folder / name for name in sorted(filter(None, listed.split("\0")))[:MOST_FILES]}
+    return dict(_digests({**changed, **own}.items()))
+
+
+def _digests(files: Iterable[tuple[str, Path]]) -> Iterable[tuple[str, str]]:
+    for name, path in files:
+        try:
+            yield name, hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+        except OSError:
+            yield name, "none"

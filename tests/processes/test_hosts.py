@@ -1,0 +1,134 @@
+"""The hosts of a run: who has which ranks, what the environment must say, and which hosts are refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from suite.processes import hosts
+from suite.processes.hosts import Elsewhere, Hosts
+from suite.processes.messages import Launcher
+from tests.support.project import REPOSITORY
+
+ENVIRONMENT = {
+    "PET_RDZV_ENDPOINT": "127.0.0.1:29400",
+    "PET_RDZV_ID": "7",
+    "SCALING_SECRET": "a secret of sixteen characters or more",
+}
+COMMIT, FILES = "c" * 40, {"suite/launch.py": "1", "mine.py": "2"}
+LIKE_US = Launcher(host="b", torch="2.15.0", commit=COMMIT, files=FILES, cores=2, gpus=8, node=1)
+
+
+def known(count: int = 3, per_host: int = 2, **changed: Any) -> Hosts:
+    made = hosts.from_environment(count, per_host, torch="2.15.0", commit=COMMIT, files=FILES, environment=ENVIRONMENT)
+    return replace(made, **changed)
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Elsewhere]:
+    made = Elsewhere(known())
+    yield made
+    made.door.close()
+
+
+def channel() -> Any:
+    return SimpleNamespace(peer="10.0.0.2")
+
+
+@pytest.mark.parametrize(
+    ("size", "spread", "parts"),
+    [
+        (1, False, [(0,)]),
+        (2, False, [(0, 1)]),
+        (3, False, [(0, 1), (2,)]),
+        (6, False, [(0, 1), (2, 3), (4, 5)]),
+        (2, True, [(0,), (1,)]),
+        (4, True, [(0, 3), (1,), (2,)]),
+    ],
+)
+def test_ranks_fill_one_host_after_the_other_or_go_to_them_in_turn(
+    size: int, spread: bool, parts: list[tuple[int, ...]]
+) -> None:
+    assert known().layout(size, spread=spread) == parts
+
+
+@pytest.mark.parametrize("endpoint", ["", "node0", ":29400", "node0:port"])
+def test_an_endpoint_has_a_host_and_a_port(endpoint: str) -> None:
+    with pytest.raises(ValueError, match=r"PET_RDZV_ENDPOINT is .*: several hosts need the HOST:PORT of torch"):
+        hosts.from_environment(2, 1, environment=ENVIRONMENT | {"PET_RDZV_ENDPOINT": endpoint})
+
+
+def test_an_endpoint_elsewhere_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"192\.0\.2\.1 is no address of this host .* pytest runs on the host"):
+        Elsewhere(known(endpoint="192.0.2.1:29400"))
+
+
+def test_hosts_are_in_the_order_of_torch(elsewhere: Elsewhere) -> None:
+    for node, host in ((2, "c"), (0, "a")):
+        welcome = elsewhere.welcome(channel(), replace(LIKE_US, host=host, node=node), "cuda", exact=False)
+        assert welcome.refused == ""
+    assert [str(host) for host in elsewhere.hosts] == ["a (10.0.0.2)", "c (10.0.0.2)"]
+    assert elsewhere.complete
+    assert not elsewhere.waiting
+    assert "all 3 hosts are there already" in elsewhere.welcome(channel(), LIKE_US, "cpu", exact=False).refused
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind", "refused"),
+    [
+        ({"torch": "2.9.0"}, "cpu", "it has torch 2.9.0, and the controller's host has 2.15.0"),
+        ({"commit": "d" * 40}, "cpu", f"it has commit {'d' * 40}, and the controller's host has {COMMIT}"),
+        ({"files": FILES | {"mine.py": "3"}}, "cpu", f"at commit {COMMIT} it has another mine.py"),
+        ({"files": FILES | {"new.py": "4"}}, "cpu", f"at commit {COMMIT} it has another new.py"),
+        ({"files": {}}, "cpu", f"at commit {COMMIT} it has another mine.py, suite/launch.py"),
+        ({"cores": 1}, "cpu", "it has 1 core(s), and 2 are asked for"),
+        ({"gpus": 0}, "cuda", "it has 0 GPU(s), and 2 are asked for"),
+    ],
+)
+def test_a_host_that_differs_is_refused_and_both_are_named(
+    elsewhere: Elsewhere, changed: dict[str, Any], kind: str, refused: str
+) -> None:
+    assert elsewhere.welcome(channel(), replace(LIKE_US, **changed), kind, exact=False).refused == refused
+    assert elsewhere.missing() == f"host b (10.0.0.2) is refused: {refused}"
+    assert not elsewhere.waiting
+
+
+def test_a_host_that_leaves_is_named_and_cannot_be_waited_for(elsewhere: Elsewhere) -> None:
+    its = channel()
+    elsewhere.welcome(its, LIKE_US, "cpu", exact=False)
+    assert elsewhere.waiting
+    assert elsewhere.left(channel()) == "", "a worker's"
+    assert elsewhere.left(its) == elsewhere.missing()
+    assert elsewhere.missing() == "host b (10.0.0.2) has left the run: its launcher or its network has ended"
+    assert not elsewhere.waiting
+
+
+def test_hosts_that_are_missing_are_counted_with_the_command_to_start_there(elsewhere: Elsewhere) -> None:
+    elsewhere.welcome(channel(), LIKE_US, "cpu", exact=False)
+    elsewhere.door.turned_away["10.0.0.9"] = "its SCALING_SECRET is another one"
+    said = elsewhere.missing()
+    assert said.startswith(
+        "3 hosts should join at 127.0.0.1:29400 within 120 s, and 1 of the other 2 did: start `torchr"
+    )
+    assert said.endswith("(a connection from 10.0.0.9 was closed: its SCALING_SECRET is another one)")
+
+
+def test_gloo_and_nccl_use_the_interface_of_the_endpoint_unless_the_user_says_otherwise() -> None:
+    assert hosts.network("127.0.0.1", {}) == {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
+    assert hosts.network("127.0.0.1", {"GLOO_SOCKET_IFNAME": "ib0"}) == {"NCCL_SOCKET_IFNAME": "=lo"}
+    assert hosts.network("192.0.2.1", {}) == {}
+
+
+def test_a_host_without_the_environment_of_the_run_says_what_is_missing() -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in ENVIRONMENT}
+    command = [sys.executable, "-m", "suite.worker"]
+    ended = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "PET_RDZV_ENDPOINT, SCALING_SECRET must be set as where pytest runs" in ended.stderr
