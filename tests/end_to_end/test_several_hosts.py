@@ -1,0 +1,131 @@
+"""Runs on several hosts: network namespaces with a device each, joined by torchrun (docs/several-machines.md)."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from suite.records.record import Record, read_model
+from tests.support.project import DATA, PYPROJECT, REPOSITORY
+from tests.support.several_hosts import Hosts, hosts, needs_namespaces, wrong_clock
+
+pytestmark = needs_namespaces
+
+GATE = (
+    sys.executable, "-m", "pytest", "-p", "suite.plugin", "-p", "no:cacheprovider", "--pyargs",
+    "suite.benchmarks.test_scaling", "-m", "scaling", "--scaling-devices=2xcpu:1", "--scaling-workload=tiny",
+    "--scaling-trainer=ddp", "--scaling-mode=strong", "--scaling-counters=off", "--scaling-budget=15",
+)  # fmt: skip
+
+# What a controller does with a pool, without a whole run.
+POOL = """\
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from suite.base.several import hosts_of
+from suite.processes.pool import Pool
+from suite.room import devices
+from tests.support import controlling
+
+act, settings, join_s = sys.argv[1:]
+chosen = devices.parse(settings)
+known = replace(hosts_of(chosen), join_s=float(join_s))
+with Pool(kind="cpu", import_paths=[Path.cwd()], preload="trainers", hosts=known) as pool:
+    getattr(controlling, act)(pool, chosen)
+"""
+OTHER_FILE = "reference/load.py"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Return a user's project."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "data.py").write_text(DATA)
+    (folder / "pyproject.toml").write_text(PYPROJECT)
+    return folder
+
+
+def said(process: subprocess.Popen[str], timeout_s: float = 200) -> str:
+    return process.communicate(timeout=timeout_s)[0]
+
+
+def control(joined: Hosts, project: Path, act: str, *, join_s: float = 100) -> subprocess.Popen[str]:
+    """Start a controller that does one of `tests.support.controlling` on one CPU of each host."""
+    return joined.start(0, sys.executable, "-c", POOL, act, f"{joined.count}xcpu:1", str(join_s), cwd=project)
+
+
+def test_one_run_measures_one_device_and_one_on_each_of_two_hosts(project: Path, tmp_path: Path) -> None:
+    """The other host's clock is a month behind, and its folder for temporary files is its own."""
+    with hosts(tmp_path) as two:
+        other = two.join(1, cwd=project, clock=wrong_clock(tmp_path))
+        controller = two.start(0, *GATE, cwd=project)
+        shown = said(controller)
+        assert controller.returncode == 0, shown
+        assert "served the controller" in said(other, 30)
+        assert other.returncode == 0
+    [path] = project.glob("reports/2xcpu-*/runs/*/record.json")
+    record = read_model(path, Record)
+    assert (record.machine.hosts, record.machine.per_host) == (2, 1)
+    assert [(cell.world_size, cell.outcome) for cell in record.cells] == [(1, "NO BASELINE"), (2, "NO BASELINE")]
+    assert record.cells[1].efficiency is not None
+    [both] = {arm.id for arm in record.arms if arm.world_size == 2}
+    windows = [window for session in record.sessions for window in session.windows if window.arm == both]
+    assert all(0 < duration < 60e9 for window in windows for duration in window.duration_ns)
+    assert all(len(window.duration_ns) == 2 for window in windows)
+    assert "inside a host (1 device)" in shown
+
+
+def test_gradients_are_checked_over_hosts_and_a_host_that_dies_is_named(project: Path, tmp_path: Path) -> None:
+    with hosts(tmp_path) as two:
+        other = two.join(1, cwd=project)
+        controller = control(two, project, "check_and_lose")
+        assert controller.stdout is not None
+        lines = []
+        for line in controller.stdout:  # the deadline of the test ends this
+            lines.append(line.rstrip())
+            print(lines[-1])  # shown where the test runs past its deadline
+            if lines[-1] == "both ranks hang":
+                two.end(other)
+        shown = "\n".join(lines)
+    assert controller.wait(30) == 0, shown
+    for expected in (
+        "ddp: right",
+        "a rank starts differently: before the first step, 'head.weight' on rank 1 is off",
+        "garbage: turned away",
+        "dies: rank 1: its process ended with exit code 7",
+        "written on the other host before the end",
+        "hangs: rank 1: no answer to 'call' within 3 s, ended",
+        "in hang_on_rank_1",
+        "host: host",
+        "has left the run: its launcher or its network has ended",
+        "alone: [{'returned': 0}]",
+    ):
+        assert expected in shown, shown
+
+
+def test_a_host_with_other_code_or_another_secret_is_refused(project: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    for package in ("suite", "reference"):
+        shutil.copytree(REPOSITORY / package, elsewhere / package, ignore=shutil.ignore_patterns("__pycache__"))
+    with (elsewhere / OTHER_FILE).open("a") as file:
+        file.write("# changed on this host\n")
+    with hosts(tmp_path, 3) as three:
+        stranger = three.join(1, cwd=project, SCALING_SECRET="another secret of as many characters")
+        changed = three.join(2, cwd=elsewhere)
+        shown = said(control(three, project, "start_on_all"))
+        assert f"is refused: at commit unknown it has another {OTHER_FILE}" in shown
+        assert "the controller refused this host: at commit unknown it has another" in said(changed, 30)
+        assert "did not believe this host: is SCALING_SECRET the same there?" in said(stranger, 30)
+
+
+def test_a_host_that_never_joins_ends_the_run_with_the_command_to_start_there(project: Path, tmp_path: Path) -> None:
+    with hosts(tmp_path) as two:
+        shown = said(control(two, project, "start_on_all", join_s=4))
+    assert "2 hosts should join at 10.215.0.1:29400 within 4 s, and 0 of the other 1 did: start" in shown
+    assert "`torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=10.215.0.1:29400" in shown

@@ -1,0 +1,97 @@
+"""What the controller of a test does with a pool on several hosts, and functions that its workers call."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+
+from suite.processes.failure import WorkerFailure
+from suite.processes.group import Group
+from suite.processes.pool import Pool
+from suite.properties.case import Case
+from suite.room.devices import Devices
+
+MUTANT = "tests.mutants.missing_initial_broadcast:Mutant"
+GARBAGE = (b"\x00" * 100 + b"\n", b"x" * 100_000, b'{"challenge": "a", "proof": "b"}\n', b"[]\n", b"")
+
+
+def start_on_all(pool: Pool, devices: Devices) -> None:
+    """Start a worker on every host, and print why that fails."""
+    try:
+        pool.group("all", devices.hosts).wait_connected()
+        print("all are up")
+    except WorkerFailure as failure:
+        print(failure)
+
+
+def check_and_lose(pool: Pool, devices: Devices) -> None:
+    """Check gradients over two hosts, let the other host's rank die and hang, then wait until that host is lost."""
+    from suite.checks.bench import Bench  # loads hypothesis, which workers that import this module can do without
+
+    bench = Bench(pool, devices)
+    print(f"ddp: {bench.judge('ddp', 'gradient', Case(2, (3,))).finding or 'right'}", flush=True)
+    print(f"a rank starts differently: {bench.judge(MUTANT, 'start', Case(2, (3,))).finding}", flush=True)
+    print(f"garbage: {talk_nonsense(pool)}", flush=True)
+    print(f"dies: {failure_of(bench.group(2), 'die_on_rank_1')}", flush=True)
+    print(f"hangs: {failure_of(bench.group(2), 'hang_on_rank_1')}", flush=True)
+    group = pool.group("lost", 2)
+    group.wait_connected()
+    group.post("call", function="tests.support.controlling:hang", arguments={})
+    print("both ranks hang", flush=True)
+    try:
+        group.collect(dict, "call", 60.0)
+    except WorkerFailure as failure:
+        print(f"host: {failure.cause}", flush=True)
+    alone = bench.group(1).request(dict, "call", function="tests.support.controlling:rank", arguments={})
+    print(f"alone: {alone}", flush=True)
+
+
+def talk_nonsense(pool: Pool) -> str:
+    """Connect to the controller's port and send what no worker sends; return why it was turned away."""
+    elsewhere = pool._elsewhere
+    assert elsewhere is not None
+    host, _, port = elsewhere.door.address.removeprefix("tcp://").rpartition(":")
+    talking = [socket.create_connection((host, int(port)), 5) for _ in GARBAGE]
+    for connection, text in zip(talking, GARBAGE, strict=True):
+        connection.sendall(text)
+    talking[-1].close()
+    deadline = time.monotonic() + 2
+    while pool.wait(deadline):
+        pass
+    assert not elsewhere.door.greetings, "none is left"
+    return f"turned away: {elsewhere.door.turned_away}"
+
+
+def failure_of(group: Group, function: str) -> str:
+    """Return how a group fails when it calls a function of this module."""
+    group.request(dict, "call", function="tests.support.controlling:rank", arguments={})
+    try:
+        group.request(dict, "call", 3.0, function=f"tests.support.controlling:{function}", arguments={})
+    except WorkerFailure as failure:
+        return "\n".join([failure.cause, *failure.details])
+    return "it did not fail"
+
+
+def rank() -> int:
+    """Return this process's rank."""
+    return int(os.environ["RANK"])
+
+
+def die_on_rank_1() -> None:
+    """End the second rank."""
+    if rank() == 1:
+        print("written on the other host before the end", file=sys.stderr, flush=True)
+        os._exit(7)
+
+
+def hang_on_rank_1() -> None:
+    """Let the second rank sleep past any deadline."""
+    if rank() == 1:
+        time.sleep(600)
+
+
+def hang() -> None:
+    """Sleep past any deadline."""
+    time.sleep(600)
