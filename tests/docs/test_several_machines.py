@@ -1,0 +1,37 @@
+"""The page on several machines: its commands are those that the suite prints, and its SLURM script parses."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from suite.processes.hosts import CLOCKS, ENDPOINT, RUN_ID
+from suite.processes.remote import SECRET
+from suite.room import devices
+from tests.support.project import REPOSITORY
+
+PAGE = (REPOSITORY / "docs" / "several-machines.md").read_text(encoding="utf-8")
+SCRIPT = REPOSITORY / "docs" / "several-machines.sbatch"
+
+
+@pytest.mark.parametrize("text", [PAGE, SCRIPT.read_text(encoding="utf-8")], ids=["page", "script"])
+def test_commands_set_what_hosts_need(text: str) -> None:
+    for needed in (ENDPOINT, RUN_ID, SECRET, CLOCKS, "-m suite.worker", "--rdzv-backend=c10d"):
+        assert needed in text
+
+
+@pytest.mark.parametrize("setting", sorted(set(re.findall(r"\b\d+xcpu:\d+", PAGE))))
+def test_devices_that_the_page_names_can_be_read(setting: str) -> None:
+    assert str(devices.parse(setting)).startswith(setting)
+
+
+def test_the_slurm_script_parses() -> None:
+    subprocess.run(["bash", "-n", SCRIPT], check=True, timeout=30)
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is in the extra lint, and the gate runs it")
+def test_the_slurm_script_passes_shellcheck() -> None:
+    subprocess.run(["shellcheck", SCRIPT], check=True, timeout=60)
