@@ -1,9 +1,9 @@
-"""Runs on two and three hosts, over a link and over a tenth of it, and with a trainer that exchanges twice as much.
+"""Runs on two hosts: over a link, over a tenth of it, and with a trainer that exchanges twice as much.
 
     sudo python -m docs.evidence.several_hosts > docs/evidence/several_hosts.md
 
-Network namespaces stand for hosts, `tc tbf` limits every cable in both directions. The three hosts share two cores.
-Needs root, iproute2, util-linux, a C compiler and two cores; a few minutes for each line.
+Network namespaces stand for hosts, and `tc tbf` limits the cable in both directions. Needs root,
+iproute2, util-linux, a C compiler and two cores; a few minutes for each line.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ RUNS = (
     (2, FULL, ("--scaling-trainer=ddp",)),
     (2, TENTH, ("--scaling-trainer=ddp",)),
     (2, TENTH, TWICE),
-    (3, FULL, ("--scaling-trainer=ddp",)),
 )
 
 
