@@ -79,7 +79,7 @@ def contribute() -> int:
         about = folder.path / "about.json"
         here = Launcher(
             host=socket.gethostname(),
-            torch=torch_build()[0],
+            torch=torch_build().version,
             commit=code.commit_here(Path.cwd()),
             files=code.digests(Path.cwd()),
             cores=len(quiet.available_cores()),

@@ -18,7 +18,11 @@ def hosts_of(devices: Devices) -> Hosts | None:
     """
     if devices.hosts == 1:
         return None
-    here, (torch, _) = Path.cwd(), torch_build()
+    here = Path.cwd()
     return hosts.from_environment(
-        devices.hosts, devices.per_host, torch=torch, commit=code.commit_here(here), files=code.digests(here)
+        devices.hosts,
+        devices.per_host,
+        torch=torch_build().version,
+        commit=code.commit_here(here),
+        files=code.digests(here),
     )
