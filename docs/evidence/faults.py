@@ -131,9 +131,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1, help="of the draws (default: %(default)s)")
     parser.add_argument("--runs", type=int, default=100, help="of this seed in the log (default: %(default)s)")
-    parser.add_argument(
-        "--only", metavar="FAULT at MOMENT", action="append", help="run this case, whatever the log has"
-    )
+    parser.add_argument("--part", metavar="K/N", default="1/1", help="every N-th run from the K-th on (default: all)")
+    parser.add_argument("--only", metavar="FAULT at MOMENT", action="append", help="run this, whatever the log has")
     parser.add_argument("--log", type=Path, default=LOG, help=f"default: {LOG.name} beside this script")
     parser.add_argument("--mixed", action="store_true", help="keep runs of different or uncommitted code in one log")
     parser.add_argument("--table", action="store_true", help="print the log as Markdown, and run nothing")
@@ -145,24 +144,11 @@ def main() -> int:
             return 0
         only = [({}, catalogue.named(text)) for text in options.only or ()]
         enter_namespace()
-        with tempfile.TemporaryDirectory(prefix="faults-") as folder:
-            stage = Stage(Path(folder))
+        with tempfile.TemporaryDirectory(prefix="faults-") as folder, Stage(Path(folder)) as stage:
             for why in stage.lacking:
                 print(f"not every fault is drawn: {why}")
-            try:
-                stage.accept()
-                return int(
-                    make(
-                        only or missing(lines, options.seed, options.runs, stage),
-                        stage,
-                        options.log,
-                        lines,
-                        options.mixed,
-                    )
-                    > 0
-                )
-            finally:
-                stage.close()
+            wrong = make(only or missing(lines, options, stage), stage, options.log, mixed=options.mixed)
+        return int(wrong > 0)
     except KeyboardInterrupt:
         sys.exit("interrupted: the run in progress is not kept")
     except ValueError as error:

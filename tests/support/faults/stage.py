@@ -57,10 +57,11 @@ class Stage:
             path.mkdir(parents=True)
         (self._project / "pyproject.toml").write_text(PYPROJECT.replace("epochs = 2", f"epochs = {EPOCHS}"))
         (self._project / "data.py").write_text(DATA)
-        self.lacking, cannot = list[str](), set[str]()
+        self.lacking, cannot, self._mounted = list[str](), set[str](), list[Path]()
         try:
-            machine.mount(self.place.reports, REPORTS_MIB)
-            machine.mount(machine.SHARED_MEMORY, MEMORY_MIB)
+            for path, mebibytes in ((self.place.reports, REPORTS_MIB), (machine.SHARED_MEMORY, MEMORY_MIB)):
+                machine.mount(path, mebibytes)
+                self._mounted.append(path)
         except subprocess.CalledProcessError as error:
             self.lacking.append(f"no file system of its own can be mounted ({error.stderr.strip()})")
             cannot.add("report folder")
@@ -70,12 +71,7 @@ class Stage:
         self.possible = tuple(fault for fault in catalogue.FAULTS if fault.victim not in cannot)
         self.place.memory = frozenset(os.listdir(machine.SHARED_MEMORY))
 
-    def close(self) -> None:
-        """Unmount the report folder and shared memory, so that the folder can be removed."""
-        if not any("mounted" in why for why in self.lacking):
-            machine.unmount(self.place.reports, machine.SHARED_MEMORY)
-
-    def accept(self) -> None:
+    def __enter__(self) -> Stage:
         """Run the gate without a fault, and accept the run.
 
         Raises:
@@ -83,7 +79,13 @@ class Stage:
         """
         ran = self.run(None, "--scaling-accept")
         if ran.problems:
+            self.__exit__()
             raise RuntimeError(f"the run without a fault: {'; '.join(ran.problems)}\n{ran.said}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Unmount what the stage mounted, so that its folder can be removed."""
+        machine.unmount(*self._mounted)
 
     def run(self, case: Case | None, *options: str) -> Ran:
         """Run the gate, with a fault in it or without one, and look at what it left."""
