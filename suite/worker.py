@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 from suite.processes import failure
 from suite.processes.channel import MAX_LINE_BYTES, Channel, ChannelClosed, Message, encode
+from suite.processes.messages import Hello
 from suite.rank import recorder
 from suite.room import quiet
 
@@ -42,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         _import_from(arguments.path)
     rank = int(os.environ["RANK"])
     channel = Channel.connect(arguments.socket)
-    channel.send({"event": "hello", "group": arguments.group, "rank": rank, "pid": os.getpid()})
+    channel.send(Hello(arguments.group, rank, os.getpid()))
     serve(channel, rank)
 
 

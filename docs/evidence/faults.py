@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -94,8 +95,10 @@ def make(cases: Iterable[Numbered], stage: Stage, log: Path, *, mixed: bool) -> 
 
 
 def missing(lines: Sequence[Line], options: argparse.Namespace, stage: Stage) -> Iterator[Numbered]:
-    """Yield the runs of a seed, or of a part of it, that the log lacks."""
-    done = {line["run"] for line in lines if line.get("seed") == options.seed}
+    """Yield the runs of a seed, or of a part of it, that the log lacks; those of other code that were not right too."""
+    trees = code_state()["trees"]
+    mine = (line for line in lines if line.get("seed") == options.seed)
+    done = {line["run"] for line in mine if line["right"] or line["trees"] == trees}
     part, parts = map(int, options.part.split("/"))
     for number in range(part - 1, options.runs, parts):
         if number not in done:
@@ -137,6 +140,8 @@ def main() -> int:
     parser.add_argument("--mixed", action="store_true", help="keep runs of different or uncommitted code in one log")
     parser.add_argument("--table", action="store_true", help="print the log as Markdown, and run nothing")
     options = parser.parse_args()
+    for number in (signal.SIGINT, signal.SIGHUP):  # a shell has what it starts in the background ignore them
+        signal.signal(number, signal.SIG_DFL if number == signal.SIGHUP else signal.default_int_handler)
     try:
         lines = read_log(options.log)
         if options.table:

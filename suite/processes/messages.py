@@ -31,6 +31,22 @@ class Start:
 
 
 @dataclass(frozen=True)
+class Hello:
+    """A worker is up and has connected.
+
+    Attributes:
+        group: whose rank it is.
+        rank: within the group.
+        pid: of its process.
+    """
+
+    group: str
+    rank: int
+    pid: int
+    event: Literal["hello"] = "hello"
+
+
+@dataclass(frozen=True)
 class Exit:
     """How a rank's process failed.
 

@@ -29,7 +29,7 @@ from suite.processes import failure
 from suite.processes.channel import Channel, ChannelClosed, ChannelGarbled, Message, short
 from suite.processes.folder import TemporaryFolder
 from suite.processes.group import END_TIMEOUT_S, START_TIMEOUT_S, Group
-from suite.processes.messages import Ended, Start, read
+from suite.processes.messages import Ended, Hello, Start, read
 from suite.room import quiet
 
 TAIL_BYTES = 4000
@@ -287,24 +287,32 @@ class Pool:
         for message in messages:
             if owner is not None:
                 owner[0].answers[owner[1]] = message
-            elif message.get("event") == "hello":
+            elif channel is not self._launcher:
                 owner = self._greet(channel, message)
-            elif message.get("event") == "launcher":
-                self._launcher, self._was_up = channel, True
-            elif message.get("event") == "ended" and message["group"] in self.groups:
-                self.groups[message["group"]].ended = read(Ended, message)
+                if owner is None and channel is not self._launcher:
+                    return
+            elif (ended := read(Ended, message)).group in self.groups:
+                self.groups[ended.group].ended = ended
 
-    def _greet(self, channel: Channel, hello: Message) -> tuple[Group, int] | None:
-        group, rank = self.groups.get(hello["group"]), int(hello["rank"])
-        if group is None:  # it came up after its group was given up; the closed channel ends it
+    def _greet(self, channel: Channel, message: Message) -> tuple[Group, int] | None:
+        """Take note of who has connected, and return the group and rank of a worker; cut off whoever else it is."""
+        if message == {"event": "launcher"} and self._launcher is None:
+            self._launcher, self._was_up = channel, True
+            return None
+        try:
+            hello = read(Hello, message)
+            group = self.groups[hello.group]
+            if hello.rank in group.channels or hello.rank not in range(group.size):
+                raise KeyError(hello.rank)
+        except (TypeError, KeyError):  # also a worker that came up after its group was given up
             self.forget(channel)
             return None
-        group.channels[rank] = channel
-        group.pids[rank] = int(hello["pid"])
+        group.channels[hello.rank] = channel
+        group.pids[hello.rank] = hello.pid
         with contextlib.suppress(psutil.Error):  # it has ended already
-            group.processes[rank] = psutil.Process(group.pids[rank])
-        self._selector.modify(channel, selectors.EVENT_READ, (group, rank))
-        return group, rank
+            group.processes[hello.rank] = psutil.Process(hello.pid)
+        self._selector.modify(channel, selectors.EVENT_READ, (group, hello.rank))
+        return group, hello.rank
 
     def _drop_logs(self) -> None:
         """Remove the outputs of groups that are gone; what was worth telling is in their failures."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -98,6 +99,30 @@ def test_compiled_kernels_go_with_the_run(pool: Pool, group: Group) -> None:
 def test_more_text_than_a_message_holds_is_cut_and_not_a_broken_pipe(group: Group, what: str, message: str) -> None:
     with pytest.raises(WorkerFailure, match=message):
         does(group, what, megabytes=20)
+
+
+@however_started
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"\xff\x00 garbage\n",
+        b"[1, 2]\n",
+        b'{"event": "hello", "group": "GROUP", "rank": "first"}\n',
+        b'{"event": "hello", "group": "GROUP", "rank": 0, "pid": 1}\n',
+        b'{"event": "hello", "group": "GROUP", "rank": 7, "pid": 1}\n',
+        b'{"event": "ended", "group": "GROUP", "cause": "forged"}\n',
+        b'{"event": "launcher"}\n',
+    ],
+)
+def test_a_stranger_on_the_control_socket_is_cut_off_and_changes_nothing(pool: Pool, group: Group, said: bytes) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
+        stranger.connect(str(pool.folder / "controller"))
+        stranger.sendall(said.replace(b"GROUP", group.name.encode()))
+        [answer] = group.request(dict, "call", function="os:getpid", arguments={})
+        assert answer["returned"] == group.pids[0]
+        pool.wait(time.monotonic() + 0.1)
+        stranger.settimeout(10)
+        assert stranger.recv(1) == b""
 
 
 @however_started

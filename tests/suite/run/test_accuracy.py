@@ -48,6 +48,7 @@ class Workers:
         self.asked: list[tuple[str, int, int]] = []  # trainer, world size and seed of every net that was begun
         self.recipes: list[tuple[str, int, float]] = []  # its mode, its batch and its rate
         self.epochs = 0  # of all nets together
+        self.first_epoch_s: list[float] = []  # the deadlines of first epochs
         self.steps: dict[Arm, int] = {}  # that an epoch was said to have
 
     def left_s(self) -> float:
@@ -62,6 +63,7 @@ class Workers:
     ) -> list[Epoch] | None:
         assert command == "train"
         if told["epoch"] == 0:
+            self.first_epoch_s.append(timeout_s)
             self.asked.append((arm.trainer, arm.world_size, told["arm"].seed))
             self.recipes.append((arm.mode, told["recipe"].batch, told["recipe"].lr))
         if arm == self.broken and told["epoch"] == 2:
@@ -94,6 +96,11 @@ def train(
     run.jobs |= {each: job(each) for each in workers.by_arm}
     accuracy.training(run, workers, lambda line: None)(workers)  # type: ignore[arg-type]
     return run, workers
+
+
+def test_a_first_epoch_gets_no_more_than_is_left_of_the_budget_for_its_first_step() -> None:
+    _, workers = train(cell(2), reached={1: 0.9, 2: 0.9}, budget_s=70.0)
+    assert set(workers.first_epoch_s) == {20.0 + 70.0}
 
 
 class TestSeedPairs:

@@ -115,7 +115,7 @@ FAULTS = (
     Fault("SIGKILL", "controller", MOMENTS, Ending(-9, "killed")),
     Fault("SIGSTOP and SIGCONT", "controller", MOMENTS, FINE),
     Fault("SIGKILL", "template", WITH_WORKERS, Ending(1, "cells lost", LAUNCHER)),
-    Fault("SIGKILL", "launcher", WITH_WORKERS, Ending(1, "cells lost", LAUNCHER, 2 * USUAL_S)),
+    Fault("SIGKILL", "launcher", WITH_WORKERS, Ending(1, "cells lost", LAUNCHER, 4 * USUAL_S)),
     Fault("SIGKILL", "reaper", WITH_WORKERS, Ending(1, "cells lost", LAUNCHER)),
     *(
         Fault(what, "control socket", WITH_WORKERS, FINE)

@@ -16,6 +16,22 @@ from pathlib import Path
 import psutil
 
 FAKETIME = ("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1")
+CLOCK_FILE = "FAKETIME_TIMESTAMP_FILE"  # an environment variable; the file has what is added to the time
+SETTABLE = {
+    "FAKETIME_NO_CACHE": "1",
+    "FAKETIME_DONT_FAKE_MONOTONIC": "1",  # whoever sets a clock does not move this one
+    "NO_FAKE_STAT": "1",
+}
+SLEEP = """\
+#include <errno.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+int clock_nanosleep(clockid_t clock, int flags, const struct timespec *until, struct timespec *left) {
+    return syscall(SYS_clock_nanosleep, clock, flags, until, left) ? errno : 0;
+}
+"""
 SHARED_MEMORY = Path("/dev/shm")
 FILLER = "filler"
 RETRY_S = 5.0
@@ -66,9 +82,25 @@ def remount(folder: Path, how: str) -> None:
         time.sleep(0.01)
 
 
-def faketime() -> Path | None:
-    """Return libfaketime's library; None where it is not installed."""
-    return next((path for path in map(Path, FAKETIME) if path.exists()), None)
+def clock_libraries(folder: Path) -> str:
+    """Return what LD_PRELOAD must be, so that `CLOCK_FILE` sets the clock of a process and only that one moves.
+
+    libfaketime 0.9.10 refuses sleeps until a time of the monotonic clock where it leaves that clock as it is, so a
+    library that is compiled here goes before it.
+
+    Args:
+        folder: for that library.
+
+    Raises:
+        OSError: libfaketime or a compiler is missing.
+    """
+    faketime = next((path for path in FAKETIME if os.path.exists(path)), None)
+    if faketime is None:
+        raise FileNotFoundError("libfaketime is not installed")
+    compiled = folder / "sleep.so"
+    command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(compiled)]
+    subprocess.run(command, input=SLEEP.encode(), check=True, capture_output=True)
+    return f"{compiled}:{faketime}"
 
 
 def marked(text: str) -> set[int]:

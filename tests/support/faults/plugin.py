@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.faults import signs
+from tests.support.faults.machine import CLOCK_FILE
 
 HOLD_AT = (
     "FAULTS_HOLD_AT"  # EVENT:NAME:N holds before the N-th time that a temporary file for NAME is opened or renamed
 )
 WORKERS_CLOCK = "FAULTS_WORKERS_CLOCK"  # the file that libfaketime reads in workers, where they have their own
 EXECUTE = "FAULTS_EXECUTE"  # set: torch's agent executes workers, as on systems whose processes cannot be forked
-CLOCK = "FAKETIME_TIMESTAMP_FILE"
 
 
 def pytest_configure() -> None:
@@ -27,9 +27,9 @@ def pytest_configure() -> None:
     if HOLD_AT in os.environ:
         sys.addaudithook(_Holds(*os.environ[HOLD_AT].split(":")))
     if WORKERS_CLOCK in os.environ:
-        own = os.environ[CLOCK]
-        os.environ[CLOCK] = os.environ[WORKERS_CLOCK]  # processes inherit this
-        ctypes.CDLL(None).setenv(CLOCK.encode(), own.encode(), 1)  # libfaketime reads this, in this process
+        own = os.environ[CLOCK_FILE]
+        os.environ[CLOCK_FILE] = os.environ[WORKERS_CLOCK]  # processes inherit this
+        ctypes.CDLL(None).setenv(CLOCK_FILE.encode(), own.encode(), 1)  # libfaketime reads this, in this process
     if EXECUTE in os.environ:
         del os.pidfd_open
 

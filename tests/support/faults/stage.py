@@ -21,7 +21,7 @@ PYTEST = (sys.executable, "-m", "pytest", "-p", "suite.plugin", "-p", plugin.__n
 CELLS = ("--scaling-workload", "tiny", "--scaling-devices", "cpu:2", "--scaling-world-sizes", "2")
 TRAINERS = tuple(f"--scaling-trainer={trainer.__name__}:{name}" for name in ("Faulty", "Healthy"))
 OPTIONS = ("--scaling-mode", "strong", "--scaling-counters", "off")
-TRAINING_BUDGET_S = 45  # of a run that is to train; any other run is as short as can be
+TRAINING_BUDGET_S = {False: 60, True: 240}  # of a run that is to train, by whether workers are executed
 GATE = (*PYTEST, "--pyargs", "suite.benchmarks.test_scaling", "-m", "scaling", *CELLS, *OPTIONS)
 
 PHASES = {
@@ -65,8 +65,10 @@ class Stage:
         except subprocess.CalledProcessError as error:
             self.lacking.append(f"no file system of its own can be mounted ({error.stderr.strip()})")
             cannot.add("report folder")
-        if machine.faketime() is None:
-            self.lacking.append("libfaketime is not installed")
+        try:
+            self._libraries = machine.clock_libraries(folder)
+        except (OSError, subprocess.CalledProcessError) as error:
+            self.lacking.append(f"clocks cannot be moved ({error})")
             cannot.update(CLOCKS)
         self.possible = tuple(fault for fault in catalogue.FAULTS if fault.victim not in cannot)
         self.place.memory = frozenset(os.listdir(machine.SHARED_MEMORY))
@@ -92,11 +94,9 @@ class Stage:
         sign = Path(tempfile.mkdtemp(dir=self._signs))
         said, within_s = sign / "said", aftermath.wanted(case).within_s
         before, begun = self.place.kept(), time.monotonic()
-        budget_s = TRAINING_BUDGET_S if case is not None and case.moment == catalogue.EPOCH else 1
-        trainers = TRAINERS if case is not None else TRAINERS[:1]
         with said.open("wb") as output, ExitStack() as undo:
             process = subprocess.Popen(
-                [*GATE, *trainers, f"--scaling-budget={budget_s}", *options],
+                [*GATE, *_what(case), *options],
                 cwd=self._project,
                 env=self._environment(sign, case),
                 stdin=subprocess.DEVNULL,
@@ -135,13 +135,10 @@ class Stage:
         if case.fault.victim in CLOCKS:
             for name in CLOCKS.values():
                 (sign / name).write_text("+0\n")
-            told |= {
-                "LD_PRELOAD": str(machine.faketime()),
-                plugin.CLOCK: str(sign / CLOCKS["controller's clock"]),
+            told |= machine.SETTABLE | {
+                "LD_PRELOAD": self._libraries,
+                machine.CLOCK_FILE: str(sign / CLOCKS["controller's clock"]),
                 plugin.WORKERS_CLOCK: str(sign / CLOCKS["workers' clock"]),
-                "FAKETIME_NO_CACHE": "1",
-                "FAKETIME_DONT_FAKE_MONOTONIC": "1",  # whoever sets a clock does not move this one
-                "NO_FAKE_STAT": "1",
             }
         return told
 
@@ -192,6 +189,14 @@ class Stage:
             hours = what.split()[2]
             (sign / CLOCKS[victim]).write_text(f"{hours}h\n")
         return True
+
+
+def _what(case: Case | None) -> list[str]:
+    """Return the trainers and the budget of a run, which is as short as its fault allows."""
+    trainers = TRAINERS if case is not None and case.fault.victim == "worker" else TRAINERS[:1]
+    trains = case is not None and case.moment == catalogue.EPOCH
+    budget_s = TRAINING_BUDGET_S[case is not None and case.fault.victim == "launcher"] if trains else 1
+    return [*trainers, f"--scaling-budget={budget_s}"]
 
 
 def _is_moment(moment: str, sign: Path) -> bool:
