@@ -304,6 +304,8 @@ class Pool:
             group = self.groups[hello.group]
             if hello.rank in group.channels or hello.rank not in range(group.size):
                 raise KeyError(hello.rank)
+            if channel.peer() not in (hello.pid, None):  # `Group.kill` ends the process of this number
+                raise KeyError(hello.pid)
         except (TypeError, KeyError):  # also a worker that came up after its group was given up
             self.forget(channel)
             return None

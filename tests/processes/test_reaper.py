@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -17,11 +19,13 @@ import pytest
 from suite.processes import reaper
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import Group
+from suite.processes.messages import Ended
 from suite.processes.pool import Pool
 from tests.support import mischief
 from tests.support.processes import all_end
 from tests.support.project import REPOSITORY
 
+NO_PROCESS = (1 << 22) + 1  # above the highest number that the kernel gives
 DOES = f"{mischief.__name__}:"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="subreapers and /proc are Linux's")
 however_started = pytest.mark.parametrize("pool", ["forked"], indirect=True)
@@ -105,24 +109,48 @@ def test_more_text_than_a_message_holds_is_cut_and_not_a_broken_pipe(group: Grou
 @pytest.mark.parametrize(
     "said",
     [
-        b"\xff\x00 garbage\n",
-        b"[1, 2]\n",
-        b'{"event": "hello", "group": "GROUP", "rank": "first"}\n',
-        b'{"event": "hello", "group": "GROUP", "rank": 0, "pid": 1}\n',
-        b'{"event": "hello", "group": "GROUP", "rank": 7, "pid": 1}\n',
-        b'{"event": "ended", "group": "GROUP", "cause": "forged"}\n',
-        b'{"event": "launcher"}\n',
+        [1, 2],
+        {"event": "hello"},
+        {"event": "hello", "rank": "first"},
+        {"event": "hello", "rank": 0},
+        {"event": "hello", "rank": 7},
+        {"event": "ended", "cause": "forged"},
+        {"event": "launcher"},
     ],
+    ids=["no object", "no rank", "a word for a rank", "a rank that is taken", "no such rank", "an end", "a launcher"],
 )
-def test_a_stranger_on_the_control_socket_is_cut_off_and_changes_nothing(pool: Pool, group: Group, said: bytes) -> None:
+def test_a_stranger_on_the_control_socket_is_cut_off_and_changes_nothing(pool: Pool, group: Group, said: Any) -> None:
+    if isinstance(said, dict) and len(said) > 1:
+        said = {**said, "group": group.name, "pid": NO_PROCESS}
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
         stranger.connect(str(pool.folder / "controller"))
-        stranger.sendall(said.replace(b"GROUP", group.name.encode()))
+        stranger.sendall(json.dumps(said).encode() + b"\n")
         [answer] = group.request(dict, "call", function="os:getpid", arguments={})
         assert answer["returned"] == group.pids[0]
         pool.wait(time.monotonic() + 0.1)
-        stranger.settimeout(10)
+        stranger.settimeout(2)
         assert stranger.recv(1) == b""
+
+
+@however_started
+def test_a_connection_cannot_name_another_process_as_the_one_to_end(pool: Pool) -> None:
+    """The ranks of a group are killed by the numbers that they tell."""
+    group = Group(pool, "not started", 1)
+    pool.groups[group.name] = group
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as bystander:
+        try:
+            stranger = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            stranger.connect(str(pool.folder / "controller"))
+            hello = {"event": "hello", "group": group.name, "rank": 0, "pid": bystander.pid}
+            stranger.sendall(json.dumps(hello).encode() + b"\n")
+            for _ in range(2):  # it connects, and it speaks
+                pool.wait(time.monotonic() + 1)
+            group.ended = Ended(group.name)
+            group.kill()
+            assert bystander.poll() is None
+            stranger.close()
+        finally:
+            bystander.kill()
 
 
 @however_started
