@@ -147,13 +147,14 @@ def main() -> int:
         if options.table:
             print(table(lines))
             return 0
-        only = [({}, catalogue.named(text)) for text in options.only or ()]
+        only = [catalogue.named(text) for text in options.only or ()]
         enter_namespace()
         with tempfile.TemporaryDirectory(prefix="faults-") as folder, Stage(Path(folder)) as stage:
             for why in stage.lacking:
-                print(f"not every fault is drawn: {why}")
-            wrong = make(only or missing(lines, options, stage), stage, options.log, mixed=options.mixed)
-        return int(wrong > 0)
+                print(f"not every fault can be caused here: {why}")
+            asked = [(dict[str, int](), case) for case in only if case.fault in stage.possible]
+            wanted = asked if only else missing(lines, options, stage)
+            return int(make(wanted, stage, options.log, mixed=options.mixed) > 0)
     except KeyboardInterrupt:
         sys.exit("interrupted: the run in progress is not kept")
     except ValueError as error:

@@ -39,8 +39,9 @@ class Place:
     memory: frozenset[str] = frozenset()
 
     def kept(self) -> dict[str, str]:
-        """Return a digest of every file in the report folder, without indexes, which every run writes again."""
-        files = [path for path in self.reports.rglob("*") if path.is_file() and path.name != pages.INDEX]
+        """Return a digest of every file in the report folder that runs keep; every run writes the index again."""
+        kept = OF_A_RUN | OF_A_MACHINE - {pages.INDEX}
+        files = [path for path in self.reports.rglob("*") if path.name in kept and path.is_file()]
         return {str(path.relative_to(self.reports)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
