@@ -82,7 +82,7 @@ def problems(place: Place, before: dict[str, str], case: Case = LOST, **changes:
     [
         ({}, []),
         ({"status": 3}, ["exit status 3 instead of 1"]),
-        ({"status": None}, ["it did not end within 75 s"]),
+        ({"status": None}, ["it did not end within 300 s"]),
         ({"happened": False}, ["the fault did not happen"]),
         ({"said": "rank 1: gone"}, [r"nothing says 'its process ended with signal 9 \\(SIGKILL\\)'"]),
         ({"said": "signal"}, [r"nothing says 'its process ended with signal 9 \\(SIGKILL\\)'"]),

@@ -21,7 +21,7 @@ PYTEST = (sys.executable, "-m", "pytest", "-p", "suite.plugin", "-p", plugin.__n
 CELLS = ("--scaling-workload", "tiny", "--scaling-devices", "cpu:2", "--scaling-world-sizes", "2")
 TRAINERS = tuple(f"--scaling-trainer={trainer.__name__}:{name}" for name in ("Faulty", "Healthy"))
 OPTIONS = ("--scaling-mode", "strong", "--scaling-counters", "off")
-TRAINING_BUDGET_S = {False: 60, True: 240}  # of a run that is to train, by whether workers are executed
+TRAINING_BUDGET_S = {False: 100, True: 300}  # of a run that is to train, by whether workers are executed
 GATE = (*PYTEST, "--pyargs", "suite.benchmarks.test_scaling", "-m", "scaling", *CELLS, *OPTIONS)
 
 PHASES = {
@@ -29,7 +29,7 @@ PHASES = {
     catalogue.BLOCK: r"^scaling: session \d+: block",
     catalogue.EPOCH: r"^scaling: training Faulty on 2 device",
 }
-EPOCHS = 25
+EPOCHS = 12
 REPORTS_MIB, MEMORY_MIB = 64, 1024
 STOPPED_S = 2.0
 MODULES = {"template": "suite.template", "launcher": "suite.launch", "reaper": "suite.processes.reaper"}
