@@ -67,10 +67,9 @@ class Ran:
 
     @property
     def errors(self) -> dict[str, str]:
-        """Return the reasons of the cells that are an ERROR."""
-        return {
-            cell.id: cell.reason for record in self.records for cell in record.cells if cell.outcome is Outcome.ERROR
-        }
+        """Return the reasons of the cells that are an ERROR, in the record that was written last."""
+        cells = self.records[-1].cells if self.records else ()
+        return {cell.id: cell.reason for cell in cells if cell.outcome is Outcome.ERROR}
 
 
 def wanted(case: Case | None) -> Ending:
