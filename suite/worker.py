@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 from suite.processes import failure
 from suite.processes.channel import MAX_LINE_BYTES, Channel, ChannelClosed, Message, encode
+from suite.processes.messages import Answer, Hello
 from suite.processes.messages import Hello
 from suite.rank import recorder
 from suite.room import quiet
@@ -68,7 +69,7 @@ def serve(channel: Channel, rank: int) -> None:
             message: Message = channel.receive()  # no deadline: it ends when the controller goes
         except ChannelClosed:
             break
-        name = message.pop("command")
+        name, number = message.pop("command"), message.pop("number")
         if name == "exit":
             break
         try:
@@ -77,10 +78,10 @@ def serve(channel: Channel, rank: int) -> None:
             trace = "" if isinstance(error, SELF_EXPLAINING) else traceback.format_exc()
             text = failure.shortened(f"{type(error).__name__}: {error}")
             answer = {"error": text, "traceback": failure.shortened(trace)}
-        if (size := len(encode(answer))) > MAX_LINE_BYTES:
+        if (size := len(encode(Answer(number, answer)))) > MAX_LINE_BYTES:
             too_long = f"the answer to {name!r} has {size} bytes, above the {MAX_LINE_BYTES} of a message"
             answer = {"error": f"ValueError: {too_long}", "traceback": ""}
-        channel.send(answer)
+        channel.send(Answer(number, answer))
     state.close()
     sys.stdout.flush()
     # No interpreter shutdown: a stranger's threads, or torch's, must not keep a measured machine busy or hang here.

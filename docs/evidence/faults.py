@@ -113,11 +113,14 @@ def missing(lines: Sequence[Line], options: argparse.Namespace, stage: Stage) ->
 
 
 def table(lines: Iterable[Line]) -> str:
-    """Return the log as Markdown: a row for each fault, a column for each moment, right runs of all runs."""
+    """Return the log as Markdown: a row for each fault, a column for each moment, right runs of all runs.
+
+    Of a run that was made again with other code the last one counts.
+    """
     count, right = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     statuses: dict[str, set[str]] = {}
     walls: dict[str, list[float]] = {}
-    for line in lines:
+    for line in {(line.get("seed"), line.get("run", number)): line for number, line in enumerate(lines)}.values():
         name = line["fault"]
         for key in ((name, line["moment"]), ("all", line["moment"]), (name, ""), ("all", "")):
             count[key] += 1

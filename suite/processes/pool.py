@@ -276,17 +276,20 @@ class Pool:
         try:
             messages = channel.pump()
         except (ChannelClosed, ChannelGarbled):
-            self.forget(channel)
             if owner is not None:
+                # Open until its group is killed: a worker that lives would end when it answers, and be called dead.
+                self._selector.unregister(channel)
                 owner[0].lost.append(owner[1])
-            elif channel is self._launcher:
+                return
+            self.forget(channel)
+            if channel is self._launcher:
                 self._launcher = None
                 for group in self.groups.values():
                     group.ended = Ended(group.name, cause="the launcher has ended")
             return
         for message in messages:
             if owner is not None:
-                owner[0].answers[owner[1]] = message
+                owner[0].hear(owner[1], message)
             elif channel is not self._launcher:
                 owner = self._greet(channel, message)
                 if owner is None and channel is not self._launcher:

@@ -80,6 +80,12 @@ def test_output_is_bounded_and_its_end_is_shown(pool: Pool, group: Group) -> Non
     assert not log.exists(), "the outputs of groups that are gone are dropped"
 
 
+@pytest.mark.parametrize("what", ["forge_an_answer", "write_garbage"])
+def test_what_other_code_writes_to_our_connection_is_told_from_answers_and_from_deaths(group: Group, what: str) -> None:
+    with pytest.raises(WorkerFailure, match="its connection to the controller broke and its process went on"):
+        does(group, what)
+
+
 def test_a_rank_that_closes_our_connection_is_not_called_killed(group: Group) -> None:
     with pytest.raises(WorkerFailure, match="its connection to the controller broke and its process went on"):
         does(group, "close_local_sockets")

@@ -104,7 +104,7 @@ FAULTS = (
     _worker("out of memory", _lost("can't allocate memory|MemoryError|Cannot allocate memory")),
     _worker("NaN", _lost("the loss is nan")),
     _worker("garbage to the controller", _lost(BROKEN)),
-    _worker("an answer of another kind", _lost(r"an answer to '\w+' cannot be read")),
+    _worker("a forged answer", _lost(BROKEN)),
     _worker("no answer", _lost(SILENT)),
     _worker("a closed connection", _lost(BROKEN)),
     _worker("100 MB on stderr", FINE),
@@ -162,8 +162,7 @@ class Case:
         if fault.victim == "worker" and fault.what in HANGS:
             return Ending(ends.status, ends.left, ends.says, USUAL_S + HANG_S[self.moment])
         # A full disk lets a written file take its name, so it is noticed one file later.
-        noticed = not self.renamed or fault.what == "turns read-only"
-        if fault.victim == "report folder" and self.writes_first_record and noticed:
+        if fault.victim == "report folder" and self.writes_first_record and not self.renamed:
             return Ending(1, "refused", "choose another --scaling-report-dir")
         return ends
 
@@ -202,7 +201,8 @@ def draw(seed: int, number: int, possible: tuple[Fault, ...] = FAULTS) -> Case:
         step=rng.randint(1, 3),
         delay_s=round(rng.uniform(0, DELAY_S.get(moment, 0.0)), 3),
         file=FILES[0] if moment == WRITING else rng.choice(FILES[1:]),
-        renamed=rng.random() < 0.5,
+        # No file system can be remounted while the file is open that is to be renamed.
+        renamed=rng.random() < 0.5 and fault.what != "turns read-only",
         number=rng.randint(1, 3) if moment == WRITING else 1,
     )
 

@@ -21,7 +21,7 @@ PYTEST = (sys.executable, "-m", "pytest", "-p", "suite.plugin", "-p", plugin.__n
 CELLS = ("--scaling-workload", "tiny", "--scaling-devices", "cpu:2", "--scaling-world-sizes", "2")
 TRAINERS = tuple(f"--scaling-trainer={trainer.__name__}:{name}" for name in ("Faulty", "Healthy"))
 OPTIONS = ("--scaling-mode", "strong", "--scaling-counters", "off")
-TRAINING_BUDGET_S = {False: 100, True: 300}  # of a run that is to train, by whether workers are executed
+TRAINING = {False: 4, True: 12}  # the budget of a run that is to train, in runs that do not; True: workers are executed
 GATE = (*PYTEST, "--pyargs", "suite.benchmarks.test_scaling", "-m", "scaling", *CELLS, *OPTIONS)
 
 PHASES = {
@@ -52,7 +52,7 @@ class Stage:
     def __init__(self, folder: Path) -> None:
         """Make the project, without a run in it; `folder` is empty."""
         self.place = aftermath.Place(folder / "project" / "reports", folder / "tmp")
-        self._project, self._signs = folder / "project", folder / "signs"
+        self._project, self._signs, self._usual_s = folder / "project", folder / "signs", 0.0
         for path in (self.place.reports, self.place.temporary, self._signs):
             path.mkdir(parents=True)
         (self._project / "pyproject.toml").write_text(PYPROJECT.replace("epochs = 2", f"epochs = {EPOCHS}"))
@@ -80,6 +80,7 @@ class Stage:
             RuntimeError: something was not as it must be.
         """
         ran = self.run(None, "--scaling-accept")
+        self._usual_s = ran.wall_s
         if ran.problems:
             self.__exit__()
             raise RuntimeError(f"the run without a fault: {'; '.join(ran.problems)}\n{ran.said}")
@@ -96,7 +97,7 @@ class Stage:
         before, begun = self.place.kept(), time.monotonic()
         with said.open("wb") as output, ExitStack() as undo:
             process = subprocess.Popen(
-                [*GATE, *_what(case), *options],
+                [*GATE, *self._what(case), *options],
                 cwd=self._project,
                 env=self._environment(sign, case),
                 stdin=subprocess.DEVNULL,
@@ -115,6 +116,13 @@ class Stage:
         return aftermath.look(
             self.place, case, Ran(status, wall_s, said.read_text(errors="replace"), happened), sign, before
         )
+
+    def _what(self, case: Case | None) -> list[str]:
+        """Return the trainers and the budget of a run, which is as short as its fault allows."""
+        trainers = TRAINERS if case is not None and case.fault.victim == "worker" else TRAINERS[:1]
+        if case is None or case.moment != catalogue.EPOCH:
+            return [*trainers, "--scaling-budget=1"]
+        return [*trainers, f"--scaling-budget={TRAINING[case.fault.victim == 'launcher'] * self._usual_s:.0f}"]
 
     def _environment(self, sign: Path, case: Case | None) -> dict[str, str]:
         left_out = ("PYTEST", "GITHUB", "COV", "TORCHINDUCTOR")
@@ -189,14 +197,6 @@ class Stage:
             hours = what.split()[2]
             (sign / CLOCKS[victim]).write_text(f"{hours}h\n")
         return True
-
-
-def _what(case: Case | None) -> list[str]:
-    """Return the trainers and the budget of a run, which is as short as its fault allows."""
-    trainers = TRAINERS if case is not None and case.fault.victim == "worker" else TRAINERS[:1]
-    trains = case is not None and case.moment == catalogue.EPOCH
-    budget_s = TRAINING_BUDGET_S[case is not None and case.fault.victim == "launcher"] if trains else 1
-    return [*trainers, f"--scaling-budget={budget_s}"]
 
 
 def _is_moment(moment: str, sign: Path) -> bool:

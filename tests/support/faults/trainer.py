@@ -137,7 +137,7 @@ FAULTS: dict[str, Callable[[nn.Module], object]] = {
     "out of memory": _run_out_of_memory,
     "NaN": _spoil,
     "garbage to the controller": _write_to_controller(b"\xff\x00 garbage\n"),
-    "an answer of another kind": _write_to_controller(b'{"seconds": "forged"}\n'),
+    "a forged answer": _write_to_controller(b'{"seconds": "forged"}\n'),
     "no answer": _hang,
     "a closed connection": lambda net: mischief.close_local_sockets(),
     "100 MB on stderr": lambda net: mischief.shout(100),
