@@ -16,6 +16,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import Any
 
 from suite.processes import failure
 from suite.processes.channel import MAX_LINE_BYTES, Channel, ChannelClosed, Message, encode
@@ -73,7 +74,7 @@ def serve(channel: Channel, rank: int) -> None:
         if name == "exit":
             break
         try:
-            answer = COMMANDS[name](state, **message)
+            answer: Any = COMMANDS[name](state, **message)
         except BaseException as error:
             trace = "" if isinstance(error, SELF_EXPLAINING) else traceback.format_exc()
             text = failure.shortened(f"{type(error).__name__}: {error}")
