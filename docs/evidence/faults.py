@@ -76,6 +76,7 @@ def one_run(stage: Stage, case: Case) -> Line:
         "reasons": sorted(set(reasons)),
         "right": not problems,
         "problems": problems,
+        "followed": following is not None,
         "said": ran.said.splitlines()[-TAIL_LINES:] if problems else [],
         "next_said": following.said.splitlines()[-TAIL_LINES:] if following and following.problems else [],
         "utc": begun.isoformat(timespec="seconds"),
@@ -85,16 +86,18 @@ def one_run(stage: Stage, case: Case) -> Line:
 
 def make(cases: Iterable[Numbered], stage: Stage, log: Path, *, mixed: bool) -> int:
     """Run these cases and append them to the log, then one without a fault; return how many were not right."""
-    wrong = 0
+    wrong, followed = 0, True
     for about, case in cases:
         state = code_state()
         if not mixed:
             check_same_code(read_log(log), state)
         line = {**about, **one_run(stage, case), **state}
         append(log, line)
-        wrong += not line["right"]
+        wrong, followed = wrong + (not line["right"]), line["followed"]
         words = "right" if line["right"] else "; ".join(line["problems"])
         print(f"{about.get('run', '')} {line['fault']} at {line['moment']}: {line['wall_s']} s, {words}", flush=True)
+    if followed:
+        return wrong
     last = stage.run(None).problems
     print("a last run without a fault:", "; ".join(last) or "right", flush=True)
     return wrong + bool(last)
