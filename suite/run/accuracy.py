@@ -19,6 +19,7 @@ from functools import partial
 from reference.schedule import scale
 from suite.plan.cells import Arm, Cell, short
 from suite.plan.workloads import Recipe
+from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import Job, TrainingRecipe
 from suite.records import record
 from suite.run import learning
@@ -181,6 +182,10 @@ def _train(run: Observations, sessions: Sessions, groups: Groups, arm: Arm, seed
                 **curve._asdict(),
             )
         )
+        if curve.loss and curve.loss[-1] is None:
+            epochs = f"{recipe.epochs} epoch(s)"
+            cause = f"the loss of {what} is no finite number after {epochs}; lower lr, or choose another init"
+            groups.session.failures[arm] = WorkerFailure(arm.side, cause)
 
 
 def _steps(job: Job, recipe: TrainingRecipe) -> int:
