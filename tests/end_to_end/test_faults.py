@@ -12,7 +12,7 @@ from docs.evidence.log import read_log
 from tests.support.project import REPOSITORY
 
 CASES = (
-    "worker: SIGKILL at accuracy epoch",
+    "worker: SIGKILL at block",
     "worker: a daemon left behind at warm-up",
     "controller: SIGKILL at record writing",
     "report folder: turns read-only at rendering",
