@@ -21,7 +21,6 @@ from typing import Any
 from suite.processes import failure
 from suite.processes.channel import MAX_LINE_BYTES, Channel, ChannelClosed, Message, encode
 from suite.processes.messages import Answer, Hello
-from suite.processes.messages import Hello
 from suite.rank import recorder
 from suite.room import quiet
 
