@@ -21,11 +21,12 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from suite.processes import failure, hosts, reaper, remote
 from suite.processes.channel import MAX_LINE_BYTES, Channel, ChannelClosed, Message, encode
 from suite.processes.folder import TemporaryFolder
-from suite.processes.messages import Launcher
+from suite.processes.messages import Answer, Hello, Launcher
 from suite.rank import recorder
 from suite.room import quiet
 
@@ -61,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         del os.environ[remote.SECRET]  # a stranger's code and what it starts do without
     else:
         channel = Channel.connect(arguments.socket)
-    channel.send({"event": "hello", "group": arguments.group, "rank": rank, "pid": os.getpid()})
+    channel.send(Hello(arguments.group, rank, os.getpid()))
     serve(channel, rank)
 
 
@@ -115,19 +116,19 @@ def serve(channel: Channel, rank: int) -> None:
             message: Message = channel.receive()  # no deadline: it ends when the controller goes
         except ChannelClosed:
             break
-        name = message.pop("command")
+        name, number = message.pop("command"), message.pop("number")
         if name == "exit":
             break
         try:
-            answer = COMMANDS[name](state, **message)
+            answer: Any = COMMANDS[name](state, **message)
         except BaseException as error:
             trace = "" if isinstance(error, SELF_EXPLAINING) else traceback.format_exc()
             text = failure.shortened(f"{type(error).__name__}: {error}")
             answer = {"error": text, "traceback": failure.shortened(trace)}
-        if (size := len(encode(answer))) > MAX_LINE_BYTES:
+        if (size := len(encode(Answer(number, answer)))) > MAX_LINE_BYTES:
             too_long = f"the answer to {name!r} has {size} bytes, above the {MAX_LINE_BYTES} of a message"
             answer = {"error": f"ValueError: {too_long}", "traceback": ""}
-        channel.send(answer)
+        channel.send(Answer(number, answer))
     state.close()
     sys.stdout.flush()
     # No interpreter shutdown: a stranger's threads, or torch's, must not keep a measured machine busy or hang here.

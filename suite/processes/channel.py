@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import socket
+import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -92,6 +93,13 @@ class Channel:
     def fileno(self) -> int:
         """The descriptor, so that a selector can wait on many channels at once."""
         return self._sock.fileno()
+
+    def peer_pid(self) -> int | None:
+        """Return the process id of whoever has connected, as the kernel knows it; None where it does not say."""
+        if not hasattr(socket, "SO_PEERCRED"):
+            return None
+        pid: int = struct.unpack("iII", self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+        return pid
 
     def send(self, message: object, timeout_s: float | None = None) -> None:
         """Send one message, as `encode` writes it.

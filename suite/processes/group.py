@@ -20,7 +20,7 @@ import psutil
 
 from suite.processes import failure
 from suite.processes.channel import Channel, ChannelClosed, Message
-from suite.processes.messages import Ended, Tell, Value, read
+from suite.processes.messages import Answer, Ended, Tell, Value, read
 
 START_TIMEOUT_S = 120.0  # the first answer of a worker includes the import of torch, on a machine that may be busy
 END_TIMEOUT_S = 10.0
@@ -86,6 +86,7 @@ class Group:
         self.ended: Ended | None = None
         self._pool = pool
         self._asked: Sequence[int] = ()
+        self._number = 0  # of the last command
         self._answered, self._launched = False, time.monotonic()
         self.start_timeout_s = START_TIMEOUT_S  # for every process to be up, from now on; several groups start at once
 
@@ -151,6 +152,16 @@ class Group:
         except TypeError as error:
             self.kill()
             raise failure.WorkerFailure(self.name, f"an answer to '{command}' cannot be read: {error}") from error
+
+    def hear(self, rank: int, message: Message) -> None:
+        """Keep what a rank sent. Where it is no answer to the last command, something else writes to its connection."""
+        try:
+            answer = read(Answer, message)
+            if answer.number != self._number:
+                raise TypeError(f"no answer to command {self._number}")
+            self.answers[rank] = answer.content
+        except TypeError:
+            self.lost.append(rank)
 
     @property
     def alive(self) -> bool:
@@ -224,11 +235,11 @@ class Group:
 
     def _send(self, ranks: Sequence[int], command: str, arguments: Mapping[str, object]) -> None:
         self.answers.clear()
-        self._asked = ranks
+        self._asked, self._number = ranks, self._number + 1
         for rank in ranks:
             # What could not be sent is noticed when the answers are collected: the rank is lost, or silent.
             with contextlib.suppress(ChannelClosed, KeyError):
-                self.channels[rank].send({"command": command, **arguments}, SEND_TIMEOUT_S)
+                self.channels[rank].send({"command": command, "number": self._number, **arguments}, SEND_TIMEOUT_S)
 
     def _raise_if_broken(self) -> None:
         if not self.alive:

@@ -95,6 +95,35 @@ class Welcome:
 
 
 @dataclass(frozen=True)
+class Hello:
+    """A worker is up and has connected.
+
+    Attributes:
+        group: whose rank it is.
+        rank: within the group.
+        pid: of its process.
+    """
+
+    group: str
+    rank: int
+    pid: int
+    event: Literal["hello"] = "hello"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A worker's answer.
+
+    Attributes:
+        number: of the command, which no text that other code writes to the connection has.
+        content: what the command returned, or an error and its traceback.
+    """
+
+    number: int
+    content: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class Exit:
     """How a rank's process failed.
 
@@ -161,6 +190,8 @@ def _read(kind: Any, content: Any, name: str) -> Any:
 
 
 def _fits(kind: Any, content: Any) -> bool:
+    if kind is Any:
+        return True
     if get_origin(kind) is Literal:
         return content in get_args(kind)
     plain = Mapping if is_dataclass(kind) else get_origin(kind) or kind

@@ -29,7 +29,7 @@ from suite.processes.channel import Channel, ChannelClosed, ChannelGarbled, Mess
 from suite.processes.folder import FOLDER, TemporaryFolder
 from suite.processes.group import END_TIMEOUT_S, SEND_TIMEOUT_S, START_TIMEOUT_S, Group
 from suite.processes.hosts import Elsewhere, Hosts, network
-from suite.processes.messages import Ended, Launcher, Stacks, Start, read
+from suite.processes.messages import Ended, Hello, Launcher, Stacks, Start, read
 from suite.processes.outputs import TAIL_BYTES, stderr_size, stderr_tail, workers_of
 from suite.processes.remote import SECRET, Greeting
 from suite.room import quiet
@@ -285,10 +285,9 @@ class Pool:
                 self._process.wait(END_TIMEOUT_S)
 
     def _launchers(self) -> list[Channel]:
-        """Return the channels of all launchers, this host's first."""
+        """Return the channels of all launchers that are up, this host's first."""
         others = [] if self._elsewhere is None else [host.channel for host in self._elsewhere.hosts]
-        assert self._launcher is not None
-        return [self._launcher, *others]
+        return others if self._launcher is None else [self._launcher, *others]
 
     def _addresses(self) -> Iterator[str]:
         """Yield where the workers of each host find this process."""
@@ -340,20 +339,7 @@ class Pool:
         try:
             messages = channel.pump()
         except (ChannelClosed, ChannelGarbled) as error:
-            if isinstance(owner, Greeting):
-                self._turn_away(owner, str(error))
-                return
-            self.forget(channel)
-            left = "" if self._elsewhere is None else self._elsewhere.left(channel)
-            if left:
-                for group in [group for group in self.groups.values() if channel in group.elsewhere]:
-                    group.abandon(left)
-            elif owner is not None:
-                owner[0].lost.append(owner[1])
-            elif channel is self._launcher:
-                self._launcher = None
-                for group in self.groups.values():
-                    group.abandon("the launcher has ended")
+            self._lose(channel, owner, str(error))
             return
         for message in messages:
             if isinstance(owner, Greeting):
@@ -361,26 +347,42 @@ class Pool:
                     return
                 owner = None
             elif owner is not None:
-                owner[0].answers[owner[1]] = message
-            elif message.get("event") == "hello":
+                owner[0].hear(owner[1], message)
+            elif channel in self._launchers():
+                self._hear(message)
+            else:
                 owner = self._greet(channel, message)
-            elif message.get("event") == "launcher":
-                self._introduce(channel, read(Launcher, message))
-            elif message.get("event") == "ended" and message["group"] in self.groups:
-                self.groups[message["group"]].end(read(Ended, message))
-            elif message.get("event") == "stacks" and message["group"] in self.groups:
-                self.groups[message["group"]].stacks.append(read(Stacks, message).stacks)
+                if owner is None and channel not in self._launchers():
+                    return
 
-    def _introduce(self, channel: Channel, launcher: Launcher) -> None:
-        """Take note that a launcher is up: this host's own, or that of another host, which may be refused."""
-        if self._elsewhere is None or not launcher.host:
-            self._launcher, self._was_up = channel, True
+    def _lose(self, channel: Channel, owner: tuple[Group, int] | Greeting | None, why: str) -> None:
+        """Take note that a connection has ended, or has nonsense on it."""
+        if isinstance(owner, Greeting):
+            self._turn_away(owner, why)
             return
-        welcome = self._elsewhere.welcome(channel, launcher, self._kind, exact=self._exact)
-        with contextlib.suppress(ChannelClosed):
-            channel.send(welcome, SEND_TIMEOUT_S)
-        if welcome.refused:
-            self.forget(channel)
+        if owner is not None:
+            # Open until its group is killed: a worker that lives would end when it answers, and be called dead.
+            self._selector.unregister(channel)
+            owner[0].lost.append(owner[1])
+            return
+        self.forget(channel)
+        left = "" if self._elsewhere is None else self._elsewhere.left(channel)
+        if left:
+            for group in [group for group in self.groups.values() if channel in group.elsewhere]:
+                group.abandon(left)
+        elif channel is self._launcher:
+            self._launcher = None
+            for group in self.groups.values():
+                group.abandon("the launcher has ended")
+
+    def _hear(self, message: Message) -> None:
+        """Take note of what a launcher tells of a group."""
+        if (group := self.groups.get(message["group"])) is None:
+            return
+        if message.get("event") == "stacks":
+            group.stacks.append(read(Stacks, message).stacks)
+        else:
+            group.end(read(Ended, message))
 
     def _prove(self, greeting: Greeting, message: Message) -> bool:
         """Let a connection in that knows the secret; otherwise close it and return False."""
@@ -398,18 +400,46 @@ class Pool:
         self._elsewhere.door.turn_away(greeting, why)
         self.forget(greeting.channel)
 
-    def _greet(self, channel: Channel, hello: Message) -> tuple[Group, int] | None:
-        group, rank = self.groups.get(hello["group"]), int(hello["rank"])
-        if group is None:  # it came up after its group was given up; the closed channel ends it
+    def _greet(self, channel: Channel, message: Message) -> tuple[Group, int] | None:
+        """Take note of who has connected, and return the group and rank of a worker; cut off whoever else it is."""
+        try:
+            if message.get("event") == "launcher":
+                self._introduce(channel, read(Launcher, message))
+                return None
+            hello = read(Hello, message)
+            group = self.groups[hello.group]
+            if hello.rank in group.channels or hello.rank not in range(group.size):
+                raise KeyError(hello.rank)
+            here = hello.rank in group.parts[0]
+            if here and channel.peer_pid() not in (hello.pid, None):  # `Group.kill` ends the process of this number
+                raise KeyError(hello.pid)
+        except (TypeError, KeyError):  # also a worker that came up after its group was given up
             self.forget(channel)
             return None
-        group.channels[rank] = channel
-        if rank in group.parts[0]:
-            group.pids[rank] = int(hello["pid"])
+        group.channels[hello.rank] = channel
+        if here:
+            group.pids[hello.rank] = hello.pid
             with contextlib.suppress(psutil.Error):  # it has ended already
-                group.processes[rank] = psutil.Process(group.pids[rank])
-        self._selector.modify(channel, selectors.EVENT_READ, (group, rank))
-        return group, rank
+                group.processes[hello.rank] = psutil.Process(hello.pid)
+        self._selector.modify(channel, selectors.EVENT_READ, (group, hello.rank))
+        return group, hello.rank
+
+    def _introduce(self, channel: Channel, launcher: Launcher) -> None:
+        """Take note that a launcher is up: this host's own, or that of another host, which may be refused.
+
+        Raises:
+            KeyError: it is neither.
+        """
+        if not launcher.host and self._launcher is None:
+            self._launcher, self._was_up = channel, True
+        elif launcher.host and self._elsewhere is not None:
+            welcome = self._elsewhere.welcome(channel, launcher, self._kind, exact=self._exact)
+            with contextlib.suppress(ChannelClosed):
+                channel.send(welcome, SEND_TIMEOUT_S)
+            if welcome.refused:
+                self.forget(channel)
+        else:
+            raise KeyError(launcher.host)
 
     def _drop_logs(self) -> None:
         """Remove the outputs of groups that are gone; what was worth telling is in their failures."""

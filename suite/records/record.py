@@ -7,8 +7,11 @@ numbers are bounded, so that whoever reads a record can calculate with them.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
+import re
 import stat
 import tempfile
 from pathlib import Path
@@ -30,6 +33,7 @@ from suite.verdict.metrics import Interval
 # 4: trained nets by mode, with batch, rate and losses; schema 3 has those of strong scaling alone.
 SCHEMA_VERSION = 4
 RECORD = "record.json"  # the name of its file, in the folder of its run
+_TEMPORARY = re.compile(r"\.[\w-]+\.(json|html|md)\.\w{8}")  # of `write_atomically`
 MAX_RECORD_BYTES = 64 * 1024 * 1024
 MAX_DIGITS = 20  # of a whole number
 MAX_CARDS = 64
@@ -386,11 +390,30 @@ def write_atomically(path: Path, text: str) -> None:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(file, fcntl.LOCK_EX)
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove the temporary files of `write_atomically` that killed processes left in a folder and below it.
+
+    A process that still writes one holds its lock. A folder that is empty then goes too.
+    """
+    for path in list(folder.rglob(".*")):
+        if _TEMPORARY.fullmatch(path.name):
+            with contextlib.suppress(OSError):
+                file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
+                    path.parent.rmdir()
+                finally:
+                    os.close(file)

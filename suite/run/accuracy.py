@@ -19,11 +19,12 @@ from functools import partial
 from reference.schedule import scale
 from suite.plan.cells import Arm, Cell, short
 from suite.plan.workloads import Recipe
+from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import Job, TrainingRecipe
 from suite.records import record
 from suite.run import learning
 from suite.run.observations import Observations
-from suite.run.session import Groups, Say, Sessions
+from suite.run.session import FIRST_STEP_TIMEOUT_S, Groups, Say, Sessions
 from suite.verdict import Outcome
 from suite.verdict.accuracy import noninferiority
 
@@ -158,7 +159,8 @@ def _train(run: Observations, sessions: Sessions, groups: Groups, arm: Arm, seed
         if least_s > left_s:
             raise learning.OutOfTime(least_s)
         ask = partial(groups.request, arm)
-        curve = learning.learn(ask, job, recipe, epoch_s, what, say, left_s, run.plan.clock)
+        first_s = run.plan.deadline_s(FIRST_STEP_TIMEOUT_S)
+        curve = learning.learn(ask, job, recipe, epoch_s, what, say, left_s, run.plan.clock, first_s)
     except learning.OutOfTime as error:
         run.untrained[arm] = (
             f"{error.needed_s:.0f} s or more of training do not fit into what the budget has for it "
@@ -180,6 +182,10 @@ def _train(run: Observations, sessions: Sessions, groups: Groups, arm: Arm, seed
                 **curve._asdict(),
             )
         )
+        if curve.loss and curve.loss[-1] is None:
+            epochs = f"{recipe.epochs} epoch(s)"
+            cause = f"the loss of {what} is no finite number after {epochs}; lower lr, or choose another init"
+            groups.session.failures[arm] = WorkerFailure(arm.side, cause)
 
 
 def _steps(job: Job, recipe: TrainingRecipe) -> int:

@@ -5,11 +5,12 @@ Where the report folder cannot be written any more, the run goes on, and its fil
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from suite.records.record import RECORD, Record, RecordError, write_atomically
+from suite.records.record import RECORD, Record, RecordError, remove_unfinished, write_atomically
 from suite.run.session import Say
 
 Write = Callable[[Path], None]
@@ -35,6 +36,8 @@ class Keeper:
     def __init__(self, wanted: Path, first: Write, say: Say) -> None:
         """Make the run's folder and write its first file, so that a folder of no use is noticed before measuring.
 
+        What killed runs had not finished writing beside it is removed.
+
         Args:
             wanted: the folder; one with a number after its name where another run has it.
             first: writes into the folder that it is called with.
@@ -44,6 +47,7 @@ class Keeper:
             RecordError: the folder cannot be made or written.
         """
         self.problem, self._say = "", say
+        remove_unfinished(wanted.parent)
         try:
             self.folder = new_folder(wanted)
         except OSError as error:
@@ -51,8 +55,10 @@ class Keeper:
         try:
             first(self.folder)
         except OSError as error:
-            self.folder.rmdir()
             raise _unusable(wanted.parent, error) from error
+        finally:
+            with contextlib.suppress(OSError):  # it has its first file, or its disk is read-only
+                self.folder.rmdir()
 
     def keep(self, write: Write) -> None:
         """Call `write` with the run's folder, and again with a fallback folder where the first one fails."""

@@ -55,6 +55,7 @@ def learn(
     say: Say,
     allowed_s: float = math.inf,
     clock: Callable[[], float] = time.monotonic,
+    first_step_s: float = FIRST_STEP_TIMEOUT_S,
 ) -> Curve | None:
     """Train a new net to the end of its recipe.
 
@@ -62,9 +63,11 @@ def learn(
         ask: sends a command to every rank.
         job: what the workers are told of trainer, model, devices and seed.
         recipe: of the training.
-        epoch_s: the deadline of an epoch with its evaluation; the first epoch gets `FIRST_STEP_TIMEOUT_S` more.
+        epoch_s: the deadline of an epoch with its evaluation; the first epoch gets `first_step_s` more.
         what: names the training in the progress lines that `say` receives.
         allowed_s: wall seconds that the training may take. It ends as soon as an epoch shows that it will not fit.
+        clock: returns seconds.
+        first_step_s: for what the first step builds and compiles.
 
     Returns:
         The curve; None where `ask` returned None.
@@ -78,7 +81,7 @@ def learn(
     say(describe(what, recipe.epochs, []))
     for epoch in range(recipe.epochs):
         epoch_begun = clock()
-        timeout_s = epoch_s + (FIRST_STEP_TIMEOUT_S if epoch == 0 else 0.0)
+        timeout_s = epoch_s + (first_step_s if epoch == 0 else 0.0)
         answers = ask(Epoch, "train", timeout_s, arm=job, recipe=recipe, epoch=epoch)
         if answers is None:
             return None

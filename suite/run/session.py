@@ -205,7 +205,8 @@ class Sessions:
             for arm in now:
                 groups.attempt(arm, methodcaller("post", "setup", name=arm.id, arm=self._run.jobs[arm]))
             for arm in now:
-                answers = groups.attempt(arm, lambda group: group.collect(SetUp, "setup"))
+                timeout_s = self._run.plan.deadline_s(START_TIMEOUT_S)
+                answers = groups.attempt(arm, methodcaller("collect", SetUp, "setup", timeout_s))
                 if answers is not None:
                     # A trainer may build another model in every session; the first one stands for all.
                     self._run.gradient_bytes.setdefault(arm, answers[0].gradient_bytes)
@@ -222,7 +223,8 @@ class Sessions:
         known |= {arm: every[next(twin for twin in every if _same_cell(twin, arm))] for arm in new}
 
     def _step_s(self, groups: Groups, arm: Arm, steps: int) -> float | None:
-        answers = groups.request(arm, Timed, "window", FIRST_STEP_TIMEOUT_S, name=arm.id, steps=steps)
+        timeout_s = self._run.plan.deadline_s(FIRST_STEP_TIMEOUT_S)
+        answers = groups.request(arm, Timed, "window", timeout_s, name=arm.id, steps=steps)
         return None if answers is None else max(answer.duration_ns for answer in answers) / steps / 1e9
 
     def _plan_blocks(self, groups: Groups, start_s: float) -> int:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -16,11 +19,13 @@ import pytest
 from suite.processes import reaper
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import Group
+from suite.processes.messages import Ended
 from suite.processes.pool import Pool
 from tests.support import mischief
 from tests.support.processes import all_end
 from tests.support.project import REPOSITORY
 
+NO_PROCESS = (1 << 22) + 1  # above the highest number that the kernel gives
 DOES = f"{mischief.__name__}:"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="subreapers and /proc are Linux's")
 however_started = pytest.mark.parametrize("pool", ["forked"], indirect=True)
@@ -75,6 +80,12 @@ def test_output_is_bounded_and_its_end_is_shown(pool: Pool, group: Group) -> Non
     assert not log.exists(), "the outputs of groups that are gone are dropped"
 
 
+@pytest.mark.parametrize("what", ["forge_an_answer", "write_garbage"])
+def test_what_other_code_writes_to_our_connection_is_told_from_answers_and_from_deaths(group: Group, what: str) -> None:
+    with pytest.raises(WorkerFailure, match="its connection to the controller broke and its process went on"):
+        does(group, what)
+
+
 def test_a_rank_that_closes_our_connection_is_not_called_killed(group: Group) -> None:
     with pytest.raises(WorkerFailure, match="its connection to the controller broke and its process went on"):
         does(group, "close_local_sockets")
@@ -98,6 +109,55 @@ def test_compiled_kernels_go_with_the_run(pool: Pool, group: Group) -> None:
 def test_more_text_than_a_message_holds_is_cut_and_not_a_broken_pipe(group: Group, what: str, message: str) -> None:
     with pytest.raises(WorkerFailure, match=message):
         does(group, what, megabytes=20)
+
+
+@however_started
+@pytest.mark.parametrize(
+    "said",
+    [
+        [1, 2],
+        {"event": "hello"},
+        {"event": "hello", "rank": "first"},
+        {"event": "hello", "rank": 0},
+        {"event": "hello", "rank": 7},
+        {"event": "ended", "cause": "forged"},
+        {"event": "launcher"},
+    ],
+    ids=["no object", "no rank", "a word for a rank", "a rank that is taken", "no such rank", "an end", "a launcher"],
+)
+def test_a_stranger_on_the_control_socket_is_cut_off_and_changes_nothing(pool: Pool, group: Group, said: Any) -> None:
+    if isinstance(said, dict) and len(said) > 1:
+        said = {**said, "group": group.name, "pid": NO_PROCESS}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
+        stranger.connect(str(pool.folder / "controller"))
+        stranger.sendall(json.dumps(said).encode() + b"\n")
+        [answer] = group.request(dict, "call", function="os:getpid", arguments={})
+        assert answer["returned"] == group.pids[0]
+        pool.wait(time.monotonic() + 0.1)
+        stranger.settimeout(2)
+        assert stranger.recv(1) == b""
+
+
+@however_started
+def test_a_connection_cannot_name_another_process_as_the_one_to_end(pool: Pool) -> None:
+    """The ranks of a group are killed by the numbers that they tell."""
+    group = Group(pool, "not started", 1)
+    pool.groups[group.name] = group
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as bystander:
+        try:
+            stranger = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            stranger.connect(str(pool.folder / "controller"))
+            hello = {"event": "hello", "group": group.name, "rank": 0, "pid": bystander.pid}
+            stranger.sendall(json.dumps(hello).encode() + b"\n")
+            for _ in range(2):  # it connects, and it speaks
+                pool.wait(time.monotonic() + 1)
+            group.ended = Ended(group.name)
+            group.kill()
+            with pytest.raises(subprocess.TimeoutExpired):
+                bystander.wait(0.2)
+            stranger.close()
+        finally:
+            bystander.kill()
 
 
 @however_started

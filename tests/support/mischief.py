@@ -44,6 +44,24 @@ def close_local_sockets() -> None:
     time.sleep(600)
 
 
+def write_garbage() -> None:
+    """Write something that is no message to the connection of this worker, and go on for a while."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as opened:
+            if opened.family == socket.AF_UNIX:
+                opened.sendall(b"\xff\x00 garbage\n")
+    time.sleep(1)
+
+
+def forge_an_answer() -> str:
+    """Write an answer to the connection of this worker, and return another one."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as opened:
+            if opened.family == socket.AF_UNIX:
+                opened.sendall(b'{"returned": "forged"}\n')
+    return "right"
+
+
 def explain_at_length(megabytes: int) -> None:
     """Raise an error whose text is longer than any message."""
     raise RuntimeError("x" * megabytes * MEGABYTE)

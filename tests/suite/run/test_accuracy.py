@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -48,6 +49,8 @@ class Workers:
         self.asked: list[tuple[str, int, int]] = []  # trainer, world size and seed of every net that was begun
         self.recipes: list[tuple[str, int, float]] = []  # its mode, its batch and its rate
         self.epochs = 0  # of all nets together
+        self.loss = 0.5
+        self.first_epoch_s: list[float] = []  # the deadlines of first epochs
         self.steps: dict[Arm, int] = {}  # that an epoch was said to have
 
     def left_s(self) -> float:
@@ -62,6 +65,7 @@ class Workers:
     ) -> list[Epoch] | None:
         assert command == "train"
         if told["epoch"] == 0:
+            self.first_epoch_s.append(timeout_s)
             self.asked.append((arm.trainer, arm.world_size, told["arm"].seed))
             self.recipes.append((arm.mode, told["recipe"].batch, told["recipe"].lr))
         if arm == self.broken and told["epoch"] == 2:
@@ -70,7 +74,7 @@ class Workers:
         self.epochs += 1
         self.now += self.epoch_s
         reached = self.reached[arm if arm in self.reached else arm.world_size]
-        answer = kind(accuracy=reached, train_s=1.0, train_samples=1437, test_samples=10_000, loss=0.5)
+        answer = kind(accuracy=reached, train_s=1.0, train_samples=1437, test_samples=10_000, loss=self.loss)
         return [answer, replace(answer, train_s=2.0, loss=0.25)]
 
 
@@ -82,18 +86,33 @@ def train(
     epoch_s: float = 0.0,
     step_s: float = 0.0,
     left_s: float = 1e6,
+    loss: float = 0.5,
     **changes: Any,
 ) -> tuple[Observations, Workers]:
     """Train what a first session trains, on one and on k devices of every trainer; `changes` replace settings."""
     arms = [arm(k, each.trainer, mode=each.mode) for each in cells for k in (1, each.world_size)]
     workers = Workers([each for each in dict.fromkeys(arms) if each not in lost], reached, broken)
-    workers.epoch_s, workers.left = epoch_s, left_s
+    workers.epoch_s, workers.left, workers.loss = epoch_s, left_s, loss
     workers.step_s = dict.fromkeys(workers.step_s, step_s)
     datasets = {"digits": DIGITS, "auto": FASHION}
     run = run_of(*cells, config=settings(**changes), datasets=datasets, clock=lambda: workers.now, begun_s=0.0)
     run.jobs |= {each: job(each) for each in workers.by_arm}
     accuracy.training(run, workers, lambda line: None)(workers)  # type: ignore[arg-type]
     return run, workers
+
+
+def test_a_first_epoch_gets_no_more_than_is_left_of_the_budget_for_its_first_step() -> None:
+    _, workers = train(cell(2), reached={1: 0.9, 2: 0.9}, budget_s=70.0)
+    assert set(workers.first_epoch_s) == {20.0 + 70.0}
+
+
+@pytest.mark.parametrize(("loss", "lost"), [(math.nan, True), (math.inf, True), (0.5, False)])
+def test_a_net_whose_loss_is_not_finite_costs_its_arm(loss: float, lost: bool) -> None:
+    """Its accuracy alone would be one of several that scatter."""
+    _, workers = train(cell(2), reached={1: 0.9, 2: 0.9}, loss=loss)
+    assert (arm(2) in workers.session.failures) == lost
+    if lost:
+        assert "is no finite number after 20 epoch(s); lower lr" in workers.session.failures[arm(2)].cause
 
 
 class TestSeedPairs:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
 import signal
@@ -15,9 +17,10 @@ import pytest
 
 from suite.processes.folder import locked
 from suite.records import baselines
-from suite.records.record import Record, read_model
+from suite.records.record import Record, RecordError, read_model
 from suite.run import execute, results
 from suite.run.execute import RunResult
+from suite.run.keeping import Keeper
 from tests.support import stand_in
 from tests.support.measurements import MACHINE, add_sessions, arm, cell, run_of, settings
 from tests.support.project import REPOSITORY
@@ -106,6 +109,41 @@ def test_report_folder_of_no_use_is_noticed_before_measuring(here: Path, prepare
     assert f"{cause}; choose another --scaling-report-dir" in done.stdout
     assert "Traceback" not in done.stdout
     assert "NO BASELINE" not in done.stdout, "nothing was measured"
+
+
+def test_a_folder_that_turns_read_only_while_the_first_record_is_written_is_refused(tmp_path: Path) -> None:
+    """The file that was begun cannot be removed, and with it the folder of the run."""
+
+    def begin(folder: Path) -> None:
+        (folder / ".record.json.abcd1234").touch()
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with pytest.raises(RecordError, match="Read-only file system; choose another --scaling-report-dir"):
+        Keeper(tmp_path / "runs" / "one", begin, print)
+
+
+def test_ctrl_c_while_the_first_record_is_written_leaves_no_folder(tmp_path: Path) -> None:
+    def interrupted(folder: Path) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Keeper(tmp_path / "runs" / "one", interrupted, print)
+    assert not list((tmp_path / "runs").iterdir())
+
+
+def test_a_run_removes_what_killed_runs_had_not_finished_writing(tmp_path: Path) -> None:
+    """A file that another process still writes stays, and so does one of the user's."""
+    killed, living = tmp_path / "runs" / "killed", tmp_path / "runs" / "living"
+    for folder in (killed, living):
+        folder.mkdir(parents=True)
+        (folder / ".record.json.abcd1234").touch()
+    (living / ".notes").touch()
+    with (living / ".record.json.abcd1234").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        Keeper(tmp_path / "runs" / "own", lambda folder: (folder / "record.json").touch(), print)
+    kept = {str(path.relative_to(tmp_path / "runs")) for path in tmp_path.rglob("*") if path.is_file()}
+    assert kept == {"own/record.json", "living/.record.json.abcd1234", "living/.notes"}
+    assert not killed.exists()
 
 
 def test_when_the_disk_fills_later_the_run_goes_on_and_names_its_fallback_folder(here: Path) -> None:

@@ -36,6 +36,7 @@ class Answering:
         self.asked: list[tuple[str, int, int]] = []
         self.resident = iter(range(1, 1000))  # bytes at the peak of each window
         self.start_timeout_s = 0.0
+        self.deadlines: list[float] = []
 
     def close(self) -> None: ...
 
@@ -43,13 +44,15 @@ class Answering:
 
     def post(self, command: str, **told: Any) -> None: ...
 
-    def collect(self, kind: type[SetUp], command: str) -> list[SetUp]:
+    def collect(self, kind: type[SetUp], command: str, timeout_s: float) -> list[SetUp]:
+        self.deadlines.append(timeout_s)
         return [kind(gradient_bytes=self.gradient_bytes)]
 
     def request(
         self, kind: type[Timed], command: str, timeout_s: float, *, name: str, steps: int, lead_in: int = 0
     ) -> list[Timed]:
         self.asked.append((name, steps, lead_in))
+        self.deadlines.append(timeout_s)
         lost_s = self.cold_s if [name] == [asked[0] for asked in self.asked if asked[0] == name] else 0.0
         held = PeakMemory(resident_bytes=next(self.resident))
         return [kind(duration_ns=round((self.step_s[name] * steps + lost_s) * 1e9), memory=held)]
@@ -214,3 +217,11 @@ def test_workers_get_what_is_left_of_the_budget_to_start() -> None:
     group = Answering({})
     sessions(run, group)._start(Groups(Session(0)), [OWN])
     assert group.start_timeout_s == 60.0
+    assert group.deadlines == [60.0], "of the set-up"
+
+
+def test_first_steps_get_what_is_left_of_the_budget() -> None:
+    run = run_of(cell(2), clock=lambda: 50.0, begun_s=0.0)
+    group = Answering({OWN.id: 0.01})
+    sessions(run, group)._warm_up(Groups(Session(0), {OWN: group}), [OWN])
+    assert set(group.deadlines) == {run.plan.config.budget_s - 50.0}
