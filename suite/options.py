@@ -242,7 +242,7 @@ def _check_trainer(option: str, spec: str) -> None:
     if not source or not name.isidentifier():
         raise pytest.UsageError(f"--scaling-{option} {spec!r}: expected module:Class or path.py:Class")
     if source.endswith(".py") and not Path(source).is_file():
-        raise pytest.UsageError(f"--scaling-{option} {spec!r}: there is no file {source}")
+        raise pytest.UsageError(f"--scaling-{option} {spec!r}: there is no file {source}; check the path")
 
 
 def _against(setting: str, root: Path) -> Base | None:

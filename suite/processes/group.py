@@ -199,7 +199,7 @@ class Group:
 
     def _raise_if_broken(self) -> None:
         if not self.alive:
-            raise failure.WorkerFailure(self.name, "it was ended before it was asked")
+            raise failure.WorkerFailure(self.name, "it was ended before it was asked: an earlier failure says why")
         error = next(((rank, answer) for rank, answer in self.answers.items() if "error" in answer), None)
         if error is not None:
             self._wait_for(lambda: bool(self.lost), 0.3)  # an exception is often the echo of another rank's death
