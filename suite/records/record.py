@@ -382,9 +382,10 @@ def write_atomically(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
+        with os.fdopen(handle, "wb", buffering=0) as file:  # a buffer would be written, and fail, once more
+            left = memoryview(text.encode())
+            while left:
+                left = left[file.write(left) :]
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
