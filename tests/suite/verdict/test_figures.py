@@ -95,6 +95,49 @@ class TestPaired:
     def test_a_fail_needs_half_the_tolerance(self, middle: float, outcome: Outcome) -> None:
         assert self.judged(*[middle + 1e-6 * sign for sign in (1, -1, 1, -1)], planned=4)[0] is outcome
 
+    def test_a_calibration_lets_the_third_session_decide(self) -> None:
+        """With rounds in every session; without the calibration the same sessions decide nothing."""
+        rounds = [[middle - 0.002, middle, middle + 0.002] for middle in (0.20, 0.21, 0.19)]
+        learned = Learned(1e-6, 1e-14)
+        found = paired(rounds, 0.05, COMPARISONS, PLANNED, 60.0, learned)
+        delta = estimate([Middle.of(session) for session in rounds], learned)
+        low = delta.mean - t(delta.df, ALPHA_FAIL / COMPARISONS * spending(3, PLANNED, 2)) * delta.error
+        assert found.outcome is Outcome.FAIL
+        assert f"at least {math.expm1(low):.1%} slower" in found.reason
+        assert paired(rounds, 0.05, COMPARISONS, PLANNED, 60.0).outcome is Outcome.INCONCLUSIVE
+
+    def test_noisy_peers_keep_a_cell_from_failing(self) -> None:
+        rounds = [[delta] for delta in (0.20, 0.21, 0.19, 0.20)]
+        assert paired(rounds, 0.05, COMPARISONS, PLANNED, 60.0).outcome is Outcome.FAIL
+        noisy = paired(rounds, 0.05, COMPARISONS, PLANNED, 60.0, peers=[[0.0, 0.5, -0.5, 0.3]])
+        assert noisy.outcome is Outcome.INCONCLUSIVE
+
+    @pytest.mark.parametrize("deltas", [(0.1, 0.3), (0.1, 0.3, 0.2), (0.20, 0.21, 0.19, 0.20), (0.0, 1e-6, -1e-6)])
+    def test_every_verdict_has_the_ratio(self, deltas: tuple[float, ...]) -> None:
+        found = paired([[delta] for delta in deltas], 0.05, COMPARISONS, 3 if deltas[0] == 0 else PLANNED, 60.0)
+        assert found.ratio is not None
+        assert found.ratio.estimate == pytest.approx(math.exp(sum(deltas) / len(deltas)))
+
+    @pytest.mark.parametrize("deltas", [(0.00, 0.10, 0.05), (0.01, -0.02, 0.02)], ids=["towards a fail", "a pass"])
+    def test_advice_is_what_would_decide(self, deltas: tuple[float, ...]) -> None:
+        mean, sd, margin = sum(deltas) / 3, float(stats.tstd(deltas)), math.log1p(0.05)
+
+        def half(sessions: int, alpha: float) -> float:
+            return t(sessions - 1, alpha / 2) * sd / math.sqrt(sessions)
+
+        alpha, distance = (ALPHA_FAIL / COMPARISONS, mean) if mean > margin / 2 else (ALPHA_PASS, margin - mean)
+        needed = next(sessions for sessions in range(4, 10_000) if half(sessions, alpha) < distance)
+        reachable = math.expm1(max(mean, 0) + half(3, ALPHA_PASS))
+        outcome, reason = self.judged(*deltas)
+        assert outcome is Outcome.INCONCLUSIVE
+        assert f"it needs about {needed - 3:.1f} more minutes, a quieter machine" in reason
+        assert reason.endswith(f"or a tolerance of {reachable:.0%}")
+
+    def test_advice_knows_when_there_is_no_sense(self) -> None:
+        outcome, reason = self.judged(2.0, -2.0, 0.1)
+        assert outcome is Outcome.INCONCLUSIVE
+        assert reason.endswith("it needs more time than is sensible, a quieter machine, or a tolerance of 900%")
+
     def test_the_share_of_a_look_outside_of_the_plan_is_nothing(self) -> None:
         assert [spending(number, 5) for number in (2, 6)] == [0.0, 0.0]
         assert [spending(number, 5) for number in (3, 4, 5)] == [27 / 125, (64 - 27) / 125, (125 - 64) / 125]
