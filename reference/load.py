@@ -83,7 +83,7 @@ def _module_from_file(path: Path, spec: str) -> ModuleType:
         return sys.modules[name]
     module_spec = importlib.util.spec_from_file_location(name, path)
     if module_spec is None or module_spec.loader is None:
-        raise ImportError(f"{spec!r}: {path} is not a Python source file")
+        raise ImportError(f"{spec!r}: {path} is not a Python source file; name one that ends with .py")
     module = importlib.util.module_from_spec(module_spec)
     sys.modules[name] = module
     sys.path.insert(0, str(path.parent))

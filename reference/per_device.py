@@ -93,7 +93,9 @@ class PerDevice:
             lengths = [len(args) for args in per_device_args]
             raise ValueError(f"arguments for {lengths} devices: give at least one sequence, all of one length")
         if len(per_device_args[0]) > len(self.devices):
-            raise ValueError(f"arguments for {len(per_device_args[0])} devices, but there are {len(self.devices)}")
+            raise ValueError(
+                f"arguments for {len(per_device_args[0])} devices, but there are {len(self.devices)}: give one each"
+            )
         calls = list(zip(*per_device_args, strict=True))
         modes = _caller_modes()
         futures: list[Future[T]] = [Future() for _ in calls]

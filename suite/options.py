@@ -19,6 +19,7 @@ from suite.base.several import hosts_of
 from suite.plan import floors, workloads
 from suite.plan.base import Base
 from suite.plan.config import BUDGET_S, MIN_SESSIONS, Config
+from suite.processes.failure import harmless
 from suite.room import devices
 
 DEFAULT_TRAINERS = ("scratch", "data_parallel", "ddp")
@@ -193,7 +194,7 @@ def _repeat(config: pytest.Config) -> tuple[str, ...]:
             continue
         values = [""] if option.flag else [f"={value}" for value in (given if option.repeatable else [given])]
         arguments += [f"--scaling-{option.name}{value}" for value in values]
-    return tuple(arguments)
+    return tuple(harmless(argument) for argument in arguments)
 
 
 class _Reader:
@@ -203,7 +204,7 @@ class _Reader:
     def text(self, name: str, default: str) -> str:
         dest = _dest(name)
         value = self._config.getoption(dest)
-        return str(value if value is not None else self._config.getini(dest) or default)
+        return _plain(name, str(value if value is not None else self._config.getini(dest) or default))
 
     def folder(self, name: str, default: str, root: Path) -> Path:
         """Return a folder, relative to the working directory on the command line and to the project in its ini file."""
@@ -217,7 +218,8 @@ class _Reader:
         """Return the values of a repeatable option, each once; commas separate, too."""
         dest = _dest(name)
         given = self._config.getoption(dest) or self._config.getini(dest) or default
-        return tuple(dict.fromkeys(part.strip() for value in given for part in value.split(",") if part.strip()))
+        parts = (part.strip() for value in given for part in _plain(name, value).split(","))
+        return tuple(dict.fromkeys(filter(None, parts)))
 
     def number(self, name: str, default: float, *, above: float) -> float:
         value = self.text(name, str(default))
@@ -235,6 +237,17 @@ class _Reader:
         return value
 
 
+def _plain(name: str, value: str) -> str:
+    """Return a value that every record can hold and every terminal can show.
+
+    Raises:
+        pytest.UsageError: it has control characters, or bytes that are not UTF-8.
+    """
+    if harmless(value, len(value)) != value or "\n" in value:
+        raise pytest.UsageError(f"--scaling-{name} {value!r}: expected UTF-8 without control characters; rename it")
+    return value
+
+
 def _dest(name: str) -> str:
     return next(option.dest for option in OPTIONS if option.name == name)
 
@@ -249,8 +262,8 @@ def _check_trainer(option: str, spec: str) -> None:
     source, _, name = spec.rpartition(":")
     if not source or not name.isidentifier():
         raise pytest.UsageError(f"--scaling-{option} {spec!r}: expected module:Class or path.py:Class")
-    if source.endswith(".py") and not Path(source).is_file():
-        raise pytest.UsageError(f"--scaling-{option} {spec!r}: there is no file {source}")
+    if source.endswith(".py") and not os.path.isfile(source):  # Path's raises for a name that is too long
+        raise pytest.UsageError(f"--scaling-{option} {spec!r}: there is no file {source}; check the path")
 
 
 def _against(setting: str, root: Path, *, several: bool) -> Base | None:

@@ -173,12 +173,12 @@ def _missing_devices(
     needing, gpus = _on_gpus(config, items), _gpus_needed(config)
     if needing and len((here := survey()).gpus) < gpus:
         why = here.problem or "check the driver (nvidia-smi) and CUDA_VISIBLE_DEVICES"
-        remedy = f"{why}, or use `-m scaling` for CPU workers"
-        return needing, f"CUDA: {len(here.gpus)} device(s) found, {gpus} needed; {remedy}"
+        shown = f"CUDA: {len(here.gpus)} device(s) found, {gpus} needed"
+        return needing, f"{shown}; {why}, or use `-m scaling` for CPU workers"
     kind, count = settings.devices.kind.upper(), len(settings.devices.names)
     if count < settings.require_devices:
-        remedy = "lower --scaling-require-devices"
-        return cells, f"{kind}: {count} device(s) found, {settings.require_devices} needed; {remedy}"
+        shown = f"{kind}: {count} device(s) found, {settings.require_devices} needed"
+        return cells, f"{shown}; lower --scaling-require-devices"
     return [], ""
 
 

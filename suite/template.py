@@ -99,8 +99,8 @@ class Template:
     def _start(self, start: Start) -> None:
         name = start.group
         if (threads := count_threads()) > 1:
-            cause = f"the template has {threads} threads and cannot fork: something it imports has started one"
-            self._channel.send(Ended(name, cause=cause))
+            cause = f"the template has {threads} threads and cannot fork"
+            self._channel.send(Ended(name, cause=f"{cause}: look for a sitecustomize or .pth file that starts one"))
             return
         group = self._groups[name] = ForkedGroup()
         with loopback.listen() as listener:

@@ -126,7 +126,7 @@ def serve(channel: Channel, rank: int) -> None:
             text = failure.shortened(f"{type(error).__name__}: {error}")
             answer = {"error": text, "traceback": failure.shortened(trace)}
         if (size := len(encode(Answer(number, answer)))) > MAX_LINE_BYTES:
-            too_long = f"the answer to {name!r} has {size} bytes, above the {MAX_LINE_BYTES} of a message"
+            too_long = f"the answer to {name!r} has {size} bytes, above the {MAX_LINE_BYTES} of a message: use less"
             answer = {"error": f"ValueError: {too_long}", "traceback": ""}
         channel.send(Answer(number, answer))
     state.close()

@@ -84,7 +84,8 @@ def _parse(setting: str, root: Path, is_table_name: Callable[[str], bool]) -> Ba
     except ValueError as error:
         raise ValueError(
             "neither a trainer (a built-in name, module:Class or path.py:Class), "
-            f"nor a Python interpreter ({no_python}), nor a git ref ({error})"
+            f"nor a Python interpreter ({no_python}), nor a git ref ({error}); "
+            "trainer:, python: or ref: before it says which of them it is"
         ) from error
 
 
@@ -163,10 +164,11 @@ def _executable(name: str) -> str:
         return os.path.abspath(program)
     if os.path.isdir(path):
         inside = Path(path, "bin", "python")
-        raise ValueError(f"{name!r} is a directory" + (f"; its interpreter is {inside}" if inside.exists() else ""))
+        remedy = f"its interpreter is {inside}" if inside.exists() else "name a program in it"
+        raise ValueError(f"{name!r} is a directory; {remedy}")
     if os.sep in path:
-        raise ValueError(f"{name!r}: there is no executable file of that name")
-    raise ValueError(f"{name!r}: there is no such program on PATH")
+        raise ValueError(f"{name!r}: there is no executable file of that name; check the path")
+    raise ValueError(f"{name!r}: there is no such program on PATH; name its path")
 
 
 def _probe(path: str) -> str:
@@ -196,9 +198,6 @@ def _probe(path: str) -> str:
 def _no_such_commit(ref: str, top: Path) -> str:
     names = git(top, "for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/tags", "refs/remotes").split()
     similar = [name for name in names if name.endswith(f"/{ref}")] + difflib.get_close_matches(ref, names)
-    text = f"{ref!r} names no commit of the repository {top}"
-    if similar:
-        text += f"; similar names are {', '.join(dict.fromkeys(similar))}"
-    if is_shallow(top):
-        text += "; the clone is shallow: git fetch --unshallow --tags brings the rest"
-    return text
+    remedy = f"similar names are {', '.join(dict.fromkeys(similar))}" if similar else "git log --all shows what it has"
+    shallow = "; the clone is shallow: git fetch --unshallow --tags brings the rest" if is_shallow(top) else ""
+    return f"{ref!r} names no commit of the repository {top}; {remedy}{shallow}"

@@ -70,7 +70,7 @@ class Checkout:
     def folder(self) -> Path:
         """The top of the checkout."""
         if self._temporary is None:
-            raise RuntimeError("a Checkout has its folder inside its with block only")
+            raise RuntimeError("the folder of a Checkout was asked for outside of its with block: enter it first")
         return self._temporary.path.resolve() / (self.toplevel.name or "repository")
 
     def __enter__(self) -> Checkout:

@@ -61,7 +61,7 @@ def git(
         cause = "git is not on PATH: install it" if folder.is_dir() else f"there is no folder {folder}"
         raise GitError(f"{cause} ({error.strerror})") from error
     except subprocess.TimeoutExpired as error:
-        raise GitError(f"git {arguments[0]} did not end within {timeout_s:g} s in {folder}") from error
+        raise GitError(f"git {arguments[0]} did not end within {timeout_s:g} s in {folder}; run it by hand") from error
     if done.returncode != 0:
         lines = os.fsdecode(done.stderr).strip().splitlines()
         raise GitError(f"git {arguments[0]}: {' '.join(lines[-3:]) or f'exit code {done.returncode}'}")

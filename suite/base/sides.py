@@ -91,7 +91,10 @@ class Sides:
             CheckoutError: its commit cannot be checked out.
         """
         if self._hosts is not None and (base.commit is not None or base.kind == "python"):
-            raise CheckoutError(f"{base.label}: on several hosts a base must be a trainer (docs/several-machines.md)")
+            raise CheckoutError(
+                f"{base.label}: on several hosts a base must be a trainer: name one as module:Class, which every host "
+                "has (docs/several-machines.md)"
+            )
         if base.commit is None:
             self.pools[side] = SidePool(self._pool(base.python if base.kind == "python" else sys.executable))
             return ()

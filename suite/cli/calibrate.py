@@ -66,11 +66,11 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     if ended.run is None:
         return ended.status
     if ended.interrupted:
-        raise Stop("interrupted; nothing was stored", ended.status)
+        raise Stop("interrupted: nothing was stored; run it again", ended.status)
     run = ended.run.observations
     entries = entries_of(run)
     if not entries:
-        raise Stop("no cell could be measured in two sessions; nothing was stored", ended.status or 1)
+        raise Stop("no cell could be measured in two sessions: nothing was stored; see their errors", ended.status or 1)
     report_dir = run.plan.config.report_dir
     versions = run.versions.get("candidate", {})
     learned = Calibration(

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from suite.cli import locate
-from suite.cli.command import USAGE_ERROR, Stop
+from suite.cli.command import USAGE_ERROR, Stop, writing
 from suite.records import baselines, calibration, comparison
 from suite.records.comparison import Known
 from suite.records.record import Record, read_model, write_atomically
@@ -42,10 +42,8 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
         raise Stop(str(error), USAGE_ERROR) from error
     compared = comparison.compare(first, second, _known(paths[1], second))
     if asked.html is not None:
-        try:
+        with writing(asked.html, "--html"):
             write_atomically(asked.html, render.to_html(compared))
-        except OSError as error:
-            raise Stop(f"{asked.html} cannot be written: {error.strerror}") from error
     console = Console()
     if asked.markdown:
         print(render.to_markdown(compared))

@@ -64,7 +64,7 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     common = [*pytest_arguments, "--scaling-mode", asked.scaling_mode]
     settings = gate.settings([*common, f"--scaling-trainer={trainer}", f"--scaling-against={trainer}"])
     if not settings.world_sizes:
-        raise Stop(f"no world size fits {settings.devices}: there is nothing to drill on")
+        raise Stop(f"no world size fits {settings.devices}; choose other --scaling-world-sizes")
     size = settings.world_sizes[-1]
     with contextlib.closing(TemporaryFolder("drill-")) as temporary:
         folder = temporary.path
@@ -181,7 +181,7 @@ def _pytest(gate_arguments: Sequence[str], arguments: Sequence[str]) -> int:
     # No deadline here: the gate has a budget, and each of its waits a deadline.
     status = gate.in_own_process(command, environment=environment)
     if status == pytest.ExitCode.USAGE_ERROR:
-        raise Stop("pytest refused its options", USAGE_ERROR)
+        raise Stop("pytest refused its options; correct what it says above", USAGE_ERROR)
     return status
 
 

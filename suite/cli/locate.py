@@ -66,7 +66,7 @@ def record_of(name: str, option: str | None) -> Path:
     if paths:
         machines = ", ".join(path.parts[-4] for path in paths)
         raise ValueError(f"run {name!r} was measured on {machines}: name the folder of one")
-    raise ValueError(f"{name!r}: neither a {RECORD}, nor a run's folder, nor the id of a run under {reports}")
+    raise ValueError(f"{name!r}: expected a {RECORD}, a run's folder, or the id of a run under {reports}")
 
 
 def machine_folder(record: Path) -> Path | None:

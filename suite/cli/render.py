@@ -47,7 +47,7 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     try:
         written, unread = _write(dict.fromkeys(paths))
     except OSError as error:
-        raise Stop(f"{error.filename or 'a page'} cannot be written: {error.strerror}") from error
+        raise Stop(f"{error.filename or 'a page'} cannot be written: {error.strerror}; check its folder") from error
     print(f"render: {written} run(s) written, {unread} could not be read")
     return USAGE_ERROR if unread and asked.records else 0
 

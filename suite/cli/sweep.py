@@ -167,7 +167,7 @@ def _recipe(asked: argparse.Namespace, settings: Config) -> Recipe:
         raise Stop(f"workload {workload.name!r} has no recipe to train by: add {table}", USAGE_ERROR)
     if LINEAR_WARMUP in asked.lr_rules and asked.warmup_epochs > asked.epochs[0]:
         longer = f"--warmup-epochs {asked.warmup_epochs} is above --epochs {asked.epochs[0]}"
-        raise Stop(f"{longer}: the rate would never be reached", USAGE_ERROR)
+        raise Stop(f"{longer}: the rate would never be reached; lower it", USAGE_ERROR)
     if not settings.world_sizes or (devices.kind == "cuda" and devices.gpus_needed > cuda_count()):
         missing = f"{devices}: CUDA shows {cuda_count()} device(s)"
         raise Stop(f"{missing}; check the driver (nvidia-smi), or use --scaling-devices cpu")

@@ -61,7 +61,8 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     selected = gate.select(pytest_arguments)
     if selected.settings is None or not selected.cells:
         if selected.status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-            raise Stop("no cell was selected", selected.status or pytest.ExitCode.NO_TESTS_COLLECTED)
+            status = selected.status or pytest.ExitCode.NO_TESTS_COLLECTED
+            raise Stop("no cell was selected; pytest -m scaling --collect-only lists them", status)
         return selected.status
     measurement = _measurement(selected.settings, selected.cells)
     plan = measurement.plan

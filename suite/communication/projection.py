@@ -113,7 +113,7 @@ class _Step:
         ideal_s = self.one_s / k if self.mode == "strong" else self.one_s
         ends = (exchange_s.estimate, exchange_s.low or 0.0, exchange_s.high or 0.0)
         if not (0 < step_s < math.inf and ideal_s > 0 and all(map(math.isfinite, ends))):
-            raise ValueError(f"a step of {step_s} s is no time that a run can measure")
+            raise ValueError(f"a step takes {step_s} s: expected a time above 0; measure it again")
         return Expectation(k, self.batch(k), exchange_s, step_s, ideal_s / step_s)
 
     def batch(self, k: int) -> int:
@@ -259,7 +259,7 @@ def _ring_s(sweep: CollectiveRecord, k: int, size_bytes: float) -> Interval:
     """
     alpha, beta = sweep.alpha_s, sweep.beta_s_per_byte
     if alpha is None or beta is None:
-        raise ValueError(f"the sweep of {sweep.algorithm} on {sweep.world_size} devices has no line")
+        raise ValueError(f"the sweep of {sweep.algorithm} on {sweep.world_size} devices has no line: sweep more sizes")
     messages = (k - 1) / (sweep.world_size - 1)
     sent_bytes = messages * sweep.world_size / k * size_bytes
     low, high = (

@@ -76,7 +76,7 @@ def available(pyproject: Path, workloads: Collection[str]) -> tuple[Floor, ...]:
 def _read(number: int, fields: dict[str, Any], file: str, workloads: Collection[str]) -> Floor:
     where = f"{_HEADING} entry {number} in {file}"
     if "entry" in fields:
-        raise ValueError(f"{where}: entry: Extra inputs are not permitted")
+        raise ValueError(f"{where}: entry: Extra inputs are not permitted; remove it")
     try:
         floor = Floor.model_validate({**fields, "entry": number})
     except ValidationError as error:

@@ -99,7 +99,7 @@ def locked(folder: Path) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    cause = f"another process has held its lock for {HELD_S:.0f} s"
+                    cause = f"another process has held its lock for {HELD_S:.0f} s: wait for its end"
                     raise TimeoutError(errno.ETIMEDOUT, cause, str(folder)) from None
             time.sleep(0.05)
         yield

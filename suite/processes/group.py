@@ -155,13 +155,13 @@ class Group:
 
     def hear(self, rank: int, message: Message) -> None:
         """Keep what a rank sent. Where it is no answer to the last command, something else writes to its connection."""
-        try:
+        answer = None
+        with contextlib.suppress(TypeError):
             answer = read(Answer, message)
-            if answer.number != self._number:
-                raise TypeError(f"no answer to command {self._number}")
-            self.answers[rank] = answer.content
-        except TypeError:
+        if answer is None or answer.number != self._number:
             self.lost.append(rank)
+        else:
+            self.answers[rank] = answer.content
 
     @property
     def alive(self) -> bool:
@@ -243,7 +243,7 @@ class Group:
 
     def _raise_if_broken(self) -> None:
         if not self.alive:
-            raise failure.WorkerFailure(self.name, "it was ended before it was asked")
+            raise failure.WorkerFailure(self.name, "it was ended before it was asked: an earlier failure says why")
         error = next(((rank, answer) for rank, answer in self.answers.items() if "error" in answer), None)
         if error is not None:
             self._wait_for(lambda: bool(self.lost), 0.3)  # an exception is often the echo of another rank's death

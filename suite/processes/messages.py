@@ -180,7 +180,7 @@ def _read(kind: Any, content: Any, name: str) -> Any:
     if is_dataclass(kind) and isinstance(kind, type):
         hints = get_type_hints(kind)
         if unknown := content.keys() - hints.keys():
-            raise TypeError(f"{name} has no fields {sorted(unknown)}")
+            raise TypeError(f"{name} has no fields {sorted(unknown)}: its fields are {', '.join(hints)}")
         return kind(**{field: _read(hints[field], value, f"{name}.{field}") for field, value in content.items()})
     if origin is tuple:
         return tuple(_read(inner[0], value, name) for value in content)

@@ -159,7 +159,9 @@ def read(report_dir: Path, machine_key: str) -> Baseline:
         return Baseline(machine_key=machine_key)
     baseline = read_model(path, Baseline)
     if baseline.machine_key != machine_key:
-        raise RecordError(f"{path}: it is the baseline of machine {baseline.machine_key}, not of {machine_key}")
+        raise RecordError(
+            f"{path}: it is the baseline of machine {baseline.machine_key}, not of {machine_key}; put it in its folder"
+        )
     return baseline
 
 

@@ -62,9 +62,9 @@ class Spread(Part):
     def _one_of_each_a_session(self) -> Self:
         counts = {len(self.locations), len(self.errors), len(self.rounds)}
         if len(counts) > 1:
-            raise ValueError(f"locations, errors and rounds need one value a session each, and have {sorted(counts)}")
+            raise ValueError(f"locations, errors and rounds have {sorted(counts)} values: each needs one a session")
         if self.start_s > self.session_s:
-            raise ValueError(f"start_s {self.start_s:g} is above session_s {self.session_s:g}, of which it is a part")
+            raise ValueError(f"start_s {self.start_s:g} is above session_s {self.session_s:g}: it is a part of it")
         return self
 
     @property

@@ -207,7 +207,7 @@ def read(folder: Path) -> History:
 def _digest(path: Path, machine_key: str) -> Digest:
     record = read_model(path, Digest)
     if record.machine.key != machine_key:
-        raise RecordError(f"measured on machine {record.machine.key}, not on {machine_key}")
+        raise RecordError(f"measured on machine {record.machine.key}, not on {machine_key}: move its folder there")
     return record
 
 

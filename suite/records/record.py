@@ -339,9 +339,9 @@ def read_model(path: Path, model: type[Model]) -> Model:
     except RecordError as error:
         raise RecordError(f"{path}: {error}") from None
     except OSError as error:
-        raise RecordError(f"{path}: cannot be read: {error.strerror}") from error
+        raise RecordError(f"{path}: cannot be read: {error.strerror}; check its path and rights") from error
     except (ValueError, RecursionError) as error:
-        raise RecordError(f"{path}: not a whole JSON file (truncated?)") from error
+        raise RecordError(f"{path}: not a whole JSON file (truncated?); restore it, or remove it") from error
     version = content.get("schema_version") if isinstance(content, dict) else None
     if isinstance(version, int) and version > SCHEMA_VERSION:
         raise RecordError(
@@ -350,7 +350,7 @@ def read_model(path: Path, model: type[Model]) -> Model:
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        raise RecordError(f"{path}: {problem(error)}") from error
+        raise RecordError(f"{path}: {problem(error)}; restore it, or remove it") from error
 
 
 def _read_bounded(path: Path) -> bytes:
@@ -362,10 +362,10 @@ def _read_bounded(path: Path) -> bytes:
     """
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # opening a pipe would wait for a writer
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise RecordError("not a regular file")
+            raise RecordError("not a regular file; put the file itself in its place")
         content = file.read(MAX_RECORD_BYTES + 1)
     if len(content) > MAX_RECORD_BYTES:
-        raise RecordError(f"larger than {MAX_RECORD_BYTES} bytes; not a record of ours")
+        raise RecordError(f"larger than {MAX_RECORD_BYTES} bytes: not a record of ours; remove it")
     return content
 
 
@@ -376,7 +376,7 @@ def _whole(digits: str) -> int:
         RecordError: it has too many digits.
     """
     if len(digits) > MAX_DIGITS:
-        raise RecordError(f"a whole number of {len(digits)} digits; a record of ours has {MAX_DIGITS} at most")
+        raise RecordError(f"a whole number of {len(digits)} digits; ours have {MAX_DIGITS} at most; remove it")
     return int(digits)
 
 
@@ -389,11 +389,12 @@ def write_atomically(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with os.fdopen(handle, "wb", buffering=0) as file:  # a buffer would be written, and fail, once more
             with contextlib.suppress(OSError):  # a file system without locks
                 fcntl.flock(file, fcntl.LOCK_EX)
-            file.write(text)
-            file.flush()
+            left = memoryview(text.encode())
+            while left:
+                left = left[file.write(left) :]
             os.fsync(file.fileno())
             os.chmod(temporary, 0o644)
             os.replace(temporary, path)

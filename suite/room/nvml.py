@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,7 +96,7 @@ def visible(uuids: Sequence[str], setting: str | None, slices: Mapping[str, Sequ
     parts = [part for of_card in slices.values() for part in of_card]
     chosen = list(uuids) if setting is None else []
     for entry in filter(None, (part.strip() for part in (setting or "").split(","))):
-        if entry.isdigit() and int(entry) < len(uuids):
+        if re.fullmatch("[0-9]{1,5}", entry) and int(entry) < len(uuids):
             chosen.append(uuids[int(entry)])
             continue
         named = [uuid for uuid in (*uuids, *parts) if entry.startswith(("GPU-", "MIG-")) and uuid.startswith(entry)]

@@ -183,8 +183,10 @@ def _train(run: Observations, sessions: Sessions, groups: Groups, arm: Arm, seed
             )
         )
         if curve.loss and curve.loss[-1] is None:
-            epochs = f"{recipe.epochs} epoch(s)"
-            cause = f"the loss of {what} is no finite number after {epochs}; lower lr, or choose another init"
+            cause = (
+                f"the loss of {arm.id}, seed {seed}, is no finite number after {recipe.epochs} epoch(s): lower lr, or "
+                "choose another init"
+            )
             groups.session.failures[arm] = WorkerFailure(arm.side, cause)
 
 

@@ -71,7 +71,8 @@ class Keeper:
             write(self.folder)
             self.problem = f"{failed}: this run's files are in {self.folder}; move them, or run again with space"
         except OSError as error:
-            self.problem = f"{failed}, and neither can {tempfile.gettempdir()} ({error.strerror}): nothing more is kept"
+            other = f"neither can {tempfile.gettempdir()} ({error.strerror})"
+            self.problem = f"{failed}, and {other}: nothing more is kept; free space"
         self._say(self.problem)
 
 

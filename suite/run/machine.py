@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 
 from suite.base.git import GitError, git
+from suite.processes.failure import harmless
 from suite.records.record import MAX_VARIABLES, Machine
 from suite.room import hardware, nvml, quiet, rocm
 from suite.room.devices import Build, Devices, torch_build
@@ -55,7 +56,7 @@ def variables(devices: Devices, inherited: Mapping[str, str] = os.environ) -> di
         return {}
     told = quiet.environment(inherited, devices.kind)
     names = sorted(name for name in told if VARIABLES.fullmatch(name))
-    return {name: told[name][:LONGEST] for name in names[:MAX_VARIABLES]}
+    return {name: harmless(told[name])[:LONGEST] for name in names[:MAX_VARIABLES]}
 
 
 def host_id(cards: Sequence[str], inherited: Mapping[str, str] = os.environ, root: Path = Path("/")) -> str:
@@ -158,7 +159,7 @@ def _topology(gpus: Sequence[Gpu]) -> str:
 
 
 def _digest(text: str, length: int = 12) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:length]
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:length]  # a variable may be any bytes
 
 
 def _read(path: Path) -> str:

@@ -32,7 +32,7 @@ class Facts(dict[Key, Value]):
 
     def __setitem__(self, key: Key, value: Value) -> None:
         if self.setdefault(key, value) != value:
-            raise ValueError(f"{key} is known as {self[key]!r} and cannot become {value!r}")
+            raise ValueError(f"{key} is known as {self[key]!r} and cannot become {value!r}: what is known stays")
 
     def __ior__(self, other: Mapping[Key, Value]) -> Self:  # type: ignore[override, misc]
         for key, value in other.items():

@@ -63,7 +63,8 @@ class Trainings:
         """
         size = wanted.world_size
         if self._in_a_row[size] >= GIVEN_UP_AFTER:
-            raise WorkerFailure("sweep", f"not tried: {GIVEN_UP_AFTER} nets in a row failed on {size} device(s)")
+            failed = f"{GIVEN_UP_AFTER} nets in a row failed on {size} device(s)"
+            raise WorkerFailure("sweep", f"not tried: {failed}; the first of them says why")
         try:
             job, recipe = replace(self._run.jobs[self._arms[size]], seed=seed), self._recipe(wanted)
             group = self._sides.pools["candidate"].group(f"sweep-{size}", job.size)

@@ -12,7 +12,7 @@ import pytest
 from pytest_benchmark.utils import parse_compare_fail
 from scipy.stats import mannwhitneyu
 
-from docs.evidence import recording, replay, rules
+from docs.evidence import long_run, recording, replay, rules
 from docs.evidence.recording import RecordedSession
 from docs.evidence.replay import Case
 from suite.records.record import RecordError
@@ -171,3 +171,14 @@ class TestRules:
         assert {row.count("|") for row in lines} == {9}
         assert lines[2].startswith("| mean, 5 % | saved, 1 session | 0.0% [0.0%, 0.2%] | 100.0%")
         assert all(", calibrated | until decided" in row for row in lines[-len(rules.OURS) :])
+
+
+class TestLongRun:
+    """What a pool holds over time."""
+
+    def test_quarters_of_the_rounds_are_compared(self) -> None:
+        seen = [long_run.Held(minutes, minutes, 20.0, 100.0 + minutes, 64, 4, 27) for minutes in range(8)]
+        grown = long_run.growth(seen)
+        assert grown["pool_mb"] == (100.5, 106.5)
+        assert grown["processes"] == (4, 4)
+        assert long_run.line(seen[1]) == "| 1 | 1 | 20.0 | 101.0 | 64 | 4 | 27 |"

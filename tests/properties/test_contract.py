@@ -27,6 +27,8 @@ def test_built_in_trainers_keep_the_protocol(name: str) -> None:
         ("NoProcesses", '`processes` is missing: processes = "one" or "per-device"'),
         ("NoStep", r"`processes` is 'many'.*`step` is missing: def step\(self, X, y, global_batch_size\)"),
         ("WrongInit", r"`__init__` does not take \(model, devices, \*, lr\)"),
+        ("OtherOracle", "`oracle` is 'mse': expected one of 'sgd', 'self'"),
+        ("MethodReplicas", "`replicas` is a method: expected a property returning"),
         ("not_a_class", "is a builtin_function_or_method, not a class"),
     ],
 )

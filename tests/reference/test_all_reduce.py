@@ -67,7 +67,7 @@ BUFFER = torch.ones(5)
         (BUFFER[:2], r"tensor.* and tensor.* overlap in memory: .* clone\(\)"),
         (BUFFER[1:3], r"tensor.* and tensor.* overlap in memory: .* clone\(\)"),
         (torch.ones(1).expand(2), r"is expanded, shape \(2,\) with strides \(0,\): .* contiguous\(\)"),
-        (torch.ones(2).to_sparse(), r"has layout torch.sparse_coo: .* to_dense\(\)"),
+        (torch.ones(2).to_sparse(), r"has layout torch.sparse_coo: an all_reduce needs dense tensors, as to_dense\(\)"),
     ],
     ids=["shape", "dtype", "same memory", "overlapping memory", "expanded", "sparse"],
 )

@@ -114,7 +114,7 @@ def test_what_the_wrapper_cannot_do_is_refused() -> None:
         CPUDataParallel(nn.Bilinear(1, 1, 1), [CPU] * 2)(torch.zeros(3, 1), torch.zeros(2, 1))
     with pytest.raises(TypeError, match="the module returned a str: only tensors can be gathered"):
         CPUDataParallel(Talker(), [CPU] * 2)(torch.zeros(2))
-    with pytest.raises(ValueError, match=r"devices are of 2 kinds, .*needs exactly one kind"):
+    with pytest.raises(ValueError, match=r"devices are of 2 kinds, .*data parallelism needs exactly one kind"):
         data_parallel(smooth_net(), [CPU, torch.device("cuda:0")])
     compiled = nn.Linear(3, 2)
     compiled.compile(backend="eager")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -194,7 +195,7 @@ def test_a_users_data_set_is_loaded_from_its_file(tmp_path: Path) -> None:
         ("returns_3", TypeError, "returned a int: it must return"),
         ("constant", TypeError, "is a int: it must be a function without arguments"),
         ("unequal", ValueError, "train_X has 3 samples and train_y"),
-        ("empty", ValueError, "test_X has 0 samples and test_y"),
+        ("empty", ValueError, "test_X has 0 samples and test_y has 0 labels: there must be as many of both, and"),
         ("bytes_", ValueError, "train_X is torch.uint8: make it floating, .* or int64 where these are tokens"),
         ("ragged", ValueError, "train_X has 2 or 3 samples and train_y has 3"),
         ("named", TypeError, r"train_X\['tokens'\]\[1\] is a str: it must be a tensor, or a dict, tuple or list"),
@@ -300,6 +301,12 @@ def test_an_unknown_data_set_is_reported_with_the_known_ones(tmp_path: Path) -> 
     message = "unknown data set 'cifar': choose one of fashion-mnist, synthetic, digits, auto"
     with pytest.raises(ValueError, match=message):
         load("cifar", tmp_path)
+
+
+def test_digits_without_scikit_learn_say_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(ImportError, match="the digits data set comes with scikit-learn: pip install scikit-learn"):
+        load("digits", tmp_path)
 
 
 def test_download_reports_a_failure_in_one_line_with_the_remedy(

@@ -160,8 +160,13 @@ def test_a_file_that_raises_is_reported_and_forgotten(tmp_path: Path) -> None:
     [
         *((spec, ValueError, "names no object: write module:name or path.py:name") for spec in ("", "torch", "torch:")),
         *((spec, ValueError, "names no object: write module:name or path.py:name") for spec in (":nn", "torch:a b")),
-        ("nowhere.py:Mine", FileNotFoundError, r"there is no file {}/nowhere\.py"),
-        ("no_such_module:Mine", ImportError, r"no_such_module raised ModuleNotFoundError.*PYTHONPATH"),
+        ("nowhere.py:Mine", FileNotFoundError, r"there is no file {}/nowhere\.py; relative paths start at"),
+        ("linked.py:one", ImportError, r"few\.txt is not a Python source file; name one that ends with \.py"),
+        (
+            "no_such_module:Mine",
+            ImportError,
+            r"importing no_such_module raised ModuleNotFoundError.*; install it, put its",
+        ),
         ("few.py:three", AttributeError, r"has no 'three'; it defines one$"),
     ],
 )
@@ -171,6 +176,8 @@ def test_a_name_that_cannot_be_loaded_is_reported(
     """Paths are relative to the working directory; a missing attribute is reported with the public names."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "few.py").write_text("one = 1\n_two = 2\n")
+    (tmp_path / "few.txt").write_text("one = 1\n")
+    (tmp_path / "linked.py").symlink_to("few.txt")
     with pytest.raises(error, match=message.format(tmp_path)):
         load_object(spec)
 
@@ -182,7 +189,9 @@ def test_unknown_models_and_inits_are_reported_with_the_known_ones() -> None:
         build("lenet", "zero")
 
 
-@pytest.mark.parametrize(("spec", "kind"), [("math:pi", "a float: it must be a factory"), ("builtins:dict", "a dict")])
+@pytest.mark.parametrize(
+    ("spec", "kind"), [("math:pi", "a float: it must be a factory"), ("builtins:dict", "a dict: its factory must")]
+)
 def test_a_factory_that_makes_no_module_is_reported(spec: str, kind: str) -> None:
     with pytest.raises(TypeError, match=f"model '{spec}' .*{kind}"):
         build(spec)

@@ -164,8 +164,11 @@ def test_sizes_that_do_not_sum_to_the_samples_are_reported(sizes: list[int]) -> 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: scatter(torch.zeros(3), []), "devices is empty"),
-        (lambda: scatter(torch.tensor(1.0), [CPU]), "its first axis must be the samples"),
+        (lambda: scatter(torch.zeros(3), []), "devices is empty: name at least one device to scatter to"),
+        (
+            lambda: scatter(torch.tensor(1.0), [CPU]),
+            "cannot scatter a tensor without axes: its first axis must be the samples",
+        ),
         (
             lambda: scatter(torch.zeros(3), [CPU] * 2, [1, 1, 1]),
             r"sizes are \[1, 1, 1\] for 2 devices: give at most one size per device",

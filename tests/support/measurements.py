@@ -67,6 +67,7 @@ def settings(**changes: Any) -> Config:
         "world_sizes": (1, 2),
         "trainers": ("ddp",),
         "checked": (),
+        "checked_workloads": (),
         "workloads": (LENET,),
         "modes": ("strong", "weak"),
         "data_root": Path("data"),

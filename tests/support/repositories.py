@@ -14,7 +14,7 @@ class Repository:
     """A repository and its working tree."""
 
     def __init__(self, path: Path, *options: str) -> None:
-        path.mkdir(parents=True)
+        path.mkdir(parents=True, exist_ok=True)
         self.path = path
         self.git("init", "--quiet", "--initial-branch=main", *options)
 

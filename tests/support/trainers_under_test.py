@@ -273,6 +273,19 @@ class EmptyReplicas(NoReplicas):
     replicas: list[nn.Module] = []  # noqa: RUF012
 
 
+class OtherOracle(NoReplicas):
+    """Names an oracle that there is not."""
+
+    oracle = "mse"
+
+
+class MethodReplicas(NoReplicas):
+    """Has a method where the protocol has a property."""
+
+    def replicas(self) -> list[nn.Module]:
+        return []
+
+
 not_a_class: Any = len
 
 

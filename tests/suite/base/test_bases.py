@@ -163,7 +163,7 @@ class TestPython:
             ("python9", "there is no such program on PATH"),
             ("/no/python", "there is no executable file of that name"),
             ("{tmp_path}/plain", "there is no executable file of that name"),
-            ("{tmp_path}", "is a directory$"),
+            ("{tmp_path}", "is a directory; name a program in it$"),
             ("{bare}", r"is a directory; its interpreter is {bare}/bin/python"),
         ],
     )
@@ -230,7 +230,7 @@ class TestRef:
 
     def test_a_shallow_clone_is_named_as_the_cause(self, repository: Repository, tmp_path: Path) -> None:
         repository.git("clone", "--quiet", "--depth=1", f"file://{repository.path}", str(tmp_path / "clone"))
-        with pytest.raises(ValueError, match="the clone is shallow: git fetch --unshallow --tags brings the rest"):
+        with pytest.raises(ValueError, match="shows what it has; the clone is shallow: git fetch --unshallow"):
             bases.of_ref("HEAD~1", tmp_path / "clone")
 
     def test_a_ref_needs_a_repository_with_a_commit(self, tmp_path: Path) -> None:
@@ -252,8 +252,8 @@ class TestNothing:
     def test_a_name_that_is_none_of_the_three_is_refused_with_all_reasons(self, repository: Repository) -> None:
         match = (
             r"^--scaling-against 'mian': neither a trainer \(a built-in name, module:Class or path\.py:Class\), nor a "
-            r"Python interpreter \('mian': there is no such program on PATH\), nor a git ref \('mian' names no commit "
-            r"of the repository .*; similar names are main\)$"
+            r"Python interpreter \('mian': there is no such program on PATH; name its path\), nor a git ref "
+            r"\('mian' names no commit of the repository .*; similar names are main\); trainer:, python: or ref: before"
         )
         with pytest.raises(ValueError, match=match):
             parse("mian", repository.path)

@@ -121,6 +121,13 @@ def test_a_wrong_option_is_pytests_usage_error(capfd: pytest.CaptureFixture[str]
     assert "--scaling-trainer 'unknown': valid values are" in capfd.readouterr().err
 
 
+def test_settings_without_a_world_size_are_refused(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    """An ini file that serves larger machines may name none that fits this one."""
+    project.ini(scaling_world_sizes="64")
+    assert main(["drill", "--scaling-devices", "cpu:2"]) == 1
+    assert "drill: no world size fits cpu:2; choose other --scaling-world-sizes" in capsys.readouterr().err
+
+
 @pytest.mark.end_to_end
 def test_both_faults_turn_the_gate_red(project: Project) -> None:
     """As in a project that only has the suite installed; a step of 400 % more is seen on any machine.

@@ -209,7 +209,7 @@ class TestSelection:
 
     def test_a_selection_without_cells_is_reported(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["trace", *self.TWO, "-k", "nothing_of_that_name"]) == pytest.ExitCode.NO_TESTS_COLLECTED
-        assert capsys.readouterr().err == "trace: no cell was selected\n"
+        assert capsys.readouterr().err == "trace: no cell was selected; pytest -m scaling --collect-only lists them\n"
 
     def test_a_report_folder_in_the_way_is_reported_before_anything_starts(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -194,7 +194,7 @@ def test_anything_else_is_refused_with_what_is_valid(setting: str) -> None:
         ("xpu", "xccl"),
         ("xpu:2", "xccl"),
         ("mps", "one MPS device"),
-        ("rocm:2", "use cuda"),
+        ("rocm:2", "torch calls AMD's GPUs cuda: use cuda"),
         ("hip:0,hip:1", "use cuda"),
     ],
 )

@@ -205,3 +205,8 @@ class TestPathsAsValues:
         monkeypatch.setenv("PYTEST_ADDOPTS", f"--scaling-data-root {other}")
         with pytest.raises(pytest.UsageError, match="; type --scaling-data-root="):
             read(project)
+
+
+def test_a_value_that_no_record_can_hold_is_refused(project: Project) -> None:
+    with pytest.raises(pytest.UsageError, match="expected UTF-8 without control characters; rename it"):
+        read(project, "--scaling-trainer", "a\x07.py:Mine")

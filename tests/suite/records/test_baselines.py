@@ -131,8 +131,9 @@ def test_a_single_session_has_no_spread_and_a_cell_without_a_time_no_run() -> No
 def test_a_foreign_or_broken_file_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     path = baselines.write(accepted(week(1)), tmp_path)
     content = json.loads(path.read_text())
-    content["runs"][0]["cells"][0]["sec_per_epoch"] = changes.pop("seconds", 13.0)
-    path.write_text(json.dumps(content | changes) if "whole" not in message else "{")
+    others = dict(changes)  # the parameter itself is every run's
+    content["runs"][0]["cells"][0]["sec_per_epoch"] = others.pop("seconds", 13.0)
+    path.write_text(json.dumps(content | others) if "whole" not in message else "{")
     with pytest.raises(RecordError, match=message):
         baselines.read(tmp_path, KEY)
 

@@ -224,8 +224,8 @@ def _spoilt(**changes: Any) -> str:
         (_spoilt(locations=[float("nan")] * 12), "entries.0.spread.locations.0: "),
         (_spoilt(errors=[-1.0] * 12), "entries.0.spread.errors.0: "),
         (_spoilt(rounds=[1] * 12), "entries.0.spread.rounds.0: "),
-        (_spoilt(errors=[0.1]), re.escape("need one value a session each, and have [1, 12]")),
-        (_spoilt(start_s=13.0), "start_s 13 is above session_s 12, of which it is a part"),
+        (_spoilt(errors=[0.1]), re.escape("rounds have [1, 12] values: each needs one a session")),
+        (_spoilt(start_s=13.0), "start_s 13 is above session_s 12: it is a part of it"),
     ],
     ids=lambda value: value[:30] if isinstance(value, str) else None,
 )

@@ -300,13 +300,13 @@ def test_a_page_is_written_where_it_is_asked_for(reports: Path, capsys: pytest.C
     assert __main__.main(["compare", "run-1", "run-2", "--html", str(page)]) == 0
     assert page.read_text().startswith("<!doctype html>")
     assert __main__.main(["compare", "run-1", "run-2", "--html", str(reports)]) == 1
-    assert f"compare: {reports} cannot be written: Is a directory" in capsys.readouterr().err
+    assert f"compare: {reports}: Is a directory; choose another --html" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run-1", "run-9"], "'run-9': neither a record.json, nor a run's folder, nor the id of a run under "),
+        (["run-1", "run-9"], "'run-9': expected a record.json, a run's folder, or the id of a run under "),
         (["run-1", "run-2", "run-3"], "unrecognized arguments: run-3"),
         (["run-1", "broken.json"], "broken.json: not a whole JSON file"),
         (["run-1", "twice"], f"run 'twice' was measured on {KEY}, other: name the folder of one"),

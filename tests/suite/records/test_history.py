@@ -170,7 +170,7 @@ def test_an_unreadable_baseline_is_reported_and_the_history_is_kept(tmp_path: Pa
     machine = keep(tmp_path, run_of(1))
     (machine / "baseline.json").write_text("{")
     found = history.read(machine)
-    assert found.baseline_problem == "not a whole JSON file (truncated?)"
+    assert found.baseline_problem == "not a whole JSON file (truncated?); restore it, or remove it"
     assert len(found.runs) == 1
     assert "Which runs are accepted is not known: baseline.json: not a whole" in index.render(found)
 

@@ -34,7 +34,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
         ("[" * 100_000, "not a whole JSON file"),
         ("[]", "content: Input should be a valid dictionary"),
         ("{}", "run_id: Field required"),
-        (json.dumps({"seed": 10**400}), "a whole number of 401 digits; a record of ours has 20 at most"),
+        (json.dumps({"seed": 10**400}), "a whole number of 401 digits; ours have 20 at most"),
         (json.dumps({"schema_version": 99}), "schema version 99 is newer than 4; update torch-scaling-suite"),
         (json.dumps({**records.make().model_dump(mode="json"), "extra": 1}), "extra: Extra inputs"),
         (
@@ -55,7 +55,7 @@ def test_anything_else_is_refused_with_its_reason(tmp_path: Path, text: str, mes
 
 
 def test_a_missing_or_huge_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RecordError, match="cannot be read: No such file"):
+    with pytest.raises(RecordError, match="cannot be read: No such file or directory; check its path"):
         record.read_model(tmp_path / "none.json", Record)
     monkeypatch.setattr(record, "MAX_RECORD_BYTES", 10)
     with pytest.raises(RecordError, match="larger than 10 bytes"):

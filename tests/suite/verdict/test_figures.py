@@ -1,0 +1,171 @@
+"""Figures of verdicts to the digit, by formulas written down again here. What simulations leave open, these decide."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from scipy import stats
+
+from suite.verdict.machine import machine
+from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, Outcome
+from suite.verdict.paired import paired, spending
+from suite.verdict.spread import KAPPA, MOST_DF, Learned, Middle, estimate
+
+COMPARISONS = 4
+PLANNED = 5
+
+
+def t(df: float, alpha: float) -> float:
+    return float(stats.t.ppf(1 - alpha, df))
+
+
+class TestEstimate:
+    """One cell's sessions of variance 0.0007, around 0.04."""
+
+    own = tuple(Middle(value, 0.0001, 4) for value in (0.02, 0.03, 0.07))
+
+    def test_sessions_alone(self) -> None:
+        found = estimate(self.own)
+        assert (found.mean, found.df, found.sessions) == (pytest.approx(0.04), 2, 3)
+        assert found.variance == pytest.approx(0.0007)
+        assert found.error == pytest.approx(math.sqrt(0.0007 / 3))
+
+    @pytest.mark.parametrize(
+        ("peers", "df", "variance"),
+        [
+            ([[0.0, 0.1, 0.2]], 4, (2 * 0.01 + 2 * 0.0007) / 4),
+            ([[0.0, 0.1, 0.2], [0.0, 0.2]], 5, (2 * 0.01 + 0.02 + 2 * 0.0007) / 5),
+            ([[0.0, 0.02, 0.04]], 4, 0.0007),
+            ([[0.0], []], 2, 0.0007),
+        ],
+        ids=["noisier", "two of them", "calmer: never below its own", "without a pair"],
+    )
+    def test_sessions_with_their_peers(self, peers: list[list[float]], df: float, variance: float) -> None:
+        found = estimate(self.own, peers=peers)
+        assert (found.df, found.variance) == (df, pytest.approx(variance))
+
+    def test_sessions_with_a_calibration(self) -> None:
+        tau2, tau2_var = 0.0016, 1e-6
+        predicted = tau2 + 0.0001
+        within_var = 2 * 3 * 0.0001**2 / 4 / 9
+        df = 2 * predicted**2 / (tau2_var + 2 * tau2**2 / KAPPA + within_var)
+        assert 1 < df < MOST_DF
+        found = estimate(self.own, Learned(tau2, tau2_var))
+        assert found.df == pytest.approx(df + 2)
+        assert found.variance == pytest.approx((df * predicted + 2 * 0.0007) / (df + 2))
+
+    def test_a_calibration_does_not_count_where_a_session_has_one_round(self) -> None:
+        found = estimate((*self.own[:2], Middle(0.07, None, None)), Learned(0.0016, 1e-6))
+        assert found.df == 2
+
+
+class TestPaired:
+    """Sessions of one round each."""
+
+    def judged(self, *deltas: float, tolerance: float = 0.05, planned: int = PLANNED) -> tuple[Outcome, str]:
+        found = paired([[delta] for delta in deltas], tolerance, COMPARISONS, planned, 60.0)
+        return found.outcome, found.reason
+
+    def test_a_fail_gives_its_bound_at_the_look_that_decided(self) -> None:
+        deltas = (0.20, 0.21, 0.19, 0.20)
+        error = math.sqrt(sum((delta - 0.2) ** 2 for delta in deltas) / 3 / 4)
+        low = 0.2 - t(3, ALPHA_FAIL / COMPARISONS * spending(4, PLANNED)) * error
+        said = f"{math.expm1(0.2):.1%} slower than the base, at least {math.expm1(low):.1%} slower (99% confidence)"
+        assert self.judged(*deltas) == (Outcome.FAIL, said)
+
+    def test_a_pass_gives_its_bound(self) -> None:
+        deltas = (0.001, -0.001, 0.000)
+        high = t(2, ALPHA_PASS * spending(3, 3)) * 0.001 / math.sqrt(3)
+        outcome, reason = self.judged(*deltas, planned=3)
+        assert outcome is Outcome.PASS
+        assert reason.endswith(f"at most {math.expm1(high):.1%} slower")
+
+    def test_suspicion_needs_a_later_look(self) -> None:
+        outcome, reason = self.judged(0.20, 0.21, 0.19)
+        assert outcome is Outcome.INCONCLUSIVE
+        assert "which one more session has to confirm" in reason or "is possible" in reason
+
+    @pytest.mark.parametrize("sessions", [0, 1, 2])
+    def test_too_few_sessions_ask_for_the_budget_of_one_more(self, sessions: int) -> None:
+        said = f"{sessions} session(s) measured, 3 are needed for a decision: raise the budget to about 240 s"
+        assert self.judged(*[0.1] * sessions) == (Outcome.INCONCLUSIVE, said)
+
+    @pytest.mark.parametrize(("middle", "outcome"), [(0.0243, Outcome.PASS), (0.0250, Outcome.FAIL)])
+    def test_a_fail_needs_half_the_tolerance(self, middle: float, outcome: Outcome) -> None:
+        assert self.judged(*[middle + 1e-6 * sign for sign in (1, -1, 1, -1)], planned=4)[0] is outcome
+
+    def test_a_calibration_lets_the_third_session_decide(self) -> None:
+        """With rounds in every session; without the calibration the same sessions decide nothing."""
+        rounds = [[middle - 0.002, middle, middle + 0.002] for middle in (0.20, 0.21, 0.19)]
+        learned = Learned(1e-6, 1e-14)
+        found = paired(rounds, 0.05, COMPARISONS, PLANNED, 60.0, learned)
+        delta = estimate([Middle.of(session) for session in rounds], learned)
+        low = delta.mean - t(delta.df, ALPHA_FAIL / COMPARISONS * spending(3, PLANNED, 2)) * delta.error
+        assert found.outcome is Outcome.FAIL
+        assert f"at least {math.expm1(low):.1%} slower" in found.reason
+        assert paired(rounds, 0.05, COMPARISONS, PLANNED, 60.0).outcome is Outcome.INCONCLUSIVE
+
+    def test_noisy_peers_keep_a_cell_from_failing(self) -> None:
+        rounds = [[delta] for delta in (0.20, 0.21, 0.19, 0.20)]
+        assert paired(rounds, 0.05, COMPARISONS, PLANNED, 60.0).outcome is Outcome.FAIL
+        noisy = paired(rounds, 0.05, COMPARISONS, PLANNED, 60.0, peers=[[0.0, 0.5, -0.5, 0.3]])
+        assert noisy.outcome is Outcome.INCONCLUSIVE
+
+    @pytest.mark.parametrize("deltas", [(0.1, 0.3), (0.1, 0.3, 0.2), (0.20, 0.21, 0.19, 0.20), (0.0, 1e-6, -1e-6)])
+    def test_every_verdict_has_the_ratio(self, deltas: tuple[float, ...]) -> None:
+        found = paired([[delta] for delta in deltas], 0.05, COMPARISONS, 3 if deltas[0] == 0 else PLANNED, 60.0)
+        assert found.ratio is not None
+        assert found.ratio.estimate == pytest.approx(math.exp(sum(deltas) / len(deltas)))
+
+    @pytest.mark.parametrize("deltas", [(0.00, 0.10, 0.05), (0.01, -0.02, 0.02)], ids=["towards a fail", "a pass"])
+    def test_advice_is_what_would_decide(self, deltas: tuple[float, ...]) -> None:
+        mean, sd, margin = sum(deltas) / 3, float(stats.tstd(deltas)), math.log1p(0.05)
+
+        def half(sessions: int, alpha: float) -> float:
+            return t(sessions - 1, alpha / 2) * sd / math.sqrt(sessions)
+
+        alpha, distance = (ALPHA_FAIL / COMPARISONS, mean) if mean > margin / 2 else (ALPHA_PASS, margin - mean)
+        needed = next(sessions for sessions in range(4, 10_000) if half(sessions, alpha) < distance)
+        reachable = math.expm1(max(mean, 0) + half(3, ALPHA_PASS))
+        outcome, reason = self.judged(*deltas)
+        assert outcome is Outcome.INCONCLUSIVE
+        assert f"it needs about {needed - 3:.1f} more minutes, a quieter machine" in reason
+        assert reason.endswith(f"or a tolerance of {reachable:.0%}")
+
+    def test_advice_knows_when_there_is_no_sense(self) -> None:
+        outcome, reason = self.judged(2.0, -2.0, 0.1)
+        assert outcome is Outcome.INCONCLUSIVE
+        assert reason.endswith("it needs more time than is sensible, a quieter machine, or a tolerance of 900%")
+
+    def test_the_share_of_a_look_outside_of_the_plan_is_nothing(self) -> None:
+        assert [spending(number, 5) for number in (2, 6)] == [0.0, 0.0]
+        assert [spending(number, 5) for number in (3, 4, 5)] == [27 / 125, (64 - 27) / 125, (125 - 64) / 125]
+        assert spending(3, 2) == 1.0
+
+
+class TestMachine:
+    """Efficiencies of this run against those of accepted runs."""
+
+    usual = tuple(math.log(value) for value in (0.80, 0.79, 0.81, 0.80, 0.82, 0.78))
+    steady = tuple(math.log(0.8) + 0.0005 * (-1) ** number for number in range(8))
+
+    def judged(self, accepted: tuple[float, ...], *efficiencies: float) -> tuple[Outcome, str]:
+        found = machine([math.log(value) for value in efficiencies], accepted, COMPARISONS, tolerance=0.05)
+        return found.outcome, found.reason
+
+    @pytest.mark.parametrize("efficiencies", [(0.41, 0.40, 0.42), (0.20, 0.22, 0.24, 0.22)], ids=["runs", "sessions"])
+    def test_a_fail_gives_its_bound(self, efficiencies: tuple[float, ...]) -> None:
+        """With the spread of runs, or of this run's sessions: whichever is larger, and its degrees of freedom."""
+        now = [math.log(value) for value in efficiencies]
+        runs, sessions = stats.tvar(self.usual), stats.tvar(now) / len(now)
+        larger, df = (runs, 5) if runs > sessions else (sessions, len(now) - 1)
+        shortfall = sum(self.usual) / 6 - sum(now) / len(now)
+        low = shortfall - t(df, ALPHA_FAIL / COMPARISONS) * math.sqrt(larger + runs / 6)
+        outcome, reason = self.judged(self.usual, *efficiencies)
+        assert outcome is Outcome.FAIL
+        assert f"at least {-math.expm1(-low):.1%} less" in reason
+
+    @pytest.mark.parametrize(("efficiency", "outcome"), [(0.77, Outcome.FAIL), (0.79, Outcome.PASS)])
+    def test_a_fail_needs_half_the_tolerance(self, efficiency: float, outcome: Outcome) -> None:
+        assert self.judged(self.steady, efficiency, efficiency + 0.0005, efficiency - 0.0005)[0] is outcome
