@@ -11,6 +11,7 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,14 +55,16 @@ class Sides:
         start_s: seconds from the first helper's launch to its first answer; 0 before.
     """
 
-    def __init__(self, kind: str, root: Path) -> None:
+    def __init__(self, kind: str, root: Path, python_path: Sequence[Path] = ()) -> None:
         """Open the candidate's pool.
 
         Args:
             kind: "cpu" or "cuda".
             root: the user's project; workers may import from it and from the working directory.
+            python_path: more folders that they may import from.
         """
         self._kind, self._root = kind, root
+        self._paths = [Path.cwd(), root, *python_path]
         self._closing = contextlib.ExitStack()
         self.pools: dict[Side, SidePool] = {}
         self.start_s = 0.0
@@ -89,7 +92,7 @@ class Sides:
         checkout = self._closing.enter_context(Checkout(self._root, base.commit, base.label))
         pool = self._pool(base.python)
         paths = pool.paths(
-            checkout.paths([Path.cwd(), self._root], sys.path),
+            checkout.paths(self._paths, sys.path),
             checkout.reference(Path(reference.__path__[0])),
             checkout.python_path(os.environ.get("PYTHONPATH", "")),
         )
@@ -144,7 +147,6 @@ class Sides:
 
     def _pool(self, python: str) -> Pool:
         if python not in self._by_python:
-            paths = [Path.cwd(), self._root]
-            pool = self._closing.enter_context(Pool(kind=self._kind, python=python, import_paths=paths))
+            pool = self._closing.enter_context(Pool(kind=self._kind, python=python, import_paths=self._paths))
             self._by_python[python] = pool
         return self._by_python[python]

@@ -17,7 +17,7 @@ from suite.checks import draw
 from suite.processes.channel import Message
 from suite.processes.failure import WorkerFailure, harmless
 from suite.processes.group import Group
-from suite.processes.jobs import CaseJob
+from suite.processes.jobs import CaseJob, Place
 from suite.processes.pool import Pool
 from suite.properties.answers import About, Described, Judgement
 from suite.properties.case import MAY_REFUSE, Case
@@ -153,12 +153,8 @@ class Bench:
 
     def _observe(self, trainer: str, about: About, case: Case, check: str) -> tuple[Group, list[Message]]:
         names = [self.devices.names[rank % len(self.devices.names)] for rank in range(case.world_size)]
-        job = CaseJob(
-            trainer=trainer,
-            processes=about.processes,
-            devices=tuple(names),
-            backend=self.devices.backend(names),
-        )
+        place = Place(processes=about.processes, devices=tuple(names), backend=self.devices.backend(names))
+        job = CaseJob(trainer=trainer, **vars(place))
         group = self.group(job.size)
         if (group, trainer) not in self._bound:
             group.request(dict, "bind", arm=job)

@@ -67,7 +67,8 @@ def measure(
         say(f"in use by others: {neighbour}")
     for sentence in hardware.unusual(run.plan.machine.cards):
         say(sentence)
-    with Meter(run.plan.config.devices) as meter, parts.sides(run.plan.config.devices.kind, root) as sides:
+    config = run.plan.config
+    with Meter(config.devices) as meter, parts.sides(config.devices.kind, root, config.python_path) as sides:
         campaign = _Campaign(run, sides, meter, say, parts, grown)
         if run.plan.config.against is not None:
             campaign.compare(Comparison({"base": run.plan.config.against}, run.plan.cells))

@@ -15,6 +15,8 @@ from xml.etree import ElementTree
 import psutil
 import pytest
 
+import conftest
+import torch_scaling_suite
 from suite.room.quiet import available_cores
 from suite.run import keeping
 from tests.support import trainers_under_test
@@ -168,8 +170,8 @@ def test_nothing_is_timed_under_xdist(project: Project, monkeypatch: pytest.Monk
     (project.path / "fake_xdist.py").write_text("def pytest_configure(config):\n    config.workerinput = {}\n")
     monkeypatch.syspath_prepend(project.path)
     result = project.inline(*TINY, "-p", "fake_xdist")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*not timed under xdist*"])
+    result.assert_outcomes(failed=1, deselected=result.parseoutcomes()["deselected"])
+    result.stdout.fnmatch_lines(["*not timed under xdist*drop -n*"])
 
 
 def test_one_pytest_item_a_cell(project: Project) -> None:
@@ -194,10 +196,11 @@ def test_help_and_collecting_load_no_torch(project: Project, arguments: list[str
     result.stdout.fnmatch_lines(["torch loaded: False"])
 
 
-def test_the_entry_point_has_the_name_the_conftest_asks_for() -> None:
+def test_the_entry_point_loads_the_plugin_by_the_name_the_conftest_asks_for() -> None:
     """So that pytest sees one plugin where the distribution is installed in a clone."""
-    assert '"suite.plugin" = "suite.plugin"' in (REPOSITORY / "pyproject.toml").read_text()
-    assert 'pytest_plugins = ["suite.plugin"' in (REPOSITORY / "conftest.py").read_text()
+    assert 'torch_scaling_suite = "torch_scaling_suite"' in (REPOSITORY / "pyproject.toml").read_text()
+    assert torch_scaling_suite.pytest_plugins == ["suite.plugin"]
+    assert "suite.plugin" in conftest.pytest_plugins
 
 
 def test_two_runs_of_one_second_do_not_share_a_folder(tmp_path: Path) -> None:
