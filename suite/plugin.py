@@ -225,7 +225,7 @@ def correctness_bench(scaling_config: Config, rank_pool: Pool) -> Bench:
     """Return the workers that correctness checks share."""
     from suite.checks.bench import Bench  # loads hypothesis
 
-    return Bench(rank_pool, scaling_config.devices)
+    return Bench(rank_pool, scaling_config.devices, scaling_config.python_path)
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ FIGURES = ("sec_per_epoch", "samples_per_s", "efficiency", "speedup", "slowdown"
 
 
 @pytest.mark.scaling
+@pytest.mark.filterwarnings("always::suite.plugin.ScalingWarning")  # no failure, also where a project makes them errors
 @pytest.mark.filterwarnings("ignore:Benchmark fixture was not used")  # an ERROR has no samples to hand over
 @pytest.mark.benchmark(timer=CLOCK, group="scaling: seconds a step")
 def test_scaling(
