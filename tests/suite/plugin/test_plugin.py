@@ -105,11 +105,17 @@ def test_a_broken_trainer_is_an_error_and_the_others_are_measured(project: Proje
             "not accepted: a run with an ERROR*",
         ]
     )
+    pasted = next(
+        line.partition("again: ")[2] for line in result.outlines if "again: " in line and "KillsRankOne" in line
+    )
     assert earlier.read_text() == "untouched"
     earlier.unlink()
     assert project.outcomes()["scratch-tiny-strong-2"] == "NO BASELINE"
     assert not list(project.path.glob("reports/*/baseline.json"))
     assert not workers(project)
+    again = project.typed(pasted)
+    again.assert_outcomes(failed=1, deselected=again.parseoutcomes()["deselected"])
+    assert project.outcomes() == {"KillsRankOne-tiny-strong-2": "ERROR"}
 
 
 @pytest.mark.end_to_end
@@ -172,6 +178,18 @@ def test_nothing_is_timed_under_xdist(project: Project, monkeypatch: pytest.Monk
     result = project.inline(*TINY, "-p", "fake_xdist")
     result.assert_outcomes(failed=1, deselected=result.parseoutcomes()["deselected"])
     result.stdout.fnmatch_lines(["*not timed under xdist*drop -n*"])
+
+
+def test_cells_have_no_timeout_because_the_first_one_measures_for_all(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(project.path)
+    (project.path / "spy.py").write_text(
+        "def pytest_collection_finish(session):\n"
+        "    print({item.get_closest_marker('timeout').args for item in session.items})\n"
+    )
+    result = project.inline(*TINY, "--collect-only", "-q", "-p", "spy", "--timeout=1")
+    result.stdout.fnmatch_lines(["{(0,)}"])
 
 
 def test_one_pytest_item_a_cell(project: Project) -> None:
