@@ -48,8 +48,8 @@ def test_the_summary_has_every_section_in_order() -> None:
     assert "Timed on lenet: synthetic (60,000 samples)." in text
     assert "- **Verdict** FAIL: ddp-lenet-strong-2: why it is FAIL\n" in text
     assert re.findall("^## (.*)", text, re.MULTILINE) == [
-        "Cells", "What failed, one by one", "Where the time went", "At which k to stop", "What each rule found", "What one step does",
-        "Steps that were not counted", "Accuracy by epoch", "Machine",
+        "Cells", "What failed, one by one", "Where the time went", "At which k to stop", "What each rule found",
+        "What one step does", "Steps that were not counted", "Accuracy by epoch", "Machine",
     ]  # fmt: skip
     for line in (
         "- ddp-lenet-strong-2: the exchange costs 11.2 ms a step\n",
