@@ -22,7 +22,12 @@ class Clock:
 
 
 def replay(benchmark: Any, clock: Clock, samples_s: Sequence[float], extra_info: dict[str, Any]) -> None:
-    """Let pytest-benchmark's fixture, made with `timer=clock`, time a function that takes `samples_s` in turn."""
+    """Let pytest-benchmark's fixture, made with `timer=clock`, time a function that takes `samples_s` in turn.
+
+    A cell that the budget had no time for has no samples, which pytest-benchmark refuses: nothing is handed over.
+    """
+    if not samples_s:
+        return
     remaining = iter(samples_s)
 
     def one_step() -> None:

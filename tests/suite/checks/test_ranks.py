@@ -42,9 +42,10 @@ def waits_for_nothing() -> None:
         dist.barrier()
 
 
-def sleeps_on_rank_1(seconds: float) -> None:
+def slow_on_rank_1(seconds: float, said: str) -> str:
     if dist.get_rank() == 1:
         time.sleep(seconds)
+    return said
 
 
 def a_tensor() -> torch.Tensor:
@@ -95,8 +96,8 @@ def test_a_signal_and_the_end_of_stderr_are_shown(on_ranks: OnRanks) -> None:
 
 
 def test_a_hang_is_ended_and_shows_the_stack_of_every_rank(on_ranks: OnRanks) -> None:
-    with pytest.raises(WorkerFailure, match="rank 0: no answer to 'call' within 1 s, ended") as caught:
-        on_ranks(waits_for_nothing, 2, timeout_s=1.0)
+    with pytest.raises(WorkerFailure, match="rank 0: no answer to 'call' within 2 s, ended") as caught:
+        on_ranks(waits_for_nothing, 2, timeout_s=2.0)
     assert "in waits_for_nothing" in str(caught.value)
 
 
@@ -110,11 +111,11 @@ def test_a_call_that_is_interrupted_leaves_no_answers_for_the_next_one(on_ranks:
     before, left = signal.signal(signal.SIGALRM, interrupt), signal.setitimer(signal.ITIMER_REAL, 0.5)
     try:
         with pytest.raises(TimeoutError, match="the test's deadline"):
-            on_ranks(sleeps_on_rank_1, 2, seconds=1.0)
+            on_ranks(slow_on_rank_1, 2, seconds=1.0, said="first")
     finally:
         signal.signal(signal.SIGALRM, before)
         signal.setitimer(signal.ITIMER_REAL, *left)
-    assert on_ranks(Group.rank, 2) == [0, 1]
+    assert on_ranks(slow_on_rank_1, 2, seconds=0.5, said="second") == ["second", "second"]
 
 
 @pytest.mark.parametrize(

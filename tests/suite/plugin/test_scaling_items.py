@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from suite.benchmarks.replay import Clock, replay
 from suite.benchmarks.test_scaling import properties
 from suite.cli import gate
 from suite.records.record import CellRecord, Record, read_model
@@ -24,6 +25,11 @@ def told(**changes: object) -> dict[str, str]:
     found = properties(CellRecord.model_validate(records.cell(**changes)))
     assert len(dict(found)) == len(found), "no name twice"
     return dict(found)
+
+
+def test_a_cell_that_the_budget_had_no_time_for_hands_no_samples_over() -> None:
+    """pytest-benchmark refuses none, and the cell would fail instead of being skipped."""
+    replay(object(), Clock(), [], {"cell": "ddp-lenet-strong-2"})
 
 
 class TestProperties:
