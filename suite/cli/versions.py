@@ -1,8 +1,8 @@
 """`python -m suite.cli.versions BASE CANDIDATE`: one version of torch against another, in a table to decide on.
 
-Each version gets an environment of its own, made by uv and kept in the folder. Gradients, accuracy and memory are taken
-in each environment alone. Times, efficiency and counters come from one run, in which the candidate's workers and the
-base's take turns. `tox -e versions` runs it. All arguments after `--` are pytest's.
+Each version gets an environment of its own, made by uv and kept in the folder. Gradients, accuracy, efficiency and
+memory are taken in each environment alone. Times and counters come from one run, in which the candidate's workers and
+the base's take turns. `tox -e versions` runs it. All arguments after `--` are pytest's.
 
 `VERSIONS` is the list of the versions that this project supports; pyproject.toml, tox.ini, the workflow and the docs
 are held to it by a test.
@@ -168,16 +168,7 @@ def page(base: Alone, candidate: Alone, compared: Record | None, failed: Sequenc
         ("peak memory of a process, MiB", *(str(side.peak_mib or "-") for side in sides), _ratio(base, candidate)),
     ]
     for cell in compared.cells if compared else ():
-        accuracies = [_cell(side.record, cell) for side in sides]
-        rows.append(
-            (
-                f"{cell.id}: accuracy",
-                *(figures.accuracy(each, shortened=False) if each else "-" for each in accuracies),
-                "",
-            )
-        )
-    for cell in compared.cells if compared else ():
-        rows += _timed(cell, compared.cells if compared else ())
+        rows += [*_trained(cell, sides), *_timed(cell)]
     versions = [VERSIONS[side.name] for side in sides]
     columns = [
         "",
@@ -198,24 +189,28 @@ def page(base: Alone, candidate: Alone, compared: Record | None, failed: Sequenc
     return lines
 
 
-def _timed(cell: CellRecord, cells: Sequence[CellRecord]) -> list[tuple[str, str, str, str]]:
-    """Return the rows of a cell that come from the run with both versions; the base's are the candidate's by ratios."""
+def _trained(cell: CellRecord, sides: Sequence[Alone]) -> list[tuple[str, str, str, str]]:
+    """Return the rows of a cell that come from the run of each version alone."""
+    cells = [
+        next((each for each in side.record.cells if each.id == cell.id), None) if side.record else None
+        for side in sides
+    ]
+    accuracies = (figures.accuracy(each, shortened=False) if each else "-" for each in cells)
+    efficiencies = (figures.interval(each.efficiency, ".2f") if each else "-" for each in cells)
+    before, after = accuracies
+    rows = [(f"{cell.id}: accuracy", before, after, "")]
+    if cell.world_size > 1:
+        before, after = efficiencies
+        rows.append((f"{cell.id}: efficiency", before, after, ""))
+    return rows
+
+
+def _timed(cell: CellRecord) -> list[tuple[str, str, str, str]]:
+    """Return the rows of a cell that come from the run with both; the base's time is the candidate's by their ratio."""
     now, ratio = cell.sec_per_epoch, cell.slowdown
     before = f"{now.estimate / ratio.estimate:.3g}" if now and ratio else "-"
-    rows = [
-        (
-            f"{cell.id}: sec/epoch",
-            before,
-            figures.interval(now, ".3g"),
-            f"{figures.interval(ratio, '.3f')} {cell.outcome.value}",
-        )
-    ]
-    one = next((each for each in cells if _group(each) == _group(cell) and each.world_size == 1), None)
-    if cell.efficiency and cell.world_size > 1:
-        known = ratio is not None and one is not None and one.slowdown is not None
-        own = cell.efficiency.estimate
-        before = f"{own * ratio.estimate / one.slowdown.estimate:.2f}" if known else "-"  # type: ignore[union-attr]
-        rows.append((f"{cell.id}: efficiency", before, figures.interval(cell.efficiency, ".2f"), ""))
+    judged = f"{figures.interval(ratio, '.3f')} {cell.outcome.value}"
+    rows = [(f"{cell.id}: sec/epoch", before, figures.interval(now, ".3g"), judged)]
     if len(cell.counters) > 1:
         changed = counters.changes(cell.counters["candidate"], cell.counters["base"])
         said = "; ".join(change.said for change in changed) or "the same"
@@ -229,14 +224,6 @@ def _counted(counted: counters.Counters) -> str:
     calls = [count for count in counted.counts if count.unit == "calls" and count.most[0]]
     kept = [count for count in calls if count.what in (*counters.EXCHANGES, "operator")]
     return ", ".join(f"{count.most[0]} {count.what}" for count in kept) or "-"
-
-
-def _group(cell: CellRecord) -> tuple[str, str, str]:
-    return cell.trainer, cell.workload, cell.mode
-
-
-def _cell(record: Record | None, cell: CellRecord) -> CellRecord | None:
-    return next((each for each in record.cells if each.id == cell.id), None) if record else None
 
 
 def _ratio(base: Alone, candidate: Alone) -> str:
