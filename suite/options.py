@@ -142,6 +142,7 @@ def read(config: pytest.Config) -> Config:
         report_dir=get.folder("report-dir", "reports", root),
         counters=get.one_of("counters", get.text("counters", "warn"), ("warn", "fail", "off")),
         floors=least,
+        python_path=tuple(config.getini("pythonpath")),
         repeat=_repeat(config),
     )
 

@@ -25,6 +25,8 @@ from suite.room.devices import survey
 
 if TYPE_CHECKING:
     from suite.checks.bench import Bench
+    from suite.checks.ranks import OnRanks
+    from suite.processes.pool import Pool
     from suite.run.execute import RunResult
 
 MARKERS = (
@@ -112,10 +114,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     needing, message = _missing_devices(config, items, cells)
     if needing:
         _replace(config, items, needing, message)
-    if cells and _under_xdist(config):
-        raise pytest.UsageError(
-            "scaling cells are not timed under xdist: their workers would disturb one another; drop -n"
-        )
+    if config.pluginmanager.hasplugin("timeout"):
+        for cell in cells:  # the first one measures for all; the run has a budget and deadlines of its own
+            cell.add_marker(pytest.mark.timeout(0))
+    cells = [cell for cell in cells if cell in items]
+    if cells and _under_xdist(config):  # an item, because pytest-xdist takes an error of its workers for a crash
+        message = "scaling cells are not timed under xdist: their workers would disturb one another; drop -n"
+        _replace(config, items, cells, message, "xdist")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -126,7 +131,7 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     """
     config, items = session.config, session.items
     needing = _on_gpus(config, items)
-    replaced = any(isinstance(item, MissingDevices) for item in items)
+    replaced = any(isinstance(item, CannotRun) for item in items)
     if not needing or replaced or session.testsfailed or config.option.collectonly or _under_xdist(config):
         return
     from suite.run import confirming
@@ -140,14 +145,16 @@ def _under_xdist(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput") or bool(getattr(config.option, "numprocesses", None))
 
 
-def _replace(config: pytest.Config, items: list[pytest.Item], needing: list[pytest.Item], message: str) -> None:
-    """Replace the items that need devices by one that fails with this message."""
-    config.hook.pytest_deselected(items=needing[1:])
-    missing = MissingDevices.from_parent(needing[0].session, name="devices", message=message)
-    for name in ("gpu", *OURS):
-        if needing[0].get_closest_marker(name):
-            missing.add_marker(name)
-    items[:] = [missing, *(item for item in items if item not in needing)]
+def _replace(
+    config: pytest.Config, items: list[pytest.Item], refused: list[pytest.Item], message: str, name: str = "devices"
+) -> None:
+    """Replace the items that cannot run here by one that fails with this message."""
+    config.hook.pytest_deselected(items=refused[1:])
+    failing = CannotRun.from_parent(refused[0].session, name=name, message=message)
+    for marker in ("gpu", *OURS):
+        if refused[0].get_closest_marker(marker):
+            failing.add_marker(marker)
+    items[:] = [failing, *(item for item in items if item not in refused)]
 
 
 def _on_gpus(config: pytest.Config, items: list[pytest.Item]) -> list[pytest.Item]:
@@ -182,7 +189,7 @@ def _missing_devices(
     return [], ""
 
 
-class MissingDevices(pytest.Item):
+class CannotRun(pytest.Item):
     """The one item that replaces all that cannot run here."""
 
     def __init__(self, *, message: str, **keywords: Any) -> None:
@@ -215,15 +222,37 @@ def scaling_config(request: pytest.FixtureRequest) -> Config:
 
 
 @pytest.fixture(scope="session")
-def correctness_bench(scaling_config: Config) -> Iterator[Bench]:
-    """Yield the workers that correctness checks share."""
-    from suite.checks.bench import Bench  # loads hypothesis
+def rank_pool(scaling_config: Config) -> Iterator[Pool]:
+    """Yield what starts the ranks of correctness checks and of `on_ranks`."""
     from suite.processes.pool import Pool
 
-    paths, devices = [Path.cwd(), scaling_config.root], scaling_config.devices
-    pool = Pool(kind=devices.kind, import_paths=paths, preload="trainers", hosts=hosts_of(devices))
+    settings = scaling_config
+    pool = Pool(
+        kind=settings.devices.kind,
+        import_paths=settings.paths,
+        preload="trainers",
+        hosts=hosts_of(settings.devices),
+    )
     with as_interrupts(), pool:
-        yield Bench(pool, devices)
+        yield pool
+
+
+@pytest.fixture(scope="session")
+def correctness_bench(scaling_config: Config, rank_pool: Pool) -> Bench:
+    """Return the workers that correctness checks share."""
+    from suite.checks.bench import Bench  # loads hypothesis
+
+    return Bench(rank_pool, scaling_config.devices, scaling_config.python_path)
+
+
+@pytest.fixture
+def on_ranks(scaling_config: Config, rank_pool: Pool) -> Iterator[OnRanks]:
+    """Yield a callable that calls a function on so many ranks: `on_ranks(function, 2, argument=1)`."""
+    from suite.checks.ranks import OnRanks
+
+    ranks = OnRanks(rank_pool, scaling_config.devices)
+    yield ranks
+    ranks.close()
 
 
 @pytest.fixture(scope="session")

@@ -28,7 +28,10 @@ def bench(request: pytest.FixtureRequest, scaling_config: Config) -> Iterator[Be
 @pytest.fixture(scope="session", autouse=True)
 def _ranks_load_torch_meanwhile(request: pytest.FixtureRequest) -> None:
     """Start the ranks' template, which loads torch on another core, before the first test if any test needs it."""
-    if any({"bench", "correctness_bench"} & set(getattr(item, "fixturenames", ())) for item in request.session.items):
+    if any(
+        {"bench", "correctness_bench", "on_ranks"} & set(getattr(item, "fixturenames", ()))
+        for item in request.session.items
+    ):
         request.getfixturevalue("bench")
 
 

@@ -11,6 +11,7 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,15 +61,17 @@ class Sides:
         start_s: seconds from the first helper's launch to its first answer; 0 before.
     """
 
-    def __init__(self, kind: str, root: Path, hosts: Hosts | None = None) -> None:
+    def __init__(self, kind: str, root: Path, python_path: Sequence[Path] = (), hosts: Hosts | None = None) -> None:
         """Open the candidate's pool.
 
         Args:
             kind: "cpu" or "cuda".
             root: the user's project; workers may import from it and from the working directory.
+            python_path: more folders that they may import from.
             hosts: of a run on several.
         """
         self._kind, self._root, self._hosts = kind, root, hosts
+        self._paths = [Path.cwd(), root, *python_path]
         self._closing = contextlib.ExitStack()
         self.pools: dict[Side, SidePool] = {}
         self.start_s = 0.0
@@ -101,7 +104,7 @@ class Sides:
         checkout = self._closing.enter_context(Checkout(self._root, base.commit, base.label))
         pool = self._pool(base.python)
         paths = pool.paths(
-            checkout.paths([Path.cwd(), self._root], sys.path),
+            checkout.paths(self._paths, sys.path),
             checkout.reference(Path(reference.__path__[0])),
             checkout.python_path(os.environ.get("PYTHONPATH", "")),
         )
@@ -159,8 +162,7 @@ class Sides:
 
     def _pool(self, python: str) -> Pool:
         if python not in self._by_python:
-            paths = [Path.cwd(), self._root]
-            pool = Pool(kind=self._kind, python=python, import_paths=paths, hosts=self._hosts)
+            pool = Pool(kind=self._kind, python=python, import_paths=self._paths, hosts=self._hosts)
             self._closing.enter_context(pool)
             self._by_python[python] = pool
         return self._by_python[python]

@@ -9,6 +9,7 @@ import pytest
 from suite.benchmarks.replay import Clock, replay
 from suite.plan.collectives import CollectiveCell
 from suite.records.record import CollectiveRecord
+from suite.render import commands
 
 if TYPE_CHECKING:
     from suite.run.execute import RunResult
@@ -28,7 +29,8 @@ def test_all_reduce(
     """Fails where the algorithm could not be timed, or left something else than the sum; otherwise it passes."""
     found = scaling_run.collective(all_reduce_cell)
     if found.error:
-        pytest.fail(f"ERROR: {found.error}", pytrace=False)
+        again = commands.collective(scaling_run.record, found)
+        pytest.fail(f"ERROR: {found.error}\n  see it again: {again}", pytrace=False)
     request.node.user_properties.extend(properties(found))
     largest = max(found.points, key=lambda point: point.size_bytes)
     figures = {

@@ -12,6 +12,7 @@ from suite.benchmarks.replay import Clock, replay
 from suite.plan.cells import Cell, arm
 from suite.plugin import CONFIG, ScalingWarning
 from suite.records.record import CellRecord, IntervalRecord, WaterfallRecord
+from suite.render import commands
 from suite.run import samples
 from suite.verdict import Outcome
 from suite.verdict.diagnose import supported
@@ -24,6 +25,7 @@ FIGURES = ("sec_per_epoch", "samples_per_s", "efficiency", "speedup", "slowdown"
 
 
 @pytest.mark.scaling
+@pytest.mark.filterwarnings("always::suite.plugin.ScalingWarning")  # no failure, also where a project makes them errors
 @pytest.mark.filterwarnings("ignore:Benchmark fixture was not used")  # a cell that was not timed has no samples
 @pytest.mark.benchmark(timer=CLOCK, group="scaling: seconds a step")
 def test_scaling(
@@ -37,9 +39,10 @@ def test_scaling(
     found = scaling_run.cell(scaling_cell)
     request.node.user_properties.extend(properties(found))
     report = os.path.relpath(scaling_run.folder, settings.root)
+    again = f"\n  see it again: {commands.only(scaling_run.record, [found])}"
     request.node.user_properties.extend([("run_id", scaling_run.record.run_id), ("report", report)])
     if found.outcome is Outcome.ERROR:
-        pytest.fail(f"ERROR: {found.reason}\n{found.details}", pytrace=False)
+        pytest.fail(f"ERROR: {found.reason}\n{found.details}{again}", pytrace=False)
     own = arm("candidate", scaling_cell.trainer, scaling_cell)
     replay(
         benchmark,
@@ -48,14 +51,14 @@ def test_scaling(
         {"cell": scaling_cell.id, "verdict": found.outcome.value, "run_id": scaling_run.record.run_id},
     )
     if found.outcome is Outcome.FAIL:
-        pytest.fail(f"FAIL: {found.reason}", pytrace=False)
+        pytest.fail(f"FAIL: {found.reason}{again}", pytrace=False)
     if found.outcome is Outcome.INCONCLUSIVE:
         message = f"INCONCLUSIVE: {found.reason}"
-        pytest.fail(message, pytrace=False) if settings.inconclusive == "fail" else pytest.skip(message)
+        pytest.fail(message + again, pytrace=False) if settings.inconclusive == "fail" else pytest.skip(message)
     if found.outcome is Outcome.NO_BASELINE:
         message = "NO BASELINE: accept this run (--scaling-accept), or measure a base in it (--scaling-against)"
         if settings.require_baseline:
-            pytest.fail(message, pytrace=False)
+            pytest.fail(message + again, pytrace=False)
         warnings.warn(ScalingWarning(message), stacklevel=1)
     if found.warning:
         warnings.warn(ScalingWarning(f"{scaling_cell.id}: {found.warning}"), stacklevel=1)

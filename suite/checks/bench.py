@@ -6,9 +6,12 @@ hangs ends its check without shrinking, with every live rank's stack; the next c
 
 from __future__ import annotations
 
+import os
 import shlex
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, errors, given, settings
@@ -61,10 +64,12 @@ class Bench:
     Args:
         pool: starts them.
         devices: CPU workers stand for any number of devices; CUDA devices are used in turn, repeatedly if necessary.
+        python_path: folders of pytest's setting `pythonpath`, for the command that shows a failure again.
     """
 
     pool: Pool
     devices: Devices
+    python_path: Sequence[Path] = ()
     _about: dict[str, About] = field(default_factory=dict)
     _bound: set[tuple[Group, str]] = field(default_factory=set)
 
@@ -209,7 +214,7 @@ class _Search:
                 self.refused.add(kind)  # once is enough: the group is gone
                 return
             ended = Judgement(failure.cause, details="\n".join(failure.details))
-            self.failure = explain(self.trainer, self.check, case, ended, self.bench.devices)
+            self.failure = self._explained(case, ended)
             self.crashed = True
             raise _Ended from failure
         if judgement.note:
@@ -235,12 +240,15 @@ class _Search:
         """Keep a case as the failure, with the bugs that fit all wrong cases so far."""
         fitting = tuple(line for line in judgement.suspects if not self.suspects or line in self.suspects)
         self.suspects = fitting or self.suspects
-        self.failure = explain(
-            self.trainer, self.check, case, replace(judgement, suspects=self.suspects), self.bench.devices
-        )
+        self.failure = self._explained(case, replace(judgement, suspects=self.suspects))
+
+    def _explained(self, case: Case, judgement: Judgement) -> str:
+        return explain(self.trainer, self.check, case, judgement, self.bench.devices, self.bench.python_path)
 
 
-def explain(trainer: str, check: str, case: Case, judgement: Judgement, devices: Devices) -> str:
+def explain(
+    trainer: str, check: str, case: Case, judgement: Judgement, devices: Devices, python_path: Sequence[Path] = ()
+) -> str:
     """Return a failure as it is shown: what is wrong, known bugs that it looks like, the case, how to see it again."""
     what = "net" if case.text is None else "text"
     lines = [f"{trainer}, check {check!r}: {judgement.finding}"]
@@ -249,7 +257,9 @@ def explain(trainer: str, check: str, case: Case, judgement: Judgement, devices:
         f"  smallest case found: {case.world_size} device(s), minibatches of {list(case.batches)}, {case.dtype}, "
         f"lr {case.lr}, seed {case.seed}, {what} {case.as_json()[what]}"
     )
-    command = ["python", "-m", "suite.checks", trainer, check, str(case), *_named(devices)]
+    folders = os.pathsep.join(os.path.relpath(folder) for folder in python_path)
+    command = ["env", f"PYTHONPATH={folders}"] if folders else []
+    command += ["python", "-m", "suite.checks", trainer, check, str(case), *_named(devices)]
     lines.append(f"  see it again: {shlex.join(command)}")
     return "\n".join(filter(None, [*lines, judgement.details]))
 

@@ -16,7 +16,7 @@ from suite import options
 from suite.cli.command import USAGE_ERROR, Stop
 from suite.plan.cells import Cell
 from suite.plan.config import Config
-from suite.plugin import CONFIG, RUN, MissingDevices
+from suite.plugin import CONFIG, RUN, CannotRun
 from suite.room import quiet
 from suite.room.devices import one_host
 from suite.run.execute import RunResult
@@ -138,7 +138,7 @@ class _Hooks:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         """Run nothing where only the selection is wanted, except the item that says which devices are missing."""
-        missing = any(isinstance(item, MissingDevices) for item in session.items)
+        missing = any(isinstance(item, CannotRun) for item in session.items)
         if not self._only_collect or session.testsfailed or missing:
             return None  # pytest goes on, and reports what could not be collected
         parameters = [item.callspec.params for item in session.items if hasattr(item, "callspec")]

@@ -105,7 +105,7 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     folder = asked.out or settings.report_dir / measurement.plan.machine.key / "sweeps" / name
     progress = StreamProgress(sys.stdout, "sweep")
     try:
-        with Sides(settings.devices.kind, settings.root) as sides:
+        with Sides(settings.devices.kind, settings.root, settings.python_path) as sides:
             trainings = Trainings(measurement, sides, asked.epochs[-1], asked.warmup_epochs)
             trainings.prepare(progress)
             sweep = _empty(measurement, settings, asked, recipe, grid)

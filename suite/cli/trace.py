@@ -132,7 +132,8 @@ def _trace_all(run: Observations, folder: Path, warm_up: int, steps: int) -> int
     for cell in run.plan.cells:
         sharing.setdefault(run.plan.own(cell), []).append(cell)
     width, traced = shutil.get_terminal_size().columns, 0
-    with Sides(run.plan.config.devices.kind, run.plan.config.root) as sides:
+    config = run.plan.config
+    with Sides(config.devices.kind, config.root, config.python_path) as sides:
         preparing.prepare(run, sides, list(sharing), _say)
         names = file_names(cells[0] for cells in sharing.values())
         for (arm, cells), name in zip(sharing.items(), names, strict=True):

@@ -42,9 +42,15 @@ class Config:
     floors: tuple[Floor, ...] = ()
     counters: str = "warn"  # what a change in what a step does leads to: "warn" or "fail"; "off" counts nothing
     explain: bool = True  # whether to say where the time goes; commands that need only a verdict do not
+    python_path: tuple[Path, ...] = ()  # the folders of pytest's setting `pythonpath`
     repeat: tuple[str, ...] = ()  # pytest's arguments that repeat the run, without --scaling-accept
     runs: int = 1  # of a bisection that this is one of: they share the error probabilities
     calibrate: int = 0  # sessions of a calibration, in which nothing is decided early; 0 in a run that judges
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The folders that workers import a user's trainer, model and data from."""
+        return (Path.cwd(), self.root, *self.python_path)
 
     def header(self) -> list[str]:
         """Return the effective settings, for pytest's header and the record."""

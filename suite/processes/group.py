@@ -124,8 +124,18 @@ class Group:
     def collect(self, kind: type[Value], command: str, timeout_s: float = START_TIMEOUT_S) -> list[Value]:
         """Wait for the answer of every rank that was asked; as `request`.
 
-        An answer with a "raised" that is not empty tells of an exception which the command itself has caught.
+        An answer with a "raised" that is not empty tells of an exception which the command itself has caught. Where the
+        wait is interrupted, as by a test's deadline, the group is ended: its late answers would be those of another
+        question.
         """
+        try:
+            return self._collect(kind, command, timeout_s)
+        except BaseException:
+            if self.alive:
+                self.kill()
+            raise
+
+    def _collect(self, kind: type[Value], command: str, timeout_s: float) -> list[Value]:
         if not self._answered:
             timeout_s = max(timeout_s, self.start_timeout_s)
         deadline = time.monotonic() + timeout_s
@@ -137,20 +147,16 @@ class Group:
                 deadline = min(deadline, time.monotonic() + RAISED_TIMEOUT_S) if raised else deadline
             if not self._pool.wait(deadline):
                 if raised is not None:
-                    self.kill()
                     rank, answer = raised
                     what = "{where}: {error}; the other ranks wait for it".format_map(answer["raised"])
                     raise failure.raised(self.name, rank, what, answer["raised"]["traceback"], refused=True)
                 missing = sorted(set(self._asked) - set(self.answers))
-                stacks = self._stacks()
-                self.kill()
-                raise failure.silent(self.name, missing, command, timeout_s, stacks)
+                raise failure.silent(self.name, missing, command, timeout_s, self._stacks())
         self._raise_if_broken()
         self._answered = True
         try:
             return [read(kind, self.answers[rank]) for rank in self._asked]
         except TypeError as error:
-            self.kill()
             raise failure.WorkerFailure(self.name, f"an answer to '{command}' cannot be read: {error}") from error
 
     def hear(self, rank: int, message: Message) -> None:

@@ -7,7 +7,9 @@ controller reads by the same class, or a dict that it keeps as it is.
 from __future__ import annotations
 
 import contextlib
+import json
 import platform
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -194,15 +196,40 @@ def collective(state: State, exchange: dict[str, Any], size_bytes: int, calls: i
     return Timed(duration_ns=duration_ns)
 
 
+def load(state: State, place: dict[str, Any], function: str, folder: str) -> dict[str, Any]:
+    """Prepare for calls: bind devices, join the process group, and import the function, which can take longer.
+
+    Args:
+        state: of the worker.
+        place: where the ranks run.
+        function: `module:function` or `path.py:function`.
+        folder: to import from, in addition to the worker's own; "" for none.
+    """
+    state.devices(read(Place, place))
+    if folder and folder not in sys.path:
+        sys.path.append(folder)
+    load_object(function)
+    return {}
+
+
 def call(state: State, function: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Call `module:function` on a rank of a CPU group and return its JSON value; for tests of collectives."""
+    """Call `module:function` or `path.py:function` and return its value; on a CPU group where none was bound before.
+
+    Raises:
+        TypeError: the function returned something that is not JSON.
+    """
     torch.set_num_threads(1)
     arms.join("gloo", torch.device("cpu"))
-    return {"returned": cast(Callable[..., Any], load_object(function))(**arguments)}
+    returned = cast(Callable[..., Any], load_object(function))(**arguments)
+    try:
+        json.dumps(returned)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"what {function} returned is not JSON: {error}; return tensor.tolist(), for example") from None
+    return {"returned": returned}
 
 
 _ALL = (
     *(describe, gpus, prepare, setup, window, probe, count, trace, train),
-    *(bind, observe, judge, train_model, compare_models, collective, call),
+    *(bind, observe, judge, train_model, compare_models, collective, load, call),
 )
 COMMANDS: dict[str, Callable[..., object]] = {command.__name__: command for command in _ALL}

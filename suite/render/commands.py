@@ -10,7 +10,8 @@ import math
 import shlex
 from collections.abc import Sequence
 
-from suite.records.record import CellRecord, Record
+from suite.plan.collectives import CollectiveCell
+from suite.records.record import CellRecord, CollectiveRecord, Record
 from suite.verdict import Outcome
 
 _CHOOSING = ("trainer", "workload", "mode", "world-sizes")  # options that say which cells there are
@@ -20,6 +21,17 @@ _MEASURING = ("devices", "data-root", "report-dir")  # where and on what
 def only(record: Record, cells: Sequence[CellRecord]) -> str:
     """Return the command that measures these cells again, compared with the same base."""
     return shlex.join(["pytest", *_narrowed(record, cells)])
+
+
+def collective(record: Record, sweep: CollectiveRecord) -> str:
+    """Return the command that measures one collective again."""
+    chosen = [f"--scaling-world-sizes={sweep.world_size}", "-k", f"[{collective_id(sweep)}]"]
+    return shlex.join(["pytest", *_without(_unselected(record), ("world-sizes",)), *chosen])
+
+
+def collective_id(sweep: CollectiveRecord) -> str:
+    """Return the parameter id of a collective's pytest item."""
+    return CollectiveCell(sweep.algorithm, sweep.world_size, sweep.collective).id
 
 
 def longer(record: Record, cells: Sequence[CellRecord]) -> str:
@@ -71,15 +83,20 @@ def _repeat(record: Record) -> Sequence[str]:
 
 def _narrowed(record: Record, cells: Sequence[CellRecord]) -> list[str]:
     """Return the run's arguments with other cells, and with `-k` where the options alone would select more."""
-    kept = _without(_repeat(record), _CHOOSING)
-    if "-k" in kept:  # it may deselect what is wanted
-        at = kept.index("-k")
-        kept[at : at + 2] = []
-    kept = list(dict.fromkeys(part if part.startswith("-") else part.partition("::")[0] for part in kept))
+    kept = _without(_unselected(record), _CHOOSING)
     fields = ("trainer", "workload", "mode", "world_size")
     selected = math.prod(len({getattr(cell, field) for cell in cells}) for field in fields)
     names = ["-k", " or ".join(f"[{cell.id}]" for cell in cells)] if selected != len(cells) else []
     return [*kept, *_cells(cells), *names]
+
+
+def _unselected(record: Record) -> list[str]:
+    """Return the run's arguments without those that select some of its items."""
+    kept = list(_repeat(record))
+    if "-k" in kept:
+        at = kept.index("-k")
+        kept[at : at + 2] = []
+    return list(dict.fromkeys(part if part.startswith("-") else part.partition("::")[0] for part in kept))
 
 
 def _cells(cells: Sequence[CellRecord]) -> list[str]:

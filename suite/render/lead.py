@@ -21,7 +21,8 @@ from suite.verdict import Outcome
 from suite.verdict.diagnose import bar_name, outdone, supported
 
 MOST = 6  # lines of a fact, and names in a line
-GRAVE = (Outcome.FAIL, Outcome.ERROR, Outcome.INCONCLUSIVE)
+RED = (Outcome.FAIL, Outcome.ERROR)
+GRAVE = (*RED, Outcome.INCONCLUSIVE)
 WORTH_SAYING = 0.01  # the smallest share of a step that is reported as a cause
 
 
@@ -267,12 +268,22 @@ def refusal(record: Record) -> str:
     return ""
 
 
+def red(record: Record) -> list[Step]:
+    """Return, for each cell and collective that failed, a command that measures it alone; the gravest first."""
+    failed = [cell for cell in figures.graver_first(record.cells) if cell.outcome in RED]
+    lost = [sweep for sweep in record.collectives if sweep.error]
+    return [
+        *(Step(f"{cell.outcome.value} {cell.id}", commands.only(record, [cell])) for cell in failed),
+        *(Step(f"ERROR {commands.collective_id(sweep)}", commands.collective(record, sweep)) for sweep in lost),
+    ]
+
+
 def steps(record: Record) -> Iterable[Step]:
     """Yield the commands that a reader may want next, at most six."""
     if not record.cells:
         return
     of = {outcome: [cell for cell in record.cells if cell.outcome is outcome] for outcome in Outcome}
-    for outcome in (Outcome.FAIL, Outcome.ERROR):
+    for outcome in RED:
         if of[outcome]:
             yield Step(f"see the {outcome.value} again", commands.only(record, of[outcome]))
     if of[Outcome.INCONCLUSIVE]:

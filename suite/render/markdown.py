@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from suite.records.record import CellRecord, Record
 from suite.render import figures
-from suite.render.lead import MOST, cautions, facts, no_baseline, steps, title, verdicts
+from suite.render.lead import MOST, cautions, facts, no_baseline, red, steps, title, verdicts
 from suite.render.stopping import stops
 
 MAX_BYTES = 1024 * 1024
@@ -36,6 +36,7 @@ def render(record: Record) -> str:
         *_heading(record),
         *_lead(record),
         *_cells(record, cells),
+        *_red(record),
         *_verdicts(record),
         *_cautions(record),
         *_lost_time(cells),
@@ -83,6 +84,12 @@ def _cells(record: Record, cells: Sequence[CellRecord]) -> list[str]:
     rows = table(figures.columns(record), figures.rows(record, cells))
     reasons = (f"- {text(line)}" for line in figures.without_accuracy(cells))
     return ["## Cells", "", *rows, note, "", *_bounded(reasons), ""]
+
+
+def _red(record: Record) -> list[str]:
+    """Return a command for each cell that failed, each in a fence of its own, so that none is cut."""
+    blocks = [f"{text(step.what)}:\n\n{_fence(_plain(step.command), 'sh')}\n" for step in red(record)]
+    return ["## What failed, one by one", "", *_bounded(blocks)] if blocks else []
 
 
 def _verdicts(record: Record) -> list[str]:

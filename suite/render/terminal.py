@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from suite.records.record import Record
 from suite.render import figures
-from suite.render.lead import facts, no_baseline, steps, title
+from suite.render.lead import facts, no_baseline, red, steps, title
 from suite.render.screen import Screen
 
 MAX_NOTES = 24  # on cells without an accuracy; the record has all of them
@@ -38,6 +38,8 @@ def render(record: Record, width: int, *, color: bool) -> str:
     screen.line(
         f"compared with {figures.compared_with(record)}" if figures.is_compared(record) else no_baseline(record)
     )
+    for step in red(record):
+        screen.line(f"{step.what}, again:\n    {step.command}")
     if any(run.shortened for run in record.accuracies):
         screen.line("* trained for less than the recipe says, because this is a CPU")
     for line in figures.without_accuracy(record.cells)[:MAX_NOTES] + figures.closing_lines(record):

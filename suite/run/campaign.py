@@ -68,8 +68,9 @@ def measure(
         say(f"in use by others: {neighbour}")
     for sentence in hardware.unusual(run.plan.machine.cards):
         say(sentence)
-    devices = run.plan.config.devices
-    with Meter(devices) as meter, parts.sides(devices.kind, root, hosts_of(devices)) as sides:
+    config = run.plan.config
+    hosts = hosts_of(config.devices)
+    with Meter(config.devices) as meter, parts.sides(config.devices.kind, root, config.python_path, hosts) as sides:
         campaign = _Campaign(run, sides, meter, say, parts, grown)
         if run.plan.config.against is not None:
             campaign.compare(Comparison({"base": run.plan.config.against}, run.plan.cells))

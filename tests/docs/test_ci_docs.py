@@ -12,9 +12,8 @@ from suite.records.record import CellRecord
 from tests.support.project import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "ci.md").read_text(encoding="utf-8")
-EXAMPLES = dict(
-    zip(("GitHub", "GitLab", "Jenkins"), re.findall(r"```(?:yaml|groovy)\n(.*?)```", PAGE, re.DOTALL), strict=True)
-)
+EXAMPLES = dict(zip(("GitLab", "Jenkins"), re.findall(r"```(?:yaml|groovy)\n(.*?)```", PAGE, re.DOTALL), strict=True))
+WORKFLOWS = {path.name: path.read_text(encoding="utf-8") for path in (REPOSITORY / "docs" / "ci").glob("*.yml")}
 PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md")])
 
 
@@ -25,38 +24,57 @@ def test_every_option_that_a_page_names_exists(page: Path) -> None:
     assert named <= known, sorted(named - known)
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
+@pytest.mark.parametrize("example", [*EXAMPLES, *WORKFLOWS])
 def test_every_example_runs_pytest_and_keeps_what_it_wrote(example: str) -> None:
-    text = EXAMPLES[example]
-    assert "pytest -m gpu" in text
-    assert "--junitxml=junit.xml" in text
+    text = (EXAMPLES | WORKFLOWS)[example]
+    assert ("-m scaling" if example == "cpu.yml" else "-m gpu") in text
+    assert "--junitxml=" in text
     assert "reports/*/runs/" in text
-    assert re.search("always", text), "what failed is what somebody wants to look at"
+    assert "always" in text, "what failed is what somebody wants to look at"
 
 
-def test_actions_are_pinned_to_a_commit_with_its_version_beside_it() -> None:
-    used = re.findall(r"uses: (.*)", EXAMPLES["GitHub"])
+def test_a_gpu_workflow_requires_its_devices_and_both_compare_with_the_merge_base() -> None:
+    assert WORKFLOWS.keys() == {"cpu.yml", "gpu.yml"}
+    assert '--scaling-require-devices="$GPUS"' in WORKFLOWS["gpu.yml"]
+    for text in WORKFLOWS.values():
+        assert "ref: ${{ github.event.pull_request.head.sha || github.sha }}" in text, "not the merge"
+        assert '--scaling-against="ref:$(git merge-base "$BASE" HEAD)"' in text
+        assert "fetch-depth: 0" in text
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS)
+def test_the_options_of_a_workflow_exist(workflow: str) -> None:
+    known = {f"--scaling-{option.name}" for option in OPTIONS}
+    assert set(re.findall(r"--scaling-[a-z][a-z-]*[a-z]", WORKFLOWS[workflow])) <= known
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS)
+def test_actions_are_pinned_to_a_commit_with_its_version_beside_it(workflow: str) -> None:
+    used = re.findall(r"uses: (.*)", WORKFLOWS[workflow])
     assert len(used) >= 2
     for action in used:
         assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action), action
 
 
-def test_the_github_job_may_read_the_repository_and_nothing_else() -> None:
-    text = EXAMPLES["GitHub"]
+@pytest.mark.parametrize("workflow", WORKFLOWS)
+def test_a_github_job_may_read_the_repository_and_nothing_else(workflow: str) -> None:
+    text = WORKFLOWS[workflow]
     assert "\npermissions: {}\n" in text
     assert re.findall(
         r"^      (\w+): (\w+)$", text.partition("    permissions:\n")[2].partition("    env:")[0], re.M
     ) == [("contents", "read")]
     assert "pull_request_target" not in text
     assert "persist-credentials: false" in text
-    assert "head.repo.full_name == github.repository" in text, "no stranger's code on a machine of one's own"
 
 
-def test_no_text_that_a_stranger_chose_reaches_a_shell() -> None:
-    scripts = EXAMPLES["GitHub"].partition("steps:")[2]
-    for expression in re.findall(r"\$\{\{(.*?)\}\}", scripts):
-        names = set(re.findall(r"github(?:\.\w+)+", expression))
-        assert names <= {"github.event_name"}, expression
+def test_no_strangers_code_runs_on_a_machine_of_ones_own() -> None:
+    assert "head.repo.full_name == github.repository" in WORKFLOWS["gpu.yml"]
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS)
+def test_no_text_that_a_stranger_chose_reaches_a_shell(workflow: str) -> None:
+    for script in re.findall(r"run: (\|\n(?: {10}.*\n)+|.*\n)", WORKFLOWS[workflow]):
+        assert "${{" not in script
 
 
 def test_every_property_of_junit_is_explained() -> None:

@@ -63,9 +63,9 @@ def test_actions_are_pinned_by_commit_and_jobs_may_only_read(workflow: Path) -> 
     for action in used:
         assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action), action
     assert "\npermissions: {}\n" in text
-    assert set(re.findall(r"^ {6}(\w[\w-]*: \w+)$", text.partition("    permissions:\n")[2], re.MULTILINE)) == {
-        "contents: read"
-    }
+    granted = re.findall(r"^    permissions:\n((?: {6}.*\n)+)", text, re.MULTILINE)
+    assert len(granted) == text.count("runs-on:")
+    assert set(granted) == {"      contents: read\n"}
     assert "pull_request_target" not in text
     assert text.count("persist-credentials: false") == sum("checkout@" in action for action in used)
     assert set(re.findall(r"\$\{\{ *(.*?) *\}\}", text)) <= {"matrix.environment"}, "text of a stranger in a script"

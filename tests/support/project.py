@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,12 @@ class Project:
     def pytest(self, *arguments: str, package: str = "suite.benchmarks.test_scaling") -> pytest.RunResult:
         """Run `pytest --pyargs` with the plugin loaded as an installed one is."""
         return self._pytester.runpytest_subprocess("-p", "suite.plugin", "--pyargs", package, *arguments, timeout=150)
+
+    def typed(self, command: str) -> pytest.RunResult:
+        """Run a `pytest` command that was printed."""
+        pytest_, *arguments = shlex.split(command)
+        assert pytest_ == "pytest"
+        return self._pytester.runpytest_subprocess("-p", "suite.plugin", *arguments, timeout=150)
 
     def inline(self, *arguments: str, package: str = "suite.benchmarks.test_scaling") -> pytest.RunResult:
         """Run as `pytest` does, but in this process, in a tenth of the time; for runs without workers."""

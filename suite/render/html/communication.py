@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from suite.records.record import CollectivePoint, CollectiveRecord, Record
+from suite.render import commands
 from suite.render.figures import interval, number
 from suite.render.html.chart import MAX_SERIES, Axis, Chart, Point, Series, figure
-from suite.render.html.environment import bounded
+from suite.render.html.environment import bounded, macro
 from suite.verdict.metrics import Interval
 
 MAX_CHARTS = 6
@@ -22,7 +23,11 @@ def sweeps(record: Record) -> Mapping[str, object] | None:
     fitted = [sweep for sweep in record.collectives if sweep.alpha_s is not None or sweep.beta_s_per_byte is not None]
     points = [(sweep, point) for sweep in measured for point in sweep.points]
     failed = [
-        (f"{sweep.collective}, {sweep.algorithm}, k = {sweep.world_size}", sweep.error)
+        (
+            f"{sweep.collective}, {sweep.algorithm}, k = {sweep.world_size}",
+            sweep.error,
+            macro("command", commands.collective(record, sweep)),
+        )
         for sweep in record.collectives
         if sweep.error
     ]

@@ -10,7 +10,7 @@ from suite.records.record import CellRecord, CheckRecord, Record
 from suite.render import commands, figures
 from suite.render.html.chart import Span, strips
 from suite.render.html.environment import bounded, macro
-from suite.render.lead import no_baseline, refusal
+from suite.render.lead import RED, no_baseline, refusal
 from suite.verdict import Outcome
 
 MAX_STACKS = 20  # cells whose stacks are shown
@@ -22,7 +22,7 @@ def verdicts(record: Record) -> Mapping[str, object]:
     judged = [cell for cell in cells if cell.outcome is not Outcome.NO_BASELINE]
     return {
         "no_baseline": no_baseline(record),
-        "verdicts": bounded(map(_verdict, judged), len(judged)),
+        "verdicts": bounded((_verdict(record, cell) for cell in judged), len(judged)),
         "columns": figures.columns(record),
         "figures": bounded(figures.rows(record, record.cells), len(record.cells)),
         "stacks": [(cell.id, cell.details) for cell in cells if cell.details][:MAX_STACKS],
@@ -31,13 +31,15 @@ def verdicts(record: Record) -> Mapping[str, object]:
     }
 
 
-def _verdict(cell: CellRecord) -> tuple[str, ...]:
+def _verdict(record: Record, cell: CellRecord) -> tuple[str, ...]:
+    again = commands.only(record, [cell]) if cell.outcome in RED else ""
     return (
         macro("badge", cell.outcome.value),
         figures.name(cell),
         figures.number(cell.world_size, "d"),
         cell.reason + (f" Warning: {cell.warning}" if cell.warning else ""),
         figures.interval(cell.slowdown, ".3f"),
+        macro("command", again) if again else "",
     )
 
 

@@ -127,7 +127,7 @@ class TestPools:
 
     def test_on_several_hosts_a_base_is_a_trainer(self, pools: list[Idle], repository: Repository) -> None:
         hosts = Hosts(count=2, per_host=1, endpoint="10.0.0.1:29400", run_id="1", secret=b"secret")
-        with Sides("cpu", repository.path, hosts) as made:
+        with Sides("cpu", repository.path, hosts=hosts) as made:
             made.add("base", Base("trainer", "ddp", trainer="ddp"))
             with pytest.raises(
                 CheckoutError, match="on several hosts a base must be a trainer: name one as module:Class"

@@ -15,6 +15,8 @@ from xml.etree import ElementTree
 import psutil
 import pytest
 
+import conftest
+import torch_scaling_suite
 from suite.room.quiet import available_cores
 from suite.run import keeping
 from tests.support import trainers_under_test
@@ -106,11 +108,17 @@ def test_a_broken_trainer_is_an_error_and_the_others_are_measured(project: Proje
             "not accepted: a run with an ERROR*",
         ]
     )
+    pasted = next(
+        line.partition("again: ")[2] for line in result.outlines if "again: " in line and "KillsRankOne" in line
+    )
     assert earlier.read_text() == "untouched"
     earlier.unlink()
     assert project.outcomes()["scratch-tiny-strong-2"] == "NO BASELINE"
     assert not list(project.path.glob("reports/*/baseline.json"))
     assert not workers(project)
+    again = project.typed(pasted)
+    again.assert_outcomes(failed=1, deselected=again.parseoutcomes()["deselected"])
+    assert project.outcomes() == {"KillsRankOne-tiny-strong-2": "ERROR"}
 
 
 @pytest.mark.end_to_end
@@ -171,8 +179,20 @@ def test_nothing_is_timed_under_xdist(project: Project, monkeypatch: pytest.Monk
     (project.path / "fake_xdist.py").write_text("def pytest_configure(config):\n    config.workerinput = {}\n")
     monkeypatch.syspath_prepend(project.path)
     result = project.inline(*TINY, "-p", "fake_xdist")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*not timed under xdist*"])
+    result.assert_outcomes(failed=1, deselected=result.parseoutcomes()["deselected"])
+    result.stdout.fnmatch_lines(["*not timed under xdist*drop -n*"])
+
+
+def test_cells_have_no_timeout_because_the_first_one_measures_for_all(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(project.path)
+    (project.path / "spy.py").write_text(
+        "def pytest_collection_finish(session):\n"
+        "    print({item.get_closest_marker('timeout').args for item in session.items})\n"
+    )
+    result = project.inline(*TINY, "--collect-only", "-q", "-p", "spy", "--timeout=1")
+    result.stdout.fnmatch_lines(["{(0,)}"])
 
 
 def test_one_pytest_item_a_cell(project: Project) -> None:
@@ -197,10 +217,11 @@ def test_help_and_collecting_load_no_torch(project: Project, arguments: list[str
     result.stdout.fnmatch_lines(["torch loaded: False"])
 
 
-def test_the_entry_point_has_the_name_the_conftest_asks_for() -> None:
+def test_the_entry_point_loads_the_plugin_by_the_name_the_conftest_asks_for() -> None:
     """So that pytest sees one plugin where the distribution is installed in a clone."""
-    assert '"suite.plugin" = "suite.plugin"' in (REPOSITORY / "pyproject.toml").read_text()
-    assert 'pytest_plugins = ["suite.plugin"' in (REPOSITORY / "conftest.py").read_text()
+    assert 'torch_scaling_suite = "torch_scaling_suite"' in (REPOSITORY / "pyproject.toml").read_text()
+    assert torch_scaling_suite.pytest_plugins == ["suite.plugin"]
+    assert "suite.plugin" in conftest.pytest_plugins
 
 
 def test_two_runs_of_one_second_do_not_share_a_folder(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,13 @@ LENET_BYTES = 516_272  # of its gradients in float32
 STEPS = 4
 
 
-def count_steps(trainer: str) -> Counted:
+def count_steps(trainer: str) -> dict[str, Any]:
     """Return what a rank counts in steps of a trainer of LeNet."""
     made: Any = load_trainer(trainer)(build("lenet", "default", 1), [CPU], lr=0.1)
     X, y, batch = torch.zeros(8, 1, 28, 28), torch.arange(8) % 10, 8 * dist.get_world_size()
     for _ in range(2):
         made.step(X, y, batch)
-    return counting.over_steps(lambda: made.step(X, y, batch), STEPS, [CPU])
+    return asdict(counting.over_steps(lambda: made.step(X, y, batch), STEPS, [CPU]))
 
 
 @pytest.fixture(scope="module")

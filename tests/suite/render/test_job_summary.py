@@ -55,7 +55,8 @@ def test_a_summary_is_cut_only_between_its_sections(summary: str) -> None:
             assert text.decode() == begun + CUT
             kept.add(begun)
     assert kept == {
-        summary[: summary.index(f"## {title}")] for title in ("Cells", "At which k", "Accuracy", "Machine")
+        summary[: summary.index(f"## {title}")]
+        for title in ("Cells", "What failed", "At which k", "Accuracy", "Machine")
     }, "the lines of the stacks look like headings and are none"
     assert fit(summary, len(whole), WHOLE) == whole
 

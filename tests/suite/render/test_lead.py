@@ -205,6 +205,48 @@ class TestVerdict:
         assert facts(record)["Held back by"] == "ddp-lenet-strong-2: the exchange costs 11.2 ms a step"
 
 
+class TestRed:
+    """Every cell and collective that failed has its own command, in every output."""
+
+    RECORD = records.full(
+        repeat=["-m", "scaling", "-k", "not tree", "--scaling-devices=cpu:4"],
+        collectives=[records.collective(error="rank 1: out of memory")],
+    )
+    COMMANDS = (
+        "pytest -m scaling --scaling-devices=cpu:4 --scaling-trainer=ddp --scaling-mode=strong --scaling-world-sizes=2",
+        "pytest -m scaling --scaling-devices=cpu:4 --scaling-trainer=ddp --scaling-mode=weak --scaling-world-sizes=2",
+        "pytest -m scaling --scaling-devices=cpu:4 --scaling-world-sizes=2 -k '[all_reduce-gloo-2]'",
+    )
+
+    def test_each_has_one_and_no_other_cell_has(self) -> None:
+        assert lead.red(self.RECORD) == [
+            lead.Step("FAIL ddp-lenet-strong-2", self.COMMANDS[0]),
+            lead.Step("ERROR ddp-lenet-weak-2", self.COMMANDS[1]),
+            lead.Step("ERROR all_reduce-gloo-2", self.COMMANDS[2]),
+        ]
+
+    def test_terminal_summary_and_report_have_it(self) -> None:
+        shown, page = terminal.render(self.RECORD, 160, color=False), Page(html.render(self.RECORD))
+        summary = markdown.render(self.RECORD)
+        codes = [code.text for code in page.all("code") if "td" in code.ancestors]
+        assert codes == list(self.COMMANDS), "next to its cell"
+        for step in lead.red(self.RECORD):
+            assert f"{step.what}, again:\n    {step.command}\n" in shown
+            assert f"```sh\n{step.command}\n```" in summary
+
+    def test_a_run_without_any_says_nothing_of_it(self) -> None:
+        record = records.make(cells=records.matrix())
+        assert ", again:" not in terminal.render(record, 160, color=False)
+        assert "What failed" not in markdown.render(record)
+
+    def test_the_command_for_a_collective_selects_it(self, project: Project) -> None:
+        pytest_, *arguments = shlex.split(self.COMMANDS[2])
+        assert pytest_ == "pytest"
+        result = project.inline(*arguments, "--collect-only", "-q", package="suite.benchmarks")
+        items = [line for line in result.outlines if "::" in line]
+        assert [item.rpartition("::")[2] for item in items] == ["test_all_reduce[all_reduce-gloo-2]"]
+
+
 class TestCommands:
     """Commands repeat what was typed, quoted for a shell."""
 

@@ -48,8 +48,8 @@ def test_the_summary_has_every_section_in_order() -> None:
     assert "Timed on lenet: synthetic (60,000 samples)." in text
     assert "- **Verdict** FAIL: ddp-lenet-strong-2: why it is FAIL\n" in text
     assert re.findall("^## (.*)", text, re.MULTILINE) == [
-        "Cells", "Where the time went", "At which k to stop", "What each rule found", "What one step does",
-        "Steps that were not counted", "Accuracy by epoch", "Machine",
+        "Cells", "What failed, one by one", "Where the time went", "At which k to stop", "What each rule found",
+        "What one step does", "Steps that were not counted", "Accuracy by epoch", "Machine",
     ]  # fmt: skip
     for line in (
         "- ddp-lenet-strong-2: the exchange costs 11.2 ms a step\n",
@@ -71,7 +71,7 @@ def test_markup_in_a_record_stays_text() -> None:
     record = records.make(cells=cells, settings=["a\n```\n<script>"])
     text = markdown.render(record)
     fenced = re.compile(r"```.*?```", re.DOTALL)
-    assert text.count("```") == 6, "neither commands nor details nor settings can close their own fence"
+    assert text.count("```") == 8, "neither commands nor details nor settings can close their own fence"
     assert "<script>" not in fenced.sub("", text)
     assert "&lt;script&gt;" in text
     assert "[bold" not in in_terminal(record)

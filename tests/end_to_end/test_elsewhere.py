@@ -1,0 +1,188 @@
+"""Used from another repository: a wheel, outside of the tree, next to packages of the user's own.
+
+`tox -e elsewhere` also follows docs/elsewhere.md to the letter, beside the plugins that it names.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.support import elsewhere
+from tests.support.elsewhere import Elsewhere
+from tests.support.project import REPOSITORY
+
+pytestmark = pytest.mark.end_to_end
+PAGE = (REPOSITORY / "docs" / "elsewhere.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(sh|python|toml)\n(.*?)```", PAGE, re.DOTALL)
+in_its_tox_environment = pytest.mark.skipif(
+    "SCALING_ELSEWHERE" not in os.environ, reason="takes two minutes, and pytest-cov and -randomly: tox -e elsewhere"
+)
+
+PRICES = """\
+def with_tax(price):
+    return price * 1.25
+"""
+
+TEST_SHOP = """\
+import time
+
+import pytest
+from torch import distributed as dist
+from shop.prices import with_tax
+
+def sleep():
+    time.sleep(90)
+
+def test_price():
+    assert with_tax(8) == 10
+
+def test_ranks(on_ranks):
+    assert on_ranks(dist.get_world_size, 2) == [2, 2]
+
+@pytest.mark.timeout(15)
+def test_hangs(on_ranks):
+    on_ranks(sleep, 2)
+"""
+
+STRICT = """\
+[tool.pytest.ini_options]
+pythonpath = ["src"]
+addopts = "--strict-markers --strict-config"
+filterwarnings = ["error"]
+xfail_strict = true
+timeout = 100
+scaling_trainer = ["shop.train:Trainer", "shop.train:Wrong"]
+"""
+
+
+def write(folder: Path, files: dict[str, str]) -> Path:
+    """Write files into a folder, and return it."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def file_of(block: str) -> str:
+    """Return the name of the file that a block of the page shows, in the comment of its first line."""
+    return block.partition("\n")[0].removeprefix("# ")
+
+
+def trainer_of_the_page() -> str:
+    return next(text for _, text in BLOCKS if file_of(text) == "shop/train.py")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    return elsewhere.build(elsewhere.copy_sources(folder / "clone"), folder / "wheels")
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Elsewhere:
+    made = Elsewhere(tmp_path_factory.mktemp("elsewhere") / "environment")
+    made.install(wheel)
+    return made
+
+
+def test_a_wheel_has_the_packages_and_neither_tests_nor_a_conftest(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.partition("/")[0] for name in names if ".dist-info" not in name} == {
+        "reference",
+        "suite",
+        "torch_scaling_suite.py",
+    }
+    assert not [name for name in names if "conftest" in name]
+    folders = (REPOSITORY / "suite", REPOSITORY / "reference")
+    ours = {str(path.relative_to(REPOSITORY)) for folder in folders for path in folder.rglob("*.*")}
+    missing = {name for name in ours - set(names) if "__pycache__" not in name}
+    assert not missing
+
+
+def test_trainers_of_a_strict_project_are_checked(installed: Elsewhere, tmp_path: Path) -> None:
+    """Its code is in src/, every warning is an error, and one of its two trainers is wrong."""
+    wrong = "\n\nclass Wrong(Trainer):\n    def step(self, X, y, global_batch_size):\n"
+    wrong += "        return super().step(X, y, max(1, len(y)) * torch.distributed.get_world_size())\n"
+    project = write(tmp_path, {"src/shop/train.py": trainer_of_the_page() + wrong, "pyproject.toml": STRICT})
+    ended = installed.run("pytest --pyargs suite.checks -m correctness -k gradient", project)
+    assert ended.returncode == 1, ended.stdout
+    assert "1 failed, 1 passed" in ended.stdout
+    assert "looks like: mean of the shards' means" in ended.stdout
+    again = ended.stdout.partition("see it again: ")[2].splitlines()[0]
+    assert again.startswith("env PYTHONPATH=src python -m suite.checks shop.train:Wrong gradient ")
+    seen = installed.run(again, project)
+    assert seen.returncode == 1
+    assert "shop.train:Wrong, check 'gradient': step 0: the gradient of" in seen.stdout
+
+
+@pytest.mark.parametrize(
+    ("package", "others", "command", "status"),
+    [
+        ("suite/__init__.py", {}, "python -m pytest", 4),
+        ("reference.py", {"conftest.py": ""}, "pytest", 4),
+        ("src/suite/__init__.py", {"pytest.ini": "[pytest]\npythonpath = src\n"}, "pytest", 4),
+        ("suite/__init__.py", {"suite/cart.py": "", "tests/__init__.py": ""}, "pytest", 2),
+    ],
+    ids=["working directory", "conftest", "pythonpath", "test module"],
+)
+def test_a_package_of_the_users_with_a_name_of_ours_ends_in_one_message(
+    installed: Elsewhere, tmp_path: Path, package: str, others: dict[str, str], command: str, status: int
+) -> None:
+    name = "reference" if "reference" in package else "suite"
+    test = f"import {name}{'.cart' if 'suite/cart.py' in others else ''}\n\ndef test_it(): ...\n"
+    project = write(tmp_path, {package: "", "tests/test_it.py": test, **others})
+    ended = installed.run(command, project)
+    assert ended.returncode == status, ended.stdout
+    assert f"torch-scaling-suite: 'import {name}' gives {tmp_path}" in ended.stdout
+    assert f"instead of {installed.packages / name}, which the plugin needs; rename that package" in ended.stdout
+    assert "Traceback" not in ended.stdout
+    assert "Error: " not in ended.stdout
+    without = installed.run(f"{command} -p no:torch_scaling_suite", project)
+    assert without.returncode == 0, without.stdout
+
+
+@in_its_tox_environment
+def test_the_page_can_be_followed_to_the_letter(tmp_path: Path) -> None:
+    made = Elsewhere(tmp_path / "environment")
+    project = tmp_path / "shop"
+    elsewhere.copy_sources(project / "path" / "to" / "torch-scaling-suite")
+    shown = []
+    for language, text in BLOCKS:
+        if language != "sh":
+            path = project / file_of(text)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            continue
+        ended = made.run(text, project)
+        assert ended.returncode == 0, f"{text}\n{ended.stdout}"
+        shown.append(ended.stdout)
+    _, checks, cells, own = shown
+    assert "1 passed" in checks
+    assert "NO BASELINE: 4 cells" in cells
+    assert "2 passed" in own
+
+
+@in_its_tox_environment
+def test_other_plugins_go_along(installed: Elsewhere, tmp_path: Path) -> None:
+    """pytest-xdist spreads, pytest-cov covers the tests' process, pytest-randomly shuffles, pytest-timeout ends."""
+    files = {"shop/train.py": trainer_of_the_page(), "shop/prices.py": PRICES, "tests/test_shop.py": TEST_SHOP}
+    project = write(tmp_path, files)
+    where = "--pyargs suite.checks tests -k 'shop or gradient or identity' --scaling-trainer shop.train:Trainer"
+    ended = installed.run(f"python -m pytest -n 2 --cov=shop --timeout=60 {where}", project)
+    assert ended.returncode == 1, ended.stdout
+    assert "1 failed, 4 passed" in ended.stdout
+    assert "Timeout (>15.0s) from pytest-timeout" in ended.stdout
+    assert "Using --randomly-seed=" in ended.stdout
+    assert re.search(r"prices\.py +2 +0 +100%", ended.stdout)
+    refused = installed.run("pytest -n 2 --pyargs suite.benchmarks -m scaling", project)
+    assert refused.returncode == 1, refused.stdout
+    assert "scaling cells are not timed under xdist" in refused.stdout
+    assert "INTERNALERROR" not in refused.stdout
+    limited = "pytest --cov=shop --timeout=1 --pyargs suite.benchmarks -m scaling --scaling-trainer single -k strong-1"
+    timed = installed.run(f"{limited} --scaling-budget=1", project)
+    assert timed.returncode == 0, timed.stdout

@@ -1,0 +1,154 @@
+"""One list of torch versions, held to everywhere; what is done with two of them; the table."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from suite import options
+from suite.cli import versions
+from suite.cli.first_minutes import Step, Tried
+from suite.cli.versions import LOWEST, VERSIONS, Alone
+from suite.records.record import Record
+from tests.support import records
+from tests.support.project import REPOSITORY, Project
+
+
+def read(*parts: str) -> str:
+    return REPOSITORY.joinpath(*parts).read_text(encoding="utf-8")
+
+
+class TestTheList:
+    """pyproject.toml, tox.ini, the workflow and the page have the versions of `VERSIONS`."""
+
+    def test_it_goes_from_the_lowest_bound_to_the_newest_in_order(self) -> None:
+        assert len(VERSIONS) >= 4
+        numbers = [tuple(map(int, name.split("."))) for name in VERSIONS]
+        assert numbers == sorted(numbers)
+        assert next(iter(VERSIONS)) == LOWEST["torch"]
+        for name, (torch, torchvision) in VERSIONS.items():
+            assert torch.startswith(f"{name}.")
+            # torchvision 0.24 goes with torch 2.9, and each later one with the next; 0.29 goes with 2.14 and 2.15.
+            assert int(torchvision.split(".")[1]) in (int(name[2:]) + 15, int(name[2:]) + 14)
+
+    def test_pyproject_allows_it(self) -> None:
+        wanted = tomllib.loads(read("pyproject.toml"))["project"]["dependencies"]
+        assert {f"{package}>={bound}" for package, bound in LOWEST.items()} <= set(wanted)
+
+    def test_tox_has_an_environment_for_each(self) -> None:
+        text = read("tox.ini")
+        assert f"env_list = torch{{{','.join(VERSIONS)}}}, " in text
+        for name, pair in VERSIONS.items():
+            pinned = re.findall(rf"torch{re.escape(name)}: (\w+)==(\S+)", text)
+            assert pinned == list(zip(("torch", "torchvision"), pair, strict=True))
+        assert "uv_resolution = lowest-direct" in text
+        assert set(re.findall(r"torch(2\.\d+):", text)) == set(VERSIONS)
+
+    def test_the_workflow_runs_all_of_them(self) -> None:
+        [matrix] = re.findall(r"environment: \[(.*)\]", read(".github", "workflows", "ci.yml"))
+        environments = matrix.split(", ")
+        assert [name for name in environments if name.startswith("torch")] == [f"torch{name}" for name in VERSIONS]
+        assert "lowest" in environments
+
+    def test_the_page_names_all_pairs(self) -> None:
+        rows = re.findall(r"^\| `torch(\S+)` \| (\S+) \| (\S+) \|$", read("docs", "versions.md"), re.MULTILINE)
+        assert {name: (torch, torchvision) for name, torch, torchvision in rows} == VERSIONS
+
+
+def test_each_version_is_tried_alone_and_then_both_in_one_run(tmp_path: Path, project: Project) -> None:
+    wanted = versions.steps("2.9", "2.15", tmp_path / "all", tmp_path / "here", 60, ["--scaling-trainer=ddp"])
+    assert [step.name for step in wanted] == [
+        *("make torch2.9", "install torch 2.9.1", "gradients with 2.9", "memory of 2.9", "accuracy with 2.9"),
+        *("make torch2.15", "install torch 2.15.0", "gradients with 2.15", "memory of 2.15", "accuracy with 2.15"),
+        "2.15 against 2.9",
+    ]
+    last = wanted[-1].command
+    assert last[0] == str(tmp_path / "all" / "torch2.15" / "bin" / "python")
+    assert f"--scaling-against=python:{tmp_path}/all/torch2.9/bin/python" in last
+    for step in wanted:
+        if "pytest" in step.command:  # every option exists, and its value is right
+            ours = [each for each in step.command if each.startswith("--scaling-") and "against" not in each]
+            assert options.read(project.config(*ours)).trainers == ("ddp",)
+
+
+def compared(**changes: Any) -> Record:
+    cells = records.matrix(world_sizes=(1, 2), modes=("strong",))
+    cells[0] |= {"slowdown": records.interval(1.01), "sec_per_epoch": records.interval(10.1)}
+    cells[1] |= {
+        "slowdown": records.interval(1.10),
+        "sec_per_epoch": records.interval(6.6),
+        "outcome": "FAIL",
+        "reason": "10.0% slower",
+        "counters": {"candidate": records.counters(2), "base": records.counters(1)},
+    }
+    return records.make(cells=cells, **changes)
+
+
+def rows(lines: list[str]) -> dict[str, list[str]]:
+    fields = [[field.strip() for field in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
+    return {name: others for name, *others in fields}
+
+
+class TestThePage:
+    """What a person decides on."""
+
+    def test_every_figure_has_a_row_and_every_version_a_column(self) -> None:
+        trained = records.make(cells=records.matrix(world_sizes=(1, 2), modes=("strong",), accuracy=0.97))
+        base, candidate = Alone("2.9", "11 of 11 right", trained, 400), Alone("2.15", "10 of 11 right", trained, 500)
+        lines = versions.page(base, candidate, compared(), [])
+        shown = rows(lines)
+        assert lines[0] == "# torch 2.15.0 against 2.9.1"
+        assert shown["gradients"][:2] == ["11 of 11 right", "10 of 11 right"]
+        assert shown["peak memory of a process, MiB"] == ["400", "500", "1.25"]
+        assert shown["ddp-lenet-strong-2: accuracy"][:2] == ["0.970", "0.970"]
+        before, after, ratio = shown["ddp-lenet-strong-2: sec/epoch"]
+        assert (before, after.split()[0]) == ("6", "6.6")
+        assert ratio.startswith("1.100 [")
+        assert ratio.endswith("FAIL")
+        before, after, _ = shown["ddp-lenet-strong-2: efficiency"]
+        assert before == after
+        assert before.startswith("0.90 [")
+        assert "all_reduce" in shown["ddp-lenet-strong-2: a step does"][2]
+        assert "- FAIL: ddp-lenet-strong-2: 10.0% slower" in lines
+
+    def test_what_is_missing_is_a_dash_and_what_failed_has_its_command(self) -> None:
+        failed = Tried(
+            Step("gradients with 2.9", ("pytest", "-k", "a b"), 1, "it is wrong"), "exit status 1", 1, Path()
+        )
+        lines = versions.page(Alone("2.9", "-", None, None), Alone("2.15", "-", None, None), None, [failed])
+        assert rows(lines)["peak memory of a process, MiB"] == ["-", "-", ""]
+        assert lines[-3:] == ["gradients with 2.9: exit status 1; it is wrong.", "", "    pytest -k 'a b'"]
+
+
+def test_checks_are_counted_from_junit_and_a_log_has_the_memory(tmp_path: Path) -> None:
+    (tmp_path / "gradients-2.9.xml").write_text(
+        '<testsuites><testsuite tests="11" failures="2" errors="1"/></testsuites>'
+    )
+    (tmp_path / "4.log").write_text("a warning\n412\n")
+    tried = [Tried(Step("memory of 2.9", (), 1, ""), "", 1.0, tmp_path / "4.log")]
+    assert versions.alone("2.9", tmp_path, tried) == Alone("2.9", "8 of 11 right", None, 412)
+    assert versions.alone("2.15", tmp_path, []) == Alone("2.15", "-", None, None)
+
+
+def test_memory_is_that_of_a_process_that_has_trained() -> None:
+    assert 100 < versions.peak_mib() < 100_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["2.9"], "required: candidate"),
+        (["2.9", "1.0"], "invalid choice: '1.0'"),
+        (["2.9", "2.15", "--budget=0"], "above 0"),
+    ],
+)
+def test_a_wrong_argument_is_a_usage_error(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        versions.main(arguments)
+    assert message in capsys.readouterr().err
