@@ -59,7 +59,7 @@ def check(bench: Bench, trainer: str, workload: Workload, world_size: int, data_
                 file=str(Path(folder) / name),
             )
             group.request(dict, "train_model", TIMEOUT_S, arm=job)
-            return [f"{job.file}-{rank}.pt" for rank in range(place.size)]
+            return [f"{job.file}-{rank}" for rank in range(place.size)]
 
         def compare(ranks: list[str]) -> Judgement:
             return bench.group(1).request_first(Judgement, "compare_models", alone=alone, ranks=ranks)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 from torch import distributed as dist
+from torch import nn
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # public, and documented
 
 from reference import nest
@@ -26,7 +26,7 @@ from suite.processes.answers import Counted
 from suite.processes.folder import FOLDER
 from suite.processes.jobs import Job, ModelSpec, Place, Prepared
 from suite.properties import contract
-from suite.rank import counting
+from suite.rank import counting, kept
 from suite.rank.timing import window
 from suite.room import accelerator, quiet
 
@@ -64,7 +64,7 @@ def _own_core(device: torch.device) -> list[int]:
 
 
 def prepare_dataset(name: str, data_root: str, folder: str) -> Prepared:
-    """Load a dataset and write its tensors to `folder`, a file for each of its four parts.
+    """Load a dataset and write its four parts to `folder` (`suite.rank.kept`).
 
     The workers of every session map these files (`open_dataset`), so a run loads the dataset once on each host, and all
     arms read the same bytes.
@@ -72,7 +72,7 @@ def prepare_dataset(name: str, data_root: str, folder: str) -> Prepared:
     dataset = load_dataset(name, Path(data_root))
     _here(folder).mkdir(parents=True)
     for part in PARTS:
-        torch.save(nest.each(_compact, getattr(dataset, part)), _here(folder) / f"{part}.pt")
+        kept.write(getattr(dataset, part), _here(folder) / part)
     return Prepared(
         name=dataset.name,
         folder=folder,
@@ -82,28 +82,19 @@ def prepare_dataset(name: str, data_root: str, folder: str) -> Prepared:
     )
 
 
-def _compact(tensor: Tensor) -> Tensor:
-    """Return a tensor whose storage holds nothing else: torch.save writes whole storages."""
-    alone = tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
-    return tensor if alone else tensor.clone(memory_format=torch.contiguous_format)
-
-
 def _here(folder: str) -> Path:
     """Return a folder that may be given relative to the run's own folder, which has another name on every host."""
     return Path(os.environ.get(FOLDER, "")) / folder
 
 
 @functools.cache
-def open_dataset(kept: Prepared, device: torch.device, dtype: torch.dtype) -> Dataset:
+def open_dataset(prepared: Prepared, device: torch.device, dtype: torch.dtype) -> Dataset:
     """Return the dataset that `prepare_dataset` wrote, on `device`, with samples of `dtype`.
 
     On a CPU the files are mapped. All arms and trainings of a process share one copy: on a GPU it takes memory.
     """
-    parts = {}
-    for part in PARTS:
-        mapped = torch.load(_here(kept.folder) / f"{part}.pt", mmap=True, weights_only=True)
-        parts[part] = nest.move(mapped, device, dtype)
-    return Dataset(kept.name, **parts, idx_root=None if kept.idx_root is None else Path(kept.idx_root))
+    parts = {part: nest.move(kept.read(_here(prepared.folder) / part), device, dtype) for part in PARTS}
+    return Dataset(prepared.name, **parts, idx_root=None if prepared.idx_root is None else Path(prepared.idx_root))
 
 
 def make_trainer(

@@ -21,6 +21,7 @@ from reference.models.init import build
 from suite.processes.jobs import ModelJob
 from suite.properties import modules
 from suite.properties.answers import Judgement
+from suite.rank import kept
 from suite.room import accelerator
 
 COPIES = 6  # of the parameters in a process: the model, the trainer's, gradients, before and after a step, recorded
@@ -53,12 +54,12 @@ def train(trainer: type[Any], devices: Sequence[torch.device], job: ModelJob, ra
         if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
             raise TooLarge(f"{str(error).splitlines()[0]}; {REMEDY}") from error
         raise
-    torch.save(record, f"{job.file}-{rank}.pt")
+    kept.write(record, Path(f"{job.file}-{rank}"))
 
 
 def compare(alone: str, ranks: Sequence[str]) -> Judgement:
     """Compare the records in these files, as `suite.properties.modules.judge` does."""
-    records = [torch.load(path, mmap=True, weights_only=True) for path in (alone, *ranks)]
+    records = [kept.read(Path(path)) for path in (alone, *ranks)]
     return modules.judge(records[0], records[1:])
 
 

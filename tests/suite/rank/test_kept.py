@@ -1,0 +1,54 @@
+"""Values with tensors in files: what is written comes back, without pickle."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from suite.rank import kept
+
+WHOLE = torch.arange(24)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.randn(3, 2, dtype=torch.float64),
+        {"tokens": WHOLE.reshape(4, 6), "mask": WHOLE > 3, "weights": torch.ones(4, dtype=torch.bfloat16)},
+        (WHOLE, [torch.tensor(1.5), {"a": None, "b": [1, "two", 0.1], 3: True}]),
+        WHOLE.reshape(4, 6).T[1:],
+        torch.empty(0, 5),
+        "no tensor at all",
+    ],
+    ids=["tensor", "dict", "mixed", "view", "empty", "text"],
+)
+def test_what_is_written_comes_back(value: Any, tmp_path: Path) -> None:
+    kept.write(value, tmp_path / "value")
+    back = kept.read(tmp_path / "value")
+    ours, theirs = pytree.tree_flatten(value), pytree.tree_flatten(back)
+    assert ours[1] == theirs[1]
+    for a, b in zip(ours[0], theirs[0], strict=True):
+        assert (a.dtype, a.shape, bool((a == b).all())) == (b.dtype, b.shape, True) if isinstance(a, Tensor) else a == b
+
+
+def test_a_reader_that_changes_its_map_changes_no_file(tmp_path: Path) -> None:
+    kept.write(WHOLE, tmp_path / "value")
+    kept.read(tmp_path / "value").zero_()
+    assert torch.equal(kept.read(tmp_path / "value"), WHOLE)
+
+
+def test_files_are_json_and_bytes(tmp_path: Path) -> None:
+    kept.write(WHOLE, tmp_path / "value")
+    assert json.loads((tmp_path / "value").read_text()) == ["tensor", "int64", [24], "value-0"]
+    assert (tmp_path / "value-0").read_bytes() == WHOLE.numpy().tobytes()
+
+
+def test_what_is_no_json_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        kept.write({"x": object()}, tmp_path / "value")
