@@ -12,10 +12,8 @@ from docs.evidence.log import read_log
 from tests.support.project import REPOSITORY
 
 CASES = (
-    "worker: SIGKILL at block",
     "worker: a daemon left behind at warm-up",
     "controller: SIGKILL at record writing",
-    "report folder: turns read-only at rendering",
 )
 
 
@@ -26,6 +24,4 @@ def test_runs_with_a_fault_end_as_they_must_and_the_next_run_works(tmp_path: Pat
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     made = [line["fault"] for line in read_log(tmp_path / "log")]
-    if "not every fault can be caused here" not in done.stdout:
-        assert made == [case.partition(" at ")[0] for case in CASES]
-    assert len(made) >= 3, "workers and the controller are there on every system"
+    assert made == [case.partition(" at ")[0] for case in CASES]
