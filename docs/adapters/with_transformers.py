@@ -2,6 +2,7 @@
 
 import tempfile
 
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from transformers import Trainer, TrainingArguments
@@ -37,6 +38,8 @@ class TransformersTrainer:
         arguments = TrainingArguments(
             self.folder.name,
             use_cpu=devices[0].type == "cpu",
+            seed=42 + dist.get_rank(),  # Trainer seeds every rank alike: all would draw the same dropout masks
+            data_seed=42,
             optim="sgd",
             learning_rate=lr,
             lr_scheduler_type="constant",
