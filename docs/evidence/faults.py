@@ -32,7 +32,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from docs.evidence.log import Line, append, check_same_code, code_state, read_log
+from docs.evidence.log import ROOT, Line, append, check_same_code, code_state, read_log
 from tests.support.faults import catalogue
 from tests.support.faults.catalogue import Case
 from tests.support.faults.stage import Stage
@@ -77,7 +77,7 @@ def one_run(stage: Stage, case: Case) -> Line:
         "right": not problems,
         "problems": problems,
         "followed": following is not None,
-        "said": ran.said.splitlines()[-TAIL_LINES:] if problems else [],
+        "said": ran.said.replace(f"{ROOT}/", "").splitlines()[-TAIL_LINES:] if problems else [],
         "next_said": following.said.splitlines()[-TAIL_LINES:] if following and following.problems else [],
         "utc": begun.isoformat(timespec="seconds"),
         "load_before": round(load, 2),
