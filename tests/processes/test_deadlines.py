@@ -61,6 +61,11 @@ def test_passes():
 """
 
 
+FREEZES_AT_IMPORT = """
+freeze()
+"""
+
+
 @pytest.fixture
 def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """Make a project with this one's deadlines."""
@@ -107,3 +112,17 @@ def test_a_session_that_does_not_end_is_ended(inner: pytest.Pytester) -> None:
     done.assert_outcomes(passed=1)
     assert done.ret == 1
     done.stderr.fnmatch_lines(["Timeout*", "*in wait", "*in _shutdown"])
+
+
+def test_a_module_that_freezes_at_import_ends_the_run(inner: pytest.Pytester) -> None:
+    done = run(inner, FREEZES_AT_IMPORT, "deadlines.TEST_S = deadlines.GRACE_S = 0.5")
+    assert done.ret == 1
+    done.stderr.fnmatch_lines(["Timeout*", "*in freeze"])
+
+
+def test_each_module_has_a_deadline_of_its_own(inner: pytest.Pytester) -> None:
+    """On a busy machine the imports of all modules take longer than one of them may."""
+    for number in range(3):
+        inner.makepyfile(**{f"test_slow_{number}": "import time\ntime.sleep(1.5)\ndef test_passes(): pass"})
+    done = run(inner, "", "deadlines.TEST_S, deadlines.GRACE_S = 4.0, 0.0")
+    done.assert_outcomes(passed=3)

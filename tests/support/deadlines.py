@@ -3,8 +3,8 @@
 Two clocks run for each test. pytest-timeout, where it is installed, ends a test whose main thread still runs Python:
 the test fails with all threads' stacks, and the run goes on. faulthandler's watchdog, a thread in C, also ends one
 whose interpreter is frozen: it prints all threads' stacks to stderr, among them a frame that has the test's name, and
-ends the run with status 1. The watchdog also looks after collection, where pytest-timeout is installed, and after the
-end of the session.
+ends the run with status 1. The watchdog also looks after the import of each test module, where pytest-timeout is
+installed, and after the end of the session.
 
 `--timeout SECONDS`, pytest-timeout's option, sets another deadline for all tests; 0 switches both clocks off.
 """
@@ -48,13 +48,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
-    """Watch the import of test modules where pytest-timeout is installed, which a user's first, slow run may lack."""
-    if session.config.pluginmanager.hasplugin("timeout"):
-        _watch(session.config, TEST_S)
+    """Stop the clock that `pytest_collectstart` set last."""
     try:
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Watch the import of a test module where pytest-timeout is installed, which a user's first, slow run may lack."""
+    if collector.config.pluginmanager.hasplugin("timeout"):
+        _watch(collector.config, TEST_S)
 
 
 @pytest.hookimpl(trylast=True)
