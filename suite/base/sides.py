@@ -17,7 +17,7 @@ from pathlib import Path
 
 import reference
 import suite
-from suite.base.checkout import Checkout, CheckoutError
+from suite.base.checkout import Checkout
 from suite.plan.base import Base
 from suite.plan.cells import Side
 from suite.processes.failure import WorkerFailure
@@ -93,11 +93,6 @@ class Sides:
         Raises:
             CheckoutError: its commit cannot be checked out.
         """
-        if self._hosts is not None and (base.commit is not None or base.kind == "python"):
-            raise CheckoutError(
-                f"{base.label}: on several hosts a base must be a trainer: name one as module:Class, which every host "
-                "has (docs/several-machines.md)"
-            )
         if base.commit is None:
             self.pools[side] = SidePool(self._pool(base.python if base.kind == "python" else sys.executable))
             return ()

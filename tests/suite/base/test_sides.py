@@ -16,7 +16,6 @@ from suite.base import bases, sides
 from suite.base.checkout import CheckoutError
 from suite.base.sides import Sides
 from suite.plan.base import Base
-from suite.processes.hosts import Hosts
 from tests.support.repositories import Repository
 
 
@@ -124,15 +123,6 @@ class TestPools:
         assert older.pools["base"].paths == (str(folder),)
         assert older.pools["candidate"].paths == ()
         assert reference_path == Path(reference.__path__[0]), "only this project's own is under test"
-
-    def test_on_several_hosts_a_base_is_a_trainer(self, pools: list[Idle], repository: Repository) -> None:
-        hosts = Hosts(count=2, per_host=1, endpoint="10.0.0.1:29400", run_id="1", secret=b"secret")
-        with Sides("cpu", repository.path, hosts=hosts) as made:
-            made.add("base", Base("trainer", "ddp", trainer="ddp"))
-            with pytest.raises(
-                CheckoutError, match="on several hosts a base must be a trainer: name one as module:Class"
-            ):
-                made.add("pinned", bases.of_ref("HEAD~1", repository.path))
 
     def test_every_interpreter_gets_a_new_template_for_a_session(self, pools: list[Idle], tmp_path: Path) -> None:
         with Sides("cpu", tmp_path) as made:
