@@ -161,12 +161,12 @@ class Bench:
 
     def place(self, trainer: str, world_size: int) -> tuple[Group, CaseJob]:
         """Return the ranks of a trainer in a world, bound to their devices, and what they are told of their place."""
-        names = self.devices.spread(world_size)
+        names, backend = self.devices.spread(world_size)
         job = CaseJob(
             trainer=trainer,
             processes=self.about(trainer).processes,
-            devices=tuple(names),
-            backend=self.devices.backend(names[:: self.devices.hosts]),
+            devices=names,
+            backend=backend,
         )
         group = self.group(job.size)
         if (group, trainer) not in self._bound:

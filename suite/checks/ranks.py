@@ -83,10 +83,10 @@ class OnRanks:
         """Return the ranks of a world, started unless they are alive, and their devices."""
         if world_size < 1 or not self.devices.names:
             raise ValueError(f"{world_size} rank(s) on {self.devices}: expected 1 or more ranks, and a device")
-        names = tuple(self.devices.names[rank % len(self.devices.names)] for rank in range(world_size))
-        group = self.pool.group(f"on-ranks-{world_size}", world_size)
+        names, backend = self.devices.spread(world_size)
+        group = self.pool.group(f"on-ranks-{world_size}", world_size, spread=True)
         self._started.add(group)
-        return group, Place(processes="per-device", devices=names, backend=self.devices.backend(names))
+        return group, Place(processes="per-device", devices=names, backend=backend)
 
 
 def named(function: Callable[..., Any] | str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""What a group's processes on this host have written to stderr, and which processes they are.
+"""What a group's processes on this host have written to stderr, their stacks, and which processes they are.
 
 torch's agent writes `<folder>/**/<local rank>/stderr.log` for each process of a group.
 """
@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
+import signal
+import time
+from collections.abc import Iterable
 from pathlib import Path
 
 TAIL_BYTES = 4000
-
-
-def stderr_size(folder: Path, local: int) -> int:
-    """Return how many bytes a process has written; 0 where there is no file."""
-    return sum(path.stat().st_size for path in _files(folder, local))
+STACKS_BYTES = 64 * 1024  # all of them: the thread that holds the others up may be the first or the last
+STACKS_S = 0.5  # for a process to print them
 
 
 def stderr_tail(folder: Path, local: int, after: int = 0, most: int = TAIL_BYTES) -> str:
@@ -24,6 +25,16 @@ def stderr_tail(folder: Path, local: int, after: int = 0, most: int = TAIL_BYTES
             file.seek(max(after, path.stat().st_size - most))
             return file.read(most).decode(errors="replace")
     return ""
+
+
+def stacks(folder: Path, pids: Iterable[int], local_ranks: Iterable[int]) -> dict[int, str]:
+    """Have live workers print every thread's stack, and return what each wrote since, by local rank."""
+    before = {local: sum(path.stat().st_size for path in _files(folder, local)) for local in local_ranks}
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGUSR1)  # `suite.rank.recorder` listens to it
+    time.sleep(STACKS_S)
+    return {local: stderr_tail(folder, local, size, STACKS_BYTES) for local, size in before.items()}
 
 
 def workers_of(parent: int, group: str) -> list[int]:

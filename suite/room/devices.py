@@ -48,9 +48,10 @@ class Devices:
         """Return those of the first `world_size` devices that are on the first host, which ranks fill first."""
         return self.names[: min(world_size, self.per_host)]
 
-    def spread(self, size: int) -> list[str]:
-        """Return the devices of `size` ranks that the hosts get in turn, and that may share devices."""
-        return [self.names[rank // self.hosts % self.per_host] for rank in range(size)]
+    def spread(self, size: int) -> tuple[tuple[str, ...], str]:
+        """Return the devices of `size` ranks, which the hosts get in turn and which may share some, and the backend."""
+        names = tuple(self.names[rank // self.hosts % self.per_host] for rank in range(size))
+        return names, self.backend(names[:: self.hosts])
 
     @property
     def gpus_needed(self) -> int:

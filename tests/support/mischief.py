@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Iterator
 
 MEGABYTE = 1 << 20
 
@@ -35,30 +36,37 @@ def shout(megabytes: int) -> None:
     sys.stderr.flush()
 
 
-def close_local_sockets() -> None:
-    """Close descriptors that this code has not opened, as it happens to code that makes itself a daemon, and go on."""
+def local_sockets() -> Iterator[tuple[int, socket.socket]]:
+    """Yield every descriptor of this process that is a Unix socket, and a socket to use it by."""
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as opened:
             if opened.family == socket.AF_UNIX:
-                os.close(int(name))
+                yield int(name), opened
+
+
+def write_to_local_sockets(content: bytes) -> None:
+    """Write to every Unix socket of this process that takes it."""
+    for _, opened in local_sockets():
+        with contextlib.suppress(OSError):
+            opened.sendall(content)
+
+
+def close_local_sockets() -> None:
+    """Close descriptors that this code has not opened, as it happens to code that makes itself a daemon, and go on."""
+    for descriptor, _ in local_sockets():
+        os.close(descriptor)
     time.sleep(600)
 
 
 def write_garbage() -> None:
     """Write something that is no message to the connection of this worker, and go on for a while."""
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as opened:
-            if opened.family == socket.AF_UNIX:
-                opened.sendall(b"\xff\x00 garbage\n")
+    write_to_local_sockets(b"\xff\x00 garbage\n")
     time.sleep(1)
 
 
 def forge_an_answer() -> str:
     """Write an answer to the connection of this worker, and return another one."""
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as opened:
-            if opened.family == socket.AF_UNIX:
-                opened.sendall(b'{"returned": "forged"}\n')
+    write_to_local_sockets(b'{"returned": "forged"}\n')
     return "right"
 
 
