@@ -22,7 +22,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -44,7 +43,7 @@ from suite.processes import hosts, loopback, remote
 from suite.processes.channel import Channel, ChannelClosed
 from suite.processes.folder import FOLDER
 from suite.processes.messages import Ended, Exit, Launcher, Stacks, Start, Tell, Welcome, read
-from suite.processes.outputs import stderr_size, stderr_tail, workers_of
+from suite.processes.outputs import stacks, stderr_tail, workers_of
 from suite.room import quiet
 from suite.room.quiet import die_with_parent
 
@@ -177,7 +176,7 @@ def serve_elsewhere(about: Path) -> None:
         address = _store().get(_key()).decode()
         channel = remote.dial(address, secret)
         channel.send(read(Launcher, json.loads(about.read_text(encoding="utf-8"))))
-        welcome = read(Welcome, channel.receive(remote.GREETING_S))
+        welcome = read(Welcome, channel.receive(remote.HANDSHAKE_S))
     except (KeyError, ValueError, OSError) as error:
         sys.exit(f"this host cannot take part: {type(error).__name__}: {error}")
     if welcome.refused:
@@ -222,14 +221,9 @@ def obey(channel: Channel, start: Start, tell: Tell, lock: threading.Lock) -> No
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)  # each worker leads a process group of its own
         return
-    before = {local: stderr_size(Path(start.log_dir), local) for local in range(start.size)}
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGUSR1)  # the worker has faulthandler registered on it
-    time.sleep(0.5)
-    stacks = {str(start.ranks[local]): stderr_tail(Path(start.log_dir), local, size) for local, size in before.items()}
+    said = stacks(Path(start.log_dir), pids, range(start.size))
     with lock, contextlib.suppress(ChannelClosed):
-        channel.send(Stacks(tell.group, stacks))
+        channel.send(Stacks(tell.group, {str(start.ranks[local]): text for local, text in said.items()}))
 
 
 def _store() -> TCPStore:

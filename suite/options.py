@@ -277,7 +277,10 @@ def _against(setting: str, root: Path, *, several: bool) -> Base | None:
     if base.trainer is not None:
         _check_trainer("against", base.trainer)
     elif several:
-        raise pytest.UsageError(f"--scaling-against {setting!r}: on several hosts a base must be a trainer")
+        raise pytest.UsageError(
+            f"--scaling-against {setting!r}: on several hosts a base must be a trainer: name one as module:Class, "
+            "which every host has"
+        )
     return base
 
 

@@ -13,7 +13,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, Protocol
 
 import psutil
@@ -26,7 +26,6 @@ START_TIMEOUT_S = 120.0  # the first answer of a worker includes the import of t
 END_TIMEOUT_S = 10.0
 SEND_TIMEOUT_S = 30.0  # a rank that hangs reads nothing, and the socket takes only so much
 RAISED_TIMEOUT_S = 2.0  # a rank that raised leaves the others waiting for it in a collective: they are given so long
-STACKS_BYTES = 64 * 1024  # all of them: the thread that holds the others up may be the first or the last
 
 
 class Owner(Protocol):
@@ -46,11 +45,11 @@ class Owner(Protocol):
     def end_orphans(self) -> None:
         """End what workers have left behind, once no group is left."""
 
-    def stderr_size(self, name: str, rank: int) -> int:
-        """Return how many bytes a rank has written to stderr."""
-
-    def stderr_tail(self, name: str, rank: int, after: int = 0, most: int = ...) -> str:
+    def stderr_tail(self, name: str, rank: int) -> str:
         """Return the end of what a rank wrote to stderr."""
+
+    def stacks(self, name: str, ranks: Iterable[int], pids: Iterable[int]) -> dict[int, str]:
+        """Return the stacks of ranks on this host, of which these processes live, by rank."""
 
 
 class Group:
@@ -58,7 +57,7 @@ class Group:
 
     Attributes:
         parts: the ranks of each host, the controller's first.
-        elsewhere: the launchers of the other hosts that have ranks.
+        other_launchers: those of the other hosts that have ranks.
         pids, processes: of the ranks on the controller's host.
         ended: how it ended, as soon as its ranks on one host have.
         stacks: what other hosts have answered when they were asked for the stacks of their ranks.
@@ -70,12 +69,12 @@ class Group:
         name: str,
         size: int,
         parts: Sequence[tuple[int, ...]] = (),
-        elsewhere: Sequence[Channel] = (),
+        other_launchers: Sequence[Channel] = (),
     ) -> None:
         self.name = name
         self.size = size
         self.parts = parts or [tuple(range(size))]
-        self.elsewhere = elsewhere
+        self.other_launchers = other_launchers
         self.stacks: list[dict[str, str]] = []
         self._running = len(self.parts)
         self.channels: dict[int, Channel] = {}
@@ -288,7 +287,7 @@ class Group:
 
     def _tell(self, action: Literal["kill", "stacks"]) -> None:
         """Tell the other hosts what to do with their ranks."""
-        for channel in self.elsewhere:
+        for channel in self.other_launchers:
             with contextlib.suppress(ChannelClosed):  # then it is noticed that the host has left
                 channel.send(Tell(self.name, action), SEND_TIMEOUT_S)
 
@@ -304,16 +303,8 @@ class Group:
             pass
 
     def _stacks(self) -> dict[int, str]:
-        before = {rank: self._pool.stderr_size(self.name, rank) for rank in self.pids}
-        for pid in self._own_pids().values():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGUSR1)  # the worker has faulthandler registered on it
         self._tell("stacks")
-        time.sleep(0.5)
-        here = {
-            rank: self._pool.stderr_tail(self.name, rank, after=size, most=STACKS_BYTES)
-            for rank, size in before.items()
-        }
-        if self.elsewhere:
-            self._wait_for(lambda: len(self.stacks) >= len(self.elsewhere), END_TIMEOUT_S)
+        here = self._pool.stacks(self.name, self.pids, self._own_pids().values())
+        if self.other_launchers:
+            self._wait_for(lambda: len(self.stacks) >= len(self.other_launchers), END_TIMEOUT_S)
         return here | {int(rank): text for stacks in self.stacks for rank, text in stacks.items() if rank.isdecimal()}

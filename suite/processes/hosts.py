@@ -1,7 +1,7 @@
 """A run on several hosts: how torchrun joins them, which ranks each has, and which hosts are let in.
 
 torch's rendezvous tells when all hosts are there (docs/adr/0028). Each then has a launcher, and the launchers of other
-hosts connect to the controller's door (`suite.processes.remote`).
+hosts connect to the controller's listener (`suite.processes.remote`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from suite.processes.channel import Channel
 from suite.processes.messages import Launcher, Welcome
-from suite.processes.remote import Door, secret_here
+from suite.processes.remote import Listener, secret_here
 
 # torchrun's own names for its --rdzv-endpoint, --rdzv-id and --rdzv-conf.
 ENDPOINT, RUN_ID, CONF = "PET_RDZV_ENDPOINT", "PET_RDZV_ID", "PET_RDZV_CONF"
@@ -104,25 +104,25 @@ class Host:
         return f"{self.about.host} ({self.channel.peer})"
 
 
-class Elsewhere:
+class OtherHosts:
     """The other hosts of a run, in torch's order, as they come and go.
 
     Attributes:
         settings: of the run.
-        door: where they connect.
+        listener: where they connect.
         hosts: those that take part.
         problem: why the run cannot have all its hosts; empty while it may.
     """
 
     def __init__(self, settings: Hosts) -> None:
-        """Open the door.
+        """Listen for other hosts.
 
         Raises:
             ValueError: the endpoint is no address of this host.
         """
         host = settings.endpoint.rpartition(":")[0]
         try:
-            self.door = Door(host, settings.secret)
+            self.listener = Listener(host, settings.secret)
         except OSError as error:
             raise ValueError(
                 f"{ENDPOINT} is {settings.endpoint!r}: {host} is no address of this host ({error.strerror}); pytest "
@@ -146,10 +146,10 @@ class Elsewhere:
             f"--rdzv-endpoint={settings.endpoint}",
             f"--rdzv-id={settings.run_id}",
             f"--rdzv-conf={conf}",
-            f"--local-addr={self.door.host}",
+            f"--local-addr={self.listener.host}",
             "-m",
             *module,
-            f"--publish={self.door.address}",
+            f"--publish={self.listener.address}",
         ]
 
     def environment(self) -> dict[str, str]:
@@ -194,7 +194,7 @@ class Elsewhere:
         if self.problem:
             return self.problem
         settings = self.settings
-        away = "; ".join(f"a connection from {peer} was closed: {why}" for peer, why in self.door.turned_away.items())
+        away = "; ".join(f"a connection from {peer} was closed: {why}" for peer, why in self.listener.refused.items())
         command = (
             f"torchrun --nnodes={settings.count} --rdzv-backend=c10d --rdzv-endpoint={settings.endpoint} "
             f"--rdzv-id={settings.run_id} --rdzv-conf={CLOCKS} -m suite.worker"

@@ -24,14 +24,13 @@ import psutil
 
 import reference
 import suite
-from suite.processes import failure
+from suite.processes import failure, outputs
 from suite.processes.channel import Channel, ChannelClosed, ChannelGarbled, Message, short
 from suite.processes.folder import FOLDER, TemporaryFolder
 from suite.processes.group import END_TIMEOUT_S, SEND_TIMEOUT_S, START_TIMEOUT_S, Group
-from suite.processes.hosts import Elsewhere, Hosts, network
+from suite.processes.hosts import Hosts, OtherHosts, network
 from suite.processes.messages import Ended, Hello, Launcher, Stacks, Start, read
-from suite.processes.outputs import TAIL_BYTES, stderr_size, stderr_tail, workers_of
-from suite.processes.remote import SECRET, Greeting
+from suite.processes.remote import SECRET, Handshake
 from suite.room import quiet
 
 
@@ -68,7 +67,7 @@ class Pool:
         """
         self.forks = forks and kind == "cpu" and hasattr(os, "pidfd_open") and hosts is None
         self.hosts = hosts.count if hosts else 1
-        self._elsewhere = Elsewhere(hosts) if hosts else None
+        self._other_hosts = OtherHosts(hosts) if hosts else None
         self._kind, self._exact = kind, preload == "trainers"
         self._temporary = TemporaryFolder()
         self.folder = self._temporary.path
@@ -82,15 +81,15 @@ class Pool:
             self._listener.bind(address)
         self._listener.listen(256)
         self._selector.register(self._listener, selectors.EVENT_READ, None)
-        if self._elsewhere is not None:
-            self._selector.register(self._elsewhere.door, selectors.EVENT_READ, None)
+        if self._other_hosts is not None:
+            self._selector.register(self._other_hosts.listener, selectors.EVENT_READ, None)
         self._launcher_log = self.folder / "launcher.stderr"
         launcher = ["suite.template", "--preload", preload] if self.forks else ["suite.launch"]
         launcher += ["--socket", str(self.folder / "controller")]
         told: dict[str, str] = {}
-        if self._elsewhere is not None:
-            launcher = self._elsewhere.command(launcher)
-            told = {**self._elsewhere.environment(), **network(self._elsewhere.door.host)}
+        if self._other_hosts is not None:
+            launcher = self._other_hosts.command(launcher)
+            told = {**self._other_hosts.environment(), **network(self._other_hosts.listener.host)}
         self._reaped = sys.platform == "linux"
         if self._reaped:
             launcher = ["suite.processes.reaper", str(self.folder), *launcher]
@@ -174,14 +173,14 @@ class Pool:
                 hosts are there.
         """
         parts = [tuple(range(size))]
-        if self._elsewhere is not None:
-            parts = self._elsewhere.settings.layout(size, spread=spread)
+        if self._other_hosts is not None:
+            parts = self._other_hosts.settings.layout(size, spread=spread)
             self._wait_for_hosts(name, needed=len(parts))
         deadline = time.monotonic() + START_TIMEOUT_S
         while self._launcher is None and self._process.poll() is None and self.wait(deadline, 0.2):
             pass
         if self._launcher is None:
-            tail = self._launcher_log.read_text(errors="replace")[-TAIL_BYTES:]
+            tail = self._launcher_log.read_text(errors="replace")[-outputs.TAIL_BYTES :]
             last = (tail.strip().splitlines() or ["no output"])[-1]
             status = self._process.poll()
             if self._was_up:
@@ -192,7 +191,7 @@ class Pool:
         launchers = self._launchers()[: len(parts)]
         group = self.groups[name] = Group(self, name, size, parts, launchers[1:])
         arguments = ["--group", name, *(f"--path={path}" for path in paths)]
-        log_dir, several = str(self._log_dir(name)), self._elsewhere is not None
+        log_dir, several = str(self._log_dir(name)), self._other_hosts is not None
         try:
             for channel, address, ranks in zip(launchers, self._addresses(), parts, strict=False):
                 told = ("--socket", address, *arguments)
@@ -216,15 +215,15 @@ class Pool:
         left = deadline - time.monotonic()
         if left <= 0:
             return False
-        elsewhere = self._elsewhere
-        for greeting in elsewhere.door.late() if elsewhere is not None else ():
-            self._turn_away(greeting, "it has not proved in time that it knows the secret")
+        other_hosts = self._other_hosts
+        for handshake in other_hosts.listener.late() if other_hosts is not None else ():
+            self._refuse(handshake, "it has not proved in time that it knows the secret")
         for key, _ in self._selector.select(left if slice_s is None else min(left, slice_s)):
             if key.fileobj is self._listener:
                 connection, _ = self._listener.accept()
                 self._selector.register(Channel(connection), selectors.EVENT_READ, None)
-            elif elsewhere is not None and key.fileobj is elsewhere.door:
-                if (opened := elsewhere.door.open()) is not None:
+            elif other_hosts is not None and key.fileobj is other_hosts.listener:
+                if (opened := other_hosts.listener.open()) is not None:
                     self._selector.register(opened.channel, selectors.EVENT_READ, opened)
             else:
                 assert isinstance(key.fileobj, Channel)
@@ -237,17 +236,19 @@ class Pool:
             self._selector.unregister(channel)
         channel.close()
 
-    def stderr_size(self, name: str, rank: int) -> int:
-        """Bytes that a rank has written to stderr so far."""
-        return stderr_size(self._log_dir(name), self._local(name, rank))
+    def stderr_tail(self, name: str, rank: int) -> str:
+        """Return the end of what a rank wrote to stderr, however much that is."""
+        return outputs.stderr_tail(self._log_dir(name), self._local(name, rank))
 
-    def stderr_tail(self, name: str, rank: int, after: int = 0, most: int = TAIL_BYTES) -> str:
-        """The end of what a rank wrote to stderr, however much that is; of what came after so many bytes."""
-        return stderr_tail(self._log_dir(name), self._local(name, rank), after, most)
+    def stacks(self, name: str, ranks: Iterable[int], pids: Iterable[int]) -> dict[int, str]:
+        """Return the stacks of ranks on this host, of which these processes live, by rank."""
+        by_local = {self._local(name, rank): rank for rank in ranks}
+        said = outputs.stacks(self._log_dir(name), pids, by_local)
+        return {by_local[local]: text for local, text in said.items()}
 
     def strays(self, name: str) -> list[int]:
         """Return the processes of a group that torch's agent has started, by their command lines, connected or not."""
-        return workers_of(self._process.pid, name)
+        return outputs.workers_of(self._process.pid, name)
 
     def end_orphans(self) -> None:
         """End the processes that workers started and did not end, once no group is left that may need them."""
@@ -270,14 +271,14 @@ class Pool:
                 self.forget(key.fileobj)
         self._selector.close()
         self._listener.close()
-        if self._elsewhere is not None:
-            self._elsewhere.door.close()
+        if self._other_hosts is not None:
+            self._other_hosts.listener.close()
 
     def _part(self) -> None:
         """Let the launchers of a run on several hosts leave by themselves, so that torch's agents end in order."""
-        if self._elsewhere is None:
+        if self._other_hosts is None:
             return
-        for channel in [host.channel for host in self._elsewhere.hosts]:
+        for channel in [host.channel for host in self._other_hosts.hosts]:
             self.forget(channel)
         if self._launcher is not None:
             self.forget(self._launcher)
@@ -286,14 +287,14 @@ class Pool:
 
     def _launchers(self) -> list[Channel]:
         """Return the channels of all launchers that are up, this host's first."""
-        others = [] if self._elsewhere is None else [host.channel for host in self._elsewhere.hosts]
+        others = [] if self._other_hosts is None else [host.channel for host in self._other_hosts.hosts]
         return others if self._launcher is None else [self._launcher, *others]
 
     def _addresses(self) -> Iterator[str]:
         """Yield where the workers of each host find this process."""
         yield str(self.folder / "controller")
-        while self._elsewhere is not None:
-            yield self._elsewhere.door.address
+        while self._other_hosts is not None:
+            yield self._other_hosts.listener.address
 
     def _wait_for_hosts(self, name: str, needed: int) -> None:
         """Wait until all hosts of a run are there; later, require those that a group needs.
@@ -301,15 +302,15 @@ class Pool:
         Raises:
             WorkerFailure: they are not.
         """
-        elsewhere = self._elsewhere
-        assert elsewhere is not None
-        while elsewhere.waiting and self._process.poll() is None:
+        other_hosts = self._other_hosts
+        assert other_hosts is not None
+        while other_hosts.waiting and self._process.poll() is None:
             self.wait(time.monotonic() + 0.2)
-        came = self._launcher is not None and (elsewhere.complete or elsewhere.problem)
-        if not came or len(elsewhere.hosts) < needed - 1:
-            tail = self._launcher_log.read_text(errors="replace")[-TAIL_BYTES:]
-            elsewhere.problem = elsewhere.missing()
-            raise failure.WorkerFailure(name, elsewhere.problem, [tail] if self._process.poll() is not None else [])
+        came = self._launcher is not None and (other_hosts.complete or other_hosts.problem)
+        if not came or len(other_hosts.hosts) < needed - 1:
+            tail = self._launcher_log.read_text(errors="replace")[-outputs.TAIL_BYTES :]
+            other_hosts.problem = other_hosts.missing()
+            raise failure.WorkerFailure(name, other_hosts.problem, [tail] if self._process.poll() is not None else [])
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._was_up = False
@@ -335,14 +336,14 @@ class Pool:
         finally:
             self._process.kill()
 
-    def _read(self, channel: Channel, owner: tuple[Group, int] | Greeting | None) -> None:
+    def _read(self, channel: Channel, owner: tuple[Group, int] | Handshake | None) -> None:
         try:
             messages = channel.pump()
         except (ChannelClosed, ChannelGarbled) as error:
             self._lose(channel, owner, str(error))
             return
         for message in messages:
-            if isinstance(owner, Greeting):
+            if isinstance(owner, Handshake):
                 if not self._prove(owner, message):
                     return
                 owner = None
@@ -355,10 +356,10 @@ class Pool:
                 if owner is None and channel not in self._launchers():
                     return
 
-    def _lose(self, channel: Channel, owner: tuple[Group, int] | Greeting | None, why: str) -> None:
+    def _lose(self, channel: Channel, owner: tuple[Group, int] | Handshake | None, why: str) -> None:
         """Take note that a connection has ended, or has nonsense on it."""
-        if isinstance(owner, Greeting):
-            self._turn_away(owner, why)
+        if isinstance(owner, Handshake):
+            self._refuse(owner, why)
             return
         if owner is not None:
             # Open until its group is killed: a worker that lives would end when it answers, and be called dead.
@@ -366,9 +367,9 @@ class Pool:
             owner[0].lost.append(owner[1])
             return
         self.forget(channel)
-        left = "" if self._elsewhere is None else self._elsewhere.left(channel)
+        left = "" if self._other_hosts is None else self._other_hosts.left(channel)
         if left:
-            for group in [group for group in self.groups.values() if channel in group.elsewhere]:
+            for group in [group for group in self.groups.values() if channel in group.other_launchers]:
                 group.abandon(left)
         elif channel is self._launcher:
             self._launcher = None
@@ -384,21 +385,21 @@ class Pool:
         else:
             group.end(read(Ended, message))
 
-    def _prove(self, greeting: Greeting, message: Message) -> bool:
+    def _prove(self, handshake: Handshake, message: Message) -> bool:
         """Let a connection in that knows the secret; otherwise close it and return False."""
-        assert self._elsewhere is not None
+        assert self._other_hosts is not None
         with contextlib.suppress(ChannelClosed):
-            if greeting.accept(message):
-                self._elsewhere.door.greetings.remove(greeting)
-                self._selector.modify(greeting.channel, selectors.EVENT_READ, None)
+            if handshake.accept(message):
+                self._other_hosts.listener.handshakes.remove(handshake)
+                self._selector.modify(handshake.channel, selectors.EVENT_READ, None)
                 return True
-        self._turn_away(greeting, f"its {SECRET} is another one")
+        self._refuse(handshake, f"its {SECRET} is another one")
         return False
 
-    def _turn_away(self, greeting: Greeting, why: str) -> None:
-        assert self._elsewhere is not None
-        self._elsewhere.door.turn_away(greeting, why)
-        self.forget(greeting.channel)
+    def _refuse(self, handshake: Handshake, why: str) -> None:
+        assert self._other_hosts is not None
+        self._other_hosts.listener.refuse(handshake, why)
+        self.forget(handshake.channel)
 
     def _greet(self, channel: Channel, message: Message) -> tuple[Group, int] | None:
         """Take note of who has connected, and return the group and rank of a worker; cut off whoever else it is."""
@@ -432,8 +433,8 @@ class Pool:
         """
         if not launcher.host and self._launcher is None:
             self._launcher, self._was_up = channel, True
-        elif launcher.host and self._elsewhere is not None:
-            welcome = self._elsewhere.welcome(channel, launcher, self._kind, exact=self._exact)
+        elif launcher.host and self._other_hosts is not None:
+            welcome = self._other_hosts.welcome(channel, launcher, self._kind, exact=self._exact)
             with contextlib.suppress(ChannelClosed):
                 channel.send(welcome, SEND_TIMEOUT_S)
             if welcome.refused:

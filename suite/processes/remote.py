@@ -1,7 +1,7 @@
 """TCP connections between hosts, on which both ends have proved that they know one secret. Standard library only.
 
-Each end sends a challenge, and answers the other's with its HMAC-SHA256. Until then a line may have `GREETING_BYTES`,
-and the proof may take `GREETING_S`. What follows is neither encrypted nor signed: SECURITY.md says what is exposed.
+Each end sends a challenge, and answers the other's with its HMAC-SHA256. Until then a line may have `HANDSHAKE_BYTES`,
+and the proof may take `HANDSHAKE_S`. What follows is neither encrypted nor signed: SECURITY.md says what is exposed.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from suite.processes.channel import MAX_LINE_BYTES, Channel, ChannelClosed, Chan
 SECRET = "SCALING_SECRET"  # noqa: S105 - the name of the variable
 LEAST_CHARACTERS = 16
 SCHEME = "tcp://"
-GREETING_BYTES = 1024
-GREETING_S = 10.0
-MOST_GREETINGS = 64  # connections that have not proved anything yet; a further one is closed
+HANDSHAKE_BYTES = 1024
+HANDSHAKE_S = 10.0
+MOST_HANDSHAKES = 64  # connections that have not proved anything yet; a further one is closed
 # A host that vanished without a word is noticed after IDLE + INTERVAL * PROBES seconds.
 KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
 
 
 class WrongSecret(ConnectionError):
-    """The other end did not prove that it knows the secret, or would not believe that this one does."""
+    """The other end did not prove that it knows the secret, or did not accept that this one does."""
 
 
 def secret_here(environment: Mapping[str, str] = os.environ) -> bytes:
@@ -49,7 +49,7 @@ def proof(secret: bytes, who: str, theirs: str, own: str) -> str:
     return hmac.new(secret, f"torch-scaling-suite:{who}:{theirs}:{own}".encode(), "sha256").hexdigest()
 
 
-def dial(address: str, secret: bytes, *, greeting_s: float = GREETING_S) -> Channel:
+def dial(address: str, secret: bytes, *, handshake_s: float = HANDSHAKE_S) -> Channel:
     """Connect to the controller at "tcp://HOST:PORT", and return the channel when both ends have proved themselves.
 
     Raises:
@@ -57,32 +57,34 @@ def dial(address: str, secret: bytes, *, greeting_s: float = GREETING_S) -> Chan
         WrongSecret: the secrets differ, or what listens is no controller.
     """
     host, _, port = address.removeprefix(SCHEME).rpartition(":")
-    sock = socket.create_connection((host, int(port)), timeout=greeting_s)
+    sock = socket.create_connection((host, int(port)), timeout=handshake_s)
     _keep_alive(sock)
-    channel = Channel(sock, GREETING_BYTES)
-    own, deadline = secrets.token_hex(16), time.monotonic() + greeting_s
+    channel = Channel(sock, HANDSHAKE_BYTES)
+    own, deadline = secrets.token_hex(16), time.monotonic() + handshake_s
     try:
-        theirs = _text(channel.receive(greeting_s), "challenge")
-        channel.send({"challenge": own, "proof": proof(secret, "host", theirs, own)}, greeting_s)
+        theirs = _text(channel.receive(handshake_s), "challenge")
+        channel.send({"challenge": own, "proof": proof(secret, "host", theirs, own)}, handshake_s)
         answer = _text(channel.receive(max(0.0, deadline - time.monotonic())), "proof")
     except (TimeoutError, ChannelClosed, ChannelGarbled) as error:
         channel.close()
-        raise WrongSecret(f"{address} did not believe this host: is {SECRET} the same there? ({error})") from error
+        raise WrongSecret(f"{address} refused the proof of this host: is {SECRET} the same there? ({error})") from error
     if not hmac.compare_digest(answer, proof(secret, "controller", own, theirs)):
         channel.close()
-        raise WrongSecret(f"{address} does not know the {SECRET} of this host, and is not obeyed")
+        raise WrongSecret(
+            f"{address} did not prove that it knows {SECRET}: is the controller there, with the same one?"
+        )
     channel.longest = MAX_LINE_BYTES
     return channel
 
 
-class Greeting:
-    """A connection from elsewhere that has not proved yet that it knows the secret."""
+class Handshake:
+    """A connection from another host that has not proved yet that it knows the secret."""
 
     def __init__(self, channel: Channel, secret: bytes) -> None:
         """Send the challenge."""
         self.channel, self._secret = channel, secret
         self._own = secrets.token_hex(16)
-        self.deadline = time.monotonic() + GREETING_S
+        self.deadline = time.monotonic() + HANDSHAKE_S
         channel.send({"challenge": self._own}, 1.0)
 
     def accept(self, message: Message) -> bool:
@@ -101,13 +103,13 @@ class Greeting:
         return True
 
 
-class Door:
-    """Where the launchers and workers of other hosts connect: a free port of one address.
+class Listener:
+    """Listens for the launchers and workers of other hosts on a free port of one address.
 
     Attributes:
         address: as `dial` takes it.
-        greetings: connections that have not proved themselves.
-        turned_away: why connections were closed, by the address they came from.
+        handshakes: connections that have not proved themselves.
+        refused: why connections were closed, by the address that they came from.
     """
 
     def __init__(self, host: str, secret: bytes) -> None:
@@ -122,50 +124,50 @@ class Door:
         """
         self._secret = secret
         family, _, _, _, name = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-        self._listener = socket.socket(family, socket.SOCK_STREAM)
-        self._listener.bind(name)
-        self._listener.listen(256)
-        self.host, port = self._listener.getsockname()[:2]
+        self._socket = socket.socket(family, socket.SOCK_STREAM)
+        self._socket.bind(name)
+        self._socket.listen(256)
+        self.host, port = self._socket.getsockname()[:2]
         self.address = f"{SCHEME}{self.host}:{port}"
-        self.greetings: list[Greeting] = []
-        self.turned_away: dict[str, str] = {}
+        self.handshakes: list[Handshake] = []
+        self.refused: dict[str, str] = {}
 
     def fileno(self) -> int:
         """The descriptor of the socket that listens."""
-        return self._listener.fileno()
+        return self._socket.fileno()
 
-    def open(self) -> Greeting | None:
+    def open(self) -> Handshake | None:
         """Accept a connection and challenge it; None where that is impossible, or too many have not answered yet."""
         try:
-            sock, _ = self._listener.accept()
+            sock, _ = self._socket.accept()
         except OSError:  # it has gone already
             return None
         _keep_alive(sock)
-        channel = Channel(sock, GREETING_BYTES)
+        channel = Channel(sock, HANDSHAKE_BYTES)
         try:
-            if len(self.greetings) >= MOST_GREETINGS:
-                raise ChannelClosed("too many connections that say nothing")
-            greeting = Greeting(channel, self._secret)
+            if len(self.handshakes) >= MOST_HANDSHAKES:
+                raise ChannelClosed("too many connections that have not proved anything")
+            handshake = Handshake(channel, self._secret)
         except ChannelClosed:
             channel.close()
             return None
-        self.greetings.append(greeting)
-        return greeting
+        self.handshakes.append(handshake)
+        return handshake
 
-    def late(self) -> list[Greeting]:
+    def late(self) -> list[Handshake]:
         """Return the connections whose time is over."""
         now = time.monotonic()
-        return [greeting for greeting in self.greetings if greeting.deadline < now]
+        return [handshake for handshake in self.handshakes if handshake.deadline < now]
 
-    def turn_away(self, greeting: Greeting, why: str) -> None:
+    def refuse(self, handshake: Handshake, why: str) -> None:
         """Take note that a connection is closed without having proved itself; of the first 64 addresses."""
-        if len(self.turned_away) < MOST_GREETINGS:
-            self.turned_away[greeting.channel.peer] = why
-        self.greetings.remove(greeting)
+        if len(self.refused) < MOST_HANDSHAKES:
+            self.refused[handshake.channel.peer] = why
+        self.handshakes.remove(handshake)
 
     def close(self) -> None:
         """Stop listening."""
-        self._listener.close()
+        self._socket.close()
 
 
 def _keep_alive(sock: socket.socket) -> None:

@@ -121,7 +121,7 @@ def test_a_host_with_other_code_or_another_secret_is_refused(project: Path, tmp_
         shown = said(control(three, project, "start_on_all"))
         assert f"is refused: at commit unknown it has another {OTHER_FILE}" in shown
         assert "the controller refused this host: at commit unknown it has another" in said(changed, 30)
-        assert "did not believe this host: is SCALING_SECRET the same there?" in said(stranger, 30)
+        assert "refused the proof of this host: is SCALING_SECRET the same there?" in said(stranger, 30)
 
 
 def test_a_host_that_never_joins_ends_the_run_with_the_command_to_start_there(project: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from suite.processes import hosts
-from suite.processes.hosts import Elsewhere, Hosts
+from suite.processes.hosts import Hosts, OtherHosts
 from suite.processes.messages import Launcher
 from tests.support.project import REPOSITORY
 
@@ -32,10 +32,10 @@ def known(count: int = 3, per_host: int = 2, **changed: Any) -> Hosts:
 
 
 @pytest.fixture
-def elsewhere() -> Iterator[Elsewhere]:
-    made = Elsewhere(known())
+def elsewhere() -> Iterator[OtherHosts]:
+    made = OtherHosts(known())
     yield made
-    made.door.close()
+    made.listener.close()
 
 
 def channel() -> Any:
@@ -67,10 +67,10 @@ def test_an_endpoint_has_a_host_and_a_port(endpoint: str) -> None:
 
 def test_an_endpoint_elsewhere_is_refused() -> None:
     with pytest.raises(ValueError, match=r"192\.0\.2\.1 is no address of this host .* pytest runs on the host"):
-        Elsewhere(known(endpoint="192.0.2.1:29400"))
+        OtherHosts(known(endpoint="192.0.2.1:29400"))
 
 
-def test_hosts_are_in_the_order_of_torch(elsewhere: Elsewhere) -> None:
+def test_hosts_are_in_the_order_of_torch(elsewhere: OtherHosts) -> None:
     for node, host in ((2, "c"), (0, "a")):
         welcome = elsewhere.welcome(channel(), replace(LIKE_US, host=host, node=node), "cuda", exact=False)
         assert welcome.refused == ""
@@ -93,14 +93,14 @@ def test_hosts_are_in_the_order_of_torch(elsewhere: Elsewhere) -> None:
     ],
 )
 def test_a_host_that_differs_is_refused_and_both_are_named(
-    elsewhere: Elsewhere, changed: dict[str, Any], kind: str, refused: str
+    elsewhere: OtherHosts, changed: dict[str, Any], kind: str, refused: str
 ) -> None:
     assert elsewhere.welcome(channel(), replace(LIKE_US, **changed), kind, exact=False).refused == refused
     assert elsewhere.missing() == f"host b (10.0.0.2) is refused: {refused}"
     assert not elsewhere.waiting
 
 
-def test_a_host_that_leaves_is_named_and_cannot_be_waited_for(elsewhere: Elsewhere) -> None:
+def test_a_host_that_leaves_is_named_and_cannot_be_waited_for(elsewhere: OtherHosts) -> None:
     its = channel()
     elsewhere.welcome(its, LIKE_US, "cpu", exact=False)
     assert elsewhere.waiting
@@ -110,9 +110,9 @@ def test_a_host_that_leaves_is_named_and_cannot_be_waited_for(elsewhere: Elsewhe
     assert not elsewhere.waiting
 
 
-def test_hosts_that_are_missing_are_counted_with_the_command_to_start_there(elsewhere: Elsewhere) -> None:
+def test_hosts_that_are_missing_are_counted_with_the_command_to_start_there(elsewhere: OtherHosts) -> None:
     elsewhere.welcome(channel(), LIKE_US, "cpu", exact=False)
-    elsewhere.door.turned_away["10.0.0.9"] = "its SCALING_SECRET is another one"
+    elsewhere.listener.refused["10.0.0.9"] = "its SCALING_SECRET is another one"
     said = elsewhere.missing()
     assert said.startswith(
         "3 hosts should join at 127.0.0.1:29400 within 120 s, and 1 of the other 2 did: start `torchr"

@@ -10,75 +10,75 @@ import pytest
 
 from suite.processes import remote
 from suite.processes.channel import MAX_LINE_BYTES, Channel, ChannelClosed, ChannelGarbled
-from suite.processes.remote import Door, Greeting, WrongSecret, dial
+from suite.processes.remote import Handshake, Listener, WrongSecret, dial
 
 SECRET = b"sixteen characters, or more"
 OTHER = b"another secret, as long as that"
 
 
 @pytest.fixture
-def door() -> Iterator[Door]:
-    made = Door("127.0.0.1", SECRET)
+def listener() -> Iterator[Listener]:
+    made = Listener("127.0.0.1", SECRET)
     yield made
-    for greeting in made.greetings:
-        greeting.channel.close()
+    for handshake in made.handshakes:
+        handshake.channel.close()
     made.close()
 
 
-def dialled(door: Door, secret: bytes) -> tuple[Future[Channel], Greeting]:
+def dialled(listener: Listener, secret: bytes) -> tuple[Future[Channel], Handshake]:
     """Dial in another thread, and return the result to come, and the connection as the controller has it."""
     executor = ThreadPoolExecutor(1)
-    result = executor.submit(dial, door.address, secret)
+    result = executor.submit(dial, listener.address, secret)
     executor.shutdown(wait=False)
-    greeting = door.open()
-    assert greeting is not None
-    return result, greeting
+    handshake = listener.open()
+    assert handshake is not None
+    return result, handshake
 
 
-def connected(door: Door) -> tuple[socket.socket, Greeting | None]:
+def connected(listener: Listener) -> tuple[socket.socket, Handshake | None]:
     """Connect without saying anything, and return both ends."""
-    host, _, port = door.address.removeprefix("tcp://").rpartition(":")
+    host, _, port = listener.address.removeprefix("tcp://").rpartition(":")
     there = socket.create_connection((host, int(port)), 5)
-    return there, door.open()
+    return there, listener.open()
 
 
-def test_two_ends_that_know_the_secret_talk(door: Door) -> None:
-    result, greeting = dialled(door, SECRET)
-    assert greeting.accept(greeting.channel.receive(5))
+def test_two_ends_that_know_the_secret_talk(listener: Listener) -> None:
+    result, handshake = dialled(listener, SECRET)
+    assert handshake.accept(handshake.channel.receive(5))
     there = result.result(5)
-    there.send({"size": "x" * 2 * remote.GREETING_BYTES})
-    assert len(greeting.channel.receive(5)["size"]) == 2 * remote.GREETING_BYTES
-    assert there.longest == greeting.channel.longest == MAX_LINE_BYTES
+    there.send({"size": "x" * 2 * remote.HANDSHAKE_BYTES})
+    assert len(handshake.channel.receive(5)["size"]) == 2 * remote.HANDSHAKE_BYTES
+    assert there.longest == handshake.channel.longest == MAX_LINE_BYTES
     assert (there.peer, there.own_address) == ("127.0.0.1", "127.0.0.1")
     there.close()
 
 
-def test_a_host_with_another_secret_is_not_let_in(door: Door) -> None:
-    result, greeting = dialled(door, OTHER)
-    assert not greeting.accept(greeting.channel.receive(5))
-    greeting.channel.close()
-    with pytest.raises(WrongSecret, match=r"did not believe this host: is SCALING_SECRET the same there\?"):
+def test_a_host_with_another_secret_is_not_let_in(listener: Listener) -> None:
+    result, handshake = dialled(listener, OTHER)
+    assert not handshake.accept(handshake.channel.receive(5))
+    handshake.channel.close()
+    with pytest.raises(WrongSecret, match=r"refused the proof of this host: is SCALING_SECRET the same there\?"):
         result.result(5)
 
 
-def test_a_controller_that_does_not_know_the_secret_is_not_obeyed() -> None:
+def test_a_controller_that_does_not_know_the_secret_is_refused() -> None:
     """A worker runs what its controller names."""
-    pretending = Door("127.0.0.1", OTHER)
-    result, greeting = dialled(pretending, SECRET)
-    greeting.channel.receive(5)
-    greeting.channel.send({"proof": "0" * 64})
-    with pytest.raises(WrongSecret, match="does not know the SCALING_SECRET of this host, and is not obeyed"):
+    pretending = Listener("127.0.0.1", OTHER)
+    result, handshake = dialled(pretending, SECRET)
+    handshake.channel.receive(5)
+    handshake.channel.send({"proof": "0" * 64})
+    with pytest.raises(WrongSecret, match="did not prove that it knows SCALING_SECRET: is the controller there"):
         result.result(5)
-    greeting.channel.close()
+    handshake.channel.close()
     pretending.close()
 
 
-def test_a_proof_that_was_overheard_is_none_of_another_connection(door: Door) -> None:
-    result, first = dialled(door, SECRET)
+def test_a_proof_that_was_overheard_is_none_of_another_connection(listener: Listener) -> None:
+    result, first = dialled(listener, SECRET)
     overheard = first.channel.receive(5)
     assert first.accept(overheard)
     result.result(5).close()
-    there, second = connected(door)
+    there, second = connected(listener)
     assert second is not None
     assert not second.accept(overheard)
     there.close()
@@ -92,34 +92,34 @@ def test_a_proof_sent_back_to_its_own_end_proves_nothing() -> None:
 @pytest.mark.parametrize(
     "message", [{}, {"challenge": "a"}, {"challenge": 1, "proof": "a"}, {"challenge": "a", "proof": "ä"}]
 )
-def test_nonsense_is_no_proof(door: Door, message: dict[str, object]) -> None:
-    there, greeting = connected(door)
-    assert greeting is not None
-    assert not greeting.accept(message)
+def test_nonsense_is_no_proof(listener: Listener, message: dict[str, object]) -> None:
+    there, handshake = connected(listener)
+    assert handshake is not None
+    assert not handshake.accept(message)
     there.close()
 
 
-def test_a_long_line_before_the_proof_is_refused(door: Door) -> None:
-    there, greeting = connected(door)
-    assert greeting is not None
-    there.sendall(b"x" * (remote.GREETING_BYTES + 1))
+def test_a_long_line_before_the_proof_is_refused(listener: Listener) -> None:
+    there, handshake = connected(listener)
+    assert handshake is not None
+    there.sendall(b"x" * (remote.HANDSHAKE_BYTES + 1))
     with pytest.raises(ChannelGarbled, match="longer than 1024 bytes"):
-        greeting.channel.receive(5)
+        handshake.channel.receive(5)
     there.close()
 
 
-def test_silent_connections_are_few_and_end_in_time(door: Door) -> None:
-    silent = [connected(door) for _ in range(remote.MOST_GREETINGS)]
-    assert all(greeting for _, greeting in silent)
-    there, further = connected(door)
+def test_silent_connections_are_few_and_end_in_time(listener: Listener) -> None:
+    silent = [connected(listener) for _ in range(remote.MOST_HANDSHAKES)]
+    assert all(handshake for _, handshake in silent)
+    there, further = connected(listener)
     assert further is None
     assert there.recv(10) == b""
-    assert not door.late()
-    door.greetings[3].deadline -= remote.GREETING_S
-    [late] = door.late()
-    door.turn_away(late, "late")
+    assert not listener.late()
+    listener.handshakes[3].deadline -= remote.HANDSHAKE_S
+    [late] = listener.late()
+    listener.refuse(late, "late")
     late.channel.close()
-    assert (len(door.greetings), door.turned_away) == (remote.MOST_GREETINGS - 1, {"127.0.0.1": "late"})
+    assert (len(listener.handshakes), listener.refused) == (remote.MOST_HANDSHAKES - 1, {"127.0.0.1": "late"})
     for connection in [there, *(mute for mute, _ in silent)]:
         connection.close()
 
@@ -127,17 +127,17 @@ def test_silent_connections_are_few_and_end_in_time(door: Door) -> None:
 def test_a_port_that_says_nothing_is_not_waited_for() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as mute,
-        pytest.raises(WrongSecret, match="did not believe this host"),
+        pytest.raises(WrongSecret, match="refused the proof of this host"),
     ):
-        dial(f"tcp://127.0.0.1:{mute.getsockname()[1]}", SECRET, greeting_s=0.1)
+        dial(f"tcp://127.0.0.1:{mute.getsockname()[1]}", SECRET, handshake_s=0.1)
 
 
-def test_a_peer_that_leaves_without_a_word_is_told_apart_from_a_proof(door: Door) -> None:
-    there, greeting = connected(door)
+def test_a_peer_that_leaves_without_a_word_is_told_apart_from_a_proof(listener: Listener) -> None:
+    there, handshake = connected(listener)
     there.close()
-    assert greeting is not None
+    assert handshake is not None
     with pytest.raises(ChannelClosed):
-        greeting.channel.receive(5)
+        handshake.channel.receive(5)
 
 
 @pytest.mark.parametrize("secret", ["", "short", "fifteen letters"])

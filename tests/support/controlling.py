@@ -50,9 +50,9 @@ def check_and_lose(pool: Pool, devices: Devices) -> None:
 
 def talk_nonsense(pool: Pool) -> str:
     """Connect to the controller's port and send what no worker sends; return why it was turned away."""
-    elsewhere = pool._elsewhere
+    elsewhere = pool._other_hosts
     assert elsewhere is not None
-    host, _, port = elsewhere.door.address.removeprefix("tcp://").rpartition(":")
+    host, _, port = elsewhere.listener.address.removeprefix("tcp://").rpartition(":")
     talking = [socket.create_connection((host, int(port)), 5) for _ in GARBAGE]
     for connection, text in zip(talking, GARBAGE, strict=True):
         connection.sendall(text)
@@ -60,8 +60,8 @@ def talk_nonsense(pool: Pool) -> str:
     deadline = time.monotonic() + 2
     while pool.wait(deadline):
         pass
-    assert not elsewhere.door.greetings, "none is left"
-    return f"turned away: {elsewhere.door.turned_away}"
+    assert not elsewhere.listener.handshakes, "none is left"
+    return f"turned away: {elsewhere.listener.refused}"
 
 
 def failure_of(group: Group, function: str) -> str:
