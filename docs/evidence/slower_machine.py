@@ -27,6 +27,7 @@ from suite.room.quiet import available_cores
 HOST = "scaling-machine"
 ACCEPTED = 6
 RATE = "200mbit"
+HEAD = "| machine | efficiency | cell | the code against its base | the machine |\n|---|---|---|---|---|"
 TRAINER = """\
 from reference.trainers.ddp import DDPTrainer
 
@@ -36,7 +37,7 @@ class Mine(DDPTrainer):
 """
 COMMAND = (
     "-q", "-p", "suite.plugin", "--pyargs", "suite.benchmarks.test_scaling", "-m", "scaling", "--scaling-devices=cpu:2",
-    "--scaling-trainer=train.py:Mine", "--scaling-mode=strong", "--scaling-budget=75",
+    "--scaling-trainer=train.py:Mine", "--scaling-mode=strong", "--scaling-budget=90",
 )  # fmt: skip
 
 
@@ -80,8 +81,13 @@ def measured(project: Path, *options: str) -> Record:
     command = ["ip", "netns", "exec", HOST, sys.executable, "-m", "pytest", *COMMAND, *options]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run(command, cwd=project, env=environment, stdout=sys.stderr, check=False, timeout=600)
-    newest = max(project.glob("reports/*/runs/*/record.json"), key=lambda path: path.stat().st_mtime_ns)
-    return read_model(newest, Record)
+    return newest(project)
+
+
+def newest(project: Path) -> Record:
+    """Return the record that was written last."""
+    path = max(project.glob("reports/*/runs/*/record.json"), key=lambda path: path.stat().st_mtime_ns)
+    return read_model(path, Record)
 
 
 def move_apart(project: Path) -> None:
@@ -100,21 +106,27 @@ def row(name: str, record: Record) -> str:
     words = [
         f"{checks[rule].outcome}: {checks[rule].reason}" if rule in checks else "-" for rule in ("time", "machine")
     ]
+    words[0] += f"; {two.warning}" if two.warning else ""
     efficiency = f"{two.efficiency.estimate:.2f}" if two.efficiency else "-"
     return f"| {name} | {efficiency} | {two.outcome} | {' | '.join(words)} |"
 
 
+def commit(project: Path, trainer: str) -> None:
+    """Make a project of one module, `train.py`, with one commit."""
+    (project / "train.py").write_text(trainer)
+    (project / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
+    (project / ".gitignore").write_text("reports/\ndata/\n__pycache__/\n")
+    who = ["-c", "user.name=Evidence", "-c", "user.email=evidence@example.org"]
+    for arguments in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "A trainer"]):
+        subprocess.run(["git", *who, *arguments], cwd=project, check=True)
+
+
 def main() -> None:
     """Print a row for every accepted run and every machine."""
-    print("| machine | efficiency | cell | the code against its rebuilt commit | the machine |\n|---|---|---|---|---|")
+    print(HEAD)
     with tempfile.TemporaryDirectory(prefix="evidence-") as folder, network():
         project = Path(folder)
-        (project / "train.py").write_text(TRAINER)
-        (project / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
-        (project / ".gitignore").write_text("reports/\ndata/\n__pycache__/\n")
-        who = ["-c", "user.name=Evidence", "-c", "user.email=evidence@example.org"]
-        for arguments in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "A trainer"]):
-            subprocess.run(["git", *who, *arguments], cwd=project, check=True)
+        commit(project, TRAINER)
         for number in range(ACCEPTED):
             print(row(f"accepted run {number + 1}", measured(project, "--scaling-accept")), flush=True)
             move_apart(project)

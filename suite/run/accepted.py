@@ -5,8 +5,8 @@ fail a cell (`suite.verdict.stored`). The commits of a cell's newest accepted ru
 today's interpreter. A cell whose commit cannot be rebuilt is a PASS where accepted runs of this host, hours apart, are
 known to differ little and it is as fast as they are; otherwise it stays INCONCLUSIVE, with the reason and the remedy.
 
-Accepted runs also show what the machine could do: where the rebuilt commit keeps less of k devices than it did in them,
-the machine fails, and not the code (`suite.verdict.machine`).
+Accepted runs also show what the machine could do: where the same commit, rebuilt or checked out, keeps less of k
+devices than it did in them, the machine fails, and not the code (`suite.verdict.machine`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from suite.base.bases import of_ref
 from suite.base.git import FULL_NAME
 from suite.plan import cells
 from suite.plan.base import Base
-from suite.plan.cells import Cell, Side
+from suite.plan.cells import Arm, Cell, Side
 from suite.records import baselines
 from suite.records.baselines import AcceptedRun
 from suite.records.differences import differences
@@ -30,7 +30,7 @@ from suite.verdict.machine import machine
 from suite.verdict.stored import ENOUGH_RUNS, Difference, Run, clears, difference, hours_apart
 
 LEVEL, PINNED = "accepted runs", "the pinned run"
-_REMEDY = "measure a base in the same run (--scaling-against=REF)"
+_REMEDY = "measure a base in the same run (--scaling-against={})"
 
 
 def rebuild(run: Observations, draft: Record) -> Comparison:
@@ -112,15 +112,27 @@ def _side(run: Observations, accepted: AcceptedRun) -> Side | None:
     return next((side for side, base in bases.items() if base.commit == accepted.environment.commit), None)
 
 
+def _arms_of(run: Observations, cell: Cell, accepted: AcceptedRun) -> tuple[Arm, Arm] | None:
+    """Return the arms of this run, on a cell's devices and on one, that ran the commit of an accepted run."""
+    side = _side(run, accepted) if cell in run.comparison.cells else None
+    if side is None and (accepted.environment.commit, False) == (run.plan.commit, run.plan.dirty):
+        side = "candidate"
+    if side is None:
+        return None
+    several = run.arms(cell)[side]
+    return several, cells.arm(side, several.trainer, cell, 1)
+
+
 def _unmeasured(run: Observations, cell: Cell, accepted: AcceptedRun | None, missing: Mapping[str | None, str]) -> str:
     """Return why an accepted run was not measured in the same sessions, and the remedy; "" where it was."""
     nothing = "figures of other times decide nothing, and"
+    remedy = _REMEDY.format("module:Class" if run.plan.config.devices.hosts > 1 else "REF")
     if accepted is None:
         where = "a working tree with changes, or from outside of a git repository"
-        return f"{nothing} they come from {where}: accept a run of a clean commit, or {_REMEDY}"
+        return f"{nothing} they come from {where}: accept a run of a clean commit, or {remedy}"
     commit = f"the commit of run {accepted.run_id}"
     if why := missing.get(accepted.environment.commit):
-        return f"{nothing} {commit} cannot be rebuilt: {why}; {_REMEDY}, or take that run out of baseline.json"
+        return f"{nothing} {commit} cannot be rebuilt: {why}; {remedy}, or take that run out of baseline.json"
     side = _side(run, accepted)
     if side is None or cell not in run.comparison.cells:
         return f"{nothing} {commit} was not measured here: run this cell by itself (-k {cell.id})"
@@ -149,10 +161,8 @@ def _changes(run: Observations, newest: AcceptedRun) -> str:
 
 def _machine(run: Observations, cell: Cell, newest: AcceptedRun | None, accepted: Sequence[Run]) -> CheckRecord:
     """Judge the machine by the accepted commit, whose code is the same as then; only a FAIL counts."""
-    side, logs = None if newest is None else _side(run, newest), list[float]()
-    if side is not None and cell in run.comparison.cells:
-        base = run.arms(cell)[side]
-        logs = samples.log_efficiencies(run, base, cells.arm(side, base.trainer, cell, 1), cell.mode)
+    arms = None if newest is None else _arms_of(run, cell, newest)
+    logs = samples.log_efficiencies(run, *arms, cell.mode) if arms else []
     own = hours_apart([each for each in accepted if each.host == run.plan.machine.host])
     then = [each.log_efficiency for each in own if each.log_efficiency is not None]
     verdict = machine(logs, then, judging.comparisons(run), tolerance=run.plan.config.tolerance)

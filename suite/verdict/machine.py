@@ -2,7 +2,7 @@
 
 A slower link, driver or card slows a rebuilt base as much as the candidate, so no comparison of times within a run sees
 it. What it changes is a ratio inside the run: the same commit keeps less of k devices than it did. With x = ln E of the
-accepted commit, rebuilt and measured in this run, and x_1 .. x_n of accepted runs of other hours, the shortfall
+accepted commit, measured in this run, and x_1 .. x_n of accepted runs of other hours, the shortfall
 
     f = mean(x_i) - x   has variance   s^2 (1 + 1/n),
 

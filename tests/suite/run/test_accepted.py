@@ -13,10 +13,12 @@ from suite.records.baselines import AcceptedRun
 from suite.records.calibration import Calibration
 from suite.records.record import CellRecord, Record
 from suite.render import lead
+from suite.room.devices import Devices
 from suite.run import accepted, results
 from suite.run.observations import Comparison, Observations
 from suite.verdict import Outcome
 from tests.support.measurements import (
+    COMMIT,
     MACHINE,
     VERSIONS,
     accepted_run,
@@ -274,15 +276,13 @@ class TestRebuiltCommits:
 
 
 class TestMachine:
-    """The accepted commit, rebuilt, keeps less of two devices than it did in accepted runs of this host."""
+    """The accepted commit, rebuilt or checked out, keeps less of two devices than in accepted runs of this host."""
 
     ONE = cell(1)
     OWN_ONE, BASE_ONE = arm(1), arm(1, side="base")
 
-    def judged(
-        self, root: Path, commit: str, one_s: float, count: int = 6, versions: dict[str, str] = VERSIONS
-    ) -> tuple[Observations, CellRecord]:
-        """Return the run and its cell on two devices, where every step takes .5 s there, and `one_s` on one device."""
+    def kept(self, commit: str, count: int = 6, versions: dict[str, str] = VERSIONS) -> list[AcceptedRun]:
+        """Return accepted runs of one commit, an hour apart, with an efficiency of .8."""
         kept = []
         for hour in range(count):
             made = accepted_run({self.ONE: 0.8, CELL: 0.5}, commit=commit, versions=versions)
@@ -290,6 +290,10 @@ class TestMachine:
                 c.model_copy(update={"efficiency": 0.8 + hour / 500}) if c.world_size > 1 else c for c in made.cells
             ]
             kept.append(made.model_copy(update={"run_id": f"20261120T{hour:02}0000Z-abc", "cells": tuple(cells)}))
+        return kept
+
+    def judged(self, root: Path, one_s: float, kept: Sequence[AcceptedRun]) -> tuple[Observations, CellRecord]:
+        """Return the run and its cell on two devices, where every step takes .5 s there, and `one_s` on one device."""
         run = run_of(self.ONE, CELL, config=settings(root=root), baseline=baseline(*kept))
         add_sessions(run, {OWN: 0.5, self.OWN_ONE: one_s})
         run.comparison = accepted.rebuild(run, results.to_record(run))
@@ -300,7 +304,7 @@ class TestMachine:
     def test_code_is_as_fast_as_the_rebuilt_commit_and_the_machine_fails(
         self, repository: Repository, commit: dict[str, str]
     ) -> None:
-        run, two = self.judged(repository.path, commit["three"], 0.4, versions=OLDER_TORCH)
+        run, two = self.judged(repository.path, 0.4, self.kept(commit["three"], versions=OLDER_TORCH))
         assert two.outcome is Outcome.FAIL
         assert two.reason.startswith(
             "the machine, not the code: the accepted commit has efficiency 0.40, and had 0.80 to"
@@ -313,10 +317,38 @@ class TestMachine:
     def test_what_is_no_failure_of_the_machine_changes_no_outcome(
         self, one_s: float, count: int, repository: Repository, commit: dict[str, str]
     ) -> None:
-        run, two = self.judged(repository.path, commit["three"], one_s, count)
+        run, two = self.judged(repository.path, one_s, self.kept(commit["three"], count))
         assert two.outcome is Outcome.PASS
         [check] = [check for check in two.checks if check.rule == "machine"]
         assert not check.counts
         shown = [fact.lines for fact in lead.facts(results.to_record(run)) if fact.name == "The machine"]
         few = "4 accepted run(s) of this host, an hour or more apart, have it: 5 are needed"
         assert shown == ([] if count >= 5 else [(f"not judged by ddp-lenet-strong-2: {few}",)])
+
+    @pytest.mark.parametrize(
+        ("commit", "dirty", "outcome"),
+        [(COMMIT, False, Outcome.FAIL), (COMMIT, True, Outcome.INCONCLUSIVE), (GONE, False, Outcome.INCONCLUSIVE)],
+        ids=["the accepted commit", "with changes", "another commit"],
+    )
+    def test_on_several_hosts_the_accepted_commit_itself_shows_the_machine(
+        self, commit: str, dirty: bool, outcome: Outcome
+    ) -> None:
+        """No commit is rebuilt there, but the one that is checked out is measured."""
+        hosts = Devices("cpu", ("cpu", "cpu"), (0,), hosts=2)
+        run = run_of(
+            self.ONE,
+            CELL,
+            config=settings(devices=hosts),
+            baseline=baseline(*self.kept(COMMIT)),
+            commit=commit,
+            dirty=dirty,
+        )
+        add_sessions(run, {OWN: 0.6, self.OWN_ONE: 0.48})
+        run.stored = accepted.checks(run, results.to_record(run))
+        two = results.to_record(run).cells[1]
+        assert two.outcome is outcome
+        assert ("the machine, not the code: the accepted commit has efficiency 0.40" in two.reason) is (
+            outcome is Outcome.FAIL
+        )
+        [_, stored] = [check for check in two.checks if check.rule == "stored"]
+        assert "measure a base in the same run (--scaling-against=module:Class)" in stored.reason
