@@ -2,8 +2,8 @@
 
     python -m docs.evidence.tails
 
-prints both tables of docs/verdict.md. `tests/suite/verdict/test_tail.py` checks every row with fewer runs, and that the
-rule as it is written here, in numpy over all runs, is that of `suite.verdict.tail`.
+prints both tables of docs/evidence/verdict.md. `tests/suite/verdict/test_tail.py` checks every row with fewer runs, and
+that the rule as it is written here, in numpy over all runs, is that of `suite.verdict.tail`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ and x is 0 on average, however heavy its tails are. The session is the unit: wha
 is spread between sessions. x is judged like a slowdown (`spread.estimate`), in one look at the end, where the error of
 x from the rounds alone (its influence function) predicts the spread between sessions.
 
-Not covered: modes that a process keeps for a whole session, which move its middle; docs/verdict.md has what is found.
+Not covered: modes that a process keeps for a whole session, which move its middle. docs/evidence/verdict.md has what is
+found.
 """
 
 from __future__ import annotations
