@@ -2,7 +2,7 @@
 
 - time: against a base in the same sessions, from `--scaling-against` or the accepted commit rebuilt;
 - drift: against the rebuilt commit of the pinned, older baseline in the same sessions;
-- machine: the efficiency of the accepted commit, rebuilt, against what it was in accepted runs of this host;
+- machine: the efficiency of the accepted commit against what it was in accepted runs of this host;
 - stored: against accepted runs of other times; never fails a cell. Where its accepted commit was not measured in the
   same sessions it keeps the cell INCONCLUSIVE, or passes it where such runs are known to differ little;
 - floor: efficiency against a configured minimum;
