@@ -86,15 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def steps(
     base: str, candidate: str, environments: Path, folder: Path, budget_s: float, passed: Sequence[str]
 ) -> list[Step]:
-    """Return what is to be done, in order.
-
-    Args:
-        base, candidate: keys of `VERSIONS`.
-        environments: the folder of the two environments.
-        folder: for what is measured.
-        budget_s: of each run.
-        passed: pytest's arguments for all of them.
-    """
+    """Return what is to be done, in order; every run has this budget, and gets the arguments `passed` to pytest."""
     chosen, pythons = [], {name: environments / f"torch{name}" / "bin" / "python" for name in (base, candidate)}
     measured = ("-m", "pytest", *SCALING, "--scaling-mode=strong", f"--scaling-budget={budget_s:g}", *passed)
     for name, python in pythons.items():

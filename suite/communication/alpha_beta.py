@@ -97,11 +97,9 @@ def fit_line(sizes_bytes: Sequence[int], times_s: Sequence[float]) -> Line:
 
 
 def over_rounds(values: Sequence[float], least: float = 0.0) -> Interval:
-    """Return the middle of the rounds, which have heavy tails, with its 95 % interval; one round alone has none.
+    """Return the middle of the rounds, which have heavy tails, and its 95 % interval down to `least` at most.
 
-    Args:
-        values: one a round.
-        least: the interval ends there.
+    One round alone has no interval.
     """
     if len(values) == 1:
         return Interval(values[0])
