@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,7 @@ from suite.processes.failure import WorkerFailure, silent
 from suite.records.record import Record
 from tests.support import records
 from tests.support.measurements import arm, cell, run_of
-from tests.support.project import DATA, PYPROJECT, REPOSITORY, Project
+from tests.support.project import DATA, PYPROJECT, REPOSITORY, Project, run_suite
 from tests.support.repositories import Repository
 
 # By hand, because torch.optim loads torch's compiler, for seconds of every session.
@@ -112,7 +109,7 @@ def test_a_bisection_names_the_slow_commit(tmp_path: Path) -> None:
     # One device, and a tolerance that a busy machine's noise stays below; the sleep is many times the step.
     one = ["--scaling-trainer", "train.py:Mine", "--scaling-workload", "tiny", "--scaling-devices", "cpu:1"]
     quick = ["--scaling-mode", "strong", "--scaling-tolerance", "1", "--scaling-budget", "100"]
-    done = bisecting(repository, "--good", "v1.0", *one, *quick)
+    done = run_suite(repository.path, "bisect", "--good", "v1.0", *one, *quick)
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
     assert f"bisect: {slow} is the first bad commit" in said
@@ -122,18 +119,6 @@ def test_a_bisection_names_the_slow_commit(tmp_path: Path) -> None:
     assert repository.git("symbolic-ref", "--short", "HEAD") == "main"
     assert not repository.git("status", "--porcelain"), "records are where .gitignore expects them"
     assert len(list(repository.path.glob("reports/*/runs/*/record.json"))) == 4
-
-
-def bisecting(repository: Repository, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process of its own, in a repository."""
-    return subprocess.run(
-        [sys.executable, "-m", "suite", "bisect", *arguments],
-        cwd=repository.path,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
 
 
 def test_a_run_that_takes_too_long_is_ended_and_counts_as_the_user_says(

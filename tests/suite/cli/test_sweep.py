@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,14 +19,11 @@ from suite.properties.answers import About
 from suite.records.record import read_model
 from suite.records.sweep import RULES, Setting, Sweep, Trained
 from suite.room.devices import Devices
-from suite.room.quiet import available_cores
 from suite.run.observations import Observations
 from suite.run.session import Say
 from tests.support.measurements import LENET, VERSIONS, settings
-from tests.support.project import Project
+from tests.support.project import Project, needs_two_cores, run_suite
 from tests.support.sweeps import EPOCHS, net
-
-needs_two_cores = pytest.mark.skipif(len(available_cores()) < 2, reason="two CPU workers need two cores")
 
 SMALL = ["--lrs", "0.1,0.2", "--lr-rules", "constant,linear", "--epochs", str(EPOCHS), "--seeds", "2"]
 NETS = 2 * (2 + 3)  # of each seed: .1 and .2 on one device; .1, .2 and .4 on two
@@ -285,8 +280,7 @@ class TestFiles:
 def test_real_workers_train_the_grid(project: Project) -> None:
     """From a project that only has the suite installed; three epochs of a tiny net on one and two devices."""
     options = ["--scaling-workload", "tiny", "--scaling-devices", "cpu:2", "--scaling-trainer", "scratch"]
-    command = [sys.executable, "-m", "suite", "sweep", *SMALL, *options, "--out", "kept"]
-    done = subprocess.run(command, cwd=project.path, capture_output=True, text=True, timeout=200)
+    done = run_suite(project.path, "sweep", *SMALL, *options, "--out", "kept")
     assert done.returncode == 0, done.stdout + done.stderr
     trained = kept(project.path / "kept").trained
     assert len(trained) == NETS
