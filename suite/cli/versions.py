@@ -42,13 +42,12 @@ MEMORY_STEPS, MEMORY_BATCH = 20, 256
 
 @dataclass(frozen=True)
 class Alone:
-    """What one version does by itself.
+    """What one version does by itself; None is what failed.
 
     Attributes:
-        name: of the version, a key of `VERSIONS`.
         checks: correctness checks by outcome, such as "33 of 33 right"; "-" where none ended.
-        record: of a run without a base, which trains; None where there is none.
-        peak_mib: resident memory of a process that trains LeNet; None where it failed.
+        record: of a run without a base, which trains.
+        peak_mib: resident memory of a process that trains LeNet.
     """
 
     name: str

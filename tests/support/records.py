@@ -35,22 +35,10 @@ ENVIRONMENT = {"versions": {"torch": "2.15.0"}, "commit": "abc1234", "dirty": Fa
 CARD = {"index": 0, "name": "Test GPU", "id": "0123456789ab", "capability": "9.0", "compute_mode": "prohibited"}
 
 # Fields with a fixed list of words, which no text from outside can enter.
-_CHOICES = frozenset(
-    (
-        "side",
-        "what",
-        "unit",
-        "outcome",
-        "point",
-        "processes",
-        "collective",
-        "schema_version",
-        "lr_rule",
-        "loader",
-        "precision",
-        "memory_format",
-    )
-)
+_CHOICES = (
+    "side", "what", "unit", "outcome", "point", "processes", "collective", "schema_version", "lr_rule", "loader",
+    "precision", "memory_format",
+)  # fmt: skip
 
 
 def make(**changes: Any) -> Record:

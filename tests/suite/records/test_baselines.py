@@ -65,13 +65,14 @@ def test_another_workload_or_dataset_is_another_cell() -> None:
         ({"cells": [records.cell(outcome="ERROR")]}, True, "never a baseline"),
         ({"interrupted": True}, False, "or an interrupted one"),
         ({"cells": [records.cell(outcome="FAIL")]}, False, "--scaling-accept=slower"),
+        ({"run_id": "week-1"}, False, "run week-1 is in the baseline already, .* measure again"),
     ],
 )
-def test_an_error_an_interrupt_and_a_fail_are_not_accepted(
+def test_an_error_an_interrupt_a_fail_and_the_same_run_are_not_accepted(
     changes: dict[str, object], slower: bool, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        baselines.accept(Baseline(machine_key=KEY), records.make(**changes), slower=slower)
+        baselines.accept(accepted(week(1)), records.make(**changes), slower=slower)
 
 
 def test_accepting_a_slowdown_drops_the_earlier_runs_of_that_cell_alone_and_moves_its_pin() -> None:
@@ -80,11 +81,6 @@ def test_accepting_a_slowdown_drops_the_earlier_runs_of_that_cell_alone_and_move
     baseline = accepted(week(1), week(2), slower, week(4))
     assert (times(baseline, slower, 0), commits(baseline, slower, 0)) == ([20.0, 13.0], ("commit-3", "commit-4"))
     assert (times(baseline, slower, 1), commits(baseline, slower, 1)) == ([13.0] * 4, ("commit-1", "commit-4"))
-
-
-def test_a_run_is_accepted_once() -> None:
-    with pytest.raises(ValueError, match=r"run week-1 is in the baseline already, .* measure again"):
-        accepted(week(1), week(1))
 
 
 def test_a_stored_time_keeps_its_standard_error(tmp_path: Path) -> None:
