@@ -115,11 +115,6 @@ class GitHistory:
     def __init__(self, folder: Path, good: str, bad: str) -> None:
         """Find the commits; nothing is checked out yet.
 
-        Args:
-            folder: in the working tree.
-            good: a revision, an ancestor of `bad`.
-            bad: a revision.
-
         Raises:
             Stop: there is no such repository, commit, or line of descent, or git is not ready for a bisection.
             GitError: git failed otherwise.

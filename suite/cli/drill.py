@@ -90,12 +90,7 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
 
 
 def judge_slow(status: int, record: Record | None) -> list[str]:
-    """Return what is wrong unless a slowed trainer turned the gate red because of its time.
-
-    Args:
-        status: pytest's exit status.
-        record: of the run; None where none was written.
-    """
+    """Return what is wrong unless a slowed trainer turned the gate red because of its time; `status` is pytest's."""
     what = "the planted slowdown"
     if record is None or not record.cells:
         return [f"{what}: nothing was measured (pytest's exit status {status})"]

@@ -60,14 +60,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Tried:
-    """What became of a step.
-
-    Attributes:
-        step: what was tried.
-        problem: empty where it passed.
-        seconds: that it took.
-        log: what it printed.
-    """
+    """What became of a step: `problem` is empty where it passed, and `log` has what it printed."""
 
     step: Step
     problem: str

@@ -100,11 +100,7 @@ def settings(arguments: Sequence[str]) -> Config:
 
 
 def select(arguments: Sequence[str]) -> Ended:
-    """Collect as `pytest -m scaling` would, in this process, and run nothing.
-
-    Args:
-        arguments: added to `SCALING`, which they may override.
-    """
+    """Collect as `run` would, and run nothing."""
     return _ended([*_SILENT, *arguments], _Hooks(lambda settings: settings, only_collect=True))
 
 

@@ -78,10 +78,7 @@ def machine_folder(record: Path) -> Path | None:
 def known_of(machine: Path, read: Callable[[Path, str], Known | None], without: str) -> Known | None:
     """Return what a machine's folder keeps apart from its records; None, and a line on stderr, where it is unreadable.
 
-    Args:
-        machine: the folder, named by the machine's key.
-        read: takes a report folder and a key.
-        without: the beginning of that line, before the reason.
+    `read` takes a report folder and a machine's key, and `without` begins that line.
     """
     try:
         return read(machine.parent, machine.name)

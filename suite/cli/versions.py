@@ -42,13 +42,12 @@ MEMORY_STEPS, MEMORY_BATCH = 20, 256
 
 @dataclass(frozen=True)
 class Alone:
-    """What one version does by itself.
+    """What one version does by itself; None is what failed.
 
     Attributes:
-        name: of the version, a key of `VERSIONS`.
         checks: correctness checks by outcome, such as "33 of 33 right"; "-" where none ended.
-        record: of a run without a base, which trains; None where there is none.
-        peak_mib: resident memory of a process that trains LeNet; None where it failed.
+        record: of a run without a base, which trains.
+        peak_mib: resident memory of a process that trains LeNet.
     """
 
     name: str
@@ -86,15 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def steps(
     base: str, candidate: str, environments: Path, folder: Path, budget_s: float, passed: Sequence[str]
 ) -> list[Step]:
-    """Return what is to be done, in order.
-
-    Args:
-        base, candidate: keys of `VERSIONS`.
-        environments: the folder of the two environments.
-        folder: for what is measured.
-        budget_s: of each run.
-        passed: pytest's arguments for all of them.
-    """
+    """Return what is to be done, in order; every run has this budget, and gets the arguments `passed` to pytest."""
     chosen, pythons = [], {name: environments / f"torch{name}" / "bin" / "python" for name in (base, candidate)}
     measured = ("-m", "pytest", *SCALING, "--scaling-mode=strong", f"--scaling-budget={budget_s:g}", *passed)
     for name, python in pythons.items():

@@ -97,11 +97,9 @@ def fit_line(sizes_bytes: Sequence[int], times_s: Sequence[float]) -> Line:
 
 
 def over_rounds(values: Sequence[float], least: float = 0.0) -> Interval:
-    """Return the middle of the rounds, which have heavy tails, with its 95 % interval; one round alone has none.
+    """Return the middle of the rounds, which have heavy tails, and its 95 % interval down to `least` at most.
 
-    Args:
-        values: one a round.
-        least: the interval ends there.
+    One round alone has no interval.
     """
     if len(values) == 1:
         return Interval(values[0])
@@ -112,10 +110,7 @@ def over_rounds(values: Sequence[float], least: float = 0.0) -> Interval:
 
 def time_over_rounds(samples_s: Sequence[float]) -> Interval:
     """Return the middle of positive times, averaged on the logarithm."""
-    logs = over_rounds([math.log(sample) for sample in samples_s], -math.inf)
-    if logs.low is None or logs.high is None:
-        return Interval(math.exp(logs.estimate))
-    return Interval(math.exp(logs.estimate), math.exp(logs.low), math.exp(logs.high))
+    return over_rounds([math.log(sample) for sample in samples_s], -math.inf).exp
 
 
 def algbw_gb_per_s(size_bytes: float, time_s: float) -> float:

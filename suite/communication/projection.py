@@ -80,7 +80,6 @@ class _Step:
     """A model of a step at any world size.
 
     Attributes:
-        mode: "strong" or "weak".
         world_size: where it was measured, at least 2.
         global_batch: there.
         gradient_bytes: of one replica.

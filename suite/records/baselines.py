@@ -168,11 +168,8 @@ def read(report_dir: Path, machine_key: str) -> Baseline:
 def accept(baseline: Baseline, record: Record, *, slower: bool) -> Baseline:
     """Return the baseline with this run added, and without cells that no later run will be compared with.
 
-    Args:
-        baseline: the one so far.
-        record: of the run.
-        slower: whether a slowdown is accepted on purpose. The earlier runs of cells that failed by their time are then
-            dropped, and with them their pins.
+    Where a slowdown is accepted on purpose (`slower`), the earlier runs of cells that failed by their time are dropped,
+    and with them their pins.
 
     Raises:
         ValueError: the run has a cell in ERROR, was interrupted, has a FAIL without `slower`, or is accepted already.

@@ -133,11 +133,7 @@ def spread_of(
 ) -> Spread | None:
     """Return a cell's spread; None where fewer than two sessions have two rounds or more.
 
-    Args:
-        paired: ln(t / t) of the rounds of each session.
-        log_times: ln(seconds a step), one a session.
-        session_s: mean wall seconds of a session.
-        start_s: how much of it is not timing.
+    `paired` is ln(t / t) of the rounds of each session; `Spread` explains the others.
     """
     usable = [session for session in paired if len(session) > 1]
     if len(usable) < 2 or len(log_times) < 2:
@@ -280,12 +276,9 @@ class Calibration(Part):
         )
 
     def why_unused(self, host: str, versions: Mapping[str, str], now: datetime) -> str:
-        """Return why the calibration says nothing about a run, in words; "" where it does.
+        """Return why the calibration says nothing about a run that begins now, in words; "" where it does.
 
-        Args:
-            host: of the run.
-            versions: of the run's candidate; versions that either side does not know are not compared.
-            now: when the run began.
+        Versions of the candidate that either side does not know are not compared.
         """
         if self.host != host:
             return "the calibration is of another host"

@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import ndtri
 
 from suite.records import neighbours
+from suite.records.neighbours import Floats, Labels
 
 ALPHA = 0.01
 MIN_STRETCH = 3  # runs; one or two are outliers
@@ -37,9 +37,6 @@ MIN_STRETCH = 3  # runs; one or two are outliers
 MIN_RUNS = 10
 SHUFFLES = 999
 _BATCH = 111  # of shuffles; enough to dismiss most series
-
-Floats = npt.NDArray[np.float64]
-Labels = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -153,11 +150,7 @@ def _beyond_chance(observed: float, scores: Floats, hosts: Labels, candidates: _
     rng = np.random.default_rng(np.argsort(scores, kind="stable"))
     reached = 0
     for _ in range(SHUFFLES // _BATCH):
-        shuffled = np.empty((_BATCH, len(scores)))
-        for host in np.unique(hosts):
-            here = np.flatnonzero(hosts == host)
-            shuffled[:, here] = rng.permuted(np.tile(scores[here], (_BATCH, 1)), axis=1)
-        highest = candidates.contrasts(shuffled).max(axis=1)
+        highest = candidates.contrasts(neighbours.shuffled(scores, hosts, _BATCH, rng)).max(axis=1)
         reached += int(np.count_nonzero(highest >= observed - 1e-9))  # equal but for rounding is equal
         if (reached + 1) / (SHUFFLES + 1) > ALPHA:
             return False

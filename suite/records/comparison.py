@@ -118,12 +118,7 @@ class Comparison:
 
 
 def compare(first: Record, second: Record, known: Known) -> Comparison:
-    """Compare two runs, usually an older and a newer one.
-
-    Args:
-        first, second: their records.
-        known: of the second run's machine.
-    """
+    """Compare two runs, usually an older and a newer one."""
     before, after = ({_place(cell): cell for cell in record.cells} for record in (first, second))
     pairs = [_pair(cell, after[place], first, second, known) for place, cell in before.items() if place in after]
     return Comparison(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
+from rich.filesize import decimal
 
 from suite.processes.answers import Counted
 from suite.room.part import Part
@@ -121,25 +122,13 @@ def shown(counts: Sequence[Count]) -> str:
         return "-"
     parts = [_figure(counts, "calls", str)] if any(count.unit == "calls" for count in counts) else []
     dtypes = " and ".join(sorted({count.dtype for count in counts if count.dtype}))
-    sizes = [_figure(counts, "bytes", size)] if any(count.unit == "bytes" for count in counts) else []
+    sizes = [_figure(counts, "bytes", decimal)] if any(count.unit == "bytes" for count in counts) else []
     return ", ".join([*parts, *filter(None, [dtypes]), *sizes])
 
 
 def plural(what: str) -> str:
     """Return the name of a counter for several of it; names of collectives and of memory stay as they are."""
     return PLURALS.get(what, what if what in EXCHANGES or what == "peak memory" else f"{what}s")
-
-
-def size(n_bytes: int) -> str:
-    """Return bytes in a readable unit, 1 MB = 10^6 bytes."""
-    return next(
-        (
-            f"{n_bytes / unit:.1f} {name}"
-            for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
-            if abs(n_bytes) >= unit
-        ),
-        f"{n_bytes} bytes",
-    )
 
 
 def _figure(counts: Sequence[Count], unit: str, form: Callable[[int], str]) -> str:
@@ -175,7 +164,7 @@ def _said(
     grown = [b - a for a, b in _by_rank(*n_bytes)]
     if any(grown):
         most = max(grown, key=abs)
-        text += f", {'+' if most > 0 else '-'}{size(abs(most))}"
+        text += f", {'+' if most > 0 else '-'}{decimal(abs(most))}"
     return text
 
 

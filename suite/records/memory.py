@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
+from rich.filesize import decimal
+
 from suite.processes.answers import PeakMemory
-from suite.records.counters import size
 from suite.room.part import Part
 
 
@@ -66,5 +67,5 @@ def _each(rows: Sequence[Sequence[int]]) -> tuple[int, ...]:
 
 
 def _range(values: Sequence[int]) -> str:
-    low, high = size(min(values)), size(max(values))
+    low, high = decimal(min(values)), decimal(max(values))
     return low if low == high else f"{low} to {high}"

@@ -64,12 +64,19 @@ def _before(hosts: Labels) -> Labels:
 def _wandering(series: Floats, hosts: Labels, before: Labels, rng: np.random.Generator) -> Floats:
     """Return `_BATCH` series with the innovations of this one at phi = `MOST`, shuffled within hosts."""
     innovations = series - MOST * series[before]
-    drawn = np.tile(series, (_BATCH, 1))
-    for host in np.unique(hosts):
-        later = np.flatnonzero((hosts == host) & (before >= 0))
-        drawn[:, later] = rng.permuted(np.tile(innovations[later], (_BATCH, 1)), axis=1)
-    for run in np.flatnonzero(before >= 0):
+    drawn, later = np.tile(series, (_BATCH, 1)), np.flatnonzero(before >= 0)
+    drawn[:, later] = shuffled(innovations[later], hosts[later], _BATCH, rng)
+    for run in later:
         drawn[:, run] += MOST * drawn[:, before[run]]
+    return drawn
+
+
+def shuffled(values: Floats, hosts: Labels, count: int, rng: np.random.Generator) -> Floats:
+    """Return so many series of these values, each in another order within hosts, shape (count, runs)."""
+    drawn = np.empty((count, len(values)))
+    for host in np.unique(hosts):
+        here = np.flatnonzero(hosts == host)
+        drawn[:, here] = rng.permuted(np.tile(values[here], (count, 1)), axis=1)
     return drawn
 
 

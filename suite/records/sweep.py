@@ -24,10 +24,8 @@ class Setting(NamedTuple):
     """What a net is trained with.
 
     Attributes:
-        world_size: devices.
-        batch: samples a step over all of them.
-        lr: the rate, after a warm-up where there is one.
-        warmup: whether it climbs there from the one-device rate.
+        batch: samples a step over all devices.
+        warmup: whether the rate climbs to `lr` from that of one device.
     """
 
     world_size: int

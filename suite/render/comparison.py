@@ -25,13 +25,7 @@ EACH_FOR_ITSELF = (
 
 
 def terminal(comparison: Comparison, width: int, *, color: bool) -> str:
-    """Return tables of what differs, of the cells, and of the parts of their steps.
-
-    Args:
-        comparison: the two runs.
-        width: columns of the terminal.
-        color: whether to add colours; the words say the same without them.
-    """
+    """Return tables of what differs, of the cells, and of the parts of their steps, for so many columns."""
     screen = Screen(width, color=color)
     for line in headings(comparison):
         screen.line(line)

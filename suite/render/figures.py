@@ -137,6 +137,11 @@ def interval(value: Bounds | None, form: str, *, bounds: bool = True, factor: fl
     return f"{text} [{number(value.low * factor, form)}, {number(value.high * factor, form)}]"
 
 
+def encodable(text: str) -> str:
+    """Replace halves of surrogate pairs and NUL, which JSON may hold and a text file may not."""
+    return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
 def plural(count: int, noun: str) -> str:
     """Return a count with its noun: '1 device', '2 devices'."""
     return f"{number(count, ',d')} {noun}{'' if count == 1 else 's'}"

@@ -18,12 +18,7 @@ LIMIT_BYTES = 1024 * 1024  # of a step, and a step may run pytest more than once
 
 
 def publish(summary: str, whole: Path, environment: Mapping[str, str] = os.environ) -> str:
-    """Append a summary to the job's, where there is a job.
-
-    Args:
-        summary: Markdown.
-        whole: the file that has all of it, to be named where the summary is cut.
-        environment: of this process.
+    """Append a summary in Markdown to the job's, where there is a job; `whole` is the file to be named where it is cut.
 
     Returns:
         Why the job does not have it, in a sentence; empty when it has it, or when this is no job. A file that cannot

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from rich.filesize import decimal
+
 from suite.plan.cells import short
 from suite.records import counters, memory
 from suite.records.record import BarRecord, CellRecord, IntervalRecord, Machine, Record
@@ -169,8 +171,8 @@ def _memory(record: Record) -> Iterable[str]:
     largest = max(record.arms, key=lambda arm: memory.most_reserved(arm.memory), default=None)
     if largest is not None and (most := memory.most_reserved(largest.memory)):
         sizes = [card.memory_bytes for card in record.machine.cards if card.memory_bytes]
-        of = f" of {counters.size(min(sizes))}" if sizes else ""
-        yield f"at most {counters.size(most)}{of} reserved on a GPU, by {largest.id}"
+        of = f" of {decimal(min(sizes))}" if sizes else ""
+        yield f"at most {decimal(most)}{of} reserved on a GPU, by {largest.id}"
 
 
 def _efficiency(record: Record) -> Iterable[str]:

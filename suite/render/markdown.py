@@ -190,7 +190,7 @@ def _bounded(lines: Iterable[str]) -> list[str]:
 
 
 def _fence(text: str, language: str = "") -> str:
-    return f"```{language}\n" + _encodable(text[:MAX_DETAILS]).replace("`", "'") + "\n```"
+    return f"```{language}\n" + figures.encodable(text[:MAX_DETAILS]).replace("`", "'") + "\n```"
 
 
 def text(value: str) -> str:
@@ -204,9 +204,4 @@ def text(value: str) -> str:
 def _plain(value: str) -> str:
     """Return one line of limited length."""
     cut = value if len(value) <= MAX_TEXT else f"{value[:MAX_TEXT]} …"
-    return " ".join(_encodable(cut).splitlines())
-
-
-def _encodable(value: str) -> str:
-    """Replace halves of surrogate pairs and NUL, which JSON may hold and a text file may not."""
-    return value.encode("utf-8", "replace").decode("utf-8").replace("\0", "\N{REPLACEMENT CHARACTER}")
+    return " ".join(figures.encodable(cut).splitlines())

@@ -15,11 +15,7 @@ REPORT, SUMMARY, INDEX = "report.html", "summary.md", "index.html"
 def write_run(folder: Path, record: Record, baseline: Baseline | None) -> None:
     """Write the pages of a run into its folder.
 
-    Args:
-        folder: of the run.
-        record: of the run.
-        baseline: of its machine; only runs that were accepted before this one count, so that a page that is written
-            again says the same.
+    Of its machine's baseline only runs that were accepted before this one count: a page written again says the same.
 
     Raises:
         OSError: the folder cannot be written.

@@ -30,7 +30,7 @@ class Screen:
 
     Args:
         width: columns of the terminal; at least `MIN_WIDTH` are used.
-        color: whether to colour the words of `STYLES`.
+        color: whether to colour the words of `STYLES`; they say the same without it.
     """
 
     def __init__(self, width: int, *, color: bool = False) -> None:
@@ -54,14 +54,7 @@ class Screen:
         left: Collection[str] = (),
         whole: Collection[str] = (),
     ) -> None:
-        """Add a table.
-
-        Args:
-            columns: their names.
-            rows: their fields.
-            left: the columns that are set to the left.
-            whole: the columns that are folded last.
-        """
+        """Add a table; the columns `left` are set to the left, and the columns `whole` are folded last."""
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
         for name in columns:
             side: Literal["left", "right"] = "left" if name in left else "right"

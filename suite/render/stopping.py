@@ -17,13 +17,7 @@ WORTH = 0.80  # efficiency from which a device is said to pay: the same epoch co
 
 
 class Stop(NamedTuple):
-    """What follows from the efficiencies of one trainer, workload and mode.
-
-    Attributes:
-        title: trainer, workload and mode.
-        cells: in rising order of their world sizes.
-        sentence: at which k to stop.
-    """
+    """At which k to stop with one trainer, workload and mode; its cells are in rising order of their world sizes."""
 
     title: str
     cells: list[CellRecord]

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from suite.plan.cells import short
 from suite.records.sweep import LINEAR_WARMUP, ONE_DEVICE, Row, Start, Sweep, Trained, scaled
-from suite.render.markdown import text
+from suite.render.figures import versions
+from suite.render.markdown import table, text
 from suite.render.screen import Screen
 from suite.render.sparkline import sparkline
 from suite.verdict.metrics import Interval, from_values
@@ -100,10 +101,7 @@ def markdown(sweep: Sweep) -> str:
         "",
         *(f"- {text(line)}" for line in sentences(sweep, rows)),
         "",
-        f"| {' | '.join(COLUMNS)} |",
-        f"|{'---|' * len(COLUMNS)}",
-        *(f"| {' | '.join(map(text, row.texts()))} |" for row in rows),
-        "",
+        *table(COLUMNS, (row.texts() for row in rows)),
         EXPLAINED,
         "",
         text(_where(sweep)),
@@ -146,11 +144,9 @@ def _about(sweep: Sweep) -> str:
 
 
 def _where(sweep: Sweep) -> str:
-    versions = ", ".join(f"{name} {version}" for name, version in sweep.environment.versions.items())
-    changed = " with uncommitted changes" if sweep.environment.dirty else ""
-    return (
-        f"{sweep.machine.cpu_model} ({sweep.machine.key}). {versions}. Commit {sweep.environment.commit[:12]}{changed}."
-    )
+    machine, code = sweep.machine, sweep.environment
+    changed = " with uncommitted changes" if code.dirty else ""
+    return f"{machine.cpu_model} ({machine.key}). {versions(code.versions)}. Commit {code.commit[:12]}{changed}."
 
 
 def _limits(rows: list[Result]) -> list[str]:

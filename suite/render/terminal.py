@@ -11,13 +11,7 @@ MAX_NOTES = 24  # on cells without an accuracy; the record has all of them
 
 
 def render(record: Record, width: int, *, color: bool) -> str:
-    """Return the first screen, the table, and the closing lines of the trained nets.
-
-    Args:
-        record: a run.
-        width: columns of the terminal.
-        color: whether to add colours; the words say the same without them.
-    """
+    """Return the first screen, the table, and the closing lines of the trained nets, for so many columns."""
     screen = Screen(width, color=color)
     shown = facts(record)
     sessions = figures.plural(len(record.sessions), "session")

@@ -22,6 +22,7 @@ from suite.room.conditions import Conditions, limit_cores
 from suite.room.devices import Devices
 from suite.room.gpus import Gpus
 from suite.room.meter import CPUS, Meter, family
+from suite.room.part import content
 from suite.room.quiet import available_cores
 
 NAMED_CORES = 0.05  # 1.5 ticks of the clock in a sample of .3 s; a single tick may be rounding
@@ -152,7 +153,7 @@ def _quota(devices: Devices) -> Iterator[str]:
 
 def _governor(cores: Sequence[int], cpus: Path = CPUS) -> Iterator[str]:
     used = set(cores)
-    saving = [core for core in used if _text(cpus / f"cpu{core}/cpufreq/scaling_governor") == "powersave"]
+    saving = [core for core in used if content(cpus / f"cpu{core}/cpufreq/scaling_governor") == "powersave"]
     if saving:
         share = f"{len(saving)} of the {len(used)} cores in use"
         yield f"the governor of {share} is powersave, which lets clocks vary; performance keeps them up"
@@ -161,16 +162,9 @@ def _governor(cores: Sequence[int], cpus: Path = CPUS) -> Iterator[str]:
 def _siblings(cores: Sequence[int], cpus: Path = CPUS) -> Iterator[str]:
     by_core: dict[str, list[int]] = {}
     for core in sorted(set(cores)):
-        if shared := _text(cpus / f"cpu{core}/topology/thread_siblings_list"):
+        if shared := content(cpus / f"cpu{core}/topology/thread_siblings_list"):
             by_core.setdefault(shared, []).append(core)
     for threads in by_core.values():
         if len(threads) > 1:
             names = ", ".join(map(str, threads))
             yield f"cores {names} are threads of one physical core: their ranks slow each other down"
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
-    except OSError:
-        return ""

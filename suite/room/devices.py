@@ -121,12 +121,7 @@ class Build:
 
 
 def survey(build: Build | None = None, system: Path = rocm.SYSTEM) -> Survey:
-    """Return what is here.
-
-    Args:
-        build: of torch, as `torch_build` returns it, which is the default.
-        system: where the kernel shows GPUs of AMD.
-    """
+    """Return what is here for this build of torch, by default the installed one."""
     build = build or torch_build()
     if build.platform == "rocm":
         amd, mine = rocm.shown(system=system), set(available_cores())

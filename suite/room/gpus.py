@@ -30,21 +30,16 @@ MOST_EVENTS = 64  # of one reading
 
 @dataclass(frozen=True)
 class GpuReading:
-    """One GPU at one moment; None is what was refused.
+    """One GPU at one moment, with the fields of `GpuConditions`; None is what was refused.
+
+    Energy and ECC errors count from when the driver was loaded, Xid errors from when the run began.
 
     Attributes:
-        index: as in the device's name.
-        mhz, celsius: of the multiprocessors; of the chip.
         reasons: NVML's bits for what holds the clocks down.
         thermal_ns, power_ns: time spent throttled by heat, and by the power cap, since the driver was loaded. Reasons
             are seen only at the moment they are read, and between windows a card is idle: these counters keep what came
             and went.
-        millijoules: used since the driver was loaded.
-        ecc_errors: since the driver was loaded, corrected or not.
-        uncorrected: those that were not corrected.
-        processes: pid to bytes of GPU memory, None where these are hidden.
-        lost: whether the card has fallen off its bus.
-        xids: the driver's numbers for errors since the run began (NVIDIA's "XID Errors").
+        processes: pid and bytes of GPU memory, None where these are hidden.
     """
 
     index: int

@@ -88,12 +88,7 @@ def cards(gpus: Sequence[Gpu]) -> tuple[Card, ...]:
 
 
 def unusual(cards: Sequence[Card], blocks: Sequence[Sequence[GpuConditions]] = ()) -> list[str]:
-    """Return a sentence for everything on the cards that may make a run slow or wrong.
-
-    Args:
-        cards: of the machine.
-        blocks: the GPUs of the run during each timed block; none before the first.
-    """
+    """Return a sentence for everything on the cards that may make a run slow or wrong, also during its timed blocks."""
     return [
         *(sentence for card in cards for sentence in _one(card)),
         *_below_twins(cards, {card.index: card.power_limit_w for card in cards}, "power limit", "W"),

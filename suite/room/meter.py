@@ -73,10 +73,9 @@ class Meter:
         self._gpus.__exit__()
 
     def watch(self, roots: Iterable[int] | None = None) -> None:
-        """Look up which processes are ours; call it when a session's workers are warm, before its first block.
+        """Look up which processes are ours: those of the pids in `roots`, by default this one, and their descendants.
 
-        Args:
-            roots: pids; they and their descendants are ours. None is this process.
+        Call it when a session's workers are warm, before its first block.
         """
         self._own = family(roots)
         own = {process.pid for process in self._own}

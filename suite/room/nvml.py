@@ -110,12 +110,7 @@ def visible(uuids: Sequence[str], setting: str | None, slices: Mapping[str, Sequ
 
 
 def trouble(error: Exception, nodes: Path = DEVICE_NODES) -> str:
-    """Return why NVML shows no GPU although there seems to be one; "" on a machine without one.
-
-    Args:
-        error: what `opened` raised.
-        nodes: the folder of device nodes.
-    """
+    """Return why NVML shows no GPU although there seems to be one, from what `opened` raised; "" without a GPU."""
     node = next((path for path in sorted(nodes.glob("nvidia*")) if path.name.removeprefix("nvidia").isdigit()), None)
     try:
         import pynvml

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from suite.room.nvml import Gpu, visible
+from suite.room.part import content
 
 SYSTEM = Path("/sys")
 NODES = Path("class/kfd/kfd/topology/nodes")  # below SYSTEM; a node is a CPU or a GPU
@@ -35,7 +36,7 @@ def shown(environment: Mapping[str, str] = os.environ, system: Path = SYSTEM) ->
 
 def near(gpu: Gpu, system: Path = SYSTEM) -> tuple[int, ...]:
     """Return the cores in the NUMA node of a GPU; none where the kernel does not say."""
-    listed = _read(system / "bus/pci/devices" / str(gpu.handle) / "local_cpulist")
+    listed = content(system / "bus/pci/devices" / str(gpu.handle) / "local_cpulist")
     cores: list[int] = []
     for part in filter(None, listed.split(",")):
         first, _, last = part.partition("-")
@@ -46,7 +47,7 @@ def near(gpu: Gpu, system: Path = SYSTEM) -> tuple[int, ...]:
 def _gpus(system: Path) -> Iterator[Gpu]:
     nodes = [path for path in (system / NODES).glob("*") if path.name.isdigit()]
     for node in sorted(nodes, key=lambda path: int(path.name)):
-        has = dict(re.findall(r"^(\w+) (\d+)$", _read(node / "properties"), re.MULTILINE))
+        has = dict(re.findall(r"^(\w+) (\d+)$", content(node / "properties"), re.MULTILINE))
         if not int(has.get("simd_count", 0)):  # a CPU; or a GPU that this container may not use, whose file is empty
             continue
         version, location = int(has.get("gfx_target_version", 0)), int(has.get("location_id", 0))
@@ -55,10 +56,3 @@ def _gpus(system: Path) -> Iterator[Gpu]:
         uuid = f"GPU-{unique:016x}" if unique else f"GPU-node-{node.name}"
         address = f"{int(has.get('domain', 0)):04x}:{location >> 8:02x}:{location >> 3 & 31:02x}.{location & 7}"
         yield Gpu(uuid, f"AMD {architecture}", address, None, uuid)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
-    except OSError:
-        return ""

@@ -24,6 +24,7 @@ from suite.records.record import MAX_VARIABLES, Machine
 from suite.room import hardware, nvml, quiet, rocm
 from suite.room.devices import Build, Devices, torch_build
 from suite.room.nvml import Cards, Gpu
+from suite.room.part import content
 
 HOST_ID = "SCALING_HOST_ID"  # the environment variable that names this host, where its own marks do not last
 # What changes speed or results on a GPU, as torch, NCCL, cuBLAS and the driver read it, and their twins of AMD.
@@ -73,10 +74,10 @@ def host_id(cards: Sequence[str], inherited: Mapping[str, str] = os.environ, roo
     """
     if given := inherited.get(HOST_ID, "").strip():
         return _digest(given)
-    network = [_read(path / "address") for path in (root / "sys/class/net").glob("*") if (path / "device").exists()]
-    board, boot = _read(root / "sys/class/dmi/id/product_uuid"), _read(root / "proc/sys/kernel/random/boot_id")
+    network = [content(path / "address") for path in (root / "sys/class/net").glob("*") if (path / "device").exists()]
+    board, boot = content(root / "sys/class/dmi/id/product_uuid"), content(root / "proc/sys/kernel/random/boot_id")
     own = sorted(cards) or sorted(network) or [board or boot]
-    return _digest("\n".join([_read(root / "etc/machine-id") or platform.node(), *own]))
+    return _digest("\n".join([content(root / "etc/machine-id") or platform.node(), *own]))
 
 
 def installed_gib(memory_bytes: int) -> int:
@@ -160,13 +161,6 @@ def _topology(gpus: Sequence[Gpu]) -> str:
 
 def _digest(text: str, length: int = 12) -> str:
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:length]  # a variable may be any bytes
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def _slug(text: str) -> str:

@@ -23,6 +23,12 @@ class Interval:
     low: float | None = None
     high: float | None = None
 
+    @property
+    def exp(self) -> Interval:
+        """The interval of a quantity, from that of its logarithm."""
+        low, high = (None if end is None else math.exp(end) for end in (self.low, self.high))
+        return Interval(math.exp(self.estimate), low, high)
+
 
 class Bounds(Protocol):
     """An interval as it is computed here, or as a record keeps it."""
@@ -51,12 +57,7 @@ def mean_and_standard_error(values: Sequence[float]) -> tuple[float, float]:
 
 def from_logs(logs: Sequence[float]) -> Interval | None:
     """Return a t-interval over sessions for a positive quantity, from its logarithm in each session; None from none."""
-    if not logs:
-        return None
-    log = from_values(logs)
-    if log.low is None or log.high is None:
-        return Interval(math.exp(log.estimate))
-    return Interval(math.exp(log.estimate), math.exp(log.low), math.exp(log.high))
+    return from_values(logs).exp if logs else None
 
 
 def from_values(values: Sequence[float]) -> Interval:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from suite.records.record import Record, read_model
+from suite.room.quiet import available_cores
 
 REPOSITORY = Path(__file__).parents[2]
+needs_two_cores = pytest.mark.skipif(len(available_cores()) < 2, reason="two CPU workers need two cores")
 
 PYPROJECT = """\
 [tool.scaling.workloads.tiny]
@@ -41,6 +46,13 @@ def blobs():
     X = torch.randn(256, 5, generator=torch.Generator().manual_seed(0)) + 3 * (2 * y[:, None] - 1)
     return (X[:192], y[:192]), (X[192:], y[192:])
 """
+
+
+def run_suite(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `python -m suite` in a folder, in a process of its own."""
+    command = [sys.executable, "-m", "suite", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
 
 
 class Project:

@@ -11,16 +11,20 @@ other functions give the content of one part, with fields to replace, so that a 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from suite.plan.workloads import BUILT_IN
-from suite.records.record import Record
+from suite.records import baselines
+from suite.records.baselines import Baseline
+from suite.records.record import RECORD, Record
 
 LENET = BUILT_IN["lenet"]
 GRADIENT_BYTES = 4 * 129_068
 STARTED = "2026-01-01T00:00:00+00:00"
+KEY = "cpu-2xtest-00000000"
 MACHINE = {
-    "key": "cpu-2xtest-00000000",
+    "key": KEY,
     "host": "abcdef",
     "cpu_model": "Test CPU",
     "cpu_cores": 2,
@@ -31,22 +35,10 @@ ENVIRONMENT = {"versions": {"torch": "2.15.0"}, "commit": "abc1234", "dirty": Fa
 CARD = {"index": 0, "name": "Test GPU", "id": "0123456789ab", "capability": "9.0", "compute_mode": "prohibited"}
 
 # Fields with a fixed list of words, which no text from outside can enter.
-_CHOICES = frozenset(
-    (
-        "side",
-        "what",
-        "unit",
-        "outcome",
-        "point",
-        "processes",
-        "collective",
-        "schema_version",
-        "lr_rule",
-        "loader",
-        "precision",
-        "memory_format",
-    )
-)
+_CHOICES = (
+    "side", "what", "unit", "outcome", "point", "processes", "collective", "schema_version", "lr_rule", "loader",
+    "precision", "memory_format",
+)  # fmt: skip
 
 
 def make(**changes: Any) -> Record:
@@ -71,6 +63,37 @@ def make(**changes: Any) -> Record:
         "cells": [cell(), cell(world_size=2, efficiency={"estimate": 0.8, "low": 0.75, "high": 0.85}, accuracy=0.97)],
     }
     return Record.model_validate(content | changes)
+
+
+def run_of(
+    day: int = 1, seconds: float = 13.0, *, torch: str = "2.15.0", host: str = "abcdef", **changes: Any
+) -> Record:
+    """A run of one cell, ddp on two devices, on a day of January 2026; `changes` replace fields of the record."""
+    content: dict[str, Any] = {
+        "run_id": f"202601{day:02}T000000Z-commit{day}",
+        "started_utc": f"2026-01-{day:02}T00:00:00+00:00",
+        "machine": MACHINE | {"host": host},
+        "environment": {"versions": {"torch": torch}, "commit": f"commit{day}", "dirty": False},
+        "cells": [cell(id="ddp-lenet-strong-2", world_size=2, sec_per_epoch=interval(seconds), sessions=4)],
+    }
+    return make(**content | changes)
+
+
+def keep(reports: Path, *runs: Record) -> Path:
+    """Write these runs as a report folder has them, and return the folder of their machine."""
+    for run in runs:
+        folder = reports / KEY / "runs" / run.run_id
+        folder.mkdir(parents=True)
+        (folder / RECORD).write_text(run.model_dump_json())
+    return reports / KEY
+
+
+def accepted(*runs: Record) -> Baseline:
+    """The baseline after these runs were accepted one by one."""
+    baseline = Baseline(machine_key=KEY)
+    for run in runs:
+        baseline = baselines.accept(baseline, run, slower=True)
+    return baseline
 
 
 def full(**changes: Any) -> Record:

@@ -246,12 +246,9 @@ class Span(NamedTuple):
 
 
 def strips(spans: Sequence[Span | None], rules: Sequence[float] = (), *, log: bool = False) -> Iterator[Markup]:
-    """Yield the bars of a table's rows, all on one axis.
+    """Yield the bars of a table's rows, all on one axis, with a line across every row at each value of `rules`.
 
-    Args:
-        spans: one a row; None, or one that has no place on the axis, makes an empty strip.
-        rules: values at which a line crosses every row.
-        log: whether the axis is logarithmic.
+    None, or a span that has no place on the axis, makes an empty strip.
     """
     ends = [value for span in spans if span is not None for value in span[:4] if value is not None]
     axis = scale.fit([*ends, *rules], 0.0, 100.0, log=log)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from suite.render.figures import plural
+from suite.render.figures import encodable, plural
 
 MAX_TEXT = 4_000  # characters of one text; a stack of every rank is among the longest
 SHOWN = 200
@@ -41,12 +41,7 @@ def environment() -> Environment:
 
 
 def page(template: str, **content: object) -> str:
-    """Return a whole page.
-
-    Args:
-        template: a file name in this folder; it extends `base.html.j2`.
-        content: the values of its names.
-    """
+    """Return a whole page from a template of this folder that extends `base.html.j2`."""
     return environment().get_template(template).render(content)
 
 
@@ -63,7 +58,7 @@ def _fit(value: object) -> object:
     if len(value) <= MAX_TEXT and value.isascii() and "\0" not in value:  # nearly always
         return value
     cut = value if len(value) <= MAX_TEXT else f"{value[:MAX_TEXT]} … (cut here; record.json has it whole)"
-    return cut.encode("utf-8", "replace").decode("utf-8").replace("\0", "\N{REPLACEMENT CHARACTER}")
+    return encodable(cut)
 
 
 class Rows(NamedTuple):

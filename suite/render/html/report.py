@@ -17,11 +17,8 @@ from suite.render.lead import facts, steps, title
 def render(record: Record, baseline: Baseline | None = None) -> str:
     """Return one self-contained page: it loads nothing, runs nothing, and needs no network.
 
-    It links to `record.json` and `summary.md` in its folder, and to the machine's history two folders above.
-
-    Args:
-        record: any valid one, of any schema that can be read.
-        baseline: what is accepted on its machine; without it, what changed since then is not shown.
+    It links to `record.json` and `summary.md` in its folder, and to the machine's history two folders above. Without
+    the baseline of its machine it does not show what changed since then.
     """
     sections = [
         (name, title, Markup(environment().get_template(f"{name}.html.j2").render(content)))  # noqa: S704 - escaped

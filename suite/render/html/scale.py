@@ -38,11 +38,7 @@ def drawable(value: float, *, log: bool) -> bool:
 def fit(values: Iterable[float], start: float, end: float, *, log: bool = False) -> Scale:
     """Return a scale on which all drawable values have a place, and some space around them.
 
-    Args:
-        values: those that cannot be drawn do not count; without any the scale is from 0 to 1 (from 1 to 10).
-        start: pixel of the low end.
-        end: pixel of the high end.
-        log: whether equal ratios have equal distances.
+    Without such a value it is from 0 to 1, or from 1 to 10 on a logarithmic axis.
     """
     kept = [value for value in values if drawable(value, log=log)]
     if log:

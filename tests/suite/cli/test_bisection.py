@@ -162,11 +162,6 @@ def test_git_finds_a_commit_on_a_merged_branch(repository: Repository) -> None:
     assert search(repository) == slow
 
 
-def test_the_only_commit_between_the_ends_needs_no_search(repository: Repository) -> None:
-    slow = repository.commit({"speed": "slow"})
-    assert search(repository) == slow
-
-
 def test_broken_commits_before_the_slow_one_are_named_with_it(repository: Repository) -> None:
     broken = repository.commit({"speed": "broken"})
     slow = repository.commit({"speed": "slow"})

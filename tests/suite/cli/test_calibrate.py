@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -16,14 +14,11 @@ from suite.cli import calibrate, gate
 from suite.processes.folder import locked
 from suite.records import calibration
 from suite.records.calibration import Forecast
-from suite.room.quiet import available_cores
 from suite.run import results
 from suite.run.execute import RunResult
 from tests.suite.records.test_calibration import make
 from tests.support.measurements import MACHINE, add_sessions, arm, calibrated, cell, run_of, settings
-from tests.support.project import Project
-
-needs_two_cores = pytest.mark.skipif(len(available_cores()) < 2, reason="two CPU workers need two cores")
+from tests.support.project import Project, needs_two_cores, run_suite
 
 
 def test_a_calibration_compares_the_build_with_itself_and_accepts_nothing(project: Project) -> None:
@@ -56,19 +51,9 @@ def test_each_cell_has_one_plain_sentence(forecast: Forecast, says: str) -> None
 @needs_two_cores
 def test_a_machine_is_calibrated(project: Project) -> None:
     """From a project that only has the suite installed. A small budget makes short sessions, of one block each."""
-    cell = [
-        "--scaling-devices",
-        "cpu:2",
-        "--scaling-workload",
-        "tiny",
-        "--scaling-trainer",
-        "scratch",
-        "-k",
-        "strong-1",
-    ]
-    short = ["--sessions", "3", "--scaling-report-dir", "kept", "--scaling-budget", "1"]
-    command = [sys.executable, "-m", "suite", "calibrate", *cell, *short]
-    done = subprocess.run(command, cwd=project.path, capture_output=True, text=True, timeout=400)
+    cell = ["--scaling-devices=cpu:2", "--scaling-workload=tiny", "--scaling-trainer=scratch", "-k", "strong-1"]
+    short = ["--sessions=3", "--scaling-report-dir=kept", "--scaling-budget=1"]
+    done = run_suite(project.path, "calibrate", *cell, *short)
     assert done.returncode in (0, 1), done.stdout + done.stderr  # 1: equal code looked slower; one run in a hundred
     [path] = (project.path / "kept").glob("*/calibration.json")
     stored = calibration.read(project.path / "kept", path.parent.name)
@@ -130,12 +115,6 @@ def test_an_interrupt_has_a_shells_status(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(calibrate, "run", interrupted)
     assert commands.main(["calibrate"]) == 130
-
-
-def test_the_command_line_loads_no_torch() -> None:
-    script = "import sys, suite.__main__; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "False"
 
 
 def test_two_calibrations_at_once_are_both_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from suite.records import calibration
 from suite.records.record import Record
 from tests.support import records
 from tests.support.processes import all_end
-from tests.support.project import REPOSITORY, Project
+from tests.support.project import REPOSITORY, Project, run_suite
 
 FOUND = "planted.py:Wrong, check 'gradient': step 0: the gradient of 'net.0.weight' is off by 1"
 AGAINST_ITSELF = "planted.py:Wrong, check 'gradient': after step 0, 'net' is off that of the same trainer on one device"
@@ -135,13 +135,7 @@ def test_both_faults_turn_the_gate_red(project: Project) -> None:
     One device to time, which costs least, and of the checks those that a drill asks about: they have devices enough.
     """
     options = ["--scaling-devices", "cpu:1", "--scaling-workload", "tiny", "-k", "tiny or gradient or identity"]
-    done = subprocess.run(
-        [sys.executable, "-m", "suite", "drill", "--slowdown", "4", "--scaling-trainer", "scratch", *options],
-        cwd=project.path,
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
+    done = run_suite(project.path, "drill", "--slowdown", "4", "--scaling-trainer", "scratch", *options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == "drill: passed"
     assert "a slowdown of 400% at world size 1, planted in scratch" in done.stdout

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,14 +18,11 @@ from suite.properties.answers import About
 from suite.records.record import read_model
 from suite.records.sweep import RULES, Setting, Sweep, Trained
 from suite.room.devices import Devices
-from suite.room.quiet import available_cores
 from suite.run.observations import Observations
 from suite.run.session import Say
 from tests.support.measurements import LENET, VERSIONS, settings
-from tests.support.project import Project
+from tests.support.project import Project, needs_two_cores, run_suite
 from tests.support.sweeps import EPOCHS, net
-
-needs_two_cores = pytest.mark.skipif(len(available_cores()) < 2, reason="two CPU workers need two cores")
 
 SMALL = ["--lrs", "0.1,0.2", "--lr-rules", "constant,linear", "--epochs", str(EPOCHS), "--seeds", "2"]
 NETS = 2 * (2 + 3)  # of each seed: .1 and .2 on one device; .1, .2 and .4 on two
@@ -42,9 +36,11 @@ class FakeTrainings:
         train_samples: of the dataset.
         trained: what was asked for, in order.
         on: called with every setting and seed before it is trained; may raise.
+        out: the folder of the sweep, which it makes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.out, self._capsys = out, capsys
         self.oracle, self.train_samples = "sgd", 1437
         self.trained: list[tuple[Setting, int]] = []
         self.on: Callable[[Setting, int], None] = lambda setting, seed: None
@@ -52,6 +48,17 @@ class FakeTrainings:
     def __call__(self, run: Observations, sides: object, epochs: int, warmup_epochs: int) -> FakeTrainings:
         self.run, self.epochs, self.warmup_epochs = run, epochs, warmup_epochs
         return self
+
+    def sweep(self, *options: str) -> tuple[int, str]:
+        """Run the command, and return its exit status and what it printed."""
+        status = main(["sweep", "--out", str(self.out), *options])
+        printed = self._capsys.readouterr()
+        return status, printed.out + printed.err
+
+    @property
+    def kept(self) -> Sweep:
+        """The sweep in the folder."""
+        return read_model(self.out / FILES[0], Sweep)
 
     def prepare(self, say: Say) -> None:
         counts = {"train_samples": self.train_samples, "test_samples": 360}
@@ -67,27 +74,13 @@ class FakeTrainings:
 
 
 @pytest.fixture
-def workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeTrainings:
+def workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> FakeTrainings:
     """Two CPU devices, LeNet, ddp, and a report folder of the test's own."""
-    fake = FakeTrainings()
+    fake = FakeTrainings(tmp_path / "sweep", capsys)
     monkeypatch.setattr(sweep, "Sides", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(sweep, "Trainings", fake)
     monkeypatch.setattr(sweep.gate, "settings", lambda arguments: settings(report_dir=tmp_path / "reports"))
     return fake
-
-
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    """The folder of the sweep, which it makes."""
-    return tmp_path / "sweep"
-
-
-def run(folder: Path, *options: str) -> int:
-    return main(["sweep", *options, "--out", str(folder)])
-
-
-def kept(folder: Path) -> Sweep:
-    return read_model(folder / FILES[0], Sweep)
 
 
 class TestOptions:
@@ -114,26 +107,24 @@ class TestOptions:
             main(["sweep", f"{option}={value}"])
         assert says in capsys.readouterr().err
 
-    def test_the_default_grid_is_the_recipe_and_its_neighbourhood(self, workers: FakeTrainings, out: Path) -> None:
-        assert run(out) == 0
-        grid = kept(out).grid
+    def test_the_default_grid_is_the_recipe_and_its_neighbourhood(self, workers: FakeTrainings) -> None:
+        assert workers.sweep()[0] == 0
+        grid = workers.kept.grid
         assert (grid.batches, grid.lrs, grid.rules) == ((16,), (0.025, 0.05, 0.1, 0.2), RULES)
         assert (grid.world_sizes, grid.seeds, workers.epochs, workers.warmup_epochs) == ((1, 2), 3, 10, 2)
         assert len(workers.trained) == 3 * (4 + 13)
 
-    def test_several_numbers_of_epochs_are_one_training_and_a_table_for_each(
-        self, workers: FakeTrainings, capsys: pytest.CaptureFixture[str], out: Path
-    ) -> None:
+    def test_several_numbers_of_epochs_are_one_training_and_a_table_for_each(self, workers: FakeTrainings) -> None:
         """The first two epochs of four are a training of two; the warm-up fits into the shortest."""
-        assert run(out, "--lrs", "0.1", "--lr-rules", "linear-warmup", "--seeds", "1", "--epochs", "4,1,2") == 0
-        assert (workers.epochs, workers.warmup_epochs, len(workers.trained)) == (4, 1, 2)
-        said = capsys.readouterr().out
+        status, said = workers.sweep("--lrs=0.1", "--lr-rules=linear-warmup", "--seeds=1", "--epochs=4,1,2")
+        assert (status, workers.epochs, workers.warmup_epochs, len(workers.trained)) == (0, 4, 1, 2)
         assert all(f"{epochs} epochs of" in said for epochs in (1, 2, 4))
-        assert kept(out).after(2).epochs == len(kept(out).after(2).trained[0].per_epoch) == 2
+        shorter = workers.kept.after(2)
+        assert shorter.epochs == len(shorter.trained[0].per_epoch) == 2
 
-    def test_values_are_sorted_and_count_once(self, workers: FakeTrainings, out: Path) -> None:
-        assert run(out, "--batches", "64,32,032", "--lrs", ".2,0.20,.1", "--seeds", "1") == 0
-        assert (kept(out).grid.batches, kept(out).grid.lrs) == ((32, 64), (0.1, 0.2))
+    def test_values_are_sorted_and_count_once(self, workers: FakeTrainings) -> None:
+        assert workers.sweep("--batches=64,32,032", "--lrs=.2,0.20,.1", "--seeds=1")[0] == 0
+        assert (workers.kept.grid.batches, workers.kept.grid.lrs) == ((32, 64), (0.1, 0.2))
 
     @pytest.mark.parametrize(
         ("config", "options", "status", "says"),
@@ -155,119 +146,101 @@ class TestOptions:
         self,
         workers: FakeTrainings,
         monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
-        out: Path,
         config: Config,
         options: list[str],
         status: int,
         says: str,
     ) -> None:
         monkeypatch.setattr(sweep.gate, "settings", lambda arguments: config)
-        assert run(out, *options) == status
-        said = capsys.readouterr().err
+        ended, said = workers.sweep(*options)
+        assert ended == status
         assert said.startswith("sweep: ")
         assert says in said
-        assert not (out).exists()
+        assert not workers.out.exists()
 
-    def test_a_batch_above_the_data_is_a_usage_error(
-        self, workers: FakeTrainings, capsys: pytest.CaptureFixture[str], tmp_path: Path, out: Path
-    ) -> None:
+    def test_a_batch_above_the_data_is_a_usage_error(self, workers: FakeTrainings, tmp_path: Path) -> None:
         workers.train_samples = 100
-        assert run(out, "--batches", "32,64") == 4
-        assert "batch 64 on 2 device(s) is 128 samples, above the 100 of digits; lower" in capsys.readouterr().err
+        status, said = workers.sweep("--batches=32,64")
+        assert status == 4
+        assert "batch 64 on 2 device(s) is 128 samples, above the 100 of digits; lower" in said
         assert not workers.trained
         assert not list(tmp_path.iterdir())
 
-    def test_a_warm_up_of_another_optimiser_is_a_usage_error(
-        self, workers: FakeTrainings, capsys: pytest.CaptureFixture[str], out: Path
-    ) -> None:
+    def test_a_warm_up_of_another_optimiser_is_a_usage_error(self, workers: FakeTrainings) -> None:
         workers.oracle = "self"
-        assert run(out) == 4
-        assert "oracle is 'self'; use --lr-rules constant,linear,book" in capsys.readouterr().err
-        assert run(out, "--lr-rules", "constant,linear,book") == 0
+        status, said = workers.sweep()
+        assert status == 4
+        assert "oracle is 'self'; use --lr-rules constant,linear,book" in said
+        assert workers.sweep("--lr-rules=constant,linear,book")[0] == 0
 
 
 class TestFiles:
     """What is kept, when and where."""
 
-    def test_everything_is_trained_kept_and_shown(
-        self, workers: FakeTrainings, capsys: pytest.CaptureFixture[str], out: Path
-    ) -> None:
-        assert run(out, *SMALL) == 0
+    def test_everything_is_trained_kept_and_shown(self, workers: FakeTrainings) -> None:
+        status, said = workers.sweep(*SMALL)
         assert len(workers.trained) == len(set(workers.trained)) == NETS
-        assert kept(out).missing() == 0
-        assert sorted(path.name for path in (out).iterdir()) == sorted(FILES)
-        said = capsys.readouterr().out
+        assert (status, workers.kept.missing()) == (0, 0)
+        assert sorted(path.name for path in workers.out.iterdir()) == sorted(FILES)
         assert f"sweep: {NETS} nets to train" in said
         assert "sweep: training it, seed 1: epoch 1 of 3; 1 of 10" in said
         assert "constant" in said
-        assert f"sweep: kept in {out} (sweep.json, summary.md)" in said
+        assert f"sweep: kept in {workers.out} (sweep.json, summary.md)" in said
 
     def test_by_default_each_sweep_has_a_folder_among_the_reports(self, workers: FakeTrainings, tmp_path: Path) -> None:
         assert main(["sweep", *SMALL]) == 0
         [path] = tmp_path.glob("reports/*/sweeps/ddp-lenet-*/sweep.json")
-        assert path.parts[-4] == kept(path.parent).machine.key
+        assert path.parts[-4] == read_model(path, Sweep).machine.key
 
-    def test_a_sweep_that_is_there_is_not_overwritten(
-        self, workers: FakeTrainings, capsys: pytest.CaptureFixture[str], out: Path
-    ) -> None:
-        assert run(out, *SMALL) == 0
-        before = kept(out)
-        assert run(out, *SMALL) == 1
-        assert f"{out}: File exists; choose another --out" in capsys.readouterr().err
-        assert kept(out) == before
+    def test_a_sweep_that_is_there_is_not_overwritten(self, workers: FakeTrainings) -> None:
+        assert workers.sweep(*SMALL)[0] == 0
+        before = workers.kept
+        status, said = workers.sweep(*SMALL)
+        assert status == 1
+        assert f"{workers.out}: File exists; choose another --out" in said
+        assert workers.kept == before
 
     @pytest.mark.parametrize("done", [0, 3])
-    def test_an_interrupt_keeps_the_nets_that_are_done(
-        self, workers: FakeTrainings, capsys: pytest.CaptureFixture[str], tmp_path: Path, out: Path, done: int
-    ) -> None:
+    def test_an_interrupt_keeps_the_nets_that_are_done(self, workers: FakeTrainings, tmp_path: Path, done: int) -> None:
         """Every net is in the file before the next is trained; without a net there is no file."""
         seen: list[int] = []
 
         def interrupt(setting: Setting, seed: int) -> None:
-            path = out / FILES[0]
-            seen.append(len(json.loads(path.read_text())["trained"]) if path.exists() else 0)
+            seen.append(len(workers.kept.trained) if (workers.out / FILES[0]).exists() else 0)
             if len(workers.trained) == done:
                 raise KeyboardInterrupt
 
         workers.on = interrupt
-        assert run(out, *SMALL) == 130
-        assert f"interrupted: {done} of {NETS} nets are kept in {out}" in capsys.readouterr().out
+        status, said = workers.sweep(*SMALL)
+        assert status == 130
+        assert f"interrupted: {done} of {NETS} nets are kept in {workers.out}" in said
         assert seen == list(range(done + 1))
         if done:
-            assert len(kept(out).trained) == done
-            assert f"{NETS - done} nets are missing" in (out / FILES[1]).read_text()
+            assert len(workers.kept.trained) == done
+            assert f"{NETS - done} nets are missing" in (workers.out / FILES[1]).read_text()
         else:
             assert not list(tmp_path.iterdir())
 
-    def test_a_net_that_fails_is_named_and_the_others_are_trained(
-        self, workers: FakeTrainings, capsys: pytest.CaptureFixture[str], out: Path
-    ) -> None:
+    def test_a_net_that_fails_is_named_and_the_others_are_trained(self, workers: FakeTrainings) -> None:
         def fail(setting: Setting, seed: int) -> None:
             if setting.lr == 0.4:
                 raise WorkerFailure("sweep-1-2", "rank 1: gone", ["its stack"])
 
         workers.on = fail
-        assert run(out, *SMALL) == 1
-        assert len(workers.trained) == NETS - 2
-        said = capsys.readouterr().out
+        status, said = workers.sweep(*SMALL)
+        assert (status, len(workers.trained)) == (1, NETS - 2)
         assert "sweep: failed: sweep-1-2: rank 1: gone\nits stack" in said
         assert "2 nets are missing" in said
-        assert "- failed: 2 device(s), batch 32, lr 0.4, seed 1: rank 1: gone\n" in (out / FILES[1]).read_text()
+        assert "- failed: 2 device(s), batch 32, lr 0.4, seed 1: rank 1: gone\n" in (workers.out / FILES[1]).read_text()
 
-    def test_a_folder_that_cannot_be_made_is_a_clear_error(
-        self, workers: FakeTrainings, capsys: pytest.CaptureFixture[str], tmp_path: Path
-    ) -> None:
+    def test_a_folder_that_cannot_be_made_is_a_clear_error(self, workers: FakeTrainings, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
-        assert run(tmp_path / "file" / "out", *SMALL) == 1
-        assert "Not a directory; choose another --out" in capsys.readouterr().err
+        status, said = workers.sweep(*SMALL, "--out", str(tmp_path / "file" / "out"))
+        assert status == 1
+        assert "Not a directory; choose another --out" in said
 
     def test_a_disk_that_fills_up_keeps_the_nets_before(
-        self,
-        workers: FakeTrainings,
-        monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
-        out: Path,
+        self, workers: FakeTrainings, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def full(path: Path, text: str) -> None:
             if len(workers.trained) > 3:
@@ -275,9 +248,9 @@ class TestFiles:
             path.write_text(text)
 
         monkeypatch.setattr(sweep, "write_atomically", full)
-        assert run(out, *SMALL) == 1
-        assert f"sweep: {out}: No space left on device; choose another --out" in capsys.readouterr().err
-        assert len(kept(out).trained) == 3
+        status, said = workers.sweep(*SMALL)
+        assert (status, len(workers.kept.trained)) == (1, 3)
+        assert f"sweep: {workers.out}: No space left on device; choose another --out" in said
 
 
 @pytest.mark.end_to_end
@@ -285,10 +258,9 @@ class TestFiles:
 def test_real_workers_train_the_grid(project: Project) -> None:
     """From a project that only has the suite installed; three epochs of a tiny net on one and two devices."""
     options = ["--scaling-workload", "tiny", "--scaling-devices", "cpu:2", "--scaling-trainer", "scratch"]
-    command = [sys.executable, "-m", "suite", "sweep", *SMALL, *options, "--out", "kept"]
-    done = subprocess.run(command, cwd=project.path, capture_output=True, text=True, timeout=200)
+    done = run_suite(project.path, "sweep", *SMALL, *options, "--out", "kept")
     assert done.returncode == 0, done.stdout + done.stderr
-    trained = kept(project.path / "kept").trained
+    trained = read_model(project.path / "kept" / FILES[0], Sweep).trained
     assert len(trained) == NETS
     assert all(0.9 < one.per_epoch[-1] <= 1 for one in trained), "the blobs are far apart"
     assert "linear" in done.stdout

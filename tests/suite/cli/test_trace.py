@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -27,12 +25,10 @@ from suite.processes.jobs import Place
 from suite.processes.messages import read
 from suite.rank import arm, profiling
 from suite.rank.profiling import TracedArm
-from suite.room.quiet import available_cores
 from suite.run.preparing import job_of
 from tests.support import trainers_under_test
-from tests.support.project import DATA, PYPROJECT, Project
+from tests.support.project import DATA, PYPROJECT, Project, needs_two_cores, run_suite
 
-needs_two_cores = pytest.mark.skipif(len(available_cores()) < 2, reason="two CPU workers need two cores")
 HERE = f"{trainers_under_test.__file__}:"
 STEPS = 3
 CPU = torch.device("cpu")
@@ -233,14 +229,7 @@ def test_every_rank_leaves_a_trace_and_a_cell_that_breaks_costs_only_itself(proj
     wanted = "Raises and (strong-1 or weak-1) or ddp and strong-2"
     cells = ["--scaling-trainer", HERE + "Raises", "--scaling-trainer", "ddp", "-k", wanted]
     options = ["--scaling-devices", "cpu:2", "--scaling-workload", "tiny", "--scaling-against", "scratch"]
-    done = subprocess.run(
-        [sys.executable, "-m", "suite", "trace", "--steps", "2", *options, *cells],
-        cwd=project.path,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    done = run_suite(project.path, "trace", "--steps", "2", *options, *cells)
     assert done.returncode == 1, done.stdout + done.stderr
     broken = "trace: Raises-tiny-strong-1, Raises-tiny-weak-1: rank 0: RuntimeError: the third step is too much"
     assert done.stderr.count(broken) == 1

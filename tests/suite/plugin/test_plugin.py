@@ -17,13 +17,11 @@ import pytest
 
 import conftest
 import torch_scaling_suite
-from suite.room.quiet import available_cores
 from suite.run import keeping
 from tests.support import trainers_under_test
-from tests.support.project import REPOSITORY, TINY, Project
+from tests.support.project import REPOSITORY, TINY, Project, needs_two_cores
 
 HERE = f"{trainers_under_test.__file__}:"
-needs_two_cores = pytest.mark.skipif(len(available_cores()) < 2, reason="two CPU workers need two cores")
 
 
 def workers(project: Project) -> set[int]:
@@ -215,6 +213,11 @@ def test_help_and_collecting_load_no_torch(project: Project, arguments: list[str
     )
     result = project.pytest(*arguments, "-p", "spy")
     result.stdout.fnmatch_lines(["torch loaded: False"])
+
+
+def test_neither_the_commands_nor_the_controller_of_checks_load_torch() -> None:
+    code = "import sys; import suite.__main__, suite.checks.bench, suite.checks.draw; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=REPOSITORY)
 
 
 def test_the_entry_point_loads_the_plugin_by_the_name_the_conftest_asks_for() -> None:

@@ -28,11 +28,6 @@ def told(**changes: object) -> dict[str, str]:
     return dict(found)
 
 
-def test_a_cell_that_the_budget_had_no_time_for_hands_no_samples_over() -> None:
-    """pytest-benchmark refuses none, and the cell would fail instead of being skipped."""
-    replay(object(), Clock(), [], {"cell": "ddp-lenet-strong-2"})
-
-
 class TestProperties:
     """The properties of a cell; those without a value are left out."""
 

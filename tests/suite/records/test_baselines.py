@@ -20,21 +20,13 @@ from suite.verdict.metrics import from_logs, mean_and_standard_error
 from suite.verdict.stored import KEPT_RUNS, Run
 from tests.support import records
 from tests.support.rates import exceeds
-
-KEY = "cpu-2xtest-00000000"
+from tests.support.records import KEY, accepted
 
 
 def week(number: int, *, commit: str | None = None, dirty: bool = False, **changes: Any) -> Record:
     """A run of a week's commit."""
     environment = {"versions": {}, "commit": commit or f"commit-{number}", "dirty": dirty}
     return records.make(run_id=f"week-{number}", environment=environment, **changes)
-
-
-def accepted(*runs: Record) -> Baseline:
-    baseline = Baseline(machine_key=KEY)
-    for run in runs:
-        baseline = baselines.accept(baseline, run, slower=True)
-    return baseline
 
 
 def commits(baseline: Baseline, run: Record, cell: int = 0) -> tuple[str | None, str | None]:
@@ -60,8 +52,7 @@ def test_accepted_runs_are_added_and_read_again(tmp_path: Path) -> None:
 
 
 def test_another_workload_or_dataset_is_another_cell() -> None:
-    run = records.make()
-    baseline = baselines.accept(Baseline(machine_key=KEY), run, slower=False)
+    baseline = accepted(records.make())
     other_hash = records.make(workload_hashes={"lenet": "000000000000"})
     other_data = records.make(datasets={"lenet": "fashion-mnist"})
     assert times(baseline, other_hash) == times(baseline, other_data) == []
@@ -74,29 +65,22 @@ def test_another_workload_or_dataset_is_another_cell() -> None:
         ({"cells": [records.cell(outcome="ERROR")]}, True, "never a baseline"),
         ({"interrupted": True}, False, "or an interrupted one"),
         ({"cells": [records.cell(outcome="FAIL")]}, False, "--scaling-accept=slower"),
+        ({"run_id": "week-1"}, False, "run week-1 is in the baseline already, .* measure again"),
     ],
 )
-def test_an_error_an_interrupt_and_a_fail_are_not_accepted(
+def test_an_error_an_interrupt_a_fail_and_the_same_run_are_not_accepted(
     changes: dict[str, object], slower: bool, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        baselines.accept(Baseline(machine_key=KEY), records.make(**changes), slower=slower)
+        baselines.accept(accepted(week(1)), records.make(**changes), slower=slower)
 
 
-def test_accepting_a_slowdown_drops_the_earlier_runs_of_that_cell_only() -> None:
-    before = baselines.accept(Baseline(machine_key=KEY), records.make(), slower=False)
-    slower = week(
-        2,
-        cells=[records.cell(outcome="FAIL", sec_per_epoch={"estimate": 20.0}), records.cell(world_size=2)],
-    )
-    after = baselines.accept(before, slower, slower=True)
-    assert times(after, slower) == [20.0]
-    assert times(after, slower, 1) == [13.0, 13.0]
-
-
-def test_a_run_is_accepted_once() -> None:
-    with pytest.raises(ValueError, match=r"run week-1 is in the baseline already, .* measure again"):
-        accepted(week(1), week(1))
+def test_accepting_a_slowdown_drops_the_earlier_runs_of_that_cell_alone_and_moves_its_pin() -> None:
+    failed = records.cell(outcome="FAIL", sec_per_epoch={"estimate": 20.0})
+    slower = week(3, cells=[failed, records.cell(world_size=2)])
+    baseline = accepted(week(1), week(2), slower, week(4))
+    assert (times(baseline, slower, 0), commits(baseline, slower, 0)) == ([20.0, 13.0], ("commit-3", "commit-4"))
+    assert (times(baseline, slower, 1), commits(baseline, slower, 1)) == ([13.0] * 4, ("commit-1", "commit-4"))
 
 
 def test_a_stored_time_keeps_its_standard_error(tmp_path: Path) -> None:
@@ -138,18 +122,6 @@ def test_a_foreign_or_broken_file_is_refused(tmp_path: Path, changes: dict[str, 
         baselines.read(tmp_path, KEY)
 
 
-def test_accepting_moves_the_latest_and_not_the_pin() -> None:
-    baseline = accepted(*map(week, range(1, 4)))
-    assert commits(baseline, week(9)) == ("commit-1", "commit-3")
-
-
-def test_accepting_a_slowdown_moves_the_pin_of_that_cell_alone() -> None:
-    slower = week(3, cells=[records.cell(outcome="FAIL"), records.cell(world_size=2)])
-    baseline = accepted(week(1), week(2), slower, week(4))
-    assert commits(baseline, slower, 0) == ("commit-3", "commit-4")
-    assert commits(baseline, slower, 1) == ("commit-1", "commit-4")
-
-
 @pytest.mark.parametrize(
     ("rules", "pin"), [(["floor"], "commit-1"), (["accuracy", "floor"], "commit-1"), (["floor", "drift"], "commit-2")]
 )
@@ -168,7 +140,7 @@ def test_a_run_that_cannot_be_built_again_is_no_pin() -> None:
     assert commits(Baseline(machine_key=KEY), week(9)) == (None, None)
 
 
-def test_the_file_keeps_the_newest_runs_and_the_pin_and_no_more() -> None:
+def test_the_file_keeps_the_newest_runs_and_the_pin_which_accepting_never_moves_and_no_more() -> None:
     baseline = accepted(*map(week, range(1, 31)))
     run = week(99)
     assert [kept.run_id for kept in baseline.runs] == ["week-1", *(f"week-{n}" for n in range(31 - KEPT_RUNS, 31))]

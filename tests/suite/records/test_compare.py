@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,51 +13,23 @@ from suite import __main__
 from suite.cli import compare as command
 from suite.records import baselines, comparison
 from suite.records.baselines import Baseline
-from suite.records.calibration import Calibration, Entry, Spread
 from suite.records.comparison import ACCEPTED, CALIBRATED, NONSENSE, OTHER_HOST, UNKNOWN, Known, compare
-from suite.records.record import Environment, Record
+from suite.records.record import Record
 from suite.render import comparison as render
-from tests.support import records
+from tests.support import measurements, records
+from tests.support.records import KEY, keep
 
-KEY = "cpu-2xtest-00000000"
 CELL: dict[str, Any] = {"id": "ddp-lenet-strong-2", "world_size": 2, "sessions": 4}
+CALIBRATION = measurements.calibrated(0.02, measurements.cell(2))
 
 
-def run_of(
-    seconds: float = 13.0, *, number: int = 1, host: str = "abcdef", share: float = 0.02, **changes: Any
-) -> Record:
-    """A run of one cell; `changes` replace fields of the record."""
-    content: dict[str, Any] = {
-        "run_id": f"run-{number}",
-        "machine": records.make().machine.model_dump() | {"host": host},
-        "cells": [records.cell(**CELL, sec_per_epoch=records.interval(seconds, share))],
-    }
-    return records.make(**content | changes)
+def run_of(seconds: float = 13.0, *, day: int = 1, **changes: Any) -> Record:
+    """A run of one cell; `changes` are as for `records.run_of`."""
+    return records.run_of(day, seconds, **changes)
 
 
-def accepted(*seconds: float, host: str = "abcdef") -> Baseline:
-    baseline = Baseline(machine_key=KEY)
-    for number, value in enumerate(seconds):
-        baseline = baselines.accept(baseline, run_of(value, number=100 + number, host=host), slower=False)
-    return baseline
-
-
-def calibration(sd: float = 0.02, host: str = "abcdef") -> Calibration:
-    logs = tuple(float(value) for value in np.random.default_rng(0).normal(0, sd, size=20))
-    spread = Spread(
-        locations=logs, errors=(0.001,) * 20, rounds=(14,) * 20, round_sd=0.01, log_times=logs, session_s=10, start_s=1
-    )
-    entry = Entry(
-        trainer="ddp", workload="lenet", workload_hash=records.LENET.hash, mode="strong", world_size=2, spread=spread
-    )
-    return Calibration(
-        machine_key=KEY,
-        host=host,
-        created_utc=datetime.fromisoformat(records.STARTED),
-        run_id="run-0",
-        environment=Environment(versions={}, commit="abc1234", dirty=False),
-        entries=(entry,),
-    )
+def accepted(*seconds: float) -> Baseline:
+    return records.accepted(*(run_of(value, day=day) for day, value in enumerate(seconds, start=10)))
 
 
 def pair(first: Record, second: Record, known: Known | None = None) -> comparison.Pair:
@@ -71,8 +41,8 @@ def pair(first: Record, second: Record, known: Known | None = None) -> compariso
     ("first", "known", "note"),
     [
         ({}, Known(), UNKNOWN),
-        ({}, Known(calibration=calibration(host="other")), UNKNOWN),
-        ({"host": "other"}, Known(accepted(9.8, 10.0, 10.1, 10.3), calibration()), OTHER_HOST),
+        ({}, Known(calibration=CALIBRATION.model_copy(update={"host": "other"})), UNKNOWN),
+        ({"host": "other"}, Known(accepted(9.8, 10.0, 10.1, 10.3), CALIBRATION), OTHER_HOST),
     ],
 )
 def test_a_ratio_has_no_interval_where_it_is_not_known_how_runs_differ(
@@ -85,7 +55,7 @@ def test_a_ratio_has_no_interval_where_it_is_not_known_how_runs_differ(
 
 @pytest.mark.parametrize(("seconds", "word"), [(10.2, "not told apart"), (13.0, "slower"), (7.5, "faster")])
 def test_accepted_runs_give_the_interval_and_come_before_the_calibration(seconds: float, word: str) -> None:
-    found = pair(run_of(10.0), run_of(seconds), Known(accepted(9.8, 10.0, 10.1, 10.3), calibration()))
+    found = pair(run_of(10.0), run_of(seconds), Known(accepted(9.8, 10.0, 10.1, 10.3), CALIBRATION))
     assert found.ratio.low < found.ratio.estimate < found.ratio.high
     assert found.ratio.estimate == pytest.approx(seconds / 10)
     assert (found.word, found.note) == (word, ACCEPTED)
@@ -93,7 +63,7 @@ def test_accepted_runs_give_the_interval_and_come_before_the_calibration(seconds
 
 @pytest.mark.parametrize("baseline", [None, accepted(9.8, 10.0)])
 def test_a_calibration_gives_the_interval_where_accepted_runs_are_too_few(baseline: Baseline | None) -> None:
-    found = pair(run_of(10.0), run_of(13.0), Known(baseline, calibration()))
+    found = pair(run_of(10.0), run_of(13.0), Known(baseline, CALIBRATION))
     assert (found.word, found.note) == ("slower", CALIBRATED)
 
 
@@ -115,7 +85,7 @@ def test_the_interval_covers_the_truth_as_often_as_promised() -> None:
     ("changes", "message"),
     [
         (
-            {"machine": records.make().machine.model_dump() | {"key": "cuda-8xother"}},
+            {"machine": records.MACHINE | {"key": "cuda-8xother"}},
             f"different machines ({KEY}, cuda-8xother): times are not compared",
         ),
         ({"workload_hashes": {"lenet": "0" * 12}}, "workload lenet is defined differently in the two runs"),
@@ -125,7 +95,7 @@ def test_the_interval_covers_the_truth_as_often_as_promised() -> None:
     ],
 )
 def test_times_that_must_not_be_divided_are_shown_with_the_reason(changes: dict[str, Any], message: str) -> None:
-    found = pair(run_of(), run_of(**changes), Known(accepted(9.8, 10.0, 10.1), calibration()))
+    found = pair(run_of(), run_of(**changes), Known(accepted(9.8, 10.0, 10.1), CALIBRATION))
     assert found.ratio is None
     assert message in found.note
     assert (found.word, found.grew) == ("", "")
@@ -142,7 +112,7 @@ def test_times_that_must_not_be_divided_are_shown_with_the_reason(changes: dict[
 )
 def test_senseless_times_break_nothing(time: dict[str, float]) -> None:
     senseless = run_of(cells=[records.cell(**CELL, sec_per_epoch=time)])
-    for known in (Known(), Known(accepted(9.8, 10.0, 10.1, 10.3), calibration())):
+    for known in (Known(), Known(accepted(9.8, 10.0, 10.1, 10.3), CALIBRATION)):
         for first, second in ((senseless, run_of()), (run_of(), senseless)):
             found = compare(first, second, known)
             assert found.pairs[0].note in (NONSENSE, UNKNOWN) or found.pairs[0].ratio is not None
@@ -263,16 +233,13 @@ def test_thousands_of_cells_fit_one_page() -> None:
 
 
 @pytest.fixture
-def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project with two runs, in which the command is known."""
     monkeypatch.setitem(__main__.COMMANDS, "compare", command)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\nscaling_report_dir = 'kept'\n")
-    for number, seconds in ((1, 10.0), (2, 13.0)):
-        folder = tmp_path / "kept" / KEY / "runs" / f"run-{number}"
-        folder.mkdir(parents=True)
-        (folder / "record.json").write_text(run_of(seconds, number=number).model_dump_json())
-    return tmp_path / "kept"
+    kept = (run_of(seconds, day=day, run_id=f"run-{day}") for day, seconds in ((1, 10.0), (2, 13.0)))
+    return keep(tmp_path / "kept", *kept).parent
 
 
 def test_runs_are_named_by_file_folder_or_id(reports: Path, capsys: pytest.CaptureFixture[str]) -> None:

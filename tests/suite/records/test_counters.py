@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from suite.processes.answers import Counted, Tally
-from suite.records.counters import Count, Counters, changes, merged, not_reproducible, shown, size
+from suite.records.counters import Count, Counters, changes, merged, not_reproducible, shown
 
 MADE_WITH = "torch 2.15.0, definitions 1"
 
@@ -117,10 +117,3 @@ def test_a_table_shows_calls_dtypes_and_bytes() -> None:
     assert shown((count("operator", 3, most=4),)) == "3 to 4"
     assert shown((count("operator", (3, 5)),)) == "3 to 5"
     assert shown(()) == "-"
-
-
-@pytest.mark.parametrize(
-    ("n_bytes", "said"), [(999, "999 bytes"), (1_000, "1.0 kB"), (2_500_000, "2.5 MB"), (10**9, "1.0 GB")]
-)
-def test_bytes_have_a_readable_unit(n_bytes: int, said: str) -> None:
-    assert size(n_bytes) == said

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -12,46 +11,16 @@ from urllib.parse import unquote
 import pytest
 
 from suite.records import baselines, history, record
-from suite.records.baselines import Baseline
 from suite.records.differences import differences
 from suite.records.history import Digest, Event, History
 from suite.records.record import Record, RecordError, read_model
 from suite.render import index
 from tests.support import records
+from tests.support.pages import Page
+from tests.support.records import KEY, keep, run_of
 
-KEY = "cpu-2xtest-00000000"
 PROBE = "single lenet, 1 device (how fast the machine is)"
-
-
-def run_of(day: int, seconds: float = 13.0, *, torch: str = "2.15.0", host: str = "abcdef", **changes: Any) -> Record:
-    """A run of one cell on a day of January 2026."""
-    started = f"2026-01-{day:02}T00:00:00+00:00"
-    machine = records.make().machine.model_dump() | {"host": host}
-    figures = {"sec_per_epoch": records.interval(seconds), "sessions": 4}
-    content: dict[str, Any] = {
-        "run_id": f"202601{day:02}T000000Z-commit{day}",
-        "started_utc": started,
-        "machine": machine,
-        "environment": {"versions": {"torch": torch}, "commit": f"commit{day}", "dirty": False},
-        "cells": [records.cell(id="ddp-lenet-strong-2", world_size=2, **figures)],
-    }
-    return records.make(**content | changes)
-
-
-def keep(reports: Path, *runs: Record) -> Path:
-    """The machine's folder with these runs in it."""
-    for run in runs:
-        folder = reports / KEY / "runs" / run.run_id
-        folder.mkdir(parents=True)
-        (folder / "record.json").write_text(run.model_dump_json())
-    return reports / KEY
-
-
-def accept(reports: Path, *runs: Record) -> None:
-    baseline = Baseline(machine_key=KEY)
-    for run in runs:
-        baseline = baselines.accept(baseline, run, slower=False)
-    baselines.write(baseline, reports)
+CELL = "ddp lenet strong, 2 devices"
 
 
 def times(found: History) -> list[float]:
@@ -60,18 +29,12 @@ def times(found: History) -> list[float]:
 
 
 def test_a_cells_series_has_its_figures_in_the_order_of_the_runs(tmp_path: Path) -> None:
-    second = run_of(
-        2,
-        cells=[
-            records.cell(
-                world_size=2, sec_per_epoch=records.interval(14.0), efficiency=records.interval(0.8), accuracy=0.97
-            )
-        ],
-    )
+    figures = {"sec_per_epoch": records.interval(14.0), "efficiency": records.interval(0.8), "accuracy": 0.97}
+    second = run_of(2, cells=[records.cell(world_size=2, **figures)])
     found = history.read(keep(tmp_path, second, run_of(1)))
     assert [run.environment.commit for run in found.runs] == ["commit1", "commit2"]
     (series,) = found.cells
-    assert series.name == "ddp lenet strong, 2 devices"
+    assert series.name == CELL
     assert [point.run for point in series.points] == [0, 1]
     point = series.points[1]
     assert (point.sec_per_epoch.low, point.sec_per_epoch.high) == pytest.approx((13.3, 14.7))
@@ -159,7 +122,7 @@ def test_a_redefined_workload_or_dataset_begins_another_series(tmp_path: Path) -
 def test_accepted_runs_and_the_pin_are_known_by_cell(tmp_path: Path) -> None:
     runs = [run_of(day) for day in (1, 2, 3)]
     machine = keep(tmp_path, *runs)
-    accept(tmp_path, *runs[:2])
+    baselines.write(records.accepted(*runs[:2]), tmp_path)
     found = history.read(machine)
     assert [run.accepted for run in found.runs] == [True, True, False]
     assert [point.accepted for point in found.cells[0].points] == [True, True, False]
@@ -234,20 +197,18 @@ def marked(runs: list[Record], folder: Path) -> dict[str, list[int]]:
 
 
 def test_a_slower_machine_is_marked_on_the_plain_trainer_and_not_on_the_cells(tmp_path: Path) -> None:
-    cell = "ddp lenet strong, 2 devices"
     slower_machine = [beside_probe(day, machine=1.2) for day in range(1, 31)]
     slower_code = [beside_probe(day, code=1.2) for day in range(1, 31)]
-    assert marked(slower_machine, tmp_path / "machine") == {cell: [], PROBE: [15]}
-    assert marked(slower_code, tmp_path / "code") == {cell: [15], PROBE: []}
+    assert marked(slower_machine, tmp_path / "machine") == {CELL: [], PROBE: [15]}
+    assert marked(slower_code, tmp_path / "code") == {CELL: [15], PROBE: []}
 
 
 def test_runs_without_the_plain_trainer_are_compared_by_their_seconds(tmp_path: Path) -> None:
     """The days on which it was timed say nothing about those without, and the other way round."""
     runs = [beside_probe(day, code=1.2, probed=day % 2 == 0) for day in range(1, 31)]
-    cell = "ddp lenet strong, 2 devices"
-    assert marked(runs, tmp_path)[cell] == [15]
+    assert marked(runs, tmp_path)[CELL] == [15]
     runs = [beside_probe(day, probed=day < 16) for day in range(1, 31)]
-    assert marked(runs, tmp_path / "later") == {cell: [], PROBE: []}
+    assert marked(runs, tmp_path / "later") == {CELL: [], PROBE: []}
 
 
 def test_a_mark_names_its_run_also_where_others_lack_the_cell(tmp_path: Path) -> None:
@@ -270,26 +231,14 @@ def test_more_runs_and_cells_than_a_page_holds_are_counted(tmp_path: Path, monke
     assert "Not on this page: 4 more cells;" in page
 
 
-class Links(HTMLParser):
-    """The addresses that a page links to."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.found: list[str] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "a":
-            self.found.append(dict(attrs)["href"] or "")
-
-
 def test_the_page_links_to_what_is_there_and_to_nothing_else(tmp_path: Path) -> None:
     machine = keep(tmp_path, run_of(1), run_of(2))
     (machine / "runs" / run_of(2).run_id).rename(machine / "runs" / "odd # name?")
     (machine / "runs" / "odd # name?" / "report.html").write_text("")
-    links = [link for link in Links(index.render(history.read(machine))).found if not link.startswith("#")]
-    assert len(links) == 3
-    assert all((machine / unquote(link)).is_file() for link in links)
+    links = [link.attributes["href"] for link in Page(index.render(history.read(machine))).all("a")]
+    outside = [link for link in links if not link.startswith("#")]
+    assert len(outside) == 3
+    assert all((machine / unquote(link)).is_file() for link in outside)
     assert "runs/odd%20%23%20name%3F/report.html" in links
 
 
@@ -299,7 +248,7 @@ def test_the_page_shows_every_cell_with_its_points_and_what_was_accepted(tmp_pat
     assert "No run of this machine could be read yet." in empty
     assert "No cell was timed." in empty
     machine = keep(tmp_path, *runs)
-    accept(tmp_path, runs[0])
+    baselines.write(records.accepted(runs[0]), tmp_path)
     page = index.render(history.read(machine))
     assert page.count("<figure") == 1
     assert "2 runs from 2026-01-01 to 2026-01-02 on 1 host, 1 of them accepted; 1 cell." in page
@@ -308,16 +257,10 @@ def test_the_page_shows_every_cell_with_its_points_and_what_was_accepted(tmp_pat
 
 
 def test_nothing_in_a_record_becomes_markup(tmp_path: Path) -> None:
-    text = "\"><script>alert('x')</script>"
-    hostile = records.hostile(text)
-    machine = tmp_path / "spoiled"
-    for number in (1, 2):
-        folder = machine / "runs" / f"{number}<script>"
-        folder.mkdir(parents=True)
-        content = hostile.model_dump(mode="json")
-        content["machine"]["key"] = "spoiled"
-        (folder / "record.json").write_text(json.dumps(content))
-    (machine / "runs" / "3<script>").mkdir()
+    hostile = records.hostile("\"><script>alert('x')</script>")
+    here = {"machine": hostile.machine.model_copy(update={"key": KEY})}
+    runs = [hostile.model_copy(update={"run_id": f"{number}<script>", **here}) for number in (1, 2, 3)]
+    machine = keep(tmp_path, *runs)
     (machine / "runs" / "3<script>" / "record.json").write_text('{"<script>": 1}')
     found = history.read(machine)
     assert (len(found.runs), len(found.skipped)) == (2, 1)

@@ -11,7 +11,6 @@ import pytest
 from suite.records import record
 from suite.records.record import Record, RecordError
 from tests.support import records
-from tests.support.project import REPOSITORY
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -106,9 +105,3 @@ def test_weak_accuracies_of_schema_3_are_removed() -> None:
         ("weak", 2, None),
     ]
     assert "trained at strong scaling alone" in older.cells[3].accuracy_note
-
-
-def test_the_records_in_this_repository_can_be_read() -> None:
-    paths = list(REPOSITORY.glob("reports/*/runs/*/record.json"))
-    assert paths
-    assert all(record.read_model(path, Record).sessions for path in paths)

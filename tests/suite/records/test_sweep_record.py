@@ -25,11 +25,6 @@ def test_four_devices_take_four_times_the_batch_and_the_rules_rate(rule: str, lr
     assert scaled(rule, 1, START) == ALONE
 
 
-def test_an_unknown_rule_is_refused() -> None:
-    with pytest.raises(ValueError, match="unknown lr_rule 'square'"):
-        scaled("square", 2, START)
-
-
 def test_one_device_has_one_row_and_several_have_one_for_each_rule() -> None:
     rows = grid(lrs=(0.1,)).rows()
     assert rows[0] == Row(START, "-", ALONE)

@@ -4,30 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from suite import __main__
 from suite.cli import render as render_command
-from suite.records import baselines
 from suite.records.baselines import Baseline
-from suite.records.record import Record
 from suite.render import pages
-from tests.support import records
+from tests.support.records import KEY, accepted, keep, run_of
 
-KEY = "cpu-2xtest-00000000"
 PAGES = {"report.html", "summary.md"}
-
-
-def run_of(day: int, **changes: Any) -> Record:
-    return records.make(run_id=f"202601{day:02}T000000Z-abc1234", **changes)
-
-
-def put(folder: Path, record: Record) -> Path:
-    folder.mkdir(parents=True)
-    (folder / "record.json").write_text(record.model_dump_json())
-    return folder
 
 
 @pytest.fixture
@@ -36,9 +22,7 @@ def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setitem(__main__.COMMANDS, "render", render_command)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\nscaling_report_dir = 'kept'\n")
-    for day in (1, 2):
-        put(tmp_path / "kept" / KEY / "runs" / run_of(day).run_id, run_of(day))
-    return tmp_path / "kept"
+    return keep(tmp_path / "kept", run_of(1), run_of(2)).parent
 
 
 def written(folder: Path) -> set[str]:
@@ -68,7 +52,7 @@ def test_records_are_named_by_file_or_folder(
 
 def test_links_lead_to_nothing_that_is_written_elsewhere(reports: Path, tmp_path: Path) -> None:
     """A pull request can bring links; pages are written next to a record."""
-    elsewhere = put(tmp_path / "elsewhere" / KEY / "runs" / "x", run_of(3))
+    elsewhere = keep(tmp_path / "elsewhere", run_of(3)) / "runs" / run_of(3).run_id
     runs = reports / KEY / "runs"
     (runs / "linked").symlink_to(elsewhere)
     (runs / "with-link").mkdir()
@@ -80,7 +64,7 @@ def test_links_lead_to_nothing_that_is_written_elsewhere(reports: Path, tmp_path
 
 
 def test_a_record_outside_of_a_report_folder_has_no_history(reports: Path, tmp_path: Path) -> None:
-    put(tmp_path / "taken-home", run_of(1))
+    (keep(tmp_path / "job", run_of(1)) / "runs" / run_of(1).run_id).rename(tmp_path / "taken-home")
     assert __main__.main(["render", "taken-home"]) == 0
     assert written(tmp_path) == {"taken-home/report.html", "taken-home/summary.md"}
 
@@ -130,10 +114,7 @@ def test_wrong_settings_end_as_in_pytest(reports: Path) -> None:
 
 
 def test_a_page_shows_only_what_was_accepted_before_its_run(reports: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    baseline = Baseline(machine_key=KEY)
-    for day in (1, 2, 3):
-        baseline = baselines.accept(baseline, run_of(day), slower=False)
     seen: list[Baseline] = []
     monkeypatch.setattr(pages.html, "render", lambda record, known: seen.append(known) or "")
-    pages.write_run(reports, run_of(2), baseline)
+    pages.write_run(reports, run_of(2), accepted(*map(run_of, (1, 2, 3))))
     assert [run.run_id for run in seen[0].runs] == [run_of(1).run_id]

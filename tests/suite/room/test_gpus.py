@@ -79,11 +79,6 @@ def test_an_xid_error_is_told_once_in_the_block_in_which_it_came(nvml: Scene) ->
     assert blocks == [[(), ()], [(), (48, 63)], [(), ()], [(), (79,)]]
 
 
-def test_the_power_of_a_block_is_the_energy_it_used_over_its_time() -> None:
-    before, after = GpuReading(0, millijoules=1_000), GpuReading(0, millijoules=151_000)
-    assert gpus.between(before, after, frozenset(), 0.5).watts == 300.0
-
-
 def test_a_slice_has_its_own_processes_and_its_cards_clock(nvml: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     nvml.mig(1, (1, 1, 9856), (3, 3, 40448))
     nvml.say(1, processes=4_000_001, mhz=1200).say("1.0", mhz="!3").say("1.1", mhz="!3", processes=42)
@@ -94,19 +89,21 @@ def test_a_slice_has_its_own_processes_and_its_cards_clock(nvml: Scene, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "throttled"),
+    ("before", "after", "name", "value"),
     [
-        (GpuReading(0, reasons=0x48), GpuReading(0, reasons=0x1), ("hw_slowdown", "hw_thermal_slowdown")),
-        (GpuReading(0, reasons=0x1), GpuReading(0, reasons=0x48), ("hw_slowdown", "hw_thermal_slowdown")),
-        (GpuReading(0, thermal_ns=5), GpuReading(0, thermal_ns=6), ("sw_thermal_slowdown",)),  # heat in between
-        (GpuReading(0, power_ns=5), GpuReading(0, power_ns=6), ("sw_power_cap",)),
-        (GpuReading(0, reasons=0x1, thermal_ns=5), GpuReading(0, reasons=0x1, thermal_ns=5), ()),
+        ({"reasons": 0x48}, {"reasons": 0x1}, "throttled", ("hw_slowdown", "hw_thermal_slowdown")),
+        ({"reasons": 0x1}, {"reasons": 0x48}, "throttled", ("hw_slowdown", "hw_thermal_slowdown")),
+        ({"thermal_ns": 5}, {"thermal_ns": 6}, "throttled", ("sw_thermal_slowdown",)),  # heat in between
+        ({"power_ns": 5}, {"power_ns": 6}, "throttled", ("sw_power_cap",)),
+        ({"reasons": 0x1, "thermal_ns": 5}, {"reasons": 0x1, "thermal_ns": 5}, "throttled", ()),
+        ({"ecc_errors": 3}, {"ecc_errors": 7}, "ecc_errors", 4),
+        ({"millijoules": 1_000}, {"millijoules": 151_000}, "watts", 300.0),
     ],
 )
-def test_throttling_at_either_end_or_in_between_is_named(
-    before: GpuReading, after: GpuReading, throttled: tuple[str, ...]
+def test_what_two_readings_say_of_the_half_second_between_them(
+    before: dict[str, Any], after: dict[str, Any], name: str, value: object
 ) -> None:
-    assert gpus.between(before, after, frozenset()).throttled == throttled
+    assert getattr(gpus.between(GpuReading(0, **before), GpuReading(0, **after), frozenset(), 0.5), name) == value
 
 
 def test_the_reasons_that_count_exist() -> None:
@@ -119,10 +116,6 @@ def test_the_bits_of_reasons_are_those_of_nvml() -> None:
     names = {name.replace("_", "").lower(): bit for bit, name in gpus.REASONS.items()}
     theirs = {name.removeprefix("nvmlClocksThrottleReason").lower(): name for name in dir(pynvml)}
     assert {name: getattr(pynvml, theirs[name]) for name in names} == names
-
-
-def test_new_ecc_errors_are_counted() -> None:
-    assert gpus.between(GpuReading(0, ecc_errors=3), GpuReading(0, ecc_errors=7), frozenset()).ecc_errors == 4
 
 
 def test_a_process_that_comes_during_the_run_disturbs_every_block_from_then_on(nvml: Scene) -> None:
