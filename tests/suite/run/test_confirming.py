@@ -53,7 +53,7 @@ def test_the_same_gpus_are_no_mismatch() -> None:
         (
             HERE,
             answer(reason="The NVIDIA driver on your system is too old"),
-            "NVML shows 2 GPU(s), torch 2.15.0 in a worker shows 0: The NVIDIA driver on your system is too old; compare",
+            "NVML shows 2 GPU(s), torch 2.15.0 in a worker shows 0: The NVIDIA driver on your system is too old; comp",
         ),
         (HERE, answer(ONE), "NVML shows 2 GPU(s), torch 2.15.0 in a worker shows 1; compare"),
         (
@@ -125,19 +125,17 @@ def test_a_mismatch_is_one_failing_item_before_anything_is_measured(
     assert not project.records()
 
 
-def test_collecting_starts_no_worker(
-    project: Project, scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scene(2).load(monkeypatch)
+def test_collecting_starts_no_worker(project: Project, gpus: Callable[..., Scene]) -> None:
+    gpus(2)
     result = project.inline("-m", "gpu", "--collect-only", "-q", "--scaling-trainer", "ddp")
     assert result.ret == 0
     result.stdout.fnmatch_lines(["*test_scaling[[]ddp-*-weak-2[]]"])
 
 
 def test_a_driver_that_fails_is_said_in_the_header_and_in_the_failing_item(
-    project: Project, scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch
+    project: Project, gpus: Callable[..., Scene]
 ) -> None:
-    scene(2).load(monkeypatch).say("library", init="!18")
+    gpus(2).say("library", init="!18")
     said = "NVML fails: RM has detected an NVML/RM version mismatch; compare with nvidia-smi*"
     result = project.inline("-m", "scaling", "--collect-only", "--scaling-trainer", "ddp")
     result.stdout.fnmatch_lines(["scaling: devices cpu:*", f"scaling: {said}"])

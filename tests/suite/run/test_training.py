@@ -94,18 +94,6 @@ def test_trainer_that_returns_no_loss_has_none(dataset: Prepared) -> None:
     assert Training(0, [CPU], job("tests.support.learners:Silent"), recipe(dataset)).epoch(0).loss is None
 
 
-def test_one_process_evaluates_replicas_with_the_first_ones_batch_norm(dataset: Prepared) -> None:
-    """As ranks do, on all samples."""
-    told = job("scratch", model="tests.support.learners:normalised")
-    training = Training(0, [CPU] * 2, told, recipe(dataset, epochs=1))
-    first = training._trainer.replicas[0]
-    together = training.epoch(0).accuracy
-    whole = open_dataset(dataset, CPU, torch.float32)
-    own = [accuracy([replica], [CPU], whole.test_X, whole.test_y) for replica in training._trainer.replicas]
-    assert own[0] != own[1], "their statistics differ enough to change the accuracy"
-    assert together == accuracy([first], [CPU], whole.test_X, whole.test_y) == own[0]
-
-
 @pytest.mark.parametrize(("done", "asked"), [(0, 1), (1, 0), (1, 2), (3, 3)])
 def test_epoch_out_of_order_is_refused(dataset: Prepared, done: int, asked: int) -> None:
     training = Training(0, [CPU], job("single"), recipe(dataset))
@@ -171,16 +159,6 @@ def test_warm_up_raises_the_rate_from_that_of_one_device(dataset: Prepared, note
     assert rates == sorted(rates)
     assert rates[0] < 0.12
     assert rates[7:] == pytest.approx([0.2] * 5)
-
-
-def test_divided_gradient_equals_a_smaller_rate(dataset: Prepared) -> None:
-    """Twice the samples equal half the rate, bit for bit."""
-    nets = [Single(build("toy", "default", 1), [CPU], lr=lr) for lr in (0.2, 0.1)]
-    X, y = open_dataset(dataset, CPU, torch.float32).train_X[:32], torch.arange(32) % 2
-    nets[0].step(X, y, 64)
-    nets[1].step(X, y, 32)
-    for halved, slower in zip(nets[0].net.parameters(), nets[1].net.parameters(), strict=True):
-        assert torch.equal(halved, slower)
 
 
 def test_a_data_set_of_nests_is_timed_and_trained_on_two_ranks(tmp_path: Path, bench: Bench) -> None:
