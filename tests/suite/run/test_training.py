@@ -161,6 +161,16 @@ def test_warm_up_raises_the_rate_from_that_of_one_device(dataset: Prepared, note
     assert rates[7:] == pytest.approx([0.2] * 5)
 
 
+def test_divided_gradient_equals_a_smaller_rate(dataset: Prepared) -> None:
+    """Twice the samples equal half the rate, bit for bit."""
+    nets = [Single(build("toy", "default", 1), [CPU], lr=lr) for lr in (0.2, 0.1)]
+    X, y = open_dataset(dataset, CPU, torch.float32).train_X[:32], torch.arange(32) % 2
+    nets[0].step(X, y, 64)
+    nets[1].step(X, y, 32)
+    for halved, slower in zip(nets[0].net.parameters(), nets[1].net.parameters(), strict=True):
+        assert torch.equal(halved, slower)
+
+
 def test_a_data_set_of_nests_is_timed_and_trained_on_two_ranks(tmp_path: Path, bench: Bench) -> None:
     """A trainer of tokens learns them; a rank may have no label that counts."""
     texts = prepare_dataset("tests.support.texts:corpus", "", str(tmp_path / "texts"))
