@@ -8,6 +8,7 @@ import pytest
 
 from suite.plan.cells import Arm
 from suite.plan.floors import Floor
+from suite.processes.failure import WorkerFailure
 from suite.records.record import CellRecord, CheckRecord, Environment
 from suite.run import judging, results
 from suite.run.observations import Comparison, Observations
@@ -180,6 +181,15 @@ class TestAgainstABase:
         outcomes = {cell.id: cell.outcome for cell in results.to_record(run).cells}
         assert outcomes[TWO.id] is Outcome.INCONCLUSIVE
         assert outcomes[ONE.id] is Outcome.FAIL, "one device is another matter"
+
+    def test_lost_rebuilt_commit_leaves_the_stored_check(self) -> None:
+        run = run_of(TWO, baseline=ACCEPTED, stored={TWO: (check("stored", Outcome.INCONCLUSIVE),)})
+        run.comparison = Comparison({"base": AGAINST}, (TWO,))
+        add_sessions(run, {arm(2): 0.5})
+        run.lost[arm(2, side="base")] = WorkerFailure("base", "it does not build")
+        record = judged(run)[2]
+        assert (record.outcome, record.reason) == (Outcome.INCONCLUSIVE, "stored says INCONCLUSIVE")
+        assert [c.rule for c in record.checks] == ["stored"]
 
 
 class TestSlowTail:
