@@ -59,6 +59,12 @@ def scene(nvml_library: Path, tmp_path: Path) -> Callable[..., nvml.Scene]:
 
 
 @pytest.fixture
+def gpus(scene: Callable[..., nvml.Scene], monkeypatch: pytest.MonkeyPatch) -> Callable[..., nvml.Scene]:
+    """Make such a scene, which this process sees too."""
+    return lambda count=2: scene(count).load(monkeypatch)
+
+
+@pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
     """Make a user's project in a temporary folder."""
     return Project(pytester, monkeypatch)

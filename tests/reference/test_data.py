@@ -167,7 +167,6 @@ def test_digits_are_1437_and_360_images_of_28x28(tmp_path: Path) -> None:
 USERS_FUNCTIONS = """
 from torch import arange, rand
 
-def right(): return (rand(4, 3), arange(4)), (rand(4, 3), arange(4))
 def returns_3(): return 3
 constant = 3
 def unequal(): return (rand(3), arange(2)), (rand(3), arange(3))
@@ -179,14 +178,6 @@ def nothing(): return ({}, arange(3)), (arange(3), arange(3))
 def scalar(): return ((arange(3), rand(())), arange(3)), (arange(3), arange(3))
 def real_labels(): return (rand(3), rand(3)), (rand(3), arange(3))
 """
-
-
-def test_a_users_data_set_is_loaded_from_its_file(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(USERS_FUNCTIONS)
-    data = load(f"{tmp_path}/mine.py:right", tmp_path)
-    assert data.name == f"{tmp_path}/mine.py:right"
-    assert data.train_X.shape == (4, 3)
-    assert data.idx_root is None
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,8 @@ def test_tokens_are_counted_where_their_label_is_not_ignored(classes_last: bool)
         accuracy([net], [CPU], {"tokens": tokens}, {"labels": torch.full((3, 3), -100)})
     with pytest.raises(ValueError, match=r"y has tensors of \['torch.float32'\]: labels must be int64"):
         accuracy([net], [CPU], {"tokens": tokens}, {"weights": torch.ones(3)})
+    with pytest.raises(ValueError, match="X has 0 samples: an accuracy needs at least one"):
+        accuracy([net], [CPU], {"tokens": tokens[:0]}, {"labels": tokens[:0]})
 
 
 def test_a_single_module_is_evaluated_on_all_its_devices_as_the_book_does() -> None:
@@ -122,8 +124,3 @@ def test_count_correct_reports_bad_values(
     X, y = torch.zeros(samples, 1), torch.zeros(labels, dtype=torch.int64)
     with pytest.raises(ValueError, match=message):
         count_correct([Recorder() for _ in range(replicas)], [CPU] * 2, X, y, batch_size)
-
-
-def test_accuracy_of_no_samples_is_reported() -> None:
-    with pytest.raises(ValueError, match="X has 0 samples: an accuracy needs at least one"):
-        accuracy([Recorder()], [CPU], torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64))

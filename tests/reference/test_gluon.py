@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -35,11 +36,6 @@ from tests.support.strategies import (
 pytestmark = pytest.mark.usefixtures("one_intra_op_thread")
 
 
-def twins(k: int, module: nn.Module) -> tuple[Net, Net]:
-    """Return two equal nets on k devices."""
-    return net_on(k, module), net_on(k, module)
-
-
 @pytest.mark.parametrize("name", ALL_REDUCE)
 @pytest.mark.parametrize("apart", [False, True], ids=["step", "allreduce_grads and update"])
 def test_a_step_is_the_sum_over_the_devices_divided_by_the_batch(name: str, apart: bool) -> None:
@@ -58,20 +54,6 @@ def test_a_step_is_the_sum_over_the_devices_divided_by_the_batch(name: str, apar
     assert within_bound(net.replicas[0], oracle.net, update_bound(module, X, LR))
 
 
-@pytest.mark.parametrize("how_often", [1, 2])
-def test_a_step_after_allreduce_grads_does_not_sum_twice(how_often: int) -> None:
-    """So gradients can be clipped between the sum and the update."""
-    net, twice = twins(3, smooth_net())
-    for each in (net, twice):
-        backward(each, *minibatch(6))
-    for _ in range(how_often):
-        Trainer(twice, LR).allreduce_grads()
-    Trainer(net, LR).step(6)
-    Trainer(twice, LR).step(6)
-    assert bit_equal(net.replicas[0], twice.replicas[0])
-    assert synced(twice)
-
-
 @settings(max_examples=25)
 @given(case=cases(smooth_net, (6,), torch.float64, max_steps=1), data=st.data())
 def test_a_weighted_split_leaves_the_gradient_as_it_is(case: Case, data: st.DataObject) -> None:
@@ -86,34 +68,93 @@ def test_a_weighted_split_leaves_the_gradient_as_it_is(case: Case, data: st.Data
     assert within_bound(net.replicas[0], oracle.net, update_bound(case.net, X, LR))
 
 
-# Stale gradients.
+# Orders of calls.
+
+CALLS: dict[str, Callable[[Net, Trainer], object]] = {
+    "backward": lambda net, _: backward(net, *minibatch(4)),
+    "backward of others": lambda net, _: backward(net, *minibatch(4, seed=1)),
+    "backward on 0": lambda net, _: F.cross_entropy(net(minibatch(4)[0], 0), minibatch(4)[1]).backward(),
+    "backward on 1": lambda net, _: F.cross_entropy(net(minibatch(4)[0], 1), minibatch(4)[1]).backward(),
+    "zeros on 1": lambda net, _: (0 * net(minibatch(4)[0], 1).sum()).backward(),
+    "sum": lambda _, trainer: trainer.allreduce_grads(),
+    "update": lambda _, trainer: trainer.update(4),
+    "update ignoring": lambda _, trainer: trainer.update(4, ignore_stale_grad=True),
+    "step": lambda _, trainer: trainer.step(4),
+    "step ignoring": lambda _, trainer: trainer.step(4, ignore_stale_grad=True),
+    "clear": lambda net, _: net.zero_grad(),
+    "clear 1": lambda net, _: net.replicas[1].zero_grad(),
+    "torch clears": lambda net, _: [replica.zero_grad() for replica in net.replicas],
+}
 
 
-def test_a_stale_gradient_is_reported_with_parameter_and_device() -> None:
-    """Before the first backward, after an update, and where one device did not take part."""
-    net = Net(smooth_net(), [FIRST, SECOND])
+def follow(calls: str, net: Net, trainer: Trainer) -> None:
+    """Make these calls; an error of one in brackets is expected."""
+    for call in calls.split(", "):
+        with pytest.raises(RuntimeError) if call.startswith("[") else nullcontext():
+            CALLS[call.strip("[]")](net, trainer)
+
+
+@pytest.mark.parametrize(
+    ("k", "calls", "as_if"),
+    [
+        (3, "backward, sum, step", "backward, step"),  # so gradients can be clipped between the sum and the update
+        (3, "backward, sum, sum, step", "backward, step"),
+        (1, "backward, update", "backward, step"),  # one device has nothing to sum
+        (2, "backward of others, sum, clear, backward, step", "backward, step"),  # as when a gradient has overflowed
+        (2, "backward of others, sum, torch clears, backward, step", "backward, step"),
+        # MXNet sums what a stale device still holds from the step before; here a stale gradient counts as zeros.
+        (2, "backward, step, backward on 0, step ignoring", "backward, step, backward on 0, zeros on 1, step"),
+        (2, "backward, sum, torch clears, backward on 0, step ignoring", "backward on 0, zeros on 1, step"),
+        (2, "backward, sum, [backward on 1], clear, backward, step", "backward, step"),
+    ],
+)
+def test_calls_in_any_order_take_the_right_step(k: int, calls: str, as_if: str) -> None:
+    module = smooth_net()
+    net, plain = net_on(k, module), net_on(k, module)
+    follow(calls, net, Trainer(net, LR))
+    follow(as_if, plain, Trainer(plain, LR))
+    assert synced(net)
+    assert bit_equal(net.replicas[0], plain.replicas[0])
+    assert not bit_equal(net.replicas[0], module)
+
+
+STALE = r"the gradient of parameter '0\.weight' on {} is stale, no backward has written it since the last update"
+BOTH = r"cpu \(number 0\), cpu \(number 1\)"
+
+
+@pytest.mark.parametrize(
+    ("calls", "last", "message"),
+    [
+        ("clear", "step", STALE.format(BOTH)),
+        ("backward, step", "update", STALE.format(BOTH)),
+        ("backward, step, backward on 0", "step", STALE.format(r"cpu \(number 1\)")),
+        ("backward, sum, clear", "update", STALE.format(BOTH)),
+        ("backward, sum, torch clears, backward on 0", "step", STALE.format(r"cpu \(number 1\)")),
+        ("backward", "update", "is not summed over its 2 devices: call allreduce_grads before update, or step"),
+        ("backward, sum, clear 1", "update ignoring", "is not summed over its 2 devices"),
+        ("backward, sum, [backward on 1]", "update", "is not summed over its 2 devices"),
+        ("backward, sum, [backward on 1]", "step", "a sum on some of its 2 devices and a gradient of their own on oth"),
+        ("backward, sum", "backward on 1", r"added to the summed gradient of parameter '.*' on cpu \(number 1\)"),
+    ],
+)
+def test_calls_that_would_let_replicas_drift_are_reported_and_change_nothing(
+    calls: str, last: str, message: str
+) -> None:
+    net = net_on(2)
     trainer = Trainer(net, LR)
-    stale = r"the gradient of parameter '0.weight' on {} is stale, no backward has written it since the last update"
-    with pytest.raises(RuntimeError, match=stale.format("cpu:0, cpu:1")):
-        trainer.step(4)
-    X, y = minibatch(4)
-    backward(net, X, y)
-    trainer.step(4)
-    with pytest.raises(RuntimeError, match=stale.format("cpu:0, cpu:1")):
-        trainer.update(4)
+    follow(calls, net, trainer)
     before = values(net.replicas[0])
-    F.cross_entropy(net(X, FIRST), y).backward()
-    with pytest.raises(RuntimeError, match=stale.format("cpu:1")):
-        trainer.step(4)
+    with pytest.raises(RuntimeError, match=message):
+        follow(last, net, trainer)
+    assert synced(net)
     assert all(torch.equal(p, q) for p, q in zip(before, values(net.replicas[0]), strict=True))
 
 
 def test_a_parameter_that_one_device_did_not_use_is_reported_alone() -> None:
-    """Equal devices are told apart by their numbers."""
-    net, (X, y) = net_on(2, Gated()), minibatch(4)
+    net, (X, y) = Net(Gated(), [FIRST, SECOND]), minibatch(4)
     X[:2, 0], X[2:, 0] = -1, 1
     backward(net, X, y)
-    with pytest.raises(RuntimeError, match=re.escape("'extra.weight' on cpu (number 0) is stale")):
+    with pytest.raises(RuntimeError, match=re.escape("'extra.weight' on cpu:0 is stale")):
         Trainer(net, LR).step(4)
 
 
@@ -125,7 +166,7 @@ def test_ignoring_stale_gradients_keeps_replicas_equal() -> None:
     module, (X, y) = Gated().double(), minibatch(4)
     X = X.double()
     X[:2, 0], X[2:, 0] = -1, 1
-    (net, drifting), oracle = twins(2, module), Single(module, [CPU], lr=LR)
+    net, drifting, oracle = net_on(2, module), net_on(2, module), Single(module, [CPU], lr=LR)
     oracle.step(X, y, 4)
     backward(net, X, y)
     Trainer(net, LR).step(4, ignore_stale_grad=True)
@@ -136,21 +177,6 @@ def test_ignoring_stale_gradients_keeps_replicas_equal() -> None:
     Trainer(drifting, LR, all_reduce_=None).update(4, ignore_stale_grad=True)
     assert torch.equal(drifting.replicas[0].extra.weight, module.extra.weight)
     assert not torch.equal(drifting.replicas[1].extra.weight, module.extra.weight)
-
-
-def test_an_old_gradient_is_never_used_again() -> None:
-    """MXNet sums what a stale device still holds from the step before; here a stale gradient counts as zeros."""
-    net, with_zeros = twins(2, smooth_net())
-    X, y = minibatch(4)
-    for each in (net, with_zeros):
-        backward(each, X, y)
-        Trainer(each, LR).step(4)
-        F.cross_entropy(each(X, 0), y, reduction="sum").backward()
-    (0 * with_zeros(X, 1).sum()).backward()
-    Trainer(net, LR).step(4, ignore_stale_grad=True)
-    Trainer(with_zeros, LR).step(4)
-    assert synced(net)
-    assert bit_equal(net.replicas[0], with_zeros.replicas[0])
 
 
 def test_a_step_can_be_repeated_with_ignore_stale_grad() -> None:
@@ -166,84 +192,6 @@ def test_a_step_can_be_repeated_with_ignore_stale_grad() -> None:
     trainer.step(4, ignore_stale_grad=True)
     assert synced(net)
     assert within_bound(net.replicas[0], oracle.net, update_bound(module, X, LR))
-
-
-# Orders of calls that would let replicas drift.
-
-
-def test_an_update_without_the_sum_is_reported() -> None:
-    """One device has nothing to sum and is updated."""
-    net = net_on(2)
-    backward(net, *minibatch(4))
-    message = r"parameter '0\.weight' is not summed over its 2 devices: call allreduce_grads before update, or step"
-    with pytest.raises(RuntimeError, match=message):
-        Trainer(net, LR).update(4)
-    alone = net_on(1)
-    backward(alone, *minibatch(4))
-    before = values(alone.replicas[0])
-    Trainer(alone, LR).update(4)
-    assert not torch.equal(before[0], alone.replicas[0][0].weight)
-
-
-def test_a_backward_between_sum_and_update_is_reported() -> None:
-    """It would add to the sum on one device only; zero_grad clears the state."""
-    net, (X, y) = net_on(2), minibatch(4)
-    trainer = Trainer(net, LR)
-    backward(net, X, y)
-    trainer.allreduce_grads()
-    with pytest.raises(RuntimeError, match=r"added to the summed gradient of parameter '.*' on cpu \(number 1\)"):
-        F.cross_entropy(net(X, 1), y).backward()
-    with pytest.raises(RuntimeError, match="is not summed over its 2 devices"):
-        trainer.update(4)
-    with pytest.raises(RuntimeError, match="holds a sum on some of its 2 devices and a gradient of their own on oth"):
-        trainer.step(4)
-    net.zero_grad()
-    backward(net, X, y)
-    trainer.step(4)
-    assert synced(net)
-
-
-@pytest.mark.parametrize("clear", [Net.zero_grad, lambda net: [replica.zero_grad() for replica in net.replicas]])
-def test_a_sum_can_be_discarded(clear: Callable[[Net], object]) -> None:
-    """Cleared by the net or by torch, as when a gradient has overflowed."""
-    net, other = twins(2, smooth_net())
-    trainer = Trainer(net, LR)
-    backward(net, *minibatch(4, seed=1))
-    trainer.allreduce_grads()
-    clear(net)
-    with pytest.raises(RuntimeError, match="is stale"):
-        trainer.update(4)
-    backward(net, *minibatch(4))
-    trainer.step(4)
-    backward(other, *minibatch(4))
-    Trainer(other, LR).step(4)
-    assert synced(net)
-    assert bit_equal(net.replicas[0], other.replicas[0])
-
-
-def test_a_sum_cleared_on_one_device_is_not_used_on_the_others() -> None:
-    """Not even where stale gradients are ignored."""
-    net = net_on(2)
-    trainer = Trainer(net, LR)
-    backward(net, *minibatch(4))
-    trainer.allreduce_grads()
-    net.replicas[1].zero_grad()
-    with pytest.raises(RuntimeError, match="is not summed over its 2 devices"):
-        trainer.update(4, ignore_stale_grad=True)
-
-
-def test_a_device_without_a_backward_after_a_discarded_sum_is_stale() -> None:
-    net, (X, y) = net_on(2), minibatch(4)
-    trainer = Trainer(net, LR)
-    backward(net, X, y)
-    trainer.allreduce_grads()
-    for replica in net.replicas:
-        replica.zero_grad()
-    F.cross_entropy(net(X, 0), y).backward()
-    with pytest.raises(RuntimeError, match=re.escape("'0.weight' on cpu (number 1) is stale")):
-        trainer.step(4)
-    trainer.step(4, ignore_stale_grad=True)
-    assert synced(net)
 
 
 def test_gradients_may_be_set_by_hand() -> None:

@@ -16,18 +16,15 @@ from tests.support.strategies import CPU, world_sizes
 def test_an_even_split_is_even_or_an_error(n: int, k: int) -> None:
     """The message has both numbers and the remedy."""
     data, devices = torch.arange(n), [CPU] * k
-    if n < k:
-        with pytest.raises(ValueError, match=f"{n} samples are too few for {k} devices, each needs one: use fewer"):
+    too_few = f"{n} samples are too few for {k} devices, each needs one: use fewer"
+    uneven = f"{n} samples cannot be split evenly over {k} devices: .* multiple of {k}"
+    if n < k or n % k:
+        with pytest.raises(ValueError, match=too_few if n < k else uneven):
             split_and_load(data, devices)
-    elif n % k:
-        with pytest.raises(
-            ValueError, match=f"{n} samples cannot be split evenly over {k} devices: .* multiple of {k}"
-        ):
-            split_and_load(data, devices)
-    else:
-        shards = split_and_load(data, devices)
-        assert [len(shard) for shard in shards] == [n // k] * k
-        assert torch.equal(gather(shards, CPU), data)
+        return
+    shards = split_and_load(data, devices)
+    assert [len(shard) for shard in shards] == [n // k] * k
+    assert torch.equal(gather(shards, CPU), data)
 
 
 @pytest.mark.parametrize("rule", CHUNK_RULES)

@@ -182,19 +182,18 @@ def test_a_name_that_cannot_be_loaded_is_reported(
         load_object(spec)
 
 
-def test_unknown_models_and_inits_are_reported_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="unknown model 'alexnet': choose one of lenet, resnet18, gluon-resnet18, toy"):
-        build("alexnet")
-    with pytest.raises(ValueError, match="unknown init 'zero': choose one of default, normal, xavier"):
-        build("lenet", "zero")
-
-
 @pytest.mark.parametrize(
-    ("spec", "kind"), [("math:pi", "a float: it must be a factory"), ("builtins:dict", "a dict: its factory must")]
+    ("named", "error", "message"),
+    [
+        (("alexnet",), ValueError, "unknown model 'alexnet': choose one of lenet, resnet18, gluon-resnet18, toy"),
+        (("lenet", "zero"), ValueError, "unknown init 'zero': choose one of default, normal, xavier"),
+        (("math:pi",), TypeError, "model 'math:pi' .*a float: it must be a factory"),
+        (("builtins:dict",), TypeError, "model 'builtins:dict' .*a dict: its factory must"),
+    ],
 )
-def test_a_factory_that_makes_no_module_is_reported(spec: str, kind: str) -> None:
-    with pytest.raises(TypeError, match=f"model '{spec}' .*{kind}"):
-        build(spec)
+def test_what_cannot_be_built_is_reported(named: tuple[str, ...], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        build(*named)
 
 
 def test_tables_and_pure_modules_do_not_import_torch() -> None:

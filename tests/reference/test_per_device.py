@@ -58,10 +58,6 @@ def test_the_callers_number_of_threads_stays_and_is_the_default_of_later_threads
     devices.close()
 
 
-def test_one_device_runs_in_the_callers_thread() -> None:
-    assert PerDevice([CPU]).map(lambda rank: threading.get_ident(), [0]) == [threading.get_ident()]
-
-
 @pytest.mark.parametrize("k", [1, 3])
 def test_results_come_in_order_and_spare_devices_stay_idle(k: int) -> None:
     devices = PerDevice([CPU] * k)
@@ -155,9 +151,6 @@ def test_arguments_that_do_not_match_the_devices_are_reported(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         two.map(max, *args)
-
-
-def test_no_devices_at_all_are_reported() -> None:
     with pytest.raises(ValueError, match="devices is empty: name at least one device"):
         PerDevice([])
 
@@ -192,6 +185,7 @@ def test_the_collector_is_off_where_a_cpu_thread_works_and_else_left_alone(was_o
     assert devices.map(collects, range(2)) == [False, False]
     devices.close()
     assert PerDevice([CPU]).map(collects, [0]) == [was_on]
+    assert PerDevice([CPU]).map(lambda _: threading.get_ident(), [0]) == [threading.get_ident()]
 
 
 def test_the_collector_stays_off_until_the_last_of_several_maps_has_ended(two: PerDevice, was_on: bool) -> None:

@@ -22,14 +22,12 @@ def test_weak_scaling_multiplies_the_batch_and_applies_the_rule(rule: str, lr: f
 
 
 def test_warmup_climbs_in_equal_steps_and_stays() -> None:
-    """The rate is reached at the last step of the climb; a climb of no steps is at the rate at once."""
+    """From 0, or as Goyal et al. from the rate of one device; a climb of no steps is at the rate at once."""
     assert [warmup(0.8, step, 4) for step in range(6)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8, 0.8])
-    assert warmup(0.8, 0, 0) == 0.8
-
-
-def test_warmup_starts_from_the_one_device_rate_when_told() -> None:
-    """Goyal et al. climb from lr to k lr, not from 0."""
     assert [warmup(0.8, step, 4, start=0.1) for step in range(4)] == pytest.approx([0.275, 0.45, 0.625, 0.8])
+    assert warmup(0.8, 0, 0) == 0.8
+    with pytest.raises(ValueError, match="step is -1 and warmup_steps is 4: neither may be negative"):
+        warmup(0.8, -1, 4)
 
 
 @pytest.mark.parametrize(
@@ -44,11 +42,6 @@ def test_warmup_starts_from_the_one_device_rate_when_told() -> None:
 def test_scale_reports_bad_values(args: tuple[str, int, int, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         scale(*args)
-
-
-def test_warmup_reports_negative_steps() -> None:
-    with pytest.raises(ValueError, match="step is -1 and warmup_steps is 4: neither may be negative"):
-        warmup(0.8, -1, 4)
 
 
 def test_closing_line_is_the_notebooks() -> None:

@@ -10,18 +10,12 @@ from reference.sgd import sgd_
 
 
 def test_sgd_divides_the_summed_gradient_by_the_batch_and_clears_it() -> None:
-    """1 - 0.5 * 8 / 4 = 0."""
-    param = nn.Parameter(torch.ones(2))
+    """1 - 0.5 * 8 / 4 = 0; a parameter without a gradient stays as it is."""
+    param, unused = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
     param.grad = torch.full((2,), 8.0)
-    sgd_([param], lr=0.5, batch_size=4)
-    assert param.tolist() == [0.0, 0.0]
+    sgd_([param, unused], lr=0.5, batch_size=4)
+    assert (param.tolist(), unused.tolist()) == ([0.0, 0.0], [1.0, 1.0])
     assert param.grad is None
-
-
-def test_sgd_leaves_a_parameter_without_gradient_alone() -> None:
-    param = nn.Parameter(torch.ones(2))
-    sgd_([param], lr=0.5, batch_size=4)
-    assert param.tolist() == [1.0, 1.0]
 
 
 def test_sgd_reports_an_empty_batch() -> None:

@@ -225,8 +225,3 @@ def test_convert_keeps_the_tensors_the_places_and_the_original() -> None:
     assert isinstance(convert(layer.eval()), SyncBatchNorm)
     assert not convert(layer).training
     assert isinstance(convert(converted)[1], SyncBatchNorm)
-
-
-def test_training_without_a_process_group_is_torchs_error() -> None:
-    with pytest.raises(ValueError, match="Default process group has not been initialized"):
-        convert(nn.BatchNorm1d(3))(torch.ones(4, 3))

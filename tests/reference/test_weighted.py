@@ -80,35 +80,28 @@ def test_an_error_on_one_device_leaves_no_gradient_for_the_next_step() -> None:
     trainer.close()
 
 
-class Clock:
-    """A clock for each device, which a module in the net moves on."""
-
-    def __init__(self) -> None:
-        self.now_s: Counter[int] = Counter()
-
-    def __call__(self) -> float:
-        return self.now_s[rank_here()]
-
-
 class TakesTime(Counted):
     """Moves the clock of its device by so many seconds a sample, and by one more at its first call there."""
 
-    def __init__(self, clock: Clock, seconds: Sequence[float]) -> None:
+    def __init__(self, seconds: Sequence[float]) -> None:
         super().__init__()
-        self.clock, self.seconds = clock, seconds
+        self.seconds, self.now_s = seconds, Counter[int]()
+
+    def clock(self) -> float:
+        """Return the seconds on this device's clock."""
+        return self.now_s[rank_here()]
 
     def forward(self, X: Tensor) -> Tensor:
         """Return X (n, ...) as it is."""
         first_call = rank_here() not in self.seen
-        self.clock.now_s[rank_here()] += len(X) * self.seconds[rank_here()] + first_call
+        self.now_s[rank_here()] += len(X) * self.seconds[rank_here()] + first_call
         return super().forward(X)
 
 
 def timed_trainer(monkeypatch: pytest.MonkeyPatch, seconds: Sequence[float]) -> tuple[Weighted, TakesTime]:
     """Return a trainer whose devices take so many seconds a sample by clocks of their own, and the module in it."""
-    clock = Clock()
-    monkeypatch.setattr("reference.trainers.weighted.perf_counter", clock)
-    module = TakesTime(clock, seconds)
+    module = TakesTime(seconds)
+    monkeypatch.setattr("reference.trainers.weighted.perf_counter", module.clock)
     return Weighted(nn.Sequential(module, smooth_net()).double(), [CPU] * len(seconds), lr=LR), module
 
 

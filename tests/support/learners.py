@@ -90,11 +90,6 @@ class Silent(Single):
         super().step(X, y, global_batch_size)
 
 
-def normalised() -> nn.Module:
-    """A net whose running statistics are those of its last shard, so that replicas differ in them."""
-    return nn.Sequential(nn.BatchNorm1d(5, momentum=1.0), nn.Linear(5, 2))
-
-
 class OwnOracle(Single):
     """Plain SGD with oracle "self"."""
 

@@ -107,10 +107,12 @@ class TestPools:
             made.add("base", Base("python", "python3.12", python="/usr/bin/python3.12"))
             assert made.pools["base"] is not made.pools["candidate"]
             assert made.apart("base") is None
+            made.renew()
         candidate, base = pools
         assert base.told == {**candidate.told, "python": "/usr/bin/python3.12"}
         assert base.told["kind"] == "cuda"
         assert (candidate.closed, base.closed) == (True, True)
+        assert (candidate.renewed, base.renewed) == (1, 1), "a new template for a session"
 
     def test_another_commit_has_its_own_files_in_the_same_pool(
         self, older: Sides, pools: list[Idle], repository: Repository
@@ -123,12 +125,6 @@ class TestPools:
         assert older.pools["base"].paths == (str(folder),)
         assert older.pools["candidate"].paths == ()
         assert reference_path == Path(reference.__path__[0]), "only this project's own is under test"
-
-    def test_every_interpreter_gets_a_new_template_for_a_session(self, pools: list[Idle], tmp_path: Path) -> None:
-        with Sides("cpu", tmp_path) as made:
-            made.add("base", Base("python", "python3.12", python="/usr/bin/python3.12"))
-            made.renew()
-        assert [pool.renewed for pool in pools] == [1, 1]
 
     def test_a_commit_names_trainers_by_its_own_files(self, older: Sides, pools: list[Idle]) -> None:
         [folder] = pools[0].asked[0][0]

@@ -102,21 +102,19 @@ def test_of_mig_slices_cuda_shows_one(setting: str | None, shown: list[str]) -> 
     assert nvml.visible(UUIDS, setting, {UUIDS[1]: ["MIG-b1", "MIG-b2"], UUIDS[2]: []}) == shown
 
 
-def test_auto_takes_gpus_where_there_are_any(scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch) -> None:
-    gpus = scene(2).load(monkeypatch)
+def test_auto_takes_gpus_where_there_are_any(gpus: Callable[..., Scene]) -> None:
+    scene = gpus(2)
     assert devices.parse("auto").names == ("cuda:0", "cuda:1")
-    gpus.say("library", gpus=0)
+    scene.say("library", gpus=0)
     assert devices.parse("auto").kind == "cpu"
 
 
-def test_a_driver_that_fails_is_no_machine_without_gpus(
-    scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    gpus = scene().load(monkeypatch).say("library", init="!18")
+def test_a_driver_that_fails_is_no_machine_without_gpus(gpus: Callable[..., Scene], tmp_path: Path) -> None:
+    scene = gpus().say("library", init="!18")
     chosen = devices.parse("auto")
     assert chosen.kind == "cpu"
     assert chosen.problem.startswith("NVML fails: RM has detected an NVML/RM version mismatch; compare with nvidia-smi")
-    gpus.say("library", init="!9")
+    scene.say("library", init="!9")
     assert devices.parse("auto").problem == ""
     with pytest.raises(pynvml.NVMLError) as raised, nvml.opened():
         pass
@@ -127,10 +125,8 @@ def test_a_driver_that_fails_is_no_machine_without_gpus(
     assert nvml.trouble(raised.value, tmp_path).startswith(f"NVML fails although {tmp_path / 'nvidia0'} exists: Driver")
 
 
-def test_a_card_that_does_not_answer_is_left_out_and_named(
-    scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scene(3).load(monkeypatch).say(1, handle="!15")
+def test_a_card_that_does_not_answer_is_left_out_and_named(gpus: Callable[..., Scene]) -> None:
+    gpus(3).say(1, handle="!15")
     chosen = devices.parse("auto")
     assert (len(chosen.names), chosen.problem) == (2, "NVML's GPU 1 does not answer: GPU is lost")
 
@@ -158,10 +154,8 @@ def test_torchs_build_is_read_without_loading_torch(
     assert devices.torch_build() == devices.Build(*build)
 
 
-def test_with_a_torch_for_cpus_alone_auto_takes_cpus_and_says_why(
-    scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scene().load(monkeypatch)
+def test_with_a_torch_for_cpus_alone_auto_takes_cpus_and_says_why(gpus: Callable[..., Scene]) -> None:
+    gpus()
     here = devices.survey(devices.Build("2.15.0+cpu", "cpu"))
     assert here.gpus == ()
     assert here.problem == (
@@ -170,14 +164,14 @@ def test_with_a_torch_for_cpus_alone_auto_takes_cpus_and_says_why(
     )
 
 
-def test_ranks_are_pinned_near_their_gpus(scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_are_pinned_near_their_gpus(gpus: Callable[..., Scene]) -> None:
     cores = available_cores()
     first, last = cores[0], cores[-1]
-    gpus = scene().load(monkeypatch).say(0, cores=hex(1 << first)).say(1, cores=hex(1 << last | 1 << 63))
+    scene = gpus().say(0, cores=hex(1 << first)).say(1, cores=hex(1 << last | 1 << 63))
     assert devices.parse("cuda").pinned(2) == ((first,), (last,)), "of the cores that this process may use"
     assert devices.parse("cuda:1,cuda:1").pinned(2) == ((last,), (last,))
     assert devices.parse("cuda").pinned(1) == ((first,),)
-    gpus.say(1, cores="!3")
+    scene.say(1, cores="!3")
     assert devices.parse("cuda").pinned(2) == (), "where one is not known all are free"
 
 
@@ -200,10 +194,3 @@ def test_anything_else_is_refused_with_what_is_valid(setting: str) -> None:
 def test_other_accelerators_are_refused_with_the_reason(setting: str, reason: str) -> None:
     with pytest.raises(ValueError, match=f"devices '{setting}': .*{reason}"):
         devices.parse(setting)
-
-
-def test_two_ranks_on_one_gpu_talk_through_gloo() -> None:
-    two = devices.parse("cuda:0,cuda:1")
-    assert two.backend(two.names) == "nccl"
-    assert two.backend(["cuda:0", "cuda:0"]) == "gloo"
-    assert devices.parse("cpu:2").backend(["cpu", "cpu"]) == "gloo"

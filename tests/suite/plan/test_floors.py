@@ -33,27 +33,33 @@ def entries(*given: str) -> str:
     return "\n".join(f"[[tool.scaling.floors]]\n{fields}" for fields in given)
 
 
-def test_no_file_and_no_entry_are_no_floor(tmp_path: Path) -> None:
+WIDE, NARROW = "efficiency = 0.9", 'workload = "lenet"\ntrainer = "ddp"\nefficiency = 0.6'
+RIVALS = 'workload = "lenet"\nefficiency = 0.5', 'trainer = "ddp"\nefficiency = 0.8'
+
+
+@pytest.mark.parametrize(
+    ("given", "cell", "efficiency"),
+    [
+        ([], CELL, None),
+        (['trainer = "ddp"\nworld_size = 4\nefficiency = 0.8'], CELL, 0.8),
+        (['trainer = "ddp"\nworld_size = 4\nefficiency = 0.8'], Cell("ddp", "resnet18", "weak", 4), 0.8),
+        (['trainer = "ddp"\nworld_size = 4\nefficiency = 0.8'], Cell("fsdp", "lenet", "strong", 4), None),
+        (['trainer = "ddp"\nworld_size = 4\nefficiency = 0.8'], Cell("ddp", "lenet", "strong", 2), None),
+        (['trainer = "my.py:Mine"\nefficiency = 0.8'], Cell("my.py:Mine", "lenet", "weak", 2), 0.8),
+        ([WIDE, NARROW], CELL, 0.6),
+        ([NARROW, WIDE], CELL, 0.6),
+        ([*RIVALS, NARROW], CELL, 0.6),  # it has the keys of both
+    ],
+)
+def test_the_most_specific_entry_that_agrees_with_a_cell_holds(
+    tmp_path: Path, given: list[str], cell: Cell, efficiency: float | None
+) -> None:
+    found = floors.choose(read(tmp_path, entries(*given)), cell)
+    assert (found and found.efficiency) == efficiency
+
+
+def test_no_file_is_no_floor(tmp_path: Path) -> None:
     assert floors.available(tmp_path / "none.toml", ["lenet"]) == ()
-    assert read(tmp_path, "[project]\nname = 'x'") == ()
-    assert floors.choose((), CELL) is None
-
-
-def test_an_entry_holds_for_the_cells_that_agree_with_every_key(tmp_path: Path) -> None:
-    [found] = read(tmp_path, entries('trainer = "ddp"\nworld_size = 4\nefficiency = 0.8'))
-    assert floors.choose([found], CELL) is found
-    for other in (Cell("fsdp", "lenet", "strong", 4), Cell("ddp", "lenet", "strong", 2)):
-        assert floors.choose([found], other) is None
-    assert floors.choose([found], Cell("ddp", "resnet18", "weak", 4)) is found
-    [own] = read(tmp_path, entries('trainer = "my.py:Mine"\nefficiency = 0.8'))
-    assert floors.choose([own], Cell("my.py:Mine", "lenet", "weak", 2)) is own
-
-
-def test_the_most_specific_entry_counts_in_any_order(tmp_path: Path) -> None:
-    narrow = 'workload = "lenet"\ntrainer = "ddp"\nefficiency = 0.6'
-    for order in (["efficiency = 0.9", narrow], [narrow, "efficiency = 0.9"]):
-        found = floors.choose(read(tmp_path, entries(*order)), CELL)
-        assert found.efficiency == 0.6
 
 
 @pytest.mark.parametrize(
@@ -74,13 +80,6 @@ def test_entries_that_contradict_each_other_are_an_error(tmp_path: Path, given: 
     """More keys do not make an entry more specific than one it does not include: 0.5 would silently replace 0.9."""
     with pytest.raises(ValueError, match=message):
         floors.choose(read(tmp_path, entries(*given)), CELL)
-
-
-def test_an_entry_with_the_keys_of_both_decides(tmp_path: Path) -> None:
-    rivals = ['workload = "lenet"\nefficiency = 0.5', 'trainer = "ddp"\nefficiency = 0.9']
-    both = 'workload = "lenet"\ntrainer = "ddp"\nefficiency = 0.7'
-    found = floors.choose(read(tmp_path, entries(*rivals, both)), CELL)
-    assert found.entry == 3
 
 
 def test_one_device_and_oversubscribed_cells_are_never_judged(tmp_path: Path) -> None:
@@ -118,22 +117,23 @@ def test_floors_that_are_no_list_of_tables_are_refused(tmp_path: Path, text: str
         read(tmp_path, text)
 
 
-def look_by_look(
-    rng: numpy.random.Generator,
+def rate(
+    judge: Callable[[list[float], int], Outcome],
+    outcome: Outcome,
     efficiency: float,
     sd: float,
     planned: int,
-    judge: Callable[[list[float], int], Outcome],
     run_sd: float = 0.0,
-) -> Outcome:
-    """The outcome of one simulated run that looks after every session and stops when it is decided."""
-    logs: list[float] = []
-    efficiency *= math.exp(run_sd * rng.standard_normal())
-    outcome = Outcome.INCONCLUSIVE
-    while len(logs) < planned and outcome is Outcome.INCONCLUSIVE:
-        logs.append(rng.normal(math.log(efficiency), sd))
-        outcome = judge(logs, planned)
-    return outcome
+) -> int:
+    """How many simulated runs, which look after every session and stop when they are decided, have this outcome."""
+    rng, count = numpy.random.default_rng([planned, int(sd * 1000)]), 0
+    for _ in range(TRIALS):
+        level, logs, found = math.log(efficiency) + run_sd * rng.standard_normal(), list[float](), Outcome.INCONCLUSIVE
+        while len(logs) < planned and found is Outcome.INCONCLUSIVE:
+            logs.append(rng.normal(level, sd))
+            found = judge(logs, planned)
+        count += found is outcome
+    return count
 
 
 def ours(logs: list[float], planned: int) -> Outcome:
@@ -152,37 +152,23 @@ def greedy(logs: list[float], planned: int) -> Outcome:
     return Outcome.PASS if high < MARGIN else Outcome.INCONCLUSIVE
 
 
-def rate(
-    judge: Callable[[list[float], int], Outcome],
-    outcome: Outcome,
-    efficiency: float,
-    sd: float,
-    n: int,
-    run_sd: float = 0.0,
-) -> int:
-    rng = numpy.random.default_rng([n, int(sd * 1000)])
-    return sum(look_by_look(rng, efficiency, sd, n, judge, run_sd) is outcome for _ in range(TRIALS))
+@pytest.mark.parametrize(
+    ("sd", "planned", "run_sd"),
+    [(0.005, 3, 0.0), (0.02, 6, 0.0), (0.033, 12, 0.0), (0.1, 6, 0.0), (0.01, 6, 0.01), (0.01, 6, 0.02)],
+)
+def test_both_errors_keep_their_bounds_at_any_noise_and_where_runs_differ(
+    sd: float, planned: int, run_sd: float
+) -> None:
+    """At the floor itself, the hardest that must not fail, and at the floor less the tolerance, that must not pass.
+
+    No session of a run can show by how much the run's own level is off.
+    """
+    assert not exceeds(rate(ours, Outcome.FAIL, 0.8, sd, planned, run_sd), TRIALS, ALPHA_FAIL)
+    assert not exceeds(rate(ours, Outcome.PASS, 0.8 / 1.05, sd, planned, run_sd), TRIALS, ALPHA_PASS)
 
 
-@pytest.mark.parametrize(("sd", "planned"), [(0.005, 3), (0.02, 6), (0.033, 12), (0.1, 6)])
-def test_both_errors_keep_their_bounds_at_any_noise(sd: float, planned: int) -> None:
-    """At the floor itself, the hardest that must not fail, and at the floor less the tolerance, that must not pass."""
-    assert not exceeds(rate(ours, Outcome.FAIL, 0.8, sd, planned), TRIALS, ALPHA_FAIL)
-    assert not exceeds(rate(ours, Outcome.PASS, 0.8 / 1.05, sd, planned), TRIALS, ALPHA_PASS)
-
-
-@pytest.mark.parametrize("run_sd", [0.01, 0.02])
-def test_both_errors_keep_their_bounds_where_runs_differ(run_sd: float) -> None:
-    """Sessions of 1 % inside a run, whose own level no session of it can show."""
-    assert not exceeds(rate(ours, Outcome.FAIL, 0.8, 0.01, 6, run_sd), TRIALS, ALPHA_FAIL)
-    assert not exceeds(rate(ours, Outcome.PASS, 0.8 / 1.05, 0.01, 6, run_sd), TRIALS, ALPHA_PASS)
-
-
-def test_a_rule_that_knows_nothing_of_runs_is_caught() -> None:
+def test_a_rule_that_spends_its_error_at_every_look_or_knows_nothing_of_runs_is_caught() -> None:
     assert exceeds(rate(greedy, Outcome.FAIL, 0.8, 0.01, 6, 0.02), TRIALS, 10 * ALPHA_FAIL)
-
-
-def test_a_rule_that_spends_its_error_at_every_look_is_caught() -> None:
     assert exceeds(rate(greedy, Outcome.FAIL, 0.8, 0.1, 20), TRIALS, ALPHA_FAIL)
     assert exceeds(rate(greedy, Outcome.PASS, 0.8 / 1.05, 0.033, 20), TRIALS, ALPHA_PASS)
 

@@ -47,10 +47,10 @@ def test_command_line_over_ini_over_default(project: Project) -> None:
     ("expression", "kind"), [("not gpu and not scaling", "cpu"), ("gpu", "cuda"), ("correctness", "cuda")]
 )
 def test_a_run_that_leaves_gpu_items_out_is_on_cpu_workers(
-    project: Project, scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch, expression: str, kind: str
+    project: Project, gpus: Callable[..., Scene], expression: str, kind: str
 ) -> None:
     """Otherwise a plain `pytest` on a machine with GPUs would deselect every check."""
-    scene(2).load(monkeypatch)
+    gpus(2)
     assert read(project, "-m", expression).devices.kind == kind
     assert read(project, "-m", expression, "--scaling-devices=cuda:2").devices.kind == "cuda"
 
@@ -147,12 +147,6 @@ def test_several_hosts_need_an_endpoint_and_a_secret(
     monkeypatch.delenv(missing)
     with pytest.raises(pytest.UsageError, match=f"--scaling: {missing} .*several hosts need"):
         read(project, "--scaling-devices", "2xcpu:1")
-
-
-def test_a_usage_error_is_exit_status_4(project: Project) -> None:
-    result = project.inline("--scaling-trainer", "nope")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: *--scaling-trainer 'nope': valid values are single, scratch, *"])
 
 
 class TestPathsAsValues:

@@ -55,36 +55,27 @@ def test_the_users_own_workload_joins_the_built_in_ones(tmp_path: Path) -> None:
     ("text", "message"),
     [
         (
-            'mine]\nmodel = "a:b"\nbatch = 0',
-            r"workload 'mine' in pyproject.toml: batch: Input should be greater than 0",
+            '[tool.scaling.workloads.mine]\nmodel = "a:b"\nbatch = 0',
+            "workload 'mine' .*: batch: Input should be gr",
         ),
-        ('mine]\nmodel = "a:b"\nbatchsize = 1', r"workload 'mine' in pyproject.toml: batchsize: Extra inputs"),
-        ("mine]\nbatch = 1", r"workload 'mine' in pyproject.toml: model: Field required"),
-        ('lenet]\nmodel = "a:b"', r"workload 'lenet' in pyproject.toml has the name of a built-in one"),
-        ('"../up"]\nmodel = "a:b"', r"workload '../up' in pyproject.toml: expected a letter or digit, .*; rename it"),
-        ('".hidden"]\nmodel = "a:b"', r"workload '.hidden' in pyproject.toml: expected a letter"),
-        ('"a\\u001b[31m"]\nmodel = "a:b"', r"workload 'a\\x1b\[31m' in pyproject.toml: expected a letter"),
-    ],
-)
-def test_a_wrong_workload_is_named_with_its_field(tmp_path: Path, text: str, message: str) -> None:
-    file = tmp_path / "pyproject.toml"
-    file.write_text(f"[tool.scaling.workloads.{text}\n")
-    with pytest.raises(ValueError, match=message):
-        workloads.available(file)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+        ('[tool.scaling.workloads.mine]\nmodel = "a:b"\nbatchsize = 1', "workload 'mine' .*: batchsize: Extra inputs"),
+        ("[tool.scaling.workloads.mine]\nbatch = 1", "workload 'mine' in pyproject.toml: model: Field required"),
+        ('[tool.scaling.workloads.lenet]\nmodel = "a:b"', "workload 'lenet' .* has the name of a built-in one"),
+        (
+            '[tool.scaling.workloads."../up"]\nmodel = "a:b"',
+            "workload '../up' .*: expected a letter.*; rename it",
+        ),
+        ('[tool.scaling.workloads.".hidden"]\nmodel = "a:b"', "workload '.hidden' .*: expected a letter"),
+        ('[tool.scaling.workloads."a\\u001b[31m"]\nmodel = "a:b"', r"workload 'a\\x1b\[31m' .*: expected a letter"),
         ("tool = 3", r"tool = 3 in pyproject.toml: expected a table, \[tool\]"),
         ("[tool]\nscaling = 5", r"tool.scaling = 5 in pyproject.toml: expected a table, \[tool.scaling\]"),
         ("[tool.scaling]\nworkloads = []", r"tool.scaling.workloads = \[\] in pyproject.toml: expected a table"),
         ("[tool.scaling.workloads]\nmine = 3", r"tool.scaling.workloads.mine = 3 in pyproject.toml: expected a table"),
     ],
 )
-def test_what_should_be_a_table_and_is_none_is_named(tmp_path: Path, text: str, message: str) -> None:
+def test_a_wrong_workload_is_named_with_its_field(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "pyproject.toml"
-    file.write_text(text)
+    file.write_text(f"{text}\n")
     with pytest.raises(ValueError, match=message):
         workloads.available(file)
 

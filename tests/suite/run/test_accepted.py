@@ -155,11 +155,6 @@ class TestStoredFiguresAlone:
         assert judged(run).outcome is Outcome.INCONCLUSIVE
         assert re.search(says, judged(run).reason), judged(run).reason
 
-    def test_reason_says_that_there_is_no_repository(self, tmp_path: Path) -> None:
-        run, draft = checked(0.6, *runs(*AGREEING_S), root=tmp_path)
-        assert rebuilt(run, draft) == {}
-        assert "is not inside the working tree of a git repository" in judged(run).reason
-
 
 class TestRebuild:
     """Which commits are rebuilt, and for which cells."""
@@ -334,15 +329,9 @@ class TestMachine:
         self, commit: str, dirty: bool, outcome: Outcome
     ) -> None:
         """No commit is rebuilt there, but the one that is checked out is measured."""
-        hosts = Devices("cpu", ("cpu", "cpu"), (0,), hosts=2)
-        run = run_of(
-            self.ONE,
-            CELL,
-            config=settings(devices=hosts),
-            baseline=baseline(*self.kept(COMMIT)),
-            commit=commit,
-            dirty=dirty,
-        )
+        config = settings(devices=Devices("cpu", ("cpu", "cpu"), (0,), hosts=2))
+        known = baseline(*self.kept(COMMIT))
+        run = run_of(self.ONE, CELL, config=config, baseline=known, commit=commit, dirty=dirty)
         add_sessions(run, {OWN: 0.6, self.OWN_ONE: 0.48})
         run.stored = accepted.checks(run, results.to_record(run))
         two = results.to_record(run).cells[1]

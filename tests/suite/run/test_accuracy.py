@@ -142,11 +142,6 @@ class TestSeedPairs:
         _, workers = train(*cells, reached={1: 0.9, 2: 0.9})
         assert sorted(workers.asked) == [("ddp", 1, SEED), ("ddp", 2, SEED), ("ddp", 2, SEED), ("scratch", 1, SEED)]
 
-    @pytest.mark.parametrize("changes", [{"against": AGAINST}, {"workloads": (UNTAUGHT,)}], ids=["base", "no recipe"])
-    def test_no_pair_is_wanted(self, changes: dict[str, Any]) -> None:
-        assert accuracy.wanted_pairs(run_of(TWO, config=settings(**changes))) == []
-        assert accuracy.wanted_pairs(run_of(TWO)) == [PAIR]
-
     def test_net_whose_workers_are_lost_has_no_accuracy_and_no_further_seeds(self) -> None:
         run, workers = train(TWO, reached={1: 0.91, 2: 0.5}, broken=PAIR, profile="full")
         assert [(each.world_size, each.seed) for each in run.accuracies] == [(1, seed) for seed in SEEDS]
@@ -257,7 +252,9 @@ class TestBudget:
         ],
     )
     def test_other_reasons_for_no_accuracy(self, changes: dict[str, Any], why: str) -> None:
-        assert accuracy.why_none(run_of(TWO, config=settings(**changes)), TWO) == why
+        run = run_of(TWO, config=settings(**changes))
+        assert accuracy.why_none(run, TWO) == why
+        assert accuracy.wanted_pairs(run) == ([] if changes else [PAIR])
 
 
 class TestJudged:

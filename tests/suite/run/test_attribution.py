@@ -309,15 +309,6 @@ class TestRecord:
         assert passed.outcome is Outcome.PASS
         assert passed.cautions == ((f"{said}; the cell does not fail by it",) if said else ())
 
-    def test_record_keeps_probes_and_waterfalls(self) -> None:
-        run = timed(TWO)
-        probe(run, TARGET, lost_ms={"exchange": 5.0})
-        kept = results.to_record(run)
-        again = type(kept).model_validate_json(kept.model_dump_json())
-        assert again.cells[0].waterfalls == attribution.waterfalls(run, TWO, failed=False)
-        assert len(again.sessions[0].probes) == 8 * 2 * MAX_PAIRS
-        assert next(each for each in again.arms if each.id == OWN.id).gradient_bytes == 516_272
-
 
 @pytest.mark.end_to_end
 @pytest.mark.skipif(len(available_cores()) < 2, reason="two ranks need two cores")

@@ -85,15 +85,11 @@ class TestBudget:
         assert (run.planned, len(world.timed)) == (25, 25)
         assert world.outcomes() == [Outcome.INCONCLUSIVE]
 
-    def test_training_does_not_count_as_the_cost_of_a_session(self, world: World) -> None:
-        world.session_s, world.training_s = (40.0, 10.0), 30.0
+    @pytest.mark.parametrize("extra", [{"training_s": 30.0}, {"counting_s": 30.0}], ids=str)
+    def test_training_and_counting_do_not_count_as_the_cost_of_a_session(self, extra: dict[str, float]) -> None:
+        world = World(session_s=(40.0, 10.0), **extra)  # type: ignore[arg-type]
         assert world.measure(TWO, config=settings(budget_s=80.0)).planned == 1 + 40 // 10
-        assert world.trained == [0]
-
-    def test_counting_does_not_count_as_the_cost_of_a_session(self, world: World) -> None:
-        world.session_s, world.counting_s = (40.0, 10.0), 30.0
-        assert world.measure(TWO, config=settings(budget_s=80.0)).planned == 1 + 40 // 10
-        assert world.counted == [(0, (TWO,))]
+        assert (world.trained, world.counted) == ([0], [(0, (TWO,))])
 
     @pytest.mark.parametrize("changes", [{"counters": "off"}, {"explain": False}], ids=["off", "only a verdict"])
     def test_nothing_is_counted_where_it_is_not_wanted(self, world: World, changes: dict[str, Any]) -> None:
@@ -215,6 +211,10 @@ class TestAgainstAcceptedRuns:
     def test_only_accepted_cells_are_compared(self) -> None:
         self.world.step_s = {OWN: 0.5, BASE: 0.5}
         run = self.measure(ONE, TWO, cell(2, "scratch"))
+        assert [line for line in self.world.said if line.startswith("plan:")] == run.notes
+        before, compared = (line for line in run.notes if "cell(s)" in line)
+        assert "against" not in before
+        assert "against the accepted run run-2, rebuilt" in compared
         assert run.comparison.cells == (ONE, TWO)
         assert self.world.timed[3] == set(EQUAL)
         assert self.world.outcomes() == [Outcome.PASS, Outcome.PASS, Outcome.NO_BASELINE]
@@ -269,13 +269,6 @@ class TestAgainstAcceptedRuns:
         self.measure(TWO, budget_s=1.0, min_sessions=1)
         assert len(self.world.timed) == 2
         assert self.world.outcomes() == [Outcome.INCONCLUSIVE]
-
-    def test_each_part_of_the_run_shows_its_plan_first(self) -> None:
-        run = self.measure(TWO)
-        assert [line for line in self.world.said if line.startswith("plan:")] == run.notes
-        plans = [line for line in run.notes if "cell(s)" in line]
-        assert len(plans) == 2
-        assert "against the accepted run run-2, rebuilt" in plans[1]
 
 
 def test_sweeps_without_cells_run_although_no_worker_answers(world: World) -> None:

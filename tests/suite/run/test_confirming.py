@@ -27,53 +27,60 @@ def answer(*uuids: str, reason: str = "", capability: tuple[int, int] = (9, 0)) 
     return TorchGpus(torch="2.15.0", architectures=("sm_80", "sm_90"), reason=reason, gpus=tuple(gpus))
 
 
+OLD = answer(ONE, TWO, capability=(6, 1))
+# The kernel counts GPUs of AMD, and torch names the architecture of each.
+OF_AMD = Survey(gpus=((), ()), by="the kernel", remedy=rocm.REMEDY)
+
+
+def amd(*architectures: str) -> TorchGpus:
+    """Return what torch says of GPUs of AMD, each with this architecture."""
+    gpus = (TorchGpu(name="AMD Instinct", uuid="?", capability=(9, 4), architecture=each) for each in architectures)
+    return TorchGpus(torch="2.15.0+rocm7.1", architectures=("gfx90a", "gfx942"), gpus=tuple(gpus))
+
+
 def test_the_same_gpus_are_no_mismatch() -> None:
     assert mismatch(HERE, answer(ONE, TWO), 2) == ""
     assert mismatch(HERE, answer(f"GPU-{ONE}", TWO.upper()), 2) == ""
     for shown in (SLICE, f"MIG-{SLICE}", ONE):  # versions differ in what they show for a slice
         assert mismatch(Survey(gpus=((f"MIG-{SLICE}", f"GPU-{ONE}"),)), answer(shown), 1) == ""
+    assert mismatch(HERE, OLD, 1) == "", "the card without kernels is not used"
+    assert mismatch(OF_AMD, amd("gfx942", "gfx90a"), 2) == ""
 
 
-def test_another_number_of_gpus_names_both_and_torchs_reason() -> None:
-    found = mismatch(HERE, answer(reason="The NVIDIA driver on your system is too old"), 2)
-    assert found.startswith(
-        "NVML shows 2 GPU(s), torch 2.15.0 in a worker shows 0: The NVIDIA driver on your system is too old; compare"
-    )
-    assert mismatch(HERE, answer(ONE), 1).startswith("NVML shows 2 GPU(s), torch 2.15.0 in a worker shows 1; compare")
-
-
-def test_another_order_names_both() -> None:
-    found = mismatch(HERE, answer(TWO, ONE), 2)
-    assert found.startswith(f"cuda:0 is GPU-{ONE} by NVML and {TWO} (NVIDIA H100) by torch 2.15.0 in a worker: clocks")
-
-
-def test_a_card_without_kernels_is_named_where_it_is_used() -> None:
-    old = answer(ONE, TWO, capability=(6, 1))
-    assert mismatch(HERE, old, 1) == ""
-    assert mismatch(HERE, old, 2).startswith(
-        "cuda:1 (NVIDIA H100) has compute capability 6.1, and torch 2.15.0 in a worker has kernels for sm_80, sm_90 "
-    )
-
-
-class TestAmd:
-    """The kernel counts, and torch names the architecture of each."""
-
-    here = Survey(gpus=((), ()), by="the kernel", remedy=rocm.REMEDY)
-
-    def shown(self, *architectures: str) -> TorchGpus:
-        gpus = (TorchGpu(name="AMD Instinct", uuid="?", capability=(9, 4), architecture=each) for each in architectures)
-        return TorchGpus(torch="2.15.0+rocm7.1", architectures=("gfx90a", "gfx942"), gpus=tuple(gpus))
-
-    def test_as_many_gpus_with_kernels_are_no_mismatch(self) -> None:
-        assert mismatch(self.here, self.shown("gfx942", "gfx90a"), 2) == ""
-
-    def test_another_number_names_both_and_amds_remedy(self) -> None:
-        said = mismatch(self.here, self.shown("gfx942"), 1)
-        assert said.startswith("the kernel shows 2 GPU(s), torch 2.15.0+rocm7.1 in a worker shows 1; compare with rocm")
-
-    def test_a_card_without_kernels_is_named(self) -> None:
-        said = mismatch(self.here, self.shown("gfx942", "gfx1030"), 2)
-        assert said.startswith("cuda:1 (AMD Instinct) has architecture gfx1030, and torch 2.15.0+rocm7.1 in a worker")
+@pytest.mark.parametrize(
+    ("here", "shown", "said"),
+    [
+        (
+            HERE,
+            answer(reason="The NVIDIA driver on your system is too old"),
+            "NVML shows 2 GPU(s), torch 2.15.0 in a worker shows 0: The NVIDIA driver on your system is too old; comp",
+        ),
+        (HERE, answer(ONE), "NVML shows 2 GPU(s), torch 2.15.0 in a worker shows 1; compare"),
+        (
+            HERE,
+            answer(TWO, ONE),
+            f"cuda:0 is GPU-{ONE} by NVML and {TWO} (NVIDIA H100) by torch 2.15.0 in a worker: clo",
+        ),
+        (
+            HERE,
+            OLD,
+            "cuda:1 (NVIDIA H100) has compute capability 6.1, and torch 2.15.0 in a worker has kernels for sm_80",
+        ),
+        (
+            OF_AMD,
+            amd("gfx942"),
+            "the kernel shows 2 GPU(s), torch 2.15.0+rocm7.1 in a worker shows 1; compare with rocm",
+        ),
+        (
+            OF_AMD,
+            amd("gfx942", "gfx1030"),
+            "cuda:1 (AMD Instinct) has architecture gfx1030, and torch 2.15.0+rocm7.1 in",
+        ),
+    ],
+    ids=["a driver", "a number", "an order", "a card without kernels", "a number of AMD's", "a card of AMD's"],
+)
+def test_a_mismatch_names_both_sides(here: Survey, shown: TorchGpus, said: str) -> None:
+    assert mismatch(here, shown, 2).startswith(said)
 
 
 @pytest.mark.parametrize(
@@ -118,31 +125,20 @@ def test_a_mismatch_is_one_failing_item_before_anything_is_measured(
     assert not project.records()
 
 
-def test_collecting_starts_no_worker(
-    project: Project, scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scene(2).load(monkeypatch)
+def test_collecting_starts_no_worker(project: Project, gpus: Callable[..., Scene]) -> None:
+    gpus(2)
     result = project.inline("-m", "gpu", "--collect-only", "-q", "--scaling-trainer", "ddp")
     assert result.ret == 0
     result.stdout.fnmatch_lines(["*test_scaling[[]ddp-*-weak-2[]]"])
 
 
 def test_a_driver_that_fails_is_said_in_the_header_and_in_the_failing_item(
-    project: Project, scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch
+    project: Project, gpus: Callable[..., Scene]
 ) -> None:
-    scene(2).load(monkeypatch).say("library", init="!18")
+    gpus(2).say("library", init="!18")
     said = "NVML fails: RM has detected an NVML/RM version mismatch; compare with nvidia-smi*"
     result = project.inline("-m", "scaling", "--collect-only", "--scaling-trainer", "ddp")
     result.stdout.fnmatch_lines(["scaling: devices cpu:*", f"scaling: {said}"])
     result = project.inline("-m", "gpu")
     result.assert_outcomes(failed=1, deselected=result.parseoutcomes().get("deselected", 0))
     result.stdout.fnmatch_lines([f"*CUDA: 0 device(s) found, 1 needed; {said}"])
-
-
-def test_a_mig_slice_is_one_device(
-    project: Project, scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scene(2).load(monkeypatch).mig(0, (1, 1, 9856), (1, 1, 9856))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-00000001-0000-0000-0000-000000000000")
-    result = project.inline("-m", "gpu", "--collect-only", "--scaling-trainer", "ddp")
-    result.stdout.fnmatch_lines(["scaling: devices cuda:1, world sizes 1, *"])

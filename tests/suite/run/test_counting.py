@@ -13,7 +13,7 @@ from suite.processes.failure import WorkerFailure
 from suite.records import baselines
 from suite.records.baselines import Baseline
 from suite.records.counters import Counters, merged
-from suite.records.record import CellRecord
+from suite.records.record import CellRecord, CheckRecord
 from suite.run import counting, results
 from suite.run.observations import Comparison, Observations
 from suite.run.session import Groups, Sessions
@@ -84,6 +84,12 @@ def only(run: Observations) -> CellRecord:
     return record
 
 
+def counted(record: CellRecord) -> CheckRecord:
+    """Return the check of its counters."""
+    [check] = [check for check in record.checks if check.rule == "counters"]
+    return check
+
+
 class TestInASession:
     """Of which arms, and what a failure costs."""
 
@@ -126,7 +132,7 @@ class TestAgainstABase:
     def test_equal_steps_are_said_to_be_equal(self) -> None:
         run, _, _ = compared(answer(1), answer(1))
         record = only(run)
-        [check] = [check for check in record.checks if check.rule == "counters"]
+        check = counted(record)
         assert (check.against, check.outcome, check.counts) == (AGAINST.label, Outcome.PASS, False)
         assert check.reason == "a step does the same"
         assert (record.outcome, record.warning) == (Outcome.PASS, "")
@@ -152,7 +158,7 @@ class TestAgainstABase:
     def test_other_versions_are_shown_and_never_fail(self) -> None:
         run, _, _ = compared(answer(2), answer(1, "torch 2.9.0, definitions 1"), counters="fail")
         record = only(run)
-        [check] = [check for check in record.checks if check.rule == "counters"]
+        check = counted(record)
         assert check.reason.startswith(f"counted with torch 2.9.0, definitions 1 there and {TORCH} here, which may")
         assert check.reason.endswith(": 1 → 2 all_reduce a step, +516.3 kB")
         assert (record.outcome, record.warning) == (Outcome.PASS, "")
@@ -160,7 +166,7 @@ class TestAgainstABase:
     def test_what_is_not_reproducible_decides_nothing(self) -> None:
         run, _, _ = compared(answer(operator=(200, 210)), answer(operator=(100, 100)), counters="fail")
         record = only(run)
-        [check] = [check for check in record.checks if check.rule == "counters"]
+        check = counted(record)
         reason = "a step does the same; not compared, because it is not reproducible: operators (200 to 210 a step)"
         assert (check.outcome, check.reason) == (Outcome.PASS, reason)
 
@@ -185,8 +191,7 @@ class TestAgainstAcceptedRuns:
     def test_a_step_that_does_more_than_the_accepted_one_fails(self) -> None:
         record = self.run(stored(counters(1)), counters(2))
         assert (record.outcome, record.reason) == (Outcome.FAIL, "1 → 2 all_reduce a step, +516.3 kB")
-        [check] = [check for check in record.checks if check.rule == "counters"]
-        assert check.against == "the accepted run run-0"
+        assert counted(record).against == "the accepted run run-0"
 
     def test_a_run_that_was_accepted_before_there_were_counters_says_nothing(self) -> None:
         assert [c.rule for c in self.run(stored(None), counters(2)).checks] == []

@@ -100,13 +100,10 @@ def test_training_stops_as_soon_as_it_cannot_end_in_time(
     assert len(ranks.asked) == trained
 
 
-def test_group_that_is_gone_is_not_asked_again() -> None:
+def test_group_that_is_gone_is_not_asked_again_and_a_failure_reaches_the_caller() -> None:
     ranks = Ranks(gone_in=1)
     assert ranks.learn() is None
     assert [epoch for epoch, _ in ranks.asked] == [0, 1]
-
-
-def test_failure_reaches_the_caller() -> None:
     with pytest.raises(WorkerFailure, match="rank 1: gone"):
         Ranks(gone_in=2, raises=True).learn()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import configparser
-import subprocess
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from suite.room.devices import Devices
 from suite.run import machine
 from tests.support.project import REPOSITORY
+from tests.support.repositories import Repository
 
 GPUS = Devices("cuda", ("cuda:0",), ())
 MARKS = {
@@ -23,18 +23,14 @@ MARKS = {
 
 
 def test_the_main_branch_is_the_remotes_or_a_local_one(tmp_path: Path) -> None:
-    def git(*arguments: str) -> None:
-        who = ["-c", "user.name=n", "-c", "user.email=e@x"]
-        subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True, capture_output=True)
-
     assert machine.main_branch(tmp_path) == ""
-    git("init", "-b", "topic")
-    git("commit", "--allow-empty", "-m", "first")
+    made = Repository(tmp_path, "--initial-branch=topic")
+    made.commit()
     assert machine.main_branch(tmp_path) == ""
-    git("branch", "master")
+    made.git("branch", "master")
     assert machine.main_branch(tmp_path) == "master"
-    git("update-ref", "refs/remotes/origin/trunk", "HEAD")
-    git("symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/trunk")
+    made.git("update-ref", "refs/remotes/origin/trunk", "HEAD")
+    made.git("symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/trunk")
     assert machine.main_branch(tmp_path) == "origin/trunk"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +10,7 @@ import pytest
 
 from suite.base.sides import SidePool
 from suite.plan.cells import Side
-from suite.processes.channel import encode
-from suite.processes.jobs import Job, Prepared
-from suite.processes.messages import read
+from suite.processes.jobs import Prepared
 from suite.properties.answers import About, Described
 from suite.run.preparing import prepare
 from tests.support.measurements import LENET, arm, cell, job, run_of, settings
@@ -24,10 +21,6 @@ def test_batch_and_rate_follow_the_mode(mode: str, batch: int, lr: float) -> Non
     told = job(arm(2, mode=mode))
     assert (told.global_batch, told.lr) == (batch, pytest.approx(lr, abs=5e-4))
     assert (told.workload.model, told.workload.precision) == (LENET.model, "float32")
-
-
-def test_a_worker_reads_the_job_that_was_sent() -> None:
-    assert read(Job, json.loads(encode(job(arm(2))))) == job(arm(2))
 
 
 def test_a_trainer_that_changes_what_versions_are_seen_costs_nothing() -> None:

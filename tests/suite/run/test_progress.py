@@ -64,23 +64,18 @@ def through_pytest(*, isatty: bool, lines: list[str]) -> list[str]:
     return heard
 
 
-def test_log_of_pytest_has_one_line_per_training() -> None:
+def test_a_log_has_one_line_per_training() -> None:
     assert through_pytest(isatty=False, lines=SEEDS) == [f"scaling: {SEEDS[0]}", f"scaling: {SEEDS[3]}"]
-
-
-def test_terminal_of_pytest_shows_every_epoch_in_one_row() -> None:
-    heard = through_pytest(isatty=True, lines=EPOCHS)
-    assert len(heard) == 3
-    assert all(len(line) < 40 for line in heard)
-
-
-def test_log_of_a_command_has_one_line_per_training() -> None:
     stream = io.StringIO()
     show = StreamProgress(stream, "sweep")
     for line in SEEDS:
         show(line)
     show.end()
     assert stream.getvalue().splitlines() == [f"sweep: {SEEDS[0]}", f"sweep: {SEEDS[3]}"]
+
+
+def test_terminal_of_pytest_shows_every_epoch_in_one_row() -> None:
+    assert [len(line) < 40 for line in through_pytest(isatty=True, lines=EPOCHS)] == [True] * 3
 
 
 def test_terminal_of_a_command_rewrites_one_row_and_keeps_a_final_line(monkeypatch: pytest.MonkeyPatch) -> None:

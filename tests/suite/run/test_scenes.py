@@ -21,13 +21,8 @@ from tests.support import records
 from tests.support.nvml import Scene
 from tests.support.project import Project
 
-Make = Callable[..., Scene]
+Gpus = Callable[..., Scene]
 RUN = {"started_utc": records.STARTED, "wall_s": 1.0, "windows": []}
-
-
-@pytest.fixture
-def make(scene: Make, monkeypatch: pytest.MonkeyPatch) -> Make:
-    return lambda gpus=2: scene(gpus).load(monkeypatch)
 
 
 def here() -> Machine:
@@ -42,8 +37,8 @@ def run(change: Callable[[], object] = lambda: None) -> Record:
         change()
         conditions = meter.since(before)
     seen = neighbours(devices, sample_s=0.01)
-    gpus = conditions.model_copy(update={"foreign": None, "steal": None})
-    session = {"number": 0, **RUN, "conditions": [gpus.model_dump()]}
+    seen_of_gpus = conditions.model_copy(update={"foreign": None, "steal": None})
+    session = {"number": 0, **RUN, "conditions": [seen_of_gpus.model_dump()]}
     return records.make(machine=machine.describe(devices).model_dump(), sessions=[session], neighbours=seen)
 
 
@@ -57,8 +52,8 @@ def first_screen(record: Record) -> tuple[str, ...]:
     return lines
 
 
-def test_eight_cards_with_nvlink(make: Make) -> None:
-    scene = make(8)
+def test_eight_cards_with_nvlink(gpus: Gpus) -> None:
+    scene = gpus(8)
     slower_links = here()
     assert slower_links.gpu_topology == "SYS"
     scene.say("*", nvlinks=18)
@@ -73,16 +68,16 @@ def test_eight_cards_with_nvlink(make: Make) -> None:
     assert "compute mode default, persistence on, ECC on (0, 1, 2, 3, 4, 5, 6, 7)" in page
 
 
-def test_links_between_two_cards_are_counted(make: Make) -> None:
-    scene = make(3)
+def test_links_between_two_cards_are_counted(gpus: Gpus) -> None:
+    scene = gpus(3)
     scene.say(0, nvlinks=4, nvlink_bus="00000000:02:00.0").say(1, nvlinks=4, nvlink_bus="00000000:01:00.0")
     scene.say(0, **{"ancestor.2": 20})
     assert here().gpu_topology == "0-1 NV4, 0-2 PXB, 1-2 SYS"
 
 
-def test_mixed_cards_are_in_pci_order(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mixed_cards_are_in_pci_order(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
     """CUDA's own order begins with the fastest card; workers are told to use that of NVML."""
-    scene = make()
+    scene = gpus()
     scene.say(0, name="NVIDIA T4", capability=75, mhz=1590, max_mhz=1590, power_limit=70_000)
     record = run()
     assert record.machine.gpus == ("NVIDIA T4", "NVIDIA H100 80GB HBM3")
@@ -93,8 +88,8 @@ def test_mixed_cards_are_in_pci_order(make: Make, monkeypatch: pytest.MonkeyPatc
     assert machine.variables(parse("cuda"))["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 
-def test_a_mig_slice_is_another_machine_than_its_card(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = make(1)
+def test_a_mig_slice_is_another_machine_than_its_card(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = gpus(1)
     whole = here()
     scene.mig(0, (1, 1, 9856), (3, 3, 40448), (4, 2, 40448))
     for index, profile in enumerate(("1g.10gb", "3g.40gb", "2c.4g.40gb")):
@@ -107,8 +102,8 @@ def test_a_mig_slice_is_another_machine_than_its_card(make: Make, monkeypatch: p
     assert here().gpus == ("NVIDIA H100 80GB HBM3 MIG 1g.10gb",), "CUDA shows the first"
 
 
-def test_memory_errors_come_first_and_change_no_outcome(make: Make) -> None:
-    scene = make(4).say(1, uncorrected=3).say(2, remapped=2).say(3, remapped=1, remap_pending=1, remap_failed=1)
+def test_memory_errors_come_first_and_change_no_outcome(gpus: Gpus) -> None:
+    scene = gpus(4).say(1, uncorrected=3).say(2, remapped=2).say(3, remapped=1, remap_pending=1, remap_failed=1)
     record = run(lambda: scene.say(1, uncorrected=4))
     assert first_screen(record) == (
         "GPU 1 has had 4 uncorrected memory error(s) since the driver was loaded",
@@ -121,8 +116,8 @@ def test_memory_errors_come_first_and_change_no_outcome(make: Make) -> None:
     assert lead.title(record) == lead.title(records.make())
 
 
-def test_a_card_below_its_twins_is_named(make: Make) -> None:
-    make(4).say(2, mhz=1200, power_limit=300_000, lanes=4)
+def test_a_card_below_its_twins_is_named(gpus: Gpus) -> None:
+    gpus(4).say(2, mhz=1200, power_limit=300_000, lanes=4)
     assert first_screen(run()) == (
         "GPU 2 uses 4 of its 16 PCIe lanes",
         "GPU 2's power limit is 300 W, and its twins' is 700 W",
@@ -130,16 +125,16 @@ def test_a_card_below_its_twins_is_named(make: Make) -> None:
     )
 
 
-def test_cards_that_cannot_reach_each_other_are_named(make: Make) -> None:
-    make(3).say(0, **{"p2p.2": 1}).say(2, **{"p2p.0": 1, "p2p.1": "!3"})
+def test_cards_that_cannot_reach_each_other_are_named(gpus: Gpus) -> None:
+    gpus(3).say(0, **{"p2p.2": 1}).say(2, **{"p2p.0": 1, "p2p.1": "!3"})
     assert first_screen(run()) == (
         "GPU 0 cannot read the memory of GPU 2 directly (P2P): exchanges go through the host",
         "GPU 2 cannot read the memory of GPU 0 directly (P2P): exchanges go through the host",
     )
 
 
-def test_throttling_between_two_readings_is_seen(make: Make) -> None:
-    scene = make()
+def test_throttling_between_two_readings_is_seen(gpus: Gpus) -> None:
+    scene = gpus()
     record = run(lambda: scene.say(0, thermal_ns=5, power_ns=9, millijoules=900_000))
     assert first_screen(record) == (
         "GPU 0 lowered its clocks to protect itself (sw_thermal_slowdown) in 1 of 1 blocks",
@@ -151,20 +146,15 @@ def test_throttling_between_two_readings_is_seen(make: Make) -> None:
     assert " W, sw_power_cap, sw_thermal_slowdown" in report.render(record)
 
 
-def test_a_foreign_process_is_named_before_the_run(make: Make) -> None:
-    make().say(1, processes=4_000_001)
-    assert "process 4000001 holds 3.0 GB of GPU 1" in run().neighbours
-
-
-def test_an_exclusive_card_is_named(make: Make) -> None:
-    make().say(0, compute_mode=3).say(1, compute_mode=2)
+def test_an_exclusive_card_is_named(gpus: Gpus) -> None:
+    gpus().say(0, compute_mode=3).say(1, compute_mode=2)
     first, second = first_screen(run())
     assert first.startswith("GPU 0 is in compute mode exclusive process, and a run has several processes on each: ")
     assert second.startswith("GPU 1 is in compute mode prohibited")
 
 
-def test_a_card_that_refuses_nearly_everything_is_described(make: Make) -> None:
-    scene = make()
+def test_a_card_that_refuses_nearly_everything_is_described(gpus: Gpus) -> None:
+    scene = gpus()
     for code in ("!3", "!4"):
         scene.say("*", **dict.fromkeys(("mhz", "celsius", "reasons", "thermal_ns", "uncorrected", "remapped"), code))
         scene.say("*", **dict.fromkeys(("power_limit", "compute_mode", "lanes", "capability", "bytes", "cores"), code))
@@ -176,8 +166,8 @@ def test_a_card_that_refuses_nearly_everything_is_described(make: Make) -> None:
         assert disturbed(record.sessions[0].conditions[0]) == ""
 
 
-def test_a_card_that_falls_off_in_the_middle_is_named_first(make: Make) -> None:
-    scene = make()
+def test_a_card_that_falls_off_in_the_middle_is_named_first(gpus: Gpus) -> None:
+    scene = gpus()
     record = run(lambda: scene.say(1, handle="!15", xids=79, **dict.fromkeys(("mhz", "celsius", "processes"), "!15")))
     assert first_screen(record) == (
         "GPU 1 had fallen off its bus in 1 of 1 blocks",
@@ -185,8 +175,8 @@ def test_a_card_that_falls_off_in_the_middle_is_named_first(make: Make) -> None:
     )
 
 
-def test_gpus_that_cannot_be_used_are_named_first_on_a_run_of_cpus(make: Make) -> None:
-    make().say("library", init="!18")
+def test_gpus_that_cannot_be_used_are_named_first_on_a_run_of_cpus(gpus: Gpus) -> None:
+    gpus().say("library", init="!18")
     record = run()
     assert record.machine.key.startswith("cpu-")
     [line] = first_screen(record)
@@ -195,10 +185,10 @@ def test_gpus_that_cannot_be_used_are_named_first_on_a_run_of_cpus(make: Make) -
 
 @pytest.mark.end_to_end
 def test_a_run_that_torch_cannot_make_keeps_what_nvml_shows(
-    make: Make, project: Project, monkeypatch: pytest.MonkeyPatch
+    gpus: Gpus, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Real workers; without a driver every cell is an ERROR, and the files have the machine nevertheless."""
-    make().say(1, uncorrected=2)
+    gpus().say(1, uncorrected=2)
     monkeypatch.setenv("NCCL_ALGO", "Ring")
     asked = ("--scaling-devices", "cuda:1,cuda:1", "--scaling-workload", "tiny", "--scaling-budget", "1")
     said: list[str] = []

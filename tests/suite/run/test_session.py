@@ -83,15 +83,22 @@ def sessions(run: Observations, group: Answering) -> Sessions:
     return Sessions(run, pools, random.Random(1), None, lambda: 100.0, lambda line: None)  # type: ignore[arg-type]
 
 
-def warmed_up(run: Observations, step_s: dict[Arm, float]) -> None:
-    group = Answering({timed.id: taken_s for timed, taken_s in step_s.items()})
-    groups = Groups(Session(0), dict.fromkeys(step_s, group))  # type: ignore[arg-type]
-    sessions(run, group)._warm_up(groups, list(step_s))
+def warm_up(run: Observations, group: Answering, *arms: Arm) -> tuple[Sessions, Groups]:
+    """Warm these arms up in one group, by default the candidate alone."""
+    several, groups = sessions(run, group), Groups(Session(0), dict.fromkeys(arms or (OWN,), group))  # type: ignore[arg-type]
+    several._warm_up(groups, list(groups.by_arm))
+    return several, groups
+
+
+def time_blocks(count: int, several: Sessions, groups: Groups) -> None:
+    """Time this many blocks of the candidate."""
+    several._blocks, several._meter = count, Still()  # type: ignore[assignment]
+    several._time(groups, [(OWN,)])
 
 
 def test_arms_that_are_compared_run_windows_of_equal_work() -> None:
     run = run_of(cell(2))
-    warmed_up(run, {OWN: 0.010, BASE: 0.002, ONE: 0.001})
+    warm_up(run, Answering({OWN.id: 0.010, BASE.id: 0.002, ONE.id: 0.001}), OWN, BASE, ONE)
     assert run.steps[OWN] == run.steps[BASE]
     assert run.steps[OWN] in (WINDOW_S / 0.010, WINDOW_S / 0.002)
     assert run.steps[ONE] == 120
@@ -100,59 +107,47 @@ def test_arms_that_are_compared_run_windows_of_equal_work() -> None:
 @pytest.mark.parametrize(("first_s", "second_s"), [(0.010, 0.002), (0.002, 0.010)])
 def test_an_arm_keeps_its_windows_when_a_base_comes_later(first_s: float, second_s: float) -> None:
     run = run_of(cell(2))
-    warmed_up(run, {OWN: first_s})
+    warm_up(run, Answering({OWN.id: first_s}))
     before = run.steps[OWN]
-    warmed_up(run, {OWN: second_s, BASE: second_s})
+    warm_up(run, Answering({OWN.id: second_s, BASE.id: second_s}), OWN, BASE)
     assert run.steps[OWN] == run.steps[BASE] == before
 
 
-def test_a_window_has_a_largest_number_of_steps() -> None:
+@pytest.mark.parametrize(
+    ("step_s", "cold_s", "steps"),
+    [(0.001, 0.0, 120), (0.001, 0.5, 120), (0.001, 3.0, 120), (0.001, 40.0, 120), (1e-6, 0.0, MAX_STEPS)],
+)
+def test_the_steps_of_a_window_follow_from_warm_steps_and_are_bounded(step_s: float, cold_s: float, steps: int) -> None:
+    """The first step on a GPU loads kernels or compiles, which can take longer than all blocks."""
     run = run_of(cell(2))
-    warmed_up(run, {OWN: 1e-6})
-    assert run.steps[OWN] == MAX_STEPS
+    several, _ = warm_up(run, Answering({OWN.id: step_s}, cold_s=cold_s))
+    assert run.steps[OWN] == steps
+    assert several.step_s[OWN] == pytest.approx(step_s)
+
+
+def test_a_long_step_is_repeated_until_it_is_known_and_then_once_a_session() -> None:
+    group = Answering({OWN.id: 5.0})
+    several, groups = warm_up(run_of(cell(2)), group)
+    assert [steps for _, steps, _ in group.asked] == [1, 1]
+    several._warm_up(groups, [OWN])
+    assert [steps for _, steps, _ in group.asked] == [1, 1, 1]
 
 
 def test_names_of_a_sides_groups_have_another_length_in_every_session() -> None:
     """Arguments and environment of its workers are of another size too."""
-    run, pool = run_of(cell(2)), Pool(Answering({}))
-    run.jobs[OWN] = job(OWN)
+    run, pool = run_of(cell(2), jobs={OWN: job(OWN)}), Pool(Answering({}))
     made = Sessions(run, {"candidate": pool}, random.Random(1), None, lambda: 1.0, lambda line: None)  # type: ignore[arg-type, dict-item]
     for number in range(20):
         made._start(Groups(Session(number)), [OWN])
     assert len({len(name) for name in pool.names}) > 10
 
 
-@pytest.mark.parametrize("cold_s", [0.0, 0.5, 3.0, 40.0])
-def test_a_cold_first_step_does_not_decide_a_windows_steps(cold_s: float) -> None:
-    """The first step on a GPU loads kernels or compiles, which can take longer than all blocks."""
-    run = run_of(cell(2))
-    group = Answering({OWN.id: 0.001}, cold_s=cold_s)
-    several = sessions(run, group)
-    several._warm_up(Groups(Session(0), {OWN: group}), [OWN])  # type: ignore[dict-item]
-    assert run.steps[OWN] == 120
-    assert several.step_s[OWN] == pytest.approx(0.001)
-
-
-def test_a_long_step_is_repeated_until_it_is_known_and_then_once_a_session() -> None:
-    run = run_of(cell(2))
-    group = Answering({OWN.id: 5.0})
-    several = sessions(run, group)
-    for expected in (2, 3):
-        several._warm_up(Groups(Session(0), {OWN: group}), [OWN])  # type: ignore[dict-item]
-        assert [steps for _, steps, _ in group.asked] == [1] * expected
-
-
 @pytest.mark.parametrize(("kind", "lead_in"), [("cpu", 0), ("cuda", 25)])
 def test_windows_on_gpus_follow_untimed_steps(kind: str, lead_in: int) -> None:
     """50 ms of them: the GPU waited while other arms ran, and has lowered its clocks."""
     names = ("cuda:0", "cuda:1") if kind == "cuda" else ("cpu", "cpu")
-    run = run_of(cell(2), config=settings(devices=Devices(kind, names, ())))
     group = Answering({OWN.id: 0.002})
-    several = sessions(run, group)
-    groups = Groups(Session(0), {OWN: group})  # type: ignore[dict-item]
-    several._warm_up(groups, [OWN])
-    several._blocks, several._meter = 1, Still()  # type: ignore[assignment]
-    several._time(groups, [(OWN,)])
+    time_blocks(1, *warm_up(run_of(cell(2), config=settings(devices=Devices(kind, names, ()))), group))
     assert [asked[1:] for asked in group.asked if asked[1] == 60] == [(60, lead_in)] * 2
 
 
@@ -160,11 +155,7 @@ def test_the_peak_memory_of_an_arm_is_that_of_its_timed_windows() -> None:
     """A first step may need more, to try kernels; it is not timed."""
     run, group = run_of(cell(2)), Answering({OWN.id: 0.002})
     group.resident = iter([900, 800, 5, 7, 6, 4])
-    measured = sessions(run, group)
-    groups = Groups(Session(0), {OWN: group})  # type: ignore[dict-item]
-    measured._warm_up(groups, [OWN])
-    measured._blocks, measured._meter = 2, Still()  # type: ignore[assignment]
-    measured._time(groups, [(OWN,)])
+    time_blocks(2, *warm_up(run, group))
     assert run.memory[OWN] == (RankMemory(resident_bytes=7),)
 
 

@@ -94,18 +94,6 @@ def test_trainer_that_returns_no_loss_has_none(dataset: Prepared) -> None:
     assert Training(0, [CPU], job("tests.support.learners:Silent"), recipe(dataset)).epoch(0).loss is None
 
 
-def test_one_process_evaluates_replicas_with_the_first_ones_batch_norm(dataset: Prepared) -> None:
-    """As ranks do, on all samples."""
-    told = job("scratch", model="tests.support.learners:normalised")
-    training = Training(0, [CPU] * 2, told, recipe(dataset, epochs=1))
-    first = training._trainer.replicas[0]
-    together = training.epoch(0).accuracy
-    whole = open_dataset(dataset, CPU, torch.float32)
-    own = [accuracy([replica], [CPU], whole.test_X, whole.test_y) for replica in training._trainer.replicas]
-    assert own[0] != own[1], "their statistics differ enough to change the accuracy"
-    assert together == accuracy([first], [CPU], whole.test_X, whole.test_y) == own[0]
-
-
 @pytest.mark.parametrize(("done", "asked"), [(0, 1), (1, 0), (1, 2), (3, 3)])
 def test_epoch_out_of_order_is_refused(dataset: Prepared, done: int, asked: int) -> None:
     training = Training(0, [CPU], job("single"), recipe(dataset))
