@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-# Checks whose cases a trainer may refuse by raising: unused parameters, and a batch normalisation of one sample, as
-# accumulation in micro-batches can make it of any minibatch.
-MAY_REFUSE = ("batch_norm", "refusals")
+# Checks whose cases a trainer may refuse by raising: unused parameters, a sample that is not a number, and a batch
+# normalisation of one sample, as accumulation in micro-batches can make it of any minibatch.
+MAY_REFUSE = ("batch_norm", "refusals", "not_a_number")
 
 # A convolutional net sees its features as an image of this many pixels a side.
 IMAGE_SIDE = 4
@@ -65,6 +65,12 @@ class Case:
     lr: float = 0.5
     net: Net = field(default_factory=Net)
     text: Text | None = None  # in the place of `net`, for a trainer of tokens
+    spoiled: int | None = None  # the step in which the features of one sample are not numbers
+
+    @property
+    def drops(self) -> bool:
+        """Whether the net has dropout."""
+        return (self.text or self.net).dropout
 
     def alone(self) -> Case:
         """Return this case on one device."""

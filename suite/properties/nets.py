@@ -89,7 +89,8 @@ def build(case: Case, rank: int = 0) -> CaseNet | TextNet:
 def minibatch(case: Case, step: int) -> tuple[Nest, Nest]:
     """Return one step's whole minibatch: X (n, 2 + inputs) in the case's dtype, y (n,) int64; or texts.
 
-    It is the same on every rank, and all samples of a classifier differ.
+    It is the same on every rank, and all samples of a classifier differ. In the case's `spoiled` step the features of
+    one sample, and so of one rank, are NaN.
     """
     generator = torch.Generator().manual_seed(case.seed * 1009 + step)
     n, dtype = case.batches[step], getattr(torch, case.dtype)
@@ -98,5 +99,7 @@ def minibatch(case: Case, step: int) -> tuple[Nest, Nest]:
     inputs = IMAGE_SIDE**2 if case.net.conv else case.net.inputs
     features = torch.randn(n, inputs, generator=generator, dtype=torch.float64)
     numbers = torch.arange(n, dtype=torch.float64)
-    X = torch.cat([numbers[:, None], torch.full((n, 1), float(step)), features], dim=1).to(dtype)
-    return X, torch.randint(case.net.classes, (n,), generator=generator)
+    labels = torch.randint(case.net.classes, (n,), generator=generator)
+    if step == case.spoiled:
+        features[torch.randint(n, (), generator=generator)] = torch.nan
+    return torch.cat([numbers[:, None], torch.full((n, 1), float(step)), features], dim=1).to(dtype), labels

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from reference.nest import Nest
 from reference.scatter import shard_bounds
 from suite.properties import contract, nets
 from suite.properties.case import Case
+from suite.properties.noise import Noise
 from suite.room import accelerator
 
 EVALUATED = 11  # test samples: uneven over 2, 3, 4, ... devices
@@ -50,6 +51,7 @@ def observe(
         - "losses": what every step returned, None where nothing;
         - "changed": whether a step changed its minibatch, or one before;
         - "log": for every step, what the net's forwards saw (`suite.properties.log.Log`);
+        - "noise": for every step of a net with dropout, digests of the noise that was drawn for its samples;
         - "correct": of `EVALUATED` test samples, {"shared": how many its replicas together got right of this process's
           share, "alone": how many each of its replicas got right of all}; None where it was not evaluated.
 
@@ -66,6 +68,7 @@ def observe(
         "losses": [],
         "changed": [],
         "log": [],
+        "noise": [],
         "correct": None,
     }
     accelerator.make_exact(devices)
@@ -78,7 +81,7 @@ def observe(
         made = trainer(model, list(devices), lr=case.lr)
         contract.check_instance(made, list(devices))
         seen["parameters"].append(_values(made))
-        seen["differing"].append(_differing(made))
+        seen["differing"].append(_differing(made, case))
         for step in range(len(case.batches)):
             where = f"step {step}"
             whole_batch = nets.minibatch(case, step)
@@ -86,12 +89,15 @@ def observe(
             X, y = nest.move(nest.take(whole_batch, mine), devices[0])
             fed += [(leaf, leaf.clone()) for leaf in nest.leaves((X, y))]
             del log[:]
-            loss = made.step(X, y, case.batches[step])
+            rows, sizes = len(nest.leaves(X)[0]), {size for values in model.parameters() for size in values.shape}
+            with Noise(rows, sizes) if case.drops else nullcontext() as noise:
+                loss = made.step(X, y, case.batches[step])
             seen["losses"].append(None if loss is None else float(loss))
             seen["changed"].append(not all(torch.equal(now, given) for now, given in fed))
             seen["log"].append(list(log))
+            seen["noise"].append(noise.digests if noise else [])
             seen["parameters"].append(_values(made))
-            seen["differing"].append(_differing(made))
+            seen["differing"].append(_differing(made, case))
         where = "evaluating the replicas"
         if evaluates:
             seen["correct"] = _evaluate(made, devices, case, rank if per_device else None)
@@ -124,13 +130,18 @@ def _values(trainer: Any) -> list[list[float]]:
     return [whole(parameter).flatten().tolist() for parameter in trainer.replicas[0].parameters()]
 
 
-def _differing(trainer: Any) -> list[tuple[int, int, float]]:
+def alike(a: Tensor, b: Tensor, case: Case) -> bool:
+    """Return whether parameters are bit-equal; after a sample that is not a number, they may be NaN in both."""
+    return torch.equal(a, b) or (case.spoiled is not None and torch.allclose(a, b, rtol=0, atol=0, equal_nan=True))
+
+
+def _differing(trainer: Any, case: Case) -> list[tuple[int, int, float]]:
     first, *others = [list(replica.parameters()) for replica in trainer.replicas]
     differing = []
     for number, other in enumerate(others, start=1):
         for position, (ours, theirs) in enumerate(zip(first, other, strict=True)):
             a, b = whole(ours), whole(theirs)
-            if not torch.equal(a, b):
+            if not alike(a, b, case):
                 differing.append((number, position, float((a - b).abs().max())))
     return differing
 

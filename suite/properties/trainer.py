@@ -6,6 +6,7 @@ Not covered: speed, and communication that changes no parameter, loss or buffer.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -15,10 +16,15 @@ from suite.properties import batch_norm as normalisation
 from suite.properties import nets, suspects, tolerance
 from suite.properties.answers import RIGHT, Judgement
 from suite.properties.case import MAY_REFUSE
-from suite.properties.observe import evaluation_set
+from suite.properties.observe import alike, evaluation_set
 from suite.properties.seen import Parameters, Seen, flat
 
 Check = Callable[[Seen], Judgement]
+
+AFTER_NAN = (
+    "whether to skip a step is decided on one rank's own loss or gradient (ecmwf/WeatherGenerator#2718): let all agree",
+    "the loss scale is lowered on one rank alone (pytorch/pytorch#136009)",
+)
 
 
 def start(seen: Seen) -> Judgement:
@@ -41,7 +47,15 @@ def gradient(seen: Seen) -> Judgement:
 
 
 def trajectory(seen: Seen) -> Judgement:
-    """The gradient of each of several steps, with new data and other batch sizes, is that of one device."""
+    """The gradient of each of several steps, with new data and other batch sizes, is that of one device.
+
+    Under oracle "self" those steps must also change something on one device, to which nothing else compares it.
+    """
+    if seen.alone is not None and seen.alone["parameters"][0] == seen.alone["parameters"][-1]:
+        return Judgement(
+            f"{len(seen.steps)} steps on one device have changed no parameter",
+            ("the optimizer holds other parameters than `replicas` (huggingface/accelerate#3256)",),
+        )
     return _first_wrong(seen, _gradient_at)
 
 
@@ -81,7 +95,7 @@ def batch_norm(seen: Seen) -> Judgement:
 
 
 def dropout(seen: Seen) -> Judgement:
-    """No two shards have the same dropout mask."""
+    """No two shards have the same dropout mask, and no two ranks the same noise."""
     return _first_wrong(seen, _masks_at)
 
 
@@ -91,6 +105,13 @@ def refusals(seen: Seen) -> Judgement:
         return batch_norm(seen)
     wrong = _first_wrong(seen, _gradient_at)
     return replicas(seen) if wrong == RIGHT else wrong
+
+
+def not_a_number(seen: Seen) -> Judgement:
+    """A sample that is not a number changes all replicas alike, and as on one device; or the trainer raises."""
+    wrong = _first_wrong(seen, _spoiled_at)
+    assert seen.case.spoiled is not None
+    return replace(wrong, suspects=AFTER_NAN) if wrong != RIGHT else RIGHT
 
 
 def evaluation(seen: Seen) -> Judgement:
@@ -119,6 +140,7 @@ CHECKS: dict[str, Check] = {
     "batch_norm": batch_norm,
     "dropout": dropout,
     "evaluation": evaluation,
+    "not_a_number": not_a_number,
     "refusals": refusals,
 }
 
@@ -194,6 +216,23 @@ def _against_self(seen: Seen, step: int) -> Judgement:
     )
 
 
+def _spoiled_at(seen: Seen, step: int) -> Judgement:
+    """Judge a step of a case in which a sample is not a number."""
+    apart = _replicas_at(seen, step + 1)
+    if apart != RIGHT:
+        return apart
+    ours = seen.parameters(step + 1)
+    finite = [bool(values.isfinite().all()) for values in ours]
+    if seen.oracle == "self":
+        for name, here, there in zip(seen.names, finite, seen.parameters(step + 1, None), strict=True):
+            if here != bool(there.isfinite().all()):
+                where = "on one device and not on k" if here else "on k devices and not on one"
+                return Judgement(f"after step {step}, {name!r} is not a number {where}")
+    if not all(finite) or (seen.oracle == "sgd" and step == seen.case.spoiled):
+        return RIGHT  # what plain SGD should make of the sample is the trainer's affair
+    return _gradient_at(seen, step)
+
+
 def _worst(
     names: list[str], expected: Parameters, actual: Parameters, allowed: Parameters
 ) -> tuple[str, float, float] | None:
@@ -220,7 +259,7 @@ def _replicas_at(seen: Seen, step: int) -> Judgement:
             )
     for rank in range(1, len(seen.ranks)):
         for name, ours, theirs in zip(seen.names, seen.parameters(step), seen.parameters(step, rank), strict=True):
-            if not torch.equal(ours, theirs):
+            if not alike(ours, theirs, seen.case):
                 return Judgement(
                     f"{when}, {name!r} of rank {rank} differs from rank 0's by {_largest(ours - theirs)}",
                     _suspects(seen, step - 1, rank) if step and seen.oracle == "sgd" else (),
@@ -274,6 +313,14 @@ def _masks_at(seen: Seen, step: int) -> Judgement:
                 return Judgement(
                     f"step {step}: samples of different shards met the same dropout mask",
                     ("the same seed on every rank (huggingface/transformers#31412)",),
+                )
+    rank_of: dict[str, int] = {}
+    for rank, observed in enumerate(seen.ranks):
+        for digest in observed["noise"][step]:
+            if rank_of.setdefault(digest, rank) != rank:
+                return Judgement(
+                    f"step {step}: ranks {rank_of[digest]} and {rank} drew the same noise for their samples",
+                    ("a generator that has the same seed on every rank (Robbyant/lingbot-vla-v2#41)",),
                 )
     return RIGHT if shard_of else Judgement(f"step {step}: the net was not called in training mode")
 

@@ -102,7 +102,7 @@ def test_the_references_trainer_of_tokens_is_right(bench: Bench, check: str) -> 
 
 
 def test_checks_without_texts_say_so(bench: Bench) -> None:
-    for check in ("batch_norm", "refusals"):
+    for check in ("batch_norm", "not_a_number", "refusals"):
         outcome = bench.search(REFERENCE, check)
         assert outcome.notes == [f"no case of {check!r} is drawn for a trainer of tokens: not checked"]
         assert outcome.examples == 0

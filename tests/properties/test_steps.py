@@ -1,0 +1,52 @@
+"""Right trainers whose step has many parts pass the checks; `tests.mutants` has each part wrong."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from suite.checks.bench import Bench
+from suite.checks.draw import CHECKS
+from suite.properties.noise import Noise
+from tests.support import step_trainers
+
+CHECKED = ("gradient", "trajectory", "replicas", "loss", "not_a_number")
+
+
+def passes(bench: Bench, trainer: str, check: str, examples: int) -> None:
+    outcome = bench.search(f"{step_trainers.__file__}:{trainer}", check, examples=examples)
+    assert not outcome.failure
+    assert outcome.examples
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_right_trainer_with_a_whole_step_passes(bench: Bench, check: str) -> None:
+    passes(bench, "WholeStep", check, 12)
+
+
+@pytest.mark.parametrize("check", CHECKED)
+@pytest.mark.parametrize("trainer", ["PlainStep", "Hybrid", "Muon", "Gathering"])
+def test_right_trainers_of_other_steps_pass(bench: Bench, trainer: str, check: str) -> None:
+    passes(bench, trainer, check, 8)
+
+
+def test_noise_that_every_rank_draws_for_itself_is_right(bench: Bench) -> None:
+    passes(bench, "NoisyLoss", "dropout", 12)
+
+
+def test_a_random_tensor_with_a_row_for_each_sample_is_noise() -> None:
+    generator = torch.Generator().manual_seed(0)
+    with Noise(5, {2, 3}) as noise:
+        torch.randn(5, 2, generator=generator)
+        torch.zeros(5, 1).normal_()
+        torch.bernoulli(torch.full((5, 64), 0.5))
+        assert len(noise.digests) == 3
+        torch.bernoulli(torch.full((5, 2), 0.5))  # so few bits can be equal by chance
+        torch.randint(3, (5,))
+        torch.randn(4, 5)
+        torch.ones(5, 3).exp()
+    assert len(set(noise.digests)) == 3
+    for samples, sizes in ((1, ()), (5, (5,))):  # a number for all samples; a random start for each parameter
+        with Noise(samples, sizes) as noise:
+            torch.randn(samples, 3)
+        assert noise.digests == []

@@ -1,0 +1,262 @@
+"""Right trainers whose step has all its parts; the mutants of `tests.mutants` replace one part each.
+
+Not covered: a process for all devices, and parameters that are kept in shards between steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from reference.scatter import shard_bounds
+
+
+class WholeStep:
+    """SGD with momentum, in micro-batches, with a loss scale, a skip, clipping by the global norm, and a schedule.
+
+    A step whose gradient is not a number is skipped on all ranks, and halves the scale. It is decided on the exchanged
+    gradient, so all ranks decide alike.
+    """
+
+    processes = "per-device"
+    oracle: Literal["sgd", "self"] = "self"
+    micro_batches = 3
+    momentum, decay, max_norm = 0.9, 0.8, 0.2
+    scale = 2.0**10  # a power of two, so that scaling rounds nothing
+
+    def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
+        self.net = model.to(devices[0])
+        for tensor in self.net.state_dict().values():
+            dist.broadcast(tensor, src=0)
+        self.trained = [param for param in self.net.parameters() if param.requires_grad]
+        self.optimizer = torch.optim.SGD(self.trained, lr, momentum=self.momentum)
+        self.schedule = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, self.decay)
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        for param in self.trained:
+            param.grad = torch.zeros_like(param)
+        loss = sum(self.losses(X, y, global_batch_size), X.new_zeros(()))
+        self.unscale()
+        skipped = self.skips(loss)
+        if not skipped:
+            self.clip()
+            self.update()
+            self.advance()
+        self.adapt(skipped)
+        return loss
+
+    def losses(self, X: Tensor, y: Tensor, global_batch_size: int) -> Iterator[Tensor]:
+        """Yield each micro-batch's share of the loss after its backward; exchange gradients at the end."""
+        parts = (part.tensor_split(self.micro_batches) for part in (X, y))
+        for part, labels in zip(*parts, strict=True):
+            yield self.backward(part, labels, global_batch_size)
+        self.exchange()
+
+    def backward(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        """Add the scaled gradient of some samples, and return their share of the loss."""
+        loss = F.cross_entropy(self.net(X), y, reduction="sum") / global_batch_size
+        self.scaled(loss).backward()
+        return loss.detach()
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        """Return the loss times the scale."""
+        return loss * self.scale
+
+    def exchange(self) -> None:
+        """Sum the gradients over the ranks."""
+        for grad in self.grads:
+            dist.all_reduce(grad)
+
+    def unscale(self) -> None:
+        """Divide the gradients by the scale."""
+        for grad in self.grads:
+            grad.div_(self.scale)
+
+    def skips(self, loss: Tensor) -> bool:
+        """Return whether this step must be skipped."""
+        return not self.finite()
+
+    def finite(self) -> bool:
+        """Return whether all gradients are finite."""
+        return all(bool(grad.isfinite().all()) for grad in self.grads)
+
+    def clip(self) -> None:
+        """Scale the gradients to a global norm of `max_norm` at most."""
+        nn.utils.clip_grad_norm_(self.trained, self.max_norm)
+
+    def update(self) -> None:
+        """Take the optimizer's step."""
+        self.optimizer.step()
+
+    def advance(self) -> None:
+        """Advance the schedule."""
+        self.schedule.step()
+
+    def adapt(self, skipped: bool) -> None:
+        """Choose the scale of the next step."""
+        if skipped:
+            self.scale /= 2
+
+    @property
+    def grads(self) -> list[Tensor]:
+        """The gradients of all trained parameters."""
+        return [param.grad for param in self.trained if param.grad is not None]
+
+    @property
+    def replicas(self) -> list[nn.Module]:
+        return [self.net]
+
+
+class PlainStep(WholeStep):
+    """`WholeStep` as plain SGD: no momentum, schedule or clipping, so that one device says what is right."""
+
+    oracle: Literal["sgd", "self"] = "sgd"
+    momentum, decay, max_norm = 0.0, 1.0, math.inf
+
+    def clip(self) -> None:
+        """Leave the gradients as they are."""
+
+
+class Hybrid(WholeStep):
+    """Hybrid sharding: four ranks are two replicas of two shards each; fewer ranks are one replica.
+
+    The gradient is summed over the shards' group and then over that of the replicas. Each rank clips and updates its
+    own part of the parameters, and the parts are gathered within the shards' group.
+    """
+
+    def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
+        super().__init__(model, devices, lr=lr)
+        world_size, self.rank, self.lr = dist.get_world_size(), dist.get_rank(), lr
+        self.shards = 2 if world_size == 4 else world_size
+        rows = torch.arange(world_size).reshape(-1, self.shards)
+        self.shard_group = self.group(rows.tolist())
+        self.replica_group = self.group(rows.T.tolist())
+
+    def group(self, members: list[list[int]]) -> dist.ProcessGroup:
+        """Make all groups, on all ranks, and return the one that this rank is in."""
+        groups = {rank: group for ranks in members for group in [dist.new_group(ranks)] for rank in ranks}
+        return groups[self.rank]
+
+    def close(self) -> None:
+        """Leave the groups."""
+        dist.destroy_process_group(self.shard_group)
+        dist.destroy_process_group(self.replica_group)
+
+    def exchange(self) -> None:
+        """Sum the gradients over both groups."""
+        for grad in self.grads:
+            dist.all_reduce(grad, group=self.shard_group)
+            dist.all_reduce(grad, group=self.replica_group)
+
+    def clip(self) -> None:
+        """Scale this rank's part of the gradient by the norm of all parts."""
+        part = self.part(self.grads)
+        norm = self.norm(part)
+        self.own = part * (self.max_norm / (norm + 1e-6)).clamp(max=1)
+
+    def norm(self, part: Tensor) -> Tensor:
+        """Return the norm of the whole gradient, of which this rank has a part."""
+        total = part.square().sum()
+        dist.all_reduce(total, group=self.shard_group)
+        return total.sqrt()
+
+    def part(self, tensors: list[Tensor]) -> Tensor:
+        """Return this rank's part of all values of some tensors."""
+        flat = torch.cat([tensor.detach().flatten() for tensor in tensors])
+        return flat[self.mine(len(flat))]
+
+    def mine(self, n: int) -> slice:
+        """Return which of n values are this rank's."""
+        return shard_bounds(n, self.shards, self.rank % self.shards)
+
+    def update(self) -> None:
+        """Update this rank's part and gather all parts."""
+        flat = torch.zeros_like(nn.utils.parameters_to_vector(self.trained))
+        flat[self.mine(len(flat))] = self.part(list(self.trained)) - self.lr * self.own
+        dist.all_reduce(flat, group=self.shard_group)
+        with torch.no_grad():
+            nn.utils.vector_to_parameters(flat, self.trained)
+
+
+class Muon(WholeStep):
+    """Orthogonalises the gradient of every matrix (Jordan et al. 2024, "Muon") before its momentum."""
+
+    def update(self) -> None:
+        """Take a step along orthogonalised gradients."""
+        for param in self.trained:
+            if param.ndim == 2 and param.grad is not None:
+                param.grad = self.orthogonal(param.grad)
+        super().update()
+
+    def orthogonal(self, matrix: Tensor) -> Tensor:
+        """Bring all singular values near 1, by five iterations of Newton and Schulz's."""
+        near = matrix / (matrix.norm() + 1e-7)
+        for _ in range(5):
+            square = near @ near.mT
+            near = 3.4445 * near + (-4.775 * square + 2.0315 * square @ square) @ near
+        return near
+
+
+class Gathering(PlainStep):
+    """Every rank computes the loss of the whole minibatch from the outputs of all ranks, as contrastive losses need."""
+
+    micro_batches = 1
+
+    def backward(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        """Add the gradient of this rank's samples; return an equal share of the loss."""
+        mine = shard_bounds(global_batch_size, dist.get_world_size(), dist.get_rank())
+        outputs = self.gather(self.net(X), global_batch_size, mine)
+        labels = self.gather(y, global_batch_size, mine)
+        loss = F.cross_entropy(outputs, labels, reduction="sum") / global_batch_size
+        self.scaled(loss).backward()
+        return loss.detach() / dist.get_world_size()
+
+    def gather(self, part: Tensor, n: int, mine: slice) -> Tensor:
+        """Return the parts of all ranks, differentiable."""
+        gathered: Tensor = Gather.apply(part, n, mine)
+        return gathered
+
+
+class NoisyLoss(PlainStep):
+    """Adds noise to its outputs, from a generator of its own that every rank seeds apart."""
+
+    micro_batches = 1
+
+    def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
+        super().__init__(model, devices, lr=lr)
+        self.source = self.generator()
+
+    def generator(self) -> torch.Generator:
+        """Return a generator that no other rank has."""
+        return torch.Generator().manual_seed(dist.get_rank())
+
+    def backward(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        """Add the scaled gradient of some samples, and return their share of the loss."""
+        output = self.net(X)
+        noise = torch.randn(output.shape, dtype=output.dtype, generator=self.source)
+        loss = F.cross_entropy(output + noise, y, reduction="sum") / global_batch_size
+        self.scaled(loss).backward()
+        return loss.detach()
+
+
+class Gather(torch.autograd.Function):
+    """Parts of a minibatch to the whole of it, on every rank."""
+
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, part: Tensor, n: int, mine: slice) -> Tensor:
+        ctx.mine = mine  # type: ignore[attr-defined]
+        whole = part.new_zeros(n, *part.shape[1:])
+        whole[mine] = part
+        dist.all_reduce(whole)
+        return whole
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        """Every rank has the loss of all samples, so the derivative of its own part is complete."""
+        return grad[ctx.mine], None, None  # type: ignore[attr-defined]
