@@ -48,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--world-size", help="of such a group")
     arguments = parser.parse_args(argv)
     quiet.die_with_parent()
+    quiet.run_out_of_memory_first()
     faulthandler.enable()
     recorder.listen()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to act on

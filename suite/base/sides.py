@@ -11,7 +11,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ import suite
 from suite.base.checkout import Checkout
 from suite.plan.base import Base
 from suite.plan.cells import Side
-from suite.processes.failure import WorkerFailure
+from suite.processes.failure import LauncherEnded, WorkerFailure
 from suite.processes.group import START_TIMEOUT_S, Group
 from suite.processes.hosts import Hosts
 from suite.processes.jobs import Apart
@@ -61,7 +61,14 @@ class Sides:
         start_s: seconds from the first helper's launch to its first answer; 0 before.
     """
 
-    def __init__(self, kind: str, root: Path, python_path: Sequence[Path] = (), hosts: Hosts | None = None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        root: Path,
+        python_path: Sequence[Path] = (),
+        hosts: Hosts | None = None,
+        restarted: Callable[[str], None] | None = None,
+    ) -> None:
         """Open the candidate's pool.
 
         Args:
@@ -69,7 +76,9 @@ class Sides:
             root: the user's project; workers may import from it and from the working directory.
             python_path: more folders that they may import from.
             hosts: of a run on several.
+            restarted: as `suite.processes.pool.Pool` has it. Questions are repeated here.
         """
+        self._restarted = restarted
         self._kind, self._root, self._hosts = kind, root, hosts
         self._paths = [Path.cwd(), root, *python_path]
         self._closing = contextlib.ExitStack()
@@ -132,14 +141,22 @@ class Sides:
             WorkerFailure: the worker raised, died or did not answer; the next question gets another worker.
         """
         begun = time.monotonic()
-        helper = self.pools[side].helper()
-        helper.start_timeout_s = min(START_TIMEOUT_S, timeout_s)
-        answer, *others = helper.request(kind, command, timeout_s, **arguments)
+        try:
+            answer, *others = self._answers(side, kind, command, timeout_s, **arguments)
+        except LauncherEnded:
+            answer, *others = self._answers(side, kind, command, timeout_s, **arguments)
         for other in others:
             if other != answer:
                 raise WorkerFailure(side, f"hosts answer {command!r} differently: {answer}, and elsewhere {other}")
         self.start_s = self.start_s or time.monotonic() - begun
         return answer
+
+    def _answers(
+        self, side: Side, kind: type[Value], command: str, timeout_s: float, **arguments: object
+    ) -> list[Value]:
+        helper = self.pools[side].helper()
+        helper.start_timeout_s = min(START_TIMEOUT_S, timeout_s)
+        return helper.request(kind, command, timeout_s, **arguments)
 
     def dismiss(self) -> None:
         """End all workers, so that no helper is idle on the machine while others are timed."""
@@ -157,7 +174,13 @@ class Sides:
 
     def _pool(self, python: str) -> Pool:
         if python not in self._by_python:
-            pool = Pool(kind=self._kind, python=python, import_paths=self._paths, hosts=self._hosts)
+            pool = Pool(
+                kind=self._kind,
+                python=python,
+                import_paths=self._paths,
+                hosts=self._hosts,
+                restarted=self._restarted,
+            )
             self._closing.enter_context(pool)
             self._by_python[python] = pool
         return self._by_python[python]

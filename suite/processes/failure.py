@@ -28,6 +28,13 @@ def describe_exit(exitcode: int) -> str:
     return f"signal {-exitcode} ({name})"
 
 
+class LauncherEnded(Exception):
+    """A pool's launcher has ended by itself, and its workers with it; the pool starts another one, once.
+
+    Groups raise it where their pool's owner repeats what they were asked (`suite.processes.pool.Pool`, `restarted`).
+    """
+
+
 @dataclass
 class WorkerFailure(Exception):
     """One group of workers could not do what it was asked.

@@ -77,6 +77,7 @@ class Group:
         self.other_launchers = other_launchers
         self.stacks: list[dict[str, str]] = []
         self._running = len(self.parts)
+        self._repeated = False  # what was asked, where the launcher has ended
         self.channels: dict[int, Channel] = {}
         self.pids: dict[int, int] = {}
         self.processes: dict[int, psutil.Process] = {}
@@ -105,6 +106,7 @@ class Group:
 
         Raises:
             WorkerFailure: a rank died, raised, stayed silent or answered something else; the group is gone then.
+            LauncherEnded: the launcher has, and another one will be there for whoever asks again.
         """
         self.post(command, **arguments)
         return self.collect(kind, command, timeout_s)
@@ -194,8 +196,14 @@ class Group:
         self.ended = Ended(self.name, before.failures + ended.failures, before.cause or ended.cause)
         self._running -= 1
 
-    def abandon(self, cause: str) -> None:
-        """Take note that nothing more will be heard of how the group ends."""
+    def abandon(self, cause: str, *, repeated: bool = False) -> None:
+        """Take note that nothing more will be heard of how the group ends.
+
+        Args:
+            cause: why, in words.
+            repeated: whether what the group was asked is asked again (`LauncherEnded`).
+        """
+        self._repeated = repeated
         self.ended = Ended(self.name, self.ended.failures if self.ended else (), cause)
         self._running = 0
 
@@ -259,7 +267,7 @@ class Group:
             rank, answer = error
             raise failure.raised(self.name, rank, str(answer["error"]), str(answer.get("traceback", "")))
 
-    def _death(self) -> failure.WorkerFailure:
+    def _death(self) -> failure.WorkerFailure | failure.LauncherEnded:
         """Who died, and how: the launcher notices a little later than the socket, and only it knows the exit code."""
         self._wait_for(lambda: self.ended is not None, 2.0)
         lost = list(self.lost)
@@ -277,6 +285,8 @@ class Group:
         said = {end.rank: end.stderr for end in ended.failures}
         # The rank whose connection broke first; where none had one yet, the first that the launcher saw fail.
         rank = (lost or list(exits) or [0])[0]
+        if self._repeated and not exits:  # a rank that had failed before is no fault of the launcher's
+            return failure.LauncherEnded(ended.cause)
         if ended.cause and (not exits or len(self.parts) > 1):
             return failure.WorkerFailure(self.name, ended.cause)
         # The launcher lists failures only: a rank that is not among them left with exit code 0.

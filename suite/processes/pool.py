@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -49,8 +49,9 @@ class Pool:
         import_paths: Sequence[Path] = (),
         forks: bool = True,
         hosts: Hosts | None = None,
+        restarted: Callable[[str], None] | None = None,
     ) -> None:
-        """Start the launcher.
+        """Start the launcher. One that ends by itself is started again, once, when the next group is.
 
         Args:
             kind: "cpu" or "cuda".
@@ -60,7 +61,9 @@ class Pool:
             import_paths: folders the workers may import a user's trainer or model from.
             forks: whether workers may be forked from a template (`suite.template`). CUDA, and systems other than Linux,
                 have them executed by torch's agent in any case.
-            hosts: of a run on several; torch's agent executes the workers then.
+            hosts: of a run on several; torch's agent executes the workers then, and no launcher is started again.
+            restarted: is told in a sentence that the launcher ended and will be started again. Its groups then raise
+                `LauncherEnded` instead of `WorkerFailure`, and whoever has asked them repeats all of it.
 
         Raises:
             ValueError: the endpoint of several hosts is no address of this one.
@@ -74,6 +77,8 @@ class Pool:
         self.groups: dict[str, Group] = {}
         self._kept: dict[tuple[str, tuple[str, ...]], Group] = {}
         self._started = 0
+        self._restarted = restarted
+        self._ends, self._restarts = 0, False  # of the launcher, by itself; whether the next group needs another one
         self._selector = selectors.DefaultSelector()
         self._launcher: Channel | None = None
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -121,7 +126,7 @@ class Pool:
             if self._launcher is not None:
                 self.forget(self._launcher)
                 self._launcher = None
-            self._process = self._start()
+            self._process, self._restarts = self._start(), False
 
     def paths(
         self,
@@ -169,37 +174,24 @@ class Pool:
             spread: whether several hosts get the ranks in turn; otherwise each is filled before the next.
 
         Raises:
-            WorkerFailure: the launcher itself has ended, for instance because its interpreter has no torch; or not all
-                hosts are there.
+            WorkerFailure: the launcher did not start, for instance because its interpreter has no torch, or has ended
+                more than once; or not all hosts are there.
         """
         parts = [tuple(range(size))]
         if self._other_hosts is not None:
             parts = self._other_hosts.settings.layout(size, spread=spread)
             self._wait_for_hosts(name, needed=len(parts))
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while self._launcher is None and self._process.poll() is None and self.wait(deadline, 0.2):
-            pass
-        if self._launcher is None:
-            tail = self._launcher_log.read_text(errors="replace")[-outputs.TAIL_BYTES :]
-            last = (tail.strip().splitlines() or ["no output"])[-1]
-            status = self._process.poll()
-            if self._was_up:
-                last = "its connection was closed" if status is None else failure.describe_exit(status)
-            what = "the launcher has ended" if self._was_up else "the launcher did not start"
-            raise failure.WorkerFailure(name, f"{what}: {last}", [tail])
+        self._wait_for_launcher(name)
         self._drop_logs()
         launchers = self._launchers()[: len(parts)]
         group = self.groups[name] = Group(self, name, size, parts, launchers[1:])
         arguments = ["--group", name, *(f"--path={path}" for path in paths)]
         log_dir, several = str(self._log_dir(name)), self._other_hosts is not None
-        try:
+        with contextlib.suppress(ChannelClosed):  # the group is abandoned as soon as it is asked something
             for channel, address, ranks in zip(launchers, self._addresses(), parts, strict=False):
                 told = ("--socket", address, *arguments)
                 spanning = ranks if several else ()
                 channel.send(Start(name, len(ranks), log_dir, told, spanning, size), SEND_TIMEOUT_S)
-        except ChannelClosed as error:
-            group.kill()
-            raise failure.WorkerFailure(name, "the launcher has ended") from error
         return group
 
     def wait(self, deadline: float, slice_s: float | None = None) -> bool:
@@ -312,6 +304,48 @@ class Pool:
             other_hosts.problem = other_hosts.missing()
             raise failure.WorkerFailure(name, other_hosts.problem, [tail] if self._process.poll() is not None else [])
 
+    def _wait_for_launcher(self, name: str) -> None:
+        """Wait until the launcher is up; start it again where it has ended by itself, for the first time.
+
+        Raises:
+            WorkerFailure: it is not.
+        """
+        deadline = time.monotonic() + START_TIMEOUT_S
+        self.wait(deadline, 0)  # its end may have arrived while nobody listened
+        while self._launcher is None:
+            if self._restarts:
+                self._end_launcher()
+                self._process, self._restarts = self._start(), False
+            if self._process.poll() is None and self.wait(deadline, 0.2):
+                continue
+            killed = (self._process.poll() or 0) < 0
+            if killed and not self._was_up:  # while it loaded torch
+                self._note_end()
+            if not self._restarts:
+                tail = self._launcher_log.read_text(errors="replace")[-outputs.TAIL_BYTES :]
+                last = (tail.strip().splitlines() or ["no output"])[-1]
+                cause = self._why_ended() if self._was_up or killed else f"the launcher did not start: {last}"
+                raise failure.WorkerFailure(name, cause, [tail])
+
+    def _note_end(self) -> None:
+        """Take note that the launcher has ended by itself, and all groups with it."""
+        with contextlib.suppress(subprocess.TimeoutExpired):  # the reaper ends workers first
+            self._process.wait(END_TIMEOUT_S)
+        self._ends += 1
+        self._restarts = self._ends == 1 and self._other_hosts is None
+        tell = self._restarted if self._restarts else None
+        for group in self.groups.values():
+            group.abandon(self._why_ended(), repeated=tell is not None)
+        if tell is not None:
+            tell(f"{self._why_ended()}; it is started again, once in a run, and what it did is repeated")
+
+    def _why_ended(self) -> str:
+        """Return how the launcher ended by itself, in words."""
+        status = self._process.poll()
+        again = " again" * (self._ends > 1)
+        how = "its connection was closed" if status is None else failure.describe_exit(status)
+        return f"the launcher has ended{again}: {how}; dmesg may tell what ended it"
+
     def _start(self) -> subprocess.Popen[bytes]:
         self._was_up = False
         with self._launcher_log.open("wb") as log:
@@ -373,8 +407,7 @@ class Pool:
                 group.abandon(left)
         elif channel is self._launcher:
             self._launcher = None
-            for group in self.groups.values():
-                group.abandon("the launcher has ended")
+            self._note_end()
 
     def _hear(self, message: Message) -> None:
         """Take note of what a launcher tells of a group."""

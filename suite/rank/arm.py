@@ -70,7 +70,7 @@ def prepare_dataset(name: str, data_root: str, folder: str) -> Prepared:
     arms read the same bytes.
     """
     dataset = load_dataset(name, Path(data_root))
-    _here(folder).mkdir(parents=True)
+    _here(folder).mkdir(parents=True, exist_ok=True)  # another worker may have been ended while it wrote
     for part in PARTS:
         kept.write(getattr(dataset, part), _here(folder) / part)
     return Prepared(

@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
 _KEEP_BYTES = str(1 << 30)
 
@@ -33,6 +34,8 @@ NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1"}
 # may have switched on.
 EXACT = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NVIDIA_TF32_OVERRIDE": "0"}
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+OOM_SCORE, MOST_OOM_SCORE = 200, 1000  # thousandths of the machine's memory that count as a worker's in addition
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -89,6 +92,16 @@ def die_with_parent(by: signal.Signals = signal.SIGKILL) -> None:
     """Ask the kernel to send this process a signal when its parent ends, so that nothing is left (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, by)
+
+
+def run_out_of_memory_first() -> None:
+    """Have the kernel end this process and its children before its parent where memory is short (Linux only).
+
+    A trainer that takes too much then costs its own cells, and not the launcher of all workers.
+    """
+    path = Path("/proc/self/oom_score_adj")
+    with contextlib.suppress(OSError):
+        path.write_text(str(min(MOST_OOM_SCORE, int(path.read_text()) + OOM_SCORE)))
 
 
 def adopt_orphans() -> None:

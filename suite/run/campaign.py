@@ -70,7 +70,13 @@ def measure(
         say(sentence)
     config = run.plan.config
     hosts = hosts_of(config.devices)
-    with Meter(config.devices) as meter, parts.sides(config.devices.kind, root, config.python_path, hosts) as sides:
+
+    def note(line: str) -> None:
+        run.notes.append(line)
+        say(line)
+
+    told = (config.devices.kind, root, config.python_path, hosts, note)
+    with Meter(config.devices) as meter, parts.sides(*told) as sides:
         campaign = _Campaign(run, sides, meter, say, parts, grown)
         if run.plan.config.against is not None:
             campaign.compare(Comparison({"base": run.plan.config.against}, run.plan.cells))
@@ -246,27 +252,28 @@ class _Campaign:
             afterwards += [train] if train is not None and number == 0 else []
             if number == 0 and run.plan.config.counters != "off" and run.plan.config.explain:
                 afterwards.append(self._parts.counting(run, self._sessions, chosen, self._say_left))
-            self._session(units, untimed, afterwards)
-            if number == 0:
+            if self._session(units, untimed, afterwards) and number == 0:
                 # The plan is made once, from what the first session cost and not from what it showed.
                 run.planned = run.plan.config.calibrate or self._planned(1 + self._left_s() / run.session_s)
 
     def _session(
         self, units: Sequence[tuple[Arm, ...]], untimed: Sequence[Arm], afterwards: Sequence[Callable[[Groups], None]]
-    ) -> None:
-        run = self._run
+    ) -> bool:
+        """Run a session; return whether it counts."""
+        run, discarded = self._run, len(self._run.discarded)
         if run.sessions:  # the first one has the template that answered the run's questions
             self._sides.renew()
         try:
             self._sessions.run(units, untimed, afterwards)
         finally:
-            timed = _arms(units)
-            for arm, failure in run.sessions[-1].failures.items():
+            timed, counts = _arms(units), len(run.discarded) == discarded
+            for arm, failure in (run.sessions if counts else run.discarded)[-1].failures.items():
                 if arm in timed:
                     run.lost[arm] = failure
                 else:  # only a waterfall needs it, and what has been decided stays
                     run.unprobed[arm, "setup"] = failure.cause
         self._grown()
+        return counts
 
     def _show_plan(self, chosen: Sequence[Cell], on_one: Sequence[tuple[Arm, ...]], untimed: Sequence[Arm]) -> None:
         run = self._run

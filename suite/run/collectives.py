@@ -18,7 +18,7 @@ from suite.base.sides import SidePool
 from suite.communication import alpha_beta
 from suite.plan.collectives import IN_PROCESS, LARGE_BYTES, SIZES_BYTES, CollectiveCell
 from suite.processes.answers import Timed
-from suite.processes.failure import WorkerFailure
+from suite.processes.failure import LauncherEnded, WorkerFailure
 from suite.processes.group import Group
 from suite.processes.jobs import Exchange
 from suite.processes.pool import dismiss
@@ -64,7 +64,11 @@ def measure(
     for world_size in sorted({sweep.world_size for sweep in wanted}):
         of_this = [sweep for sweep in wanted if sweep.world_size == world_size]
         world = _WorldSize(pool, devices, of_this, sizes)
-        world.measure(rng, say)
+        try:
+            world.measure(rng, say)
+        except LauncherEnded:
+            world = _WorldSize(pool, devices, of_this, sizes)
+            world.measure(rng, say)
         records |= {sweep: world.record(sweep) for sweep in of_this}
     return tuple(records[sweep] for sweep in wanted)
 

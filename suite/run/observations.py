@@ -121,6 +121,7 @@ class Observations:
         counters: what one step does, by arm.
         uncounted: arms whose steps could not be counted, and why.
         sessions: those that ended, and the last one where it was cut short.
+        discarded: sessions that do not count, because the launcher of their workers ended.
         lost: arms that failed, and why; they are not started again in this run.
         unprobed: diagnostic variants that could not be timed, and why.
         unexplained: cells without a waterfall, and why.
@@ -145,6 +146,7 @@ class Observations:
     counters: Facts[Arm, Counters] = field(default_factory=Facts)
     uncounted: dict[Arm, str] = field(default_factory=dict)
     sessions: list[Session] = field(default_factory=list)
+    discarded: list[Session] = field(default_factory=list)
     lost: dict[Arm, WorkerFailure] = field(default_factory=dict)
     unprobed: dict[tuple[Arm, str], str] = field(default_factory=dict)
     unexplained: dict[Cell, str] = field(default_factory=dict)

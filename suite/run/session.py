@@ -1,6 +1,7 @@
 """One session: fresh worker processes for every arm, a warm-up, interleaved blocks, and the end of those processes.
 
-An arm that fails is taken out and the others go on; only the cells that need it are lost.
+An arm that fails is taken out and the others go on; only the cells that need it are lost. A session whose launcher ends
+does not count (docs/adr/0033).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from operator import methodcaller
 from suite.base.sides import SidePool
 from suite.plan.cells import Arm, Side, short
 from suite.processes.answers import SetUp, Timed
-from suite.processes.failure import WorkerFailure
+from suite.processes.failure import LauncherEnded, WorkerFailure
 from suite.processes.group import START_TIMEOUT_S, Group
 from suite.processes.messages import Value
 from suite.processes.pool import dismiss
@@ -143,6 +144,8 @@ class Sessions:
     ) -> None:
         """Run one session, and add what it measured to the run, also when it is interrupted.
 
+        One whose launcher has ended is added to `Observations.discarded` instead, and leaves neither times nor nets.
+
         Args:
             units: arms that are timed in blocks; those of one unit next to each other.
             untimed: more arms to start, for what comes afterwards.
@@ -152,6 +155,7 @@ class Sessions:
         session = Session(len(self._run.sessions), started)
         start = time.monotonic()
         groups = Groups(session)
+        kept, memory, nets = self._run.sessions, dict(self._run.memory), len(self._run.accuracies)
         try:
             timed = list(dict.fromkeys(arm for unit in units for arm in unit))
             self._start(groups, list(dict.fromkeys((*timed, *untimed))))
@@ -163,9 +167,13 @@ class Sessions:
             for act in afterwards:
                 act(groups)
             dismiss(side.pool for side in self._pools.values())
+        except LauncherEnded:
+            kept, self._run.memory = self._run.discarded, memory
+            del self._run.accuracies[nets:]
+            dismiss(side.pool for side in self._pools.values())
         finally:  # where it was interrupted, the pools end what is left
             session.wall_s = time.monotonic() - start
-            self._run.sessions.append(session)
+            kept.append(session)
 
     def replan_blocks(self, training_s: float = 0.0) -> None:
         """Let the next session choose the number of blocks, because other arms are timed from now on.

@@ -26,6 +26,7 @@ WRITERS = {
     "suite/base/bases.py": ("_no_such_commit", "_why_not_run"),
     "suite/base/checkout.py": ("_remedy",),
     "suite/plugin.py": ("_missing_devices",),
+    "suite/processes/pool.py": ("_why_ended",),
     "suite/properties/contract.py": ("_breaches",),
     "suite/room/devices.py": ("survey", "_AMD", "_REFUSED"),
     "suite/run/confirming.py": ("problem", "mismatch"),

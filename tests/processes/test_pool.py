@@ -176,21 +176,6 @@ def test_a_group_is_kept_under_its_name_until_it_fails(pool: Pool) -> None:
     assert not children_left(pool)
 
 
-def test_a_launcher_that_has_ended_starts_nothing_and_holds_nothing_up() -> None:
-    with Pool(kind="cpu") as pool:
-        group = pool.group("early", 1)
-        group.wait_connected()
-        [launcher] = psutil.Process(pool._process.pid).children()
-        launcher.kill()
-        pool._process.wait()
-        with pytest.raises(WorkerFailure, match="late-2: the launcher has ended"):
-            pool.group("late", 1)
-        assert list(pool.groups.values()) == [group]
-        with pytest.raises(WorkerFailure, match=r"early-1: .*(the launcher has|its process) ended"):
-            group.request(dict, "bind")
-        assert pool.groups == {}
-
-
 def test_the_first_command_has_time_to_load_torch(pool: Pool) -> None:
     with one_worker(pool, "first") as group:
         asked = {"function": HERE + "wait", "arguments": {"seconds": 1.0}}

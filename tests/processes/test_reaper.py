@@ -177,19 +177,6 @@ def test_a_process_that_got_a_ranks_number_later_is_left_alone(group: Group) -> 
         stranger.wait()
 
 
-def test_a_launcher_that_was_killed_is_named_with_its_signal() -> None:
-    with Pool(kind="cpu", import_paths=[REPOSITORY]) as pool:
-        group = pool.launch("first", 1)
-        group.wait_connected()
-        [launcher] = psutil.Process(pool._process.pid).children()
-        launcher.kill()
-        with pytest.raises(WorkerFailure, match="the launcher has ended"):
-            group.request(dict, "call", function=DOES + "leave_a_daemon", arguments={})
-        pool._process.wait(30)
-        with pytest.raises(WorkerFailure, match=r"the launcher has ended: signal 9 \(SIGKILL\)"):
-            pool.launch("second", 1)
-
-
 @pytest.mark.end_to_end
 def test_a_worker_that_hangs_before_it_connects_is_ended(tmp_path: Path) -> None:
     """A file that the interpreter loads at its start never returns, so the controller does not know the pid."""

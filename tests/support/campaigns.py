@@ -39,6 +39,7 @@ class World:
     operators: Mapping[Side, int] = field(default_factory=dict)  # that a step of each side dispatches
     broken: Mapping[int, set[Arm]] = field(default_factory=dict)  # arms that fail, by session
     shares: Mapping[Arm, Arm] = field(default_factory=dict)  # arms that fail with another, whose processes they share
+    discarded_in: int | None = None  # the session whose launcher ends, the first time
     interrupted_in: int | None = None  # the session whose first block ends in Ctrl-C
     not_there: Collection[Side] = ()  # sides whose commit cannot be checked out
     now: float = 0.0
@@ -144,6 +145,8 @@ class PretendedSessions:
         cost_s = world.session_s[min(number, len(world.session_s) - 1)]
         session.wall_s = cost_s + session.explaining_s
         world.now += cost_s
+        if number == world.discarded_in and not run.discarded:
+            run.discarded.append(run.sessions.pop())
 
 
 class PretendedSides:

@@ -1,4 +1,4 @@
-"""Waits for the end of processes that a test did not start itself."""
+"""Finds and ends processes that a test did not start itself, and waits for their end."""
 
 from __future__ import annotations
 
@@ -6,6 +6,16 @@ import time
 from collections.abc import Iterable
 
 import psutil
+
+from suite.processes.pool import Pool
+
+
+def kill_launcher(pool: Pool) -> None:
+    """Send SIGKILL to the launcher of a pool, or to its template."""
+    reaper, deadline = psutil.Process(pool._process.pid), time.monotonic() + 30
+    while not (launchers := reaper.children()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    launchers[0].kill()
 
 
 def all_end(pids: Iterable[int], *, within_s: float = 30) -> bool:

@@ -119,7 +119,7 @@ class TestPools:
     ) -> None:
         [pool] = pools
         told = {"kind": "cpu", "python": sys.executable, "import_paths": [repository.path] * 2}
-        assert pool.told == told | {"hosts": None}
+        assert pool.told == told | {"hosts": None, "restarted": None}
         [([folder], reference_path, _)] = pool.asked
         assert (folder / "mine.py").read_text() == "version = 1\n"
         assert older.pools["base"].paths == (str(folder),)

@@ -372,6 +372,22 @@ class TestLosses:
         assert world.timed[1] == {weak, arm(1), arm(1, "single")}
         assert world.outcomes() == [Outcome.ERROR, Outcome.NO_BASELINE]
 
+    @pytest.mark.parametrize(("number", "sessions", "trained"), [(0, 4, [0, 0]), (1, 4, [0])])
+    def test_session_that_does_not_count_is_repeated_in_the_same_budget(
+        self, world: World, number: int, sessions: int, trained: list[int]
+    ) -> None:
+        world.discarded_in = number
+        run = world.measure(TWO, config=settings(budget_s=50.0, min_sessions=1))
+        assert [session.number for session in run.sessions] == list(range(sessions))
+        assert world.trained == trained
+        assert world.outcomes() == [Outcome.NO_BASELINE]
+
+    def test_arm_that_failed_in_a_session_that_does_not_count_is_lost(self, world: World) -> None:
+        world.discarded_in, world.broken = 0, {0: {OWN}}
+        world.measure(TWO)
+        assert len(world.timed) == 1
+        assert world.outcomes() == [Outcome.ERROR]
+
     def test_run_ends_when_every_arm_is_lost(self, world: World) -> None:
         world.broken = {0: {OWN, arm(1), arm(1, "single")}}
         world.measure(TWO, config=settings(budget_s=1e6))

@@ -9,6 +9,7 @@ import pytest
 
 from suite.plan.cells import Arm
 from suite.processes.answers import PeakMemory, SetUp, Timed
+from suite.processes.failure import LauncherEnded
 from suite.records.memory import RankMemory
 from suite.room.devices import Devices
 from suite.run.observations import Observations, Session
@@ -61,6 +62,8 @@ class Answering:
 class Still:
     """A meter that reads nothing."""
 
+    def watch(self) -> None: ...
+
     def read(self) -> None: ...
 
     def since(self, before: None) -> None: ...
@@ -70,7 +73,8 @@ class Pool:
     """Launches one answering group for everything."""
 
     def __init__(self, group: Answering) -> None:
-        self.group = group
+        self.group, self.pool = group, self
+        self.groups: dict[str, Answering] = {}
         self.names: list[str] = []
 
     def launch(self, name: str, size: int) -> Answering:
@@ -157,6 +161,22 @@ def test_the_peak_memory_of_an_arm_is_that_of_its_timed_windows() -> None:
     group.resident = iter([900, 800, 5, 7, 6, 4])
     time_blocks(2, *warm_up(run, group))
     assert run.memory[OWN] == (RankMemory(resident_bytes=7),)
+
+
+def test_a_session_whose_launcher_ends_leaves_no_time_and_no_memory() -> None:
+    class Ends(Answering):
+        def request(self, *asked: Any, **told: Any) -> list[Timed]:
+            if len(self.asked) == 4:
+                raise LauncherEnded("the launcher has ended")
+            return super().request(*asked, **told)
+
+    run = run_of(cell(2), jobs={OWN: job(OWN)}, memory={OWN: (RankMemory(resident_bytes=1),)})
+    measured = sessions(run, Ends({OWN.id: 0.002}))
+    measured._meter = Still()  # type: ignore[assignment]
+    measured.run([(OWN,)])
+    assert (run.sessions, len(run.discarded)) == ([], 1)
+    assert run.discarded[0].windows
+    assert run.memory == {OWN: (RankMemory(resident_bytes=1),)}
 
 
 def test_a_model_that_changes_from_session_to_session_costs_nothing() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Victim = Literal[
@@ -91,7 +91,7 @@ def _worker(what: str, ends: Ending) -> Fault:
 FINE = Ending(0, "complete")
 BROKEN = r"rank \d: its connection to the controller broke and its process went on"
 SILENT = r"rank.* \d: no answer to '\w+' within \d+ s"
-LAUNCHER = r"the launcher has ended"
+RESTARTED = Ending(0, "complete", r"the launcher has ended: signal 9 \(SIGKILL\).*; it is started again, once in a run")
 UNWRITABLE = r"cannot be written \((No space left on device|Read-only file system)\): this run's files are in "
 
 FAULTS = (
@@ -114,9 +114,9 @@ FAULTS = (
     Fault("SIGINT", "controller", MOMENTS, Ending(2, "cut short", "Ctrl-C|KeyboardInterrupt")),
     Fault("SIGKILL", "controller", MOMENTS, Ending(-9, "killed")),
     Fault("SIGSTOP and SIGCONT", "controller", MOMENTS, FINE),
-    Fault("SIGKILL", "template", WITH_WORKERS, Ending(1, "cells lost", LAUNCHER)),
-    Fault("SIGKILL", "launcher", WITH_WORKERS, Ending(1, "cells lost", LAUNCHER, 2 * USUAL_S)),
-    Fault("SIGKILL", "reaper", WITH_WORKERS, Ending(1, "cells lost", LAUNCHER)),
+    Fault("SIGKILL", "template", WITH_WORKERS, RESTARTED),
+    Fault("SIGKILL", "launcher", WITH_WORKERS, replace(RESTARTED, within_s=2 * USUAL_S)),
+    Fault("SIGKILL", "reaper", WITH_WORKERS, RESTARTED),
     *(
         Fault(what, "control socket", WITH_WORKERS, FINE)
         for what in ("a stranger who says nothing", "a stranger's garbage", "a stranger's greeting")
