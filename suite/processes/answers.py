@@ -46,10 +46,11 @@ class Epoch:
     """The answer to `train`.
 
     Attributes:
-        accuracy: share of the test set, from 0 to 1.
+        accuracy: share of the test labels that were predicted right, from 0 to 1.
         train_s: this rank's seconds of training.
         train_samples, test_samples: that were trained on, and classified after it.
         loss: this rank's share of the mean training loss; None where its trainer returns none.
+        test_loss: of texts, the mean cross-entropy of a test label, in nats; None for other data.
     """
 
     accuracy: float
@@ -57,6 +58,7 @@ class Epoch:
     train_samples: int
     test_samples: int
     loss: float | None = None
+    test_loss: float | None = None
 
 
 @dataclass(frozen=True)

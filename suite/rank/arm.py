@@ -78,6 +78,7 @@ def prepare_dataset(name: str, data_root: str, folder: str) -> Prepared:
         folder=folder,
         train_samples=nest.samples(dataset.train_y),
         test_samples=nest.samples(dataset.test_y),
+        tokens=nest.tokens(dataset.train_X),
         idx_root=str(dataset.idx_root) if dataset.idx_root is not None else None,
     )
 
