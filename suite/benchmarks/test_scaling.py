@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from suite.run.execute import RunResult
 
 CLOCK = Clock()
-FIGURES = ("sec_per_epoch", "samples_per_s", "tokens_per_s", "efficiency", "speedup", "slowdown")
+FIGURES = ("sec_per_epoch", "samples_per_s", "tokens_per_s", "device_flop_per_s", "efficiency", "speedup", "slowdown")
 
 
 @pytest.mark.scaling

@@ -8,9 +8,10 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class SetUp:
-    """The answer to `setup`: the bytes of a replica's gradients."""
+    """The answer to `setup`: the bytes of a replica's gradients, and the FLOP of training on one sample, 0 on CPUs."""
 
     gradient_bytes: int
+    sample_flop: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -267,6 +267,7 @@ class CellRecord(Part):
     sec_per_epoch: IntervalRecord | None = None
     samples_per_s: IntervalRecord | None = None
     tokens_per_s: IntervalRecord | None = None  # of texts
+    device_flop_per_s: IntervalRecord | None = None  # of the model, on each device; GPUs only
     efficiency: IntervalRecord | None = None
     efficiency_note: str = ""
     speedup: IntervalRecord | None = None

@@ -20,11 +20,12 @@ from suite.verdict import GRAVEST_FIRST, Outcome
 from suite.verdict.metrics import Bounds
 
 COLUMNS = (
-    "cell", "k", "sec/epoch", "samples/s", "tokens/s", "efficiency", "speed-up", "test loss", "accuracy", "time / base",
-    "published", "verdict",
+    "cell", "k", "sec/epoch", "samples/s", "tokens/s", "TFLOP/s a device", "efficiency", "speed-up", "test loss",
+    "accuracy", "time / base", "published", "verdict",
 )  # fmt: skip
 OF_A_COMPARISON = ("time / base", "verdict")
 OF_TEXTS = ("tokens/s", "test loss")
+OF_GPUS = ("TFLOP/s a device",)
 NET_COLUMNS = (
     "trainer", "workload", "k", "trained with", "seed", "dataset", "train", "test", "s / epoch", "recipe",
     "after each epoch: accuracy (time, mean loss; of texts, test loss)",
@@ -39,9 +40,13 @@ def is_compared(record: Record) -> bool:
 
 
 def columns(record: Record) -> tuple[str, ...]:
-    """Return the columns of the table of cells; those of a comparison and of texts only where a cell has them."""
-    texts = any(cell.tokens_per_s is not None for cell in record.cells)
-    left_out = (*(() if is_compared(record) else OF_A_COMPARISON), *(() if texts else OF_TEXTS))
+    """Return the columns of the table of cells; those of a comparison, texts and GPUs only where a cell has them."""
+    needed = {
+        OF_A_COMPARISON: is_compared(record),
+        OF_TEXTS: any(cell.tokens_per_s is not None for cell in record.cells),
+        OF_GPUS: any(cell.device_flop_per_s is not None for cell in record.cells),
+    }
+    left_out = {column for group, wanted in needed.items() if not wanted for column in group}
     return tuple(column for column in COLUMNS if column not in left_out)
 
 
@@ -56,6 +61,7 @@ def rows(record: Record, cells: Iterable[CellRecord]) -> Iterator[tuple[str, ...
             interval(cell.sec_per_epoch, ".3g"),
             interval(cell.samples_per_s, ",.0f", bounds=False),
             interval(cell.tokens_per_s, ",.0f", bounds=False),
+            interval(cell.device_flop_per_s, ".3g", bounds=False, factor=1e-12),
             interval(cell.efficiency, ".2f") if cell.efficiency else cell.efficiency_note or "-",
             interval(cell.speedup, ".2f"),
             "-" if cell.test_loss is None else f"{number(cell.test_loss, '.3f')} nats",
