@@ -1,11 +1,13 @@
-"""Accuracy on one or all devices, every label counted once."""
+"""Accuracy, and the loss of texts, on one or all devices, every label counted once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reference import nest
@@ -15,7 +17,6 @@ from reference.scatter import check_labels, shard_bounds
 from reference.trainers.data_parallel import data_parallel
 
 
-@torch.no_grad()
 def count_correct(
     replicas: Sequence[nn.Module],
     devices: Sequence[torch.device],
@@ -45,6 +46,27 @@ def count_correct(
     Raises:
         ValueError: no replicas, more replicas than devices, X and y of different lengths, or a batch size below 1.
     """
+    return int(_totals((_right,), replicas, devices, X, y, batch_size)[0])
+
+
+def score_texts(
+    replicas: Sequence[nn.Module], devices: Sequence[torch.device], X: Nest, y: Nest, batch_size: int = 1024
+) -> tuple[int, float]:
+    """Return `count_correct`, and the cross-entropy of all labels that count, in nats: their sum, without weights."""
+    correct, nats = _totals((_right, _entropy), replicas, devices, X, y, batch_size)
+    return int(correct), nats
+
+
+@torch.no_grad()
+def _totals(
+    measures: Sequence[Callable[[Tensor, Tensor], Tensor]],
+    replicas: Sequence[nn.Module],
+    devices: Sequence[torch.device],
+    X: Nest,
+    y: Nest,
+    batch_size: int,
+) -> list[float]:
+    """Return the sum of each measure, a function of scores and labels, as `count_correct` describes its own."""
     if not 0 < len(replicas) <= len(devices):
         raise ValueError(
             f"{len(replicas)} replicas on {len(devices)} devices: give at least one replica, and one device each"
@@ -59,15 +81,16 @@ def count_correct(
         if len(replicas) == 1 < len(devices) and _can_be_replicated(replicas[0], devices[0]):
             nets = [data_parallel(replicas[0], devices)]
             stack.callback(getattr(nets[0], "close", lambda: None))  # only the wrapper for CPU devices has threads
-        counts: list[Tensor] = []
+        sums: list[list[Tensor]] = []
         for rank, (net, device) in enumerate(zip(nets, devices, strict=False)):
             shard = shard_bounds(nest.samples(X), len(nets), rank)
             for start in range(shard.start, shard.stop, batch_size):
                 part = slice(start, min(start + batch_size, shard.stop))
                 scores = nest.leaves(net(nest.move(nest.take(X, part), device)))[0]
-                counts.append(_right(scores, nest.labels(y)[part].to(device)).sum())
-        # The counts are read after the loop, because reading one makes the host wait for its GPU.
-        return sum(int(count.item()) for count in counts)
+                labels = nest.labels(y)[part].to(device)
+                sums.append([measure(scores, labels).sum() for measure in measures])
+        # The sums are read after the loop, because reading one makes the host wait for its GPU.
+        return [math.fsum(each[number].item() for each in sums) for number in range(len(measures))]
 
 
 def count_labels(y: Nest) -> int:
@@ -88,10 +111,20 @@ def accuracy(replicas: Sequence[nn.Module], devices: Sequence[torch.device], X: 
     return count_correct(replicas, devices, X, y) / labels
 
 
+def _classes(scores: Tensor, labels: Tensor) -> int:
+    """Return the axis of the classes: the last one of scores if that fits, else 1."""
+    return -1 if scores.shape[:-1] == labels.shape else 1
+
+
 def _right(scores: Tensor, labels: Tensor) -> Tensor:
-    """Return where the highest score is the label's; the classes are the last axis of scores if that fits, else 1."""
-    classes = -1 if scores.shape[:-1] == labels.shape else 1
-    return scores.argmax(classes) == labels
+    """Return where the highest score is the label's."""
+    return scores.argmax(_classes(scores, labels)) == labels
+
+
+def _entropy(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return the cross-entropy of each label, 0 where it is ignored."""
+    scores = scores.movedim(_classes(scores, labels), 1).float()
+    return F.cross_entropy(scores, labels.masked_fill(labels < 0, -1), ignore_index=-1, reduction="none")
 
 
 @contextmanager

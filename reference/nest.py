@@ -46,6 +46,12 @@ def samples(nest: Nest) -> int:
     return sizes[0]
 
 
+def tokens(nest: Nest) -> int:
+    """Return the tokens of one sample: the positions of the first int64 tensor (n, positions); 0 without any."""
+    of_texts = (leaf.shape[1] for leaf in leaves(nest) if leaf.dtype == torch.int64 and leaf.ndim == 2)
+    return next(of_texts, 0)
+
+
 def take(nest: Nest, which: slice | Tensor) -> Nest:
     """Return some of a nest's samples: a view for a slice, a copy for a tensor of indices."""
     return each(lambda leaf: leaf[which], nest)

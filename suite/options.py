@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -13,16 +14,17 @@ from typing import Any, Literal
 import pytest
 
 from reference.schedule import MODES
-from reference.trainers import TRAINERS
+from reference.trainers import TRAINERS, TRAINS
 from suite.base import bases
 from suite.base.several import hosts_of
 from suite.plan import floors, workloads
 from suite.plan.base import Base
 from suite.plan.config import BUDGET_S, MIN_SESSIONS, Config
+from suite.plan.workloads import Workload
 from suite.processes.failure import harmless
 from suite.room import devices
 
-DEFAULT_TRAINERS = ("scratch", "data_parallel", "ddp")
+DEFAULT_TRAINERS = ("scratch", "data_parallel", "ddp", "ddp_tokens")  # those that can train a workload of the run
 WORLD_SIZE = re.compile(r"0*[1-9][0-9]{0,5}")  # str.isdigit accepts characters that int refuses
 
 
@@ -53,7 +55,7 @@ OPTIONS = (
     Option(
         "workload",
         "NAME",
-        "built in or from [tool.scaling.workloads] (default: lenet, on GPUs resnet18-bf16)",
+        "built in or from [tool.scaling.workloads] (default: lenet, on GPUs resnet18-bf16; for tokens gpt-tiny, gpt)",
         repeatable=True,
     ),
     Option("mode", "MODE", "strong, weak (default: both)", repeatable=True),
@@ -108,17 +110,21 @@ def read(config: pytest.Config) -> Config:
         several = hosts_of(chosen) is not None
     except ValueError as error:
         raise pytest.UsageError(f"--scaling: {error}") from error
-    names = get.texts("workload", (workloads.default(chosen.kind),))
+    names = get.texts("workload", workloads.defaults(chosen.kind, get.texts("trainer", ())))
     for name in names:
         get.one_of("workload", name, known)
     named = get.texts("workload", ())
     modes = get.texts("mode", MODES)
     for mode in modes:
         get.one_of("mode", mode, MODES)
-    trainers = get.texts("trainer", DEFAULT_TRAINERS)
+    chosen_workloads = tuple(known[name] for name in names)
+    default = tuple(name for name in DEFAULT_TRAINERS if any(workload.suits(name) for workload in chosen_workloads))
+    trainers = get.texts("trainer", default)
     checked = get.texts("trainer", tuple(TRAINERS))
     for trainer in trainers:
         _check_trainer("trainer", trainer)
+    base = _against(get.text("against", ""), root, several=several)
+    _check_pairs(trainers, base, chosen_workloads)
     profile = get.one_of("profile", get.text("profile", "quick"), BUDGET_S)
     return Config(
         root=root,
@@ -126,14 +132,14 @@ def read(config: pytest.Config) -> Config:
         world_sizes=_world_sizes(get, chosen),
         trainers=trainers,
         checked=checked,
-        workloads=tuple(known[name] for name in names),
+        workloads=chosen_workloads,
         checked_workloads=tuple(known[name] for name in named),
         modes=modes,
         data_root=get.folder("data-root", "data", root),
         tolerance=get.number("tolerance", 0.05, above=0),
         budget_s=get.number("budget", BUDGET_S[profile], above=0),
         min_sessions=1 if get.text("budget", "") else MIN_SESSIONS,
-        against=_against(get.text("against", ""), root, several=several),
+        against=base,
         accept=get.one_of("accept", get.text("accept", ""), ("", "yes", "slower")) or None,
         require_devices=int(get.number("require-devices", 0, above=-1)),
         profile=profile,
@@ -265,6 +271,26 @@ def _check_trainer(option: str, spec: str) -> None:
         raise pytest.UsageError(f"--scaling-{option} {spec!r}: expected module:Class or path.py:Class")
     if source.endswith(".py") and not os.path.isfile(source):  # Path's raises for a name that is too long
         raise pytest.UsageError(f"--scaling-{option} {spec!r}: there is no file {source}; check the path")
+
+
+def _check_pairs(trainers: Sequence[str], base: Base | None, chosen: Sequence[Workload]) -> None:
+    """Refuse a workload or trainer that is in no cell, and a base that cannot train every workload, by their names."""
+    for workload in chosen:
+        if not any(workload.suits(trainer) for trainer in trainers):
+            fitting = ", ".join(name for name in TRAINERS if workload.suits(name))
+            raise pytest.UsageError(
+                f"--scaling-workload {workload.name!r}: {', '.join(trainers)} cannot train {workload.trains}; "
+                f"choose --scaling-trainer {fitting}, or your own with trains = {workload.trains!r}"
+            )
+    unsuited = [("trainer", each) for each in trainers if not any(workload.suits(each) for workload in chosen)]
+    if base is not None and base.trainer is not None and not all(workload.suits(base.trainer) for workload in chosen):
+        unsuited.append(("against", base.trainer))
+    for option, trainer in unsuited:
+        fitting = ", ".join(name for name, workload in workloads.BUILT_IN.items() if workload.suits(trainer))
+        raise pytest.UsageError(
+            f"--scaling-{option} {trainer!r}: it trains {' or '.join(TRAINS.get(trainer, ('samples',)))}, and the run "
+            f"is of {', '.join(workload.name for workload in chosen)}; choose --scaling-workload {fitting}"
+        )
 
 
 def _against(setting: str, root: Path, *, several: bool) -> Base | None:

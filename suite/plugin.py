@@ -88,7 +88,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         params = [param(*pair, id=f"{short(pair[0])}-{pair[1]}") for pair in pairs]
         metafunc.parametrize(("correctness_trainer", "correctness_check"), params)
     if "correctness_workload" in metafunc.fixturenames:
-        owned = [(trainer, workload) for trainer in config.checked for workload in config.checked_workloads]
+        pairs_of = itertools.product(config.checked, config.checked_workloads)
+        owned = [(trainer, workload) for trainer, workload in pairs_of if workload.suits(trainer)]
         params = [param(*pair, id=f"{short(pair[0])}-{pair[1].name}") for pair in owned]
         metafunc.parametrize(("correctness_trainer", "correctness_workload"), params)
     if "all_reduce_cell" in metafunc.fixturenames:
@@ -97,9 +98,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         chosen = sweeps(config.devices, config.world_sizes, every=named(config.repeat)) if wanted else []
         metafunc.parametrize("all_reduce_cell", [param(sweep, id=sweep.id) for sweep in chosen])
     if "scaling_cell" in metafunc.fixturenames:
-        names = [workload.name for workload in config.workloads]
-        matrix = itertools.product(names, config.trainers, config.modes, config.world_sizes)
-        cells = [Cell(trainer, workload, mode, size) for workload, trainer, mode, size in matrix]
+        matrix = itertools.product(config.workloads, config.trainers, config.modes, config.world_sizes)
+        cells = [Cell(trainer, w.name, mode, size) for w, trainer, mode, size in matrix if w.suits(trainer)]
         metafunc.parametrize("scaling_cell", [param(cell, id=cell.id) for cell in cells])
 
 

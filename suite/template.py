@@ -41,7 +41,7 @@ TRAINERS = (
     "suite.rank.commands",
     "reference.trainers.data_parallel",
     "reference.trainers.ddp_sync_bn",
-    "reference.trainers.fsdp",
+    "reference.trainers.fsdp_tokens",
     "reference.trainers.gluon",
     "reference.trainers.scratch_overlap",
     "reference.trainers.single",

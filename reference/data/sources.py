@@ -10,6 +10,7 @@ from reference.data.digits import digits
 from reference.data.fashion_mnist import fashion_mnist
 from reference.data.idx import has_idx_files
 from reference.data.synthetic import synthetic
+from reference.data.texts import texts, texts_tiny
 from reference.load import load_object
 
 
@@ -23,6 +24,8 @@ DATASETS: dict[str, Callable[[Path], Dataset]] = {
     "synthetic": synthetic,
     "digits": digits,
     "auto": auto,
+    "texts-tiny": texts_tiny,
+    "texts": texts,
 }
 
 

@@ -1,4 +1,4 @@
-"""The documents' networks, one per file: table name -> factory without arguments, imported on demand."""
+"""The documents' networks and a language model: table name -> factory without arguments, imported on demand."""
 
 from __future__ import annotations
 
@@ -6,5 +6,7 @@ MODELS: dict[str, str] = {
     "lenet": "reference.models.lenet:LeNet",
     "resnet18": "reference.models.resnet:resnet18",
     "gluon-resnet18": "reference.models.resnet:gluon_resnet18",
+    "gpt-tiny": "reference.models.gpt:gpt_tiny",
+    "gpt": "reference.models.gpt:gpt",
     "toy": "reference.models.toy:Toy",
 }

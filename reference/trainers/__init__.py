@@ -12,4 +12,13 @@ TRAINERS: dict[str, str] = {
     "ddp": "reference.trainers.ddp:DDPTrainer",
     "ddp_sync_bn": "reference.trainers.ddp_sync_bn:DDPSyncBNTrainer",
     "fsdp": "reference.trainers.fsdp:FSDPTrainer",
+    "ddp_tokens": "reference.trainers.ddp_tokens:DDPTokensTrainer",
+    "fsdp_tokens": "reference.trainers.fsdp_tokens:FSDPTokensTrainer",
 }
+
+TRAINS: dict[str, tuple[str, ...]] = {
+    "single": ("samples", "tokens"),
+    "ddp_tokens": ("tokens",),
+    "fsdp_tokens": ("tokens",),
+}
+"""What a trainer of the table can train where that is not samples alone; `protocol` describes ``trains``."""

@@ -41,12 +41,16 @@ class DDPTrainer:
 
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
         """Take part in one update with this rank's shard, even an empty one; see `Trainer.step`."""
-        loss = F.cross_entropy(self.net(X), y, reduction="sum") / global_batch_size
+        loss = self.part_of_loss(X, y, global_batch_size)
         self.optimizer.zero_grad()
         # DDP divides the sum over ranks by their number, which is the mean over samples only when shards are equal.
         torch.autograd.backward(loss * dist.get_world_size())
         self.optimizer.step()
         return loss.detach()
+
+    def part_of_loss(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        """Return this rank's part of the minibatch's loss, (); the parts of all ranks add up to it."""
+        return F.cross_entropy(self.net(X), y, reduction="sum") / global_batch_size
 
     def step_unsynced(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
         """Update this rank with its own shard's gradient only, after which the ranks differ."""

@@ -7,62 +7,36 @@ tokens, averaged by DDP, would give the tokens of a short shard more weight (pyt
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor
 
 from reference.nest import Nest
+from reference.token_loss import term_counts, term_sums, token_loss
 from reference.trainers.ddp import DDPTrainer
 
-IGNORED = -100  # torch's default in cross_entropy
-Z_LOSS = 0.01
 
-
-def term_sums(scores: Tensor, y: Nest) -> Tensor:
-    """Return the sums of the loss's two terms over the labels that count, (2,), differentiable.
-
-    The first is the cross-entropy of each label, times its sample's weight. The second is the squared log of the
-    softmax's normaliser, which keeps it near 1 (z-loss; Chowdhery et al. 2022, arXiv:2204.02311, section 5).
-
-    Args:
-        scores: (n, positions, vocabulary).
-        y: "labels" (n, positions), int64, `IGNORED` where none counts, and "weights" (n,).
-    """
-    labels = y["labels"]
-    entropy = F.cross_entropy(scores.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none")
-    weighted = entropy.view_as(labels) * y["weights"][:, None]
-    normaliser = scores.logsumexp(-1).square() * (labels != IGNORED)
-    return torch.stack([weighted.sum(), Z_LOSS * normaliser.sum()])
-
-
-def term_counts(y: Nest) -> Tensor:
-    """Return what each term is divided by, (2,): the weights of the labels that count, and their number."""
-    counting = (y["labels"] != IGNORED).to(y["weights"].dtype)
-    return torch.stack([(counting * y["weights"][:, None]).sum(), counting.sum()])
-
-
-class DDPTokensTrainer(DDPTrainer):
-    """SGD on a weighted mean over tokens plus a z-loss, in the default process group.
-
-    A minibatch is two dicts: X is what the model takes, y is described in `term_sums`. At least one label of a
-    minibatch must count. `DDPTrainer` says what is broadcast.
-    """
+class OfTokens:
+    """What makes a trainer of samples one of tokens: another loss, and its divisor."""
 
     trains: ClassVar[Literal["samples", "tokens"]] = "tokens"
+    net: Any
 
     def loss(self, output: Tensor, y: Nest) -> Tensor:
         """Return the loss of a whole minibatch, ()."""
-        return (term_sums(output, y) / term_counts(y)).sum()
+        return token_loss(output, y)
 
-    def step(self, X: Nest, y: Nest, global_batch_size: int) -> Tensor:
-        """Take part in one update with this rank's shard, even if none of its labels counts; see `Trainer.step`."""
+    def part_of_loss(self, X: Nest, y: Nest, global_batch_size: int) -> Tensor:
+        """Return this rank's part of the loss, (), even if none of its labels counts; the parts add up to it."""
         counts = term_counts(y)
         dist.all_reduce(counts)
-        loss = (term_sums(self.net(X), y) / counts).sum()
-        self.optimizer.zero_grad()
-        torch.autograd.backward(loss * dist.get_world_size())  # DDP takes the mean over the ranks, and this is a sum
-        self.optimizer.step()
-        return loss.detach()
+        return (term_sums(self.net(X), y) / counts).sum()
+
+
+class DDPTokensTrainer(OfTokens, DDPTrainer):
+    """SGD on a weighted mean over tokens plus a z-loss, in the default process group.
+
+    A minibatch is X, which the model takes, and a dict y, described in `reference.token_loss.term_sums`. At least one
+    label of a minibatch must count. `DDPTrainer` says what is broadcast.
+    """

@@ -126,12 +126,16 @@ class FSDPTrainer:
 
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
         """Take part in one update with this rank's shard, even an empty one; see `Trainer.step`."""
-        loss = F.cross_entropy(self.net(X), y, reduction="sum") / global_batch_size
+        loss = self.part_of_loss(X, y, global_batch_size)
         self._agree("backward")
         self.optimizer.zero_grad()
         torch.autograd.backward(loss)
         self.optimizer.step()
         return loss.detach()
+
+    def part_of_loss(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        """Return this rank's part of the minibatch's loss, (); the parts of all ranks add up to it."""
+        return F.cross_entropy(self.net(X), y, reduction="sum") / global_batch_size
 
     @property
     def replicas(self) -> list[nn.Module]:

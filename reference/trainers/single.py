@@ -10,11 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from reference.loss import summed_loss
+from reference.nest import Nest, samples
 from reference.sgd import sgd_
+from reference.token_loss import token_loss
 
 
 class Single:
-    """Plain SGD on one device; devices beyond the first are ignored."""
+    """Plain SGD on one device; devices beyond the first are ignored.
+
+    The loss is the mean cross-entropy over the samples, or, where y is a dict as for `DDPTokensTrainer`,
+    `reference.token_loss.token_loss`.
+    """
 
     processes: ClassVar[Literal["one", "per-device"]] = "one"
 
@@ -22,9 +28,10 @@ class Single:
         self.net = copy.deepcopy(model).to(devices[0])
         self.lr = lr
 
-    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+    def step(self, X: Nest, y: Nest, global_batch_size: int) -> Tensor:
         """Update the net with the summed gradient, divided by the batch size; see `Trainer.step`."""
-        loss = summed_loss(self.net, X, y)
+        classes = isinstance(y, Tensor)
+        loss = summed_loss(self.net, X, y) if classes else token_loss(self.net(X), y) * samples(y)
         torch.autograd.backward(loss)
         sgd_(self.net.parameters(), self.lr, global_batch_size)
         return loss.detach() / global_batch_size

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from suite.run.execute import RunResult
 
 CLOCK = Clock()
-FIGURES = ("sec_per_epoch", "samples_per_s", "efficiency", "speedup", "slowdown")
+FIGURES = ("sec_per_epoch", "samples_per_s", "tokens_per_s", "device_flop_per_s", "efficiency", "speedup", "slowdown")
 
 
 @pytest.mark.scaling
@@ -75,6 +75,8 @@ def properties(cell: CellRecord) -> list[tuple[str, str]]:
     found += [(name, text) for name, text in texts.items() if text]
     if cell.accuracy is not None:
         found.append(("accuracy", f"{cell.accuracy:.4f}"))
+    if cell.test_loss is not None:
+        found.append(("test_loss", f"{cell.test_loss:.4f}"))
     for waterfall in cell.waterfalls:
         if waterfall.side == "candidate":
             found += _lost_time(waterfall)

@@ -11,12 +11,14 @@ import json
 import math
 import re
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
 from reference.schedule import scale
+from reference.trainers import TRAINS
 from suite.room.part import Part, problem
 from suite.verdict.accuracy import MARGIN, SEED_PAIRS
 
@@ -66,8 +68,8 @@ class Workload(Part):
     Attributes:
         model: a name from `reference.models.MODELS`, or a factory (`module:function`) returning an nn.Module.
         dataset: "auto" (Fashion-MNIST where its files are under the data root, else "synthetic"), "fashion-mnist",
-            "synthetic", "digits", or a factory returning ((train_X, train_y), (test_X, test_y)), tensors or nests of
-            tensors.
+            "synthetic", "digits", "texts-tiny" and "texts" (generated, for language models), or a factory returning
+            ((train_X, train_y), (test_X, test_y)), tensors or nests of tensors.
         batch: samples a step at world size 1.
         lr: learning rate at world size 1; weak scaling changes it by `lr_rule`.
         epochs: of the full training run.
@@ -106,7 +108,26 @@ class Workload(Part):
         content = self.model_dump(mode="json", exclude=left_out)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
+    @property
+    def trains(self) -> str | None:
+        """What its minibatches are, "samples" or "tokens"; None where only the user's own data set knows."""
+        if ":" in self.dataset:
+            return None
+        return "tokens" if self.dataset in TEXTS else "samples"
 
+    def suits(self, trainer: str, trains: str | None = None) -> bool:
+        """Return whether a trainer can train it, as far as that is known.
+
+        Args:
+            trainer: a table name, `module:Class` or `path.py:Class`.
+            trains: what a class of the user's own says; None where no worker has read it.
+        """
+        if ":" in trainer:
+            return trains is None or self.trains in (None, trains)
+        return self.trains is None or self.trains in TRAINS.get(trainer, ("samples",))
+
+
+TEXTS = ("texts-tiny", "texts")  # the built-in data sets for trainers of tokens
 _NAME = re.compile(r"\w[\w.+ -]*")
 _NOTEBOOK = "lecture notebook, scratch"
 _CONCISE = "d2l, concise"
@@ -171,6 +192,24 @@ _BUILT_IN = (
         memory_format="channels_last",
         accuracy=Recipe(batch=16, lr=0.025, epochs=10, init="default"),
     ),
+    # Language models on generated texts: one for a CPU core, and for GPUs one of GPT-2's small size.
+    Workload(
+        name="gpt-tiny",
+        model="gpt-tiny",
+        dataset="texts-tiny",
+        batch=32,
+        lr=0.2,
+        accuracy=Recipe(dataset="texts-tiny", batch=16, lr=0.1, epochs=4, init="default"),
+    ),
+    Workload(
+        name="gpt",
+        model="gpt",
+        dataset="texts",
+        batch=32,
+        lr_rule="constant",
+        precision="bfloat16",
+        accuracy=Recipe(dataset="texts-tiny", batch=16, lr=0.05, epochs=4, init="default"),
+    ),
     _book("book-lenet-256", "lenet", 256, 0.2, _LENET_FIGURES),
     _book("book-lenet-512", "lenet", 512, 0.3, _published(_NOTEBOOK, k2=(2.4, None))),
     _book("book-lenet-256-loader", "lenet", 256, 0.2, {}, loader="book"),
@@ -195,6 +234,13 @@ LAUNCH_BOUND = "lenet"  # the model that is too small for a GPU at the book's ba
 def default(kind: str) -> str:
     """Return the workload of a run that names none, by the kind of its devices: on GPUs one that can occupy them."""
     return "lenet" if kind == "cpu" else "resnet18-bf16"
+
+
+def defaults(kind: str, trainers: Sequence[str]) -> tuple[str, ...]:
+    """Return the workloads of a run that names none and these trainers: for each, the first that it can train."""
+    names = (default(kind), "gpt-tiny" if kind == "cpu" else "gpt")
+    fitting = (next((name for name in names if BUILT_IN[name].suits(trainer)), names[0]) for trainer in trainers)
+    return tuple(dict.fromkeys(fitting)) or names[:1]
 
 
 def published(workload: Workload, mode: str, world_size: int) -> Published | None:

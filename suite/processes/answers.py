@@ -8,9 +8,10 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class SetUp:
-    """The answer to `setup`: the bytes of a replica's gradients."""
+    """The answer to `setup`: the bytes of a replica's gradients, and the FLOP of training on one sample, 0 on CPUs."""
 
     gradient_bytes: int
+    sample_flop: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +47,11 @@ class Epoch:
     """The answer to `train`.
 
     Attributes:
-        accuracy: share of the test set, from 0 to 1.
+        accuracy: share of the test labels that were predicted right, from 0 to 1.
         train_s: this rank's seconds of training.
         train_samples, test_samples: that were trained on, and classified after it.
         loss: this rank's share of the mean training loss; None where its trainer returns none.
+        test_loss: of texts, the mean cross-entropy of a test label, in nats; None for other data.
     """
 
     accuracy: float
@@ -57,6 +59,7 @@ class Epoch:
     train_samples: int
     test_samples: int
     loss: float | None = None
+    test_loss: float | None = None
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,7 @@ class Prepared:
         name: which one it is.
         folder: of the files.
         train_samples, test_samples: how many there are.
+        tokens: of one sample (`reference.nest.tokens`); 0 where samples are not texts.
         idx_root: where the book's own loader finds the same samples; None where it cannot.
     """
 
@@ -83,6 +84,7 @@ class Prepared:
     folder: str
     train_samples: int
     test_samples: int
+    tokens: int = 0
     idx_root: str | None = None
 
 

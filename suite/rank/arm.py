@@ -26,7 +26,7 @@ from suite.processes.answers import Counted
 from suite.processes.folder import FOLDER
 from suite.processes.jobs import Job, ModelSpec, Place, Prepared
 from suite.properties import contract
-from suite.rank import counting, kept
+from suite.rank import counting, flops, kept
 from suite.rank.timing import window
 from suite.room import accelerator, quiet
 
@@ -78,6 +78,7 @@ def prepare_dataset(name: str, data_root: str, folder: str) -> Prepared:
         folder=folder,
         train_samples=nest.samples(dataset.train_y),
         test_samples=nest.samples(dataset.test_y),
+        tokens=nest.tokens(dataset.train_X),
         idx_root=str(dataset.idx_root) if dataset.idx_root is not None else None,
     )
 
@@ -146,6 +147,8 @@ class TimedArm:
                 f"global batch {self.global_batch} is above the {samples} training samples of {dataset.name!r}; "
                 "use a smaller batch, fewer devices, or a larger dataset"
             )
+        counted = rank == 0 and devices[0].type != "cpu"  # a rate of a GPU says how much of it a model uses
+        self.sample_flop = flops.of_a_sample(model, dataset.train_X) if counted else 0
         shard = {"world_size": job.world_size, "rank": rank} if per_device else {"world_size": 1, "rank": 0}
         self._batches = self._endless(dataset, job, shard)
         self._read_ahead = READ_AHEAD[workload.loader]

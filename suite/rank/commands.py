@@ -97,7 +97,7 @@ def setup(state: State, name: str, arm: dict[str, Any]) -> SetUp:
     job = read(Job, arm)
     timed = state.timed[name] = arms.TimedArm(state.rank, state.devices(job), job)
     state.unproven[name] = job.apart
-    return SetUp(timed.gradient_bytes)
+    return SetUp(timed.gradient_bytes, timed.sample_flop)
 
 
 def window(state: State, name: str, steps: int, lead_in: int = 0) -> Timed:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from torch import distributed as dist
 
 from reference import nest
 from reference.data import Dataset, feed
-from reference.evaluate import count_correct, count_labels
+from reference.evaluate import count_correct, count_labels, score_texts
 from reference.loss import mean_loss
 from reference.models.init import build
 from reference.nest import Nest
@@ -94,16 +95,18 @@ class Training:
         samples = nest.samples(self._dataset.train_y)
         loss = mean_loss(steps, samples)
         test_X, test_y = self._dataset.test_X, self._dataset.test_y
-        correct = _count_correct(list(self._trainer.replicas), self._devices, test_X, test_y, self._shard)
+        correct, nats = _score(list(self._trainer.replicas), self._devices, test_X, test_y, self._shard)
+        labels = max(1, count_labels(test_y))
         self._done += 1
         if self.finished:
             self.close()
         return Epoch(
-            accuracy=correct / max(1, count_labels(test_y)),
+            accuracy=correct / labels,
             train_s=train_s,
             train_samples=samples,
             test_samples=nest.samples(test_y),
             loss=loss,
+            test_loss=None if nats is None else nats / labels,
         )
 
     def close(self) -> None:
@@ -154,18 +157,27 @@ def _first(dataset: Dataset, samples: int | None) -> Dataset:
     return dataclasses.replace(dataset, **parts)
 
 
-def _count_correct(
+def _score(
     replicas: list[nn.Module], devices: list[torch.device], X: Nest, y: Nest, shard: dict[str, int]
-) -> int:
-    """Return how many test labels are predicted right; every label is counted once over all ranks.
+) -> tuple[int, float | None]:
+    """Return how many test labels are predicted right, and of texts also the sum of their cross-entropy in nats.
 
-    All replicas are evaluated with the buffers (BatchNorm's statistics) of rank 0's first one.
+    Every label is counted once over all ranks. All replicas are evaluated with the buffers (BatchNorm's statistics) of
+    rank 0's first one.
     """
-    if shard["world_size"] == 1:
-        return count_correct(replicas, devices, X, y)
-    for buffer in replicas[0].buffers():
-        dist.broadcast(buffer, src=0)
+    several = shard["world_size"] > 1
     mine = shard_bounds(nest.samples(y), **shard)
-    correct = torch.tensor(count_correct(replicas, devices, nest.take(X, mine), nest.take(y, mine)), device=devices[0])
-    dist.all_reduce(correct)
-    return int(correct)
+    X, y = nest.take(X, mine), nest.take(y, mine)
+    if several:
+        for buffer in replicas[0].buffers():
+            dist.broadcast(buffer, src=0)
+    scored: Sequence[float]
+    if nest.labels(y).ndim > 1:
+        scored = score_texts(replicas, devices, X, y)
+    else:
+        scored = [count_correct(replicas, devices, X, y)]
+    if several:
+        totals = torch.tensor(scored, dtype=torch.float64, device=devices[0])
+        dist.all_reduce(totals)
+        scored = totals.tolist()
+    return int(scored[0]), scored[1] if len(scored) > 1 else None

@@ -168,7 +168,8 @@ class Accuracy(Part):
     """Really trained epochs: the workload's own recipe, with `batch` and `lr` as this mode and world size have them.
 
     On one device the mode is "strong", as for an arm. `loss` is the mean training loss of each epoch, None where it was
-    not finite; there is none where the trainer's step returns none.
+    not finite; there is none where the trainer's step returns none. `test_loss` is that of texts after each epoch, in
+    nats a label; there is none for other data and in an earlier record.
     """
 
     trainer: str
@@ -184,6 +185,7 @@ class Accuracy(Part):
     per_epoch: tuple[Finite, ...]
     train_s: tuple[Finite, ...]
     loss: tuple[Finite | None, ...] = ()
+    test_loss: tuple[Finite | None, ...] = ()
     shortened: str = ""
 
 
@@ -264,6 +266,8 @@ class CellRecord(Part):
     sessions: int = 0
     sec_per_epoch: IntervalRecord | None = None
     samples_per_s: IntervalRecord | None = None
+    tokens_per_s: IntervalRecord | None = None  # of texts
+    device_flop_per_s: IntervalRecord | None = None  # of the model, on each device; GPUs only
     efficiency: IntervalRecord | None = None
     efficiency_note: str = ""
     speedup: IntervalRecord | None = None
@@ -273,6 +277,7 @@ class CellRecord(Part):
     cautions: tuple[str, ...] = Field(default=(), max_length=MAX_CAUTIONS)  # to be known beside the outcome
     warning: str = ""  # the cautions, and counters that changed
     accuracy: Finite | None = None
+    test_loss: Finite | None = None  # of texts, nats a label
     accuracy_note: str = ""  # why there is none
     devices: tuple[str, ...] = ()
     waterfalls: tuple[WaterfallRecord, ...] = ()  # the candidate's, and after a FAIL the base's

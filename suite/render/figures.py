@@ -20,12 +20,15 @@ from suite.verdict import GRAVEST_FIRST, Outcome
 from suite.verdict.metrics import Bounds
 
 COLUMNS = (
-    "cell", "k", "sec/epoch", "samples/s", "efficiency", "speed-up", "accuracy", "time / base", "published", "verdict",
+    "cell", "k", "sec/epoch", "samples/s", "tokens/s", "TFLOP/s a device", "efficiency", "speed-up", "test loss",
+    "accuracy", "time / base", "published", "verdict",
 )  # fmt: skip
 OF_A_COMPARISON = ("time / base", "verdict")
+OF_TEXTS = ("tokens/s", "test loss")
+OF_GPUS = ("TFLOP/s a device",)
 NET_COLUMNS = (
     "trainer", "workload", "k", "trained with", "seed", "dataset", "train", "test", "s / epoch", "recipe",
-    "after each epoch: accuracy (time, mean loss)",
+    "after each epoch: accuracy (time, mean loss; of texts, test loss)",
 )  # fmt: skip
 MAX_EPOCHS = 1000  # of a net that are shown
 READABLE = 1e15  # larger numbers are shown as powers of ten
@@ -37,8 +40,14 @@ def is_compared(record: Record) -> bool:
 
 
 def columns(record: Record) -> tuple[str, ...]:
-    """Return the columns of the table of cells; those of a comparison only where a cell was compared."""
-    return COLUMNS if is_compared(record) else tuple(column for column in COLUMNS if column not in OF_A_COMPARISON)
+    """Return the columns of the table of cells; those of a comparison, texts and GPUs only where a cell has them."""
+    needed = {
+        OF_A_COMPARISON: is_compared(record),
+        OF_TEXTS: any(cell.tokens_per_s is not None for cell in record.cells),
+        OF_GPUS: any(cell.device_flop_per_s is not None for cell in record.cells),
+    }
+    left_out = {column for group, wanted in needed.items() if not wanted for column in group}
+    return tuple(column for column in COLUMNS if column not in left_out)
 
 
 def rows(record: Record, cells: Iterable[CellRecord]) -> Iterator[tuple[str, ...]]:
@@ -51,8 +60,11 @@ def rows(record: Record, cells: Iterable[CellRecord]) -> Iterator[tuple[str, ...
             number(cell.world_size, "d"),
             interval(cell.sec_per_epoch, ".3g"),
             interval(cell.samples_per_s, ",.0f", bounds=False),
+            interval(cell.tokens_per_s, ",.0f", bounds=False),
+            interval(cell.device_flop_per_s, ".3g", bounds=False, factor=1e-12),
             interval(cell.efficiency, ".2f") if cell.efficiency else cell.efficiency_note or "-",
             interval(cell.speedup, ".2f"),
+            "-" if cell.test_loss is None else f"{number(cell.test_loss, '.3f')} nats",
             accuracy(cell, shortened=bool(shortened.get(_trained(cell)))),
             interval(cell.slowdown, ".3f"),
             published(record, cell),
@@ -208,11 +220,13 @@ def _setting(run: Accuracy) -> str:
 
 
 def _epochs(run: Accuracy) -> Iterator[str]:
-    """Yield accuracy, seconds and mean loss of each of the first epochs: '0.853 (14.2 s, loss 0.412)'."""
+    """Yield accuracy, seconds, mean loss and test loss of each of the first epochs: '0.853 (14.2 s, loss 0.412)'."""
     for epoch, reached in enumerate(run.per_epoch[:MAX_EPOCHS]):
         seconds = [f"{number(run.train_s[epoch], '.3g')} s"] if epoch < len(run.train_s) else []
-        loss = run.loss[epoch] if epoch < len(run.loss) else None
-        about = ", ".join([*seconds, *([] if loss is None else [f"loss {number(loss, '.3f')}"])])
+        losses = {"loss": run.loss, "test loss": run.test_loss}
+        known = {what: of[epoch] for what, of in losses.items() if epoch < len(of)}
+        said = [f"{what} {number(loss, '.3f')}" for what, loss in known.items() if loss is not None]
+        about = ", ".join([*seconds, *said])
         yield number(reached, ".3f") + (f" ({about})" if about else "")
 
 

@@ -68,7 +68,7 @@ def title(record: Record) -> str:
         return figures.headline(cell.outcome for cell in record.cells)
     best = max(sped, key=lambda cell: (cell.world_size, _estimate(cell.speedup)))
     if best.world_size == 1:
-        return f"{best.workload} on one device, {interval(best.samples_per_s, ',.0f', bounds=False)} samples/s"
+        return f"{best.workload} on one device, {_speed(best)}"
     times = interval(best.speedup, ".2f", bounds=False)
     return f"{best.workload} runs {times} times as fast on {plural(best.world_size, 'device')} as on one"
 
@@ -161,9 +161,16 @@ def _fast(record: Record) -> Iterable[str]:
     timed.sort(key=lambda cell: _estimate(cell.samples_per_s), reverse=True)
     for cell in {cell.workload: cell for cell in reversed(timed)}.values():
         times = f"; {interval(cell.speedup, '.2f')} times the plain trainer on one" if cell.speedup else ""
-        speed = f"{interval(cell.samples_per_s, ',.0f', bounds=False)} samples/s"
+        speed = _speed(cell)
         epoch = f"{interval(cell.sec_per_epoch, '.3g')} s an epoch"
         yield f"{figures.name(cell)} on {plural(cell.world_size, 'device')}: {speed}, {epoch}{times}"
+
+
+def _speed(cell: CellRecord) -> str:
+    """Return the samples a second of a cell, and of texts the tokens."""
+    figures_of = {"samples/s": cell.samples_per_s, "tokens/s": cell.tokens_per_s}
+    known = [f"{interval(figure, ',.0f', bounds=False)} {unit}" for unit, figure in figures_of.items() if figure]
+    return ", ".join(known) or "- samples/s"
 
 
 def _memory(record: Record) -> Iterable[str]:

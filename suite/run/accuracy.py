@@ -118,6 +118,13 @@ def reached(run: Observations, cell: Cell) -> float | None:
     return statistics.fmean(last) if last else None
 
 
+def reached_loss(run: Observations, cell: Cell) -> float | None:
+    """Return a cell's test loss after the last epoch, the mean over its seeds; None where none was measured."""
+    last = [net.test_loss[-1] for net in _by_seed(run, run.plan.own(cell)).values() if net.test_loss]
+    finite = [loss for loss in last if loss is not None]
+    return statistics.fmean(finite) if finite else None
+
+
 def why_none(run: Observations, cell: Cell) -> str:
     """Return why a cell has no accuracy, in words; "" where it has one."""
     if _by_seed(run, run.plan.own(cell)):

@@ -29,6 +29,7 @@ class Curve(NamedTuple):
         train_samples: of an epoch.
         test_samples: that were classified after it.
         loss: mean training loss of every epoch, None where it was not finite; empty where the trainer returns none.
+        test_loss: of texts, nats a test label after every epoch, None where not finite; empty for other data.
     """
 
     per_epoch: tuple[float, ...]
@@ -36,6 +37,7 @@ class Curve(NamedTuple):
     train_samples: int
     test_samples: int
     loss: tuple[float | None, ...] = ()
+    test_loss: tuple[float | None, ...] = ()
 
 
 class OutOfTime(Exception):
@@ -93,6 +95,7 @@ def learn(
         needed_s = now - begun + (left * shortest_s if epoch > 0 else 0.0)
         if left and needed_s > allowed_s:
             raise OutOfTime(needed_s)
+    tests = [ranks[0].test_loss for ranks in done if ranks[0].test_loss is not None]
     losses = [[rank.loss for rank in ranks if rank.loss is not None] for ranks in done]
     return Curve(
         per_epoch=tuple(ranks[0].accuracy for ranks in done),
@@ -100,6 +103,7 @@ def learn(
         train_samples=done[0][0].train_samples,
         test_samples=done[0][0].test_samples,
         loss=tuple(map(_mean_loss, losses)) if list(map(len, losses)) == list(map(len, done)) else (),
+        test_loss=tuple(loss if math.isfinite(loss) else None for loss in tests),
     )
 
 

@@ -117,6 +117,7 @@ class Observations:
         jobs: what the workers of each arm are told (see `suite.run.preparing.job_of`).
         steps: training steps a window, by arm.
         gradient_bytes: what one replica exchanges at every step, by arm.
+        sample_flop: floating-point operations of training on one sample, by arm; 0 where they were not counted.
         memory: the peak memory of each rank, by arm.
         counters: what one step does, by arm.
         uncounted: arms whose steps could not be counted, and why.
@@ -142,6 +143,7 @@ class Observations:
     jobs: Facts[Arm, Job] = field(default_factory=Facts)
     steps: Facts[Arm, int] = field(default_factory=Facts)
     gradient_bytes: Facts[Arm, int] = field(default_factory=Facts)
+    sample_flop: Facts[Arm, int] = field(default_factory=Facts)
     memory: dict[Arm, tuple[RankMemory, ...]] = field(default_factory=dict)
     counters: Facts[Arm, Counters] = field(default_factory=Facts)
     uncounted: dict[Arm, str] = field(default_factory=dict)

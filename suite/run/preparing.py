@@ -12,7 +12,7 @@ from dataclasses import fields
 from reference.schedule import scale
 from suite.base.checkout import CheckoutError
 from suite.base.sides import Sides
-from suite.plan.cells import Arm
+from suite.plan.cells import PLAIN, Arm
 from suite.plan.workloads import Workload
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import START_TIMEOUT_S
@@ -88,6 +88,11 @@ def _job(run: Observations, sides: Sides, arm: Arm) -> Job:
         raise CheckoutError(
             f"{arm.trainer} drives all devices from one process, which cannot span {devices.hosts} hosts: leave it out "
             f"above world size {devices.per_host}, or choose a trainer with a process per device, such as ddp"
+        )
+    if not workload.suits(arm.trainer, about.trains) and arm.trainer != PLAIN:
+        raise CheckoutError(
+            f"{arm.trainer} says trains = {about.trains!r}, and workload {workload.name!r} is made of "
+            f"{workload.trains}; choose another --scaling-workload, or set trains = {workload.trains!r} in the trainer"
         )
     place = Place(
         processes=about.processes,

@@ -71,7 +71,8 @@ def _cell(run: Observations, cell: Cell) -> CellRecord:
         details = "\n".join(failure.details) if failure else ""
         return CellRecord.model_validate({**fixed, "outcome": Outcome.ERROR, "reason": reason, "details": details})
     job = run.jobs[own]
-    batch, in_epoch = job.global_batch, job.dataset.train_samples
+    batch, in_epoch, tokens = job.global_batch, job.dataset.train_samples, job.dataset.tokens
+    flop = run.sample_flop.get(own, 0)
     step_s = metrics.from_logs(logs)
     checks = judging.checks(run, cell)
     outcome, reason = judging.combined(checks)
@@ -83,6 +84,8 @@ def _cell(run: Observations, cell: Cell) -> CellRecord:
         "sessions": len(logs),
         "sec_per_epoch": _scaled(step_s, lambda step: metrics.sec_per_epoch(step, in_epoch, batch)),
         "samples_per_s": _scaled(step_s, lambda step: batch / step),
+        "tokens_per_s": _scaled(step_s, lambda step: batch * tokens / step) if tokens else None,
+        "device_flop_per_s": _scaled(step_s, lambda step: batch * flop / step / cell.world_size) if flop else None,
         "efficiency": efficiency,
         "efficiency_note": note,
         "speedup": _speedup(run, cell, own),
@@ -94,6 +97,7 @@ def _cell(run: Observations, cell: Cell) -> CellRecord:
         "counters": counting.counted(run, cell),
         "counters_note": counting.note(run, cell),
         "accuracy": accuracy.reached(run, cell),
+        "test_loss": accuracy.reached_loss(run, cell),
         "accuracy_note": accuracy.why_none(run, cell),
         "devices": job.devices,
         "waterfalls": attribution.waterfalls(run, cell, failed=outcome is Outcome.FAIL),

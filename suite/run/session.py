@@ -218,6 +218,7 @@ class Sessions:
                 if answers is not None:
                     # A trainer may build another model in every session; the first one stands for all.
                     self._run.gradient_bytes.setdefault(arm, answers[0].gradient_bytes)
+                    self._run.sample_flop.setdefault(arm, answers[0].sample_flop)
 
     def _warm_up(self, groups: Groups, timed: Sequence[Arm]) -> None:
         known, new = self._run.steps, dict[Arm, int]()

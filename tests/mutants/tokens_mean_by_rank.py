@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from reference.nest import Nest
-from reference.trainers.ddp_tokens import DDPTokensTrainer, term_counts, term_sums
+from reference.token_loss import term_counts, term_sums
+from reference.trainers.ddp_tokens import DDPTokensTrainer
 
 KIND = "trainer"
 KILLED_BY = "gradient"

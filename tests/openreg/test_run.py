@@ -36,6 +36,7 @@ def test_cells_of_one_process_are_measured_on_one_device_and_on_all(
     for cell in record.cells:
         assert cell.devices == tuple(f"openreg:{index}" for index in range(cell.world_size))
         assert cell.sec_per_epoch is not None
+        assert cell.device_flop_per_s is not None
     held = {arm.world_size: arm.memory[0] for arm in record.arms if arm.side == "candidate"}
     assert {size: len(rank.allocated_bytes) for size, rank in held.items()} == {1: 1, count: count}
     assert all(min(rank.allocated_bytes) > 0 for rank in held.values())

@@ -20,7 +20,9 @@ from reference.data import DATASETS, LOADERS, Dataset, feed, index_batches, load
 from reference.data.__main__ import main
 from reference.data.idx import IDX_FILES, has_idx_files, raw_folder, read_dataset, write_idx
 from reference.data.synthetic import synthetic
+from reference.data.texts import best, make
 from reference.scatter import chunk_sizes
+from reference.token_loss import IGNORED
 from tests.support.project import REPOSITORY
 from tests.support.strategies import world_sizes
 
@@ -100,6 +102,31 @@ def test_synthetic_is_made_once_and_read_as_torchvision_reads_it(tmp_path: Path)
             assert getattr(first, part).dtype == getattr(other, part).dtype
     assert len(synthetic(tmp_path / "c", train=7, test=7).train_X) == 30
     assert not torch.equal(synthetic(tmp_path / "d", train=30, test=5, seed=1).train_X, first.train_X)
+
+
+def test_texts_follow_from_the_seed_and_their_labels_are_the_next_tokens() -> None:
+    first, second, other = (make("texts", vocabulary=16, positions=9, train=5, test=3, seed=s) for s in (0, 0, 1))
+    assert torch.equal(first.train_X, second.train_X)
+    assert not torch.equal(first.train_X, other.train_X)
+    assert first.train_X.shape == first.train_y["labels"].shape == (5, 9)
+    assert torch.equal(first.test_y["labels"][:, 1:-1], first.test_X[:, 2:])
+    assert bool((first.test_y["labels"][:, 0] == IGNORED).all())
+
+
+def test_nothing_predicts_texts_better_than_their_own_process_and_it_needs_both_tokens(tmp_path: Path) -> None:
+    """Counted on the tokens: two tokens determine the next one as often as `best` says, one token about half of it."""
+    found = load("texts-tiny", tmp_path)
+    assert (found.train_X.shape, found.test_X.shape) == ((2048, 64), (512, 64))
+    loss, right = best(32)
+    before, last, following = found.train_X[:, :-1], found.train_X[:, 1:], found.train_y["labels"][:, 1:]
+    counts = torch.zeros(2, 32, 32).index_put_((before % 2, last, following), torch.tensor(1.0), accumulate=True)
+    shares = counts / counts.sum(-1, keepdim=True)
+    tests = (found.test_X[:, :-1] % 2, found.test_X[:, 1:], found.test_y["labels"][:, 1:])
+    entropy = -shares[tests].clamp(min=0.2 / 32).log().mean().item()  # no token is rarer
+    assert loss == pytest.approx(1.1569, abs=1e-4)
+    assert loss - 0.02 < entropy < loss + 0.1, "estimated from counts, which costs a little"
+    assert (shares[tests[:2]].argmax(-1) == tests[2]).float().mean().item() == pytest.approx(right, abs=0.01)
+    assert (counts.sum(0)[tests[1]].argmax(-1) == tests[2]).float().mean().item() < 0.7
 
 
 def test_synthetic_has_by_default_the_sizes_of_fashion_mnist() -> None:

@@ -5,6 +5,7 @@ That every sample is counted once: `tests/properties/test_properties.py -k evalu
 
 from __future__ import annotations
 
+import math
 import threading
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from reference import evaluate
-from reference.evaluate import accuracy, count_correct
+from reference.evaluate import accuracy, count_correct, score_texts
 from reference.trainers.data_parallel import DataParallelTrainer
 from tests.support.strategies import CPU
 
@@ -70,6 +71,11 @@ def test_tokens_are_counted_where_their_label_is_not_ignored(classes_last: bool)
     net = Repeats(classes_last)
     assert count_correct([net, net], [CPU] * 2, {"tokens": tokens}, y, batch_size=1) == 3
     assert accuracy([net], [CPU], {"tokens": tokens}, y) == 3 / 4
+    # Scores are 1 for one class and 0 for four others: of four labels three have it.
+    nats = [4 * math.log(math.e + 4) - 3, math.log(math.e + 4) - 1]
+    assert score_texts([net, net], [CPU] * 2, {"tokens": tokens}, y, 1) == (3, pytest.approx(nats[0]))
+    one = {"weights": torch.ones(1), "labels": torch.tensor([[-7, 1, -100]])}
+    assert score_texts([net], [CPU], {"tokens": tokens[:1]}, one) == (1, pytest.approx(nats[1]))
     with pytest.raises(ValueError, match="all labels of y are negative, which means ignored"):
         accuracy([net], [CPU], {"tokens": tokens}, {"labels": torch.full((3, 3), -100)})
     with pytest.raises(ValueError, match=r"y has tensors of \['torch.float32'\]: labels must be int64"):

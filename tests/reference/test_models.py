@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -28,11 +29,33 @@ def shapes_through(net: nn.Sequential, X: Tensor) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "count"), [("lenet", 129_068), ("resnet18", 11_175_818), ("gluon-resnet18", 2_777_868), ("toy", 12)]
+    ("name", "count"),
+    [
+        ("lenet", 129_068),
+        ("resnet18", 11_175_818),
+        ("gluon-resnet18", 2_777_868),
+        ("toy", 12),
+        ("gpt-tiny", 104_768),
+        ("gpt", 88_886_016),
+    ],
 )
 def test_parameter_counts(name: str, count: int) -> None:
     """The counts of LeNet and ResNet-18 are published; the others are counted by hand."""
     assert sum(param.numel() for param in build(name).parameters()) == count
+
+
+def test_gpt_sees_no_later_token_and_predicts_nothing_at_the_start() -> None:
+    """A head that shares the embedding's weight must not score tokens by themselves before anything is learned."""
+    net, tokens = build("gpt-tiny", seed=1), torch.randint(32, (3, 64))
+    changed = tokens.clone()
+    changed[:, 40:] = (changed[:, 40:] + 1) % 32
+    first, second = net(tokens), net(changed)
+    assert first.shape == (3, 64, 32)
+    torch.testing.assert_close(first[:, :40], second[:, :40])
+    assert not torch.allclose(first[:, 40], second[:, 40])
+    torch.testing.assert_close(net(tokens[:, :7]), first[:, :7])
+    entropy = nn.functional.cross_entropy(first.flatten(0, 1), tokens.roll(-1, 1).flatten())
+    assert entropy.item() == pytest.approx(math.log(32), abs=0.1)
 
 
 def test_lenet_passes_through_the_notebooks_sizes() -> None:
@@ -185,7 +208,11 @@ def test_a_name_that_cannot_be_loaded_is_reported(
 @pytest.mark.parametrize(
     ("named", "error", "message"),
     [
-        (("alexnet",), ValueError, "unknown model 'alexnet': choose one of lenet, resnet18, gluon-resnet18, toy"),
+        (
+            ("alexnet",),
+            ValueError,
+            "unknown model 'alexnet': choose one of lenet, resnet18, gluon-resnet18, gpt-tiny, gpt, toy",
+        ),
         (("lenet", "zero"), ValueError, "unknown init 'zero': choose one of default, normal, xavier"),
         (("math:pi",), TypeError, "model 'math:pi' .*a float: it must be a factory"),
         (("builtins:dict",), TypeError, "model 'builtins:dict' .*a dict: its factory must"),

@@ -10,7 +10,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reference.trainers.ddp_tokens import DDPTokensTrainer, term_counts, term_sums
+from reference.token_loss import term_counts, term_sums
+from reference.trainers.ddp_tokens import DDPTokensTrainer
 
 
 class MeanOfRanks(DDPTokensTrainer):

@@ -35,10 +35,11 @@ def _chart(trainer: str, workload: str, dataset: str, runs: Sequence[Accuracy]) 
     settings = sorted({(run.world_size, run.mode) for run in runs})[:MAX_SERIES]
     epochs = max(len(run.per_epoch) for run in runs)
     each = tuple((float(epoch), str(epoch)) for epoch in range(1, epochs + 1))
+    texts = any(run.test_loss for run in runs)
     return Chart(
         title=f"{short(trainer)}, {workload}, on {dataset}",
         x=Axis("epoch", form=".0f", ticks=each),
-        y=Axis("test accuracy", form=".3f", include=(1.0,)),
+        y=Axis("test loss, nats", form=".3f") if texts else Axis("test accuracy", form=".3f", include=(1.0,)),
         series=tuple(
             _curve(k, mode, [run for run in runs if (run.world_size, run.mode) == (k, mode)]) for k, mode in settings
         ),
@@ -47,10 +48,13 @@ def _chart(trainer: str, workload: str, dataset: str, runs: Sequence[Accuracy]) 
 
 
 def _curve(world_size: int, mode: str, runs: Sequence[Accuracy]) -> Series:
-    """Return the mean over seeds after each epoch that any of them has."""
+    """Return the mean over seeds after each epoch that any of them has: of the accuracy, or of texts the test loss."""
     points = []
     for epoch in range(max(len(run.per_epoch) for run in runs)):
-        values = [run.per_epoch[epoch] for run in runs if epoch < len(run.per_epoch)]
+        reached = [(run.test_loss or run.per_epoch)[epoch : epoch + 1] for run in runs]
+        values = [value for values in reached for value in values if value is not None]
+        if not values:  # the loss was not finite
+            continue
         low, high = (min(values), max(values)) if len(values) > 1 else (None, None)
         points.append(Point(epoch + 1, sum(values) / len(values), low, high))
     return Series(f"k = {figures.number(world_size, 'd')}{', weak' if mode == 'weak' else ''}", tuple(points))

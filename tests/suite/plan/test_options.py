@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,6 +61,25 @@ def test_the_default_workload_can_occupy_the_devices(project: Project, setting: 
     assert [chosen.name for chosen in read(project, "--scaling-devices", setting).workloads] == [workload]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "trainers", "chosen"),
+    [
+        ([], ("scratch", "data_parallel", "ddp"), ["lenet"]),
+        (["--scaling-workload=gpt-tiny"], ("ddp_tokens",), ["gpt-tiny"]),
+        (["--scaling-trainer=fsdp_tokens"], ("fsdp_tokens",), ["gpt-tiny"]),
+        (["--scaling-trainer=fsdp_tokens", "--scaling-devices=cuda:2"], ("fsdp_tokens",), ["gpt"]),
+        (["--scaling-trainer=single"], ("single",), ["lenet"]),
+        (["--scaling-trainer=ddp,ddp_tokens"], ("ddp", "ddp_tokens"), ["lenet", "gpt-tiny"]),
+    ],
+)
+def test_trainers_and_workloads_that_are_not_named_follow_from_the_others(
+    project: Project, arguments: list[str], trainers: tuple[str, ...], chosen: list[str]
+) -> None:
+    config = read(project, *arguments)
+    assert config.trainers == trainers
+    assert [workload.name for workload in config.workloads] == chosen
+
+
 def test_a_profile_has_a_budget_that_may_stretch_and_the_users_own_may_not(project: Project) -> None:
     full, own = read(project, "--scaling-profile", "full"), read(project, "--scaling-budget", "60")
     assert [(config.budget_s, config.min_sessions) for config in (full, own)] == [(1800, 4), (60, 1)]
@@ -108,6 +128,20 @@ def test_values_are_completed_and_counted_once(
         ("budget=soon", "--scaling-budget 'soon': expected a number above 0"),
         ("require-devices=-1", "expected a number above -1"),
         ("accept=faster", "--scaling-accept 'faster': valid values are yes, slower"),
+        (
+            "workload=gpt-tiny --scaling-trainer=ddp,fsdp",
+            "--scaling-workload 'gpt-tiny': ddp, fsdp cannot train tokens; "
+            "choose --scaling-trainer single, ddp_tokens, fsdp_tokens, or your own with trains = 'tokens'",
+        ),
+        (
+            "workload=lenet --scaling-trainer=ddp,ddp_tokens",
+            "--scaling-trainer 'ddp_tokens': it trains tokens, and the run is of lenet; "
+            "choose --scaling-workload gpt-tiny, gpt",
+        ),
+        (
+            "workload=gpt-tiny --scaling-against=trainer:ddp",
+            "--scaling-against 'ddp': it trains samples, and the run is of gpt-tiny; choose --scaling-workload lenet,",
+        ),
         ("against=nope", "--scaling-against 'nope': neither a trainer (*nor a Python interpreter (*nor a git ref"),
         ("against=python:nope", "--scaling-against 'python:nope': 'nope': there is no such program on PATH"),
         ("against=ref:nope", "a git ref needs one"),
@@ -115,7 +149,7 @@ def test_values_are_completed_and_counted_once(
 )
 def test_a_bad_value_is_refused_with_the_valid_ones(project: Project, setting: str, message: str) -> None:
     with pytest.raises(pytest.UsageError) as caught:
-        read(project, f"--scaling-{setting}")
+        read(project, *re.split(" (?=--)", f"--scaling-{setting}"))
     assert fnmatch.fnmatchcase(str(caught.value), f"*{message}*"), caught.value
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from reference.data import DATASETS
 from reference.models import MODELS
 from reference.models.init import INITS
 from suite.plan import workloads
-from suite.plan.workloads import BUILT_IN
+from suite.plan.workloads import BUILT_IN, Workload
 
 
 def test_every_run_of_the_documents_has_a_workload() -> None:
@@ -33,6 +34,37 @@ def test_built_in_workloads_name_things_that_exist() -> None:
     assert {workload.model for workload in BUILT_IN.values()} <= MODELS.keys()
     recipes = [workload.accuracy for workload in BUILT_IN.values() if workload.accuracy is not None]
     assert {named.init for named in (*BUILT_IN.values(), *recipes)} <= INITS.keys()
+
+
+def test_the_data_sets_of_texts_are_those_with_tokens(tmp_path: Path) -> None:
+    """A worker counts the tokens of a sample; what a workload is made of must be known before one is asked."""
+    generated = {name for name, load in DATASETS.items() if load.__module__ == "reference.data.texts"}
+    assert generated == set(workloads.TEXTS)
+    assert {w.name for w in BUILT_IN.values() if w.trains == "tokens"} == {"gpt-tiny", "gpt"}
+
+
+@pytest.mark.parametrize(
+    ("workload", "trainer", "trains", "suits"),
+    [
+        ("gpt-tiny", "ddp", None, False),
+        ("gpt-tiny", "ddp_tokens", None, True),
+        ("gpt-tiny", "single", None, True),
+        ("lenet", "single", None, True),
+        ("lenet", "fsdp_tokens", None, False),
+        ("gpt-tiny", "own.py:Mine", None, True),
+        ("gpt-tiny", "own.py:Mine", "tokens", True),
+        ("gpt-tiny", "own.py:Mine", "samples", False),
+        ("lenet", "own.py:Mine", "tokens", False),
+        ("mine", "ddp", None, True),
+        ("mine", "own.py:Mine", "samples", True),
+    ],
+)
+def test_what_a_trainer_can_train_is_told_by_names_as_far_as_they_tell(
+    workload: str, trainer: str, trains: str | None, suits: bool
+) -> None:
+    """A data set of the user's own may hold anything, and a trainer of the user's own is only known to a worker."""
+    known = {**BUILT_IN, "mine": Workload(name="mine", model="toy", dataset="my.data:load")}
+    assert known[workload].suits(trainer, trains) is suits
 
 
 def test_the_hash_covers_what_is_measured_and_nothing_else() -> None:

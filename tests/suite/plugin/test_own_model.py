@@ -11,7 +11,7 @@ from torch import nn
 
 from suite.checks import workload as own
 from suite.checks.bench import Bench
-from suite.plan.workloads import Checked, Workload
+from suite.plan.workloads import BUILT_IN, Checked, Workload
 from suite.processes.failure import WorkerFailure
 from suite.properties.answers import RIGHT, Judgement
 from suite.properties.modules import _rows
@@ -32,6 +32,7 @@ def check(bench: Bench, trainer: str, workload: Workload = TEXTS, k: int = 2) ->
     [
         ("reference.trainers.ddp_tokens:DDPTokensTrainer", TEXTS, 3),
         (HERE + "Accumulates", TEXTS, 2),
+        ("fsdp_tokens", BUILT_IN["gpt-tiny"], 3),
         ("scratch", BLOBS, 5),
         ("data_parallel", BLOBS, 2),
         ("weighted", BLOBS, 2),

@@ -198,6 +198,17 @@ def test_one_pytest_item_a_cell(project: Project) -> None:
     result.stdout.fnmatch_lines(["*test_scaling[[]ddp-tiny-weak-1[]]", "*test_scaling[[]ddp-tiny-weak-2[]]"])
 
 
+def test_only_what_a_trainer_can_train_is_collected(project: Project) -> None:
+    """Images and texts are measured beside one another, each by its own trainers."""
+    options = ["--scaling-world-sizes=1", "--scaling-mode=weak", "--scaling-workload=lenet,gpt-tiny"]
+    of = [*options, "--scaling-trainer=ddp,ddp_tokens,single"]
+    cells = project.inline("--collect-only", "-q", *of)
+    expected = ["ddp-lenet", "single-lenet", "ddp_tokens-gpt-tiny", "single-gpt-tiny"]
+    assert [line[line.index("[") :] for line in cells.outlines if "test_scaling[" in line] == [
+        f"[{name}-weak-1]" for name in expected
+    ]
+
+
 def test_cells_are_timed_before_tests_that_may_use_gpus_in_this_process(project: Project) -> None:
     """Such a test leaves a context and cached memory there."""
     (project.path / "test_mine.py").write_text("def test_mine(): ...\n")

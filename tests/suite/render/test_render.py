@@ -31,10 +31,27 @@ def test_colours_add_nothing_to_the_words_and_a_narrow_terminal_keeps_words_whol
 
 def test_columns_of_a_comparison_need_one() -> None:
     first, compared = records.make(), records.make(cells=[records.cell(outcome="PASS")])
-    assert {*figures.COLUMNS} - {*figures.columns(first)} == {"time / base", "verdict"}
-    assert figures.columns(compared) == figures.COLUMNS
+    elsewhere = {"tokens/s", "test loss", "TFLOP/s a device"}
+    assert {*figures.COLUMNS} - {*figures.columns(first)} == {"time / base", "verdict"} | elsewhere
+    assert {*figures.COLUMNS} - {*figures.columns(compared)} == elsewhere
     for record in (first, compared):
         assert {len(row) for row in figures.rows(record, record.cells)} == {len(figures.columns(record))}
+
+
+def test_texts_have_their_tokens_and_their_loss_in_every_output() -> None:
+    """Beside images, which have neither."""
+    figures_of: dict[str, Any] = {"tokens_per_s": records.interval(39_802.0), "test_loss": 1.7041, "accuracy": 0.658}
+    figures_of["device_flop_per_s"] = records.interval(1.5e14)
+    trained = records.accuracy(workload="gpt-tiny", test_loss=(2.1255, None, 1.7041), per_epoch=(0.5, 0.6, 0.658))
+    cells = [records.cell(), records.cell(id="ddp_tokens-gpt-tiny-strong-1", workload="gpt-tiny", **figures_of)]
+    record = records.make(cells=cells, accuracies=[trained])
+    for show in (in_terminal, markdown.render, html.render):
+        text = show(record)
+        assert all(part in text for part in ("tokens/s", "39,802", "test loss", "1.704 nats", "TFLOP/s", "150"))
+    assert "4,600 samples/s, 39,802 tokens/s" in in_terminal(record)
+    assert "test loss 2.126" in markdown.render(record)
+    assert "test loss, nats" in html.render(record)
+    assert "tokens/s" not in in_terminal(records.make())
 
 
 def test_oversubscription_is_marked_in_every_output() -> None:

@@ -26,6 +26,7 @@ class Ranks:
         self.gone_in, self.raises = gone_in, raises
         self.asked: list[tuple[int, float]] = []
         self.losses: tuple[float | None, ...] = (None, None)
+        self.test_losses: tuple[float | None, ...] = (None,) * 9
         self.epochs_s: tuple[float, ...] = (1.0, 1.0, 1.0)
         self.now = 0.0
 
@@ -39,6 +40,7 @@ class Ranks:
                 raise WorkerFailure("group", "rank 1: gone")
             return None
         common = kind(accuracy=0.25 * (epoch + 1), train_s=1.0 + epoch, train_samples=100, test_samples=20)
+        common = replace(common, test_loss=self.test_losses[epoch])
         return [replace(common, train_s=common.train_s + r, loss=loss) for r, loss in enumerate(self.losses)]
 
     @property
@@ -59,7 +61,7 @@ def test_every_epoch_is_shown_before_the_next_begins() -> None:
         (2, "training ddp: epoch 2 of 3, accuracy 0.50 ▃▅"),
         (3, "training ddp: epoch 3 of 3, accuracy 0.75 ▃▅▇"),
     ]
-    assert curve == ((0.25, 0.5, 0.75), (2.0, 3.0, 4.0), 100, 20, ()), "the slowest rank's seconds count"
+    assert curve == ((0.25, 0.5, 0.75), (2.0, 3.0, 4.0), 100, 20, (), ()), "the slowest rank's seconds count"
     assert ranks.asked == [(0, 30.0 + FIRST_STEP_TIMEOUT_S), (1, 30.0), (2, 30.0)]
 
 
@@ -74,6 +76,14 @@ def test_loss_is_the_sum_of_the_ranks_shares(shares: tuple[float | None, ...], e
     curve = ranks.learn()
     assert curve is not None
     assert curve.loss == expected
+
+
+def test_the_loss_of_test_texts_is_that_of_all_ranks_together() -> None:
+    ranks = Ranks()
+    ranks.test_losses = (2.5, math.nan, 1.5)
+    curve = ranks.learn()
+    assert curve is not None
+    assert curve.test_loss == (2.5, None, 1.5)
 
 
 @pytest.mark.parametrize(

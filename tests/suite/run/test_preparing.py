@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 
 from suite.base.sides import SidePool
-from suite.plan.cells import Side
+from suite.plan.cells import PLAIN, Side
+from suite.plan.workloads import BUILT_IN
 from suite.processes.jobs import Prepared
 from suite.properties.answers import About, Described
 from suite.run.preparing import prepare
@@ -45,6 +47,33 @@ def test_a_trainer_that_changes_what_versions_are_seen_costs_nothing() -> None:
     assert run.versions == {"candidate": {"numpy": "2.3"}}
     assert not run.lost
     assert deadlines == [60.0] * 3, "of a budget that is spent"
+
+
+@pytest.mark.parametrize("trainer", ["mine.py:OfSamples", "single", PLAIN])
+def test_a_trainer_of_samples_is_refused_for_texts_when_a_worker_has_read_it(trainer: str) -> None:
+    """What a class of the user's own trains is not known before; the table's `single` trains both."""
+
+    def ask(side: Side, kind: type[Any], command: str, timeout_s: float, **told: object) -> Described | Prepared:
+        if kind is Prepared:
+            return Prepared(name="texts-tiny", folder="", train_samples=64, test_samples=1, tokens=64)
+        return Described(about=About(processes="one"), versions={})
+
+    sides = SimpleNamespace(
+        ask=ask, locate=lambda side, name: name, apart=lambda side: None, dismiss=lambda: None, pools={}
+    )
+    texts = BUILT_IN["gpt-tiny"]
+    wanted = replace(arm(2, trainer=trainer), workload="gpt-tiny")
+    run = run_of(replace(cell(2), workload="gpt-tiny"), config=settings(workloads=(texts,)), versions={})
+    prepare(run, sides, [wanted], lambda line: None)  # type: ignore[arg-type]
+    if ".py" not in trainer:
+        assert run.jobs[wanted].dataset.tokens == 64
+        return
+    assert not run.jobs
+    message = (
+        "mine.py:OfSamples says trains = 'samples', and workload 'gpt-tiny' is made of tokens; "
+        "choose another --scaling-workload, or set trains = 'tokens' in the trainer"
+    )
+    assert run.lost[wanted].cause == message
 
 
 @pytest.mark.parametrize(

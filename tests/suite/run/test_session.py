@@ -47,7 +47,7 @@ class Answering:
 
     def collect(self, kind: type[SetUp], command: str, timeout_s: float) -> list[SetUp]:
         self.deadlines.append(timeout_s)
-        return [kind(gradient_bytes=self.gradient_bytes)]
+        return [kind(gradient_bytes=self.gradient_bytes, sample_flop=10 * self.gradient_bytes)]
 
     def request(
         self, kind: type[Timed], command: str, timeout_s: float, *, name: str, steps: int, lead_in: int = 0
@@ -185,6 +185,7 @@ def test_a_model_that_changes_from_session_to_session_costs_nothing() -> None:
         group = Answering({}, gradient_bytes)
         sessions(run, group)._start(Groups(Session(0)), [OWN])
     assert run.gradient_bytes == {OWN: 8}
+    assert run.sample_flop == {OWN: 80}
 
 
 class TestRounds:

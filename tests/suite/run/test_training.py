@@ -186,6 +186,19 @@ def test_a_data_set_of_nests_is_timed_and_trained_on_two_ranks(tmp_path: Path, b
     assert (answers[-1].train_samples, answers[-1].test_samples) == (96, 32)
 
 
+@pytest.mark.parametrize("trainer", ["ddp_tokens", "fsdp_tokens"])
+def test_two_ranks_train_a_gpt_as_one_device_does(tmp_path: Path, bench: Bench, trainer: str) -> None:
+    """Same loss and same tokens right after an uneven epoch; what is ahead of chance was learned from the data."""
+    texts = prepare_dataset("texts-tiny", "", str(tmp_path / "texts"))
+    assert texts.tokens == 64
+    told = {"recipe": recipe(texts, batch=15, lr=0.1, epochs=1, samples=100, init="default"), "epoch": 0}
+    [alone] = bench.group(1).request(Epoch, "train", arm=job("single", 1, model="gpt-tiny"), **told)
+    [first, second] = bench.group(2).request(Epoch, "train", arm=job(trainer, 2, model="gpt-tiny"), **told)
+    assert first.test_loss == second.test_loss == pytest.approx(alone.test_loss, rel=1e-4)
+    assert first.accuracy == second.accuracy == pytest.approx(alone.accuracy, abs=0.002)
+    assert 1.15 < alone.test_loss < 3.45, "between the best loss and that of guessing"
+
+
 def test_only_plain_sgd_can_be_warmed_up(dataset: Prepared) -> None:
     climb = recipe(dataset, warmup=WarmUp(start=0.1, epochs=1))
     with pytest.raises(

@@ -1,0 +1,33 @@
+"""From what was seen to a cell's figures."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from suite.run import results
+from suite.run.observations import Facts
+from tests.support.measurements import add_sessions, arm, cell, run_of, trained
+
+
+def test_texts_have_tokens_and_a_loss_and_gpus_their_flop() -> None:
+    """256 samples of 64 tokens in half a second; a loss that is not finite is left out of the mean over seeds."""
+    cells, own = (cell(2), cell(1)), arm(2)
+    run = run_of(*cells)
+    add_sessions(run, {own: 0.5, arm(1): 0.9})
+    of_texts = replace(run.jobs[own], dataset=replace(run.jobs[own].dataset, tokens=64))
+    run.jobs = Facts({**run.jobs, own: of_texts})
+    run.sample_flop[own] = 10**6
+    for seed, loss in ((1, 1.5), (2, 1.7), (3, None)):
+        run.accuracies.append(trained(0.6, 2, seed).model_copy(update={"test_loss": (2.0, loss)}))
+    texts, images = results.to_record(run).cells
+    assert texts.samples_per_s is not None
+    assert texts.tokens_per_s is not None
+    assert texts.device_flop_per_s is not None
+    assert texts.tokens_per_s.estimate == pytest.approx(64 * texts.samples_per_s.estimate)
+    assert texts.tokens_per_s.low == pytest.approx(64 * (texts.samples_per_s.low or math.nan))
+    assert texts.device_flop_per_s.estimate == pytest.approx(10**6 * texts.samples_per_s.estimate / 2)
+    assert texts.test_loss == pytest.approx(1.6)
+    assert (images.tokens_per_s, images.device_flop_per_s, images.test_loss) == (None, None, None)
