@@ -126,3 +126,18 @@ def test_each_module_has_a_deadline_of_its_own(inner: pytest.Pytester) -> None:
         inner.makepyfile(**{f"test_slow_{number}": "import time\ntime.sleep(1.5)\ndef test_passes(): pass"})
     done = run(inner, "", "deadlines.TEST_S, deadlines.GRACE_S = 4.0, 0.0")
     done.assert_outcomes(passed=3)
+
+
+def test_a_module_of_another_project_is_watched_no_longer_than_its_import(inner: pytest.Pytester) -> None:
+    """`--pyargs` loads the conftest of a package, and with it the deadlines, when collection has begun."""
+    inner.mkpydir("package").joinpath("conftest.py").write_text(
+        "from tests.support import deadlines\n"
+        "pytest_plugins = ['tests.support.deadlines']\n"
+        "deadlines.TEST_S = deadlines.GRACE_S = 0.75\n"
+    )
+    inner.path.joinpath("package", "test_long.py").write_text(
+        "import pytest, time\n@pytest.mark.scaling\ndef test_it(): time.sleep(2)\n"
+    )
+    plugins = ["-p", "no:torch_scaling_suite", "-p", "no:benchmark", "-W", "ignore"]
+    done = inner.runpytest_subprocess(*plugins, "--pyargs", "package.test_long", timeout=90)
+    done.assert_outcomes(passed=1)

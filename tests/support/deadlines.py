@@ -46,19 +46,18 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[STDERR] = os.dup(2)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
-    """Stop the clock that `pytest_collectstart` set last."""
-    try:
-        return (yield)
-    finally:
-        faulthandler.cancel_dump_traceback_later()
-
-
 def pytest_collectstart(collector: pytest.Collector) -> None:
     """Watch the import of a test module where pytest-timeout is installed, which a user's first, slow run may lack."""
     if collector.config.pluginmanager.hasplugin("timeout"):
         _watch(collector.config, TEST_S)
+
+
+def pytest_collection_finish() -> None:
+    """Stop the clock of the last module.
+
+    This hook is called where the plugin is loaded during collection, too, as by `--pyargs` from another project.
+    """
+    faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.hookimpl(trylast=True)
@@ -113,8 +112,7 @@ def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Watch the end of the session, when the interpreter waits for threads that are left."""
-    if any(deadline_s(item) for item in session.items):
-        _watch(session.config, TEST_S)
+    _watch(session.config, TEST_S if any(deadline_s(item) for item in session.items) else 0.0)
 
 
 def _watch(config: pytest.Config, seconds: float) -> None:
@@ -124,6 +122,8 @@ def _watch(config: pytest.Config, seconds: float) -> None:
         seconds = 0.0 if pytest_timeout.is_debugging() else seconds
     if seconds:
         faulthandler.dump_traceback_later(seconds + GRACE_S, exit=True, file=config.stash[STDERR])
+    else:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def _named(name: str, call: Callable[..., object]) -> Callable[..., object]:
