@@ -21,13 +21,13 @@ def passes(bench: Bench, trainer: str, check: str, examples: int) -> None:
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_a_right_trainer_with_a_whole_step_passes(bench: Bench, check: str) -> None:
-    passes(bench, "WholeStep", check, 12)
+    passes(bench, "WholeStep", check, 8)
 
 
 @pytest.mark.parametrize("check", CHECKED)
 @pytest.mark.parametrize("trainer", ["PlainStep", "Hybrid", "Muon", "Gathering"])
 def test_right_trainers_of_other_steps_pass(bench: Bench, trainer: str, check: str) -> None:
-    passes(bench, trainer, check, 8)
+    passes(bench, trainer, check, 5)
 
 
 def test_noise_that_every_rank_draws_for_itself_is_right(bench: Bench) -> None:

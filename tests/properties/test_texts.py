@@ -18,8 +18,6 @@ from suite.properties import contract, nets, suspects, texts, tolerance
 from suite.properties.case import Case, Text
 from tests.support import text_trainers
 
-REFERENCE = "reference.trainers.ddp_tokens:DDPTokensTrainer"
-
 pytestmark = pytest.mark.usefixtures("one_intra_op_thread")
 
 
@@ -94,16 +92,17 @@ def test_a_block_that_is_recomputed_with_another_mask_is_noted() -> None:
     assert entry["redrawn"]
 
 
+@pytest.mark.parametrize(("trainer", "examples"), [("ddp_tokens", 6), ("fsdp_tokens", 3)])
 @pytest.mark.parametrize("check", draw.TEXT_CHECKS)
-def test_the_references_trainer_of_tokens_is_right(bench: Bench, check: str) -> None:
-    outcome = bench.search(REFERENCE, check, examples=6)
+def test_the_references_trainers_of_tokens_are_right(bench: Bench, check: str, trainer: str, examples: int) -> None:
+    outcome = bench.search(trainer, check, examples=examples)
     assert not outcome.failure
-    assert outcome.examples == 6
+    assert outcome.examples == examples
 
 
 def test_checks_without_texts_say_so(bench: Bench) -> None:
     for check in ("batch_norm", "not_a_number", "refusals"):
-        outcome = bench.search(REFERENCE, check)
+        outcome = bench.search("ddp_tokens", check)
         assert outcome.notes == [f"no case of {check!r} is drawn for a trainer of tokens: not checked"]
         assert outcome.examples == 0
 
