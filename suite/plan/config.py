@@ -24,9 +24,7 @@ class Config:
     devices: Devices
     world_sizes: tuple[int, ...]
     trainers: tuple[str, ...]
-    checked: tuple[
-        str, ...
-    ]  # what -m correctness checks: those asked for, or those of the table for samples
+    checked: tuple[str, ...]  # what -m correctness checks: those asked for, or those of the table for samples
     workloads: tuple[Workload, ...]
     checked_workloads: tuple[Workload, ...]  # that -m correctness also trains: those asked for
     modes: tuple[str, ...]
