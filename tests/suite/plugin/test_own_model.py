@@ -11,6 +11,7 @@ from torch import nn
 
 from suite.checks import workload as own
 from suite.checks.bench import Bench
+from suite.checks.draw import CHECKS
 from suite.plan.workloads import BUILT_IN, Checked, Workload
 from suite.processes.failure import WorkerFailure
 from suite.properties.answers import RIGHT, Judgement
@@ -103,7 +104,7 @@ def test_a_workload_that_is_named_is_checked_as_well(project: Project) -> None:
     )
     wanted = ["--scaling-workload", "texts", "-k", "own_model", "--scaling-trainer"]
     result = project.correctness(*wanted, HERE + "MeanOfRanks", "--scaling-trainer", HERE + "Accumulates")
-    result.assert_outcomes(passed=1, failed=1, deselected=22)
+    result.assert_outcomes(passed=1, failed=1, deselected=2 * len(CHECKS))
     result.stdout.re_match_lines(
         [
             r".*MeanOfRanks, workload 'texts', 2 devices: step 0: the gradient of 'embed.weight', in 'embed'.*",
