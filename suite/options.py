@@ -25,6 +25,8 @@ from suite.processes.failure import harmless
 from suite.room import devices
 
 DEFAULT_TRAINERS = ("scratch", "data_parallel", "ddp", "ddp_tokens")  # those that can train a workload of the run
+# Not those of tokens: two of the others with another loss, whose checks take a minute and a half.
+CHECKED_TRAINERS = tuple(name for name in TRAINERS if "samples" in TRAINS.get(name, ("samples",)))
 WORLD_SIZE = re.compile(r"0*[1-9][0-9]{0,5}")  # str.isdigit accepts characters that int refuses
 
 
@@ -120,8 +122,7 @@ def read(config: pytest.Config) -> Config:
     chosen_workloads = tuple(known[name] for name in names)
     default = tuple(name for name in DEFAULT_TRAINERS if any(workload.suits(name) for workload in chosen_workloads))
     trainers = get.texts("trainer", default)
-    # Without a name: not those of texts, which are two of the others with another loss, and take a minute and a half.
-    checked = get.texts("trainer", tuple(name for name in TRAINERS if "samples" in TRAINS.get(name, ("samples",))))
+    checked = get.texts("trainer", CHECKED_TRAINERS)
     for trainer in trainers:
         _check_trainer("trainer", trainer)
     base = _against(get.text("against", ""), root, several=several)

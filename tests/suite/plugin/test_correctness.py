@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from reference.trainers import TRAINERS
 from suite.checks import __main__ as again
 from suite.checks.bench import Bench, Outcome, explain
 from suite.checks.draw import CHECKS
+from suite.options import CHECKED_TRAINERS
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import Group
 from suite.properties import trainer
@@ -255,7 +255,7 @@ def test_a_message_that_is_not_utf_8_is_shown(bench: Bench) -> None:
 
 def test_the_marker_selects_every_check_of_every_trainer_and_nothing_else(project: Project) -> None:
     everything = project.inline("-m", "correctness", "--collect-only", "-q", package="suite.checks")
-    everything.stdout.fnmatch_lines([f"*{len(TRAINERS) * len(CHECKS)} tests collected*"])
+    everything.stdout.fnmatch_lines([f"*{len(CHECKED_TRAINERS) * len(CHECKS)} tests collected*"])
 
 
 @pytest.mark.end_to_end
@@ -285,5 +285,5 @@ def test_missing_gpus_are_one_failing_item(project: Project, monkeypatch: pytest
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     result = project.inline("-m", "correctness", "--scaling-devices", "cuda:2", package="suite.checks")
     assert result.ret == 1
-    result.assert_outcomes(failed=1, deselected=len(TRAINERS) * len(CHECKS) - 1)
+    result.assert_outcomes(failed=1, deselected=len(CHECKED_TRAINERS) * len(CHECKS) - 1)
     result.stdout.fnmatch_lines(["CUDA: 0 device(s) found, 2 needed*"])
