@@ -37,7 +37,10 @@ class Twice(DDPTrainer):
 FULL, TENTH = "1gbit", "100mbit"
 HOSTS, BUDGET_S = 2, 120
 MINE = ("--scaling-trainer=train.py:Mine",)
-TWICE = ("--scaling-trainer=train.py:Twice", "--scaling-against=train.py:Mine", "--scaling-world-sizes=2")
+TWICE = (
+    "--scaling-trainer=train.py:Twice", "--scaling-against=train.py:Mine", "--scaling-world-sizes=2",
+    f"--scaling-budget={2 * BUDGET_S}",
+)  # fmt: skip
 
 
 def main() -> None:
@@ -61,12 +64,13 @@ def main() -> None:
 def measured(project: Path, rate: str, *options: str) -> Record:
     """Run the gate on the hosts, and return its record."""
     gate = [sys.executable, "-m", "pytest", "-q", "-p", "suite.plugin", "--pyargs", "suite.benchmarks.test_scaling"]
-    gate += ["-m", "scaling", f"--scaling-devices={HOSTS}xcpu:1", "--scaling-mode=strong", *options]
+    gate += ["-m", "scaling", f"--scaling-devices={HOSTS}xcpu:1", "--scaling-mode=strong"]
     with hosts(project.parent, HOSTS) as made:
         made.limit(rate)
         for number in range(1, HOSTS):
             made.join(number, cwd=project)
-        shown = made.start(0, *gate, f"--scaling-budget={BUDGET_S}", cwd=project).communicate(timeout=1800)[0]
+        told = [*gate, f"--scaling-budget={BUDGET_S}", *options]
+        shown = made.start(0, *told, cwd=project).communicate(timeout=1800)[0]
     print(shown, file=sys.stderr)
     return newest(project)
 
