@@ -37,10 +37,7 @@ class Twice(DDPTrainer):
 FULL, TENTH = "1gbit", "100mbit"
 HOSTS, BUDGET_S = 2, 120
 MINE = ("--scaling-trainer=train.py:Mine",)
-TWICE = (
-    "--scaling-trainer=train.py:Twice", "--scaling-against=train.py:Mine", "--scaling-world-sizes=2",
-    f"--scaling-budget={2 * BUDGET_S}",
-)  # fmt: skip
+TWICE = ("--scaling-trainer=train.py:Twice", "--scaling-against=train.py:Mine", "--scaling-world-sizes=2")
 
 
 def main() -> None:
@@ -64,13 +61,12 @@ def main() -> None:
 def measured(project: Path, rate: str, *options: str) -> Record:
     """Run the gate on the hosts, and return its record."""
     gate = [sys.executable, "-m", "pytest", "-q", "-p", "suite.plugin", "--pyargs", "suite.benchmarks.test_scaling"]
-    gate += ["-m", "scaling", f"--scaling-devices={HOSTS}xcpu:1", "--scaling-mode=strong"]
+    gate += ["-m", "scaling", f"--scaling-devices={HOSTS}xcpu:1", "--scaling-mode=strong", *options]
     with hosts(project.parent, HOSTS) as made:
         made.limit(rate)
         for number in range(1, HOSTS):
             made.join(number, cwd=project)
-        told = [*gate, f"--scaling-budget={BUDGET_S}", *options]
-        shown = made.start(0, *told, cwd=project).communicate(timeout=1800)[0]
+        shown = made.start(0, *gate, f"--scaling-budget={BUDGET_S}", cwd=project).communicate(timeout=1800)[0]
     print(shown, file=sys.stderr)
     return newest(project)
 
