@@ -151,7 +151,7 @@ def main() -> None:
     die_with_parent()
     rendezvous_handler_registry.register("loopback", _rendezvous)
     if arguments.socket is None:
-        serve_elsewhere(Path(arguments.about))
+        serve_other_host(Path(arguments.about))
         return
     channel = Channel.connect(arguments.socket)
     if arguments.publish:
@@ -161,7 +161,7 @@ def main() -> None:
     serve(channel, lambda start: start)
 
 
-def serve_elsewhere(about: Path) -> None:
+def serve_other_host(about: Path) -> None:
     """Connect to the controller of another host, then serve it.
 
     Args:

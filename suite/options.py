@@ -14,7 +14,7 @@ from typing import Any, Literal
 import pytest
 
 from reference.schedule import MODES
-from reference.trainers import TRAINERS, TRAINS
+from reference.trainers import TRAINERS, trains
 from suite.base import bases
 from suite.base.several import hosts_of
 from suite.plan import floors, workloads
@@ -26,7 +26,7 @@ from suite.room import devices
 
 DEFAULT_TRAINERS = ("scratch", "data_parallel", "ddp", "ddp_tokens")  # those that can train a workload of the run
 # Not those of tokens: two of the others with another loss, whose checks take a minute and a half.
-CHECKED_TRAINERS = tuple(name for name in TRAINERS if "samples" in TRAINS.get(name, ("samples",)))
+CHECKED_TRAINERS = tuple(name for name in TRAINERS if "samples" in trains(name))
 WORLD_SIZE = re.compile(r"0*[1-9][0-9]{0,5}")  # str.isdigit accepts characters that int refuses
 
 
@@ -290,7 +290,7 @@ def _check_pairs(trainers: Sequence[str], base: Base | None, chosen: Sequence[Wo
     for option, trainer in unsuited:
         fitting = ", ".join(name for name, workload in workloads.BUILT_IN.items() if workload.suits(trainer))
         raise pytest.UsageError(
-            f"--scaling-{option} {trainer!r}: it trains {' or '.join(TRAINS.get(trainer, ('samples',)))}, and the run "
+            f"--scaling-{option} {trainer!r}: it trains {' or '.join(trains(trainer))}, and the run "
             f"is of {', '.join(workload.name for workload in chosen)}; choose --scaling-workload {fitting}"
         )
 

@@ -16,9 +16,9 @@ TRAINERS: dict[str, str] = {
     "fsdp_tokens": "reference.trainers.fsdp_tokens:FSDPTokensTrainer",
 }
 
-TRAINS: dict[str, tuple[str, ...]] = {
-    "single": ("samples", "tokens"),
-    "ddp_tokens": ("tokens",),
-    "fsdp_tokens": ("tokens",),
-}
-"""What a trainer of the table can train where that is not samples alone; `protocol` describes ``trains``."""
+_TRAINS = {"single": ("samples", "tokens"), "ddp_tokens": ("tokens",), "fsdp_tokens": ("tokens",)}
+
+
+def trains(name: str) -> tuple[str, ...]:
+    """Return what a trainer of the table can train; `reference.trainers.protocol` describes the words."""
+    return _TRAINS.get(name, ("samples",))

@@ -17,8 +17,8 @@ from reference.token_loss import term_counts, term_sums, token_loss
 from reference.trainers.ddp import DDPTrainer
 
 
-class OfTokens:
-    """What makes a trainer of samples one of tokens: another loss, and its divisor."""
+class TokenLoss:
+    """Gives a trainer of samples the loss of a language model, and the divisor of its ranks' parts."""
 
     trains: ClassVar[Literal["samples", "tokens"]] = "tokens"
     net: Any
@@ -34,7 +34,7 @@ class OfTokens:
         return (term_sums(self.net(X), y) / counts).sum()
 
 
-class DDPTokensTrainer(OfTokens, DDPTrainer):
+class DDPTokensTrainer(TokenLoss, DDPTrainer):
     """SGD on a weighted mean over tokens plus a z-loss, in the default process group.
 
     A minibatch is X, which the model takes, and a dict y, described in `reference.token_loss.term_sums`. At least one

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from reference.trainers.ddp_tokens import OfTokens
+from reference.trainers.ddp_tokens import TokenLoss
 from reference.trainers.fsdp import FSDPTrainer
 
 
-class FSDPTokensTrainer(OfTokens, FSDPTrainer):
+class FSDPTokensTrainer(TokenLoss, FSDPTrainer):
     """SGD on a weighted mean over tokens plus a z-loss, parameters sharded over the default process group.
 
     `DDPTokensTrainer` describes a minibatch, `FSDPTrainer` what is sharded and what is refused.

@@ -20,7 +20,7 @@ import suite
 from suite.base.checkout import Checkout
 from suite.plan.base import Base
 from suite.plan.cells import Side
-from suite.processes.failure import LauncherEnded, WorkerFailure
+from suite.processes.failure import WorkerFailure, repeated
 from suite.processes.group import START_TIMEOUT_S, Group
 from suite.processes.hosts import Hosts
 from suite.processes.jobs import Apart
@@ -141,10 +141,7 @@ class Sides:
             WorkerFailure: the worker raised, died or did not answer; the next question gets another worker.
         """
         begun = time.monotonic()
-        try:
-            answer, *others = self._answers(side, kind, command, timeout_s, **arguments)
-        except LauncherEnded:
-            answer, *others = self._answers(side, kind, command, timeout_s, **arguments)
+        answer, *others = repeated(lambda: self._answers(side, kind, command, timeout_s, **arguments))
         for other in others:
             if other != answer:
                 raise WorkerFailure(side, f"hosts answer {command!r} differently: {answer}, and elsewhere {other}")

@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
+from reference import trainers as table
 from reference.schedule import scale
-from reference.trainers import TRAINS
 from suite.room.part import Part, problem
 from suite.verdict.accuracy import MARGIN, SEED_PAIRS
 
@@ -124,7 +124,7 @@ class Workload(Part):
         """
         if ":" in trainer:
             return trains is None or self.trains in (None, trains)
-        return self.trains is None or self.trains in TRAINS.get(trainer, ("samples",))
+        return self.trains is None or self.trains in table.trains(trainer)
 
 
 TEXTS = ("texts-tiny", "texts")  # the built-in data sets for trainers of tokens

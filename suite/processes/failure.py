@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 import signal
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
+
+T = TypeVar("T")
 
 # Characters of one text: a message that can still be read, and a long traceback in a record that can still be opened.
 LONGEST_CAUSE = 2_000
@@ -33,6 +36,18 @@ class LauncherEnded(Exception):
 
     Groups raise it where their pool's owner repeats what they were asked (`suite.processes.pool.Pool`, `restarted`).
     """
+
+
+def repeated(ask: Callable[[], T]) -> T:
+    """Return what `ask` returns, and ask again where the launcher has ended meanwhile.
+
+    Raises:
+        WorkerFailure: it has ended a second time, or the workers have failed.
+    """
+    try:
+        return ask()
+    except LauncherEnded:
+        return ask()
 
 
 @dataclass

@@ -78,7 +78,7 @@ class Pool:
         self._kept: dict[tuple[str, tuple[str, ...]], Group] = {}
         self._started = 0
         self._restarted = restarted
-        self._ends, self._restarts = 0, False  # of the launcher, by itself; whether the next group needs another one
+        self._launcher_deaths, self._restart_due = 0, False
         self._selector = selectors.DefaultSelector()
         self._launcher: Channel | None = None
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -126,7 +126,7 @@ class Pool:
             if self._launcher is not None:
                 self.forget(self._launcher)
                 self._launcher = None
-            self._process, self._restarts = self._start(), False
+            self._process, self._restart_due = self._start(), False
 
     def paths(
         self,
@@ -313,15 +313,15 @@ class Pool:
         deadline = time.monotonic() + START_TIMEOUT_S
         self.wait(deadline, 0)  # its end may have arrived while nobody listened
         while self._launcher is None:
-            if self._restarts:
+            if self._restart_due:
                 self._end_launcher()
-                self._process, self._restarts = self._start(), False
+                self._process, self._restart_due = self._start(), False
             if self._process.poll() is None and self.wait(deadline, 0.2):
                 continue
             killed = (self._process.poll() or 0) < 0
             if killed and not self._was_up:  # while it loaded torch
                 self._note_end()
-            if not self._restarts:
+            if not self._restart_due:
                 tail = self._launcher_log.read_text(errors="replace")[-outputs.TAIL_BYTES :]
                 last = (tail.strip().splitlines() or ["no output"])[-1]
                 cause = self._why_ended() if self._was_up or killed else f"the launcher did not start: {last}"
@@ -331,9 +331,9 @@ class Pool:
         """Take note that the launcher has ended by itself, and all groups with it."""
         with contextlib.suppress(subprocess.TimeoutExpired):  # the reaper ends workers first
             self._process.wait(END_TIMEOUT_S)
-        self._ends += 1
-        self._restarts = self._ends == 1 and self._other_hosts is None
-        tell = self._restarted if self._restarts else None
+        self._launcher_deaths += 1
+        self._restart_due = self._launcher_deaths == 1 and self._other_hosts is None
+        tell = self._restarted if self._restart_due else None
         for group in self.groups.values():
             group.abandon(self._why_ended(), repeated=tell is not None)
         if tell is not None:
@@ -342,7 +342,7 @@ class Pool:
     def _why_ended(self) -> str:
         """Return how the launcher ended by itself, in words."""
         status = self._process.poll()
-        again = " again" * (self._ends > 1)
+        again = " again" * (self._launcher_deaths > 1)
         how = "its connection was closed" if status is None else failure.describe_exit(status)
         return f"the launcher has ended{again}: {how}; dmesg may tell what ended it"
 

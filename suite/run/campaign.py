@@ -75,8 +75,8 @@ def measure(
         run.notes.append(line)
         say(line)
 
-    told = (config.devices.kind, root, config.python_path, hosts, note)
-    with Meter(config.devices) as meter, parts.sides(*told) as sides:
+    sides_of_run = parts.sides(config.devices.kind, root, config.python_path, hosts, note)
+    with Meter(config.devices) as meter, sides_of_run as sides:
         campaign = _Campaign(run, sides, meter, say, parts, grown)
         if run.plan.config.against is not None:
             campaign.compare(Comparison({"base": run.plan.config.against}, run.plan.cells))

@@ -18,7 +18,7 @@ from suite.base.sides import SidePool
 from suite.communication import alpha_beta
 from suite.plan.collectives import IN_PROCESS, LARGE_BYTES, SIZES_BYTES, CollectiveCell
 from suite.processes.answers import Timed
-from suite.processes.failure import LauncherEnded, WorkerFailure
+from suite.processes.failure import WorkerFailure, repeated
 from suite.processes.group import Group
 from suite.processes.jobs import Exchange
 from suite.processes.pool import dismiss
@@ -63,12 +63,7 @@ def measure(
     records: dict[CollectiveCell, CollectiveRecord] = {}
     for world_size in sorted({sweep.world_size for sweep in wanted}):
         of_this = [sweep for sweep in wanted if sweep.world_size == world_size]
-        world = _WorldSize(pool, devices, of_this, sizes)
-        try:
-            world.measure(rng, say)
-        except LauncherEnded:
-            world = _WorldSize(pool, devices, of_this, sizes)
-            world.measure(rng, say)
+        world = repeated(partial(_measured, pool, devices, of_this, sizes, rng, say))
         records |= {sweep: world.record(sweep) for sweep in of_this}
     return tuple(records[sweep] for sweep in wanted)
 
@@ -162,6 +157,19 @@ class _WorldSize:
     def _group(self, sweep: CollectiveCell) -> Group:
         size = 1 if sweep.algorithm in IN_PROCESS else self._world_size
         return self._pool.group(f"collectives-{self._world_size}-{size}", size)
+
+
+def _measured(
+    pool: SidePool,
+    devices: Devices,
+    wanted: Sequence[CollectiveCell],
+    sizes_bytes: Set[int],
+    rng: random.Random,
+    say: Say,
+) -> _WorldSize:
+    world = _WorldSize(pool, devices, wanted, sizes_bytes)
+    world.measure(rng, say)
+    return world
 
 
 def _point(sweep: CollectiveCell, size: int, samples_s: Sequence[float]) -> CollectivePoint:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from reference.trainers import TRAINERS, TRAINS
+from reference.trainers import TRAINERS, trains
 from suite.properties import contract
 from suite.properties.contract import ContractError
 from tests.support import trainers_under_test
@@ -19,7 +19,7 @@ def test_built_in_trainers_keep_the_protocol(name: str) -> None:
     about = contract.describe(contract.load_trainer(name))
     assert about.processes in contract.PROCESSES
     assert about.oracle == "sgd"
-    assert about.trains in TRAINS.get(name, ("samples",))
+    assert about.trains in trains(name)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from reference.trainers import TRAINERS, TRAINS
+from reference.trainers import TRAINERS, trains
 from suite.checks.bench import Bench
 from suite.properties.contract import ContractError, load_trainer
 from suite.rank.planting import slowed, wrong
@@ -98,7 +98,7 @@ def test_a_wrong_gradient_is_seen_in_every_trainer_and_by_nothing_else(
     planted = tmp_path / "planted.py"
     planted.write_text(f"from suite.rank import planting\n\nWrong = planting.wrong({trainer!r})\n")
     # With the squares of a z-loss, steps of twice the length diverge, and what is not a number equals nothing.
-    diverges = TRAINS.get(trainer) == ("tokens",)
+    diverges = trains(trainer) == ("tokens",)
     for check in ("start", "identity", *(() if diverges else ("replicas", "inputs"))):
         assert not bench.search(f"{planted}:Wrong", check, examples=3).failure
     assert "the gradient of" in bench.search(f"{planted}:Wrong", "gradient", examples=20, shrink=False).failure
