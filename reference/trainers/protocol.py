@@ -8,6 +8,9 @@ Optional members, looked up by name:
   value for each. Where y is a nest, the loss of a whole minibatch, divided by what counts in it.
 - ``trains``: "samples" (the default), or "tokens" when generated cases shall be language models: X and y are the dicts
   that docs/batches.md describes. With oracle "sgd" it needs a ``loss``.
+- ``reference_step(X, y, global_batch_size)``: with oracle "self", the same update written plainly, for one device and
+  the whole minibatch, such as without accumulation, mixed precision or compilation. k devices are then compared with
+  it, and so is ``step`` on one device.
 - ``step_unsynced(X, y, global_batch_size)``: the same computation without the exchange, after which replicas differ. It
   is used to measure what the exchange costs.
 - ``shares_gpus``: False where two ranks of a per-device trainer cannot share a GPU. It is then checked on as many

@@ -23,7 +23,7 @@ from suite.processes.group import Group
 from suite.processes.jobs import CaseJob
 from suite.processes.pool import Pool
 from suite.properties.answers import About, Described, Judgement
-from suite.properties.case import MAY_REFUSE, Case
+from suite.properties.case import CONFIRMED, LOW_PRECISION, MAY_REFUSE, VARIANTS, Case
 from suite.room.devices import Devices
 
 MOST_REPLICAS = 8  # virtual devices of one process
@@ -91,16 +91,37 @@ class Bench:
     def judge(self, trainer: str, check: str, case: Case) -> Judgement:
         """Put one case to a trainer and apply one check.
 
+        In low precision, rounding may push k devices once beyond their bound. What is wrong is beyond it in every
+        variant of the case, so that some more of them are judged.
+
         Raises:
             WorkerFailure: a rank died, hung, refused while others waited for it, or breaks the protocol; or the check
                 itself raised.
         """
+        if check != LOW_PRECISION:
+            return self._judged(trainer, check, case)
+        few, many = VARIANTS
+        others = (replace(case, variant=many + 1 + number) for number in range(CONFIRMED))
+        for number, variant in ((few, case), (many, case), *((many, other) for other in others)):
+            judgement = self._judged(trainer, check, variant, number)
+            if not judgement.finding or judgement.crashed:
+                break
+        return judgement
+
+    def _judged(self, trainer: str, check: str, case: Case, variants: int = 0) -> Judgement:
+        """Put one case to a trainer and apply one check, in low precision with so many variants on one device."""
         about = self.about(trainer)
-        alone = self._observe(trainer, case.alone(), check)[1][0] if about.oracle == "self" else None
+        told: dict[str, Any] = {"check": check, "case": case.as_json(), "variants": variants, "alone": []}
+        if about.oracle == "self":
+            one = case.alone()
+            # Whether to skip a step is the trainer's affair, about which a plain reference knows nothing.
+            alone = [self._observe(trainer, one, check, plain=check != "not_a_number")]
+            for number in range(1, variants + 1):
+                alone.append(self._observe(trainer, replace(one, variant=number), check))
+            told["alone"] = [records[0] for _, records in alone]
         group, ranks = self._observe(trainer, case, check)
-        told: dict[str, Any] = {"check": check, "case": case.as_json(), "ranks": ranks, "alone": alone}
         try:
-            judgement = group.request_first(Judgement, "judge", **told)
+            judgement = group.request_first(Judgement, "judge", **told, ranks=ranks)
         except WorkerFailure as failure:
             if failure.details:  # a broken contract has none, and is no error of the check
                 failure.cause = f"the check could not be applied: {failure.cause}"
@@ -174,9 +195,9 @@ class Bench:
             self._bound.add((group, trainer))
         return group, job
 
-    def _observe(self, trainer: str, case: Case, check: str) -> tuple[Group, list[Message]]:
+    def _observe(self, trainer: str, case: Case, check: str, *, plain: bool = False) -> tuple[Group, list[Message]]:
         group, job = self.place(trainer, case.world_size)
-        told = {"arm": job, "case": case.as_json(), "evaluates": check == "evaluation"}
+        told = {"arm": job, "case": case.as_json(), "evaluates": check == "evaluation", "plain": plain}
         return group, group.request(dict, "observe", HANG_S, **told)
 
 

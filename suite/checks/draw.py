@@ -1,7 +1,7 @@
 """The cases that hypothesis draws for each check; they shrink to one linear layer and few small minibatches. Pure JSON.
 
 Every check that allows them gets uneven and empty shards, batches smaller than the world and batches of one sample.
-float32 nets are smooth and not normalised (`suite.properties.tolerance` says why).
+Nets of lower precision than float64 are smooth and not normalised (`suite.properties.tolerance` says why).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from suite.properties.case import IMAGE_SIDE, Case, Net, Text
+from suite.properties.case import IMAGE_SIDE, LOW_PRECISION, Case, Net, Text
 
 LARGEST_BATCH = 13
 SEEDS = st.integers(0, 2**16)
@@ -98,6 +98,7 @@ CHECKS: dict[str, tuple[Batches, Nets, tuple[str, ...]]] = {
     "replicas": (_steps(3, 6), _plain, BOTH),
     "loss": (_steps(1, 3), _plain, BOTH),
     "inputs": (_steps(1, 3), _plain, BOTH),
+    "low_precision": (_steps(2, 4), _layered, ("bfloat16",)),
     "batch_norm": (_two_samples_each, _batch_normalised, DOUBLE),
     "dropout": (_equal_shards, _dropping, BOTH),
     "evaluation": (_steps(1, 3), _plain, DOUBLE),
@@ -148,18 +149,23 @@ def cases(draw: st.DrawFn, check: str, most: int, oracle: str, trains: str = "sa
         draw: hypothesis's.
         check: a name in `CHECKS`.
         most: the largest world size.
-        oracle: of the trainer; "self" gets float64 only, because an unknown optimiser may amplify rounding.
+        oracle: of the trainer; "self" gets float64, because an unknown optimiser may amplify rounding, and in low
+            precision float32 as well, which autocast needs.
         trains: "samples", or "tokens" for language models, which only the checks in `TEXT_CHECKS` have.
     """
     batches, net, dtypes = CHECKS[check]
     if check == "refusals":
         most = min(most, 2)  # all ranks must be restarted after one raised and the others waited for it
     world_size = 1 if check == "identity" or most < 2 else draw(st.integers(2, most))
-    dtype = draw(st.sampled_from(dtypes)) if oracle == "sgd" else "float64"
-    plain = (world_size, tuple(draw(batches(world_size))), draw(SEEDS), dtype, draw(st.sampled_from([0.5, 0.1])))
+    if oracle == "self":
+        dtypes = ("bfloat16", "float32") if check == LOW_PRECISION else DOUBLE
+    dtype = draw(st.sampled_from(dtypes))
+    # Of a short step little can be read from parameters that are rounded to three digits.
+    rates = [1.0, 0.5] if check == LOW_PRECISION and oracle == "sgd" else [0.5, 0.1]
+    plain = (world_size, tuple(draw(batches(world_size))), draw(SEEDS), dtype, draw(st.sampled_from(rates)))
     if trains == "tokens":
         return Case(*plain, text=draw(TEXT_CHECKS[check]))
-    case = Case(*plain, net(draw, dtype == "float32"))
+    case = Case(*plain, net(draw, dtype != "float64"))
     if check == "not_a_number":  # before the last step, which shows a loss scale that ranks do not share
         return replace(case, spoiled=draw(st.integers(0, len(case.batches) - 2)))
     return case

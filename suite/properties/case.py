@@ -14,6 +14,12 @@ from typing import Any
 # normalisation of one sample, as accumulation in micro-batches can make it of any minibatch.
 MAY_REFUSE = ("batch_norm", "refusals", "not_a_number")
 
+# The check whose cases compute in bfloat16; how many variants of a case one device computes, the second number where k
+# devices are off the first few; and in how many more variants they must be off.
+LOW_PRECISION = "low_precision"
+VARIANTS = (2, 8)
+CONFIRMED = 3
+
 # A convolutional net sees its features as an image of this many pixels a side.
 IMAGE_SIDE = 4
 
@@ -66,6 +72,7 @@ class Case:
     net: Net = field(default_factory=Net)
     text: Text | None = None  # in the place of `net`, for a trainer of tokens
     spoiled: int | None = None  # the step in which the features of one sample are not numbers
+    variant: int = 0  # another order of the samples, and other rounding errors in what is given, than in the others
 
     @property
     def drops(self) -> bool:

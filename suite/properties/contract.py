@@ -26,6 +26,7 @@ TRAINS = ("samples", "tokens")
 EXPECTED = {
     "__init__": "def __init__(self, model, devices, *, lr)",
     "step": "def step(self, X, y, global_batch_size)",
+    "reference_step": "def reference_step(self, X, y, global_batch_size), the same update written plainly",
     "replicas": "a property returning 1..k nn.Modules",
     "processes": 'processes = "one" or "per-device"',
     "loss": "def loss(self, output, y), a tensor: the mean over samples, or one value for each; of a nest one value",
@@ -128,11 +129,11 @@ def _breaches(trainer: type[Any]) -> list[str]:
         breaches.append(f"`trains` is 'tokens' and `loss` is missing: expected {EXPECTED['loss']}")
     if not _accepts(trainer, object(), object(), lr=0.1):
         breaches.append(f"`__init__` does not take (model, devices, *, lr): {EXPECTED['__init__']}")
-    step = getattr(trainer, "step", None)
-    if not callable(step):
+    if not callable(getattr(trainer, "step", None)):
         breaches.append(f"`step` is missing: {EXPECTED['step']}")
-    elif not _accepts(step, *[object()] * 4):
-        breaches.append(f"`step` does not take (X, y, global_batch_size): {EXPECTED['step']}")
+    for name in ("step", "reference_step"):
+        if callable(step := getattr(trainer, name, None)) and not _accepts(step, *[object()] * 4):
+            breaches.append(f"`{name}` does not take (X, y, global_batch_size): {EXPECTED[name]}")
     # An attribute set in __init__ is as good as a property, so `check_instance` checks a class that has none.
     if "replicas" in vars(trainer) and callable(vars(trainer)["replicas"]):
         breaches.append(f"`replicas` is a method: expected {EXPECTED['replicas']}")

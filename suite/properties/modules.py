@@ -10,14 +10,12 @@ model's own forward.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils import _pytree as pytree
 
 from reference import nest
@@ -25,7 +23,7 @@ from reference.nest import Nest
 from reference.scatter import shard_bounds
 from suite.properties import contract
 from suite.properties.answers import RIGHT, Judgement
-from suite.properties.observe import whole
+from suite.properties.observe import gradients_at_optimizers, whole
 from suite.properties.tolerance import half_the_digits, roundoff
 
 Record = dict[str, Any]
@@ -81,7 +79,7 @@ def observe(
         hooked.begin(X)
         mine = shard_bounds(nest.samples(X), world_size, rank)
         before = {name: whole(parameter) for name, parameter in trained.items()}
-        with _gradients_at_optimizers(trained) as gradients:
+        with gradients_at_optimizers(trained) as gradients:
             made.step(*(nest.move(nest.take(part, mine), devices[0]) for part in (X, y)), nest.samples(X))
         for name, parameter in trained.items():
             if plain or name not in gradients:
@@ -149,24 +147,6 @@ def _rows(X: list[Tensor], given: list[Any]) -> list[int] | None:
 
 def _bytes(tensor: Tensor) -> bytes:
     return tensor.contiguous().numpy().tobytes()
-
-
-@contextmanager
-def _gradients_at_optimizers(trained: dict[str, nn.Parameter]) -> Iterator[dict[str, Tensor]]:
-    """Collect the gradients that torch's optimisers are about to use, by the name of the parameter."""
-    gradients: dict[str, Tensor] = {}
-
-    def note(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        for name, parameter in trained.items():
-            if id(parameter) in held and parameter.grad is not None:
-                gradients[name] = whole(parameter.grad)
-
-    hook = register_optimizer_step_pre_hook(note)
-    try:
-        yield gradients
-    finally:
-        hook.remove()
 
 
 def judge(alone: Record, ranks: Sequence[Record]) -> Judgement:

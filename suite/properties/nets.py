@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from reference import nest
 from reference.nest import Nest
-from suite.properties import texts
+from suite.properties import texts, tolerance
 from suite.properties.case import IMAGE_SIDE, Case, Net
 from suite.properties.log import Log
 from suite.properties.texts import TextNet
@@ -83,6 +84,10 @@ def build(case: Case, rank: int = 0) -> CaseNet | TextNet:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(case.seed + rank)
         net = CaseNet(case.net) if case.text is None else TextNet(case.text)
+        if case.variant:
+            with torch.no_grad():
+                for parameter in net.parameters():
+                    parameter.mul_(_half_an_ulp(parameter.shape, _variation(case)))
         return net.to(getattr(torch, case.dtype))
 
 
@@ -94,12 +99,28 @@ def minibatch(case: Case, step: int) -> tuple[Nest, Nest]:
     """
     generator = torch.Generator().manual_seed(case.seed * 1009 + step)
     n, dtype = case.batches[step], getattr(torch, case.dtype)
+    variation = _variation(case, step)
+    order = torch.randperm(n, generator=variation) if case.variant else slice(None)
     if case.text is not None:
-        return texts.minibatch(case.text, n, generator, dtype)
+        texts_and_labels = texts.minibatch(case.text, n, generator, dtype)
+        return nest.take(texts_and_labels[0], order), nest.take(texts_and_labels[1], order)
     inputs = IMAGE_SIDE**2 if case.net.conv else case.net.inputs
     features = torch.randn(n, inputs, generator=generator, dtype=torch.float64)
     numbers = torch.arange(n, dtype=torch.float64)
     labels = torch.randint(case.net.classes, (n,), generator=generator)
     if step == case.spoiled:
         features[torch.randint(n, (), generator=generator)] = torch.nan
-    return torch.cat([numbers[:, None], torch.full((n, 1), float(step)), features], dim=1).to(dtype), labels
+    if case.variant:
+        features *= _half_an_ulp(features.shape, variation)
+    X = torch.cat([numbers[:, None], torch.full((n, 1), float(step)), features], dim=1).to(dtype)
+    return X[order], labels[order]
+
+
+def _variation(case: Case, step: int = -1) -> torch.Generator:
+    """Return the generator of what a variant of a case changes in a step, or in the initial weights."""
+    return torch.Generator().manual_seed((case.seed * 1009 + step + 1) * 101 + case.variant)
+
+
+def _half_an_ulp(shape: torch.Size, generator: torch.Generator) -> Tensor:
+    """Draw factors from 1 - u to 1 + u, u being the unit roundoff of bfloat16."""
+    return 1 + tolerance.roundoff(torch.bfloat16) * (2 * torch.rand(shape, generator=generator) - 1)

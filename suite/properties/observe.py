@@ -7,12 +7,13 @@ trainer that raises ends there.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
-from typing import Any
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from reference import nest
 from reference.evaluate import count_correct
@@ -25,12 +26,20 @@ from suite.room import accelerator
 
 EVALUATED = 11  # test samples: uneven over 2, 3, 4, ... devices
 
+K = TypeVar("K", bound=Hashable)
+
 Observation = dict[str, Any]
 Loss = Callable[[Tensor, Nest], Tensor]
 
 
 def observe(
-    trainer: type[Any], devices: Sequence[torch.device], case: Case, rank: int = 0, *, evaluates: bool = True
+    trainer: type[Any],
+    devices: Sequence[torch.device],
+    case: Case,
+    rank: int = 0,
+    *,
+    evaluates: bool = True,
+    plain: bool = False,
 ) -> tuple[Observation, Loss | None]:
     """Train the steps of a case.
 
@@ -40,15 +49,19 @@ def observe(
         case: a trainer of one process gets whole minibatches, others this rank's shard.
         rank: of this process; every rank starts from different weights, and rank 0's count.
         evaluates: whether to evaluate the trained replicas, which only the check `evaluation` needs.
+        plain: whether to train by the trainer's `reference_step`, where it has one.
 
     Returns:
         The record, and the trainer's own loss where it has one:
 
+        - "plain": whether `reference_step` trained;
         - "raised": None, or {"where", "error", "traceback"} of the exception that ended the trainer;
         - "parameters": of the first replica, before the first and after every step: a flat list for each;
         - "differing": after every step, [replica, parameter, error] of other replicas here that are not bit-equal;
         - "buffers": of the first replica at the end, by name;
         - "losses": what every step returned, None where nothing;
+        - "gradients": for every step, what torch's optimisers were given for each parameter of the first replica: a
+          flat list, or None; SGD is left out, whose parameters show it;
         - "changed": whether a step changed its minibatch, or one before;
         - "log": for every step, what the net's forwards saw (`suite.properties.log.Log`);
         - "noise": for every step of a net with dropout, digests of the noise that was drawn for its samples;
@@ -60,12 +73,16 @@ def observe(
         Exception: after the trainer's error this process cannot use its GPU any more.
     """
     per_device = trainer.processes == "per-device"
+    # A wrong gradient shows in what SGD makes of it, and under oracle "sgd" nothing else is expected.
+    seen_in_parameters = torch.optim.SGD if getattr(trainer, "oracle", "sgd") == "self" else Optimizer
     seen: Observation = {
+        "plain": plain and hasattr(trainer, "reference_step"),
         "raised": None,
         "parameters": [],
         "differing": [],
         "buffers": {},
         "losses": [],
+        "gradients": [],
         "changed": [],
         "log": [],
         "noise": [],
@@ -80,8 +97,10 @@ def observe(
     try:
         made = trainer(model, list(devices), lr=case.lr)
         contract.check_instance(made, list(devices))
+        train = made.reference_step if seen["plain"] else made.step
+        by_position = dict(enumerate(made.replicas[0].parameters()))
         seen["parameters"].append(_values(made))
-        seen["differing"].append(_differing(made, case))
+        seen["differing"].append(_differing(made))
         for step in range(len(case.batches)):
             where = f"step {step}"
             whole_batch = nets.minibatch(case, step)
@@ -90,14 +109,17 @@ def observe(
             fed += [(leaf, leaf.clone()) for leaf in nest.leaves((X, y))]
             del log[:]
             rows, sizes = len(nest.leaves(X)[0]), {size for values in model.parameters() for size in values.shape}
-            with Noise(rows, sizes) if case.drops else nullcontext() as noise:
-                loss = made.step(X, y, case.batches[step])
+            noting = Noise(rows, sizes) if case.drops else nullcontext()
+            with gradients_at_optimizers(by_position, leave_out=seen_in_parameters) as gradients, noting as noise:
+                loss = train(X, y, case.batches[step])
+            given = [gradients.get(position) for position in by_position]
+            seen["gradients"].append([None if gradient is None else gradient.flatten().tolist() for gradient in given])
             seen["losses"].append(None if loss is None else float(loss))
             seen["changed"].append(not all(torch.equal(now, given) for now, given in fed))
             seen["log"].append(list(log))
             seen["noise"].append(noise.digests if noise else [])
             seen["parameters"].append(_values(made))
-            seen["differing"].append(_differing(made, case))
+            seen["differing"].append(_differing(made))
         where = "evaluating the replicas"
         if evaluates:
             seen["correct"] = _evaluate(made, devices, case, rank if per_device else None)
@@ -126,22 +148,44 @@ def whole(parameter: Tensor) -> Tensor:
     return full.detach().to("cpu", torch.float64, copy=True)
 
 
+@contextmanager
+def gradients_at_optimizers(
+    trained: Mapping[K, Tensor], *, leave_out: type[Optimizer] | tuple[type[Optimizer], ...] = ()
+) -> Iterator[dict[K, Tensor]]:
+    """Collect the gradients that torch's optimisers are about to use, float64, by the key of the parameter."""
+    gradients: dict[K, Tensor] = {}
+
+    def note(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if isinstance(optimizer, leave_out):
+            return
+        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        for key, parameter in trained.items():
+            if id(parameter) in held and parameter.grad is not None:
+                gradients[key] = whole(parameter.grad)
+
+    hook = register_optimizer_step_pre_hook(note)
+    try:
+        yield gradients
+    finally:
+        hook.remove()
+
+
 def _values(trainer: Any) -> list[list[float]]:
     return [whole(parameter).flatten().tolist() for parameter in trainer.replicas[0].parameters()]
 
 
-def alike(a: Tensor, b: Tensor, case: Case) -> bool:
-    """Return whether parameters are bit-equal; after a sample that is not a number, they may be NaN in both."""
-    return torch.equal(a, b) or (case.spoiled is not None and torch.allclose(a, b, rtol=0, atol=0, equal_nan=True))
+def alike(a: Tensor, b: Tensor) -> bool:
+    """Return whether parameters are bit-equal; NaN equals NaN."""
+    return torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
 
 
-def _differing(trainer: Any, case: Case) -> list[tuple[int, int, float]]:
+def _differing(trainer: Any) -> list[tuple[int, int, float]]:
     first, *others = [list(replica.parameters()) for replica in trainer.replicas]
     differing = []
     for number, other in enumerate(others, start=1):
         for position, (ours, theirs) in enumerate(zip(first, other, strict=True)):
             a, b = whole(ours), whole(theirs)
-            if not alike(a, b, case):
+            if not alike(a, b):
                 differing.append((number, position, float((a - b).abs().max())))
     return differing
 

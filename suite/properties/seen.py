@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -11,6 +13,7 @@ from torch.nn import functional as F
 
 from reference import nest
 from reference.nest import Nest
+from reference.sgd import sgd_
 from suite.properties import nets, tolerance
 from suite.properties.case import Case
 from suite.properties.contract import apply_loss
@@ -29,6 +32,8 @@ class Seen:
         case: what they were given.
         ranks: the record of `suite.properties.observe.observe` of each process: one, or one a device.
         alone: the record of the trainer on one device; for oracle "self".
+        variants: how many variants of the case one device computes; for low precision.
+        disturbed: the records of the trainer on one device for each variant; for oracle "self".
         oracle: "sgd" or "self".
         loss: the trainer's own, None for cross-entropy.
     """
@@ -38,6 +43,8 @@ class Seen:
     alone: Observation | None = None
     oracle: str = "sgd"
     loss: Loss | None = None
+    variants: int = 0
+    disturbed: Sequence[Observation] = ()
 
     @property
     def steps(self) -> range:
@@ -55,6 +62,11 @@ class Seen:
         return [shape.numel() for shape in self._shapes.values()]
 
     @property
+    def has_reference(self) -> bool:
+        """Whether the trainer's `reference_step` trained on one device."""
+        return self.alone is not None and self.alone["plain"]
+
+    @property
     def half_the_digits(self) -> float:
         """`suite.properties.tolerance.half_the_digits` of the case's dtype."""
         return tolerance.half_the_digits(getattr(torch, self.case.dtype))
@@ -64,12 +76,15 @@ class Seen:
 
         The step may be the number of steps, which is after the last one.
         """
-        observation = self.alone if rank is None else self.ranks[rank]
-        assert observation is not None
         return [
             torch.tensor(value, dtype=torch.float64).reshape(shape)
-            for shape, value in zip(self._shapes.values(), observation["parameters"][step], strict=True)
+            for shape, value in zip(self._shapes.values(), self._of(rank)["parameters"][step], strict=True)
         ]
+
+    def given(self, step: int, rank: int | None = 0) -> list[Tensor | None]:
+        """Return what a rank's optimisers were given in a step; None for a parameter of which that is not known."""
+        given = self._of(rank)["gradients"][step]
+        return [None if values is None else torch.tensor(values, dtype=torch.float64) for values in given]
 
     def gradient(self, step: int, rank: int = 0) -> Parameters:
         """Return the gradient that a rank used in a step, read back from its parameters."""
@@ -88,13 +103,39 @@ class Seen:
 
     def mean_loss(self, net: nn.Module, X: Nest, y: Nest) -> Tensor:
         """Return the trainer's loss, averaged over samples, or for texts as it is; () and differentiable."""
-        output = net(X)
+        return self.loss_of(net(X), y)
+
+    def loss_of(self, output: Tensor, y: Nest) -> Tensor:
+        """Return the trainer's loss of a net's output, as `mean_loss` does."""
         return F.cross_entropy(output, y) if self.loss is None else apply_loss(self.loss, output, y).mean()
 
     def right_gradient(self, step: int, samples: slice = ALL) -> Parameters:
         """Return the float64 gradient of the mean loss over some samples of a step's minibatch, on one device."""
         net, minibatch = self.net(step), nets.minibatch(self.case, step)
         return derivative(net, self.mean_loss(net, *nest.take(minibatch, samples)))
+
+    def _of(self, rank: int | None) -> Observation:
+        """Return a rank's record; that of the trainer on one device for None."""
+        observation = self.alone if rank is None else self.ranks[rank]
+        assert observation is not None
+        return observation
+
+    def disturbed_gradient(self, step: int, variant: int) -> Parameters:
+        """Return the gradient of a variant's step of plain SGD on one device, read back from the parameters.
+
+        The minibatch goes through the net in two parts of sizes drawn at random, whose gradients are added up in the
+        case's dtype.
+        """
+        net, before = self.net(step), self.parameters(step)
+        X, y = nets.minibatch(replace(self.case, variant=variant), step)
+        n = self.case.batches[step]
+        cut = random.Random(f"{self.case.seed} {step} {variant}").randrange(n)
+        parts = (slice(cut), slice(cut, n)) if cut else (ALL,)
+        loss = self.loss_of(torch.cat([net(nest.take(X, part)) for part in parts]), y)
+        torch.autograd.backward(loss)
+        trained = [parameter for parameter in net.parameters() if parameter.grad is not None]
+        sgd_(trained, self.case.lr, 1)
+        return [(a - b.detach()) / self.case.lr for a, b in zip(before, net.parameters(), strict=True)]
 
     @cached_property
     def _shapes(self) -> dict[str, torch.Size]:

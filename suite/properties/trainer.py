@@ -13,7 +13,7 @@ import torch
 from reference.evaluate import count_correct, count_labels
 from reference.scatter import chunk_sizes
 from suite.properties import batch_norm as normalisation
-from suite.properties import nets, suspects, tolerance
+from suite.properties import nets, precision, suspects, tolerance
 from suite.properties.answers import RIGHT, Judgement
 from suite.properties.case import MAY_REFUSE
 from suite.properties.observe import alike, evaluation_set
@@ -24,6 +24,15 @@ Check = Callable[[Seen], Judgement]
 AFTER_NAN = (
     "whether to skip a step is decided on one rank's own loss or gradient (ecmwf/WeatherGenerator#2718): let all agree",
     "the loss scale is lowered on one rank alone (pytorch/pytorch#136009)",
+)
+
+
+MISSING_EXCHANGE = "a missing exchange"
+OFF_ONE_DEVICE = (
+    MISSING_EXCHANGE,
+    "a mean of the shards' means",
+    "clipping before the exchange",
+    "accumulation divided by the wrong count (huggingface/transformers#34191)",
 )
 
 
@@ -51,17 +60,16 @@ def trajectory(seen: Seen) -> Judgement:
 
     Under oracle "self" those steps must also change something on one device, to which nothing else compares it.
     """
-    if seen.alone is not None and seen.alone["parameters"][0] == seen.alone["parameters"][-1]:
-        return Judgement(
-            f"{len(seen.steps)} steps on one device have changed no parameter",
-            ("the optimizer holds other parameters than `replicas` (huggingface/accelerate#3256)",),
-        )
-    return _first_wrong(seen, _gradient_at)
+    unchanged = _unchanged(seen)
+    return unchanged if unchanged != RIGHT else _first_wrong(seen, _gradient_at)
 
 
 def identity(seen: Seen) -> Judgement:
-    """On one device the trainer is plain SGD; under oracle "self", the same case gives the same bits again."""
-    if seen.oracle == "sgd":
+    """On one device the trainer is plain SGD, or what its `reference_step` does.
+
+    Under oracle "self" without a `reference_step`, the same case gives the same bits again.
+    """
+    if seen.oracle == "sgd" or seen.has_reference:
         return _first_wrong(seen, _gradient_at)
     assert seen.alone is not None
     if seen.alone["parameters"] == seen.ranks[0]["parameters"]:
@@ -129,6 +137,12 @@ def evaluation(seen: Seen) -> Judgement:
     )
 
 
+def low_precision(seen: Seen) -> Judgement:
+    """In bfloat16 the replicas are bit-equal, and k devices stay within the rounding noise of one."""
+    wrong = next((wrong for wrong in (_unchanged(seen), replicas(seen)) if wrong != RIGHT), RIGHT)
+    return wrong if wrong != RIGHT else _first_wrong(seen, precision.judge_step)
+
+
 CHECKS: dict[str, Check] = {
     "start": start,
     "gradient": gradient,
@@ -137,6 +151,7 @@ CHECKS: dict[str, Check] = {
     "replicas": replicas,
     "loss": loss,
     "inputs": inputs,
+    "low_precision": low_precision,
     "batch_norm": batch_norm,
     "dropout": dropout,
     "evaluation": evaluation,
@@ -175,6 +190,16 @@ def _first_wrong(seen: Seen, judge_step: Callable[[Seen, int], Judgement]) -> Ju
     return next((judgement for judgement in judgements if judgement != RIGHT), RIGHT)
 
 
+def _unchanged(seen: Seen) -> Judgement:
+    """Judge under oracle "self" whether the steps have changed anything on one device."""
+    if seen.alone is None or seen.alone["parameters"][0] != seen.alone["parameters"][-1]:
+        return RIGHT
+    return Judgement(
+        f"{len(seen.steps)} steps on one device have changed no parameter",
+        ("the optimizer holds other parameters than `replicas` (huggingface/accelerate#3256)",),
+    )
+
+
 def _gradient_at(seen: Seen, step: int) -> Judgement:
     if seen.oracle == "self":
         return _against_self(seen, step)
@@ -196,6 +221,10 @@ def _gradient_at(seen: Seen, step: int) -> Judgement:
 
 
 def _against_self(seen: Seen, step: int) -> Judgement:
+    """Judge what optimisers were given in a step, and the parameters after it."""
+    given = _given_at(seen, step)
+    if given != RIGHT:
+        return given
     begin, expected = seen.parameters(0, None), seen.parameters(step + 1, None)
     change = max(float((e - b).abs().max()) for e, b in zip(expected, begin, strict=True))
     allowed = seen.half_the_digits * change
@@ -205,15 +234,39 @@ def _against_self(seen: Seen, step: int) -> Judgement:
         return RIGHT
     name, error, _ = worst
     return Judgement(
-        f"after step {step}, {name!r} is off that of the same trainer on one device by {error:.3g}, where half of "
-        f"the digits of the change so far are {allowed:.3g}",
-        (
-            "a missing exchange",
-            "a mean of the shards' means",
-            "clipping before the exchange",
-            "accumulation divided by the wrong count (huggingface/transformers#34191)",
-        ),
+        f"after step {step}, {name!r} is off that of {_one_device(seen)} by {error:.3g}, where half of the digits of "
+        f"the change so far are {allowed:.3g}",
+        OFF_ONE_DEVICE,
     )
+
+
+def _given_at(seen: Seen, step: int) -> Judgement:
+    """Judge the gradients that optimisers were given in a step, because Adam divides a constant factor out again."""
+    for rank in range(len(seen.ranks)):
+        pairs = zip(seen.names, seen.given(step, None), seen.given(step, rank), strict=True)
+        known = {name: (right, ours) for name, right, ours in pairs if right is not None and ours is not None}
+        if not known:
+            continue
+        right, ours = (flat(list(gradients)) for gradients in zip(*known.values(), strict=True))
+        allowed = seen.half_the_digits * _size(right)
+        errors = {name: _size(pair[0] - pair[1]) for name, pair in known.items()}
+        name, error = next(((name, error) for name, error in errors.items() if not error <= allowed), ("", 0.0))
+        if not name:
+            continue
+        times = float(ours @ right / (right @ right)) if _size(right) else 0.0
+        factor = [f"{times:.4g} times the right gradient: Adam divides a factor out again, and clipping does not"]
+        if seen.case.batches[step] == 1:  # the sample of one rank, and nothing from the others
+            factor.append(MISSING_EXCHANGE)
+        return Judgement(
+            f"step {step}: the gradient of {name!r} that the optimizer is given on rank {rank} is off that of "
+            f"{_one_device(seen)} by {error:.3g}, where half of the digits are {allowed:.3g}",
+            tuple(factor) if _size(ours - times * right) <= max(times, 1) * allowed else OFF_ONE_DEVICE,
+        )
+    return RIGHT
+
+
+def _one_device(seen: Seen) -> str:
+    return ("`reference_step`" if seen.has_reference else "the same trainer") + " on one device"
 
 
 def _spoiled_at(seen: Seen, step: int) -> Judgement:
@@ -259,7 +312,7 @@ def _replicas_at(seen: Seen, step: int) -> Judgement:
             )
     for rank in range(1, len(seen.ranks)):
         for name, ours, theirs in zip(seen.names, seen.parameters(step), seen.parameters(step, rank), strict=True):
-            if not alike(ours, theirs, seen.case):
+            if not alike(ours, theirs):
                 return Judgement(
                     f"{when}, {name!r} of rank {rank} differs from rank 0's by {_largest(ours - theirs)}",
                     _suspects(seen, step - 1, rank) if step and seen.oracle == "sgd" else (),
@@ -276,6 +329,8 @@ def _loss_at(seen: Seen, step: int) -> Judgement:
     if seen.oracle == "self":
         assert seen.alone is not None
         expected = seen.alone["losses"][step]
+        if expected is None:  # `reference_step` need not return one
+            return RIGHT
     else:
         expected = float(seen.mean_loss(seen.net(step), *nets.minibatch(seen.case, step)).detach())
     if abs(sum(returned) - expected) <= seen.half_the_digits * (1 + abs(expected)):
@@ -345,5 +400,9 @@ def _suspects(seen: Seen, step: int, rank: int) -> tuple[str, ...]:
     )
 
 
+def _size(tensor: torch.Tensor) -> float:
+    return float(tensor.abs().max())
+
+
 def _largest(difference: torch.Tensor) -> str:
-    return f"{float(difference.abs().max()):.3g}"
+    return f"{_size(difference):.3g}"

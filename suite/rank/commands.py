@@ -161,11 +161,15 @@ def bind(state: State, arm: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def observe(state: State, arm: dict[str, Any], case: dict[str, Any], evaluates: bool) -> observation.Observation:
+def observe(
+    state: State, arm: dict[str, Any], case: dict[str, Any], evaluates: bool, plain: bool
+) -> observation.Observation:
     """Run a trainer through a case of a correctness check; return this rank's record."""
     job = read(CaseJob, arm)
     trainer, devices = contract.load_trainer(job.trainer), state.devices(job)
-    observed, state.loss = observation.observe(trainer, devices, Case.from_json(case), state.rank, evaluates=evaluates)
+    observed, state.loss = observation.observe(
+        trainer, devices, Case.from_json(case), state.rank, evaluates=evaluates, plain=plain
+    )
     state.oracle = getattr(trainer, "oracle", "sgd")
     return observed
 
@@ -183,10 +187,16 @@ def compare_models(state: State, alone: str, ranks: list[str]) -> Judgement:
 
 
 def judge(
-    state: State, check: str, case: dict[str, Any], ranks: list[dict[str, Any]], alone: dict[str, Any] | None
+    state: State,
+    check: str,
+    case: dict[str, Any],
+    ranks: list[dict[str, Any]],
+    alone: list[dict[str, Any]],
+    variants: int,
 ) -> Judgement:
     """Apply a check to all ranks' records of the last observed case; only rank 0 gets this command."""
-    seen = Seen(Case.from_json(case), ranks, alone, state.oracle, state.loss)
+    one, disturbed = (alone[0], alone[1:]) if alone else (None, [])
+    seen = Seen(Case.from_json(case), ranks, one, state.oracle, state.loss, variants, disturbed)
     return trainer_checks.judge(check, seen)
 
 

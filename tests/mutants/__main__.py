@@ -1,12 +1,13 @@
 """`python -m tests.mutants`: every check on every mutant, as the table in docs/correctness.md.
 
-Names given as arguments select mutants.
+Names given as arguments select mutants, and `--check`, which may be repeated, selects checks.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection
 
 from suite.checks.bench import Bench
 from suite.checks.draw import CHECKS
@@ -18,17 +19,17 @@ from tests.support.function_cases import FUNCTION_CHECKS, search
 EXAMPLES = 50
 
 
-def kills(entry: Entry, bench: Bench) -> Iterator[str]:
-    """Yield the checks that find a mutant."""
+def finds(check: str, entry: Entry, bench: Bench) -> bool:
+    """Say whether a check finds a mutant."""
     if entry.kind == "trainer":
-        return (c for c in CHECKS if entry.killed(bench.search(entry.trainer, c, examples=EXAMPLES, shrink=False)))
-    function = entry.function()
-    return (c for c in FUNCTION_CHECKS[entry.kind] if search(entry.kind, c, function, EXAMPLES).finding)
+        return check in CHECKS and entry.killed(bench.search(entry.trainer, check, examples=EXAMPLES, shrink=False))
+    checks = FUNCTION_CHECKS[entry.kind]
+    return check in checks and bool(search(entry.kind, check, entry.function(), EXAMPLES).finding)
 
 
-def main(names: list[str]) -> int:
+def main(names: Collection[str], checks: Collection[str]) -> int:
     """Print the table row by row; return 1 when a mutant survives or, without names, a check kills none."""
-    idle = {*CHECKS, *(check for checks in FUNCTION_CHECKS.values() for check in checks)}
+    idle = set(checks)
     survivors = []
     print("| mutant | what goes wrong | source | killed by |\n|---|---|---|---|", flush=True)
     with Pool(kind="cpu", preload="trainers") as pool:
@@ -36,7 +37,7 @@ def main(names: list[str]) -> int:
         for entry in entries():
             if names and entry.name not in names:
                 continue
-            killers = list(kills(entry, bench))
+            killers = [check for check in checks if finds(check, entry, bench)]
             idle -= set(killers)
             survivors += [] if killers else [entry.name]
             print(
@@ -49,4 +50,9 @@ def main(names: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    every = [*CHECKS, *(check for checks in FUNCTION_CHECKS.values() for check in checks)]
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="MUTANT", help="default: all")
+    parser.add_argument("--check", action="append", choices=every, help="default: all")
+    options = parser.parse_args()
+    sys.exit(main(options.names, options.check or every))

@@ -8,6 +8,7 @@ import torch
 from suite.checks.bench import Bench
 from suite.checks.draw import CHECKS
 from suite.properties.noise import Noise
+from tests import mutants
 from tests.support import step_trainers
 
 CHECKED = ("gradient", "trajectory", "replicas", "loss", "not_a_number")
@@ -28,6 +29,24 @@ def test_a_right_trainer_with_a_whole_step_passes(bench: Bench, check: str) -> N
 @pytest.mark.parametrize("trainer", ["PlainStep", "Hybrid", "Muon", "Gathering"])
 def test_right_trainers_of_other_steps_pass(bench: Bench, trainer: str, check: str) -> None:
     passes(bench, trainer, check, 5)
+
+
+@pytest.mark.parametrize("check", ["gradient", "trajectory", "identity", "loss", "not_a_number"])
+def test_a_right_trainer_equals_its_reference_step(bench: Bench, check: str) -> None:
+    passes(bench, "WithReference", check, 8)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "check", "compared"),
+    [
+        ("adam_hides_the_world_size", "gradient", "the same trainer"),
+        ("adam_hides_accumulation", "identity", "`reference_step`"),
+    ],
+)
+def test_a_factor_that_adam_hides_is_named(bench: Bench, mutant: str, check: str, compared: str) -> None:
+    failure = bench.search(f"{mutants.__path__[0]}/{mutant}.py:Mutant", check).failure
+    assert f"that the optimizer is given on rank 0 is off that of {compared} on one device" in failure
+    assert "looks like: 2 times the right gradient: Adam divides a factor out again" in failure
 
 
 def test_noise_that_every_rank_draws_for_itself_is_right(bench: Bench) -> None:

@@ -123,6 +123,18 @@ class PlainStep(WholeStep):
         """Leave the gradients as they are."""
 
 
+class WithReference(WholeStep):
+    """`WholeStep` with the same update written plainly, for one device."""
+
+    def reference_step(self, X: Tensor, y: Tensor, global_batch_size: int) -> None:
+        """Take the step with the whole minibatch at once, without a loss scale."""
+        self.optimizer.zero_grad()
+        F.cross_entropy(self.net(X), y).backward()
+        nn.utils.clip_grad_norm_(self.trained, self.max_norm)
+        self.optimizer.step()
+        self.schedule.step()
+
+
 class Hybrid(WholeStep):
     """Hybrid sharding: four ranks are two replicas of two shards each; fewer ranks are one replica.
 

@@ -1,0 +1,94 @@
+"""The check `low_precision`: k devices stay within the rounding noise of one, which is measured (worker's side).
+
+**The noise.** Some variants of a case are computed on one device in bfloat16, each with the samples in another order
+and with inputs that are moved by up to half an ulp before they are rounded. Under oracle "sgd" the minibatch is also
+split in two, whose gradients are added up in bfloat16; each step of a variant begins at the parameters that the trainer
+had before it. Under oracle "self" the trainer itself computes the variants, from initial weights that are moved by up
+to half an ulp as well. Some of its cases have parameters in float32, which autocast needs. What torch's optimisers are
+given is compared, and the change of the parameters where that is not known: Adam makes a whole step of a gradient that
+is nothing but rounding error. What a `reference_step` gives them must be within the noise in the first step; later the
+two begin at other parameters.
+
+**The bound.** For the gradients of one parameter, with mean m over the variants and standard deviation s, k devices may
+be off m by `LIMIT` s, plus what reading adds: 2 u (|p| + |p'|) / lr for the rounding of the parameter before and after
+the step, and 4 u times the largest |m| of all parameters: for factors such as 1 / n and lr, by which trainers multiply
+at different places, and for terms that cancel in a sum. The size of a tensor is its root of summed squares here, and s
+the root of the summed squares of the deviations over their number minus 1.
+
+**Repeated.** Two variants are enough for most cases. Where k devices are off them, `suite.checks.bench` asks for eight,
+and where they are off these, for more variants of the case on k devices, all of which must be off: a step that Adam
+makes of rounding error, or a noise that is zero by chance, is not repeated. docs/correctness.md has the measured rates
+of false alarms and misses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from suite.properties.answers import RIGHT, Judgement
+from suite.properties.observe import Observation
+from suite.properties.seen import Seen
+
+LIMIT = 6.0
+U = torch.finfo(torch.bfloat16).eps / 2
+
+
+def judge_step(seen: Seen, step: int) -> Judgement:
+    """Judge what k devices did in a step by the noise of what one device does."""
+    compared = list(_compared(seen, step))
+    largest = max((_size(torch.stack(variants).mean(0)) for _, _, variants, _ in compared), default=0.0)
+    if not math.isfinite(largest):
+        return RIGHT  # one device has diverged, so that nothing can be compared any more
+    for what, actual, variants, reading in compared:
+        stacked = torch.stack(variants)
+        mean = stacked.mean(0)
+        off, noise = _size(actual - mean), _size(stacked - mean) / (len(variants) - 1) ** 0.5
+        allowed = LIMIT * noise + reading + 4 * U * largest
+        if not off <= allowed:
+            return Judgement(
+                f"step {step}: {what} is off the mean of {len(variants)} computations on one device by {off:.3g}, "
+                f"where their noise of {noise:.3g} allows {allowed:.3g}"
+            )
+    return RIGHT
+
+
+def _compared(seen: Seen, step: int) -> Iterator[tuple[str, Tensor, list[Tensor], float]]:
+    """Yield what is compared: its name, that of k devices, those of all variants, and what reading it adds."""
+    if seen.oracle == "sgd":
+        variants = [seen.disturbed_gradient(step, variant) for variant in range(1, seen.variants + 1)]
+        before, after = seen.parameters(step), seen.parameters(step + 1)
+        for name, b, a, actual, *disturbed in zip(
+            seen.names, before, after, seen.gradient(step), *variants, strict=True
+        ):
+            yield f"the gradient of {name!r}", actual, disturbed, 2 * U * (_size(b) + _size(a)) / seen.case.lr
+        return
+    compared = {f"on rank {rank}": observed for rank, observed in enumerate(seen.ranks)}
+    if step == 0 and seen.alone is not None and seen.has_reference:
+        compared["by `reference_step`"] = seen.alone
+    for position, name in enumerate(seen.names):
+        given = {
+            where: [of["gradients"][step][position] for of in (observed, *seen.disturbed)]
+            for where, observed in compared.items()
+        }
+        known = {where: values for where, values in given.items() if None not in values}
+        for where, values in known.items():
+            actual, *disturbed = (torch.tensor(gradient, dtype=torch.float64) for gradient in values)
+            yield f"the gradient of {name!r} that the optimizer is given {where}", actual, disturbed, 0.0
+        if not known:
+            actual, *disturbed = (_change(of, step, position) for of in (seen.ranks[0], *seen.disturbed))
+            reading = 2 * U * _size(seen.parameters(step + 1)[position])
+            yield f"the change of {name!r} since the start", actual, disturbed, reading
+
+
+def _change(observed: Observation, step: int, position: int) -> Tensor:
+    """Return what all steps up to this one have added to a parameter."""
+    before, after = (torch.tensor(observed["parameters"][at][position], dtype=torch.float64) for at in (0, step + 1))
+    return after - before
+
+
+def _size(tensor: Tensor) -> float:
+    return float(tensor.norm())
