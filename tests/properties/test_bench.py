@@ -16,10 +16,16 @@ from suite.room import devices
 
 
 class Asked:
-    """Replaces a pool and its only group."""
+    """Replaces a pool and its only group.
 
-    def __init__(self) -> None:
+    Args:
+        findings: of the judgements, in order; later ones are right.
+    """
+
+    def __init__(self, *findings: str) -> None:
         self.commands: list[tuple[str, str, float]] = []
+        self.findings = list(findings)
+        self.judged: list[tuple[int, int]] = []  # the variant that k devices computed, and how many one device did
 
     def group(self, name: str, size: int, *, spread: bool) -> Asked:
         return self
@@ -33,7 +39,8 @@ class Asked:
         return [{}]
 
     def request_first(self, kind: type, command: str, **told: Any) -> Judgement:
-        return Judgement("")
+        self.judged.append((told["case"].get("variant", 0), told["variants"]))
+        return Judgement(self.findings.pop(0) if self.findings else "")
 
 
 def test_every_trainer_is_imported_before_its_first_case_and_its_deadline() -> None:
@@ -45,6 +52,24 @@ def test_every_trainer_is_imported_before_its_first_case_and_its_deadline() -> N
         [("bind", trainer, START_TIMEOUT_S), ("observe", trainer, HANG_S)] for trainer in ("one.py:A", "two.py:B")
     ]
     assert asked.commands == [*first, *second, ("observe", "one.py:A", HANG_S)]
+
+
+@pytest.mark.parametrize(
+    ("findings", "judged", "finding"),
+    [
+        ([], [(0, 2)], ""),
+        (["off"], [(0, 2), (0, 8)], ""),
+        (["off", "far off"], [(0, 2), (0, 8), (9, 8)], ""),
+        (["off", "off", "off", "off", "still off"], [(0, 2), (0, 8), (9, 8), (10, 8), (11, 8)], "still off"),
+    ],
+)
+def test_in_low_precision_a_finding_must_be_there_in_every_variant(
+    findings: list[str], judged: list[tuple[int, int]], finding: str
+) -> None:
+    asked: Any = Asked(*findings)
+    judgement = Bench(asked, devices.parse("cpu")).judge("one.py:A", "low_precision", Case(2, (3,), dtype="bfloat16"))
+    assert asked.judged == judged
+    assert judgement.finding == finding
 
 
 def test_ranks_that_cannot_import_a_trainer_say_so_when_they_are_bound(bench: Bench) -> None:
