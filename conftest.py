@@ -16,15 +16,18 @@ settings.register_profile("default", deadline=None, derandomize=True)
 settings.register_profile("nightly", deadline=None, max_examples=1000)
 settings.load_profile("default")
 
-# No test of tests/ is a cell or a check, and to collect them takes longer than a trainer's checks.
-OF_THE_SUITE = ("correctness", "scaling")
+# All tests with one of these markers are in one folder, and to collect the others takes longer than a trainer's checks.
+FOLDERS = {"correctness": "suite", "scaling": "suite", "end_to_end": "tests/end_to_end"}
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave tests/ out where only cells or only checks are asked for."""
-    if config.getoption("markexpr") in OF_THE_SUITE and Path(__file__).with_name("tests") in collection_path.parents:
-        return True
-    return None
+    """Leave the other folders out where only cells, only checks or only whole runs are asked for."""
+    name = FOLDERS.get(config.getoption("markexpr"))
+    if name is None:
+        return None
+    folder = Path(__file__).parent / name
+    inside, above = folder in (collection_path, *collection_path.parents), collection_path in folder.parents
+    return None if inside or above else True
 
 
 MOST_PROCESSES = 4  # each loads torch

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import re
 import shlex
-import subprocess
 import sys
 
 import pytest
@@ -186,16 +185,3 @@ def test_peak_bytes_are_those_alive_at_once_in_the_step() -> None:
 
     assert two_devices.peak_bytes(Held, Held.step, CPU) == pytest.approx(7e6, abs=1e3)
     assert two_devices.peak_bytes(Held, Held.step, CPU) == pytest.approx(7e6, abs=1e3), "an earlier call counts nothing"
-
-
-# The others.
-
-
-@pytest.mark.end_to_end
-@pytest.mark.parametrize("row", ["3-loss", "4-train"])
-def test_the_book_is_trained(row: str) -> None:
-    """The commands of rows that train a little."""
-    [command] = [command for command in COMMANDS[row] if command.startswith("python")]
-    arguments = [sys.executable, *shlex.split(command)[1:]]
-    out = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=True, timeout=300).stdout
-    assert re.search(r"test acc [\d.]+, [\d.]+ sec/epoch on \[", out), out

@@ -1,18 +1,21 @@
-"""A planted synchronisation in a whole run: the gate fails by its count, whatever the times say."""
+"""Counts of fresh processes are equal, and the gate fails by a planted one, whatever the times say."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from docs.evidence import counters as evidence
-from suite.room.quiet import available_cores
-from tests.support.project import Project
+from suite.plan.workloads import Workload
+from suite.records.counters import not_reproducible
+from tests.suite.rank.test_counting import STEPS, figures
+from tests.support.project import DATA, Project, needs_two_cores
 
 OPTIONS = ("--scaling-world-sizes", "2", "--scaling-mode", "strong", "--scaling-budget", "20", "--scaling-against=ddp")
 
 
-@pytest.mark.end_to_end
-@pytest.mark.skipif(len(available_cores()) < 2, reason="two CPU workers need two cores")
+@needs_two_cores
 def test_a_stray_item_fails_the_gate(project: Project) -> None:
     planted = f"--scaling-trainer={evidence.PLANTED}ReadsTheLoss"
     run = project.scaling(planted, *OPTIONS, "--scaling-counters", "fail")
@@ -26,3 +29,20 @@ def test_a_stray_item_fails_the_gate(project: Project) -> None:
         [f".*FAIL: .*{said}", f".*ReadsTheLoss-tiny-strong-2: .*{said}"]
     )  # its time may FAIL, too
     assert run.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_fresh_processes_count_the_same(tmp_path: Path) -> None:
+    """Two groups of ranks and two processes with replicas, each started by itself; docs/evidence has thirty."""
+    (tmp_path / "data.py").write_text(DATA)
+    tiny = Workload(name="tiny", model="toy", dataset=f"{tmp_path / 'data.py'}:blobs", batch=32)
+    with evidence.workers(tiny) as (pool, workload, dataset):
+        told = [evidence.job(trainer, workload, dataset) for trainer in ("ddp", "ddp", "scratch", "scratch")]
+        groups = [pool.launch(f"fresh-{number}", job.size) for number, job in enumerate(told)]
+        for group in groups:
+            group.wait_connected()
+        counted = [evidence.count(group, job, STEPS) for group, job in zip(groups, told, strict=True)]
+    assert counted[0] == counted[1]
+    assert counted[2] == counted[3]
+    assert [not_reproducible(each) for each in counted] == [[]] * 4
+    assert figures(counted[0])["all_reduce"]
+    assert figures(counted[2])["device copy"]

@@ -16,7 +16,6 @@ from tests.support import elsewhere
 from tests.support.elsewhere import Elsewhere
 from tests.support.project import REPOSITORY
 
-pytestmark = pytest.mark.end_to_end
 PAGE = (REPOSITORY / "docs" / "elsewhere.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(sh|python|toml)\n(.*?)```", PAGE, re.DOTALL)
 in_its_tox_environment = pytest.mark.skipif(

@@ -31,19 +31,11 @@ from tests.support.learners import job
 HERE = f"{trainers_under_test.__file__}:"
 
 
-@pytest.fixture(scope="module", params=["forked", pytest.param("executed", marks=pytest.mark.end_to_end)])
-def pool(request: pytest.FixtureRequest, bench: Bench) -> Iterator[Pool]:
-    """Start groups from the template that all tests share, and with torch's agent."""
-    if request.param == "forked":
-        dismiss([bench.pool])  # so that the processes of this module's groups can be counted
-        yield bench.pool
-        return
-    with Pool(kind="cpu", forks=False) as made:
-        yield made
-
-
-# For what is the same however workers are started.
-however_started = pytest.mark.parametrize("pool", ["forked"], indirect=True)
+@pytest.fixture(scope="module")
+def pool(bench: Bench) -> Pool:
+    """Return the pool that all tests share; tests/end_to_end/test_processes.py has one that starts torch's agent."""
+    dismiss([bench.pool])  # so that the processes of this module's groups can be counted
+    return bench.pool
 
 
 @contextlib.contextmanager
@@ -126,7 +118,6 @@ def test_a_killed_rank_is_named_with_its_signal(pool: Pool, dataset: Prepared) -
     assert not children_left(pool)
 
 
-@however_started
 def test_an_exception_comes_with_its_traceback(pool: Pool, dataset: Prepared) -> None:
     with one_worker(pool, "raises") as group:
         group.request(SetUp, "setup", name="it", arm=arm(HERE + "Raises", 1, dataset))
@@ -135,7 +126,6 @@ def test_an_exception_comes_with_its_traceback(pool: Pool, dataset: Prepared) ->
     assert "trainers_under_test.py" in str(caught.value)
 
 
-@however_started
 def test_any_text_of_an_exception_can_be_stored_and_shown(pool: Pool) -> None:
     """It has a name that is not UTF-8 (a lone surrogate), control characters, and a megabyte."""
     with one_worker(pool, "says") as group, pytest.raises(WorkerFailure) as caught:
@@ -148,7 +138,6 @@ def test_any_text_of_an_exception_can_be_stored_and_shown(pool: Pool) -> None:
     assert CellRecord.model_validate_json(kept.model_dump_json()) == kept
 
 
-@however_started
 def test_an_answer_that_cannot_be_read_is_a_failure_and_ends_its_group(pool: Pool) -> None:
     cause = r"garbled: an answer to 'call' cannot be read: Timed has no fields \['returned'\]"
     with one_worker(pool, "garbled") as group, pytest.raises(WorkerFailure, match=cause):
@@ -157,7 +146,6 @@ def test_an_answer_that_cannot_be_read_is_a_failure_and_ends_its_group(pool: Poo
     assert not children_left(pool)
 
 
-@however_started
 def test_a_group_is_kept_under_its_name_until_it_fails(pool: Pool) -> None:
     kept = pool.group("kept", 1)
     assert pool.group("kept", 1) is kept
@@ -184,7 +172,6 @@ def test_the_first_command_has_time_to_load_torch(pool: Pool) -> None:
             group.request(dict, "call", timeout_s=0.1, **asked)
 
 
-@however_started
 def test_a_loss_that_is_not_a_number_is_reported_without_a_traceback(pool: Pool, dataset: Prepared) -> None:
     with one_worker(pool, "nan") as group:
         group.request(SetUp, "setup", name="it", arm=arm(HERE + "Diverges", 1, dataset))
@@ -193,7 +180,6 @@ def test_a_loss_that_is_not_a_number_is_reported_without_a_traceback(pool: Pool,
     assert "Traceback" not in str(caught.value)
 
 
-@however_started
 def test_a_dataset_smaller_than_the_batch_is_refused(pool: Pool, dataset: Prepared) -> None:
     with one_worker(pool, "small") as group, pytest.raises(WorkerFailure, match="global batch 2000 is above the 1437"):
         group.request(SetUp, "setup", name="it", arm=replace(arm("single", 1, dataset), global_batch=2000))

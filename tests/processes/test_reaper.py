@@ -16,7 +16,6 @@ from typing import Any
 import psutil
 import pytest
 
-from suite.processes import reaper
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import Group
 from suite.processes.messages import Ended
@@ -28,14 +27,13 @@ from tests.support.project import REPOSITORY
 NO_PROCESS = (1 << 22) + 1  # above the highest number that the kernel gives
 DOES = f"{mischief.__name__}:"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="subreapers and /proc are Linux's")
-however_started = pytest.mark.parametrize("pool", ["forked"], indirect=True)
 
 
-@pytest.fixture(scope="module", params=["forked", pytest.param("executed", marks=pytest.mark.end_to_end)])
-def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)  # torch sets it in a process that compiles
-        made = Pool(kind="cpu", import_paths=[REPOSITORY], forks=request.param == "forked")
+        made = Pool(kind="cpu", import_paths=[REPOSITORY])
     with made:
         yield made
 
@@ -64,22 +62,6 @@ def test_a_daemon_of_a_worker_ends_with_the_last_group(pool: Pool, group: Group)
     assert all_end([daemon])
 
 
-@pytest.mark.end_to_end
-@however_started
-def test_output_is_bounded_and_its_end_is_shown(pool: Pool, group: Group) -> None:
-    does(group, "shout", megabytes=40)
-    [log] = (pool.folder / "logs" / group.name).glob("**/0/stderr.log")
-    deadline = time.monotonic() + 75  # something else may give back space at the same time
-    while log.stat().st_blocks * 512 > reaper.MOST_BYTES and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert log.stat().st_blocks * 512 <= reaper.MOST_BYTES
-    with pytest.raises(WorkerFailure, match="rank 0: its process ended with exit code 3") as caught:
-        does(group, "leave", code=3)
-    assert "these are my last words" in str(caught.value)
-    pool.launch("next", 1).kill()
-    assert not log.exists(), "the outputs of groups that are gone are dropped"
-
-
 @pytest.mark.parametrize("what", ["forge_an_answer", "write_garbage"])
 def test_what_other_code_writes_to_our_connection_is_told_from_answers_and_from_deaths(group: Group, what: str) -> None:
     with pytest.raises(WorkerFailure, match="its connection to the controller broke and its process went on"):
@@ -91,14 +73,12 @@ def test_a_rank_that_closes_our_connection_is_not_called_killed(group: Group) ->
         does(group, "close_local_sockets")
 
 
-@however_started
 def test_compiled_kernels_go_with_the_run(pool: Pool, group: Group) -> None:
     """Their usual folder has a name that others on the machine can foresee, and stays."""
     [answer] = group.request(dict, "call", function="os:getenv", arguments={"key": "TORCHINDUCTOR_CACHE_DIR"})
     assert Path(answer["returned"]).parent == pool.folder
 
 
-@however_started
 @pytest.mark.parametrize(
     ("what", "message"),
     [
@@ -111,7 +91,6 @@ def test_more_text_than_a_message_holds_is_cut_and_not_a_broken_pipe(group: Grou
         does(group, what, megabytes=20)
 
 
-@however_started
 @pytest.mark.parametrize(
     "said",
     [
@@ -138,7 +117,6 @@ def test_a_stranger_on_the_control_socket_is_cut_off_and_changes_nothing(pool: P
         assert stranger.recv(1) == b""
 
 
-@however_started
 def test_a_connection_cannot_name_another_process_as_the_one_to_end(pool: Pool) -> None:
     """The ranks of a group are killed by the numbers that they tell."""
     group = Group(pool, "not started", 1)
@@ -160,7 +138,6 @@ def test_a_connection_cannot_name_another_process_as_the_one_to_end(pool: Pool) 
             bystander.kill()
 
 
-@however_started
 def test_a_process_that_got_a_ranks_number_later_is_left_alone(group: Group) -> None:
     stranger = subprocess.Popen(["sleep", "600"], start_new_session=True)
     try:
@@ -175,45 +152,3 @@ def test_a_process_that_got_a_ranks_number_later_is_left_alone(group: Group) -> 
     finally:
         stranger.kill()
         stranger.wait()
-
-
-@pytest.mark.end_to_end
-def test_a_worker_that_hangs_before_it_connects_is_ended(tmp_path: Path) -> None:
-    """A file that the interpreter loads at its start never returns, so the controller does not know the pid."""
-    hangs = "import sys, time\nif '--group' in sys.orig_argv:\n    time.sleep(600)\n"
-    (tmp_path / "sitecustomize.py").write_text(hangs)
-    with Pool(kind="cpu", import_paths=[tmp_path], forks=False) as pool:
-        group = pool.launch("hangs", 2)
-        with pytest.raises(WorkerFailure, match="ranks 0, 1: no answer to 'start' within 12 s"):
-            group.start_timeout_s = 12.0
-            group.wait_connected()
-        assert group.ended is not None, "the launcher has seen its workers end"
-        assert not [p for p in psutil.Process(pool._process.pid).children(recursive=True) if "--group" in p.cmdline()]
-
-
-@pytest.mark.end_to_end
-@pytest.mark.parametrize("forks", [True, False])
-def test_nothing_is_left_when_the_controller_is_killed(forks: bool, tmp_path: Path) -> None:
-    """SIGKILL leaves the controller no time to clean up: reaper, launcher, workers and their daemons end even so."""
-    code = (
-        "from suite.processes.pool import Pool\n"
-        f"pool = Pool(kind='cpu', forks={forks}); group = pool.launch('g', 2); group.wait_connected()\n"
-        f"[one, two] = group.request(dict, 'call', function='{DOES}leave_a_daemon', arguments={{}})\n"
-        "import psutil\n"
-        "ours = [process.pid for process in psutil.Process().children(recursive=True)]\n"
-        "print(one['returned'], two['returned'], *ours, flush=True)\n"
-        "import time; time.sleep(600)\n"
-    )
-    controller = subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(REPOSITORY)},
-    )
-    assert controller.stdout is not None
-    pids = {int(pid) for pid in controller.stdout.readline().split()}
-    assert len(pids) == 6, "two daemons, which are the reaper's children, the reaper, the launcher and two workers"
-    assert all(psutil.pid_exists(pid) for pid in pids)
-    controller.kill()
-    controller.wait()
-    assert all_end(pids)

@@ -5,25 +5,18 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from suite.base.sides import Sides
 from suite.checks.bench import Bench
-from suite.plan.cells import Cell
-from suite.plan.workloads import Recipe, Workload
 from suite.processes.failure import LauncherEnded, WorkerFailure
 from suite.processes.group import Group
 from suite.processes.pool import Pool
 from suite.room import quiet
-from suite.run import campaign, results
-from suite.run.observations import Observations
-from suite.verdict import Outcome
-from tests.support import learners, mischief
-from tests.support.measurements import run_of, settings
+from tests.support import mischief
 from tests.support.processes import all_end, kill_launcher
 from tests.support.project import REPOSITORY
 
@@ -32,10 +25,6 @@ RESTARTED = (
     r"it is started again, once in a run, and what it did is repeated"
 )
 ENDED_AGAIN = r"the launcher has ended again: signal 9 \(SIGKILL\); dmesg may tell what ended it"
-BLOBS = f"{learners.__name__}:overlapping_blobs"
-TINY = Workload(
-    name="tiny", model="toy", dataset=BLOBS, batch=32, accuracy=Recipe(dataset=BLOBS, init="default", epochs=3)
-)
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes end with their parent on Linux only")
 
 
@@ -44,9 +33,9 @@ def pid_of_rank(group: Group) -> int:
     return int(answer["returned"])
 
 
-@pytest.fixture(params=["template", pytest.param("launcher", marks=pytest.mark.end_to_end)])
-def forks(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param == "template")
+@pytest.fixture
+def forks() -> bool:
+    return True
 
 
 @pytest.fixture
@@ -79,7 +68,6 @@ def test_what_was_asked_is_repeated_once_and_then_fails(pool: Pool, said: list[s
     assert (len(said), pool.groups) == (1, {})
 
 
-@pytest.mark.parametrize("forks", [True], indirect=True)
 def test_a_template_that_had_nothing_to_do_or_still_loads_costs_nothing(pool: Pool, said: list[str]) -> None:
     """The kernel may end it at any time."""
     kill_launcher(pool)
@@ -123,60 +111,3 @@ def test_the_kernel_ends_a_worker_before_its_template_where_memory_is_short(benc
         int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in ("self", pid_of_rank(bench.group(1)))
     )
     assert of_worker == min(quiet.MOST_OOM_SCORE, own + quiet.OOM_SCORE)
-
-
-def measure(cell: Cell, *moments: str, sessions: int, forks: bool = True) -> tuple[Observations, list[str]]:
-    """Run a small campaign, and kill the launcher when progress says the first of `moments`, and then the next."""
-    made, said, left = list[Sides](), list[str](), list(moments)
-
-    def sides(kind: str, root: Path, paths: tuple[Path, ...], hosts: None, note: Callable[[str], None]) -> Sides:
-        with pytest.MonkeyPatch.context() as patch:
-            if not forks:
-                patch.delattr("os.pidfd_open")
-            made.append(Sides(kind, root, paths, hosts, note))
-        return made[0]
-
-    def say(line: str) -> None:
-        said.append(line)
-        if left and left[0] in line:
-            left.pop(0)
-            kill_launcher(made[0].pools["candidate"].pool)
-
-    def clock() -> float:
-        """The budget is spent as soon as there are so many sessions."""
-        return 1000.0 if len(run.sessions) >= sessions else 0.0
-
-    config = settings(root=REPOSITORY, workloads=(TINY,), min_sessions=1, counters="off", explain=False)
-    told = {"config": config, "versions": {}, "datasets": {}, "clock": clock, "begun_s": 0.0}
-    run = run_of(cell, **told)
-    campaign.measure(run, REPOSITORY, say, campaign.Parts(sides=sides))
-    assert left == []
-    return run, said
-
-
-@pytest.mark.end_to_end
-def test_a_run_goes_on_when_its_launcher_is_killed() -> None:
-    one = Cell("single", TINY.name, "strong", 1)
-    run, said = measure(one, "loading the dataset", sessions=1, forks=False)
-    [cell] = results.to_record(run).cells
-    assert cell.outcome is Outcome.NO_BASELINE
-    assert (len(run.sessions), run.discarded, run.lost) == (1, [], {})
-    [line] = [line for line in results.to_record(run).plan if "launcher" in line]
-    assert re.fullmatch(RESTARTED, line)
-    assert said.count(line) == 1
-
-
-@pytest.mark.end_to_end
-def test_a_session_whose_template_is_killed_is_discarded_once_and_then_an_error() -> None:
-    two = Cell("ddp", TINY.name, "strong", 2)
-    run, said = measure(two, "training ddp on 2 device(s)", "session 2: block 1", sessions=9)
-    [line] = [line for line in results.to_record(run).plan if "launcher" in line]
-    assert re.fullmatch(RESTARTED, line)
-    assert sum("session 1: starting" in line for line in said) == 2
-    [discarded], [counts, failed] = run.discarded, run.sessions
-    assert (discarded.number, counts.number, failed.number) == (0, 0, 1)
-    assert discarded.windows
-    assert [net.world_size for net in run.accuracies] == [1, 2], "the net on one device was trained in both"
-    [cell] = results.to_record(run).cells
-    assert cell.outcome is Outcome.ERROR
-    assert re.fullmatch(ENDED_AGAIN, cell.reason)

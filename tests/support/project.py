@@ -34,6 +34,7 @@ epochs = 2
 """
 
 TINY = ("-m", "scaling", "--scaling-workload", "tiny", "--scaling-devices", "cpu:2")
+ONE_CELL = ("--scaling-world-sizes", "1", "--scaling-mode", "strong", "--scaling-budget", "1")
 
 # The plugin is in this process already, which pytest warns of.
 LOADED = ("-p", "suite.plugin", "-W", "ignore:Module already imported so cannot be rewritten")

@@ -27,7 +27,6 @@ TOOLS = ("ip", "unshare", "taskset", "cc")
 OFF_BY_S = 3600 * 24 * 30
 
 needs_namespaces = [
-    pytest.mark.end_to_end,
     pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
     pytest.mark.skipif(
         bool(missing := [tool for tool in TOOLS if shutil.which(tool) is None]),

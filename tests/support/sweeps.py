@@ -11,6 +11,8 @@ from suite.records.sweep import Grid, Setting, Sweep, Trained
 from tests.support.measurements import COMMIT, MACHINE, VERSIONS
 
 EPOCHS = 3
+SMALL = ["--lrs", "0.1,0.2", "--lr-rules", "constant,linear", "--epochs", str(EPOCHS), "--seeds", "2"]
+NETS = 2 * (2 + 3)  # of each seed: .1 and .2 on one device; .1, .2 and .4 on two
 
 Reach = Callable[[Setting, int], float]
 

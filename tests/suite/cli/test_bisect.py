@@ -1,4 +1,4 @@
-"""The command `bisect`: a run's outcome as git's exit status, and a slow commit found in a small repository."""
+"""The command `bisect`: a run's outcome as git's exit status, and commits that cannot be measured."""
 
 from __future__ import annotations
 
@@ -13,37 +13,8 @@ from suite.processes.failure import WorkerFailure, silent
 from suite.records.record import Record
 from tests.support import records
 from tests.support.measurements import arm, cell, run_of
-from tests.support.project import DATA, PYPROJECT, REPOSITORY, Project, run_suite
+from tests.support.project import REPOSITORY, Project
 from tests.support.repositories import Repository
-
-# By hand, because torch.optim loads torch's compiler, for seconds of every session.
-TRAIN = """\
-import time
-
-import torch
-import torch.nn.functional as F
-
-
-class Mine:
-    processes = "one"
-
-    def __init__(self, model, devices, *, lr):
-        self.net, self.lr = model.to(devices[0]), lr
-
-    def step(self, X, y, global_batch_size):
-        loss = F.cross_entropy(self.net(X), y, reduction="sum") / global_batch_size
-        parameters = list(self.net.parameters())
-        with torch.no_grad():
-            for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters)):
-                parameter -= self.lr * gradient
-        {extra}
-
-    @property
-    def replicas(self):
-        return [self.net]
-"""
-FAST = TRAIN.format(extra="# nothing more")
-SLOW = TRAIN.format(extra="time.sleep(0.001)")
 
 
 def run_with(*outcomes: str) -> Record:
@@ -90,29 +61,6 @@ def test_only_the_commits_own_workers_count_as_timed_out() -> None:
     assert bisect.timed_out(run) == ""
     run.lost[arm()] = silent("own", [1], "warm_up", 60.0, {})
     assert bisect.timed_out(run).endswith("rank 1: no answer to 'warm_up' within 60 s, ended")
-
-
-@pytest.mark.end_to_end
-def test_a_bisection_names_the_slow_commit(tmp_path: Path) -> None:
-    """Four real runs: the good end, the bad one, and both again, because the only commit between them is the answer."""
-    repository = Repository(tmp_path / "project")
-    project = {"pyproject.toml": PYPROJECT, "data.py": DATA, ".gitignore": "reports/\n__pycache__/\n"}
-    repository.commit({**project, "train.py": FAST})
-    repository.git("tag", "v1.0")
-    slow = repository.commit({"train.py": SLOW})
-    # One device, and a tolerance that a busy machine's noise stays below; the sleep is many times the step.
-    one = ["--scaling-trainer", "train.py:Mine", "--scaling-workload", "tiny", "--scaling-devices", "cpu:1"]
-    quick = ["--scaling-mode", "strong", "--scaling-tolerance", "1", "--scaling-budget", "100"]
-    done = run_suite(repository.path, "bisect", "--good", "v1.0", *one, *quick)
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said
-    assert f"bisect: {slow} is the first bad commit" in said
-    assert said.count("bisect: bad (1): Mine-tiny-strong-1: ") == 2, said
-    assert said.count("bisect: good (0): Mine-tiny-strong-1: ") == 2, said
-    assert "4 checks can fail in a bisection of at most 4 runs" in said
-    assert repository.git("symbolic-ref", "--short", "HEAD") == "main"
-    assert not repository.git("status", "--porcelain"), "records are where .gitignore expects them"
-    assert len(list(repository.path.glob("reports/*/runs/*/record.json"))) == 4
 
 
 def test_a_run_that_takes_too_long_is_ended_and_counts_as_the_user_says(

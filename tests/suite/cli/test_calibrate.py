@@ -18,7 +18,7 @@ from suite.run import results
 from suite.run.execute import RunResult
 from tests.suite.records.test_calibration import make
 from tests.support.measurements import MACHINE, add_sessions, arm, calibrated, cell, run_of, settings
-from tests.support.project import Project, needs_two_cores, run_suite
+from tests.support.project import Project
 
 
 def test_a_calibration_compares_the_build_with_itself_and_accepts_nothing(project: Project) -> None:
@@ -45,30 +45,6 @@ def test_a_calibration_compares_the_build_with_itself_and_accepts_nothing(projec
 )
 def test_each_cell_has_one_plain_sentence(forecast: Forecast, says: str) -> None:
     assert re.search(says, calibrate.sentence(make(), forecast, 60.0))
-
-
-@pytest.mark.end_to_end
-@needs_two_cores
-def test_a_machine_is_calibrated(project: Project) -> None:
-    """From a project that only has the suite installed. A small budget makes short sessions, of one block each."""
-    cell = ["--scaling-devices=cpu:2", "--scaling-workload=tiny", "--scaling-trainer=scratch", "-k", "strong-1"]
-    short = ["--sessions=3", "--scaling-report-dir=kept", "--scaling-budget=1"]
-    done = run_suite(project.path, "calibrate", *cell, *short)
-    assert done.returncode in (0, 1), done.stdout + done.stderr  # 1: equal code looked slower; one run in a hundred
-    [path] = (project.path / "kept").glob("*/calibration.json")
-    stored = calibration.read(project.path / "kept", path.parent.name)
-    assert stored is not None
-    [entry] = stored.entries
-    assert (entry.trainer, entry.workload, entry.world_size) == ("scratch", "tiny", 1)
-    assert entry.spread.sessions == 3
-    assert all(error > 0 for error in entry.spread.errors)
-    assert 0 < entry.spread.start_s < entry.spread.session_s
-    assert "compared with the same build" in done.stdout
-    assert re.search(r"^ ?scratch tiny strong 1 +\d+\.\d\d% \(\d+\.\d\d%\)", done.stdout, re.MULTILINE)
-    assert re.search(r"^scratch tiny strong 1: 1 s hold 0 session\(s\) of \d+\.\d s, ", done.stdout, re.MULTILINE)
-    assert f"stored: {path}" in done.stdout
-    assert "fewer than 10 sessions: no run will use it" in done.stdout
-    assert "accepted" not in done.stdout
 
 
 @pytest.mark.parametrize("sessions", ["2", "-3", "many"])

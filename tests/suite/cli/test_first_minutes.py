@@ -109,12 +109,3 @@ def test_a_machine_on_which_all_works_is_told_what_comes_next(tmp_path: Path) ->
     assert lines[lines.index("## What is unusual about this machine") + 2] == "- nothing"
     assert lines[-3].strip().startswith("python -m suite calibrate --scaling-devices=cuda:2")
     assert "pytest -m gpu --scaling-devices=cuda:2 --scaling-accept" in lines[-2]
-
-
-@pytest.mark.end_to_end
-def test_a_run_on_two_cpu_workers_is_tried_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert first_minutes.main(["--devices", "cpu:2", "--folder", str(tmp_path), "--only", "exchanges"]) == 0
-    text = (tmp_path / "page.md").read_text()
-    assert "- gloo exchanges right sums (" in text
-    assert text.strip() in capsys.readouterr().out
-    assert list(tmp_path.glob("reports/*/runs/*/record.json"))

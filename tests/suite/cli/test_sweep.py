@@ -1,4 +1,4 @@
-"""The command `sweep`: its options, the files that it writes, how it ends; and once with real workers."""
+"""The command `sweep`: its options, the files that it writes, how it ends."""
 
 from __future__ import annotations
 
@@ -21,11 +21,7 @@ from suite.room.devices import Devices
 from suite.run.observations import Observations
 from suite.run.session import Say
 from tests.support.measurements import LENET, VERSIONS, settings
-from tests.support.project import Project, needs_two_cores, run_suite
-from tests.support.sweeps import EPOCHS, net
-
-SMALL = ["--lrs", "0.1,0.2", "--lr-rules", "constant,linear", "--epochs", str(EPOCHS), "--seeds", "2"]
-NETS = 2 * (2 + 3)  # of each seed: .1 and .2 on one device; .1, .2 and .4 on two
+from tests.support.sweeps import NETS, SMALL, net
 
 
 class FakeTrainings:
@@ -251,16 +247,3 @@ class TestFiles:
         status, said = workers.sweep(*SMALL)
         assert (status, len(workers.kept.trained)) == (1, 3)
         assert f"sweep: {workers.out}: No space left on device; choose another --out" in said
-
-
-@pytest.mark.end_to_end
-@needs_two_cores
-def test_real_workers_train_the_grid(project: Project) -> None:
-    """From a project that only has the suite installed; three epochs of a tiny net on one and two devices."""
-    options = ["--scaling-workload", "tiny", "--scaling-devices", "cpu:2", "--scaling-trainer", "scratch"]
-    done = run_suite(project.path, "sweep", *SMALL, *options, "--out", "kept")
-    assert done.returncode == 0, done.stdout + done.stderr
-    trained = read_model(project.path / "kept" / FILES[0], Sweep).trained
-    assert len(trained) == NETS
-    assert all(0.9 < one.per_epoch[-1] <= 1 for one in trained), "the blobs are far apart"
-    assert "linear" in done.stdout

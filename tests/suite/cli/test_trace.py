@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 from collections.abc import Iterator
@@ -26,19 +25,11 @@ from suite.processes.messages import read
 from suite.rank import arm, profiling
 from suite.rank.profiling import TracedArm
 from suite.run.preparing import job_of
-from tests.support import trainers_under_test
-from tests.support.project import DATA, PYPROJECT, Project, needs_two_cores, run_suite
+from tests.support.project import DATA, PYPROJECT
+from tests.support.traces import events
 
-HERE = f"{trainers_under_test.__file__}:"
 STEPS = 3
 CPU = torch.device("cpu")
-
-
-def events(path: Path) -> list[dict[str, Any]]:
-    """The complete events of a trace: what took time, with thread and duration."""
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        content = json.load(file)
-    return [event for event in content["traceEvents"] if event.get("ph") == "X"]
 
 
 def inside(event: dict[str, Any], outer: dict[str, Any]) -> bool:
@@ -220,28 +211,3 @@ class TestSelection:
         with pytest.raises(SystemExit, match="4"):
             main(["trace", f"{option}=0"])
         assert "'0': expected a whole number, 1 or more" in capsys.readouterr().err
-
-
-@pytest.mark.end_to_end
-@needs_two_cores
-def test_every_rank_leaves_a_trace_and_a_cell_that_breaks_costs_only_itself(project: Project) -> None:
-    """On one device strong and weak are the same step, which is run once for both."""
-    wanted = "Raises and (strong-1 or weak-1) or ddp and strong-2"
-    cells = ["--scaling-trainer", HERE + "Raises", "--scaling-trainer", "ddp", "-k", wanted]
-    options = ["--scaling-devices", "cpu:2", "--scaling-workload", "tiny", "--scaling-against", "scratch"]
-    done = run_suite(project.path, "trace", "--steps", "2", *options, *cells)
-    assert done.returncode == 1, done.stdout + done.stderr
-    broken = "trace: Raises-tiny-strong-1, Raises-tiny-weak-1: rank 0: RuntimeError: the third step is too much"
-    assert done.stderr.count(broken) == 1
-    assert "trace: --scaling-against is left out: the candidate alone is traced" in done.stderr
-    [folder] = project.path.glob("reports/*/traces/*")
-    assert f"traces of 1 of 3 cell(s), a file a rank: {folder.relative_to(project.path)}" in done.stdout
-    assert "https://ui.perfetto.dev" in done.stdout
-    assert re.search(r"ddp-tiny-strong-2: \d+\.\d ms a step while traced \(feed \d+\.\d, step \d+\.\d\)", done.stdout)
-    assert "aten::" in done.stdout
-    names = [f"ddp-tiny-strong-2-rank{rank}.json.gz" for rank in range(2)]
-    assert sorted(path.name for path in folder.iterdir()) == names
-    for name in names:
-        seen = [event["name"] for event in events(folder / name)]
-        assert seen.count("feed") == seen.count("step") == 2
-    assert not list(project.path.glob("reports/*/runs")), "nothing was judged"

@@ -1,14 +1,17 @@
-"""When the tests are spread over the cores, and when they stay in one process."""
+"""Which tests are collected, when they are spread over the cores, and when they stay in one process."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import conftest
+from tests.support.project import REPOSITORY
 
 DEFAULT = "not gpu and not scaling and not end_to_end"
 SOURCE = pytest.Config.ArgsSource
@@ -45,3 +48,28 @@ def spread(source: SOURCE = SOURCE.TESTPATHS, *, worker: bool = False, **options
 )
 def test_only_a_run_of_all_tests_uses_all_cores(options: dict[str, Any], processes: Sequence[int | None]) -> None:
     assert spread(**options) in processes
+
+
+def collected(markexpr: str) -> list[Path]:
+    """Return the files of tests that a run with this marker loads."""
+    config: Any = SimpleNamespace(getoption={"markexpr": markexpr}.get)
+
+    def files(folder: Path) -> list[Path]:
+        kept = [path for path in sorted(folder.iterdir()) if not conftest.pytest_ignore_collect(path, config)]
+        return [file for path in kept for file in (files(path) if path.is_dir() else [path])]
+
+    return [file for top in ("suite", "tests") for file in files(REPOSITORY / top) if file.name.startswith("test_")]
+
+
+def test_only_the_folder_of_the_marker_is_loaded() -> None:
+    of_the_suite = [REPOSITORY / "suite" / name for name in ("benchmarks", "checks")]
+    for marker in ("correctness", "scaling"):
+        assert {file.parent for file in collected(marker)} == set(of_the_suite)
+    whole_runs = REPOSITORY / "tests" / "end_to_end"
+    assert collected("end_to_end") == sorted(whole_runs.glob("test_*.py"))
+    assert {file.parent for file in collected(DEFAULT)} > {*of_the_suite, whole_runs}
+
+
+def test_no_test_outside_of_the_folder_for_whole_runs_has_their_marker() -> None:
+    marked = [path for path in REPOSITORY.glob("tests/**/*.py") if re.search(r"mark\.end_to_end\b", path.read_text())]
+    assert marked == []

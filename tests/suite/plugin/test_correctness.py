@@ -154,12 +154,6 @@ def test_a_failure_that_does_not_repeat_is_reported(bench: Bench) -> None:
     assert "not every time: the same case was right when it was put to the trainer again" in failure
 
 
-@pytest.mark.end_to_end
-def test_a_case_that_is_right_is_reported_as_right(capsys: pytest.CaptureFixture[str]) -> None:
-    assert again.main(["scratch", "gradient", '{"world_size": 3, "batches": [5]}']) == 0
-    assert capsys.readouterr().out == "right\n"
-
-
 @pytest.mark.parametrize(
     ("case", "message"),
     [
@@ -256,29 +250,6 @@ def test_a_message_that_is_not_utf_8_is_shown(bench: Bench) -> None:
 def test_the_marker_selects_every_check_of_every_trainer_and_nothing_else(project: Project) -> None:
     everything = project.inline("-m", "correctness", "--collect-only", "-q", package="suite.checks")
     everything.stdout.fnmatch_lines([f"*{len(CHECKED_TRAINERS) * len(CHECKS)} tests collected*"])
-
-
-@pytest.mark.end_to_end
-def test_a_wrong_trainer_is_a_failure_in_exit_status_and_junit(project: Project) -> None:
-    arguments = ["--scaling-trainer", "data_parallel", "--scaling-trainer", HERE + "LeavesNaN"]
-    result = project.correctness(*arguments, "-k", "inputs or batch_norm", "--junitxml", "junit.xml")
-    assert result.ret == 1
-    result.assert_outcomes(passed=2, failed=2, deselected=2 * (len(CHECKS) - 2))
-    result.stdout.fnmatch_lines_random(
-        [
-            "data_parallel, batch_norm: batch normalisation by shard",
-            "*check 'inputs': step 0: the loss or the parameters*",
-        ]
-    )
-    assert "see it again: python -m suite.checks" in (project.path / "junit.xml").read_text()
-
-
-@pytest.mark.end_to_end
-def test_the_nightly_profile_is_known_in_any_project_and_has_ten_times_the_examples(project: Project) -> None:
-    """Ten times a quarter of hypothesis's own hundred."""
-    arguments = ["--scaling-trainer", "single", "-k", "start", "--hypothesis-profile", "nightly"]
-    project.correctness(*arguments, "--junitxml", "junit.xml").assert_outcomes(passed=1, deselected=len(CHECKS) - 1)
-    assert 'name="examples" value="250"' in (project.path / "junit.xml").read_text()
 
 
 def test_missing_gpus_are_one_failing_item(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,13 +11,11 @@ from torch import nn
 
 from suite.checks import workload as own
 from suite.checks.bench import Bench
-from suite.checks.draw import CHECKS
 from suite.plan.workloads import BUILT_IN, Checked, Workload
 from suite.processes.failure import WorkerFailure
 from suite.properties.answers import RIGHT, Judgement
 from suite.properties.modules import _rows
 from tests.support import text_trainers
-from tests.support.project import Project
 
 HERE = f"{text_trainers.__file__}:"
 TEXTS = Workload(name="texts", model="tests.support.texts:Writer", dataset="tests.support.texts:corpus", lr=0.05)
@@ -94,20 +92,3 @@ def test_samples_are_told_by_their_values() -> None:
     assert _rows([tokens, length], [tokens + 1]) is None
     assert _rows([tokens, length], [tokens.double()]) is None
     assert _rows([tokens, length], []) is None
-
-
-@pytest.mark.end_to_end
-def test_a_workload_that_is_named_is_checked_as_well(project: Project) -> None:
-    (project.path / "pyproject.toml").write_text(
-        '[tool.scaling.workloads.texts]\nmodel = "tests.support.texts:Writer"\ndataset = "tests.support.texts:corpus"\n'
-        'lr = 0.05\n\n[tool.scaling.workloads.texts.correctness]\nmodel = "tests.support.texts:tiny"\n'
-    )
-    wanted = ["--scaling-workload", "texts", "-k", "own_model", "--scaling-trainer"]
-    result = project.correctness(*wanted, HERE + "MeanOfRanks", "--scaling-trainer", HERE + "Accumulates")
-    result.assert_outcomes(passed=1, failed=1, deselected=2 * len(CHECKS))
-    result.stdout.re_match_lines(
-        [
-            r".*MeanOfRanks, workload 'texts', 2 devices: step 0: the gradient of 'embed.weight', in 'embed'.*",
-            r" *see it again: pytest -m correctness --scaling-workload texts --scaling-world-sizes 2 .*",
-        ]
-    )

@@ -1,4 +1,4 @@
-"""What is counted in real steps: real ranks and collectives, threads, compiled code; the same in every process."""
+"""What is counted in real steps: real ranks and collectives, threads, compiled code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import subprocess
 import sys
 from contextlib import closing
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,14 +17,13 @@ from docs.evidence import counters as evidence
 from reference.models.init import build
 from reference.trainers.scratch import Scratch
 from suite.checks.bench import Bench
-from suite.plan.workloads import Workload
 from suite.processes.answers import Counted
 from suite.processes.messages import read
 from suite.properties.contract import load_trainer
 from suite.rank import counting
 from suite.records.counters import EXCHANGES, OTHERS, Counters, changes, merged, not_reproducible, shown
 from tests.support import on_ranks
-from tests.support.project import DATA, REPOSITORY
+from tests.support.project import REPOSITORY
 
 CPU = torch.device("cpu")
 LENET_BYTES = 516_272  # of its gradients in float32
@@ -180,21 +178,3 @@ def test_counting_loads_no_compiler_and_writes_nothing() -> None:
     command = [sys.executable, "-c", program]
     ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=90, check=True)
     assert (ended.stdout, ended.stderr) == ("[]\n", "")
-
-
-@pytest.mark.end_to_end
-def test_fresh_processes_count_the_same(tmp_path: Path) -> None:
-    """Two groups of ranks and two processes with replicas, each started by itself; docs/evidence has thirty."""
-    (tmp_path / "data.py").write_text(DATA)
-    tiny = Workload(name="tiny", model="toy", dataset=f"{tmp_path / 'data.py'}:blobs", batch=32)
-    with evidence.workers(tiny) as (pool, workload, dataset):
-        told = [evidence.job(trainer, workload, dataset) for trainer in ("ddp", "ddp", "scratch", "scratch")]
-        groups = [pool.launch(f"fresh-{number}", job.size) for number, job in enumerate(told)]
-        for group in groups:
-            group.wait_connected()
-        counted = [evidence.count(group, job, STEPS) for group, job in zip(groups, told, strict=True)]
-    assert counted[0] == counted[1]
-    assert counted[2] == counted[3]
-    assert [not_reproducible(each) for each in counted] == [[]] * 4
-    assert figures(counted[0])["all_reduce"]
-    assert figures(counted[2])["device copy"]

@@ -1,4 +1,4 @@
-"""Where the time went: which variants of which arms are timed, what failures cost; planted causes with real ranks."""
+"""Where the time went: which variants of which arms are timed, what failures cost."""
 
 from __future__ import annotations
 
@@ -8,21 +8,18 @@ from typing import Any
 
 import pytest
 
-from docs.evidence.causes import WORKLOADS
 from suite.plan import cells
 from suite.plan.cells import PLAIN, Arm, Cell, Side
 from suite.processes.answers import Probed
 from suite.processes.failure import WorkerFailure
 from suite.properties.answers import About
 from suite.records.record import WaterfallRecord
-from suite.room.quiet import available_cores
 from suite.run import attribution, results
 from suite.run.attribution import MAX_PAIRS, Target
 from suite.run.observations import Comparison, Observations
 from suite.run.session import Groups, Sessions
 from suite.verdict import Outcome
 from tests.support.measurements import AGAINST, QUIET, add_sessions, arm, cell, job, run_of, settings
-from tests.support.project import REPOSITORY, Project
 
 TWO, WEAK = cell(2), cell(2, mode="weak")
 OWN, ONE, INDEPENDENT = arm(2), arm(1), arm(2, trainer=PLAIN)
@@ -308,33 +305,3 @@ class TestRecord:
         [passed] = results.to_record(run).cells
         assert passed.outcome is Outcome.PASS
         assert passed.cautions == ((f"{said}; the cell does not fail by it",) if said else ())
-
-
-@pytest.mark.end_to_end
-@pytest.mark.skipif(len(available_cores()) < 2, reason="two ranks need two cores")
-def test_planted_causes_have_the_largest_bars_and_bars_sum_to_the_gap(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One session of real ranks: a delayed exchange, a late rank, and replicas whose work is dispatched late.
-
-    Each cause is a sleep of several steps, so that no other process on the machine costs as much.
-    """
-    delay_s = 0.3
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-    monkeypatch.setenv("PLANTED_DELAY_S", str(delay_s))
-    (project.path / "pyproject.toml").write_text(WORKLOADS)
-    planted = {"DelayedExchange": "exchange", "SlowRank": "imbalance", "LateDispatch": "overhead"}
-    trainers = [f"--scaling-trainer=docs.evidence.planted_causes:{name}" for name in planted]
-    result = project.pytest(
-        "-m", "scaling", "-k", "test_scaling", "--scaling-devices", "cpu:2", "--scaling-world-sizes", "2",
-        "--scaling-mode", "strong", "--scaling-workload", "images", "--scaling-budget", "1", *trainers,
-    )  # fmt: skip
-    assert result.ret == 0
-    [record] = project.records()
-    falls = {cells.short(each.trainer): each.waterfalls[0] for each in record.cells}
-    named = {name: max(fall.bars, key=lambda bar: bar.step_s.estimate).causes for name, fall in falls.items()}
-    assert named == {name: (cause,) for name, cause in planted.items()}
-    for fall in falls.values():
-        gap = fall.measured_s.estimate - fall.ideal_s.estimate
-        assert sum(bar.step_s.estimate for bar in fall.bars) == pytest.approx(gap, rel=1e-9)
-        assert fall.measured_s.estimate > delay_s, "a step is never shorter than the sleep in it"

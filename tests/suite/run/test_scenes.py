@@ -6,9 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from suite import options
-from suite.plan.cells import Cell
-from suite.records.record import Machine, Record, read_model
+from suite.records.record import Machine, Record
 from suite.render import lead, markdown, terminal
 from suite.render.html import report
 from suite.room.check import neighbours
@@ -16,10 +14,8 @@ from suite.room.conditions import disturbed
 from suite.room.devices import parse
 from suite.room.meter import Meter
 from suite.run import machine
-from suite.run.execute import execute
 from tests.support import records
 from tests.support.nvml import Scene
-from tests.support.project import Project
 
 Gpus = Callable[..., Scene]
 RUN = {"started_utc": records.STARTED, "wall_s": 1.0, "windows": []}
@@ -181,25 +177,3 @@ def test_gpus_that_cannot_be_used_are_named_first_on_a_run_of_cpus(gpus: Gpus) -
     assert record.machine.key.startswith("cpu-")
     [line] = first_screen(record)
     assert line.startswith("NVML fails: RM has detected an NVML/RM version mismatch")
-
-
-@pytest.mark.end_to_end
-def test_a_run_that_torch_cannot_make_keeps_what_nvml_shows(
-    gpus: Gpus, project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Real workers; without a driver every cell is an ERROR, and the files have the machine nevertheless."""
-    gpus().say(1, uncorrected=2)
-    monkeypatch.setenv("NCCL_ALGO", "Ring")
-    asked = ("--scaling-devices", "cuda:1,cuda:1", "--scaling-workload", "tiny", "--scaling-budget", "1")
-    said: list[str] = []
-    result = execute(options.read(project.config(*asked)), [Cell("scratch", "tiny", "strong", 2)], [], said.append)
-    kept = read_model(result.folder / "record.json", Record)
-    assert kept.machine.gpu_topology == "SYS"
-    assert [card.uncorrected for card in kept.machine.cards] == [0, 2]
-    assert kept.environment.variables["NCCL_ALGO"] == "Ring"
-    sentence = "GPU 1 has had 2 uncorrected memory error(s) since the driver was loaded"
-    assert sentence in said
-    for page in ("summary.md", "report.html"):
-        text = (result.folder / page).read_text()
-        assert sentence in text
-        assert "NCCL_ALGO=Ring" in text

@@ -13,7 +13,7 @@ from tests.openreg import needs_openreg
 from tests.support import openreg
 from tests.support.project import Project
 
-pytestmark = [pytest.mark.end_to_end, needs_openreg]
+pytestmark = needs_openreg
 TRAINER = "scratch_overlap"  # uses streams and events of every device
 
 

@@ -1,0 +1,106 @@
+"""Whole runs beside a base and against a stored baseline.
+
+A second of budget leaves one session for each part of a run; what more of them decide is shown by test_commands.
+"""
+
+from __future__ import annotations
+
+from suite.records import baselines
+from tests.support.accepted import an_hour_an_epoch
+from tests.support.project import ONE_CELL, Project
+from tests.support.repositories import Repository
+
+TRAINER = """\
+import time
+from reference.trainers.scratch import Scratch
+
+class {name}(Scratch):
+    def step(self, X, y, global_batch_size):
+        start = time.perf_counter()
+        loss = super().step(X, y, global_batch_size)
+        end = time.perf_counter() + {share} * (time.perf_counter() - start)
+        while time.perf_counter() < end:
+            pass
+        return loss
+"""
+
+
+def trainer(name: str, share: float = 0.0) -> str:
+    """A file with a trainer whose steps take longer by a share."""
+    return TRAINER.format(name=name, share=share)
+
+
+def test_a_commit_is_measured_beside_an_older_one_and_missing_trainers_are_errors(
+    project: Project,
+) -> None:
+    """One run: a trainer that became slower, and three that the older commit does not have, for different reasons."""
+    repository = Repository(project.path)
+    repository.commit(
+        {
+            "slow.py": trainer("Slow"),
+            "broken.py": "class Broken(:\n",
+            "missing.py": trainer("Other"),
+        }
+    )
+    repository.commit(
+        {
+            "slow.py": trainer("Slow", 0.6),
+            "broken.py": trainer("Broken"),
+            "missing.py": trainer("Missing"),
+            "new.py": trainer("New"),
+        }
+    )
+    specs = ("slow.py:Slow", "broken.py:Broken", "missing.py:Missing", "new.py:New")
+    chosen = [argument for spec in specs for argument in ("--scaling-trainer", spec)]
+    result = project.scaling(*chosen, "--scaling-against", "HEAD~1", *ONE_CELL)
+    assert result.ret == 1
+    result.assert_outcomes(failed=3, skipped=1, deselected=1)
+    assert project.outcomes() == {
+        "Slow-tiny-strong-1": "INCONCLUSIVE",  # one session decides nothing
+        **{f"{name}-tiny-strong-1": "ERROR" for name in ("Broken", "Missing", "New")},
+    }
+    [record] = project.records()
+    older = repository.git("rev-parse", "HEAD~1")
+    assert record.against == f"HEAD~1 ({older[:7]})"
+    assert [(base.side, base.kind, base.commit) for base in record.bases] == [("base", "ref", older)]
+    assert [(check.rule, check.against) for check in record.cells[0].checks] == [
+        ("time", record.against),
+        ("counters", record.against),
+    ]
+    assert record.cells[0].slowdown is not None
+    assert record.cells[0].slowdown.estimate > 1.05, "each side ran its own commit's code"
+    result.stdout.fnmatch_lines_random(
+        [
+            f"*compared with HEAD~1 ({older[:7]}), in the same sessions*",
+            "*ERROR: *SyntaxError*broken.py*",
+            "*ERROR: *missing.py*Missing*",
+            f"*ERROR: 'new.py:New': HEAD~1 ({older[:7]}) has no file new.py*compare with a commit that has it*",
+        ]
+    )
+
+
+def test_a_single_accepted_run_passes_nothing_and_its_commit_is_rebuilt(
+    project: Project,
+) -> None:
+    """Even where the run is a thousand times faster than it."""
+    baseline, commit = an_hour_an_epoch(project), Repository(project.path).commit()
+    [run] = baseline.runs
+    known = run.model_copy(update={"environment": run.environment.model_copy(update={"commit": commit})})
+    baselines.write(baseline.model_copy(update={"runs": (known,)}), project.path / "reports")
+    result = project.scaling("--scaling-trainer", "scratch", *ONE_CELL)
+    assert result.ret == 0
+    result.assert_outcomes(skipped=1, deselected=1)
+    assert project.outcomes() == {"scratch-tiny-strong-1": "INCONCLUSIVE"}
+    [record] = project.records()
+    assert [(base.side, base.commit) for base in record.bases] == [("base", commit)]
+    [cell] = record.cells
+    beside, stored, counted = cell.checks
+    assert (beside.rule, beside.against, beside.counts) == ("time", "the accepted run accepted, rebuilt", True)
+    assert beside.ratio is not None
+    assert (counted.rule, counted.against, counted.outcome) == ("counters", beside.against, "PASS")
+    assert (stored.rule, stored.outcome, stored.counts) == ("stored", "INCONCLUSIVE", False)
+    assert "than the 1 accepted run(s)" in stored.reason
+    assert "the comparison with its rebuilt commit decides" in stored.reason
+    assert {window.arm for window in record.sessions[-1].windows} == {
+        f"{side}:scratch:tiny:strong:1" for side in ("candidate", "base")
+    }

@@ -1,0 +1,54 @@
+"""Correctness checks from the outside, with ranks of their own: exit status, JUnit, profiles, a user's workload."""
+
+from __future__ import annotations
+
+import pytest
+
+from suite.checks import __main__ as again
+from suite.checks.draw import CHECKS
+from tests.support import text_trainers, trainers_under_test
+from tests.support.project import Project
+
+HERE, TEXTS = f"{trainers_under_test.__file__}:", f"{text_trainers.__file__}:"
+
+
+def test_a_case_that_is_right_is_reported_as_right(capsys: pytest.CaptureFixture[str]) -> None:
+    assert again.main(["scratch", "gradient", '{"world_size": 3, "batches": [5]}']) == 0
+    assert capsys.readouterr().out == "right\n"
+
+
+def test_a_wrong_trainer_is_a_failure_in_exit_status_and_junit(project: Project) -> None:
+    arguments = ["--scaling-trainer", "data_parallel", "--scaling-trainer", HERE + "LeavesNaN"]
+    result = project.correctness(*arguments, "-k", "inputs or batch_norm", "--junitxml", "junit.xml")
+    assert result.ret == 1
+    result.assert_outcomes(passed=2, failed=2, deselected=2 * (len(CHECKS) - 2))
+    result.stdout.fnmatch_lines_random(
+        [
+            "data_parallel, batch_norm: batch normalisation by shard",
+            "*check 'inputs': step 0: the loss or the parameters*",
+        ]
+    )
+    assert "see it again: python -m suite.checks" in (project.path / "junit.xml").read_text()
+
+
+def test_the_nightly_profile_is_known_in_any_project_and_has_ten_times_the_examples(project: Project) -> None:
+    """Ten times a quarter of hypothesis's own hundred."""
+    arguments = ["--scaling-trainer", "single", "-k", "start", "--hypothesis-profile", "nightly"]
+    project.correctness(*arguments, "--junitxml", "junit.xml").assert_outcomes(passed=1, deselected=len(CHECKS) - 1)
+    assert 'name="examples" value="250"' in (project.path / "junit.xml").read_text()
+
+
+def test_a_workload_that_is_named_is_checked_as_well(project: Project) -> None:
+    (project.path / "pyproject.toml").write_text(
+        '[tool.scaling.workloads.texts]\nmodel = "tests.support.texts:Writer"\ndataset = "tests.support.texts:corpus"\n'
+        'lr = 0.05\n\n[tool.scaling.workloads.texts.correctness]\nmodel = "tests.support.texts:tiny"\n'
+    )
+    wanted = ["--scaling-workload", "texts", "-k", "own_model", "--scaling-trainer"]
+    result = project.correctness(*wanted, TEXTS + "MeanOfRanks", "--scaling-trainer", TEXTS + "Accumulates")
+    result.assert_outcomes(passed=1, failed=1, deselected=2 * len(CHECKS))
+    result.stdout.re_match_lines(
+        [
+            r".*MeanOfRanks, workload 'texts', 2 devices: step 0: the gradient of 'embed.weight', in 'embed'.*",
+            r" *see it again: pytest -m correctness --scaling-workload texts --scaling-world-sizes 2 .*",
+        ]
+    )

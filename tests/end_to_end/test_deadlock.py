@@ -1,0 +1,26 @@
+"""One-process trainers freeze where the garbage collector makes them, and a frozen one is ended."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.freezing import ONE_PROCESS
+from tests.support.project import REPOSITORY
+
+
+@pytest.mark.parametrize(("collect", "seconds", "status"), [([], "2", 0), (["--collect"], "50", 1)], ids=["off", "on"])
+def test_trainers_freeze_with_the_collector_on_and_never_with_it_off(
+    collect: list[str], seconds: str, status: int
+) -> None:
+    """With the collector on, each freezes, and faulthandler's watchdog prints its stacks and ends it."""
+    command = [sys.executable, "-m", "tests.support.freezing", seconds, *collect]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=240)
+    said = done.stdout.splitlines()
+    assert [line for line in said if "status" in line] == [
+        f"{name}: ended with status {status}" for name in ONE_PROCESS
+    ]
+    assert done.stderr.count("Timeout") == done.stderr.count("in map") == status * len(ONE_PROCESS)
+    assert ("in get_rng_state" in done.stderr) is bool(status)

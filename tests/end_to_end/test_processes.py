@@ -1,0 +1,97 @@
+"""Workers that torch's agent executes do what forked ones do, and no process is left whatever ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from suite.processes import reaper
+from suite.processes.failure import WorkerFailure
+from suite.processes.pool import Pool
+from tests.processes.test_pool import (  # noqa: F401
+    dataset,
+    test_a_killed_rank_is_named_with_its_signal,
+    test_one_worker_times_any_precision_and_layout_and_ends,
+    test_the_first_command_has_time_to_load_torch,
+    test_two_ranks_time_windows_and_a_hang_ends_with_every_ranks_stack,
+)
+from tests.processes.test_reaper import (  # noqa: F401
+    DOES,
+    does,
+    group,
+    test_a_daemon_of_a_worker_ends_with_the_last_group,
+    test_a_rank_that_closes_our_connection_is_not_called_killed,
+    test_what_other_code_writes_to_our_connection_is_told_from_answers_and_from_deaths,
+)
+from tests.support.processes import all_end
+from tests.support.project import REPOSITORY
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="subreapers and /proc are Linux's")
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with Pool(kind="cpu", import_paths=[REPOSITORY], forks=False) as made:
+        yield made
+
+
+def test_output_is_bounded_and_its_end_is_shown(pool: Pool) -> None:
+    loud = pool.launch("loud", 1)
+    does(loud, "shout", megabytes=40)
+    [log] = (pool.folder / "logs" / loud.name).glob("**/0/stderr.log")
+    deadline = time.monotonic() + 75  # something else may give back space at the same time
+    while log.stat().st_blocks * 512 > reaper.MOST_BYTES and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert log.stat().st_blocks * 512 <= reaper.MOST_BYTES
+    with pytest.raises(WorkerFailure, match="rank 0: its process ended with exit code 3") as caught:
+        does(loud, "leave", code=3)
+    assert "these are my last words" in str(caught.value)
+    pool.launch("next", 1).kill()
+    assert not log.exists(), "the outputs of groups that are gone are dropped"
+
+
+def test_a_worker_that_hangs_before_it_connects_is_ended(tmp_path: Path) -> None:
+    """A file that the interpreter loads at its start never returns, so the controller does not know the pid."""
+    hangs = "import sys, time\nif '--group' in sys.orig_argv:\n    time.sleep(600)\n"
+    (tmp_path / "sitecustomize.py").write_text(hangs)
+    with Pool(kind="cpu", import_paths=[tmp_path], forks=False) as pool:
+        group = pool.launch("hangs", 2)
+        with pytest.raises(WorkerFailure, match="ranks 0, 1: no answer to 'start' within 12 s"):
+            group.start_timeout_s = 12.0
+            group.wait_connected()
+        assert group.ended is not None, "the launcher has seen its workers end"
+        assert not [p for p in psutil.Process(pool._process.pid).children(recursive=True) if "--group" in p.cmdline()]
+
+
+@pytest.mark.parametrize("forks", [True, False])
+def test_nothing_is_left_when_the_controller_is_killed(forks: bool, tmp_path: Path) -> None:
+    """SIGKILL leaves the controller no time to clean up: reaper, launcher, workers and their daemons end even so."""
+    code = (
+        "from suite.processes.pool import Pool\n"
+        f"pool = Pool(kind='cpu', forks={forks}); group = pool.launch('g', 2); group.wait_connected()\n"
+        f"[one, two] = group.request(dict, 'call', function='{DOES}leave_a_daemon', arguments={{}})\n"
+        "import psutil\n"
+        "ours = [process.pid for process in psutil.Process().children(recursive=True)]\n"
+        "print(one['returned'], two['returned'], *ours, flush=True)\n"
+        "import time; time.sleep(600)\n"
+    )
+    controller = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(REPOSITORY)},
+    )
+    assert controller.stdout is not None
+    pids = {int(pid) for pid in controller.stdout.readline().split()}
+    assert len(pids) == 6, "two daemons, which are the reaper's children, the reaper, the launcher and two workers"
+    assert all(psutil.pid_exists(pid) for pid in pids)
+    controller.kill()
+    controller.wait()
+    assert all_end(pids)

@@ -1,0 +1,94 @@
+"""A run whose launcher or template is killed, and a launcher that is started again, as the template is."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from suite.base.sides import Sides
+from suite.plan.cells import Cell
+from suite.plan.workloads import Recipe, Workload
+from suite.run import campaign, results
+from suite.run.observations import Observations
+from suite.verdict import Outcome
+from tests.processes.test_restart import (  # noqa: F401
+    ENDED_AGAIN,
+    RESTARTED,
+    pool,
+    said,
+    test_what_was_asked_is_repeated_once_and_then_fails,
+)
+from tests.support import learners
+from tests.support.measurements import run_of, settings
+from tests.support.processes import kill_launcher
+from tests.support.project import REPOSITORY
+
+BLOBS = f"{learners.__name__}:overlapping_blobs"
+TINY = Workload(
+    name="tiny", model="toy", dataset=BLOBS, batch=32, accuracy=Recipe(dataset=BLOBS, init="default", epochs=3)
+)
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes end with their parent on Linux only")
+
+
+@pytest.fixture
+def forks() -> bool:
+    return False
+
+
+def measure(cell: Cell, *moments: str, sessions: int, forks: bool = True) -> tuple[Observations, list[str]]:
+    """Run a small campaign, and kill the launcher when progress says the first of `moments`, and then the next."""
+    made, lines, left = list[Sides](), list[str](), list(moments)
+
+    def sides(kind: str, root: Path, paths: tuple[Path, ...], hosts: None, note: Callable[[str], None]) -> Sides:
+        with pytest.MonkeyPatch.context() as patch:
+            if not forks:
+                patch.delattr("os.pidfd_open")
+            made.append(Sides(kind, root, paths, hosts, note))
+        return made[0]
+
+    def say(line: str) -> None:
+        lines.append(line)
+        if left and left[0] in line:
+            left.pop(0)
+            kill_launcher(made[0].pools["candidate"].pool)
+
+    def clock() -> float:
+        """The budget is spent as soon as there are so many sessions."""
+        return 1000.0 if len(run.sessions) >= sessions else 0.0
+
+    config = settings(root=REPOSITORY, workloads=(TINY,), min_sessions=1, counters="off", explain=False)
+    told = {"config": config, "versions": {}, "datasets": {}, "clock": clock, "begun_s": 0.0}
+    run = run_of(cell, **told)
+    campaign.measure(run, REPOSITORY, say, campaign.Parts(sides=sides))
+    assert left == []
+    return run, lines
+
+
+def test_a_run_goes_on_when_its_launcher_is_killed() -> None:
+    one = Cell("single", TINY.name, "strong", 1)
+    run, lines = measure(one, "loading the dataset", sessions=1, forks=False)
+    [cell] = results.to_record(run).cells
+    assert cell.outcome is Outcome.NO_BASELINE
+    assert (len(run.sessions), run.discarded, run.lost) == (1, [], {})
+    [line] = [line for line in results.to_record(run).plan if "launcher" in line]
+    assert re.fullmatch(RESTARTED, line)
+    assert lines.count(line) == 1
+
+
+def test_a_session_whose_template_is_killed_is_discarded_once_and_then_an_error() -> None:
+    two = Cell("ddp", TINY.name, "strong", 2)
+    run, lines = measure(two, "training ddp on 2 device(s)", "session 2: block 1", sessions=9)
+    [line] = [line for line in results.to_record(run).plan if "launcher" in line]
+    assert re.fullmatch(RESTARTED, line)
+    assert sum("session 1: starting" in line for line in lines) == 2
+    [discarded], [counts, failed] = run.discarded, run.sessions
+    assert (discarded.number, counts.number, failed.number) == (0, 0, 1)
+    assert discarded.windows
+    assert [net.world_size for net in run.accuracies] == [1, 2], "the net on one device was trained in both"
+    [cell] = results.to_record(run).cells
+    assert cell.outcome is Outcome.ERROR
+    assert re.fullmatch(ENDED_AGAIN, cell.reason)
