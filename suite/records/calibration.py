@@ -22,7 +22,7 @@ from suite.records.differences import differences
 from suite.records.record import Environment, RecordError, read_model, write_atomically
 from suite.room.part import Part
 from suite.verdict import ALPHA_FAIL, FIRST_LOOK, spending
-from suite.verdict.metrics import location, location_variance
+from suite.verdict.metrics import location, location_variance, variance
 from suite.verdict.paired import FIRST_LOOK_LEARNED
 from suite.verdict.stored import RunSpread
 
@@ -80,7 +80,7 @@ class Spread(Part):
     @property
     def tau(self) -> float:
         """Between-session SD: the root of the variance of `locations` less that of their errors."""
-        return math.sqrt(max(0.0, statistics.variance(self.locations) - self.error_sd**2))
+        return math.sqrt(max(0.0, variance(self.locations) - self.error_sd**2))
 
     @property
     def tau2_var(self) -> float:
@@ -91,7 +91,7 @@ class Spread(Part):
         """
         dfs = [count - 2 * (count // 4) - 1 for count in self.rounds]
         noise = math.fsum(error**4 / df for error, df in zip(self.errors, dfs, strict=True)) / self.sessions**2
-        return 2 * (statistics.variance(self.locations) ** 2 / (self.sessions - 1) + noise)
+        return 2 * (variance(self.locations) ** 2 / (self.sessions - 1) + noise)
 
     @property
     def tau_high(self) -> float:
@@ -99,7 +99,7 @@ class Spread(Part):
 
         The chi-square limit of the variance of `locations`, less the errors' share, which is known far better.
         """
-        highest = statistics.variance(self.locations) * self._to_upper_limit**2
+        highest = variance(self.locations) * self._to_upper_limit**2
         return math.sqrt(max(0.0, highest - self.error_sd**2))
 
     @property
@@ -139,7 +139,7 @@ def spread_of(
     if len(usable) < 2 or len(log_times) < 2:
         return None
     df = sum(len(session) - 1 for session in usable)
-    squares = math.fsum((len(session) - 1) * statistics.variance(session) for session in usable)
+    squares = math.fsum((len(session) - 1) * variance(session) for session in usable)
     return Spread(
         locations=tuple(map(location, usable)),
         errors=tuple(math.sqrt(location_variance(session)[0]) for session in usable),

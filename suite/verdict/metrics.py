@@ -7,6 +7,7 @@ first, and a session counts as one observation.
 from __future__ import annotations
 
 import bisect
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ class Bounds(Protocol):
     def high(self) -> float | None: ...  # noqa: D102
 
 
+@functools.lru_cache(maxsize=4096)
 def t_quantile(df: float, probability: float) -> float:
     """Return the quantile of Student's t distribution; infinite at a probability of 1."""
     from scipy.special import stdtrit  # takes half a second to load, which --help and --collect-only do without
@@ -48,11 +50,15 @@ def t_quantile(df: float, probability: float) -> float:
     return math.inf if probability >= 1 else float(stdtrit(df, probability))
 
 
+def variance(values: Sequence[float]) -> float:
+    """Return the variance behind at least two values; `statistics.variance` adds fractions, for 30 times longer."""
+    mean = math.fsum(values) / len(values)
+    return math.fsum([(value - mean) ** 2 for value in values]) / (len(values) - 1)
+
+
 def mean_and_standard_error(values: Sequence[float]) -> tuple[float, float]:
     """Return the mean of at least two values, and its standard error."""
-    mean = math.fsum(values) / len(values)
-    variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
-    return mean, math.sqrt(variance / len(values))
+    return math.fsum(values) / len(values), math.sqrt(variance(values) / len(values))
 
 
 def from_logs(logs: Sequence[float]) -> Interval | None:
@@ -118,7 +124,7 @@ def location_variance(values: Sequence[float]) -> tuple[float, int]:
     kept = sorted(values)[cut : len(values) - cut]
     winsorised = [*[kept[0]] * cut, *kept, *[kept[-1]] * cut]
     mean = math.fsum(winsorised) / len(winsorised)
-    squares = math.fsum((value - mean) ** 2 for value in winsorised)
+    squares = math.fsum([(value - mean) ** 2 for value in winsorised])
     return squares / (len(kept) * (len(kept) - 1)), len(kept) - 1
 
 

@@ -18,7 +18,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from suite.verdict.metrics import location, location_variance
+from suite.verdict.metrics import location, location_variance, variance
 
 # Degrees of freedom of "today's tau^2 over the calibrated one": their 97.5 % quantile is a factor of 2.9 in tau, so the
 # bound expects a machine up to three times more scattered than when it was calibrated.
@@ -82,15 +82,16 @@ def estimate(
         learned: of this machine; it does not count where a session has a single round.
         peers: the values of as many sessions, or fewer, of each other cell whose sessions scatter alike.
     """
-    n, own = len(sessions), statistics.variance(session.value for session in sessions)
+    values = [session.value for session in sessions]
+    n, own = len(values), variance(values)
     errors = [(s.variance, s.df) for s in sessions if s.variance is not None and s.df is not None]
     predictions = [_from_peers(peers)]
     if learned is not None and len(errors) == n:
         predictions.append(_from_calibration(errors, learned))
     predicted, predicted_df = max(predictions)
     df = predicted_df + n - 1
-    variance = max((predicted_df * predicted + (n - 1) * own) / df, own)
-    return Estimate(statistics.fmean(s.value for s in sessions), math.sqrt(variance / n), df, n, variance)
+    pooled = max((predicted_df * predicted + (n - 1) * own) / df, own)
+    return Estimate(statistics.fmean(values), math.sqrt(pooled / n), df, n, pooled)
 
 
 def of_parts(parts: Sequence[Sequence[Middle]]) -> list[Estimate] | None:
@@ -118,7 +119,7 @@ def of_parts(parts: Sequence[Sequence[Middle]]) -> list[Estimate] | None:
 
 def _from_peers(peers: Sequence[Sequence[float]]) -> tuple[float, float]:
     """Return a session's variance as other cells show it, pooled, and its degrees of freedom; (0, 0) without any."""
-    shown = [(len(values) - 1, statistics.variance(values)) for values in peers if len(values) > 1]
+    shown = [(len(values) - 1, variance(values)) for values in peers if len(values) > 1]
     df = sum(df for df, _ in shown)
     return (math.fsum(df * variance for df, variance in shown) / df, min(MOST_DF, df)) if df else (0.0, 0.0)
 
