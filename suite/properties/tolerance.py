@@ -27,6 +27,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+MOST_VALUES = 10**6  # of gradients that are computed at once
+
 
 def roundoff(dtype: torch.dtype) -> float:
     """Return the unit roundoff u: the largest relative error of rounding to nearest."""
@@ -54,12 +56,15 @@ def gradient_bound(model: nn.Module, X: Tensor, lr: float) -> list[Tensor]:
     widest = max(parameter.numel() // min(parameter.shape or (1,)) for parameter in parameters)
     terms = len(X) + widest + X[:1].numel()
     sums = [torch.zeros_like(parameter, dtype=torch.float64) for parameter in parameters]
-    for output in model(X).flatten():
+    outputs = model(X).flatten()
+    at_once = max(1, MOST_VALUES // sum(parameter.numel() for parameter in parameters))
+    for chosen in torch.split(torch.eye(len(outputs), dtype=outputs.dtype), at_once):
         gradients = torch.autograd.grad(
-            output, parameters, retain_graph=True, allow_unused=True, materialize_grads=True
+            outputs, parameters, chosen, retain_graph=True, allow_unused=True, is_grads_batched=True
         )
         for total, gradient in zip(sums, gradients, strict=True):
-            total += gradient.abs()
+            if gradient is not None:
+                total += gradient.abs().sum(0, dtype=torch.float64)
     largest = {id(parameter): float(total.max()) for parameter, total in zip(parameters, sums, strict=True)}
     bounds = []
     for parameter in model.parameters():
