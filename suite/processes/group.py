@@ -25,7 +25,7 @@ from suite.processes.messages import Answer, Ended, Tell, Value, read
 START_TIMEOUT_S = 120.0  # the first answer of a worker includes the import of torch, on a machine that may be busy
 END_TIMEOUT_S = 10.0
 SEND_TIMEOUT_S = 30.0  # a rank that hangs reads nothing, and the socket takes only so much
-RAISED_TIMEOUT_S = 2.0  # a rank that raised leaves the others waiting for it in a collective: they are given so long
+RAISED_TIMEOUT_S = 1.0  # a rank that raised leaves the others waiting for it in a collective: they are given so long
 
 
 class Owner(Protocol):

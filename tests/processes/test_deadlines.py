@@ -122,10 +122,10 @@ def test_a_module_that_freezes_at_import_ends_the_run(inner: pytest.Pytester) ->
 
 def test_each_module_has_a_deadline_of_its_own(inner: pytest.Pytester) -> None:
     """On a busy machine the imports of all modules take longer than one of them may."""
-    for number in range(3):
-        inner.makepyfile(**{f"test_slow_{number}": "import time\ntime.sleep(1.5)\ndef test_passes(): pass"})
-    done = run(inner, "", "deadlines.TEST_S, deadlines.GRACE_S = 4.0, 0.0")
-    done.assert_outcomes(passed=3)
+    for number in range(6):
+        inner.makepyfile(**{f"test_slow_{number}": "import time\ntime.sleep(0.5)\ndef test_passes(): pass"})
+    done = run(inner, "", "deadlines.TEST_S, deadlines.GRACE_S = 2.5, 0.0")
+    done.assert_outcomes(passed=6)
 
 
 def test_a_module_of_another_project_is_watched_no_longer_than_its_import(inner: pytest.Pytester) -> None:

@@ -18,7 +18,6 @@ import pytest
 
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import Group
-from suite.processes.messages import Ended
 from suite.processes.pool import Pool
 from tests.support import mischief
 from tests.support.processes import all_end
@@ -117,8 +116,11 @@ def test_a_stranger_on_the_control_socket_is_cut_off_and_changes_nothing(pool: P
         assert stranger.recv(1) == b""
 
 
-def test_a_connection_cannot_name_another_process_as_the_one_to_end(pool: Pool) -> None:
+def test_a_connection_cannot_name_another_process_as_the_one_to_end(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The ranks of a group are killed by the numbers that they tell."""
+    monkeypatch.setattr("suite.processes.group.END_TIMEOUT_S", 0.2)  # no launcher tells that it has ended
     group = Group(pool, "not started", 1)
     pool.groups[group.name] = group
     with subprocess.Popen(["sleep", "600"], start_new_session=True) as bystander:
@@ -129,7 +131,6 @@ def test_a_connection_cannot_name_another_process_as_the_one_to_end(pool: Pool) 
             stranger.sendall(json.dumps(hello).encode() + b"\n")
             for _ in range(2):  # it connects, and it speaks
                 pool.wait(time.monotonic() + 1)
-            group.ended = Ended(group.name)
             group.kill()
             with pytest.raises(subprocess.TimeoutExpired):
                 bystander.wait(0.2)
