@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 import conftest
+from suite.room.quiet import available_cores
 from tests.support.project import REPOSITORY
 
 DEFAULT = "not gpu and not scaling and not end_to_end"
@@ -30,7 +32,7 @@ def spread(source: SOURCE = SOURCE.TESTPATHS, *, worker: bool = False, **options
 @pytest.mark.parametrize(
     ("options", "processes"),
     [
-        ({}, range(1, conftest.MOST_PROCESSES + 1)),
+        ({}, [min(conftest.MOST_PROCESSES, len(available_cores()) + 1)]),
         ({"numprocesses": 0}, [0]),
         *(
             (options, [None])
@@ -48,6 +50,11 @@ def spread(source: SOURCE = SOURCE.TESTPATHS, *, worker: bool = False, **options
 )
 def test_only_a_run_of_all_tests_uses_all_cores(options: dict[str, Any], processes: Sequence[int | None]) -> None:
     assert spread(**options) in processes
+
+
+def test_what_the_tests_have_loaded_is_left_out_of_garbage_collection() -> None:
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > conftest.FEW
 
 
 def collected(markexpr: str) -> list[Path]:
