@@ -14,6 +14,8 @@ from reference.book import BookRun, main, train
 from reference.trainers.scratch import Scratch
 from tests.support.strategies import CPU
 
+pytestmark = pytest.mark.usefixtures("one_intra_op_thread")
+
 TINY = """
 import torch
 def data():

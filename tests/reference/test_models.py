@@ -18,6 +18,8 @@ from reference.models.lenet import LeNet, lenet, lenet_params
 from reference.models.resnet import Residual
 from tests.support.project import REPOSITORY
 
+pytestmark = pytest.mark.usefixtures("one_intra_op_thread")
+
 
 def shapes_through(net: nn.Sequential, X: Tensor) -> list[tuple[int, ...]]:
     """Return the sample's shape after each layer."""

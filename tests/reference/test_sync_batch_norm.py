@@ -24,6 +24,8 @@ from reference.sync_batch_norm import SyncBatchNorm, convert, convert_with
 from suite.properties.tolerance import half_the_digits
 from tests.support.strategies import seeds
 
+pytestmark = pytest.mark.usefixtures("one_intra_op_thread")
+
 LAYERS: dict[int, type[nn.Module]] = {0: nn.BatchNorm1d, 1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
 
 

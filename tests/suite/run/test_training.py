@@ -31,6 +31,7 @@ from tests.support.learners import TEST, TRAIN, Noted, job, prepared, recipe
 
 CPU = torch.device("cpu")
 NOTED = "tests.support.learners:Noted"
+pytestmark = pytest.mark.usefixtures("one_intra_op_thread")
 
 
 @pytest.fixture(scope="module")
@@ -212,8 +213,6 @@ def test_only_plain_sgd_can_be_warmed_up(dataset: Prepared) -> None:
 
 class TestTheCommand:
     """`train` in one worker: what it keeps from epoch to epoch, and when it closes a net."""
-
-    pytestmark = pytest.mark.usefixtures("one_intra_op_thread")
 
     def test_net_begins_with_epoch_0_and_is_closed_after_the_last(self, dataset: Prepared, noted: list[Noted]) -> None:
         state, told = State(0), recipe(dataset)
