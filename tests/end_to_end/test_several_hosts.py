@@ -17,8 +17,9 @@ pytestmark = needs_namespaces
 
 GATE = (
     sys.executable, "-m", "pytest", "-p", "suite.plugin", "-p", "no:cacheprovider", "--pyargs",
-    "suite.benchmarks.test_scaling", "-m", "scaling", "--scaling-devices=2xcpu:1", "--scaling-workload=tiny",
-    "--scaling-trainer=ddp", "--scaling-mode=strong", "--scaling-counters=off", "--scaling-budget=15",
+    "suite.benchmarks.test_scaling", "-m", "scaling", "--scaling-devices=3xcpu:1", "--scaling-world-sizes=1,3",
+    "--scaling-workload=tiny", "--scaling-trainer=ddp", "--scaling-mode=strong", "--scaling-counters=off",
+    "--scaling-budget=15",
 )  # fmt: skip
 
 # What a controller does with a pool, without a whole run.
@@ -60,42 +61,43 @@ def control(joined: Hosts, project: Path, act: str, *, join_s: float = 100) -> s
     return joined.start(0, sys.executable, "-c", POOL, act, f"{joined.count}xcpu:1", str(join_s), cwd=project)
 
 
-def test_one_run_measures_one_device_and_one_on_each_of_two_hosts(project: Path, tmp_path: Path) -> None:
-    """The other host's clock is a month behind, and its folder for temporary files is its own."""
-    with hosts(tmp_path) as two:
-        other = two.join(1, cwd=project, clock=wrong_clock(tmp_path))
-        controller = two.start(0, *GATE, cwd=project)
+def test_one_run_measures_one_device_and_one_on_each_of_three_hosts(project: Path, tmp_path: Path) -> None:
+    """The second host's clock is a month behind, and every host has its own folder for temporary files."""
+    with hosts(tmp_path, 3) as three:
+        others = [three.join(1, cwd=project, clock=wrong_clock(tmp_path)), three.join(2, cwd=project)]
+        controller = three.start(0, *GATE, cwd=project)
         shown = said(controller)
         assert controller.returncode == 0, shown
-        assert "served the controller" in said(other, 30)
-        assert other.returncode == 0
-    [path] = project.glob("reports/2xcpu-*/runs/*/record.json")
+        for other in others:
+            assert "served the controller" in said(other, 30)
+            assert other.returncode == 0
+    [path] = project.glob("reports/3xcpu-*/runs/*/record.json")
     record = read_model(path, Record)
-    assert (record.machine.hosts, record.machine.per_host) == (2, 1)
-    assert [(cell.world_size, cell.outcome) for cell in record.cells] == [(1, "NO BASELINE"), (2, "NO BASELINE")]
+    assert (record.machine.hosts, record.machine.per_host) == (3, 1)
+    assert [(cell.world_size, cell.outcome) for cell in record.cells] == [(1, "NO BASELINE"), (3, "NO BASELINE")]
     assert record.cells[1].efficiency is not None
-    [both] = {arm.id for arm in record.arms if arm.world_size == 2}
-    windows = [window for session in record.sessions for window in session.windows if window.arm == both]
+    [all_three] = {arm.id for arm in record.arms if arm.world_size == 3}
+    windows = [window for session in record.sessions for window in session.windows if window.arm == all_three]
     assert all(0 < duration < 60e9 for window in windows for duration in window.duration_ns)
-    assert all(len(window.duration_ns) == 2 for window in windows)
+    assert all(len(window.duration_ns) == 3 for window in windows)
     assert "inside a host (1 device)" in shown
 
 
 def test_gradients_are_checked_over_hosts_and_a_host_that_dies_is_named(project: Path, tmp_path: Path) -> None:
-    with hosts(tmp_path) as two:
-        other = two.join(1, cwd=project)
-        controller = control(two, project, "check_and_lose")
+    with hosts(tmp_path, 3) as three:
+        other, _ = three.join(1, cwd=project), three.join(2, cwd=project)
+        controller = control(three, project, "check_and_lose")
         assert controller.stdout is not None
         lines = []
         for line in controller.stdout:  # the deadline of the test ends this
             lines.append(line.rstrip())
             print(lines[-1])  # shown where the test runs past its deadline
             if lines[-1] == "both ranks hang":
-                two.end(other)
+                three.end(other)
         shown = "\n".join(lines)
     assert controller.wait(30) == 0, shown
     for expected in (
-        "ddp: right",
+        "ddp on 3 hosts: right",
         "a rank starts differently: before the first step, 'head.weight' on rank 1 is off",
         "garbage: turned away",
         "dies: rank 1: its process ended with exit code 7",

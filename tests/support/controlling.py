@@ -27,14 +27,15 @@ def start_on_all(pool: Pool, devices: Devices) -> None:
 
 
 def check_and_lose(pool: Pool, devices: Devices) -> None:
-    """Check gradients over two hosts, let the other host's rank die and hang, then wait until that host is lost."""
+    """Check gradients over all hosts, let the second host's rank die and hang, then wait until that host is lost."""
     from suite.checks.bench import Bench  # loads hypothesis, which workers that import this module can do without
 
     bench = Bench(pool, devices)
-    print(f"ddp: {bench.judge('ddp', 'gradient', Case(2, (3,))).finding or 'right'}", flush=True)
-    print(f"a rank starts differently: {bench.judge(MUTANT, 'start', Case(2, (3,))).finding}", flush=True)
+    k = devices.hosts
+    print(f"ddp on {k} hosts: {bench.judge('ddp', 'gradient', Case(k, (k + 1,))).finding or 'right'}", flush=True)
+    print(f"a rank starts differently: {bench.judge(MUTANT, 'start', Case(k, (k + 1,))).finding}", flush=True)
     print(f"garbage: {talk_nonsense(pool)}", flush=True)
-    print(f"dies: {failure_of(bench.group(2), 'die_on_rank_1')}", flush=True)
+    print(f"dies: {failure_of(bench.group(k), 'die_on_rank_1')}", flush=True)
     print(f"hangs: {failure_of(bench.group(2), 'hang_on_rank_1')}", flush=True)
     group = pool.group("lost", 2)
     group.wait_connected()
