@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+
+from reference import generators
 
 
 def require_process_group() -> None:
@@ -56,6 +58,20 @@ class DDPTrainer:
         """Update this rank with its own shard's gradient only, after which the ranks differ."""
         with self.net.no_sync():
             return self.step(X, y, global_batch_size)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the module, the optimizer and this rank's generators; each rank keeps its own."""
+        return {
+            "module": self.net.module.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "generators": generators.states(self.net),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned on this rank."""
+        self.net.module.load_state_dict(state["module"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        generators.restore(self.net, state["generators"])
 
     @property
     def replicas(self) -> list[nn.Module]:

@@ -15,6 +15,10 @@ Optional members, looked up by name:
   is used to measure what the exchange costs.
 - ``shares_gpus``: False where two ranks of a per-device trainer cannot share a GPU. It is then checked on as many
   devices as there are GPUs.
+- ``state_dict()`` and ``load_state_dict(state)``, both or neither, with torch's names: return all that training goes on
+  from (weights, optimizer, schedule, loss scale, the generators' states), and take it up in a new instance. Each rank
+  saves and loads its own state, which goes through torch.save and ``torch.load(weights_only=True)``. Methods that a
+  trainer inherits from nn.Module do not count.
 - ``close()``: end threads and release resources.
 """
 

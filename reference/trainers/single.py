@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from reference import generators
 from reference.loss import summed_loss
 from reference.nest import Nest, samples
 from reference.sgd import sgd_
@@ -35,6 +36,15 @@ class Single:
         torch.autograd.backward(loss)
         sgd_(self.net.parameters(), self.lr, global_batch_size)
         return loss.detach() / global_batch_size
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the net's state and that of the generators."""
+        return {"net": self.net.state_dict(), "generators": generators.states(self.net)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        self.net.load_state_dict(state["net"])
+        generators.restore(self.net, state["generators"])
 
     @property
     def replicas(self) -> list[nn.Module]:

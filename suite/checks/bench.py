@@ -112,7 +112,7 @@ class Bench:
         """Put one case to a trainer and apply one check, in low precision with so many variants on one device."""
         about = self.about(trainer)
         told: dict[str, Any] = {"check": check, "case": case.as_json(), "variants": variants, "alone": []}
-        if about.oracle == "self":
+        if about.oracle == "self" and case.resumed is None:  # a resumed trainer is compared with itself on k devices
             one = case.alone()
             # Whether to skip a step is the trainer's affair, about which a plain reference knows nothing.
             alone = [self._observe(trainer, one, check, plain=check != "not_a_number")]
@@ -148,6 +148,8 @@ class Bench:
         about = self.about(trainer)
         if about.trains == "tokens" and check not in draw.TEXT_CHECKS:
             return Outcome("", [f"no case of {check!r} is drawn for a trainer of tokens: not checked"], 0)
+        if check == "resume" and not about.resumes:
+            return Outcome("", ["not checked: it has no state_dict and load_state_dict of its own"], 0)
         most = MOST_REPLICAS if about.processes == "one" else MOST_RANKS
         search = _Search(self, trainer, check)
         gpus = len(set(self.devices.names)) * self.devices.hosts

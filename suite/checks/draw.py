@@ -86,6 +86,12 @@ def _awkward(draw: st.DrawFn, smooth: bool) -> Net:
     return replace(draw(nets(smooth=smooth)), unused=unused)
 
 
+def _resumed(draw: st.DrawFn, smooth: bool) -> Net:
+    """Draw dropout in half of the cases, so that the states of generators count."""
+    net, drops = draw(nets(smooth=smooth)), draw(st.booleans())
+    return replace(net, hidden=(8,), dropout=True) if drops else net
+
+
 BOTH = ("float64", "float32")
 DOUBLE = ("float64",)
 
@@ -103,6 +109,7 @@ CHECKS: dict[str, tuple[Batches, Nets, tuple[str, ...]]] = {
     "dropout": (_equal_shards, _dropping, BOTH),
     "evaluation": (_steps(1, 3), _plain, DOUBLE),
     "not_a_number": (_steps(2, 3), _plain, DOUBLE),
+    "resume": (_steps(2, 4), _resumed, BOTH),
     # Two steps at least: torch's DistributedDataParallel refuses an unused parameter in the step after the wrong one.
     "refusals": (_steps(2, 3), _awkward, DOUBLE),  # last, because it may end the ranks
 }
@@ -134,10 +141,9 @@ def dropping_texts(draw: st.DrawFn) -> Text:
 
 
 # The checks that have cases for a trainer of tokens; the minibatches are as in `CHECKS`.
+_TEXTS = {"dropout": dropping_texts(), "resume": texts() | dropping_texts()}
 TEXT_CHECKS = {
-    check: dropping_texts() if check == "dropout" else texts()
-    for check in CHECKS
-    if check not in ("batch_norm", "not_a_number", "refusals")
+    check: _TEXTS.get(check, texts()) for check in CHECKS if check not in ("batch_norm", "not_a_number", "refusals")
 }
 
 
@@ -164,8 +170,11 @@ def cases(draw: st.DrawFn, check: str, most: int, oracle: str, trains: str = "sa
     rates = [1.0, 0.5] if check == LOW_PRECISION and oracle == "sgd" else [0.5, 0.1]
     plain = (world_size, tuple(draw(batches(world_size))), draw(SEEDS), dtype, draw(st.sampled_from(rates)))
     if trains == "tokens":
-        return Case(*plain, text=draw(TEXT_CHECKS[check]))
-    case = Case(*plain, net(draw, dtype != "float64"))
+        case = Case(*plain, text=draw(TEXT_CHECKS[check]))
+    else:
+        case = Case(*plain, net(draw, dtype != "float64"))
+    if check == "resume":
+        return replace(case, resumed=draw(st.integers(1, len(case.batches) - 1)))
     if check == "not_a_number":  # before the last step, which shows a loss scale that ranks do not share
         return replace(case, spoiled=draw(st.integers(0, len(case.batches) - 2)))
     return case

@@ -16,6 +16,7 @@ class About:
         trains: what its minibatches are in generated cases: samples with a label each, or texts.
         unsynced: whether it has `step_unsynced`.
         shares_gpus: whether two of its ranks can share a GPU.
+        resumes: whether it has `state_dict` and `load_state_dict`.
     """
 
     processes: Literal["one", "per-device"]
@@ -23,6 +24,7 @@ class About:
     trains: Literal["samples", "tokens"] = "samples"
     unsynced: bool = False
     shares_gpus: bool = True
+    resumes: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -73,6 +73,7 @@ class Case:
     text: Text | None = None  # in the place of `net`, for a trainer of tokens
     spoiled: int | None = None  # the step in which the features of one sample are not numbers
     variant: int = 0  # another order of the samples, and other rounding errors in what is given, than in the others
+    resumed: int | None = None  # the step before which the trainer is saved, and another instance goes on from there
 
     @property
     def drops(self) -> bool:

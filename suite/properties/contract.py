@@ -29,6 +29,8 @@ EXPECTED = {
     "reference_step": "def reference_step(self, X, y, global_batch_size), the same update written plainly",
     "replicas": "a property returning 1..k nn.Modules",
     "processes": 'processes = "one" or "per-device"',
+    "state_dict": "def state_dict(self), a dict of all that training goes on from",
+    "load_state_dict": "def load_state_dict(self, state)",
     "loss": "def loss(self, output, y), a tensor: the mean over samples, or one value for each; of a nest one value",
 }
 
@@ -60,6 +62,7 @@ def describe(trainer: type[Any]) -> About:
         trains=getattr(trainer, "trains", "samples"),
         unsynced=callable(getattr(trainer, "step_unsynced", None)),
         shares_gpus=bool(getattr(trainer, "shares_gpus", True)),
+        resumes=None not in _states(trainer).values(),
     )
 
 
@@ -134,10 +137,23 @@ def _breaches(trainer: type[Any]) -> list[str]:
     for name in ("step", "reference_step"):
         if callable(step := getattr(trainer, name, None)) and not _accepts(step, *[object()] * 4):
             breaches.append(f"`{name}` does not take (X, y, global_batch_size): {EXPECTED[name]}")
+    states = _states(trainer)
+    for name, arguments in (("state_dict", ""), ("load_state_dict", "state")):
+        if states[name] is not None and not _accepts(states[name], *[object()] * (2 if arguments else 1)):
+            breaches.append(f"`{name}` does not take ({arguments}): {EXPECTED[name]}")
+        if states[name] is None and any(states.values()) and not issubclass(trainer, nn.Module):
+            breaches.append(f"`{name}` is missing, and its counterpart is there: expected {EXPECTED[name]}")
     # An attribute set in __init__ is as good as a property, so `check_instance` checks a class that has none.
     if "replicas" in vars(trainer) and callable(vars(trainer)["replicas"]):
         breaches.append(f"`replicas` is a method: expected {EXPECTED['replicas']}")
     return breaches
+
+
+def _states(trainer: type[Any]) -> dict[str, Any]:
+    """Return what a class saves and resumes its training with; nn.Module's own save weights alone, and are None."""
+    names = ("state_dict", "load_state_dict")
+    there = {name: getattr(trainer, name, None) for name in names}
+    return {name: None if there[name] is getattr(nn.Module, name) else there[name] for name in names}
 
 
 def _accepts(function: Any, *arguments: object, **keywords: object) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -19,7 +20,7 @@ from reference import nest
 from reference.evaluate import count_correct
 from reference.nest import Nest
 from reference.scatter import shard_bounds
-from suite.properties import contract, nets
+from suite.properties import contract, nets, resume
 from suite.properties.case import Case
 from suite.properties.noise import Noise
 from suite.room import accelerator
@@ -66,13 +67,20 @@ def observe(
         - "log": for every step, what the net's forwards saw (`suite.properties.log.Log`);
         - "noise": for every step of a net with dropout, digests of the noise that was drawn for its samples;
         - "correct": of `EVALUATED` test samples, {"shared": how many its replicas together got right of this process's
-          share, "alone": how many each of its replicas got right of all}; None where it was not evaluated.
+          share, "alone": how many each of its replicas got right of all}; None where it was not evaluated;
+        - "uninterrupted": "parameters" of the same case without the interruption, where it is `resumed`.
 
     Raises:
         suite.properties.contract.ContractError: the trainer breaks the protocol.
         Exception: after the trainer's error this process cannot use its GPU any more.
     """
     per_device = trainer.processes == "per-device"
+    uninterrupted: list[list[list[float]]] = []
+    if case.resumed is not None:
+        other, loss = observe(trainer, devices, replace(case, resumed=None), rank, evaluates=False)
+        if other["raised"]:
+            return other, loss
+        uninterrupted = other["parameters"]
     # A wrong gradient shows in what SGD makes of it, and under oracle "sgd" nothing else is expected.
     seen_in_parameters = torch.optim.SGD if getattr(trainer, "oracle", "sgd") == "self" else Optimizer
     seen: Observation = {
@@ -87,6 +95,7 @@ def observe(
         "log": [],
         "noise": [],
         "correct": None,
+        "uninterrupted": uninterrupted,
     }
     accelerator.make_exact(devices)
     accelerator.seed(devices, case.seed + rank)
@@ -102,6 +111,11 @@ def observe(
         seen["parameters"].append(_values(made))
         seen["differing"].append(_differing(made))
         for step in range(len(case.batches)):
+            if step == case.resumed:
+                where = f"resuming before step {step}"
+                made, log = resume.in_another_instance(trainer, made, devices, case, rank)
+                train, by_position = made.step, dict(enumerate(made.replicas[0].parameters()))
+                seen["parameters"][-1] = _values(made)
             where = f"step {step}"
             whole_batch = nets.minibatch(case, step)
             mine = shard_bounds(case.batches[step], case.world_size, rank) if per_device else slice(None)

@@ -14,6 +14,7 @@ from reference.evaluate import count_correct, count_labels
 from reference.scatter import chunk_sizes
 from suite.properties import batch_norm as normalisation
 from suite.properties import nets, precision, suspects, tolerance
+from suite.properties import resume as resuming
 from suite.properties.answers import RIGHT, Judgement
 from suite.properties.case import MAY_REFUSE
 from suite.properties.observe import alike, evaluation_set
@@ -122,6 +123,11 @@ def not_a_number(seen: Seen) -> Judgement:
     return replace(wrong, suspects=AFTER_NAN) if wrong != RIGHT else RIGHT
 
 
+def resume(seen: Seen) -> Judgement:
+    """Saved, made again and resumed, the trainer trains on as without the interruption, to the bit, on every rank."""
+    return resuming.judge(seen)
+
+
 def evaluation(seen: Seen) -> Judgement:
     """Every replica predicts what rank 0's parameters do, and all devices together count what one counts."""
     X, y = evaluation_set(seen.case)
@@ -156,6 +162,7 @@ CHECKS: dict[str, Check] = {
     "dropout": dropout,
     "evaluation": evaluation,
     "not_a_number": not_a_number,
+    "resume": resume,
     "refusals": refusals,
 }
 

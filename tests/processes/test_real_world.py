@@ -45,9 +45,14 @@ def written(code: str, folder: Path) -> str:
     return f"{folder}/real.py:RealWorldTrainer"
 
 
-@pytest.mark.parametrize("check", ["start", "gradient", "trajectory", "identity", "loss", "batch_norm", "dropout"])
+CHECKED = ["start", "gradient", "trajectory", "identity", "loss", "batch_norm", "dropout", "resume"]
+
+
+@pytest.mark.parametrize("check", CHECKED)
 def test_the_class_passes_the_checks(code: str, bench: Bench, tmp_path: Path, check: str) -> None:
-    assert bench.search(written(code, tmp_path), check, examples=10).failure == ""
+    outcome = bench.search(written(code, tmp_path), check, examples=10)
+    assert outcome.failure == ""
+    assert outcome.examples
 
 
 def test_the_class_passes_the_check_of_trajectories_with_active_clipping(

@@ -29,6 +29,8 @@ def test_built_in_trainers_keep_the_protocol(name: str) -> None:
         ("NoStep", r"`processes` is 'many'.*`step` is missing: def step\(self, X, y, global_batch_size\)"),
         ("WrongInit", r"`__init__` does not take \(model, devices, \*, lr\)"),
         ("OtherOracle", "`oracle` is 'mse': expected one of 'sgd', 'self'"),
+        ("SavesOnly", r"`load_state_dict` is missing, and its counterpart is there: expected def load_state_dict"),
+        ("LoadsNothing", r"`load_state_dict` does not take \(state\): def load_state_dict\(self, state\)"),
         ("MethodReplicas", "`replicas` is a method: expected a property returning"),
         ("not_a_class", "is a builtin_function_or_method, not a class"),
     ],
@@ -53,6 +55,15 @@ def test_more_replicas_than_devices_are_reported() -> None:
 
     with pytest.raises(ContractError, match=r"\['Linear', 'Linear'\] on 1 device"):
         contract.check_instance(Two(torch.nn.Linear(1, 1), [CPU], lr=0.1), [CPU])
+
+
+def test_a_module_of_torch_is_resumed_only_with_methods_of_its_own() -> None:
+    """What nn.Module saves is weights, which a trainer that is one has not chosen as its state."""
+    resumes = {
+        name: contract.describe(contract.load_trainer(HERE + name)).resumes
+        for name in ("Resumable", "ResumableModule", "PlainModule", "NoReplicas")
+    }
+    assert resumes == {"Resumable": True, "ResumableModule": True, "PlainModule": False, "NoReplicas": False}
 
 
 @pytest.mark.parametrize(

@@ -62,8 +62,9 @@ def move(step: int, factor: float) -> Callable[[Observation], None]:
 def test_a_right_trainer_passes_in_this_process_as_well(check: str) -> None:
     net = {"dropout": Net(hidden=(64,), dropout=True), "batch_norm": Net(hidden=(3,), norm="batch")}.get(check, Net())
     spoiled = 0 if check == "not_a_number" else None
-    case = Case(1 if check == "identity" else 3, (6, 9), net=net, spoiled=spoiled)
-    seen = Seen(case, [see(Scratch, case)], variants=2)
+    resumed = 1 if check == "resume" else None
+    case = Case(1 if check == "identity" else 3, (6, 9), net=net, spoiled=spoiled, resumed=resumed)
+    seen = Seen(case, [see(Single if resumed else Scratch, case)], variants=2)
     assert judge(check, seen).finding == ""
 
 

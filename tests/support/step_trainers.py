@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -102,6 +102,24 @@ class WholeStep:
         """Choose the scale of the next step."""
         if skipped:
             self.scale /= 2
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what this rank goes on from."""
+        return {
+            "net": self.net.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "scale": self.scale,
+            "generator": torch.get_rng_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned on this rank."""
+        self.net.load_state_dict(state["net"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.schedule.load_state_dict(state["schedule"])
+        self.scale = state["scale"]
+        torch.set_rng_state(state["generator"])
 
     @property
     def grads(self) -> list[Tensor]:
@@ -247,6 +265,15 @@ class NoisyLoss(PlainStep):
     def generator(self) -> torch.Generator:
         """Return a generator that no other rank has."""
         return torch.Generator().manual_seed(dist.get_rank())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what this rank goes on from."""
+        return {**super().state_dict(), "source": self.source.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned on this rank."""
+        super().load_state_dict(state)
+        self.source.set_state(state["source"])
 
     def backward(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
         """Add the scaled gradient of some samples, and return their share of the loss."""

@@ -279,6 +279,33 @@ class OtherOracle(NoReplicas):
     oracle = "mse"
 
 
+class SavesOnly(NoReplicas):
+    """Saves what it cannot load."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+
+class Resumable(SavesOnly):
+    """Has both methods."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class ResumableModule(Resumable, nn.Module):
+    """Has both methods, and is a module."""
+
+
+class PlainModule(NoReplicas, nn.Module):
+    """Is a module, and has the methods of one."""
+
+
+class LoadsNothing(SavesOnly):
+    """Loads from nowhere."""
+
+    def load_state_dict(self) -> None: ...
+
+
 class MethodReplicas(NoReplicas):
     """Has a method where the protocol has a property."""
 

@@ -1,0 +1,158 @@
+"""Trainers that are saved, made again and resumed: right ones pass, and what a wrong one lost is named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from torch import Tensor, nn
+
+from reference.trainers.single import Single
+from suite.checks import draw
+from suite.checks.bench import Bench
+from suite.properties import resume
+from suite.properties.answers import RIGHT, Judgement
+from suite.properties.case import Case, Net
+from suite.properties.contract import ContractError
+from suite.properties.observe import observe
+from suite.properties.seen import Seen
+from suite.properties.trainer import judge
+
+CPU = torch.device("cpu")
+CASE = Case(1, (3, 2, 4), net=Net(hidden=(8,), dropout=True, buffer=True), resumed=2)
+
+pytestmark = pytest.mark.usefixtures("one_intra_op_thread")
+
+
+@pytest.mark.parametrize("trainer", ["single", "ddp"])
+def test_a_trainer_of_the_table_that_can_be_saved_resumes_rightly(bench: Bench, trainer: str) -> None:
+    outcome = bench.search(trainer, "resume", examples=6)
+    assert not outcome.failure
+    assert outcome.examples
+
+
+def test_a_difference_of_rounding_is_a_note_on_more_than_two_ranks_and_wrong_on_two() -> None:
+    """DistributedDataParallel sums in another order in the first step of an instance (docs/log.md)."""
+    seen = observe(Single, [CPU], CASE)[0]
+    seen["parameters"][3][0][0] += 2**-50
+    notes = {k: resume.judge(Seen(replace(CASE, world_size=k), [seen])).note for k in (1, 2, 3, 4)}
+    assert notes == {1: "", 2: "", 3: resume.ROUNDED, 4: resume.ROUNDED}
+    seen["parameters"][2][0][0] += 2**-50  # what was loaded must be what was saved
+    assert "off the weights that were saved" in resume.judge(Seen(replace(CASE, world_size=3), [seen])).finding
+    seen["parameters"][2], seen["parameters"][3][0][0] = seen["uninterrupted"][2], 1.0
+    assert "of the uninterrupted run" in resume.judge(Seen(replace(CASE, world_size=3), [seen])).finding
+
+
+class WithoutWeights(Single):
+    """Wrong: its weights stay those that it was made with."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict({**state, "net": self.net.state_dict()})
+
+
+class WithoutGenerators(Single):
+    """Wrong: its dropout masks are those of another seed."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.net.load_state_dict(state["net"])
+
+
+class Unseeded(Single):
+    """Wrong: what it draws is never the same."""
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        torch.seed()
+        return super().step(X, y, global_batch_size)
+
+
+def judged(trainer: type[Any], case: Case = CASE) -> Judgement:
+    return judge("resume", Seen(case, [observe(trainer, [CPU], case)[0]]))
+
+
+@pytest.mark.parametrize(
+    ("trainer", "finding", "suspect"),
+    [
+        (Unseeded, "differ before the interruption: 'hidden.0.weight' on rank 0 by", "randomness without a seed"),
+        (
+            WithoutWeights,
+            "before step 2, 'hidden.0.weight' on rank 0 is off the weights that",
+            "the weights",
+        ),
+        (WithoutGenerators, "resumed before step 2, 'hidden.0.weight' on rank 0 is off that of", "generators are not"),
+    ],
+)
+def test_what_was_lost_is_named(trainer: type[Any], finding: str, suspect: str) -> None:
+    judgement = judged(trainer)
+    assert finding in judgement.finding
+    assert judgement.suspects[0].startswith(suspect)
+
+
+def test_generators_are_no_suspects_where_nothing_is_drawn() -> None:
+    assert judged(WithoutGenerators, Case(1, (3, 2), resumed=1)) == RIGHT
+    seen = Seen(CASE, [observe(Single, [CPU], CASE)[0]])
+    seen.ranks[0]["parameters"][3][0][0] += 2**-50
+    assert resume.judge(seen).suspects == (resume.GENERATORS, *resume.STATES)
+    without = Case(1, CASE.batches, net=Net(hidden=(8,), buffer=True), resumed=2)
+    assert resume.judge(Seen(without, seen.ranks)).suspects == resume.STATES
+
+
+class Unsafe(Single):
+    """Its state has what only an unpickler that runs code can read."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "numpy": np.random.RandomState(0)}
+
+
+class Unwritable(Single):
+    """Its state has a function."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "schedule": lambda step: 0.1**step}
+
+
+@pytest.mark.parametrize(
+    ("trainer", "reason"), [(Unsafe, "Unsupported global: GLOBAL numpy"), (Unwritable, "Error: Can't .*lambda")]
+)
+def test_a_state_that_no_file_can_keep_safely_breaks_the_protocol(trainer: type[Any], reason: str) -> None:
+    said = rf"torch.load\(weights_only=True\): .*{reason}.*; make it of tensors, numbers, texts, and dicts"
+    with pytest.raises(ContractError, match=said):
+        observe(trainer, [CPU], CASE)
+
+
+def test_a_state_that_cannot_be_kept_ends_the_check_with_its_case(bench: Bench) -> None:
+    outcome = bench.search(f"{__file__}:Unsafe", "resume", examples=3)
+    assert outcome.crashed
+    assert "what `state_dict` returned cannot go through torch.save" in outcome.failure
+    assert '"resumed": 1' in outcome.failure
+
+
+class Closes(Single):
+    """Notes what happens to its instances."""
+
+    notes: list[str] = []  # noqa: RUF012
+
+    def __init__(self, model: nn.Module, devices: list[torch.device], *, lr: float) -> None:
+        super().__init__(model, devices, lr=lr)
+        self.notes.append("made")
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.notes.append("loaded")
+
+    def close(self) -> None:
+        self.notes.append("closed")
+
+
+def test_the_first_instance_is_closed_before_the_second_is_made() -> None:
+    assert judged(Closes) == RIGHT
+    assert Closes.notes == ["made", "closed", "made", "closed", "made", "loaded", "closed"]
+
+
+@given(draw.cases("resume", 4, "self") | draw.cases("resume", 4, "self", "tokens"))
+def test_every_case_has_an_interruption_with_steps_on_both_sides(case: Case) -> None:
+    assert case.resumed is not None
+    assert 0 < case.resumed < len(case.batches)
