@@ -12,11 +12,10 @@ from torch.utils.data import DataLoader
 
 from reference import nest
 from reference.data.dataset import Dataset
-from reference.data.index import index_batches
+from reference.data.index import rank_batches
 from reference.nest import Nest
-from reference.scatter import shard_bounds
 
-Shards = Callable[[torch.device], Iterator[Tensor]]
+Shards = Callable[..., Iterator[Tensor]]  # from the device of the indices
 Feed = Iterator[tuple[Nest, Nest]]
 
 
@@ -30,11 +29,12 @@ def feed(
     device: torch.device | str = "cpu",
     seed: int = 0,
     epoch: int = 0,
+    start: int = 0,
     drop_last: bool = False,
     num_workers: int = 4,
     cpus: set[int] | None = None,
 ) -> Feed:
-    """Yield this rank's part of every minibatch of one epoch of the training samples.
+    """Yield this rank's part of the minibatches of one epoch of the training samples.
 
     The minibatches are those of `index_batches` for every world size and loader. A rank's part of each follows torch's
     chunk rule and may be empty.
@@ -48,6 +48,7 @@ def feed(
         device: the device of the samples that are yielded.
         seed: decides the order of the samples.
         epoch: from 0.
+        start: so many minibatches of the epoch are left out, so that training can go on in its middle.
         drop_last: leave out a last minibatch that is smaller than the others.
         num_workers: worker processes of the book's loader; 0 reads in this process.
         cpus: cores that those processes may use; by default the caller's, which may be the one core of a bound rank.
@@ -56,18 +57,22 @@ def feed(
         Samples (b, ...) and labels (b,), on ``device``; nests like those of the data set, with b samples each.
 
     Raises:
-        ValueError: unknown loader, a rank outside the world, a batch size below 1, or with the resident loader a data
-            set on another device.
+        ValueError: unknown loader, a rank outside the world, a batch size below 1, a start below 0, or with the
+            resident loader a data set on another device.
     """
     if loader not in LOADERS:
         raise ValueError(f"unknown loader {loader!r}: choose one of {', '.join(LOADERS)}")
-    shard_bounds(0, world_size, rank)  # a wrong rank is reported here, not at the first batch
-    n = nest.samples(dataset.train_X)
-
-    def shards(indices_on: torch.device) -> Iterator[Tensor]:
-        batches = index_batches(n, batch_size, seed=seed, epoch=epoch, drop_last=drop_last, device=indices_on)
-        return (batch[shard_bounds(len(batch), world_size, rank)] for batch in batches)
-
+    shards = partial(
+        rank_batches,
+        nest.samples(dataset.train_X),
+        batch_size,
+        world_size=world_size,
+        rank=rank,
+        seed=seed,
+        epoch=epoch,
+        start=start,
+        drop_last=drop_last,
+    )
     return LOADERS[loader](dataset, shards, torch.device(device), num_workers, cpus)
 
 
@@ -79,12 +84,12 @@ def resident_feed(
     for leaf in nest.leaves((dataset.train_X, dataset.train_y)):
         if leaf.device != device:
             raise ValueError(f"the data set is on {leaf.device}, the feed on {device}: use dataset.to(device) once")
-    return ((_select(dataset.train_X, i), _select(dataset.train_y, i)) for i in shards(device))
+    return ((_select(dataset.train_X, i), _select(dataset.train_y, i)) for i in shards(device=device))
 
 
 def book_feed(dataset: Dataset, shards: Shards, device: torch.device, num_workers: int, cpus: set[int] | None) -> Feed:
     """Read sample by sample through torch's DataLoader and ToTensor, then move each batch, as the documents do."""
-    indices = [shard.tolist() for shard in shards(torch.device("cpu"))]
+    indices = [shard.tolist() for shard in shards(device="cpu")]
     batches = iter(
         DataLoader(
             dataset.train_samples,

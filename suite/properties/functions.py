@@ -19,6 +19,7 @@ from suite.properties.answers import RIGHT, Judgement
 Scatter = Callable[[Tensor, Sequence[torch.device]], list[Tensor]]
 CountCorrect = Callable[..., int]
 IndexBatches = Callable[..., Iterator[Tensor]]
+RankBatches = Callable[..., Iterator[Tensor]]
 
 
 def all_reduce_sums(all_reduce_: AllReduce, tensors: Sequence[Tensor]) -> Judgement:
@@ -167,6 +168,53 @@ def feed_reshuffles(index_batches: IndexBatches, n: int, batch_size: int, seed: 
         return Judgement(f"seed {seed}: epochs 0 and 1 have the same order", ("no set_epoch (pytorch/pytorch#31771)",))
     if order(seed, 1) == order(seed + 1, 0):
         return Judgement(f"epoch 1 of seed {seed} is epoch 0 of seed {seed + 1}", ("seed and epoch are added",))
+    return RIGHT
+
+
+def feed_resumes(
+    rank_batches: RankBatches, n: int, batch_size: int, seed: int, epoch: int, world_size: int, start: int
+) -> Judgement:
+    """A feed that goes on in the middle of an epoch yields the rest of it, on every rank, and no sample twice.
+
+    Args:
+        rank_batches: as `reference.data.index.rank_batches`: the numbers of one rank's samples, minibatch by minibatch.
+            One that keeps its own place takes `start` minibatches, saves its state, and loads it into another.
+        n: number of samples.
+        batch_size: samples in a minibatch over all ranks.
+        seed: any.
+        epoch: from 0.
+        world_size: number of ranks.
+        start: the minibatches of the epoch that were trained on before the interruption.
+    """
+
+    def batches(rank: int, start: int) -> list[list[int]]:
+        place = {"world_size": world_size, "rank": rank, "start": start}
+        return [batch.tolist() for batch in rank_batches(n, batch_size, seed=seed, epoch=epoch, **place)]
+
+    where = f"{n} samples in batches of {batch_size} on {world_size} ranks, epoch {epoch}"
+    whole = [batches(rank, 0) for rank in range(world_size)]
+    lengths = [len(part) for part in whole]
+    if len(set(lengths)) > 1:
+        return Judgement(
+            f"{where}: the ranks have {lengths} batches, so they come to the next epoch at different steps",
+            ("a stream for each rank, which ends by itself (NVIDIA-NeMo/Megatron-Bridge#5944)",),
+        )
+    resumed = [batches(rank, start) for rank in range(world_size)]
+    samples = [i for part in resumed for batch in part for i in batch]
+    if len(set(samples)) < len(samples):
+        return Judgement(
+            f"{where}: resumed after {start} batches, the ranks have {resumed}: samples come more than once",
+            ("the split by rank is lost where batches are skipped (huggingface/datasets#8568)",),
+        )
+    for rank, (part, right) in enumerate(zip(resumed, whole, strict=True)):
+        if part != right[start:]:
+            return Judgement(
+                f"{where}: resumed after {start} batches, rank {rank} has {part}, and {right[start:]} were left",
+                (
+                    "the order of epoch 0 (huggingface/accelerate#4071, Lightning-AI/pytorch-lightning#21938)",
+                    "the epoch begins again",
+                ),
+            )
     return RIGHT
 
 

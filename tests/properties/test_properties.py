@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from reference.all_reduce import ALL_REDUCE
-from reference.data.index import index_batches
+from reference.data.index import index_batches, rank_batches
 from reference.evaluate import count_correct
 from reference.scatter import scatter
 from reference.trainers.scratch import Scratch
@@ -243,6 +243,7 @@ FUNCTIONS: dict[str, list[Any]] = {
     "scatter": [scatter],
     "evaluation": [count_correct],
     "feed": [index_batches],
+    "rank_feed": [rank_batches],
 }
 
 

@@ -254,6 +254,16 @@ def test_the_ranks_parts_make_up_the_batches_of_one_device(n: int, batch_size: i
 
 
 @pytest.mark.parametrize("loader", LOADERS)
+def test_a_feed_that_is_started_in_the_middle_of_an_epoch_yields_the_rest(loader: str) -> None:
+    """`feed_resumes` says what else must hold."""
+    whole, rest, nothing = (
+        [y.tolist() for _, y in feed(numbered(11), loader, 4, world_size=2, rank=1, start=start, num_workers=0)]
+        for start in (0, 1, 3)
+    )
+    assert (len(whole), rest, nothing) == (3, whole[1:], [])
+
+
+@pytest.mark.parametrize("loader", LOADERS)
 def test_nests_are_fed_as_nests_and_stay_together(tmp_path: Path, loader: str) -> None:
     """Tokens stay int64, and each rank's part of a nest has the structure of the whole."""
     data = load("tests.support.texts:corpus", tmp_path)
@@ -307,6 +317,7 @@ def test_the_books_worker_processes_use_the_cores_they_are_given() -> None:
         ({"loader": "fast"}, "unknown loader 'fast': choose one of resident, book"),
         ({"rank": 2}, "rank is 2 in a world of 2"),
         ({"batch_size": 0}, "batch_size is 0: it must be at least 1"),
+        ({"start": -1}, "start is -1: it must be at least 0"),
         ({"device": "meta"}, r"the data set is on cpu, the feed on meta: use dataset.to\(device\) once"),
     ],
 )

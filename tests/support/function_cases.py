@@ -76,6 +76,14 @@ shuffles = st.fixed_dictionaries(
 )
 
 
+@st.composite
+def interruptions(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw a feed on several ranks, and after how many minibatches of an epoch it is interrupted."""
+    drawn: dict[str, Any] = draw(feeds)
+    most = -(-drawn["n"] // drawn["batch_size"])
+    return {**drawn, "world_size": draw(st.integers(1, 4)), "start": draw(st.integers(0, most))}
+
+
 def _rows(n: int) -> Tensor:
     return torch.arange(3 * n).reshape(n, 3)
 
@@ -105,6 +113,7 @@ FUNCTION_CHECKS: dict[str, dict[str, tuple[st.SearchStrategy[Any], Check]]] = {
         "feed_covers": (feeds, lambda f, drawn: functions.feed_covers(f, **drawn)),
         "feed_reshuffles": (shuffles, lambda f, drawn: functions.feed_reshuffles(f, **drawn)),
     },
+    "rank_feed": {"feed_resumes": (interruptions(), lambda f, drawn: functions.feed_resumes(f, **drawn))},
 }
 
 
