@@ -204,7 +204,10 @@ def feed_resumes(
     if len(set(samples)) < len(samples):
         return Judgement(
             f"{where}: resumed after {start} batches, the ranks have {resumed}: samples come more than once",
-            ("the split by rank is lost where batches are skipped (huggingface/datasets#8568)",),
+            (
+                "the split by rank is lost where batches are skipped (huggingface/datasets#8568)",
+                "samples repeated so that the ranks have equally many (pytorch/pytorch#22584)",
+            ),
         )
     for rank, (part, right) in enumerate(zip(resumed, whole, strict=True)):
         if part != right[start:]:
