@@ -30,7 +30,7 @@ pytestmark = needs_openreg
 
 # Nets have no convolutions, which it does not know, and no tied weights, which `Module.to` unties on it (docs/log.md).
 # The kernels draw on the host, so dropout's masks show nothing of the devices.
-LEFT_OUT = ("dropout", "not_a_number", "resume")  # the last two need a case of their own kind
+LEFT_OUT = ("dropout", "low_precision", "not_a_number", "resume")  # the last three need cases of their own kind
 CASES = {c: ((7, 5, 3, 8), Net(hidden=(4,), norm="layer", buffer=True)) for c in CHECKS if c not in LEFT_OUT}
 CASES |= {"batch_norm": ((8, 12), Net(hidden=(3,), norm="batch"))}
 
