@@ -146,12 +146,12 @@ def replay(
     return Replayed(outcomes, spent / runs)
 
 
-def rate(count: int, trials: int) -> str:
-    """A share in percent with its exact (Clopper-Pearson) 95 % interval."""
+def rate(count: int, trials: int, digits: int = 1) -> str:
+    """A share in percent, with so many digits after the point, and its exact (Clopper-Pearson) 95 % interval."""
     if not trials:
         return "-"
     interval = binomtest(count, trials).proportion_ci(0.95, "exact")
-    return f"{count / trials:.1%} [{interval.low:.1%}, {interval.high:.1%}]"
+    return "{:.{digits}%} [{:.{digits}%}, {:.{digits}%}]".format(count / trials, *interval, digits=digits)
 
 
 def row(case: Case, found: Replayed, planned: int, session_s: float) -> str:
