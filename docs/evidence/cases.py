@@ -91,7 +91,7 @@ def judge(bench: Bench, trainer: str, check: str, seed: int, examples: int = EXA
         try:
             return bench.search(trainer, check, examples=examples, fresh=True)
         except WorkerFailure as failure:
-            return Outcome("\n".join([str(failure), *failure.details]), [], 0, crashed=True)
+            return Outcome(str(failure), [], 0, crashed=True)
 
 
 def fewest(lines: Iterable[Line], right: Mapping[str, Sequence[str]]) -> tuple[str, str]:
