@@ -25,9 +25,9 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 
-import hypothesis
 from hypothesis import core
 
 from docs.evidence.log import ROOT, Line, append, check_same_code, code_state, read_log
@@ -120,7 +120,7 @@ def line_of(name: str, check: str, seed: int, outcome: Outcome, wall_s: float, f
         "finding": plain(outcome.failure),
         "crashed": outcome.crashed,
         "wall_s": round(wall_s, 2),
-        "hypothesis": hypothesis.__version__,
+        "versions": {name: version(name) for name in ("hypothesis", "torch")},
     }
 
 
