@@ -1,14 +1,15 @@
 """Fresh cases put to right trainers, a block of one check and one trainer after the other: what it finds is wrong.
 
     python -m docs.evidence.cases --minutes 3.5
+    python -m docs.evidence.cases --check low_precision --wanted 2000 --log docs/evidence/low_precision.jsonl
     python -m docs.evidence.cases --table
     python -m docs.evidence.cases --again ddp gradient 1234
 
-The first adds blocks to `cases.jsonl` until the log has `--wanted` cases or the time is up, and goes on where the log
-ends. A block is what `pytest -m correctness` does for one item, with other cases each time: they are drawn from a seed
-that the log has, so that the last command draws them again, with the same version of hypothesis. The next block belongs
-to the trainer and check with the fewest cases so far. Trainers are those of the table, of tests/support and of docs/
-that are right, each with the checks that it is right under. Everything runs on the CPU.
+The first two add blocks to a log until it has `--wanted` cases or the time is up, and go on where it ends. A block is
+what `pytest -m correctness` does for one item, with other cases each time: they are drawn from a seed that the log has,
+so that the last command draws them again, with the same version of hypothesis. The next block belongs to the trainer
+and check with the fewest cases so far. Trainers are those of the table, of tests/support and of docs/ that are right,
+each with the checks that it is right under. Everything runs on the CPU.
 
 A finding is a false alarm. It stays in the log in full, with its smallest case, and is never drawn again to see whether
 it goes away. Blocks of other code share the log only with --mixed. Exit status 1 when the log has a finding.
@@ -46,7 +47,7 @@ NOTE_CHARACTERS = 160
 
 STEPS = "tests.support.step_trainers:"
 USERS = "tests.support.trainers_under_test:"
-OF_A_STEP = ("gradient", "trajectory", "replicas", "loss", "not_a_number")
+OF_A_STEP = ("gradient", "trajectory", "replicas", "loss", "low_precision", "not_a_number")
 LOUD = tuple(check for check in CHECKS if check != "refusals")
 UNDER_SELF = tuple(check for check in CHECKS if check != "batch_norm")  # which says "not checked" there
 
@@ -127,11 +128,12 @@ def line_of(name: str, check: str, seed: int, outcome: Outcome, wall_s: float, f
 def make(bench: Bench, folder: Path, options: argparse.Namespace) -> None:
     """Add blocks until there are as many cases as wanted, or the time is up. The code is checked before every one."""
     lines, end = read_log(options.log), time.monotonic() + 60 * options.minutes
+    right = {name: [c for c in checks if options.check in (None, c)] for name, checks in RIGHT.items()}
     while (cases := sum(line["cases"] for line in lines)) < options.wanted and time.monotonic() < end:
         state = code_state()
         if not options.mixed:
             check_same_code(lines, state)
-        (name, check), seed = fewest(lines, RIGHT), random.SystemRandom().getrandbits(32)
+        (name, check), seed = fewest(lines, right), random.SystemRandom().getrandbits(32)
         begun = time.monotonic()
         outcome = judge(bench, loadable(name, folder), check, seed)
         line = {**line_of(name, check, seed, outcome, time.monotonic() - begun, folder), **state}
@@ -141,11 +143,12 @@ def make(bench: Bench, folder: Path, options: argparse.Namespace) -> None:
 
 
 def table(lines: Sequence[Line]) -> str:
-    """Return the log as Markdown: cases of each trainer under each check, and the false alarms with their seeds."""
-    rows = [["trainer", *CHECKS, "cases", "false alarms"], ["---"] * (len(CHECKS) + 3)]
-    for name in (*RIGHT, "all"):
+    """Return the log as Markdown: cases of each of its trainers and checks, and the false alarms with their seeds."""
+    checks = [check for check in CHECKS if check in {line["check"] for line in lines}]
+    rows = [["trainer", *checks, "cases", "false alarms"], ["---"] * (len(checks) + 3)]
+    for name in (*(name for name in RIGHT if name in {line["trainer"] for line in lines}), "all"):
         mine = [line for line in lines if name in ("all", line["trainer"])]
-        by_check = {check: sum(line["cases"] for line in mine if line["check"] == check) for check in CHECKS}
+        by_check = {check: sum(line["cases"] for line in mine if line["check"] == check) for check in checks}
         false = sum(bool(line["finding"]) for line in mine)
         rows.append([name.rpartition(":")[2], *(str(cases or "") for cases in by_check.values())])
         rows[-1] += [f"{sum(by_check.values()):,}", str(false)]
@@ -160,6 +163,7 @@ def main() -> int:
     """Add blocks to the log, draw one again, or print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--wanted", type=int, default=WANTED, help="cases in the log (default: %(default)s)")
+    parser.add_argument("--check", choices=CHECKS, help="default: all")
     parser.add_argument("--minutes", type=float, default=60.0, help="start no block after them (default: %(default)s)")
     parser.add_argument("--log", type=Path, default=LOG, help=f"default: {LOG.name} beside this script")
     parser.add_argument("--mixed", action="store_true", help="keep blocks of different or uncommitted code in one log")

@@ -51,7 +51,7 @@ def line(trainer: str, check: str, count: int, finding: str = "") -> Line:
 
 
 def asked(path: Path, **changes: Any) -> argparse.Namespace:
-    return argparse.Namespace(**{"log": path, "wanted": 150, "minutes": 1.0, "mixed": True} | changes)
+    return argparse.Namespace(**{"log": path, "wanted": 150, "minutes": 1.0, "mixed": True, "check": None} | changes)
 
 
 def test_a_seed_draws_the_same_cases_again_and_another_seed_others() -> None:
@@ -71,6 +71,12 @@ def test_the_script_goes_on_where_the_log_ends_and_covers_what_has_fewest_cases(
     assert read_log(path) == lines
     pairs = [line(name, check, 50) for name, checks in cases.RIGHT.items() for check in checks]
     assert cases.fewest(pairs[1:], cases.RIGHT) == ("single", "start")
+
+
+def test_one_check_can_be_chosen(tmp_path: Path) -> None:
+    path = tmp_path / "cases.jsonl"
+    cases.make(noting(), tmp_path, asked(path, check="start"))
+    assert {entry["check"] for entry in read_log(path)} == {"start"}
 
 
 def test_blocks_of_other_code_are_refused(tmp_path: Path) -> None:
@@ -111,9 +117,7 @@ def test_every_trainer_is_there(tmp_path: Path) -> None:
 def test_the_table_counts_cases_and_shows_false_alarms() -> None:
     lines = [line("ddp", "start", 50), line("ddp", "start", 40), line(f"{cases.STEPS}Muon", "loss", 10, "wrong\nlong")]
     shown = cases.table(lines).splitlines()
-    assert "| ddp | 90 |  |  |  |  |  |  |  |  |  |  |  | 90 | 0 |" in shown
-    assert "| Muon |  |  |  |  |  | 10 |  |  |  |  |  |  | 10 | 1 |" in shown
-    assert "| all | 90 |  |  |  |  | 10 |  |  |  |  |  |  | 100 | 1 |" in shown
+    assert shown[2:5] == ["| ddp | 90 |  | 90 | 0 |", "| Muon |  | 10 | 10 | 1 |", "| all | 90 | 10 | 100 | 1 |"]
     assert shown[-2:] == [
         "False alarms among 100 cases, with the exact 95 % interval: 1.000% [0.025%, 5.446%].",
         "- wrong (seed 7)",
