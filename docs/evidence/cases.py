@@ -8,7 +8,7 @@
 The first two add blocks to a log until it has `--wanted` cases or the time is up, and go on where it ends. A block is
 what `pytest -m correctness` does for one item, with other cases each time: they are drawn from a seed that the log has,
 so that the last command draws them again, with the same version of hypothesis. The next block belongs to the trainer
-and check with the fewest cases so far. Trainers are those of the table, of tests/support and of docs/ that are right,
+and check with the fewest blocks so far. Trainers are those of the table, of tests/support and of docs/ that are right,
 each with the checks that it is right under. Everything runs on the CPU.
 
 A finding is a false alarm. It stays in the log in full, with its smallest case, and is never drawn again to see whether
@@ -96,13 +96,13 @@ def judge(bench: Bench, trainer: str, check: str, seed: int, examples: int = EXA
 
 
 def fewest(lines: Iterable[Line], right: Mapping[str, Sequence[str]]) -> tuple[str, str]:
-    """Return the trainer and check with the fewest cases so far; of several any."""
+    """Return the trainer and check with the fewest blocks so far, however many cases they had; of several any."""
     count = Counter({(name, check): 0 for name, checks in right.items() for check in checks})
     for line in lines:
         if (line["trainer"], line["check"]) in count:
-            count[line["trainer"], line["check"]] += max(1, line["cases"])
+            count[line["trainer"], line["check"]] += 1
     least = min(count.values())
-    return random.SystemRandom().choice([pair for pair, cases in count.items() if cases == least])
+    return random.SystemRandom().choice([pair for pair, blocks in count.items() if blocks == least])
 
 
 def line_of(name: str, check: str, seed: int, outcome: Outcome, wall_s: float, folder: Path) -> Line:
