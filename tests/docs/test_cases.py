@@ -29,7 +29,7 @@ class Noting(Bench):
     wrong: bool = False
 
     def about(self, trainer: str) -> About:
-        return About(processes="one")
+        return About(processes="one", resumes=True)
 
     def judge(self, trainer: str, check: str, case: Case) -> Judgement:
         self.drawn.append(case)

@@ -15,6 +15,7 @@ from suite.processes.pool import Pool
 from suite.room import devices
 from tests.mutants import Entry, entries
 from tests.support.function_cases import FUNCTION_CHECKS, search
+from tests.support.project import REPOSITORY
 
 EXAMPLES = 50
 
@@ -32,7 +33,7 @@ def main(names: Collection[str], checks: Collection[str]) -> int:
     idle = set(checks)
     survivors = []
     print("| mutant | what goes wrong | source | killed by |\n|---|---|---|---|", flush=True)
-    with Pool(kind="cpu", preload="trainers") as pool:
+    with Pool(kind="cpu", import_paths=[REPOSITORY], preload="trainers") as pool:
         bench = Bench(pool, devices.parse("cpu"))
         for entry in entries():
             if names and entry.name not in names:
