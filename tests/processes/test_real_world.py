@@ -19,14 +19,19 @@ from tests.support.strategies import CLASSES, CPU, smooth_net
 
 PAGE = REPOSITORY / "docs" / "real-world-trainer.md"
 CLIP = "        torch.nn.utils.clip_grad_norm_(self.net.parameters(), self.max_norm)\n"
+UPDATE = "        self.optimizer.step()\n        return total\n"
 LAST_PASS = "        total += self.accumulate(*pieces[-1], global_batch_size)"
 
 # Name -> what is replaced by what in the page's code. The smaller norm makes clipping active in generated cases.
 MISTAKES: dict[str, list[tuple[str, str]]] = {
     "mean of micro-batches": [
-        (", y) / global_batch_size", ", y) / (max(1, len(y)) * self.micro_batches * dist.get_world_size())")
+        ("32)), y) / global_batch_size", "32)), y) / (max(1, len(y)) * self.micro_batches * dist.get_world_size())")
     ],
-    "clipped before the exchange": [("max_norm = 1.0", "max_norm = 0.1"), (CLIP, ""), (LAST_PASS, CLIP + LAST_PASS)],
+    "clipped before the exchange": [
+        ("max_norm = 1.0", "max_norm = 0.1"),
+        (CLIP + UPDATE, UPDATE),
+        (LAST_PASS, CLIP + LAST_PASS),
+    ],
     "no_sync on every pass": [(LAST_PASS, "        with self.net.no_sync():\n    " + LAST_PASS)],
 }
 
@@ -45,7 +50,7 @@ def written(code: str, folder: Path) -> str:
     return f"{folder}/real.py:RealWorldTrainer"
 
 
-CHECKED = ["start", "gradient", "trajectory", "identity", "loss", "batch_norm", "dropout", "resume"]
+CHECKED = ["start", "gradient", "trajectory", "identity", "loss", "batch_norm", "dropout", "low_precision", "resume"]
 
 
 @pytest.mark.parametrize("check", CHECKED)

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -44,6 +43,12 @@ def environment(here: Path, **more: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(here.parent / "temporary"), **more}
 
 
+def heed_signals() -> None:
+    """Let SIGINT and SIGHUP end this process: a shell's background job ignores the one, and nohup's the other."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def run(here: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     """Run the gate, with a measurement that takes no time."""
     return subprocess.run(
@@ -53,8 +58,7 @@ def run(here: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess
         capture_output=True,
         text=True,
         timeout=90,
-        # A shell's background job ignores SIGINT, and so would this.
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=heed_signals,
     )
 
 
