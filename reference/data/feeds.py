@@ -15,7 +15,7 @@ from reference.data.dataset import Dataset
 from reference.data.index import rank_batches
 from reference.nest import Nest
 
-Shards = Callable[..., Iterator[Tensor]]  # from the device of the indices
+Shards = Callable[[torch.device], Iterator[Tensor]]  # from the device of the indices
 Feed = Iterator[tuple[Nest, Nest]]
 
 
@@ -62,17 +62,12 @@ def feed(
     """
     if loader not in LOADERS:
         raise ValueError(f"unknown loader {loader!r}: choose one of {', '.join(LOADERS)}")
-    shards = partial(
-        rank_batches,
-        nest.samples(dataset.train_X),
-        batch_size,
-        world_size=world_size,
-        rank=rank,
-        seed=seed,
-        epoch=epoch,
-        start=start,
-        drop_last=drop_last,
-    )
+    n = nest.samples(dataset.train_X)
+    place = {"world_size": world_size, "rank": rank, "epoch": epoch, "start": start}
+
+    def shards(indices_on: torch.device) -> Iterator[Tensor]:
+        return rank_batches(n, batch_size, **place, seed=seed, drop_last=drop_last, device=indices_on)
+
     return LOADERS[loader](dataset, shards, torch.device(device), num_workers, cpus)
 
 
@@ -84,12 +79,12 @@ def resident_feed(
     for leaf in nest.leaves((dataset.train_X, dataset.train_y)):
         if leaf.device != device:
             raise ValueError(f"the data set is on {leaf.device}, the feed on {device}: use dataset.to(device) once")
-    return ((_select(dataset.train_X, i), _select(dataset.train_y, i)) for i in shards(device=device))
+    return ((_select(dataset.train_X, i), _select(dataset.train_y, i)) for i in shards(device))
 
 
 def book_feed(dataset: Dataset, shards: Shards, device: torch.device, num_workers: int, cpus: set[int] | None) -> Feed:
     """Read sample by sample through torch's DataLoader and ToTensor, then move each batch, as the documents do."""
-    indices = [shard.tolist() for shard in shards(device="cpu")]
+    indices = [shard.tolist() for shard in shards(torch.device("cpu"))]
     batches = iter(
         DataLoader(
             dataset.train_samples,

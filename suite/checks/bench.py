@@ -23,13 +23,15 @@ from suite.processes.group import Group
 from suite.processes.jobs import CaseJob
 from suite.processes.pool import Pool
 from suite.properties.answers import About, Described, Judgement
-from suite.properties.case import CONFIRMED, LOW_PRECISION, MAY_REFUSE, VARIANTS, Case
+from suite.properties.case import LOW_PRECISION, MAY_REFUSE, Case
 from suite.room.devices import Devices
 
 MOST_REPLICAS = 8  # virtual devices of one process
 MOST_RANKS = 4  # processes
 HANG_S = 30.0  # a case takes milliseconds; the first one of a sharded trainer loads FSDP
 SHARE = 0.25  # of hypothesis's examples, for each check
+FEW_VARIANTS, MANY_VARIANTS = 2, 8  # of a case that one device computes; many where k devices are off the few
+CONFIRMATIONS = 3  # other variants in which k devices must be off as well
 
 
 @dataclass(frozen=True)
@@ -100,12 +102,12 @@ class Bench:
         """
         if check != LOW_PRECISION:
             return self._judged(trainer, check, case)
-        few, many = VARIANTS
-        others = (replace(case, variant=many + 1 + number) for number in range(CONFIRMED))
-        for number, variant in ((few, case), (many, case), *((many, other) for other in others)):
-            judgement = self._judged(trainer, check, variant, number)
+        judgement = self._judged(trainer, check, case, FEW_VARIANTS)
+        others = [replace(case, variant=MANY_VARIANTS + number) for number in range(1, CONFIRMATIONS + 1)]
+        for variant in (case, *others):
             if not judgement.finding or judgement.crashed:
                 break
+            judgement = self._judged(trainer, check, variant, MANY_VARIANTS)
         return judgement
 
     def _judged(self, trainer: str, check: str, case: Case, variants: int = 0) -> Judgement:

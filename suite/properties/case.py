@@ -14,11 +14,7 @@ from typing import Any
 # normalisation of one sample, as accumulation in micro-batches can make it of any minibatch.
 MAY_REFUSE = ("batch_norm", "refusals", "not_a_number")
 
-# The check whose cases compute in bfloat16; how many variants of a case one device computes, the second number where k
-# devices are off the first few; and in how many more variants they must be off.
-LOW_PRECISION = "low_precision"
-VARIANTS = (2, 8)
-CONFIRMED = 3
+LOW_PRECISION = "low_precision"  # the check whose cases have variants
 
 # A convolutional net sees its features as an image of this many pixels a side.
 IMAGE_SIDE = 4

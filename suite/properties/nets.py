@@ -102,8 +102,8 @@ def minibatch(case: Case, step: int) -> tuple[Nest, Nest]:
     variation = _variation(case, step)
     order = torch.randperm(n, generator=variation) if case.variant else slice(None)
     if case.text is not None:
-        texts_and_labels = texts.minibatch(case.text, n, generator, dtype)
-        return nest.take(texts_and_labels[0], order), nest.take(texts_and_labels[1], order)
+        tokens, y = texts.minibatch(case.text, n, generator, dtype)
+        return nest.take(tokens, order), nest.take(y, order)
     inputs = IMAGE_SIDE**2 if case.net.conv else case.net.inputs
     features = torch.randn(n, inputs, generator=generator, dtype=torch.float64)
     numbers = torch.arange(n, dtype=torch.float64)

@@ -6,6 +6,8 @@ trainer that raises ends there.
 
 from __future__ import annotations
 
+import io
+import re
 import traceback
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -20,12 +22,14 @@ from reference import nest
 from reference.evaluate import count_correct
 from reference.nest import Nest
 from reference.scatter import shard_bounds
-from suite.properties import contract, nets, resume
+from suite.properties import contract, nets
 from suite.properties.case import Case
+from suite.properties.log import Log
 from suite.properties.noise import Noise
 from suite.room import accelerator
 
 EVALUATED = 11  # test samples: uneven over 2, 3, 4, ... devices
+OTHER = 1000  # added to a rank's number for the weights and generators that a resumed instance starts from
 
 K = TypeVar("K", bound=Hashable)
 
@@ -113,7 +117,7 @@ def observe(
         for step in range(len(case.batches)):
             if step == case.resumed:
                 where = f"resuming before step {step}"
-                made, log = resume.in_another_instance(trainer, made, devices, case, rank)
+                made, log = _in_another_instance(trainer, made, devices, case, rank)
                 train, by_position = made.step, dict(enumerate(made.replicas[0].parameters()))
                 seen["parameters"][-1] = _values(made)
             where = f"step {step}"
@@ -154,6 +158,55 @@ def observe(
     with suppress(Exception):
         contract.close_trainer(made)
     return seen, getattr(made, "loss", None)
+
+
+def _in_another_instance(
+    trainer: type[Any], made: Any, devices: Sequence[torch.device], case: Case, rank: int
+) -> tuple[Any, Log]:
+    """Save a trainer, close it, and resume in another instance.
+
+    Args:
+        trainer: its class.
+        made: the instance that has trained.
+        devices: of this process.
+        case: the other instance gets its net with other weights; torch's generators get other seeds.
+        rank: of this process.
+
+    Returns:
+        The other instance, and the log of its net.
+
+    Raises:
+        suite.properties.contract.ContractError: what `state_dict` returned cannot be saved and loaded safely.
+    """
+    state = _loaded(made.state_dict())
+    contract.close_trainer(made)
+    accelerator.seed(devices, case.seed + OTHER + rank)
+    model = nets.build(case, OTHER + rank)
+    other = trainer(model, list(devices), lr=case.lr)
+    contract.check_instance(other, list(devices))
+    other.load_state_dict(state)
+    return other, model.log
+
+
+def _loaded(state: Any) -> Any:
+    """Return a trainer's state as a file gives it back.
+
+    Raises:
+        suite.properties.contract.ContractError: torch.save cannot write it, or torch.load cannot read it safely.
+    """
+    file = io.BytesIO()
+    try:
+        torch.save(state, file)
+        file.seek(0)
+        return torch.load(file, weights_only=True)
+    except Exception as error:  # pickle raises whatever the object's own methods do
+        # torch's refusal is a page long, and has the reason in this line.
+        reason = re.search(r"WeightsUnpickler error: (.*)", str(error))
+        said = reason[1] if reason else f"{type(error).__name__}: {error}"
+        raise contract.ContractError(
+            f"what `state_dict` returned cannot go through torch.save and torch.load(weights_only=True): {said}; "
+            "make it of tensors, numbers, texts, and dicts, lists and tuples of them"
+        ) from error
 
 
 def whole(parameter: Tensor) -> Tensor:

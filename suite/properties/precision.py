@@ -32,21 +32,22 @@ from torch import Tensor
 from suite.properties.answers import RIGHT, Judgement
 from suite.properties.observe import Observation
 from suite.properties.seen import Seen
+from suite.properties.tolerance import roundoff
 
 LIMIT = 6.0
-U = torch.finfo(torch.bfloat16).eps / 2
+U = roundoff(torch.bfloat16)
 
 
 def judge_step(seen: Seen, step: int) -> Judgement:
     """Judge what k devices did in a step by the noise of what one device does."""
     compared = list(_compared(seen, step))
-    largest = max((_size(torch.stack(variants).mean(0)) for _, _, variants, _ in compared), default=0.0)
+    largest = max((_norm(torch.stack(variants).mean(0)) for _, _, variants, _ in compared), default=0.0)
     if not math.isfinite(largest):
         return RIGHT  # one device has diverged, so that nothing can be compared any more
     for what, actual, variants, reading in compared:
         stacked = torch.stack(variants)
         mean = stacked.mean(0)
-        off, noise = _size(actual - mean), _size(stacked - mean) / (len(variants) - 1) ** 0.5
+        off, noise = _norm(actual - mean), _norm(stacked - mean) / (len(variants) - 1) ** 0.5
         allowed = LIMIT * noise + reading + 4 * U * largest
         if not off <= allowed:
             return Judgement(
@@ -64,7 +65,7 @@ def _compared(seen: Seen, step: int) -> Iterator[tuple[str, Tensor, list[Tensor]
         for name, b, a, actual, *disturbed in zip(
             seen.names, before, after, seen.gradient(step), *variants, strict=True
         ):
-            yield f"the gradient of {name!r}", actual, disturbed, 2 * U * (_size(b) + _size(a)) / seen.case.lr
+            yield f"the gradient of {name!r}", actual, disturbed, 2 * U * (_norm(b) + _norm(a)) / seen.case.lr
         return
     compared = {f"on rank {rank}": observed for rank, observed in enumerate(seen.ranks)}
     if step == 0 and seen.alone is not None and seen.has_reference:
@@ -80,7 +81,7 @@ def _compared(seen: Seen, step: int) -> Iterator[tuple[str, Tensor, list[Tensor]
             yield f"the gradient of {name!r} that the optimizer is given {where}", actual, disturbed, 0.0
         if not known:
             actual, *disturbed = (_change(of, step, position) for of in (seen.ranks[0], *seen.disturbed))
-            reading = 2 * U * _size(seen.parameters(step + 1)[position])
+            reading = 2 * U * _norm(seen.parameters(step + 1)[position])
             yield f"the change of {name!r} since the start", actual, disturbed, reading
 
 
@@ -90,5 +91,5 @@ def _change(observed: Observation, step: int, position: int) -> Tensor:
     return after - before
 
 
-def _size(tensor: Tensor) -> float:
+def _norm(tensor: Tensor) -> float:
     return float(tensor.norm())

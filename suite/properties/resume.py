@@ -1,27 +1,15 @@
-"""The check of a trainer that is saved, made again and resumed (worker's side).
+"""The check `resume`: a trainer that is saved, made again and resumed goes on as without the interruption.
 
 Not covered: other world sizes than the one that was saved, one file for all ranks, and where the data goes on.
 """
 
 from __future__ import annotations
 
-import io
-import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
 import torch
 
-from suite.properties import contract, nets
 from suite.properties.answers import RIGHT, Judgement
-from suite.properties.case import Case
-from suite.properties.log import Log
-from suite.room import accelerator
-
-if TYPE_CHECKING:
-    from suite.properties.seen import Seen  # which imports `observe`, which imports this module
-
-OTHER = 1000  # added to a rank's number for the weights and generators that the second instance starts from
+from suite.properties.observe import alike
+from suite.properties.seen import Seen
 
 GENERATORS = "generators are not resumed, or all ranks got those of rank 0 (radixark/miles#3187)"
 STATES = (
@@ -33,55 +21,6 @@ ROUNDED = (
     "resumed to rounding and not to the bit on more than two ranks, as with DistributedDataParallel, which sums in "
     "another order in the first step of an instance"
 )
-
-
-def in_another_instance(
-    trainer: type[Any], made: Any, devices: Sequence[torch.device], case: Case, rank: int
-) -> tuple[Any, Log]:
-    """Save a trainer, close it, and resume in another instance.
-
-    Args:
-        trainer: its class.
-        made: the instance that has trained.
-        devices: of this process.
-        case: the other instance gets its net with other weights; torch's generators get other seeds.
-        rank: of this process.
-
-    Returns:
-        The other instance, and the log of its net.
-
-    Raises:
-        suite.properties.contract.ContractError: what `state_dict` returned cannot be saved and loaded safely.
-    """
-    state = loaded(made.state_dict())
-    contract.close_trainer(made)
-    accelerator.seed(devices, case.seed + OTHER + rank)
-    model = nets.build(case, OTHER + rank)
-    other = trainer(model, list(devices), lr=case.lr)
-    contract.check_instance(other, list(devices))
-    other.load_state_dict(state)
-    return other, model.log
-
-
-def loaded(state: Any) -> Any:
-    """Return a trainer's state as a file gives it back.
-
-    Raises:
-        suite.properties.contract.ContractError: torch.save cannot write it, or torch.load cannot read it safely.
-    """
-    file = io.BytesIO()
-    try:
-        torch.save(state, file)
-        file.seek(0)
-        return torch.load(file, weights_only=True)
-    except Exception as error:  # pickle raises whatever the object's own methods do
-        # torch's refusal is a page long, and has the reason in this line.
-        reason = re.search(r"WeightsUnpickler error: (.*)", str(error))
-        said = reason[1] if reason else f"{type(error).__name__}: {error}"
-        raise contract.ContractError(
-            f"what `state_dict` returned cannot go through torch.save and torch.load(weights_only=True): {said}; "
-            "make it of tensors, numbers, texts, and dicts, lists and tuples of them"
-        ) from error
 
 
 def judge(seen: Seen) -> Judgement:
@@ -97,7 +36,7 @@ def judge(seen: Seen) -> Judgement:
         for rank, observed in enumerate(seen.ranks):
             whole, resumed = observed["uninterrupted"], observed["parameters"][step]
             begin, right, values = map(_flat, (whole[0], whole[step], resumed))
-            if torch.allclose(right, values, rtol=0, atol=0, equal_nan=True):
+            if alike(right, values):
                 continue
             off = float((right - values).abs().max())
             rounding = seen.half_the_digits * float((right - begin).abs().max())

@@ -114,12 +114,6 @@ class Seen:
         net, minibatch = self.net(step), nets.minibatch(self.case, step)
         return derivative(net, self.mean_loss(net, *nest.take(minibatch, samples)))
 
-    def _of(self, rank: int | None) -> Observation:
-        """Return a rank's record; that of the trainer on one device for None."""
-        observation = self.alone if rank is None else self.ranks[rank]
-        assert observation is not None
-        return observation
-
     def disturbed_gradient(self, step: int, variant: int) -> Parameters:
         """Return the gradient of a variant's step of plain SGD on one device, read back from the parameters.
 
@@ -136,6 +130,12 @@ class Seen:
         trained = [parameter for parameter in net.parameters() if parameter.grad is not None]
         sgd_(trained, self.case.lr, 1)
         return [(a - b.detach()) / self.case.lr for a, b in zip(before, net.parameters(), strict=True)]
+
+    def _of(self, rank: int | None) -> Observation:
+        """Return a rank's record; that of the trainer on one device for None."""
+        observation = self.alone if rank is None else self.ranks[rank]
+        assert observation is not None
+        return observation
 
     @cached_property
     def _shapes(self) -> dict[str, torch.Size]:

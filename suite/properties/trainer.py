@@ -13,8 +13,7 @@ import torch
 from reference.evaluate import count_correct, count_labels
 from reference.scatter import chunk_sizes
 from suite.properties import batch_norm as normalisation
-from suite.properties import nets, precision, suspects, tolerance
-from suite.properties import resume as resuming
+from suite.properties import nets, precision, resume, suspects, tolerance
 from suite.properties.answers import RIGHT, Judgement
 from suite.properties.case import MAY_REFUSE
 from suite.properties.observe import alike, evaluation_set
@@ -123,11 +122,6 @@ def not_a_number(seen: Seen) -> Judgement:
     return replace(wrong, suspects=AFTER_NAN) if wrong != RIGHT else RIGHT
 
 
-def resume(seen: Seen) -> Judgement:
-    """Saved, made again and resumed, the trainer trains on as without the interruption, to the bit, on every rank."""
-    return resuming.judge(seen)
-
-
 def evaluation(seen: Seen) -> Judgement:
     """Every replica predicts what rank 0's parameters do, and all devices together count what one counts."""
     X, y = evaluation_set(seen.case)
@@ -162,7 +156,7 @@ CHECKS: dict[str, Check] = {
     "dropout": dropout,
     "evaluation": evaluation,
     "not_a_number": not_a_number,
-    "resume": resume,
+    "resume": resume.judge,
     "refusals": refusals,
 }
 
@@ -251,25 +245,30 @@ def _given_at(seen: Seen, step: int) -> Judgement:
     """Judge the gradients that optimisers were given in a step, because Adam divides a constant factor out again."""
     for rank in range(len(seen.ranks)):
         pairs = zip(seen.names, seen.given(step, None), seen.given(step, rank), strict=True)
-        known = {name: (right, ours) for name, right, ours in pairs if right is not None and ours is not None}
-        if not known:
+        known = [(name, right, ours) for name, right, ours in pairs if right is not None and ours is not None]
+        names = [name for name, _, _ in known]
+        expected, actual = [right for _, right, _ in known], [ours for _, _, ours in known]
+        allowed = seen.half_the_digits * max(map(_size, expected), default=0.0)
+        worst = _worst(names, expected, actual, [torch.full_like(right, allowed) for right in expected])
+        if worst is None:
             continue
-        right, ours = (flat(list(gradients)) for gradients in zip(*known.values(), strict=True))
-        allowed = seen.half_the_digits * _size(right)
-        errors = {name: _size(pair[0] - pair[1]) for name, pair in known.items()}
-        name, error = next(((name, error) for name, error in errors.items() if not error <= allowed), ("", 0.0))
-        if not name:
-            continue
-        times = float(ours @ right / (right @ right)) if _size(right) else 0.0
-        factor = [f"{times:.4g} times the right gradient: Adam divides a factor out again, and clipping does not"]
-        if seen.case.batches[step] == 1:  # the sample of one rank, and nothing from the others
-            factor.append(MISSING_EXCHANGE)
+        name, error, _ = worst
         return Judgement(
             f"step {step}: the gradient of {name!r} that the optimizer is given on rank {rank} is off that of "
             f"{_one_device(seen)} by {error:.3g}, where half of the digits are {allowed:.3g}",
-            tuple(factor) if _size(ours - times * right) <= max(times, 1) * allowed else OFF_ONE_DEVICE,
+            _given_suspects(flat(expected), flat(actual), allowed, seen.case.batches[step]),
         )
     return RIGHT
+
+
+def _given_suspects(right: torch.Tensor, ours: torch.Tensor, allowed: float, samples: int) -> tuple[str, ...]:
+    """Return what an optimizer's wrong gradient looks like, all parameters in one vector."""
+    times = float(ours @ right / (right @ right)) if _size(right) else 0.0
+    if not _size(ours - times * right) <= max(times, 1) * allowed:
+        return OFF_ONE_DEVICE
+    factor = f"{times:.4g} times the right gradient: Adam divides a factor out again, and clipping does not"
+    # The one sample of a minibatch may also be that of a rank that gets nothing from the others.
+    return (factor, MISSING_EXCHANGE) if samples == 1 else (factor,)
 
 
 def _one_device(seen: Seen) -> str:

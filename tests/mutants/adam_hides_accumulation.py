@@ -8,28 +8,19 @@ Source: karpathy/nanoGPT#168
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
-
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
-from reference.trainers.ddp import DDPTrainer
+from tests.support.trainers_under_test import Adam
 
 KIND = "trainer"
 KILLED_BY = "identity"
 MICRO_BATCHES = 2
 
 
-class Mutant(DDPTrainer):
+class Mutant(Adam):
     """Adam on micro-batches, each of which counts as a whole minibatch."""
-
-    oracle: Literal["self"] = "self"
-
-    def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
-        super().__init__(model, devices, lr=lr)
-        self.optimizer = torch.optim.Adam(self.net.parameters(), lr)
 
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
         pieces = zip(X.tensor_split(MICRO_BATCHES), y.tensor_split(MICRO_BATCHES), strict=True)

@@ -8,27 +8,18 @@ Source: meta-pytorch/torchtune#2172 (the norm was off by the number of ranks, an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
-
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
-from reference.trainers.ddp import DDPTrainer
+from tests.support.trainers_under_test import Adam
 
 KIND = "trainer"
 KILLED_BY = "gradient"
 
 
-class Mutant(DDPTrainer):
+class Mutant(Adam):
     """Adam that is given k times the gradient."""
-
-    oracle: Literal["self"] = "self"
-
-    def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
-        super().__init__(model, devices, lr=lr)
-        self.optimizer = torch.optim.Adam(self.net.parameters(), lr)
 
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
         loss = self.part_of_loss(X, y, global_batch_size)

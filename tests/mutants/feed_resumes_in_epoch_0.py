@@ -18,15 +18,5 @@ KIND = "rank_feed"
 KILLED_BY = "feed_resumes"
 
 
-def mutant(
-    n: int,
-    batch_size: int,
-    *,
-    world_size: int,
-    rank: int,
-    seed: int,
-    epoch: int,
-    start: int = 0,
-) -> Iterator[Tensor]:
-    place = {"world_size": world_size, "rank": rank, "start": start}
-    return rank_batches(n, batch_size, seed=seed, epoch=0 if start else epoch, **place)
+def mutant(n: int, batch_size: int, *, seed: int, epoch: int, **place: int) -> Iterator[Tensor]:
+    return rank_batches(n, batch_size, seed=seed, epoch=0 if place["start"] else epoch, **place)

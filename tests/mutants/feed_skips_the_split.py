@@ -18,15 +18,7 @@ KIND = "rank_feed"
 KILLED_BY = "feed_resumes"
 
 
-def mutant(
-    n: int,
-    batch_size: int,
-    *,
-    world_size: int,
-    rank: int,
-    seed: int,
-    epoch: int,
-    start: int = 0,
-) -> Iterator[Tensor]:
-    place = {"world_size": 1, "rank": 0} if start else {"world_size": world_size, "rank": rank}
-    return rank_batches(n, batch_size, seed=seed, epoch=epoch, start=start, **place)
+def mutant(n: int, batch_size: int, *, seed: int, epoch: int, **place: int) -> Iterator[Tensor]:
+    if place["start"]:
+        place |= {"world_size": 1, "rank": 0}
+    return rank_batches(n, batch_size, seed=seed, epoch=epoch, **place)

@@ -20,16 +20,7 @@ KIND = "rank_feed"
 KILLED_BY = "feed_resumes"
 
 
-def mutant(
-    n: int,
-    batch_size: int,
-    *,
-    world_size: int,
-    rank: int,
-    seed: int,
-    epoch: int,
-    start: int = 0,
-) -> Iterator[Tensor]:
+def mutant(n: int, batch_size: int, *, seed: int, epoch: int, **place: int) -> Iterator[Tensor]:
     order = torch.cat(list(index_batches(n, batch_size, seed=seed, epoch=epoch)))
-    stream = order[rank::world_size].split(max(1, batch_size // world_size))
-    return (batch for batch in islice(stream, start, None) if len(batch))
+    stream = order[place["rank"] :: place["world_size"]].split(max(1, batch_size // place["world_size"]))
+    return (batch for batch in islice(stream, place["start"], None) if len(batch))

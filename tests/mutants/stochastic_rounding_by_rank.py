@@ -25,10 +25,7 @@ class Mutant(DDPTrainer):
     def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
         super().__init__(model, devices, lr=lr)
         self.lr = lr
-        self.generator = torch.Generator().manual_seed(self.seed())
-
-    def seed(self) -> int:
-        return dist.get_rank()
+        self.generator = torch.Generator().manual_seed(dist.get_rank())
 
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
         loss = self.part_of_loss(X, y, global_batch_size)
