@@ -111,6 +111,7 @@ class OtherHosts:
         settings: of the run.
         listener: where they connect.
         hosts: those that take part.
+        joined: whether all have been there at the same time.
         problem: why the run cannot have all its hosts; empty while it may.
     """
 
@@ -130,6 +131,7 @@ class OtherHosts:
             ) from error
         self.settings = settings
         self.hosts: list[Host] = []
+        self.joined = False
         self.problem = ""
         self._deadline = time.monotonic() + settings.join_s
 
@@ -169,7 +171,7 @@ class OtherHosts:
     @property
     def waiting(self) -> bool:
         """Whether hosts that have not come may still do so."""
-        return not self.problem and not self.complete and time.monotonic() < self._deadline
+        return not self.problem and not self.joined and time.monotonic() < self._deadline
 
     def welcome(self, channel: Channel, launcher: Launcher, kind: str, *, exact: bool) -> Welcome:
         """Let a host in, or refuse it."""
@@ -178,6 +180,7 @@ class OtherHosts:
             self.problem = self.problem or f"host {host} is refused: {refused}"
         else:
             self.hosts = sorted([*self.hosts, host], key=lambda known: known.about.node)
+            self.joined = self.joined or self.complete
         return Welcome(kind, exact, refused)
 
     def left(self, channel: Channel) -> str:

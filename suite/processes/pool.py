@@ -298,8 +298,7 @@ class Pool:
         assert other_hosts is not None
         while other_hosts.waiting and self._process.poll() is None:
             self.wait(time.monotonic() + 0.2)
-        came = self._launcher is not None and (other_hosts.complete or other_hosts.problem)
-        if not came or len(other_hosts.hosts) < needed - 1:
+        if not other_hosts.joined or len(other_hosts.hosts) < needed - 1:
             tail = self._launcher_log.read_text(errors="replace")[-outputs.TAIL_BYTES :]
             other_hosts.problem = other_hosts.missing()
             raise failure.WorkerFailure(name, other_hosts.problem, [tail] if self._process.poll() is not None else [])

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from suite.processes import hosts
+from suite.processes import hosts, remote
 from suite.processes.hosts import Hosts, OtherHosts
-from suite.processes.messages import Launcher
+from suite.processes.messages import Launcher, Start, Welcome, read
+from suite.processes.pool import Pool
 from tests.support.project import REPOSITORY
 
 ENVIRONMENT = {
@@ -29,6 +32,15 @@ LIKE_US = Launcher(host="b", torch="2.15.0", commit=COMMIT, files=FILES, cores=2
 def known(count: int = 3, per_host: int = 2, **changed: Any) -> Hosts:
     made = hosts.from_environment(count, per_host, torch="2.15.0", commit=COMMIT, files=FILES, environment=ENVIRONMENT)
     return replace(made, **changed)
+
+
+# This host's launcher, without torchrun, once a file is there.
+LATE = """\
+#!/bin/sh
+while [ ! -e {go} ]; do sleep .02; done
+while [ "$1" != --socket ]; do shift; done
+exec {python} -m suite.launch --socket "$2"
+"""
 
 
 @pytest.fixture
@@ -108,6 +120,27 @@ def test_a_host_that_leaves_is_named_and_cannot_be_waited_for(elsewhere: OtherHo
     assert elsewhere.left(its) == elsewhere.missing()
     assert elsewhere.missing() == "host b (10.0.0.2) has left the run: its launcher or its network has ended"
     assert not elsewhere.waiting
+
+
+def test_a_host_that_is_there_before_the_controllers_own_launcher_takes_part(tmp_path: Path) -> None:
+    go, python = tmp_path / "go", tmp_path / "python"
+    python.write_text(LATE.format(go=go, python=sys.executable))
+    python.chmod(0o755)
+    asked: list[Start] = []
+    with Pool(kind="cpu", python=str(python), hosts=known(count=2, per_host=1, join_s=60.0)) as pool:
+
+        def take_part() -> None:
+            other = remote.dial(str(pool._other_hosts.listener.address), ENVIRONMENT["SCALING_SECRET"].encode())
+            other.send(LIKE_US)
+            assert read(Welcome, other.receive(30)).refused == ""
+            go.touch()
+            asked.append(read(Start, other.receive(60)))
+
+        thread = threading.Thread(target=take_part, daemon=True)
+        thread.start()
+        pool.launch("both", 2)
+        thread.join(60)
+    assert [(start.group, start.ranks) for start in asked] == [("both", (1,))]
 
 
 def test_hosts_that_are_missing_are_counted_with_the_command_to_start_there(elsewhere: OtherHosts) -> None:
