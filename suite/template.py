@@ -76,8 +76,8 @@ class ForkedGroup:
 class Template:
     """Forks the groups that the controller asks for, and reports how they ended."""
 
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
+    def __init__(self, channel: Channel, *, timed: bool) -> None:
+        self._channel, self._timed = channel, timed
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ)
         self._groups: dict[str, ForkedGroup] = {}
@@ -102,6 +102,8 @@ class Template:
             cause = f"the template has {threads} threads and cannot fork"
             self._channel.send(Ended(name, cause=f"{cause}: look for a sitecustomize or .pth file that starts one"))
             return
+        if not self._timed:
+            quiet.share_cores()
         group = self._groups[name] = ForkedGroup()
         with loopback.listen() as listener:
             for rank in range(start.size):
@@ -195,7 +197,7 @@ def main() -> None:
     gc.freeze()  # what every worker shares is not looked through, and so not copied, by their collectors
     channel = Channel.connect(arguments.socket)
     channel.send({"event": "launcher"})
-    Template(channel).serve()
+    Template(channel, timed=arguments.preload == "torch").serve()
 
 
 if __name__ == "__main__":

@@ -23,8 +23,9 @@ from reference.nest import Nest
 from reference.scatter import shard_bounds
 from suite.properties import contract
 from suite.properties.answers import RIGHT, Judgement
-from suite.properties.observe import gradients_at_optimizers, whole
+from suite.properties.observe import gradients_at_optimizers
 from suite.properties.tolerance import half_the_digits, roundoff
+from suite.properties.whole import whole
 
 Record = dict[str, Any]
 
@@ -78,12 +79,13 @@ def observe(
     for X, y in minibatches:
         hooked.begin(X)
         mine = shard_bounds(nest.samples(X), world_size, rank)
-        before = {name: whole(parameter) for name, parameter in trained.items()}
+        before = whole(list(trained.values()))
         with gradients_at_optimizers(trained) as gradients:
             made.step(*(nest.move(nest.take(part, mine), devices[0]) for part in (X, y)), nest.samples(X))
-        for name, parameter in trained.items():
+        after = whole(list(trained.values()))
+        for name, old, new in zip(trained, before, after, strict=True):
             if plain or name not in gradients:
-                gradients[name] = (before[name] - whole(parameter)) / lr
+                gradients[name] = (old - new) / lr
         terms = max(leaf.numel() for leaf in nest.leaves(X))
         record["steps"].append({"passes": hooked.passes, "gradients": gradients, "terms": terms})
     contract.close_trainer(made)

@@ -26,6 +26,7 @@ from suite.properties import contract, nets
 from suite.properties.case import Case
 from suite.properties.log import Log
 from suite.properties.noise import Noise
+from suite.properties.whole import whole
 from suite.room import accelerator
 
 EVALUATED = 11  # test samples: uneven over 2, 3, 4, ... devices
@@ -209,12 +210,6 @@ def _loaded(state: Any) -> Any:
         ) from error
 
 
-def whole(parameter: Tensor) -> Tensor:
-    """Return a float64 CPU copy of a parameter's full value; every rank must call it, because a shard is gathered."""
-    full = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
-    return full.detach().to("cpu", torch.float64, copy=True)
-
-
 @contextmanager
 def gradients_at_optimizers(
     trained: Mapping[K, Tensor], *, leave_out: type[Optimizer] | tuple[type[Optimizer], ...] = ()
@@ -226,9 +221,8 @@ def gradients_at_optimizers(
         if isinstance(optimizer, leave_out):
             return
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        for key, parameter in trained.items():
-            if id(parameter) in held and parameter.grad is not None:
-                gradients[key] = whole(parameter.grad)
+        given = {key: one.grad for key, one in trained.items() if id(one) in held and one.grad is not None}
+        gradients.update(zip(given, whole(list(given.values())), strict=True))
 
     hook = register_optimizer_step_pre_hook(note)
     try:
@@ -238,7 +232,7 @@ def gradients_at_optimizers(
 
 
 def _values(trainer: Any) -> list[list[float]]:
-    return [whole(parameter).flatten().tolist() for parameter in trainer.replicas[0].parameters()]
+    return [value.flatten().tolist() for value in whole(list(trainer.replicas[0].parameters()))]
 
 
 def alike(a: Tensor, b: Tensor) -> bool:
@@ -247,11 +241,12 @@ def alike(a: Tensor, b: Tensor) -> bool:
 
 
 def _differing(trainer: Any) -> list[tuple[int, int, float]]:
-    first, *others = [list(replica.parameters()) for replica in trainer.replicas]
+    if len(trainer.replicas) == 1:
+        return []
+    first, *others = [whole(list(replica.parameters())) for replica in trainer.replicas]
     differing = []
     for number, other in enumerate(others, start=1):
-        for position, (ours, theirs) in enumerate(zip(first, other, strict=True)):
-            a, b = whole(ours), whole(theirs)
+        for position, (a, b) in enumerate(zip(first, other, strict=True)):
             if not alike(a, b):
                 differing.append((number, position, float((a - b).abs().max())))
     return differing

@@ -13,6 +13,7 @@ import gc
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -36,6 +37,8 @@ EXACT = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NVIDIA_TF32_OVERRIDE": "0"}
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 OOM_SCORE, MOST_OOM_SCORE = 200, 1000  # thousandths of the machine's memory that count as a worker's in addition
+
+LOOKS, LOOK_S = 5, 0.001  # for another thread that runs
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -79,6 +82,26 @@ def pin(cores: Iterable[int]) -> None:
     chosen = set(cores)
     if chosen and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, chosen)
+
+
+def share_cores(loadavg: Path = Path("/proc/loadavg")) -> None:
+    """Choose how this process, and those that it will start, share the cores; not for what is timed (Linux only).
+
+    Ranks that interrupt each other whenever one wakes take several times as long for a gather of four on two cores.
+    Beside processes that never wait it is the other way round: there, only those that interrupt get on
+    (`python -m docs.evidence.wakeups`, docs/log.md).
+
+    Args:
+        loadavg: a file as /proc/loadavg, whose fourth field begins with the number of threads that run.
+    """
+    with contextlib.suppress(OSError):
+        alone = any(_running(loadavg) == 1 for _ in range(LOOKS))
+        os.sched_setscheduler(0, os.SCHED_BATCH if alone else os.SCHED_OTHER, os.sched_param(0))
+
+
+def _running(loadavg: Path) -> int:
+    time.sleep(LOOK_S)
+    return int(loadavg.read_text().split()[3].split("/")[0])
 
 
 def available_cores() -> list[int]:

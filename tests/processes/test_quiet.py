@@ -27,6 +27,17 @@ def test_tunables_of_the_user_stay_and_take_precedence() -> None:
     assert quiet.environment({}, "cpu")["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="scheduling policies are Linux's")
+@pytest.mark.parametrize(("running", "policy"), [(1, "SCHED_BATCH"), (2, "SCHED_OTHER"), (17, "SCHED_OTHER")])
+def test_ranks_interrupt_each_other_only_where_something_else_runs(running: int, policy: str, tmp_path: Path) -> None:
+    loadavg = tmp_path / "loadavg"
+    loadavg.write_text(f"0.52 0.58 0.59 {running}/467 3124\n")
+    share = "import sys, pathlib; from suite.room import quiet; quiet.share_cores(pathlib.Path(sys.argv[1]))"
+    asked = f"{share}; import os; print(os.sched_getscheduler(0) == os.{policy})"
+    command = [sys.executable, "-c", asked, str(loadavg)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout == "True\n"
+
+
 @pytest.mark.parametrize(("kind", "shown"), [("cpu", ""), ("cuda", "0,1")])
 def test_cpu_workers_see_no_gpu(kind: str, shown: str) -> None:
     assert quiet.environment({"CUDA_VISIBLE_DEVICES": "0,1"}, kind)["CUDA_VISIBLE_DEVICES"] == shown
