@@ -5,11 +5,13 @@
 Network namespaces stand for hosts, and `tc tbf` limits the cable in both directions. A project with one commit is
 measured over the full link, and six runs are accepted, as in `docs.evidence.slower_machine`. Then the same commit is
 measured as before and over a tenth of the link, and over that link a trainer that exchanges twice as much is compared
-with the plain one. Needs root, iproute2, util-linux, git, a C compiler and two cores; about twenty minutes.
+with the plain one. Needs root, iproute2, util-linux, git, a C compiler and two cores; about twenty minutes. `--accepted
+5 --accepted-budget 40 --rows tenth` takes six.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
 from pathlib import Path
@@ -38,27 +40,35 @@ FULL, TENTH = "1gbit", "100mbit"
 HOSTS, BUDGET_S = 2, 120
 MINE = ("--scaling-trainer=train.py:Mine",)
 TWICE = ("--scaling-trainer=train.py:Twice", "--scaling-against=train.py:Mine", "--scaling-world-sizes=2")
+ROWS = {
+    "before": ("as before", FULL, MINE),
+    "tenth": ("a tenth", TENTH, MINE),
+    "twice": ("twice the exchange", TENTH, TWICE),
+}
 
 
 def main() -> None:
     """Print a row for every accepted run, every link, and the trainer that exchanges more."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--accepted", type=int, default=ACCEPTED, help="how many runs are accepted")
+    parser.add_argument("--accepted-budget", type=int, default=BUDGET_S, help="seconds of each of them")
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), help="what is measured then")
+    asked = parser.parse_args()
     print(HEAD)
     with tempfile.TemporaryDirectory(prefix="evidence-") as folder:
         project = Path(folder) / "project"
         project.mkdir()
         commit(project, TRAINER)
-        for number in range(ACCEPTED):
-            print(
-                row(f"accepted run {number + 1}, {FULL}", measured(project, FULL, *MINE, "--scaling-accept")),
-                flush=True,
-            )
+        for number in range(asked.accepted):
+            accepted = measured(project, FULL, *MINE, "--scaling-accept", budget_s=asked.accepted_budget)
+            print(row(f"accepted run {number + 1}, {FULL}", accepted), flush=True)
             move_apart(project)
-        print(row(f"as before, {FULL}", measured(project, FULL, *MINE)), flush=True)
-        print(row(f"a tenth, {TENTH}", measured(project, TENTH, *MINE)), flush=True)
-        print(row(f"twice the exchange, {TENTH}", measured(project, TENTH, *TWICE)), flush=True)
+        for name in asked.rows:
+            shown, rate, options = ROWS[name]
+            print(row(f"{shown}, {rate}", measured(project, rate, *options)), flush=True)
 
 
-def measured(project: Path, rate: str, *options: str) -> Record:
+def measured(project: Path, rate: str, *options: str, budget_s: int = BUDGET_S) -> Record:
     """Run the gate on the hosts, and return its record."""
     gate = [sys.executable, "-m", "pytest", "-q", "-p", "suite.plugin", "--pyargs", "suite.benchmarks.test_scaling"]
     gate += ["-m", "scaling", f"--scaling-devices={HOSTS}xcpu:1", "--scaling-mode=strong", *options]
@@ -66,7 +76,7 @@ def measured(project: Path, rate: str, *options: str) -> Record:
         made.limit(rate)
         for number in range(1, HOSTS):
             made.join(number, cwd=project)
-        shown = made.start(0, *gate, f"--scaling-budget={BUDGET_S}", cwd=project).communicate(timeout=1800)[0]
+        shown = made.start(0, *gate, f"--scaling-budget={budget_s}", cwd=project).communicate(timeout=1800)[0]
     print(shown, file=sys.stderr)
     return newest(project)
 

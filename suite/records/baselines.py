@@ -21,6 +21,7 @@ from suite.records.counters import Counters
 from suite.records.record import CellRecord, Environment, Finite, Record, RecordError, read_model, write_atomically
 from suite.room.part import Part
 from suite.verdict import Outcome
+from suite.verdict.diagnose import CAUSES
 from suite.verdict.metrics import t_quantile
 from suite.verdict.stored import KEPT_RUNS, Run
 
@@ -58,6 +59,8 @@ class AcceptedCell(Part):
         log_se: standard error of ln(sec_per_epoch) over them; None from a single one.
         counters: what one step did; None where it was not counted.
         efficiency: its estimate; None on one device, or where one device was not measured.
+        parts: what each bar of the waterfall takes of the ideal step, by the bar's name
+            (`suite.verdict.diagnose.bar_name`); empty where there is no waterfall, and in earlier files.
     """
 
     trainer: str
@@ -71,6 +74,7 @@ class AcceptedCell(Part):
     log_se: Finite | None = None
     counters: Counters | None = None
     efficiency: Annotated[Finite, Field(gt=0)] | None = None
+    parts: dict[str, Finite] = Field(default_factory=dict, max_length=len(CAUSES))
 
     @property
     def identity(self) -> Identity:
@@ -208,6 +212,7 @@ def accept(baseline: Baseline, record: Record, *, slower: bool) -> Baseline:
             log_se=_log_se(cell),
             counters=cell.counters.get("candidate"),
             efficiency=cell.efficiency and cell.efficiency.estimate,
+            parts=_parts(cell),
         )
         for cell in record.cells
         if cell.sec_per_epoch is not None
@@ -229,7 +234,13 @@ def measured(cell: CellRecord, record: Record) -> Run:
 
 def _as_run(run: AcceptedRun, kept: AcceptedCell) -> Run:
     log_efficiency = None if kept.efficiency is None else math.log(kept.efficiency)
-    return Run(math.log(kept.sec_per_epoch), kept.sessions, kept.log_se, run.host, run.started_s, log_efficiency)
+    log_t, started_s = math.log(kept.sec_per_epoch), run.started_s
+    return Run(log_t, kept.sessions, kept.log_se, run.host, started_s, log_efficiency, kept.parts)
+
+
+def _parts(cell: CellRecord) -> dict[str, float]:
+    own = next((fall for fall in cell.waterfalls if fall.side == "candidate"), None)
+    return {} if own is None else {name: share.estimate for name, share in own.shares.items()}
 
 
 def _log_se(cell: CellRecord) -> float | None:

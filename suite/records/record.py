@@ -27,7 +27,7 @@ from suite.room.conditions import Conditions
 from suite.room.hardware import Card
 from suite.room.part import Part, printable, problem
 from suite.verdict import Outcome
-from suite.verdict.diagnose import Point
+from suite.verdict.diagnose import Point, bar_name
 from suite.verdict.metrics import Interval
 
 # 4: trained nets by mode, with batch, rate and losses; schema 3 has those of strong scaling alone.
@@ -226,6 +226,18 @@ class WaterfallRecord(Part):
     def dfs(self) -> tuple[float, ...]:
         """The degrees of freedom of each bar's interval."""
         return tuple(self.sessions - 1.0 if bar.df is None else bar.df for bar in self.bars)
+
+    @property
+    def shares(self) -> dict[str, Interval]:
+        """What each bar takes of the ideal step, by the bar's name; empty where that step has no time."""
+        ideal_s = self.ideal_s.estimate
+        if ideal_s <= 0:
+            return {}
+        shares = {}
+        for bar in self.bars:
+            low, high = (None if end is None else end / ideal_s for end in (bar.step_s.low, bar.step_s.high))
+            shares[bar_name(bar.causes)] = Interval(bar.step_s.estimate / ideal_s, low, high)
+        return shares
 
 
 class CollectivePoint(Part):

@@ -18,15 +18,15 @@ from suite.base.bases import of_ref
 from suite.base.git import FULL_NAME
 from suite.plan import cells
 from suite.plan.base import Base
-from suite.plan.cells import Arm, Cell, Side
+from suite.plan.cells import Cell, Side
 from suite.records import baselines
 from suite.records.baselines import AcceptedRun
 from suite.records.differences import differences
-from suite.records.record import CheckRecord, Record, interval
+from suite.records.record import CheckRecord, Record, WaterfallRecord, interval
 from suite.run import judging, samples
 from suite.run.observations import Comparison, Observations
 from suite.verdict import Outcome
-from suite.verdict.machine import machine
+from suite.verdict.machine import cause, machine
 from suite.verdict.stored import ENOUGH_RUNS, Difference, Run, clears, difference, hours_apart
 
 LEVEL, PINNED = "accepted runs", "the pinned run"
@@ -78,7 +78,7 @@ def checks(run: Observations, draft: Record) -> dict[Cell, tuple[CheckRecord, ..
             cleared = clears(own, accepted, tolerance, pin)
             shown.append(_check(PINNED, difference(own, accepted, spread, pin), why, cleared))
         if any(each.log_efficiency is not None for each in accepted):
-            shown.append(_machine(run, cell, newest, accepted))
+            shown.append(_machine(run, cell, newest, accepted, figures.waterfalls))
         by_cell[cell] = tuple(shown)
     return by_cell
 
@@ -112,15 +112,15 @@ def _side(run: Observations, accepted: AcceptedRun) -> Side | None:
     return next((side for side, base in bases.items() if base.commit == accepted.environment.commit), None)
 
 
-def _arms_of(run: Observations, cell: Cell, accepted: AcceptedRun) -> tuple[Arm, Arm] | None:
-    """Return the arms of this run, on a cell's devices and on one, that ran the commit of an accepted run."""
+def _sides_of(run: Observations, cell: Cell, accepted: AcceptedRun | None) -> list[Side]:
+    """Return the sides of this run on which the commit of an accepted run was measured, a base before the candidate."""
+    if accepted is None:
+        return []
     side = _side(run, accepted) if cell in run.comparison.cells else None
-    if side is None and (accepted.environment.commit, False) == (run.plan.commit, run.plan.dirty):
-        side = "candidate"
-    if side is None:
-        return None
-    several = run.arms(cell)[side]
-    return several, cells.arm(side, several.trainer, cell, 1)
+    sides: list[Side] = [] if side is None else [side]
+    if (accepted.environment.commit, False) == (run.plan.commit, run.plan.dirty):
+        sides.append("candidate")
+    return sides
 
 
 def _unmeasured(run: Observations, cell: Cell, accepted: AcceptedRun | None, missing: Mapping[str | None, str]) -> str:
@@ -159,19 +159,34 @@ def _changes(run: Observations, newest: AcceptedRun) -> str:
     return ", ".join(f"{name} changed from {before} to {now}" for name, before, now in changes)
 
 
-def _machine(run: Observations, cell: Cell, newest: AcceptedRun | None, accepted: Sequence[Run]) -> CheckRecord:
+def _machine(
+    run: Observations,
+    cell: Cell,
+    newest: AcceptedRun | None,
+    accepted: Sequence[Run],
+    waterfalls: Sequence[WaterfallRecord],
+) -> CheckRecord:
     """Judge the machine by the accepted commit, whose code is the same as then; only a FAIL counts."""
-    arms = None if newest is None else _arms_of(run, cell, newest)
-    logs = samples.log_efficiencies(run, *arms, cell.mode) if arms else []
+    sides = _sides_of(run, cell, newest)
+    logs = []
+    if sides:
+        several = run.arms(cell)[sides[0]]
+        logs = samples.log_efficiencies(run, several, cells.arm(sides[0], several.trainer, cell, 1), cell.mode)
     own = hours_apart([each for each in accepted if each.host == run.plan.machine.host])
     then = [each.log_efficiency for each in own if each.log_efficiency is not None]
     verdict = machine(logs, then, judging.comparisons(run), tolerance=run.plan.config.tolerance)
-    fails, changed = verdict.outcome is Outcome.FAIL, "" if newest is None else _changes(run, newest)
+    fails, why = verdict.outcome is Outcome.FAIL, [verdict.reason]
+    taken_apart = [fall for fall in waterfalls if fall.side in sides]
+    if fails and taken_apart:
+        fall = max(taken_apart, key=lambda fall: fall.sessions)
+        why.append(cause(fall.shares, fall.dfs, [each.parts for each in own]))
+    if fails and newest is not None and (changed := _changes(run, newest)):
+        why.append(f"since then {changed}")
     return CheckRecord(
         rule="machine",
         against="accepted runs of this host",
         outcome=verdict.outcome,
-        reason=f"{verdict.reason}; since then {changed}" if fails and changed else verdict.reason,
+        reason="; ".join(filter(None, why)),
         counts=fails,
     )
 

@@ -13,17 +13,21 @@ Where the sessions of this run scatter more than accepted runs do, their standar
     PASS   where its upper bound is below ln(1 + m).
 
 That assumes exchangeable runs, hours apart. It is one look, after the last session.
+
+Why E fell is a part of the step that grew. In units of the ideal step the parts sum to 1 / E - 1, so each of them is
+held against accepted runs as E is (`cause`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from suite.verdict.metrics import mean_and_standard_error, t_quantile
+from suite.verdict.diagnose import outdone, supported
+from suite.verdict.metrics import Bounds, Interval, difference, mean_and_standard_error, t_quantile
 from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, CONFIDENCE, Outcome, Verdict
 from suite.verdict.paired import FIRST_LOOK
-from suite.verdict.stored import ENOUGH_RUNS
+from suite.verdict.stored import ENOUGH_RUNS, MIN_BASELINE_RUNS
 
 
 def machine(
@@ -68,6 +72,39 @@ def machine(
     return Verdict(
         Outcome.INCONCLUSIVE, f"{said}: neither clearly equal nor clearly less, because runs differ that much"
     )
+
+
+def cause(now: Mapping[str, Bounds], dfs: Sequence[float], accepted: Sequence[Mapping[str, float]]) -> str:
+    """Return which part of a step grew most since accepted runs, in words; "" where no interval supports one.
+
+    The interval of a growth adds the squared halves of both sides (`difference`): how sessions of this run differ, and
+    between which ends one further run is to be expected, t(n - 1) s (1 + 1/n)^(1/2) around the mean of n runs. Parts
+    share an error of 5 % (`supported`), and none is named where another one may have grown more.
+
+    Args:
+        now: by name, what each part of this run's step takes of the ideal step, with a 95 % interval over sessions.
+        dfs: degrees of freedom of each interval.
+        accepted: the same of accepted runs of this host, hours apart; those with the same parts count.
+    """
+    runs = [parts for parts in accepted if parts.keys() == now.keys()]
+    if not now or len(runs) < MIN_BASELINE_RUNS:
+        return ""
+    grown = [difference(share, _further([parts[name] for parts in runs])) for name, share in now.items()]
+    named = supported(grown, [min(df, len(runs) - 1) for df in dfs])
+    if named is None or outdone(grown, named):
+        return ""
+    name, by = list(now)[named], grown[named]
+    return (
+        f"cause: {name}, which takes {by.estimate:.0%} [{by.low:.0%}, {by.high:.0%}] of an ideal step more than in "
+        f"{len(runs)} accepted runs"
+    )
+
+
+def _further(values: Sequence[float]) -> Interval:
+    """Return the 95 % interval of one further value like these, of which there are two or more."""
+    mean, error = mean_and_standard_error(values)
+    half = t_quantile(len(values) - 1, 0.975) * error * math.sqrt(len(values) + 1)
+    return Interval(mean, mean - half, mean + half)
 
 
 def _ends(logs: Sequence[float]) -> str:

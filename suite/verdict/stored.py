@@ -20,8 +20,8 @@ spread (machines that exist for one job), the host is the unit: the newest run o
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from suite.verdict.metrics import Interval, t_quantile
@@ -49,6 +49,7 @@ class Run:
         host: tells machines of one key apart.
         started_s: when it began, in seconds of any clock that all runs share; None where it is not known.
         log_efficiency: ln E; None where it is not known.
+        parts: what each part of the gap takes of the ideal step, by name; empty where it is not known.
     """
 
     log_t: float
@@ -57,6 +58,7 @@ class Run:
     host: str = ""
     started_s: float | None = None
     log_efficiency: float | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
 
 
 class RunSpread(NamedTuple):

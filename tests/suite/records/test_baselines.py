@@ -96,6 +96,25 @@ def test_a_stored_time_keeps_its_standard_error(tmp_path: Path) -> None:
         assert found.log_se == pytest.approx(error, rel=1e-9)  # the quantile is found to about this
 
 
+def test_an_accepted_run_keeps_what_parts_take_of_the_ideal_step_and_earlier_files_have_none(tmp_path: Path) -> None:
+    bars = [
+        {"causes": ["overhead", "exchange"], "step_s": {"estimate": 0.03, "low": 0.02, "high": 0.04}},
+        {"causes": ["feed"], "step_s": {"estimate": -0.01}},
+    ]
+    ends = {"ideal_s": {"estimate": 0.05}, "measured_s": {"estimate": 0.07}}
+    fall = {"side": "candidate", "sessions": 4, "bars": bars, "sentence": "", **ends}
+    of_base = {**fall, "side": "base", "ideal_s": {"estimate": 5.0}}
+    run = week(1, cells=[records.cell(world_size=2, waterfalls=[of_base, fall]), records.cell()])
+    path = baselines.write(accepted(run), tmp_path)
+    kept = [baselines.read(tmp_path, KEY).comparable(cell, run)[0].parts for cell in run.cells]
+    assert kept == [pytest.approx({"overhead + exchange, not separable": 0.6, "feed": -0.2}), {}]
+    content = json.loads(path.read_text())
+    for cell in content["runs"][0]["cells"]:
+        del cell["parts"]
+    path.write_text(json.dumps(content))
+    assert baselines.read(tmp_path, KEY).comparable(run.cells[0], run)[0].parts == {}
+
+
 def test_a_single_session_has_no_spread_and_a_cell_without_a_time_no_run() -> None:
     run = week(1, cells=[records.cell(sec_per_epoch={"estimate": 13.0}, sessions=1), records.cell(sec_per_epoch=None)])
     assert baselines.measured(run.cells[0], run) == Run(math.log(13.0), 1, None, "abcdef")

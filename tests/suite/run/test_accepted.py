@@ -11,7 +11,7 @@ import pytest
 from suite.plan.cells import Arm
 from suite.records.baselines import AcceptedRun
 from suite.records.calibration import Calibration
-from suite.records.record import CellRecord, Record
+from suite.records.record import CellRecord, Record, WaterfallRecord
 from suite.render import lead
 from suite.room.devices import Devices
 from suite.run import accepted, results
@@ -341,3 +341,29 @@ class TestMachine:
         )
         [_, stored] = [check for check in two.checks if check.rule == "stored"]
         assert "measure a base in the same run (--scaling-against=module:Class)" in stored.reason
+
+    @pytest.mark.parametrize(
+        ("side", "one_s", "names"),
+        [("candidate", 0.48, True), ("base", 0.48, False), ("candidate", 0.97, False)],
+        ids=["exchange grew", "another commit's exchange grew", "the machine does not fail"],
+    )
+    def test_part_that_grew_since_accepted_runs_is_the_cause(self, side: str, one_s: float, names: bool) -> None:
+        def taken_apart(run: AcceptedRun) -> AcceptedRun:
+            parts = {"parts": {"exchange": 0.2, "feed": 0.0}}
+            return run.model_copy(update={"cells": tuple(cell.model_copy(update=parts) for cell in run.cells)})
+
+        config = settings(devices=Devices("cpu", ("cpu", "cpu"), (0,), hosts=2))
+        run = run_of(self.ONE, CELL, config=config, baseline=baseline(*map(taken_apart, self.kept(COMMIT))))
+        add_sessions(run, {OWN: 0.6, self.OWN_ONE: one_s})
+        bars = [
+            {"causes": [name], "step_s": {"estimate": s, "low": s - half, "high": s + half}}
+            for name, s, half in (("exchange", 0.30, 0.02), ("feed", 0.0, 0.01))
+        ]
+        ends = {"ideal_s": {"estimate": 0.24}, "measured_s": {"estimate": 0.54}}
+        fall = WaterfallRecord.model_validate({"side": side, "sessions": 4, "bars": bars, "sentence": "", **ends})
+        draft = results.to_record(run)
+        one, two = draft.cells
+        draft = draft.model_copy(update={"cells": (one, two.model_copy(update={"waterfalls": (fall,)}))})
+        [check] = [check for check in accepted.checks(run, draft)[CELL] if check.rule == "machine"]
+        grew = "accepted runs: at least 49.0% less (99% confidence); cause: exchange, which takes 105%"
+        assert (grew in check.reason) is ("cause" in check.reason) is names

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 import random
+import re
+from typing import ClassVar
 
 import pytest
 
-from suite.verdict.machine import machine
+from suite.verdict.diagnose import CAUSES, NAMING_ERROR
+from suite.verdict.machine import cause, machine
+from suite.verdict.metrics import Interval, from_values
 from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, Outcome
 from suite.verdict.paired import FIRST_LOOK
-from suite.verdict.stored import ENOUGH_RUNS
+from suite.verdict.stored import ENOUGH_RUNS, MIN_BASELINE_RUNS
+from tests.support.rates import exceeds
 
 USUAL = tuple(math.log(value) for value in (0.80, 0.79, 0.81, 0.80, 0.82, 0.78))
 TOLERANCE = 0.05
@@ -85,3 +90,85 @@ def test_error_rates(between: float, within: float) -> None:
         (math.log1p(TOLERANCE), Outcome.PASS, ALPHA_PASS),
     ):
         assert rate(fallen, wrong) <= promised + 3 * math.sqrt(promised / runs)
+
+
+class TestCause:
+    """Which part of a step grew most since accepted runs, in units of the ideal step."""
+
+    USUAL = tuple({"overhead": 0.02 + n / 1000, "exchange": 0.20 - n / 500, "feed": 0.01} for n in range(6))
+    NOW: ClassVar = {
+        "overhead": Interval(0.02, 0.01, 0.03),
+        "exchange": Interval(0.85, 0.80, 0.90),
+        "feed": Interval(0.01, 0.0, 0.02),
+    }
+
+    def named(self, runs: int = 6, **changes: Interval) -> str:
+        return cause({**self.NOW, **changes}, [3.0] * 3, self.USUAL[:runs])
+
+    def test_exchange_over_a_slower_link_is_named_with_its_interval(self) -> None:
+        said = re.fullmatch(
+            r"cause: exchange, which takes 66% \[(\d+)%, (\d+)%\] of an ideal step more than in 6 accepted runs",
+            self.named(),
+        )
+        assert said is not None
+        # 5 % of this run's sessions, and 2.57 times .0037 (7/6)^(1/2) of accepted runs, added as squares
+        assert [int(end) for end in said.groups()] == [60, 71]
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"exchange": Interval(0.20, 0.15, 0.25)},
+            {"exchange": Interval(0.05, 0.04, 0.06)},
+            {"exchange": Interval(0.85, 0.10, 1.60)},
+            {"exchange": Interval(0.85)},
+            {"feed": Interval(0.4, -0.6, 1.4)},
+        ],
+        ids=["as it was", "less", "too wide", "one session", "another part may have grown more"],
+    )
+    def test_nothing_is_named_that_no_interval_supports(self, changes: dict[str, Interval]) -> None:
+        assert self.named(**changes) == ""
+
+    def test_accepted_runs_count_that_have_the_same_parts(self) -> None:
+        """A variant that could not be timed merges two parts, and earlier runs have none."""
+        others = [{}, {"overhead + exchange, not separable": 0.2, "feed": 0.0}]
+        assert self.named(MIN_BASELINE_RUNS - 1) == cause(self.NOW, [3.0] * 3, others * 3) == ""
+        assert self.named(MIN_BASELINE_RUNS).endswith("3 accepted runs")
+        assert cause({}, [], [{}] * 6) == ""
+
+    # SDs, as shares of the ideal step: between runs, between sessions of a run, between sessions of this run.
+    @pytest.mark.parametrize(
+        ("between", "within", "today", "tails"),
+        [
+            (0.03, 0.01, 0.01, 1),
+            (0.0, 0.03, 0.03, 1),
+            (0.02, 0.02, 0.02, 1),
+            (0.02, 0.02, 0.02, 3),
+            (0.02, 0.02, 0.04, 1),
+        ],
+        ids=["runs differ", "sessions differ", "both", "one value in ten three times as far", "a noisier day"],
+    )
+    def test_error_rates(self, between: float, within: float, today: float, tails: float) -> None:
+        """Six parts, six accepted runs, four sessions a run: a part that did not grow is named in 5 % at most.
+
+        Exchange that grows by half an ideal step is named alone, and in most runs.
+        """
+        rng, trials, sds = random.Random(2), 600, dict(zip(CAUSES, (0.3, 1.0, 3.0, 0.3, 1.0, 0.3), strict=True))
+
+        def sessions(sd: float, within: float) -> list[float]:
+            def drawn(scatter: float) -> float:
+                return rng.gauss(0.0, sd * scatter * (tails if rng.random() < 0.1 else 1.0))
+
+            level = drawn(between)
+            return [level + drawn(within) for _ in range(4)]
+
+        def said(grown: float) -> str:
+            accepted = [{name: math.fsum(sessions(sd, within)) / 4 for name, sd in sds.items()} for _ in range(6)]
+            now = {name: sessions(sd, today) for name, sd in sds.items()}
+            now["exchange"] = [value + grown for value in now["exchange"]]
+            return cause({name: from_values(values) for name, values in now.items()}, [3.0] * 6, accepted)
+
+        assert not exceeds(sum(bool(said(0.0)) for _ in range(trials)), trials, NAMING_ERROR)
+        names = [said(0.5) for _ in range(trials)]
+        right = sum(name.startswith("cause: exchange") for name in names)
+        assert not exceeds(sum(map(bool, names)) - right, trials, NAMING_ERROR)
+        assert right > 0.5 * trials
