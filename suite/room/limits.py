@@ -1,7 +1,11 @@
-"""Read a container's CPU quota, which neither core count nor affinity shows."""
+"""What limits this process: its container's CPU quota, which neither core count nor affinity shows, and descriptors."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import resource
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 GROUPS = Path("/sys/fs/cgroup")
@@ -31,6 +35,38 @@ def cpu_quota(groups: Path = GROUPS, own: Path = OWN) -> float | None:
                 group = groups / "cpu" / relative
                 quotas.append(_quota(group / "cpu.cfs_quota_us", group / "cpu.cfs_period_us"))
     return min((quota for quota in quotas if quota is not None), default=None)
+
+
+@contextlib.contextmanager
+def descriptors(more: int) -> Iterator[None]:
+    """Let this process open so many more descriptors than it has, by a higher soft limit for as long as it takes.
+
+    Processes that start meanwhile inherit the limit, because they need it too: a template has a descriptor of each
+    worker, a store one of each rank, and every rank of gloo one of each other rank. The limit becomes no higher than
+    needed. Where that is above 1,024, `select` cannot wait on the further descriptors; without them there is no run.
+
+    Args:
+        more: than are open now.
+
+    Raises:
+        ValueError: the hard limit is too low.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = len(os.listdir("/dev/fd")) + more
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        yield
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    except (ValueError, OSError):
+        raise ValueError(
+            f"descriptors: this run needs up to {needed}, and the hard limit of open files (ulimit -Hn) is {hard}; "
+            f"raise it (as root, `ulimit -n {needed}` in the shell that starts pytest), or select fewer cells"
+        ) from None
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def _quota(*files: Path) -> float | None:

@@ -17,10 +17,11 @@ from suite.records import baselines, calibration
 from suite.records.baselines import Baseline
 from suite.records.record import CellRecord, CollectiveRecord, Record
 from suite.render import job_summary, pages
-from suite.run import campaign, results
+from suite.room.limits import descriptors
+from suite.run import campaign, forecast, results
 from suite.run.keeping import Keeper, write_record
 from suite.run.observations import Observations
-from suite.run.plan import plan_here
+from suite.run.plan import Plan, plan_here
 from suite.run.session import Say
 
 
@@ -80,7 +81,8 @@ def execute(
     Raises:
         RecordError: before measuring: the accepted baseline or the calibration cannot be read, or the report folder
             cannot be written.
-        ValueError: before measuring: two floors apply to a cell and neither is more specific.
+        ValueError: before measuring: two floors apply to a cell and neither is more specific, or this process may not
+            open as many descriptors as the run needs.
     """
     plan = plan_here(config, cells)
     key = plan.machine.key
@@ -91,17 +93,27 @@ def execute(
         floors=floors.resolve(config.floors, cells, config.devices.oversubscribed),
         sweeps=tuple(sweeps),
     )
+    with descriptors(forecast.descriptors(plan)):
+        result = _measure(plan, say, keep)
+    if config.accept:
+        _accept(config, result)
+    with contextlib.suppress(OSError):  # the next run writes the index again
+        pages.write_index(config.report_dir / key)  # after accepting, which the index shows
+    return result
+
+
+def _measure(plan: Plan, say: Say, keep: Callable[[RunResult], None]) -> RunResult:
+    """Measure what is planned, and write the record and the pages."""
     run = Observations(plan)
-    machine = config.report_dir / key
 
     def write_so_far(folder: Path) -> None:
         so_far = f"killed, or still running: this was written after {len(run.sessions)} session(s)"
         record = results.to_record(run).model_copy(update={"interrupted": True, "cut_short": so_far})
         write_record(folder, record)
 
-    keeper = Keeper(machine / "runs" / plan.run_id, write_so_far, say)
+    keeper = Keeper(plan.config.report_dir / plan.machine.key / "runs" / plan.run_id, write_so_far, say)
     try:
-        campaign.measure(run, config.root, say, grown=lambda: keeper.keep(write_so_far))
+        campaign.measure(run, plan.config.root, say, grown=lambda: keeper.keep(write_so_far))
     except BaseException as error:
         interrupt = isinstance(error, KeyboardInterrupt)  # its text names a signal that is not Ctrl-C's
         run.cut_short = (str(error) or "Ctrl-C") if interrupt else harmless(f"{type(error).__name__}: {error}")
@@ -111,10 +123,6 @@ def execute(
         keep(result)
         keeper.keep(lambda folder: _write(folder, result, plan.baseline))
         result.folder, result.problem = keeper.folder, keeper.problem
-    if config.accept:
-        _accept(config, result)
-    with contextlib.suppress(OSError):  # the next run writes the index again
-        pages.write_index(machine)  # after accepting, which the index shows
     return result
 
 

@@ -10,18 +10,20 @@ import math
 from collections.abc import Callable, Sequence
 
 from suite.plan import workloads
-from suite.plan.cells import Arm, Cell
+from suite.plan.cells import PLAIN, SINGLE, Arm, Cell
 from suite.plan.config import Config
 from suite.plan.workloads import LAUNCH_BOUND
 from suite.records.calibration import POWER, promise
 from suite.room.quiet import available_cores
 from suite.run import accuracy, judging
 from suite.run.observations import Observations
+from suite.run.plan import Plan
 from suite.run.session import MIN_BLOCKS, WINDOW_S, timing_s
 from suite.verdict import ALPHA_PASS, FIRST_LOOK
 
 RANK_S = 0.4  # of a core, for a forked rank to build its trainer
 ENDING_S = 1.5  # the warm-up, and the end of the processes
+SPARE = 32  # descriptors for all but ranks and hosts; 16 were open (docs/evidence/scale.md)
 
 
 def session_s(run: Observations, arms: Sequence[Arm], start_s: float, budget_s: float, *, forks: bool) -> float:
@@ -41,6 +43,23 @@ def session_s(run: Observations, arms: Sequence[Arm], start_s: float, budget_s: 
     starting_s = shared_s + sum(groups.values()) * each_s / max(1, len(available_cores()))
     round_s = WINDOW_S * len(arms)
     return starting_s + max(2 * MIN_BLOCKS * round_s, timing_s(starting_s, round_s, budget_s)) + ENDING_S
+
+
+def descriptors(plan: Plan) -> int:
+    """Return the most descriptors that the controller opens: a connection to every rank of a session's groups.
+
+    Waterfalls need the plain trainer on as many devices. Where bases are rebuilt, there are two of them at most.
+    """
+    devices, groups = plan.config.devices, set[tuple[str, str, int]]()
+    for cell in plan.cells:
+        groups |= {(cell.trainer, cell.workload, size) for size in (1, cell.world_size)}
+        groups.add((SINGLE, cell.workload, 1))
+        if plan.config.explain and not devices.oversubscribed(cell.world_size):
+            groups.add((PLAIN, cell.workload, cell.world_size))
+    rebuilt = 2 if plan.baseline.runs and devices.hosts == 1 else 0
+    sides = 2 if plan.config.against is not None else 1 + rebuilt
+    swept = max((sweep.world_size for sweep in plan.sweeps), default=0)
+    return max(sides * sum(size for _, _, size in groups), swept) + devices.hosts + SPARE
 
 
 def carried(cells: Sequence[Cell], cost_s: Callable[[Sequence[Cell]], float], budget_s: float) -> tuple[Cell, ...]:

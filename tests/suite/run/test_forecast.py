@@ -9,6 +9,7 @@ import pytest
 
 from suite.plan.base import Base
 from suite.plan.cells import Cell
+from suite.plan.collectives import CollectiveCell
 from suite.records.calibration import promise
 from suite.room.devices import Devices
 from suite.room.quiet import available_cores
@@ -126,3 +127,25 @@ class TestSessionSeconds:
 def test_cells_on_one_device_are_left_out_of_a_short_budget_first(budget_s: float, kept: tuple[Cell, ...]) -> None:
     """At 10 s a cell and four sessions."""
     assert forecast.carried((ONE, TWO, WEAK), lambda some: 10.0 * len(some), budget_s) == kept
+
+
+HOSTS = Devices("cuda", tuple(f"cuda:{number % 8}" for number in range(1024)), (), hosts=128)
+
+
+@pytest.mark.parametrize(
+    ("changes", "ranks"),
+    [
+        ({}, 2 * 1024 + 2),
+        ({"explain": False}, 1024 + 2),
+        ({"against": AGAINST}, 2 * (2 * 1024 + 2)),
+    ],
+    ids=["waterfalls have as many plain ranks", "without them", "with a base"],
+)
+def test_controller_has_a_connection_to_every_rank_of_a_session(changes: dict[str, object], ranks: int) -> None:
+    plan = run_of(cell(1024), config=settings(devices=HOSTS, **changes)).plan
+    assert forecast.descriptors(plan) == ranks + 128 + forecast.SPARE
+
+
+def test_sweep_of_more_ranks_than_the_cells_have_counts() -> None:
+    plan = run_of(cell(1), sweeps=(CollectiveCell("gloo", 64),)).plan
+    assert forecast.descriptors(plan) == 64 + 1 + forecast.SPARE
