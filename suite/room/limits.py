@@ -42,8 +42,9 @@ def descriptors(more: int) -> Iterator[None]:
     """Let this process open so many more descriptors than it has, by a higher soft limit for as long as it takes.
 
     Processes that start meanwhile inherit the limit, because they need it too: a template has a descriptor of each
-    worker, a store one of each rank, and every rank of gloo one of each other rank. The limit becomes no higher than
-    needed. Where that is above 1,024, `select` cannot wait on the further descriptors; without them there is no run.
+    worker, a store one of each rank, and every rank of gloo two of each other rank. The limit becomes no higher than
+    needed, because a program may close all descriptors up to it. `select` cannot wait on those above 1,024, which a
+    process has only where it could not open them before.
 
     Args:
         more: than are open now.

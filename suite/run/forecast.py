@@ -23,7 +23,8 @@ from suite.verdict import ALPHA_PASS, FIRST_LOOK
 
 RANK_S = 0.4  # of a core, for a forked rank to build its trainer
 ENDING_S = 1.5  # the warm-up, and the end of the processes
-SPARE = 32  # descriptors for all but ranks and hosts; 16 were open (docs/evidence/scale.md)
+SPARE = 32  # descriptors for all but ranks and hosts: 16 in the controller (docs/evidence/scale.md), 23 in a rank
+OF_A_RANK = 2  # descriptors that a rank of gloo opens for every rank of its group (docs/several-machines.md)
 
 
 def session_s(run: Observations, arms: Sequence[Arm], start_s: float, budget_s: float, *, forks: bool) -> float:
@@ -46,9 +47,10 @@ def session_s(run: Observations, arms: Sequence[Arm], start_s: float, budget_s: 
 
 
 def descriptors(plan: Plan) -> int:
-    """Return the most descriptors that the controller opens: a connection to every rank of a session's groups.
+    """Return the most descriptors that the controller opens, or one of the ranks that inherit its limit.
 
-    Waterfalls need the plain trainer on as many devices. Where bases are rebuilt, there are two of them at most.
+    The controller has a connection to every rank of a session's groups. Waterfalls need the plain trainer on as many
+    devices. Where bases are rebuilt, there are two of them at most.
     """
     devices, groups = plan.config.devices, set[tuple[str, str, int]]()
     for cell in plan.cells:
@@ -58,8 +60,8 @@ def descriptors(plan: Plan) -> int:
             groups.add((PLAIN, cell.workload, cell.world_size))
     rebuilt = 2 if plan.baseline.runs and devices.hosts == 1 else 0
     sides = 2 if plan.config.against is not None else 1 + rebuilt
-    swept = max((sweep.world_size for sweep in plan.sweeps), default=0)
-    return max(sides * sum(size for _, _, size in groups), swept) + devices.hosts + SPARE
+    sizes = [*(cell.world_size for cell in plan.cells), *(sweep.world_size for sweep in plan.sweeps)]
+    return max(sides * sum(size for _, _, size in groups), OF_A_RANK * max(sizes, default=0)) + devices.hosts + SPARE
 
 
 def carried(cells: Sequence[Cell], cost_s: Callable[[Sequence[Cell]], float], budget_s: float) -> tuple[Cell, ...]:

@@ -136,16 +136,18 @@ HOSTS = Devices("cuda", tuple(f"cuda:{number % 8}" for number in range(1024)), (
     ("changes", "ranks"),
     [
         ({}, 2 * 1024 + 2),
-        ({"explain": False}, 1024 + 2),
+        ({"explain": False}, 2 * 1024),
         ({"against": AGAINST}, 2 * (2 * 1024 + 2)),
     ],
-    ids=["waterfalls have as many plain ranks", "without them", "with a base"],
+    ids=["waterfalls have as many plain ranks", "a rank of gloo", "with a base"],
 )
-def test_controller_has_a_connection_to_every_rank_of_a_session(changes: dict[str, object], ranks: int) -> None:
+def test_controller_connects_with_every_rank_and_ranks_of_gloo_with_one_another(
+    changes: dict[str, object], ranks: int
+) -> None:
     plan = run_of(cell(1024), config=settings(devices=HOSTS, **changes)).plan
     assert forecast.descriptors(plan) == ranks + 128 + forecast.SPARE
 
 
 def test_sweep_of_more_ranks_than_the_cells_have_counts() -> None:
     plan = run_of(cell(1), sweeps=(CollectiveCell("gloo", 64),)).plan
-    assert forecast.descriptors(plan) == 64 + 1 + forecast.SPARE
+    assert forecast.descriptors(plan) == 2 * 64 + 1 + forecast.SPARE
