@@ -6,7 +6,7 @@ Network namespaces stand for hosts, and `tc tbf` limits the cable in both direct
 measured over the full link, and six runs are accepted, as in `docs.evidence.slower_machine`. Then the same commit is
 measured as before and over a tenth of the link, and over that link a trainer that exchanges twice as much is compared
 with the plain one. Needs root, iproute2, util-linux, git, a C compiler and two cores; about twenty minutes. `--accepted
-5 --accepted-budget 40 --rows tenth` takes six.
+5 --accepted-budget 30 --rows tenth` takes five.
 """
 
 from __future__ import annotations
