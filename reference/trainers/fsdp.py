@@ -14,7 +14,7 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from typing import ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 import torch.distributed as dist
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
+from reference import generators
 from reference.trainers.ddp import require_process_group
 
 
@@ -136,6 +137,20 @@ class FSDPTrainer:
     def part_of_loss(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
         """Return this rank's part of the minibatch's loss, (); the parts of all ranks add up to it."""
         return F.cross_entropy(self.net(X), y, reduction="sum") / global_batch_size
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return this rank's slices of the net's and the optimizer's state, as DTensors, and its generators."""
+        return {
+            "net": self.net.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "generators": generators.states(self.net),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned on this rank; there must be as many ranks as then."""
+        self.net.load_state_dict(state["net"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        generators.restore(self.net, state["generators"])
 
     @property
     def replicas(self) -> list[nn.Module]:

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from torch import Tensor, nn
 
+from reference.trainers.fsdp import FSDPTrainer
 from reference.trainers.single import Single
 from suite.checks import draw
 from suite.checks.bench import Bench, Outcome
@@ -21,6 +22,7 @@ from suite.properties.contract import ContractError
 from suite.properties.observe import observe
 from suite.properties.seen import Seen
 from suite.properties.trainer import judge
+from tests.mutants import resumed_with_rank_0s_slices
 
 CPU = torch.device("cpu")
 CASE = Case(1, (3, 2, 4), net=Net(hidden=(8,), dropout=True, buffer=True), resumed=2)
@@ -31,6 +33,16 @@ pytestmark = pytest.mark.usefixtures("one_intra_op_thread")
 def test_a_trainer_of_one_process_resumes_to_the_bit(bench: Bench) -> None:
     """`test_texts.py` and `test_steps.py` have trainers of several."""
     assert bench.search("single", "resume", examples=6) == Outcome("", [], 6)
+
+
+class ShardedMomentum(resumed_with_rank_0s_slices.Mutant):
+    """Right: every rank gets its own slices of the momentum."""
+
+    load_state_dict = FSDPTrainer.load_state_dict
+
+
+def test_a_sharded_trainer_resumes_with_the_state_of_its_optimizer(bench: Bench) -> None:
+    assert bench.search(f"{__file__}:ShardedMomentum", "resume", examples=4) == Outcome("", [], 4)
 
 
 def test_a_difference_of_rounding_is_a_note_on_more_than_two_ranks_and_wrong_on_two() -> None:
