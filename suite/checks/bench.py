@@ -160,9 +160,11 @@ class Bench:
             search.notes[f"two of its ranks cannot share a GPU: checked on {gpus} device(s) at most"] = None
         # Shrinking tries many cases, and each one that a trainer refuses may cost a fresh group.
         shrinks = shrink and check not in MAY_REFUSE
+        cases = examples or max(1, int(settings().max_examples * SHARE))
+        always = draw.always(check, most, about.trains)[: cases - 1]
 
         @settings(
-            max_examples=examples or max(1, int(settings().max_examples * SHARE)),
+            max_examples=cases - len(always),
             derandomize=not fresh,
             database=None,
             deadline=None,
@@ -176,6 +178,8 @@ class Bench:
 
         try:
             judge_all()
+            for case in always:
+                search.judge(case)
         except _Wrong:
             search.tell_suspects_apart()
         except _Ended:

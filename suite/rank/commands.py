@@ -164,14 +164,14 @@ def bind(state: State, arm: dict[str, Any]) -> dict[str, Any]:
 def observe(
     state: State, arm: dict[str, Any], case: dict[str, Any], evaluates: bool, plain: bool
 ) -> observation.Observation:
-    """Run a trainer through a case of a correctness check; return this rank's record."""
+    """Run a trainer through a case of a correctness check; return this rank's record, packed."""
     job = read(CaseJob, arm)
     trainer, devices = contract.load_trainer(job.trainer), state.devices(job)
     observed, state.loss = observation.observe(
         trainer, devices, Case.from_json(case), state.rank, evaluates=evaluates, plain=plain
     )
     state.oracle = getattr(trainer, "oracle", "sgd")
-    return observed
+    return cast(observation.Observation, observation.packed(observed))
 
 
 def train_model(state: State, arm: dict[str, Any]) -> dict[str, Any]:
@@ -195,6 +195,7 @@ def judge(
     variants: int,
 ) -> Judgement:
     """Apply a check to all ranks' records of the last observed case; only rank 0 gets this command."""
+    ranks, alone = observation.unpacked(ranks), observation.unpacked(alone)
     one, disturbed = (alone[0], alone[1:]) if alone else (None, [])
     seen = Seen(Case.from_json(case), ranks, one, state.oracle, state.loss, variants, disturbed)
     return trainer_checks.judge(check, seen)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch import distributed as dist
 
 from reference.all_reduce import ALL_REDUCE
 from reference.data.index import index_batches, rank_batches
@@ -23,7 +25,7 @@ from suite.checks import draw
 from suite.properties import nets, suspects, tolerance
 from suite.properties.answers import RIGHT, Judgement
 from suite.properties.case import Case, Net
-from suite.properties.observe import Observation, observe
+from suite.properties.observe import Observation, observe, packed, unpacked
 from suite.properties.seen import Seen
 from suite.properties.trainer import CHECKS, judge
 from tests.support.function_cases import FUNCTION_CHECKS, search
@@ -66,6 +68,22 @@ def test_a_right_trainer_passes_in_this_process_as_well(check: str) -> None:
     case = Case(1 if check == "identity" else 3, (6, 9), net=net, spoiled=spoiled, resumed=resumed)
     seen = Seen(case, [see(Single if resumed else Scratch, case)], variants=2)
     assert judge(check, seen).finding == ""
+
+
+def test_a_record_travels_to_the_bit_however_long() -> None:
+    values = [0.1, -0.0, float("inf"), 5e-324, *torch.rand(1000, dtype=torch.float64).tolist()]
+    record = {"parameters": [[values, [0.1]]], "losses": [None, 0.5], "log": [[{"samples": [0, 1], "masks": ["01"]}]]}
+    travelled = json.loads(json.dumps(packed(record)))
+    assert travelled["parameters"][0][0].keys() == {"float64"}
+    assert {**travelled, "parameters": None} == {**record, "parameters": None}
+    assert repr(unpacked(travelled)) == repr(record)
+
+
+@pytest.mark.parametrize("trains", draw.LARGE)
+def test_one_case_has_a_parameter_larger_than_the_first_bucket_of_ddp(trains: str) -> None:
+    [case] = draw.always("gradient", 2, trains)
+    assert max(p.nbytes for p in nets.build(case).parameters()) > dist._DEFAULT_FIRST_BUCKET_BYTES
+    assert draw.always("gradient", 1, trains) == draw.always("start", 2, trains) == []
 
 
 @pytest.mark.parametrize("off", [1e-6, -1e-9, 1e-12])
