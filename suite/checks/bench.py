@@ -148,8 +148,8 @@ class Bench:
             WorkerFailure: the trainer cannot be loaded, or breaks the protocol.
         """
         about = self.about(trainer)
-        if about.trains == "tokens" and check not in draw.TEXT_CHECKS:
-            return Outcome("", [f"no case of {check!r} is drawn for a trainer of tokens: not checked"], 0)
+        if about.trains == "tokens" and check in draw.WITHOUT_TEXTS:
+            return Outcome("", [draw.WITHOUT_TEXTS[check]], 0)
         if check == "resume" and not about.resumes:
             return Outcome("", ["not checked: it has no state_dict and load_state_dict of its own"], 0)
         most = MOST_REPLICAS if about.processes == "one" else MOST_RANKS

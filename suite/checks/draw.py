@@ -146,11 +146,14 @@ def dropping_texts(draw: st.DrawFn) -> Text:
     return Text(positions=8, width=8, blocks=draw(st.integers(1, 2)), dropout=True, checkpoint=draw(st.booleans()))
 
 
-# The checks that have cases for a trainer of tokens; the minibatches are as in `CHECKS`.
-_TEXTS = {"dropout": dropping_texts(), "resume": texts() | dropping_texts()}
-TEXT_CHECKS = {
-    check: _TEXTS.get(check, texts()) for check in CHECKS if check not in ("batch_norm", "not_a_number", "refusals")
+# The checks that have no cases for a trainer of tokens, and why.
+WITHOUT_TEXTS = {
+    "batch_norm": "language models normalise each token by itself (LayerNorm, RMSNorm) and no batch: nothing to check",
+    "refusals": "no case of 'refusals' is drawn for a trainer of tokens: not checked",
 }
+# Those that have; the minibatches are as in `CHECKS`.
+_TEXTS = {"dropout": dropping_texts(), "resume": texts() | dropping_texts()}
+TEXT_CHECKS = {check: _TEXTS.get(check, texts()) for check in CHECKS if check not in WITHOUT_TEXTS}
 
 
 @st.composite

@@ -67,7 +67,7 @@ class Case:
     lr: float = 0.5
     net: Net = field(default_factory=Net)
     text: Text | None = None  # in the place of `net`, for a trainer of tokens
-    spoiled: int | None = None  # the step in which the features of one sample are not numbers
+    spoiled: int | None = None  # the step in which one sample's features, or one text's weight, are NaN
     variant: int = 0  # another order of the samples, and other rounding errors in what is given, than in the others
     resumed: int | None = None  # the step before which the trainer is saved, and another instance goes on from there
 

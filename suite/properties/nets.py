@@ -95,7 +95,7 @@ def minibatch(case: Case, step: int) -> tuple[Nest, Nest]:
     """Return one step's whole minibatch: X (n, 2 + inputs) in the case's dtype, y (n,) int64; or texts.
 
     It is the same on every rank, and all samples of a classifier differ. In the case's `spoiled` step the features of
-    one sample, and so of one rank, are NaN.
+    one sample, or the weight of one text, are NaN, and so on one rank.
     """
     generator = torch.Generator().manual_seed(case.seed * 1009 + step)
     n, dtype = case.batches[step], getattr(torch, case.dtype)
@@ -103,6 +103,8 @@ def minibatch(case: Case, step: int) -> tuple[Nest, Nest]:
     order = torch.randperm(n, generator=variation) if case.variant else slice(None)
     if case.text is not None:
         tokens, y = texts.minibatch(case.text, n, generator, dtype)
+        if step == case.spoiled:
+            y["weights"][torch.randint(n, (), generator=generator)] = torch.nan
         return nest.take(tokens, order), nest.take(y, order)
     inputs = IMAGE_SIDE**2 if case.net.conv else case.net.inputs
     features = torch.randn(n, inputs, generator=generator, dtype=torch.float64)

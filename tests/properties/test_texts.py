@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from suite.checks import draw
-from suite.checks.bench import Bench
+from suite.checks.bench import Bench, Outcome
 from suite.properties import contract, nets, suspects, texts, tolerance
 from suite.properties.case import Case, Text
 from tests.support import text_trainers
@@ -101,10 +101,14 @@ def test_the_references_trainers_of_tokens_are_right(bench: Bench, check: str, t
 
 
 def test_checks_without_texts_say_so(bench: Bench) -> None:
-    for check in ("batch_norm", "not_a_number", "refusals"):
-        outcome = bench.search("ddp_tokens", check)
-        assert outcome.notes == [f"no case of {check!r} is drawn for a trainer of tokens: not checked"]
-        assert outcome.examples == 0
+    for check, reason in draw.WITHOUT_TEXTS.items():
+        assert bench.search("ddp_tokens", check) == Outcome("", [reason], 0)
+
+
+def test_a_step_that_a_rank_skips_by_its_own_loss_is_found(bench: Bench) -> None:
+    failure = bench.search(f"{text_trainers.__file__}:SkipsAlone", "not_a_number", examples=5).failure
+    assert "ecmwf/WeatherGenerator#2718" in failure
+    assert '"spoiled": 0' in failure
 
 
 def test_a_mean_over_each_ranks_own_tokens_is_named_and_shrunk(bench: Bench) -> None:

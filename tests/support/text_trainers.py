@@ -105,3 +105,17 @@ class HiddenByAdam(Accumulates):
     """Wrong under oracle "self": the gradient is divided by the number of ranks once more, which Adam undoes."""
 
     sums = False
+
+
+class SkipsAlone(DDPTokensTrainer):
+    """Wrong where one rank's loss is not a number: it skips the step, and the others do not."""
+
+    oracle = "self"
+
+    def step(self, X: Any, y: Any, global_batch_size: int) -> Tensor:
+        loss = term_sums(self.net(X), y)[0] / global_batch_size
+        self.optimizer.zero_grad()
+        (loss * dist.get_world_size()).backward()
+        if loss.isfinite():
+            self.optimizer.step()
+        return loss.detach()
