@@ -115,20 +115,20 @@ def run_group(channel: Channel, start: Start, lock: threading.Lock, *, away: boo
         lock: of the channel.
         away: whether the controller is on another host, and cannot read what a rank wrote to stderr.
     """
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=start.size,
-        run_id=start.group,
-        rdzv_backend="loopback",
-        rdzv_endpoint=loopback.ADDRESS,
-        max_restarts=0,
-        monitor_interval=0.5,
-        logs_specs=DefaultLogsSpecs(log_dir=start.log_dir, redirects=Std.ALL),
-    )
     ended, ranks = Ended(start.group), start.ranks or tuple(range(start.size))
     spanning = (f"--ranks={','.join(map(str, ranks))}", f"--world-size={start.world_size}") if start.ranks else ()
     try:
+        config = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=start.size,
+            run_id=start.group,
+            rdzv_backend="loopback",
+            rdzv_endpoint=loopback.ADDRESS,
+            max_restarts=0,
+            monitor_interval=0.5,
+            logs_specs=DefaultLogsSpecs(log_dir=start.log_dir, redirects=Std.ALL),
+        )
         elastic_launch(config, sys.executable)("-m", "suite.worker", *start.args, *spanning)
     except ChildFailedError as error:
         in_time = sorted(error.failures.items(), key=lambda item: item[1].timestamp)
