@@ -12,19 +12,25 @@ import subprocess
 from suite.processes.group import END_TIMEOUT_S
 from suite.processes.pool import Pool, dismiss
 
-_kill = Pool.close
+_close, _end_launcher = Pool.close, Pool._end_launcher
 
 
 def _leave(pool: Pool) -> None:
-    """Ask workers, and then the launcher, to leave; end those that do not."""
+    """Ask workers to leave, and end those that do not."""
     dismiss([pool])
+    _close(pool)
+
+
+def _let_launcher_leave(pool: Pool) -> None:
+    """Let launcher or template see that the controller has gone, and end one that does not leave for it."""
     if pool._other_hosts is None and pool._launcher is not None:
         pool.forget(pool._launcher)
         with contextlib.suppress(subprocess.TimeoutExpired):
             pool._process.wait(END_TIMEOUT_S)
-    _kill(pool)
+    _end_launcher(pool)
 
 
 def pytest_configure() -> None:
-    """Take the place of `Pool.close`, for the whole process."""
+    """Take the place of two methods of `Pool`, for the whole process."""
     Pool.close = _leave  # type: ignore[method-assign]
+    Pool._end_launcher = _let_launcher_leave  # type: ignore[method-assign]
