@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import NamedTuple
 
 from suite.verdict.metrics import Interval, t_quantile
@@ -153,10 +154,13 @@ def clears(candidate: Run, accepted: Sequence[Run], tolerance: float, pin: Run |
 
 def hours_apart(runs: Sequence[Run]) -> list[Run]:
     """Return runs of which each began `APART_S` or more after the one before it, without those of unknown time."""
+    known = [(run.started_s, run) for run in runs if run.started_s is not None]
     apart: list[Run] = []
-    for run in sorted((run for run in runs if run.started_s is not None), key=lambda run: run.started_s or 0.0):
-        if not apart or (run.started_s or 0.0) - (apart[-1].started_s or 0.0) >= APART_S:
+    next_s = -math.inf
+    for started_s, run in sorted(known, key=itemgetter(0)):
+        if started_s >= next_s:
             apart.append(run)
+            next_s = started_s + APART_S
     return apart
 
 
@@ -164,7 +168,7 @@ def _level(host: str, accepted: Sequence[Run]) -> _Level:
     hosts: dict[str, list[Run]] = {}
     for run in accepted:
         hosts.setdefault(run.host, []).append(run)
-    own, newest = hosts.get(host, []), [runs[-1] for runs in hosts.values()]
+    own, newest = hosts.get(host), [runs[-1] for runs in hosts.values()]
     df = len(accepted) - len(hosts)
     if (own and df >= _ENOUGH_DF) or len(newest) < MIN_BASELINE_RUNS:
         variance = math.fsum(map(_squares, hosts.values())) / df if df else 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from suite import verdict
 from suite.records import baselines
-from suite.records.baselines import Baseline
+from suite.records.baselines import Baseline, Identity
 from suite.records.record import Record, RecordError
 from suite.verdict import ALPHA_FAIL, Outcome
 from suite.verdict.metrics import from_logs, mean_and_standard_error
@@ -44,7 +45,9 @@ def times(baseline: Baseline, run: Record, cell: int = 0) -> list[float]:
 def test_accepted_runs_are_added_and_read_again(tmp_path: Path) -> None:
     run = records.make()
     baseline = baselines.accept(baselines.read(tmp_path, KEY), run, slower=False)
-    baselines.write(baseline, tmp_path)
+    path = baselines.write(baseline, tmp_path)
+    assert path == tmp_path / KEY / "baseline.json"
+    assert path.read_text() == json.dumps(baseline.model_dump(mode="json"), indent=1) + "\n", "a line for each value"
     again = baselines.accept(baselines.read(tmp_path, KEY), week(2), slower=False)
     assert len(again.runs) == 2
     assert times(again, run) == [13.0, 13.0]
@@ -58,20 +61,38 @@ def test_another_workload_or_dataset_is_another_cell() -> None:
     assert times(baseline, other_hash) == times(baseline, other_data) == []
 
 
+def test_weak_scaling_on_one_device_is_strong_scaling_and_on_more_is_another_cell() -> None:
+    baseline = accepted(week(1, cells=[records.cell(world_size=k) for k in (1, 2)]))
+    weak = week(2, cells=[records.cell(mode="weak", world_size=k) for k in (1, 2)])
+    assert [len(times(baseline, weak, cell)) for cell in (0, 1)] == [1, 0]
+    assert [len(times(accepted(weak), weak, cell)) for cell in (0, 1)] == [1, 1]
+
+
+NEVER = "a run with an ERROR, or an interrupted one, is never a baseline; repair it and run again"
+
+
 @pytest.mark.parametrize(
     ("changes", "slower", "message"),
     [
-        ({"cells": [records.cell(outcome="ERROR")]}, False, "a run with an ERROR"),
-        ({"cells": [records.cell(outcome="ERROR")]}, True, "never a baseline"),
-        ({"interrupted": True}, False, "or an interrupted one"),
-        ({"cells": [records.cell(outcome="FAIL")]}, False, "--scaling-accept=slower"),
-        ({"run_id": "week-1"}, False, "run week-1 is in the baseline already, .* measure again"),
+        ({"cells": [records.cell(outcome="ERROR")]}, False, NEVER),
+        ({"cells": [records.cell(outcome="ERROR")]}, True, NEVER),
+        ({"interrupted": True}, False, NEVER),
+        (
+            {"cells": [records.cell(outcome="FAIL")]},
+            False,
+            "the run has a FAIL; --scaling-accept=slower takes a slowdown as the new level",
+        ),
+        (
+            {"run_id": "week-1"},
+            False,
+            "run week-1 is in the baseline already, and would count as two runs that agree; measure again",
+        ),
     ],
 )
 def test_an_error_an_interrupt_a_fail_and_the_same_run_are_not_accepted(
     changes: dict[str, object], slower: bool, message: str
 ) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"^not accepted: {message}$"):
         baselines.accept(accepted(week(1)), records.make(**changes), slower=slower)
 
 
@@ -120,6 +141,34 @@ def test_a_single_session_has_no_spread_and_a_cell_without_a_time_no_run() -> No
     assert baselines.measured(run.cells[0], run) == Run(math.log(13.0), 1, None, "abcdef")
     with pytest.raises(ValueError, match="ddp-lenet-strong-1 has no time in run week-1: only a measured one"):
         baselines.measured(run.cells[1], run)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "sessions"), [(12.0, 14.0, 1), (None, 14.0, 4), (12.0, None, 4), (None, None, 4)]
+)
+def test_half_an_interval_or_one_of_a_single_session_gives_no_standard_error(
+    low: float | None, high: float | None, sessions: int
+) -> None:
+    """No run of ours has one, and a record may be from elsewhere."""
+    interval = {"estimate": 13.0, "low": low, "high": high}
+    run = week(1, cells=[records.cell(sec_per_epoch=interval, sessions=sessions)])
+    assert baselines.measured(run.cells[0], run).log_se is None
+    two = week(2, cells=[records.cell(sessions=2)])
+    assert baselines.measured(two.cells[0], two).log_se is not None
+
+
+def test_an_accepted_run_keeps_its_time_efficiency_and_what_a_step_did() -> None:
+    sides = {"candidate": records.counters(2), "base": records.counters(1)}
+    efficiency = {"estimate": 0.8, "low": 0.75, "high": 0.85}
+    run = records.run_of(2, cells=[records.cell(world_size=2, efficiency=efficiency, counters=sides), records.cell()])
+    baseline = accepted(run, records.run_of(3, cells=[records.cell(), records.cell(world_size=2)]))
+    both, alone = (baseline.comparable(cell, run)[0] for cell in run.cells)
+    assert both.started_s == datetime(2026, 1, 2, tzinfo=UTC).timestamp()
+    assert (both.log_efficiency, alone.log_efficiency) == (math.log(0.8), None)
+    counted = Identity.of(run.cells[0], run)
+    assert baseline.newest_counted(counted) == (baseline.runs[0], run.cells[0].counters["candidate"])
+    assert baseline.newest_counted(counted._replace(world_size=1)) is None
+    assert baseline.newest_counted(counted._replace(trainer="scratch")) is None
 
 
 @pytest.mark.parametrize(
@@ -175,6 +224,7 @@ def test_an_old_pin_does_not_count_as_spread() -> None:
     assert max(run.log_t for run in found) < math.log(6.6)
     assert commits(baseline, fast[0])[0] == "commit-1"
     assert baseline.pin(fast[0].cells[0], fast[0]) == baselines.measured(week(1).cells[0], week(1))
+    assert accepted(week(1), week(2)).pin(fast[0].cells[0], fast[0]) == baselines.measured(week(1).cells[0], week(1))
     for without in (Baseline(machine_key=KEY), accepted(week(1)), accepted(week(1, dirty=True), week(2))):
         assert without.pin(fast[0].cells[0], fast[0]) is None
 
