@@ -141,7 +141,8 @@ class Bench:
             trainer: a table name, `module:Class` or `path.py:Class`.
             check: a name in `suite.properties.trainer.CHECKS`.
             examples: the number of cases; by default a share of the hypothesis profile's.
-            fresh: draw other cases in every run; otherwise they are always the same.
+            fresh: draw other cases in every run; otherwise they are the same wherever the same modules are loaded,
+                because hypothesis also draws constants that it reads there.
             shrink: report the smallest failing case; otherwise the first one.
 
         Raises:

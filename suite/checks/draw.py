@@ -53,6 +53,12 @@ def _trajectories(world_size: int) -> st.SearchStrategy[list[int]]:
     return st.integers(0, 7).flatmap(lambda number: _steps(*((9, 12) if number == 7 else (3, 6)))(world_size))
 
 
+def _often_equal(world_size: int) -> st.SearchStrategy[list[int]]:
+    """One to three steps of any size, or two or three of one size, whose tensors a trainer may keep and fill again."""
+    equal = st.tuples(st.integers(1, LARGEST_BATCH), st.integers(2, 3)).map(lambda drawn: [drawn[0]] * drawn[1])
+    return equal | _steps(1, 3)(world_size)
+
+
 def _two_samples_each(world_size: int) -> st.SearchStrategy[list[int]]:
     """One or two steps in which every device has two samples or more, the last one sometimes fewer than the others."""
     even = st.integers(2, 4).map(lambda each: each * world_size)
@@ -109,7 +115,7 @@ CHECKS: dict[str, tuple[Batches, Nets, tuple[str, ...]]] = {
     "identity": (_steps(1, 3), _layered, BOTH),
     "replicas": (_steps(3, 6), _plain, BOTH),
     "loss": (_steps(1, 3), _plain, BOTH),
-    "inputs": (_steps(1, 3), _plain, BOTH),
+    "inputs": (_often_equal, _plain, BOTH),
     "low_precision": (_steps(2, 4), _layered, ("bfloat16",)),
     "batch_norm": (_two_samples_each, _batch_normalised, DOUBLE),
     "dropout": (_equal_shards, _dropping, BOTH),
