@@ -198,7 +198,7 @@ def cases(draw: st.DrawFn, check: str, most: int, oracle: str, trains: str = "sa
 def always(check: str, most: int, trains: str) -> list[Case]:
     """Return the cases of a check that are not drawn: `gradient` has one with a parameter larger than a bucket.
 
-    Drawn in one case of 16, it came in none of 25, or in eight.
+    If one case in 16 were drawn so, some searches of 25 cases would have none of them and others eight (docs/log.md).
 
     Args:
         check: a name in `CHECKS`.

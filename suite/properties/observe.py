@@ -9,8 +9,6 @@ from __future__ import annotations
 import io
 import re
 import traceback
-from array import array
-from base64 import b64decode, b64encode
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -32,7 +30,6 @@ from suite.properties.whole import whole
 from suite.room import accelerator
 
 EVALUATED = 11  # test samples: uneven over 2, 3, 4, ... devices
-LONG = 1000  # numbers; longer lists travel as text
 OTHER = 1000  # added to a rank's number for the weights and generators that a resumed instance starts from
 
 K = TypeVar("K", bound=Hashable)
@@ -268,25 +265,3 @@ def _evaluate(trainer: Any, devices: Sequence[torch.device], case: Case, rank: i
 def evaluation_set(case: Case) -> tuple[Nest, Nest]:
     """Return the test samples of a case, X and y."""
     return nets.minibatch(Case(1, (EVALUATED,), case.seed + 1, case.dtype, net=case.net, text=case.text), 0)
-
-
-def packed(record: Any) -> Any:
-    """Return a record as it travels: long lists of numbers are base64, which JSON encodes and decodes much faster."""
-    if isinstance(record, dict):
-        return {name: packed(part) for name, part in record.items()}
-    if not isinstance(record, list):
-        return record
-    if len(record) > LONG and all(isinstance(part, float) for part in record):
-        return {"float64": b64encode(array("d", record).tobytes()).decode()}
-    return [packed(part) for part in record]
-
-
-def unpacked(record: Any) -> Any:
-    """Return what `packed` was given."""
-    if isinstance(record, list):
-        return [unpacked(part) for part in record]
-    if not isinstance(record, dict):
-        return record
-    if record.keys() == {"float64"}:
-        return array("d", b64decode(record["float64"])).tolist()
-    return {name: unpacked(part) for name, part in record.items()}

@@ -26,10 +26,10 @@ def whole(parameters: Sequence[Tensor], most_numbers: int = MOST_NUMBERS) -> lis
     gathered: dict[int, Tensor] = {}
     for batch in _batches([one for one in parameters if _split_by_rows(one)], most_numbers):
         gathered |= zip(map(id, batch), _gathered(batch), strict=True)
-    return [gathered[id(one)] if id(one) in gathered else _one(one) for one in parameters]
+    return [gathered[id(one)] if id(one) in gathered else _alone(one) for one in parameters]
 
 
-def _one(parameter: Tensor) -> Tensor:
+def _alone(parameter: Tensor) -> Tensor:
     full = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
     return full.detach().to("cpu", torch.float64, copy=True)
 
@@ -43,17 +43,20 @@ def _split_by_rows(parameter: Tensor) -> bool:
 def _batches(parameters: Sequence[Any], most_numbers: int) -> Iterator[list[Any]]:
     """Yield parameters that are gathered at once, in their order."""
     batch: list[Any] = []
+    numbers = 0
     for parameter in parameters:
-        size = sum(one.numel() for one in [*batch, parameter])
-        if batch and (size > most_numbers or parameter.device_mesh != batch[0].device_mesh):
+        too_many = numbers + parameter.numel() > most_numbers
+        if batch and (too_many or parameter.device_mesh != batch[0].device_mesh):
             yield batch
-            batch = []
+            batch, numbers = [], 0
         batch.append(parameter)
+        numbers += parameter.numel()
     if batch:
         yield batch
 
 
 def _gathered(batch: Sequence[Any]) -> list[Tensor]:
+    """Return the full values of parameters of one mesh, by one all_gather of every rank's rows of all of them."""
     mesh = batch[0].device_mesh
     shards = [_padded_shard(parameter, mesh.size()) for parameter in batch]
     mine = torch.cat(shards)

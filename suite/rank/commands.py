@@ -28,6 +28,7 @@ from suite.properties import observe as observation
 from suite.properties import trainer as trainer_checks
 from suite.properties.answers import Described, Judgement
 from suite.properties.case import Case
+from suite.properties.packing import packed, unpacked
 from suite.properties.seen import Seen
 from suite.rank import arm as arms
 from suite.rank import collectives, memory, own_model, profiling, purity, training
@@ -171,7 +172,7 @@ def observe(
         trainer, devices, Case.from_json(case), state.rank, evaluates=evaluates, plain=plain
     )
     state.oracle = getattr(trainer, "oracle", "sgd")
-    return cast(observation.Observation, observation.packed(observed))
+    return packed(observed)
 
 
 def train_model(state: State, arm: dict[str, Any]) -> dict[str, Any]:
@@ -195,7 +196,7 @@ def judge(
     variants: int,
 ) -> Judgement:
     """Apply a check to all ranks' records of the last observed case; only rank 0 gets this command."""
-    ranks, alone = observation.unpacked(ranks), observation.unpacked(alone)
+    ranks, alone = unpacked(ranks), unpacked(alone)
     one, disturbed = (alone[0], alone[1:]) if alone else (None, [])
     seen = Seen(Case.from_json(case), ranks, one, state.oracle, state.loss, variants, disturbed)
     return trainer_checks.judge(check, seen)

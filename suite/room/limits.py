@@ -38,7 +38,7 @@ def cpu_quota(groups: Path = GROUPS, own: Path = OWN) -> float | None:
 
 
 @contextlib.contextmanager
-def descriptors(more: int) -> Iterator[None]:
+def allow_descriptors(more: int) -> Iterator[None]:
     """Let this process open so many more descriptors than it has, by a higher soft limit for as long as it takes.
 
     Processes that start meanwhile inherit the limit, because they need it too: a template has a descriptor of each

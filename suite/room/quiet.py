@@ -95,13 +95,14 @@ def share_cores(loadavg: Path = Path("/proc/loadavg")) -> None:
         loadavg: a file as /proc/loadavg, whose fourth field begins with the number of threads that run.
     """
     with contextlib.suppress(OSError):
-        alone = any(_running(loadavg) == 1 for _ in range(LOOKS))
-        os.sched_setscheduler(0, os.SCHED_BATCH if alone else os.SCHED_OTHER, os.sched_param(0))
-
-
-def _running(loadavg: Path) -> int:
-    time.sleep(LOOK_S)
-    return int(loadavg.read_text().split()[3].split("/")[0])
+        policy = os.SCHED_OTHER
+        for _ in range(LOOKS):
+            running = loadavg.read_text().split()[3].split("/")[0]
+            if running == "1":
+                policy = os.SCHED_BATCH
+                break
+            time.sleep(LOOK_S)
+        os.sched_setscheduler(0, policy, os.sched_param(0))
 
 
 def available_cores() -> list[int]:

@@ -17,7 +17,7 @@ from suite.records import baselines, calibration
 from suite.records.baselines import Baseline
 from suite.records.record import CellRecord, CollectiveRecord, Record
 from suite.render import job_summary, pages
-from suite.room.limits import descriptors
+from suite.room.limits import allow_descriptors
 from suite.run import campaign, forecast, results
 from suite.run.keeping import Keeper, write_record
 from suite.run.observations import Observations
@@ -93,7 +93,7 @@ def execute(
         floors=floors.resolve(config.floors, cells, config.devices.oversubscribed),
         sweeps=tuple(sweeps),
     )
-    with descriptors(forecast.descriptors(plan)):
+    with allow_descriptors(forecast.descriptors(plan)):
         result = _measure(plan, say, keep)
     if config.accept:
         _accept(config, result)

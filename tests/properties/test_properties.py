@@ -25,7 +25,8 @@ from suite.checks import draw
 from suite.properties import nets, suspects, tolerance
 from suite.properties.answers import RIGHT, Judgement
 from suite.properties.case import Case, Net
-from suite.properties.observe import Observation, observe, packed, unpacked
+from suite.properties.observe import Observation, observe
+from suite.properties.packing import packed, unpacked
 from suite.properties.seen import Seen
 from suite.properties.trainer import CHECKS, judge
 from tests.support.function_cases import FUNCTION_CHECKS, search

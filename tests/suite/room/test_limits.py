@@ -65,10 +65,10 @@ def test_without_control_groups_there_is_no_quota(tmp_path: Path) -> None:
 
 OPENING = """\
 import json, os, resource, subprocess, sys
-from suite.room.limits import descriptors
+from suite.room.limits import allow_descriptors
 
 show = "import resource; print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
-with descriptors(100):
+with allow_descriptors(100):
     child = subprocess.run([sys.executable, "-S", "-c", show], capture_output=True, text=True, check=True).stdout
     copies = [os.dup(0) for _ in range(100)]
 print(json.dumps([*map(int, child.split()), *resource.getrlimit(resource.RLIMIT_NOFILE)]))
