@@ -85,10 +85,11 @@ def pin(cores: Iterable[int]) -> None:
 
 
 def share_cores(loadavg: Path = Path("/proc/loadavg")) -> None:
-    """Choose how this process, and those that it will start, share the cores; not for what is timed (Linux only).
+    """Set this process's scheduling policy, which those that it starts inherit; not for what is timed (Linux only).
 
-    Ranks that interrupt each other whenever one wakes take several times as long for a gather of four on two cores.
-    Beside processes that never wait it is the other way round: there, only those that interrupt get on
+    Under the usual policy a rank that wakes may interrupt another one. With more ranks than cores this makes small
+    collectives several times slower, and SCHED_BATCH prevents it. Beside busy processes SCHED_BATCH is the slower one,
+    because ranks have to wait until those give up a core. So it is chosen only where no other thread runs
     (`python -m docs.evidence.wakeups`, docs/log.md).
 
     Args:
