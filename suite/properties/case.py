@@ -31,7 +31,7 @@ class Net:
     conv: bool = False  # a convolution before the first layer
     norm: str = "none"  # "layer" or "batch": after every hidden layer
     dropout: bool = False  # after every hidden layer, half of the features
-    buffer: bool = False  # a fixed random tensor, no parameter, that scales the features
+    buffer: bool = False  # a fixed random tensor, no parameter, that is added to the scores
     tied: bool = False  # two layers before the last that share their weight
     frozen: bool = False  # the first weight takes no gradient
     unused: str = "none"  # a layer used "nowhere", "somewhere" (for sample 0 alone), or "later" than in the first step

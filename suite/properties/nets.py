@@ -24,7 +24,7 @@ from suite.properties.texts import TextNet
 class CaseNet(nn.Module):
     """The network of a `Net`: (n, 2 + inputs) to (n, classes)."""
 
-    scale: Tensor | None
+    offset: Tensor | None
 
     def __init__(self, net: Net) -> None:
         super().__init__()
@@ -33,7 +33,6 @@ class CaseNet(nn.Module):
         self.dropout = net.dropout
         self.conv = nn.Conv2d(1, 2, 3) if net.conv else None
         width = 2 * (IMAGE_SIDE - 2) ** 2 if net.conv else net.inputs
-        self.register_buffer("scale", torch.rand(width) + 0.5 if net.buffer else None)
         self.hidden = nn.ModuleList()
         self.norms = nn.ModuleList()
         for wide in net.hidden:
@@ -47,6 +46,7 @@ class CaseNet(nn.Module):
         self.unused = net.unused
         self.gated = nn.Linear(width, width) if net.unused != "none" else None
         self.head = nn.Linear(width, net.classes)
+        self.register_buffer("offset", torch.randn(net.classes) if net.buffer else None)
         if net.frozen:
             next(self.parameters()).requires_grad_(False)
 
@@ -56,8 +56,6 @@ class CaseNet(nn.Module):
         h = X[:, 2:]
         if self.conv is not None:
             h = self.activation(self.conv(h.reshape(len(h), 1, IMAGE_SIDE, IMAGE_SIDE))).flatten(1)
-        if self.scale is not None:
-            h = h * self.scale
         for layer, norm in zip(self.hidden, self.norms, strict=True):
             h = self.activation(norm(layer(h)))
             if self.dropout:
@@ -75,8 +73,8 @@ class CaseNet(nn.Module):
                 h = h + chosen[:, None] * self.gated(h)
         if self.training:
             self.log.append(entry)
-        output: Tensor = self.head(h)
-        return output
+        scores: Tensor = self.head(h)
+        return scores if self.offset is None else scores + self.offset
 
 
 def build(case: Case, rank: int = 0) -> CaseNet | TextNet:

@@ -1,11 +1,13 @@
 """`python -m tests.mutants`: every check on every mutant, as the table in docs/correctness.md.
 
-Names given as arguments select mutants, and `--check`, which may be repeated, selects checks.
+Names given as arguments select mutants, and `--check`, which may be repeated, selects checks. `--seeds N` shows instead
+how surely a mutant is found: its own check searches for it N times, as in a usual run but with other cases each time.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 from collections.abc import Collection
 
@@ -26,6 +28,24 @@ def finds(check: str, entry: Entry, bench: Bench) -> bool:
         return check in CHECKS and entry.killed(bench.search(entry.trainer, check, examples=EXAMPLES, shrink=False))
     checks = FUNCTION_CHECKS[entry.kind]
     return check in checks and bool(search(entry.kind, check, entry.function(), EXAMPLES).finding)
+
+
+def searches(names: Collection[str], seeds: int) -> int:
+    """Print for each mutant of a trainer how many of its searches missed it; return 1 when any did."""
+    missed = made = 0
+    print("| mutant | check | missed | cases until it was found, mean | most |\n|---|---|---|---|---|", flush=True)
+    with Pool(kind="cpu", import_paths=[REPOSITORY], preload="trainers") as pool:
+        bench = Bench(pool, devices.parse("cpu"))
+        for entry in entries():
+            if entry.kind != "trainer" or (names and entry.name not in names):
+                continue
+            outcomes = [bench.search(entry.trainer, entry.killed_by, fresh=True, shrink=False) for _ in range(seeds)]
+            found = [outcome.examples for outcome in outcomes if entry.killed(outcome)]
+            missed, made = missed + seeds - len(found), made + seeds
+            cases = f"{statistics.fmean(found):.1f} | {max(found)}" if found else "- | -"
+            print(f"| {entry.name} | {entry.killed_by} | {seeds - len(found)} of {seeds} | {cases} |", flush=True)
+    print(f"\n{missed} of {made} searches missed their mutant")
+    return int(missed > 0)
 
 
 def main(names: Collection[str], checks: Collection[str]) -> int:
@@ -55,5 +75,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="MUTANT", help="default: all")
     parser.add_argument("--check", action="append", choices=every, help="default: all")
+    parser.add_argument("--seeds", type=int, metavar="N", help="search for each mutant of a trainer N times")
     options = parser.parse_args()
-    sys.exit(main(options.names, options.check or every))
+    sys.exit(searches(options.names, options.seeds) if options.seeds else main(options.names, options.check or every))

@@ -154,7 +154,7 @@ class WithReference(WholeStep):
 
 
 class Hybrid(WholeStep):
-    """Hybrid sharding: four ranks are two replicas of two shards each; fewer ranks are one replica.
+    """Hybrid sharding: an even number of ranks is two replicas, an odd number is one.
 
     The gradient is summed over the shards' group and then over that of the replicas. Each rank clips and updates its
     own part of the parameters, and the parts are gathered within the shards' group.
@@ -163,7 +163,7 @@ class Hybrid(WholeStep):
     def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
         super().__init__(model, devices, lr=lr)
         world_size, self.rank, self.lr = dist.get_world_size(), dist.get_rank(), lr
-        self.shards = 2 if world_size == 4 else world_size
+        self.shards = world_size if world_size % 2 else world_size // 2
         rows = torch.arange(world_size).reshape(-1, self.shards)
         self.shard_group = self.group(rows.tolist())
         self.replica_group = self.group(rows.T.tolist())
