@@ -45,7 +45,6 @@ from suite.processes.folder import FOLDER
 from suite.processes.messages import Ended, Exit, Launcher, Stacks, Start, Tell, Welcome, read
 from suite.processes.outputs import stacks, stderr_tail, workers_of
 from suite.room import quiet
-from suite.room.quiet import die_with_parent
 
 STORE_TIMEOUT = timedelta(seconds=300)
 
@@ -148,7 +147,7 @@ def main() -> None:
     parser.add_argument("--publish", default="", help="tell other hosts that the controller listens there")
     parser.add_argument("--about", default="", help="a file with what the controller is told of this host")
     arguments = parser.parse_args()
-    die_with_parent()
+    quiet.die_with_parent()
     rendezvous_handler_registry.register("loopback", _rendezvous)
     if arguments.socket is None:
         serve_other_host(Path(arguments.about))

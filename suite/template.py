@@ -30,7 +30,7 @@ from typing import Any, NoReturn
 from suite import worker
 from suite.processes import loopback
 from suite.processes.channel import Channel, ChannelClosed
-from suite.processes.messages import Ended, Exit, Start, read
+from suite.processes.messages import Ended, Exit, Launcher, Start, read
 from suite.room import quiet
 
 # What takes long to load. Both sides of a comparison share it, whatever code they run.
@@ -62,7 +62,7 @@ class ForkedGroup:
     failures: list[Exit] = field(default_factory=list)
 
     def end(self, pid: int, exitcode: int) -> None:
-        """Take note that a rank has ended; the first failure ends the ranks that are left, as torch's agent does."""
+        """Record that a rank has ended; the first failure ends the ranks that are left, as torch's agent does."""
         rank = self.running.pop(pid)
         if exitcode == 0:
             return
@@ -128,12 +128,12 @@ class Template:
 
 
 def count_threads() -> int:
-    """Threads of this process, those that Python does not know included."""
+    """Return the number of this process's threads, including those that Python does not know."""
     return len(os.listdir("/proc/self/task"))
 
 
 def _work(start: Start, rank: int, listener: socket.socket) -> NoReturn:
-    """What a forked process does: become a rank of the group, as torch's agent would have started it, and serve."""
+    """Become a rank of the group, as torch's agent would have started it, and serve."""
     code = 1
     try:
         os.setsid()  # the controller ends a rank with its children by its process group
@@ -196,7 +196,7 @@ def main() -> None:
             importlib.import_module(module)
     gc.freeze()  # what every worker shares is not looked through, and so not copied, by their collectors
     channel = Channel.connect(arguments.socket)
-    channel.send({"event": "launcher"})
+    channel.send(Launcher())
     Template(channel, timed=arguments.preload == "torch").serve()
 
 

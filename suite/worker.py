@@ -1,7 +1,7 @@
 """One worker process: one rank. Obeys the controller's commands, one at a time, and answers in JSON.
 
 It is started by torch's launcher, or forked from `suite.template`, with RANK, WORLD_SIZE and the store's address in its
-environment, and never imports the plugin. A stranger's trainer, model and dataset run here and nowhere else. Whatever a
+environment, and never imports the plugin. The user's trainer, model and dataset run here and nowhere else. Whatever a
 command raises goes back to the controller with its traceback; SIGUSR1 prints every thread's stack to stderr, and the
 last collective.
 
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     rank = int(os.environ["RANK"])
     if arguments.socket.startswith(remote.SCHEME):
         channel = remote.dial(arguments.socket, remote.secret_here())
-        del os.environ[remote.SECRET]  # a stranger's code and what it starts do without
+        del os.environ[remote.SECRET]  # the user's code and what it starts do without
     else:
         channel = Channel.connect(arguments.socket)
     channel.send(Hello(arguments.group, rank, os.getpid()))
@@ -104,7 +104,7 @@ def _import_from(paths: Sequence[str]) -> None:
 
 
 def serve(channel: Channel, rank: int) -> None:
-    """The loop over commands."""
+    """Serve commands until told to exit, or until the controller has gone."""
     with quiet.fast_imports():
         # Only once the controller knows our pid. DistributedDataParallel and torch.optim load the compiler at their
         # first use, which takes as long as loading torch: it is loaded before this process is pinned to its core.
@@ -133,7 +133,7 @@ def serve(channel: Channel, rank: int) -> None:
         channel.send(Answer(number, answer))
     state.close()
     sys.stdout.flush()
-    # No interpreter shutdown: a stranger's threads, or torch's, must not keep a measured machine busy or hang here.
+    # No interpreter shutdown: the user's threads, or torch's, must not keep a measured machine busy or hang here.
     os._exit(0)
 
 

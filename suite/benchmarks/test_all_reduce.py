@@ -26,7 +26,7 @@ def test_all_reduce(
     benchmark: Any,
     request: pytest.FixtureRequest,
 ) -> None:
-    """Fails where the algorithm could not be timed, or left something else than the sum; otherwise it passes."""
+    """Fails where the algorithm could not be timed, or left something other than the sum; otherwise it passes."""
     found = scaling_run.collective(all_reduce_cell)
     if found.error:
         again = commands.collective(scaling_run.record, found)

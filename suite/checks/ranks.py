@@ -53,7 +53,7 @@ class OnRanks:
         Raises:
             TypeError: the function has no name that a rank could import, or an argument is not JSON.
             ValueError: there is no device, or the world size is below 1.
-            WorkerFailure: a rank raised, died, was silent, or returned something else than JSON. The message has the
+            WorkerFailure: a rank raised, died, was silent, or returned something other than JSON. The message has the
                 rank's traceback, its exit code or signal with the end of its stderr, or every live rank's stack.
         """
         __tracebackhide__ = True

@@ -4,8 +4,8 @@ For the owner of a machine with GPUs on the first day: what works, what is unusu
 next. Every step is a process of its own with a time limit, so one that fails or hangs costs its own line. Nothing here
 is judged or accepted; runs are kept beside the page and not in the project's reports.
 
-It is a module and no command of `python -m suite`: those are for every day. It is part of the package and not of
-docs/, because a runner often has the installed package only.
+It is a module and not a command of `python -m suite`, because it is needed once a machine. It is in the package and not
+in docs/, because a runner often has only the installed package.
 """
 
 from __future__ import annotations

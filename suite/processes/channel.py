@@ -1,4 +1,4 @@
-"""JSON lines over a local socket: how the controller, the launcher and the workers talk.
+"""JSON lines over a connected socket, Unix or TCP: how the controller, the launcher and the workers talk.
 
 Covers framing, time limits and the two ways a peer ends (closed, or talking nonsense). Knows nothing of what is said,
 and needs only the standard library, because the launcher and the workers import it in any interpreter.
@@ -152,7 +152,7 @@ class Channel:
         return messages
 
     def pop(self) -> Message | None:
-        """One message that has already arrived whole, or None.
+        """Return a message that has arrived whole; None without one.
 
         Raises:
             ChannelGarbled: what arrived is not a message.

@@ -21,7 +21,7 @@ _UNFIT = {"Cc", "Cf", "Cs"}  # control and format characters, and halves of surr
 
 
 def describe_exit(exitcode: int) -> str:
-    """'signal 9 (SIGKILL)' for a negative exit code, 'exit code 3' otherwise."""
+    """Return 'signal 9 (SIGKILL)' for a negative exit code, otherwise 'exit code 3'."""
     if exitcode >= 0:
         return f"exit code {exitcode}"
     try:
@@ -84,7 +84,7 @@ def shortened(text: str, longest: int = LONGEST) -> str:
 
 
 def harmless(text: str, longest: int = LONGEST) -> str:
-    """A stranger's text as every record, page and terminal can hold it.
+    """Return text from outside in a form that every record, page and terminal can hold.
 
     Characters that UTF-8 cannot encode or that a terminal obeys are written as escapes, and of a very long text the
     middle is left out.
@@ -99,18 +99,18 @@ def harmless(text: str, longest: int = LONGEST) -> str:
 
 
 def died(group: str, rank: int, exitcode: int | None, stderr_tail: str) -> WorkerFailure:
-    """A rank's process ended while it was needed."""
+    """Return the failure of a rank whose process ended while it was needed."""
     how = "its process ended" if exitcode is None else f"its process ended with {describe_exit(exitcode)}"
     return WorkerFailure(group, f"rank {rank}: {how}", _stderr(rank, stderr_tail))
 
 
 def raised(group: str, rank: int, error: str, traceback: str, *, refused: bool = False) -> WorkerFailure:
-    """A rank's command raised; `refused` where it has told that it was the trainer."""
+    """Return the failure of a rank whose command raised; `refused` where the trainer raised."""
     return WorkerFailure(group, f"rank {rank}: {error}", [traceback.rstrip()] if traceback else [], refused)
 
 
 def silent(group: str, ranks: list[int], doing: str, deadline_s: float, stacks: dict[int, str]) -> WorkerFailure:
-    """Ranks did not answer in time; `stacks` holds every live rank's Python stack."""
+    """Return the failure of ranks that did not answer in time; `stacks` holds every live rank's Python stack."""
     who = ", ".join(map(str, ranks))
     details = [f"rank {rank}, stack:\n{stack.rstrip()}" for rank, stack in sorted(stacks.items()) if stack.strip()]
     plural = "ranks" if len(ranks) > 1 else "rank"

@@ -191,13 +191,13 @@ class Group:
                 raise failure.silent(self.name, missing, "start", self.start_timeout_s, {})
 
     def end(self, ended: Ended) -> None:
-        """Take note of how the ranks on one host have ended."""
+        """Record how the ranks on one host have ended."""
         before = self.ended or Ended(self.name)
         self.ended = Ended(self.name, before.failures + ended.failures, before.cause or ended.cause)
         self._running -= 1
 
     def abandon(self, cause: str, *, repeated: bool = False) -> None:
-        """Take note that nothing more will be heard of how the group ends.
+        """Record that nothing more will be heard of how the group ends.
 
         Args:
             cause: why, in words.

@@ -1,4 +1,4 @@
-"""The only address that anything of the suite listens on."""
+"""Listen on loopback, the only address used by a run on one host (`suite.processes.remote` listens for other hosts)."""
 
 from __future__ import annotations
 

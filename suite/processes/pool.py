@@ -252,7 +252,7 @@ class Pool:
         try:
             for group in list(self.groups.values()):
                 group.kill()
-        finally:  # however impatient the user is: workers end with the launcher, and the folder goes
+        finally:  # also after a second Ctrl-C: workers end with the launcher, and the folder goes
             try:
                 self._part()
                 self._end_launcher()
@@ -327,7 +327,7 @@ class Pool:
                 raise failure.WorkerFailure(name, cause, [tail])
 
     def _note_end(self) -> None:
-        """Take note that the launcher has ended by itself, and all groups with it."""
+        """Record that the launcher has ended by itself, and all groups with it."""
         with contextlib.suppress(subprocess.TimeoutExpired):  # the reaper ends workers first
             self._process.wait(END_TIMEOUT_S)
         self._launcher_deaths += 1
@@ -390,7 +390,7 @@ class Pool:
                     return
 
     def _lose(self, channel: Channel, owner: tuple[Group, int] | Handshake | None, why: str) -> None:
-        """Take note that a connection has ended, or has nonsense on it."""
+        """Record that a connection has ended, or has nonsense on it."""
         if isinstance(owner, Handshake):
             self._refuse(owner, why)
             return
@@ -409,7 +409,7 @@ class Pool:
             self._note_end()
 
     def _hear(self, message: Message) -> None:
-        """Take note of what a launcher tells of a group."""
+        """Record what a launcher tells of a group."""
         if (group := self.groups.get(message["group"])) is None:
             return
         if message.get("event") == "stacks":
@@ -425,7 +425,7 @@ class Pool:
                 self._other_hosts.listener.handshakes.remove(handshake)
                 self._selector.modify(handshake.channel, selectors.EVENT_READ, None)
                 return True
-        self._refuse(handshake, f"its {SECRET} is another one")
+        self._refuse(handshake, f"its {SECRET} differs")
         return False
 
     def _refuse(self, handshake: Handshake, why: str) -> None:
@@ -434,7 +434,7 @@ class Pool:
         self.forget(handshake.channel)
 
     def _greet(self, channel: Channel, message: Message) -> tuple[Group, int] | None:
-        """Take note of who has connected, and return the group and rank of a worker; cut off whoever else it is."""
+        """Record who has connected, and return the group and rank of a worker; cut off whoever else it is."""
         try:
             if message.get("event") == "launcher":
                 self._introduce(channel, read(Launcher, message))
@@ -458,7 +458,7 @@ class Pool:
         return group, hello.rank
 
     def _introduce(self, channel: Channel, launcher: Launcher) -> None:
-        """Take note that a launcher is up: this host's own, or that of another host, which may be refused.
+        """Record that a launcher is up: this host's own, or that of another host, which may be refused.
 
         Raises:
             KeyError: it is neither.

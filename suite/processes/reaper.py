@@ -85,7 +85,7 @@ def children() -> set[int]:
 
 
 def reap(pids: Sequence[int] | set[int] = (-1,)) -> dict[int, int]:
-    """Take note of children that have ended, of all or of these, and return their statuses by pid."""
+    """Reap children that have ended, all of them or these, and return their statuses by pid."""
     statuses: dict[int, int] = {}
     for wanted in pids:
         with contextlib.suppress(ChildProcessError):

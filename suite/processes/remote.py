@@ -160,7 +160,7 @@ class Listener:
         return [handshake for handshake in self.handshakes if handshake.deadline < now]
 
     def refuse(self, handshake: Handshake, why: str) -> None:
-        """Take note that a connection is closed without having proved itself; of the first 64 addresses."""
+        """Record that a connection is closed without having proved itself; of the first 64 addresses."""
         if len(self.refused) < MOST_HANDSHAKES:
             self.refused[handshake.channel.peer] = why
         self.handshakes.remove(handshake)

@@ -3,6 +3,6 @@
 `trainer` has the checks on trainers (`CHECKS`, `judge`), which read what the ranks did (`observe`, `seen`) in a
 generated case (`case`, `nets`, `texts`); `modules` compares what the parts of a user's own model do; `functions` has
 the checks on the functions that trainers are built from. `tolerance` derives every tolerance, `precision` measures the
-noise of bfloat16, and `suspects` names the known bug behind a wrong gradient. Everything but `case` and `answers` needs
-torch, so it runs in workers and in tests, and the controller loads only these two.
+noise of bfloat16, and `suspects` names the known bug behind a wrong gradient. The controller loads
+only `case` and `answers`, which need no torch. The rest runs in workers and in tests.
 """

@@ -26,7 +26,7 @@ PERIOD = 4093  # of the inputs; prime, so that neighbouring chunks differ
 
 
 class WrongSum(ArithmeticError):
-    """A collective computed something else than it should, so it is not timed."""
+    """A collective computed something other than it should, so it is not timed."""
 
 
 def time_calls(rank: int, exchange: Exchange, size_bytes: int, calls: int, *, check: bool) -> int:

@@ -26,7 +26,7 @@ from suite.rank.memory import Peak
 
 # By default only the thread that starts the profiler is recorded, and those of autograd that serve it.
 EVERY_THREAD = _ExperimentalConfig(profile_all_threads=True)
-DEFINITIONS = 1  # raised whenever a counter counts something else than before
+DEFINITIONS = 1  # raised whenever a counter changes its meaning
 
 KINDS = {
     "allreduce_": "all_reduce", "allreduce_coalesced_": "all_reduce", "allgather_": "all_gather",

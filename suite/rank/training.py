@@ -27,7 +27,6 @@ from reference.schedule import warmup
 from suite.processes.answers import Epoch
 from suite.processes.jobs import Job, TrainingRecipe
 from suite.properties import contract
-from suite.properties.contract import close_trainer
 from suite.rank.arm import PARTS, make_trainer, open_dataset
 from suite.room import accelerator
 
@@ -111,7 +110,7 @@ class Training:
 
     def close(self) -> None:
         """Close the trainer, which ends its threads."""
-        close_trainer(self._trainer)
+        contract.close_trainer(self._trainer)
 
     def _train(self, epoch: int) -> list[tuple[Tensor | None, int]]:
         """Train an epoch; return each step's loss and divisor."""

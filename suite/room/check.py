@@ -22,7 +22,7 @@ from suite.room.conditions import Conditions, limit_cores
 from suite.room.devices import Devices
 from suite.room.gpus import Gpus
 from suite.room.meter import CPUS, Meter, family
-from suite.room.part import content
+from suite.room.part import content, printable
 from suite.room.quiet import available_cores
 
 NAMED_CORES = 0.05  # 1.5 ticks of the clock in a sample of .3 s; a single tick may be rounding
@@ -72,7 +72,7 @@ def label(process: psutil.Process) -> str:
     if INTERPRETERS.fullmatch(name):
         with contextlib.suppress(psutil.Error):
             script = _script(process.cmdline()[1:], python=PYTHON.fullmatch(name) is not None)
-    return "".join(character if character.isprintable() else "?" for character in f"{name} {script}".strip())
+    return printable(f"{name} {script}".strip())
 
 
 def _script(arguments: Sequence[str], python: bool) -> str:

@@ -1,7 +1,7 @@
 """Before anything is measured on GPUs: does torch, in a worker, show the same ones as NVML, or as the kernel for AMD?
 
-Collection counts without torch. A driver too old for this torch, a card without kernels, or an order
-that differs would each end in errors of every cell, or in readings of another card.
+While pytest collects, GPUs are counted without torch. A driver too old for this torch, a card without kernels, or an
+order that differs would each end in errors of every cell, or in readings of another card.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+from suite.base.code import commit_here
 from suite.base.git import GitError, git
 from suite.processes.failure import harmless
 from suite.records.record import MAX_VARIABLES, Machine
@@ -36,7 +37,7 @@ LONGEST, LONGEST_TEXT = 200, 1000  # characters of a variable's value; of a sent
 
 
 def describe(devices: Devices, build: Build | None = None, system: Path = rocm.SYSTEM) -> Machine:
-    """This machine, as the record keeps it.
+    """Return this machine as the record keeps it.
 
     Args:
         devices: of the run. A run on CPU workers and one on GPUs have different keys on the same machine.
@@ -118,15 +119,13 @@ def _machine(devices: Devices, cards: Cards, gpus: Sequence[Gpu]) -> Machine:
 
 
 def git_state(folder: Path) -> tuple[str, bool]:
-    """The commit checked out in `folder`, and whether tracked files differ; ("unknown", False) outside a repository."""
-    commit = _git(folder, "rev-parse", "HEAD")
-    if commit is None:
-        return "unknown", False
-    return commit, bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
+    """Return the checked-out commit of `folder`, and whether tracked files differ; "unknown" outside of a repository."""
+    commit = commit_here(folder)
+    return commit, commit != "unknown" and bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
 
 
 def main_branch(folder: Path) -> str:
-    """What the remote has checked out, else a local main or master; empty where there is none of them."""
+    """Return the branch that the remote has checked out, else a local main or master; empty without any of them."""
     remote = _git(folder, "symbolic-ref", "--quiet", "--short", "refs/remotes/origin/HEAD")
     known = (
         name for name in ("main", "master") if _git(folder, "rev-parse", "--verify", "--quiet", f"refs/heads/{name}")

@@ -11,7 +11,7 @@ gap and nothing is left over. All but the first and the last train on one miniba
     unsynced          the trainer on k devices, without its exchange  + overhead
     resident          its whole step                                  + exchange
 
-What the feed adds, from `one` less `one_resident` over k to `step` less `resident`, stands apart.
+What the feed adds, from `one` less `one_resident` over k to `step` less `resident`, is a bar of its own.
 
 A variant that could not be timed merges the causes on both its sides into one bar. Imbalance is taken from the
 trainer's own ranks where these can run without waiting for one another, and from the plain steps otherwise. The typical
@@ -131,7 +131,7 @@ class Growth:
 def supported(
     parts_s: Sequence[Bounds], dfs: Sequence[float], *, most_s: float | None = None, error: float = NAMING_ERROR
 ) -> int | None:
-    """Which part may be named: the largest of those whose one-sided lower bound is above zero.
+    """Return the index of the part that may be named: the largest of those whose one-sided lower bound is above zero.
 
     The bounds share `error` evenly (Bonferroni; docs/diagnosis.md), because the largest is picked after looking
     at all of them.
@@ -153,7 +153,7 @@ def supported(
 
 
 def outdone(parts_s: Sequence[Bounds], named: int) -> bool:
-    """Whether another part may cost more than the named one's estimate, or have no interval that says."""
+    """Return whether another part may cost more than the named one's estimate, or has no interval."""
     most_s = parts_s[named].estimate
     return any(i != named and (part.high is None or part.high > most_s) for i, part in enumerate(parts_s))
 
@@ -167,7 +167,7 @@ class Times(NamedTuple):
 
 
 def waterfall(sessions: Sequence[Rounds], *, mode: str, world_size: int) -> Waterfall | None:
-    """The waterfall of one cell.
+    """Return the waterfall of one cell.
 
     Args:
         sessions: those without all of `NEEDED` do not count, and of the others only the variants that all have.
@@ -194,7 +194,7 @@ def waterfall(sessions: Sequence[Rounds], *, mode: str, world_size: int) -> Wate
 
 
 def growth(candidate: Sequence[Rounds], base: Sequence[Rounds], *, mode: str, world_size: int) -> Growth | None:
-    """What a candidate spends more time on than its base, session by session.
+    """Return the parts in which a candidate takes longer than its base, session by session.
 
     Args:
         candidate: of every session.
@@ -278,7 +278,7 @@ def _times(windows: Sequence[Sequence[float]]) -> Times:
 
 
 def _chain(times: Mapping[Point, Times], mode: str, share: float) -> dict[tuple[str, ...], float]:
-    """Seconds a step of each bar, in one session."""
+    """Return the seconds a step of each bar, in one session."""
     start = times["one_resident"].slowest_s * share
     levels: list[tuple[str, float | None]] = []
     level: float | None = start
@@ -307,7 +307,7 @@ def _above(level: float | None, added: float | None) -> float | None:
 
 
 def _bars(start: float, levels: Sequence[tuple[str, float | None]]) -> dict[tuple[str, ...], float]:
-    """Differences of neighbouring levels; causes up to the next known one share a bar."""
+    """Return the differences of neighbouring levels; causes up to the next known level share a bar."""
     bars: dict[tuple[str, ...], float] = {}
     merged: tuple[str, ...] = ()
     for cause, level in levels:

@@ -89,9 +89,14 @@ def test_every_property_of_junit_is_explained() -> None:
         "speedup",
         "slowdown",
         "accuracy",
+        "test_loss",
+        "tokens_per_s",
+        "device_flop_per_s",
         "efficiency_note",
+        "accuracy_note",
         "warning",
     }
     assert figures <= CellRecord.model_fields.keys()
     cause = {"largest_cause", "largest_cause_s", "lost_time"}
-    assert named == figures | cause | {"verdict", "reason", "run_id", "report"}
+    others = {"alpha_s", "beta_s_per_byte", "best_busbw_gb_per_s", "note", "examples"}
+    assert named == figures | cause | others | {"verdict", "reason", "run_id", "report"}

@@ -43,6 +43,11 @@ def test_table_names_every_room() -> None:
     assert set(arrows(REPOSITORY)) <= named
 
 
+def test_page_lists_every_decision() -> None:
+    decisions = {path.name for path in (REPOSITORY / "docs" / "adr").glob("*.md")}
+    assert set(re.findall(r"\(adr/(.*?)\)", PAGE)) == decisions
+
+
 def test_every_file_that_the_page_names_exists() -> None:
     for name in re.findall(r"`([\w/]+\.py)`", PAGE):
         assert any((REPOSITORY / top / name).is_file() for top in ("suite", "reference")), name

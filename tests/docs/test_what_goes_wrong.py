@@ -23,4 +23,5 @@ def test_a_row_has_the_bug_its_source_and_a_check_that_finds_it(name: str) -> No
 
 def test_the_page_counts_its_rows() -> None:
     assert f"has {len(SHOWN)} of them" in PAGE
+    assert f"(what-goes-wrong.md): {len(SHOWN)} bugs" in (REPOSITORY / "docs" / "index.md").read_text(encoding="utf-8")
     assert len(set(SHOWN)) == len(SHOWN)

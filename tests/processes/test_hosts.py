@@ -145,12 +145,12 @@ def test_a_host_that_is_there_before_the_controllers_own_launcher_takes_part(tmp
 
 def test_hosts_that_are_missing_are_counted_with_the_command_to_start_there(elsewhere: OtherHosts) -> None:
     elsewhere.welcome(channel(), LIKE_US, "cpu", exact=False)
-    elsewhere.listener.refused["10.0.0.9"] = "its SCALING_SECRET is another one"
+    elsewhere.listener.refused["10.0.0.9"] = "its SCALING_SECRET differs"
     said = elsewhere.missing()
     assert said.startswith(
         "3 hosts should join at 127.0.0.1:29400 within 120 s, and 1 of the other 2 did: start `torchr"
     )
-    assert said.endswith("(a connection from 10.0.0.9 was closed: its SCALING_SECRET is another one)")
+    assert said.endswith("(a connection from 10.0.0.9 was closed: its SCALING_SECRET differs)")
 
 
 def test_gloo_and_nccl_use_the_interface_of_the_endpoint_unless_the_user_says_otherwise() -> None:
