@@ -119,7 +119,7 @@ def _machine(devices: Devices, cards: Cards, gpus: Sequence[Gpu]) -> Machine:
 
 
 def git_state(folder: Path) -> tuple[str, bool]:
-    """Return the checked-out commit of `folder`, and whether tracked files differ; "unknown" outside of a repository."""
+    """Return the checked-out commit of `folder` or "unknown", and whether tracked files differ from it."""
     commit = commit_here(folder)
     return commit, commit != "unknown" and bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
 
