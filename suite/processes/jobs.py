@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -132,6 +133,11 @@ class Job(CaseJob):
     free_cores: tuple[int, ...] = ()
     apart: Apart | None = None
 
+    def shard(self, rank: int) -> dict[str, int]:
+        """Return the world size and the rank by which a process takes its part; one process takes all of it."""
+        several = self.processes == "per-device"
+        return {"world_size": self.world_size, "rank": rank} if several else {"world_size": 1, "rank": 0}
+
 
 @dataclass(frozen=True, kw_only=True)
 class WarmUp:
@@ -164,3 +170,8 @@ class TrainingRecipe:
         """Return how many samples an epoch trains or evaluates."""
         whole = self.dataset.train_samples if part == "train" else self.dataset.test_samples
         return whole if self.samples is None else min(whole, self.samples)
+
+    @property
+    def minibatches(self) -> int:
+        """How many an epoch and its evaluation have."""
+        return sum(math.ceil(self.count(part) / self.batch) for part in ("train", "test"))

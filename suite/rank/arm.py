@@ -133,7 +133,6 @@ class TimedArm:
             job: what to train.
         """
         workload = job.workload
-        per_device = job.processes == "per-device"
         self.rank, self.devices = rank, devices
         self.global_batch = job.global_batch
         self._precision = workload.precision
@@ -149,8 +148,7 @@ class TimedArm:
             )
         counted = rank == 0 and devices[0].type != "cpu"  # a rate of a GPU says how much of it a model uses
         self.sample_flop = flops.of_a_sample(model, dataset.train_X) if counted else 0
-        shard = {"world_size": job.world_size, "rank": rank} if per_device else {"world_size": 1, "rank": 0}
-        self._batches = self._endless(dataset, job, shard)
+        self._batches = self._endless(dataset, job, job.shard(rank))
         self._read_ahead = READ_AHEAD[workload.loader]
         self._minibatch: tuple[Nest, Nest] | None = None
 

@@ -47,8 +47,7 @@ class Training:
             suite.properties.contract.ContractError: the recipe has a warm-up and the trainer's step is not plain SGD
                 divided by samples.
         """
-        per_device = job.processes == "per-device"
-        self._shard = {"world_size": job.world_size, "rank": rank} if per_device else {"world_size": 1, "rank": 0}
+        self._shard = job.shard(rank)
         self._devices, self._job, self._recipe = devices, job, recipe
         trainer = contract.load_trainer(job.trainer)
         about = contract.describe(trainer)

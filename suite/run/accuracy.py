@@ -199,8 +199,7 @@ def _train(run: Observations, sessions: Sessions, groups: Groups, arm: Arm, seed
 
 def _steps(job: Job, recipe: TrainingRecipe) -> int:
     """Return an epoch and its evaluation in timed steps; a minibatch that is larger than theirs counts as several."""
-    minibatches = sum(math.ceil(samples / recipe.batch) for samples in (recipe.count("train"), recipe.count("test")))
-    return minibatches * math.ceil(recipe.batch / job.global_batch)
+    return recipe.minibatches * math.ceil(recipe.batch / job.global_batch)
 
 
 def _recipe_of(run: Observations, arm: Arm) -> tuple[TrainingRecipe, str]:

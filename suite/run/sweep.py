@@ -6,7 +6,6 @@ started again for the next net; at a world size whose nets fail one after the ot
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from dataclasses import replace
@@ -106,5 +105,4 @@ class Trainings:
                 begun = time.monotonic()
                 group.request(Epoch, "train", FIRST_STEP_TIMEOUT_S, arm=job, recipe=trial, epoch=0)
                 self._step_s[known] = time.monotonic() - begun
-        steps = sum(math.ceil(samples / recipe.batch) for samples in (recipe.count("train"), recipe.count("test")))
-        return hang_timeout_s(steps * self._step_s[known])
+        return hang_timeout_s(recipe.minibatches * self._step_s[known])
