@@ -49,6 +49,15 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     return result
 
 
+CASES_AMONG_ALL = 8  # of a check on a trainer, in a run of all tests; `-m correctness` puts 20 to it
+
+
+@pytest.fixture(scope="session")
+def correctness_examples(pytestconfig: pytest.Config, fresh_examples: bool) -> int | None:
+    """Put fewer cases to the trainers of the reference where their checks are a part of all tests."""
+    return CASES_AMONG_ALL if "not scaling" in pytestconfig.option.markexpr and not fresh_examples else None
+
+
 MOST_PROCESSES = 4  # each loads torch
 
 

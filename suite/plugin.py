@@ -264,6 +264,12 @@ def fresh_examples(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture(scope="session")
+def correctness_examples() -> int | None:
+    """Return how many cases a check puts to a trainer; None for a share of the hypothesis profile's examples."""
+    return None
+
+
+@pytest.fixture(scope="session")
 def scaling_run(request: pytest.FixtureRequest) -> RunResult:
     """Run all selected cells."""
     selected = [_parameters(item) for item in request.session.items]

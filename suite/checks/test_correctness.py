@@ -14,12 +14,15 @@ def test_correctness(
     correctness_bench: Bench,
     correctness_trainer: str,
     correctness_check: str,
+    correctness_examples: int | None,
     fresh_examples: bool,
     request: pytest.FixtureRequest,
 ) -> None:
     """No generated case shows the trainer to be wrong."""
     try:
-        outcome = correctness_bench.search(correctness_trainer, correctness_check, fresh=fresh_examples)
+        outcome = correctness_bench.search(
+            correctness_trainer, correctness_check, examples=correctness_examples, fresh=fresh_examples
+        )
     except WorkerFailure as failure:
         pytest.fail(f"{correctness_trainer}: {failure}", pytrace=False)
     noted = [(NOTE, f"{correctness_trainer}, {correctness_check}: {note}") for note in outcome.notes]
