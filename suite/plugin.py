@@ -17,7 +17,7 @@ import pytest
 from suite import options
 from suite.base.several import hosts_of
 from suite.checks import NOTE
-from suite.plan.cells import Cell, short
+from suite.plan.cells import Cell, names
 from suite.plan.collectives import CollectiveCell, named, sweeps
 from suite.plan.config import Config
 from suite.processes.ending import as_interrupts
@@ -85,12 +85,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         from suite.checks.draw import CHECKS  # loads hypothesis: only where there is something to check
 
         pairs = [(trainer, check) for trainer in config.checked for check in CHECKS]
-        params = [param(*pair, id=f"{short(pair[0])}-{pair[1]}") for pair in pairs]
+        shown = names(config.checked)
+        params = [param(*pair, id=f"{shown[pair[0]]}-{pair[1]}") for pair in pairs]
         metafunc.parametrize(("correctness_trainer", "correctness_check"), params)
     if "correctness_workload" in metafunc.fixturenames:
         pairs_of = itertools.product(config.checked, config.checked_workloads)
+        shown = names(config.checked)
         owned = [(trainer, workload) for trainer, workload in pairs_of if workload.suits(trainer)]
-        params = [param(*pair, id=f"{short(pair[0])}-{pair[1].name}") for pair in owned]
+        params = [param(*pair, id=f"{shown[pair[0]]}-{pair[1].name}") for pair in owned]
         metafunc.parametrize(("correctness_trainer", "correctness_workload"), params)
     if "all_reduce_cell" in metafunc.fixturenames:
         # With a base in the run, and where only a verdict is wanted, all time goes to the cells.
@@ -99,7 +101,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("all_reduce_cell", [param(sweep, id=sweep.id) for sweep in chosen])
     if "scaling_cell" in metafunc.fixturenames:
         matrix = itertools.product(config.workloads, config.trainers, config.modes, config.world_sizes)
-        cells = [Cell(trainer, w.name, mode, size) for w, trainer, mode, size in matrix if w.suits(trainer)]
+        shown = names(config.trainers)
+        cells = [
+            Cell(trainer, w.name, mode, size, shown[trainer]) for w, trainer, mode, size in matrix if w.suits(trainer)
+        ]
         metafunc.parametrize("scaling_cell", [param(cell, id=cell.id) for cell in cells])
 
 

@@ -48,7 +48,7 @@ def test_scaling(
         benchmark,
         CLOCK,
         samples.step_samples_s(scaling_run.observations, own),
-        {"cell": scaling_cell.id, "verdict": found.outcome.value, "run_id": scaling_run.record.run_id},
+        {"cell": found.id, "verdict": found.outcome.value, "run_id": scaling_run.record.run_id},
     )
     if found.outcome is Outcome.FAIL:
         pytest.fail(f"FAIL: {found.reason}{again}", pytrace=False)
@@ -61,7 +61,7 @@ def test_scaling(
             pytest.fail(message + again, pytrace=False)
         warnings.warn(ScalingWarning(message), stacklevel=1)
     if found.warning:
-        warnings.warn(ScalingWarning(f"{scaling_cell.id}: {found.warning}"), stacklevel=1)
+        warnings.warn(ScalingWarning(f"{found.id}: {found.warning}"), stacklevel=1)
 
 
 def properties(cell: CellRecord) -> list[tuple[str, str]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 # A base is what the candidate is compared with; the pinned base is an older one, against which slow creep adds up.
@@ -11,11 +12,38 @@ Side = Literal["candidate", "base", "pinned"]
 
 SINGLE = "single"  # the plain trainer on one device, which every speed-up is measured against
 PLAIN = "suite.rank.independent:Independent"  # the same on each of k devices, without any exchange
+MOST_PARTS = 8  # of a path or a module in a trainer's name; where they do not tell it from others, all of it does
 
 
 def short(trainer: str) -> str:
     """Return a trainer's table name, or the class name of one of the user's own."""
     return trainer.rpartition(":")[2]
+
+
+def names(trainers: Iterable[str]) -> dict[str, str]:
+    """Return each trainer's name among these: the short one, or as much of its file or module with it as is needed.
+
+    Of `a.py:Mine` and `b.py:Mine` the names are `a.Mine` and `b.Mine`, of `a/x.py:Mine` and `b/x.py:Mine` they are
+    `a/x.Mine` and `b/x.Mine`.
+    """
+    found: dict[str, str] = {}
+    left = list(dict.fromkeys(trainers))
+    for parts in range(MOST_PARTS + 1):
+        tried = {trainer: _with_parts(trainer, parts) for trainer in left}
+        often = Counter([*tried.values(), *found.values()])
+        found |= {trainer: name for trainer, name in tried.items() if often[name] == 1}
+        left = [trainer for trainer in left if trainer not in found]
+    return found | {trainer: trainer for trainer in left}
+
+
+def _with_parts(trainer: str, parts: int) -> str:
+    """Return a trainer's short name behind so many parts of its path or module."""
+    source = trainer.rpartition(":")[0]
+    if not source or not parts:
+        return short(trainer)
+    between = "/" if source.endswith(".py") else "."
+    last = source.removesuffix(".py").split(between)[-parts:]
+    return f"{between.join(last)}.{short(trainer)}"
 
 
 def measured_mode(mode: str, world_size: int) -> str:
@@ -25,17 +53,21 @@ def measured_mode(mode: str, world_size: int) -> str:
 
 @dataclass(frozen=True)
 class Cell:
-    """trainer x workload x mode x world size."""
+    """trainer x workload x mode x world size.
+
+    `name` is that of the trainer among those of the run (`names`); empty stands for the short one.
+    """
 
     trainer: str
     workload: str
     mode: str
     world_size: int
+    name: str = field(default="", compare=False)
 
     @property
     def id(self) -> str:
-        """Readable; the pytest item's parameter id."""
-        return f"{short(self.trainer)}-{self.workload}-{self.mode}-{self.world_size}"
+        """Readable, and unique within a run; the pytest item's parameter id."""
+        return f"{self.name or short(self.trainer)}-{self.workload}-{self.mode}-{self.world_size}"
 
 
 @dataclass(frozen=True)

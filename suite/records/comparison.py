@@ -8,10 +8,10 @@ workloads or data are shown, and not divided.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from suite.plan.cells import short
+from suite.plan import cells
 from suite.records import baselines
 from suite.records.baselines import Baseline
 from suite.records.calibration import Calibration
@@ -120,14 +120,19 @@ class Comparison:
 def compare(first: Record, second: Record, known: Known) -> Comparison:
     """Compare two runs, usually an older and a newer one."""
     before, after = ({_place(cell): cell for cell in record.cells} for record in (first, second))
-    pairs = [_pair(cell, after[place], first, second, known) for place, cell in before.items() if place in after]
+    names = cells.names(cell.trainer for cell in (*first.cells, *second.cells))
+    pairs = [
+        _pair(_name(cell, names), cell, after[place], first, second, known)
+        for place, cell in before.items()
+        if place in after
+    ]
     return Comparison(
         first=first,
         second=second,
         differences=tuple(_differences(first, second)),
         pairs=tuple(pairs),
-        only_first=tuple(_name(cell) for place, cell in before.items() if place not in after),
-        only_second=tuple(_name(cell) for place, cell in after.items() if place not in before),
+        only_first=tuple(_name(cell, names) for place, cell in before.items() if place not in after),
+        only_second=tuple(_name(cell, names) for place, cell in after.items() if place not in before),
     )
 
 
@@ -136,9 +141,9 @@ def _place(cell: CellRecord) -> tuple[str, str, str, int]:
     return cell.trainer, cell.workload, cell.mode, cell.world_size
 
 
-def _name(cell: CellRecord) -> str:
+def _name(cell: CellRecord, names: Mapping[str, str]) -> str:
     mark = " (oversubscribed)" if cell.oversubscribed else ""
-    return f"{short(cell.trainer)} {cell.workload} {cell.mode} {cell.world_size}{mark}"
+    return f"{names[cell.trainer]} {cell.workload} {cell.mode} {cell.world_size}{mark}"
 
 
 def _differences(first: Record, second: Record) -> list[Difference]:
@@ -162,10 +167,10 @@ def _code(record: Record) -> dict[str, str]:
     return {"commit": code.commit + changes, **code.versions, **code.variables}
 
 
-def _pair(first: CellRecord, second: CellRecord, a: Record, b: Record, known: Known) -> Pair:
+def _pair(name: str, first: CellRecord, second: CellRecord, a: Record, b: Record, known: Known) -> Pair:
     why = _incomparable(first, second, a, b)
     ratio, note = (None, why) if why else _ratio(first, second, a, b, known)
-    return Pair(_name(first), first, second, ratio, note, _parts(first, second))
+    return Pair(name, first, second, ratio, note, _parts(first, second))
 
 
 def _incomparable(first: CellRecord, second: CellRecord, a: Record, b: Record) -> str:

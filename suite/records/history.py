@@ -9,14 +9,15 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from pydantic import BeforeValidator
 
-from suite.plan.cells import SINGLE, short
+from suite.plan import cells
+from suite.plan.cells import SINGLE
 from suite.records import baselines, changes
 from suite.records.baselines import Baseline, Identity
 from suite.records.differences import differences
@@ -162,7 +163,7 @@ def read(folder: Path) -> History:
     paths = sorted(folder.glob("runs/*/record.json"), key=lambda path: path.parent.name, reverse=True)
     accepted = {run.run_id for run in baseline.runs}
     runs, skipped, left_out = list[PastRun](), list[Skipped](), 0
-    names: dict[Identity, str] = {}  # of the cells that have a series
+    chosen: dict[Identity, CellRecord] = {}  # those that have a series, as the newest run has them
     for path in paths[:MAX_RUNS]:
         try:
             record = _digest(path, key)
@@ -171,9 +172,9 @@ def read(folder: Path) -> History:
             continue
         timed = _timed(record)
         for identity, cell in timed.items():
-            if len(names) < MAX_CELLS:
-                names.setdefault(identity, _name(cell))
-        left_out = max(left_out, len(timed.keys() - names.keys()))
+            if len(chosen) < MAX_CELLS:
+                chosen.setdefault(identity, cell)
+        left_out = max(left_out, len(timed.keys() - chosen.keys()))
         runs.append(
             PastRun(
                 folder=path.parent.name,
@@ -185,10 +186,12 @@ def read(folder: Path) -> History:
                 interrupted=record.interrupted,
                 accepted=record.run_id in accepted,
                 pages=tuple(page for page in PAGES if (path.parent / page).is_file()),
-                cells={identity: cell for identity, cell in timed.items() if identity in names},
+                cells={identity: cell for identity, cell in timed.items() if identity in chosen},
             )
         )
     runs.sort(key=lambda run: (run.started_utc, run.folder))
+    trainers = cells.names(cell.trainer for cell in chosen.values())
+    names = {identity: _name(cell, trainers) for identity, cell in chosen.items()}
     same_name = Counter(names.values())
     return History(
         machine_key=key,
@@ -308,10 +311,10 @@ def _events(runs: Sequence[PastRun]) -> Iterable[tuple[int, str]]:
         latest[host] = run
 
 
-def _name(cell: CellRecord) -> str:
+def _name(cell: CellRecord, trainers: Mapping[str, str]) -> str:
     if cell.trainer == SINGLE:
         return f"{SINGLE} {cell.workload}, 1 device (how fast the machine is)"
-    what = f"{short(cell.trainer)} {cell.workload}"
+    what = f"{trainers[cell.trainer]} {cell.workload}"
     where = f"{what}, 1 device" if cell.world_size == 1 else f"{what} {cell.mode}, {cell.world_size} devices"
     return f"{where} (oversubscribed)" if cell.oversubscribed else where
 

@@ -10,6 +10,7 @@ import math
 import shlex
 from collections.abc import Sequence
 
+from suite.plan.cells import Cell, names
 from suite.plan.collectives import CollectiveCell
 from suite.records.record import CellRecord, CollectiveRecord, Record
 from suite.verdict import Outcome
@@ -86,8 +87,15 @@ def _narrowed(record: Record, cells: Sequence[CellRecord]) -> list[str]:
     kept = _without(_unselected(record), _CHOOSING)
     fields = ("trainer", "workload", "mode", "world_size")
     selected = math.prod(len({getattr(cell, field) for cell in cells}) for field in fields)
-    names = ["-k", " or ".join(f"[{cell.id}]" for cell in cells)] if selected != len(cells) else []
-    return [*kept, *_cells(cells), *names]
+    keyword = ["-k", " or ".join(f"[{each}]" for each in _ids(cells))] if selected != len(cells) else []
+    return [*kept, *_cells(cells), *keyword]
+
+
+def _ids(cells: Sequence[CellRecord]) -> list[str]:
+    """Return the ids of cells in a run that has no other trainers."""
+    known = names(cell.trainer for cell in cells)
+    places = ((cell.trainer, cell.workload, cell.mode, cell.world_size) for cell in cells)
+    return [Cell(*place, known[place[0]]).id for place in places]
 
 
 def _unselected(record: Record) -> list[str]:

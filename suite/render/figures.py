@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from reference.closing_line import closing_line, sec_per_epoch
+from suite.plan import cells as planned
 from suite.plan import workloads
-from suite.plan.cells import measured_mode, short
+from suite.plan.cells import measured_mode
 from suite.records.counters import EXCHANGES, OTHERS, shown
 from suite.records.counters import plural as plural_of_count
 from suite.records.record import Accuracy, CellRecord, Environment, Machine, Record
@@ -52,11 +53,11 @@ def columns(record: Record) -> tuple[str, ...]:
 
 def rows(record: Record, cells: Iterable[CellRecord]) -> Iterator[tuple[str, ...]]:
     """Yield one row of the table for each cell, with the fields of `columns(record)`."""
-    shown = columns(record)
+    shown, known = columns(record), names(record)
     shortened = {_trained(run): run.shortened for run in reversed(record.accuracies)}
     for cell in cells:
         fields = (
-            name(cell),
+            name(cell, known),
             number(cell.world_size, "d"),
             interval(cell.sec_per_epoch, ".3g"),
             interval(cell.samples_per_s, ",.0f", bounds=False),
@@ -94,10 +95,15 @@ def _trained(part: CellRecord | Accuracy) -> tuple[str, str, str, int]:
     return part.trainer, part.workload, measured_mode(part.mode, part.world_size), part.world_size
 
 
-def name(cell: CellRecord) -> str:
-    """Return the trainer, workload and mode of a cell."""
+def names(record: Record) -> dict[str, str]:
+    """Return the name of every trainer of a record."""
+    return planned.names([*(cell.trainer for cell in record.cells), *(run.trainer for run in record.accuracies)])
+
+
+def name(cell: CellRecord, known: Mapping[str, str]) -> str:
+    """Return the trainer, workload and mode of a cell; `known` has the trainer's name (`names`)."""
     mark = " (oversubscribed)" if cell.oversubscribed else ""
-    return f"{short(cell.trainer)} {cell.workload} {cell.mode}{mark}"
+    return f"{known[cell.trainer]} {cell.workload} {cell.mode}{mark}"
 
 
 def counts(outcomes: Iterable[str] | Mapping[str, int]) -> list[tuple[str, int]]:
@@ -196,9 +202,10 @@ def without_accuracy(cells: Iterable[CellRecord]) -> list[str]:
 
 def nets(record: Record) -> Iterator[tuple[str, ...]]:
     """Yield one row for each trained net, with the fields of `NET_COLUMNS`."""
+    known = names(record)
     for run in record.accuracies:
         yield (
-            short(run.trainer),
+            known[run.trainer],
             run.workload,
             number(run.world_size, "d"),
             _setting(run),
@@ -232,7 +239,7 @@ def _epochs(run: Accuracy) -> Iterator[str]:
 
 def closing_lines(record: Record) -> list[str]:
     """Return the closing line of the book for every net that was trained on the dataset of its workload."""
-    lines = []
+    lines, known = [], names(record)
     devices = {_trained(cell): cell.devices for cell in reversed(record.cells)}
     for run in record.accuracies:
         samples, workload = record.epoch_samples.get(run.workload), record.workloads.get(run.workload)
@@ -243,7 +250,7 @@ def closing_lines(record: Record) -> list[str]:
         # The seconds of a whole epoch, also where fewer samples were trained on.
         seconds = sec_per_epoch(run.train_s) * samples / run.train_samples
         note = f"  ({run.shortened})" if run.shortened else ""
-        who = f"{short(run.trainer)} {run.workload}" + (" weak" if run.mode == "weak" else "")
+        who = f"{known[run.trainer]} {run.workload}" + (" weak" if run.mode == "weak" else "")
         loss = run.loss[-1] if run.loss else None
         line = closing_line(run.per_epoch[-1], seconds, devices.get(_trained(run), ()), loss)
         lines.append(f"{who}: {line}{note}")

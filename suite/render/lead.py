@@ -7,13 +7,12 @@ report.html show the same facts. Cells with the same reason share a line, which 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
 from rich.filesize import decimal
 
-from suite.plan.cells import short
 from suite.records import counters, memory
 from suite.records.record import BarRecord, CellRecord, IntervalRecord, Machine, Record
 from suite.render import commands, figures
@@ -159,11 +158,12 @@ def _fast(record: Record) -> Iterable[str]:
     """Yield the speed of the fastest cell of each workload, the slowest workload first."""
     timed = [cell for cell in record.cells if cell.samples_per_s is not None and not cell.oversubscribed]
     timed.sort(key=lambda cell: _estimate(cell.samples_per_s), reverse=True)
+    names = figures.names(record)
     for cell in {cell.workload: cell for cell in reversed(timed)}.values():
         times = f"; {interval(cell.speedup, '.2f')} times the plain trainer on one" if cell.speedup else ""
         speed = _speed(cell)
         epoch = f"{interval(cell.sec_per_epoch, '.3g')} s an epoch"
-        yield f"{figures.name(cell)} on {plural(cell.world_size, 'device')}: {speed}, {epoch}{times}"
+        yield f"{figures.name(cell, names)} on {plural(cell.world_size, 'device')}: {speed}, {epoch}{times}"
 
 
 def _speed(cell: CellRecord) -> str:
@@ -187,19 +187,19 @@ def _efficiency(record: Record) -> Iterable[str]:
     known = [cell for cell in record.cells if cell.efficiency is not None and cell.world_size > 1]
     if not known:
         yield from dict.fromkeys(cell.efficiency_note for cell in record.cells if cell.efficiency_note)
-    several = len({cell.workload for cell in known}) > 1
+    several, names = len({cell.workload for cell in known}) > 1, figures.names(record)
     known.sort(key=lambda cell: (cell.workload, cell.mode))
     for (workload, mode), group in groupby(known, key=lambda cell: (cell.workload, cell.mode)):
         cells = list(group)
         largest = max(cell.world_size for cell in cells)
         at = [cell for cell in cells if cell.world_size == largest]
         at.sort(key=lambda cell: _estimate(cell.efficiency), reverse=True)
-        each = some([f"{short(cell.trainer)} {interval(cell.efficiency, '.2f')}" for cell in at], MOST)
+        each = some([f"{names[cell.trainer]} {interval(cell.efficiency, '.2f')}" for cell in at], MOST)
         yield f"{f'{workload} ' if several else ''}{mode} on {plural(largest, 'device')}: {each}"
-        yield from _across_hosts(record.machine, cells)
+        yield from _across_hosts(record.machine, cells, names)
 
 
-def _across_hosts(machine: Machine, cells: Sequence[CellRecord]) -> Iterable[str]:
+def _across_hosts(machine: Machine, cells: Sequence[CellRecord], names: Mapping[str, str]) -> Iterable[str]:
     """Yield, of each trainer that was measured on one full host and on all, how much of E is lost on the way between.
 
     E_nk = R_nk / (nk R_1) is E_k inside a host times R_nk / (n R_k) across n hosts.
@@ -213,7 +213,7 @@ def _across_hosts(machine: Machine, cells: Sequence[CellRecord]) -> Iterable[str
         if within > 0:
             across = number(_estimate(cell.efficiency) / within, ".2f")
             inner = f"{number(within, '.2f')} inside a host ({plural(machine.per_host, 'device')})"
-            yield f"  {short(cell.trainer)}: {inner}, {across} across {machine.hosts}"
+            yield f"  {names[cell.trainer]}: {inner}, {across} across {machine.hosts}"
 
 
 def _held_back(record: Record) -> Iterable[str]:
@@ -228,8 +228,8 @@ def _held_back(record: Record) -> Iterable[str]:
         cost = f"{interval(cause.bar.step_s, '.1f', factor=1e3)} ms a step ({number(cause.share * 100, '.0f')} %)"
         more = "; another part may cost more" if cause.outdone else ""
         yield f"{cause.cell.id}: {bar_name(cause.bar.causes)}, {cost}{more}"
-    named = {cause.cell.id for cause in causes}
-    unknown = [cell for cell, _ in apart if cell.id not in named]
+    named = [cause.cell for cause in causes]
+    unknown = [cell for cell, _ in apart if cell not in named]
     if unknown:
         sessions = max(fall.sessions for _, fall in apart)
         yield f"not known after {plural(sessions, 'session')}: {some([cell.id for cell in unknown], MOST)}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from suite.plan.cells import short
+from suite.plan import cells as planned
 from suite.records.record import CellRecord, Record
 from suite.render.figures import interval, number
 
@@ -34,11 +34,11 @@ def stops(record: Record) -> list[Stop]:
     groups: dict[tuple[str, str, str], list[CellRecord]] = {}
     for cell in record.cells:
         groups.setdefault((cell.trainer, cell.workload, cell.mode), []).append(cell)
-    rows = []
+    rows, names = [], planned.names(cell.trainer for cell in record.cells)
     for (trainer, workload, mode), cells in groups.items():
         cells.sort(key=lambda cell: cell.world_size)
         if cells[-1].world_size > 1:
-            stop = Stop(f"{short(trainer)} {workload} {mode}", cells, "")
+            stop = Stop(f"{names[trainer]} {workload} {mode}", cells, "")
             rows.append(stop._replace(sentence=_sentence(stop)))
     return rows
 

@@ -21,7 +21,7 @@ from suite.processes.failure import WorkerFailure
 from suite.records import record
 from suite.records.record import interval
 from suite.room.conditions import LIMIT_CORES
-from suite.run.observations import Observations
+from suite.run.observations import Observations, Session
 from suite.run.session import FIRST_STEP_TIMEOUT_S, Groups, Say, Sessions, hang_timeout_s, warm_step_s
 from suite.verdict import explain
 from suite.verdict.diagnose import OWN_WORK, Growth, Point, Rounds, Waterfall, growth, waterfall
@@ -110,8 +110,7 @@ def slowest(run: Observations, slower: Sequence[Cell]) -> list[Target]:
 
 
 def _complete(run: Observations, target: Target) -> bool:
-    of = (target.cell.id, target.side)
-    timed = sum(any((probe.cell, probe.side) == of for probe in session.probes) for session in run.sessions)
+    timed = sum(bool(_rounds(session, target.cell, target.side)) for session in run.sessions)
     return timed >= SESSIONS[run.plan.config.profile]
 
 
@@ -190,7 +189,8 @@ def _time(
             if taken_ns is not None:
                 about = {"cell": target.cell.id, "side": target.side, "point": point}
                 taken = {"round": number, "steps": steps, "duration_ns": taken_ns}
-                groups.session.probes.append(record.Probe.model_validate({**about, **taken}))
+                probe = record.Probe.model_validate({**about, **taken})
+                groups.session.probes.setdefault(target.cell, []).append(probe)
 
 
 def _window(
@@ -256,18 +256,18 @@ def caution(run: Observations, cell: Cell) -> str:
 
 
 def _growth(run: Observations, cell: Cell) -> Growth | None:
-    candidate, base = ([_rounds(session.probes, cell, side) for session in run.sessions] for side in SIDES)
+    candidate, base = ([_rounds(session, cell, side) for session in run.sessions] for side in SIDES)
     return growth(candidate, base, mode=cell.mode, world_size=cell.world_size) if cell.world_size > 1 else None
 
 
 def _waterfall(run: Observations, cell: Cell, side: Side) -> Waterfall | None:
-    rounds = [_rounds(session.probes, cell, side) for session in run.sessions]
+    rounds = [_rounds(session, cell, side) for session in run.sessions]
     return waterfall(rounds, mode=cell.mode, world_size=cell.world_size)
 
 
 def note(run: Observations, cell: Cell) -> str:
     """Return why a cell has no waterfall; "" where it has one, or needs none."""
-    if cell.world_size == 1 or any(probe.cell == cell.id for session in run.sessions for probe in session.probes):
+    if cell.world_size == 1 or any(cell in session.probes for session in run.sessions):
         return ""
     if run.plan.config.devices.oversubscribed(cell.world_size):
         return "oversubscribed devices say nothing about scaling"
@@ -281,15 +281,15 @@ def note(run: Observations, cell: Cell) -> str:
     return "; ".join(cause for (arm, _), cause in run.unprobed.items() if arm == run.plan.own(cell))
 
 
-def _rounds(probes: Sequence[record.Probe], cell: Cell, side: Side) -> Rounds:
+def _rounds(session: Session, cell: Cell, side: Side) -> Rounds:
     """Return seconds a step of the ranks in every window.
 
     Blocks time "one" and "step" as well, and in more windows, but earlier: what disturbs them would be mistaken for the
     difference between "step" and "resident", which is the feed.
     """
     rounds: dict[Point, list[Sequence[float]]] = {}
-    for probe in probes:
-        if (probe.cell, probe.side) == (cell.id, side):
+    for probe in session.probes.get(cell, ()):
+        if probe.side == side:
             step_s = tuple(duration / probe.steps / 1e9 for duration in probe.duration_ns)
             rounds.setdefault(probe.point, []).append(step_s)
     return rounds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Self, TypeVar
 
 from suite.plan import cells
@@ -49,7 +50,7 @@ class Session:
             the parts of cells that look slower.
         windows: in the order they were timed.
         conditions: of each block.
-        probes: timed after the blocks, to say where the time goes.
+        probes: of each cell, timed after the blocks, to say where the time goes.
         failures: the arms that were lost, with reasons.
     """
 
@@ -61,7 +62,7 @@ class Session:
     explaining_s: float = 0.0
     windows: list[record.Window] = field(default_factory=list)
     conditions: list[Conditions] = field(default_factory=list)
-    probes: list[record.Probe] = field(default_factory=list)
+    probes: dict[Cell, list[record.Probe]] = field(default_factory=dict)
     failures: dict[Arm, WorkerFailure] = field(default_factory=dict)
 
     @property
@@ -82,7 +83,7 @@ class Session:
             windows=tuple(self.windows),
             conditions=tuple(self.conditions),
             left_out=tuple(sorted(self.left_out)),
-            probes=tuple(self.probes),
+            probes=tuple(chain.from_iterable(self.probes.values())),
         )
 
 

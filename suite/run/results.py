@@ -59,7 +59,8 @@ def to_record(run: Observations) -> record.Record:
 
 def _cell(run: Observations, cell: Cell) -> CellRecord:
     oversubscribed = run.plan.config.devices.oversubscribed(cell.world_size)
-    fixed = {**asdict(cell), "id": cell.id, "oversubscribed": oversubscribed}
+    place = {name: getattr(cell, name) for name in ("id", "trainer", "workload", "mode", "world_size")}
+    fixed = {**place, "oversubscribed": oversubscribed}
     own = run.plan.own(cell)
     logs = samples.over_sessions(run, own)
     failure = run.failure(cell)

@@ -93,7 +93,7 @@ class World:
             self.probed[groups.session.number] = [(target.cell.id, target.side) for target in wanted]
             for where, side in wanted:
                 taken = Probe(cell=where.id, side=side, point="step", round=0, steps=1, duration_ns=(1,))
-                groups.session.probes.append(taken)
+                groups.session.probes.setdefault(where, []).append(taken)
             self.now += self.explaining_s
 
         return probe

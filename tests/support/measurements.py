@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,11 @@ BUSY = QUIET.model_copy(update={"foreign": 1.0})
 def cell(world_size: int = 2, trainer: str = "ddp", mode: str = "strong") -> Cell:
     """Return a cell of LeNet."""
     return Cell(trainer, LENET.name, mode, world_size)
+
+
+def place(cell: Cell) -> dict[str, Any]:
+    """Return a cell's place in the matrix, as records keep it."""
+    return {name: getattr(cell, name) for name in ("trainer", "workload", "mode", "world_size")}
 
 
 def arm(world_size: int = 2, trainer: str = "ddp", side: Side = "candidate", mode: str = "strong") -> Arm:
@@ -156,7 +161,7 @@ def accepted_run(
     environment = {"versions": VERSIONS, "commit": commit, "dirty": False, **changes}
     figures = {"workload_hash": LENET.hash, "dataset": "synthetic", "sessions": 4, "log_se": WOBBLE}
     kept = tuple(
-        AcceptedCell.model_validate({**asdict(measured), **figures, "sec_per_epoch": seconds})
+        AcceptedCell.model_validate({**place(measured), **figures, "sec_per_epoch": seconds})
         for measured, seconds in step_s.items()
     )
     return AcceptedRun(
@@ -186,7 +191,7 @@ def calibrated(session_sd: float, *measured: Cell, sessions: int = 12, host: str
         start_s=5.0,
     )
     entries = tuple(
-        Entry.model_validate({**asdict(each), "workload_hash": LENET.hash, "spread": spread}) for each in measured
+        Entry.model_validate({**place(each), "workload_hash": LENET.hash, "spread": spread}) for each in measured
     )
     environment = Environment(versions=VERSIONS, commit=COMMIT, dirty=False)
     return Calibration(

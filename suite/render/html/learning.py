@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from suite.plan.cells import short
 from suite.plan.workloads import Published, published
 from suite.records.record import Accuracy, CellRecord, Record
 from suite.render import figures
@@ -22,8 +21,12 @@ def accuracy(record: Record) -> Mapping[str, object] | None:
         groups.setdefault((run.trainer, run.workload, run.dataset), []).append(run)
     if not groups:
         return None
+    names = figures.names(record)
     return {
-        "charts": [figure(_chart(*key, runs)) for key, runs in list(groups.items())[:MAX_CHARTS]],
+        "charts": [
+            figure(_chart(names[trainer], workload, dataset, runs))
+            for (trainer, workload, dataset), runs in list(groups.items())[:MAX_CHARTS]
+        ],
         "left_out": max(0, len(groups) - MAX_CHARTS),
         "columns": figures.NET_COLUMNS,
         "nets": bounded(figures.nets(record), len(record.accuracies), shown=MAX_NETS),
@@ -37,7 +40,7 @@ def _chart(trainer: str, workload: str, dataset: str, runs: Sequence[Accuracy]) 
     each = tuple((float(epoch), str(epoch)) for epoch in range(1, epochs + 1))
     texts = any(run.test_loss for run in runs)
     return Chart(
-        title=f"{short(trainer)}, {workload}, on {dataset}",
+        title=f"{trainer}, {workload}, on {dataset}",
         x=Axis("epoch", form=".0f", ticks=each),
         y=Axis("test loss, nats", form=".3f") if texts else Axis("test accuracy", form=".3f", include=(1.0,)),
         series=tuple(
@@ -65,17 +68,19 @@ def book(record: Record) -> Mapping[str, object] | None:
     datasets: dict[tuple[str, str], set[str]] = {}
     for run in record.accuracies:
         datasets.setdefault((run.trainer, run.workload), set()).add(run.dataset)
-    rows = []
+    rows, names = [], figures.names(record)
     for cell in record.cells:
         workload = record.workloads.get(cell.workload)
         printed = workload and published(workload, cell.mode, cell.world_size)
         if workload and printed and (cell.mode, cell.world_size) != ("weak", 1):  # the same as the strong one
             where = ", ".join(sorted(datasets.get((cell.trainer, cell.workload), ())))
-            rows.append(_published(cell, printed, workload.published.get(1), where))
+            rows.append(_published(cell, names[cell.trainer], printed, workload.published.get(1), where))
     return {"rows": bounded(rows, len(rows))} if rows else None
 
 
-def _published(cell: CellRecord, printed: Published, one: Published | None, where: str) -> tuple[str, ...]:
+def _published(
+    cell: CellRecord, trainer: str, printed: Published, one: Published | None, where: str
+) -> tuple[str, ...]:
     """Return the figures of the documents, whose gain is over `one` device, and ours, trained on `where`."""
     several = cell.world_size > 1
     gained = one.sec_per_epoch / printed.sec_per_epoch if several and one and printed.sec_per_epoch else None
@@ -86,7 +91,7 @@ def _published(cell: CellRecord, printed: Published, one: Published | None, wher
         f"{printed.sec_per_epoch:g}",
         "-" if gained is None else figures.number(gained, ".2f"),
         "-" if printed.accuracy is None else f"{printed.accuracy:g}",
-        short(cell.trainer),
+        trainer,
         figures.interval(cell.sec_per_epoch, ".3g"),
         figures.interval(cell.efficiency if several else None, ".2f", factor=cell.world_size),
         figures.accuracy(cell, shortened=False) + (f" on {where}" if where and cell.accuracy is not None else ""),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from suite.plan.cells import SINGLE, short
+from suite.plan.cells import SINGLE
 from suite.records.baselines import AcceptedRun, Identity
 from suite.records.record import CellRecord, IntervalRecord, Record
-from suite.render.figures import interval, number
+from suite.render.figures import interval, names, number
 from suite.render.html.chart import Axis, Chart, Point, Series, figure
 from suite.render.html.environment import bounded
 from suite.render.stopping import WORTH, Stop, device_s, stops
@@ -53,13 +53,13 @@ def _of(cell: CellRecord, quantity: str) -> IntervalRecord | None:
 def _all_series(
     record: Record, cells: Sequence[CellRecord], trainers: Sequence[str], quantity: str, accepted: AcceptedRun | None
 ) -> list[Series]:
-    drawn, shorts = [], [short(trainer) for trainer in trainers]
+    drawn, known = [], names(record)
     for trainer in trainers:
         own = sorted((cell for cell in cells if cell.trainer == trainer), key=lambda cell: cell.world_size)
         values = [(cell.world_size, value) for cell in own if (value := _of(cell, quantity)) is not None]
         if not any(world_size > 1 for world_size, _ in values):
             continue
-        name = trainer if shorts.count(short(trainer)) > 1 else short(trainer)
+        name = known[trainer]
         drawn.append(Series(name, tuple(Point.of(k, value) for k, value in values)))
         base = _base(own, quantity) if record.bases else _accepted(record, own, quantity, accepted)
         if any(point.x > 1 for point in base):

@@ -19,10 +19,11 @@ MAX_STACKS = 20  # cells whose stacks are shown
 def verdicts(record: Record) -> Mapping[str, object]:
     """Return the content of the section "Verdicts", the gravest cells first; NO BASELINE is one line for all cells."""
     cells = figures.graver_first(record.cells)
+    names = figures.names(record)
     judged = [cell for cell in cells if cell.outcome is not Outcome.NO_BASELINE]
     return {
         "no_baseline": no_baseline(record),
-        "verdicts": bounded((_verdict(record, cell) for cell in judged), len(judged)),
+        "verdicts": bounded((_verdict(record, cell, names) for cell in judged), len(judged)),
         "columns": figures.columns(record),
         "figures": bounded(figures.rows(record, record.cells), len(record.cells)),
         "stacks": [(cell.id, cell.details) for cell in cells if cell.details][:MAX_STACKS],
@@ -31,11 +32,11 @@ def verdicts(record: Record) -> Mapping[str, object]:
     }
 
 
-def _verdict(record: Record, cell: CellRecord) -> tuple[str, ...]:
+def _verdict(record: Record, cell: CellRecord, names: Mapping[str, str]) -> tuple[str, ...]:
     again = commands.only(record, [cell]) if cell.outcome in RED else ""
     return (
         macro("badge", cell.outcome.value),
-        figures.name(cell),
+        figures.name(cell, names),
         figures.number(cell.world_size, "d"),
         cell.reason + (f" Warning: {cell.warning}" if cell.warning else ""),
         figures.interval(cell.slowdown, ".3f"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from suite.plan import cells
 from suite.plan.cells import Arm, Cell
 
@@ -32,3 +34,27 @@ def test_every_candidate_is_next_to_its_bases() -> None:
 
 def test_ids_have_the_class_name_of_a_users_trainer() -> None:
     assert Cell("some/path.py:Mine", "lenet", "weak", 4).id == "Mine-lenet-weak-4"
+    assert Cell("some/path.py:Mine", "lenet", "weak", 4, "path.Mine").id == "path.Mine-lenet-weak-4"
+
+
+@pytest.mark.parametrize(
+    ("trainers", "names"),
+    [
+        (["ddp", "some/path.py:Mine", "package.module:Other"], ["ddp", "Mine", "Other"]),
+        (["a.py:Mine", "some/b.py:Mine", "c.py:Other"], ["a.Mine", "b.Mine", "Other"]),
+        (["a/x.py:Mine", "b/x.py:Mine", "y.py:Mine"], ["a/x.Mine", "b/x.Mine", "y.Mine"]),
+        (["a.x:Mine", "b.x:Mine", "x:Mine"], ["a.x.Mine", "b.x.Mine", "x.Mine"]),
+        (["ddp", "a.py:ddp"], ["ddp", "a.ddp"]),
+        (["a.py:Mine", "a:Mine"], ["a.py:Mine", "a:Mine"]),
+        (["b.py:Mine", "a.b:Mine", "a.b.py:Mine"], ["b.Mine", "a.b:Mine", "a.b.Mine"]),
+        (["a.py:Mine", "a.py:Mine"], ["Mine", "Mine"]),
+    ],
+)
+def test_names_tell_trainers_apart_and_are_short_where_they_can_be(trainers: list[str], names: list[str]) -> None:
+    found = cells.names(trainers)
+    assert [found[trainer] for trainer in trainers] == names
+
+
+def test_trainers_that_differ_in_the_first_of_very_many_folders_have_their_whole_names() -> None:
+    trainers = [first + "/folder" * 100_000 + ".py:Mine" for first in "ab"]
+    assert cells.names(trainers) == {trainer: trainer for trainer in trainers}

@@ -61,6 +61,16 @@ def test_one_pytest_item_a_cell(project: Project) -> None:
     result.stdout.fnmatch_lines(["*test_scaling[[]ddp-tiny-weak-1[]]", "*test_scaling[[]ddp-tiny-weak-2[]]"])
 
 
+def test_trainers_with_the_same_class_name_have_checks_of_their_own(project: Project) -> None:
+    for name in ("a.py", "b.py"):
+        (project.path / name).touch()
+    options = ["-m", "correctness", "--scaling-trainer=a.py:Mine,b.py:Mine", "--scaling-workload=tiny"]
+    found = project.inline(*options, "--collect-only", "-q", package="suite.checks")
+    items = [line for line in found.outlines if "Mine-" in line]
+    assert {line[line.index("[") :].partition("-")[0] for line in items} == {"[a.Mine", "[b.Mine"}
+    assert sum("[a.Mine-" in line for line in items) == sum("[b.Mine-" in line for line in items) > 1
+
+
 def test_only_what_a_trainer_can_train_is_collected(project: Project) -> None:
     """Images and texts are measured beside one another, each by its own trainers."""
     options = ["--scaling-world-sizes=1", "--scaling-mode=weak", "--scaling-workload=lenet,gpt-tiny"]

@@ -119,6 +119,29 @@ def test_a_github_jobs_page_has_the_summaries_of_both_runs(folder: Path) -> None
     assert page.count("# Scaling: ") == 2
 
 
+def test_trainers_with_the_same_class_name_are_told_apart_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).touch()
+    cells = ["--scaling-devices=cpu:2", "--scaling-trainer=a.py:Mine,b.py:Mine", "-k", "lenet-strong-2"]
+    files = ["--benchmark-json=run.json", "--junitxml=run.xml", "-p", "no:cacheprovider"]
+    ended = gate.run(["-p", stand_in.__name__, *cells, *files])
+    assert ended.run is not None
+    ids = ["a.Mine-lenet-strong-2", "b.Mine-lenet-strong-2"]
+    assert [cell.id for cell in ended.run.record.cells] == ids
+    assert [case.get("name") for case in ElementTree.parse("run.xml").iter("testcase")] == [
+        f"test_scaling[{name}]" for name in ids
+    ]
+    benchmarks = json.loads(Path("run.json").read_text())["benchmarks"]
+    assert [benchmark["extra_info"]["cell"] for benchmark in benchmarks] == ids
+    table = [line for line in capsys.readouterr().out.splitlines() if line.split()[1:3] == ["lenet", "strong"]]
+    assert [line.split()[0] for line in table] == ["a.Mine", "b.Mine"]
+
+
 def test_the_samples_are_what_was_measured(folder: Path) -> None:
     steps = {}
     for name in ("before", "after"):

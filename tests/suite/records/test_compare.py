@@ -37,6 +37,12 @@ def pair(first: Record, second: Record, known: Known | None = None) -> compariso
     return found
 
 
+def test_trainers_with_the_same_class_name_have_names_of_their_own() -> None:
+    a, b = (run_of(cells=[records.cell(trainer=f"{file}.py:Mine")]) for file in "ab")
+    found = compare(a, b, Known())
+    assert (found.only_first, found.only_second) == (("a.Mine lenet strong 1",), ("b.Mine lenet strong 1",))
+
+
 @pytest.mark.parametrize(
     ("first", "known", "note"),
     [

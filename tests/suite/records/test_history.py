@@ -42,6 +42,12 @@ def test_a_cells_series_has_its_figures_in_the_order_of_the_runs(tmp_path: Path)
     assert found.runs[1].outcomes == {"NO BASELINE": 1}
 
 
+def test_trainers_with_the_same_class_name_have_names_of_their_own(tmp_path: Path) -> None:
+    runs = [run_of(1 + day, cells=[records.cell(trainer=f"{file}.py:Mine")]) for day, file in enumerate("ab")]
+    found = history.read(keep(tmp_path, *runs))
+    assert {series.name for series in found.cells} == {"a.Mine lenet, 1 device", "b.Mine lenet, 1 device"}
+
+
 def test_runs_are_ordered_by_time_and_not_by_folder(tmp_path: Path) -> None:
     machine = keep(tmp_path, run_of(1, 1.0), run_of(2, 2.0))
     (machine / "runs" / "20260102T000000Z-commit2").rename(machine / "runs" / "0-copied")

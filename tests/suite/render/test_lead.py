@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -287,3 +288,19 @@ class TestCommands:
         pytest_, *arguments = shlex.split(commands.only(record, chosen))
         assert pytest_ == "pytest"
         assert sorted(cell.id for cell in select(arguments).cells) == wanted.split()
+
+    def test_a_command_for_one_of_two_trainers_with_the_same_class_name_selects_its_cells(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The command names that trainer alone, and in such a run ids have the class name only."""
+        monkeypatch.chdir(tmp_path)
+        for name in ("a.py", "b.py"):
+            (tmp_path / name).touch()
+        cells = [
+            cell | {"id": f"b.{cell['id']}"} for cell in records.matrix(trainers=("b.py:Mine",), world_sizes=(1, 2))
+        ]
+        chosen = [CellRecord.model_validate(cell) for cell in (cells[0], cells[-1])]
+        record = records.make(cells=cells, repeat=["-m", "scaling", "--scaling-devices=cpu:2"])
+        _, *arguments = shlex.split(commands.only(record, chosen))
+        places = {(cell.trainer, cell.mode, cell.world_size) for cell in select(arguments).cells}
+        assert places == {(cell.trainer, cell.mode, cell.world_size) for cell in chosen}

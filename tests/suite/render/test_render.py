@@ -59,6 +59,15 @@ def test_oversubscription_is_marked_in_every_output() -> None:
     assert all("(oversubscribed)" in show(record) for show in (in_terminal, markdown.render, html.render))
 
 
+def test_trainers_with_the_same_class_name_have_names_of_their_own_in_every_output() -> None:
+    cells = records.matrix(trainers=("a.py:Mine", "b.py:Mine"), accuracy=0.97)
+    nets = [records.accuracy(trainer=f"{file}.py:Mine") for file in "ab"]
+    record = records.make(cells=cells, accuracies=nets)
+    for show in (in_terminal, markdown.render, html.render):
+        assert not re.search(r"(?<![.:])Mine lenet", show(record)), show
+        assert all(f"{name} lenet strong" in show(record) for name in ("a.Mine", "b.Mine")), show
+
+
 def test_the_summary_has_every_section_in_order() -> None:
     text = markdown.render(records.full(interrupted=True))
     assert text.startswith("# Scaling: 1 FAIL, 1 ERROR, 1 INCONCLUSIVE, 1 NO BASELINE, 8 PASS\n\n**Cut short")

@@ -13,7 +13,7 @@ from suite.plan.cells import PLAIN, Arm, Cell, Side
 from suite.processes.answers import Probed
 from suite.processes.failure import WorkerFailure
 from suite.properties.answers import About
-from suite.records.record import WaterfallRecord
+from suite.records.record import Probe, WaterfallRecord
 from suite.run import attribution, results
 from suite.run.attribution import MAX_PAIRS, Target
 from suite.run.observations import Comparison, Observations
@@ -80,7 +80,7 @@ def timed(*measured: Cell, unsynced: bool = True, **changes: Any) -> Observation
     add_sessions(run, {run.plan.own(each): 0.03 for each in measured})
     sides: list[Side] = ["candidate", *run.comparison.bases]
     for side in sides:
-        for trainer in ("ddp", PLAIN):
+        for trainer in dict.fromkeys([*(each.trainer for each in measured), PLAIN]):
             run.trainers[side, trainer] = About(processes="per-device", unsynced=unsynced)
         for each in measured:
             run.jobs |= {needed: job(needed) for needed in Target(each, side).arms(run).values()}
@@ -105,6 +105,11 @@ def probe(
         groups = Groups(session, dict.fromkeys(arms, group))  # type: ignore[arg-type]
         attribution.probing(run, sessions, wanted, lambda line: None)(groups)
     return group
+
+
+def taken_in(run: Observations, session: int = 0) -> tuple[Probe, ...]:
+    """Return the probes of a session, as the run's record has them."""
+    return run.sessions[session].to_record().probes
 
 
 def only(run: Observations, which: Cell = TWO) -> WaterfallRecord:
@@ -145,6 +150,16 @@ class TestBars:
         assert only(run, WEAK).ideal_s.estimate == pytest.approx(ONE_MS / 1e3)
         assert bars_ms(only(run, WEAK))["exchange"] == pytest.approx(4.0, abs=1e-3)
 
+    def test_trainers_with_the_same_class_name_keep_their_own(self) -> None:
+        twins = [cell(2, trainer=trainer) for trainer in ("a.py:Mine", "b.py:Mine")]
+        run = timed(*twins)
+        for twin, lost_ms in zip(twins, (4.0, 7.0), strict=True):
+            probe(run, Target(twin, "candidate"), lost_ms={"exchange": lost_ms})
+        assert [bars_ms(only(run, twin))["exchange"] for twin in twins] == pytest.approx([4.0, 7.0], abs=1e-3)
+        assert [each.waterfalls[0].bars for each in results.to_record(run).cells] == [
+            only(run, twin).bars for twin in twins
+        ]
+
     @pytest.mark.parametrize(
         ("unsynced", "broken", "asked", "note"),
         [
@@ -176,7 +191,7 @@ class TestRounds:
         first, *rounds = (asked[start : start + 8] for start in range(0, len(asked), 8))
         assert warming[::2] == warming[1::2] == first
         assert [first, *rounds] == [first, first[::-1]] * MAX_PAIRS
-        assert len(run.sessions[0].probes) == 8 * 2 * MAX_PAIRS
+        assert len(taken_in(run)) == 8 * 2 * MAX_PAIRS
 
     @pytest.mark.parametrize("cold_ms", [400.0, 3000.0])
     def test_windows_have_as_many_steps_after_a_cold_first_one(self, cold_ms: float) -> None:
@@ -184,7 +199,7 @@ class TestRounds:
         warm, cold = timed(TWO), timed(TWO)
         probe(warm, TARGET)
         probe(cold, TARGET, cold_ms=cold_ms)
-        assert [taken.steps for taken in cold.sessions[0].probes] == [taken.steps for taken in warm.sessions[0].probes]
+        assert [taken.steps for taken in taken_in(cold)] == [taken.steps for taken in taken_in(warm)]
 
     @pytest.mark.parametrize(("budget_s", "probed"), [(28.0, 0), (30.0, 4)])
     def test_with_a_base_a_cell_has_a_tenth_of_the_budget(self, budget_s: float, probed: int) -> None:
@@ -197,13 +212,13 @@ class TestRounds:
     def test_order_is_drawn_for_every_session(self) -> None:
         run = timed(TWO)
         probe(run, TARGET)
-        assert len({tuple(taken.point for taken in session.probes) for session in run.sessions}) > 1
+        assert len({tuple(taken.point for taken in taken_in(run, number)) for number in range(len(run.sessions))}) > 1
 
     def test_variants_of_candidate_and_base_are_neighbours(self) -> None:
         """What passes on the machine meanwhile meets both sides; which of them is first turns from round to round."""
         run = timed(TWO, comparison=COMPARISON)
         probe(run, TARGET, BASE_TARGET)
-        taken = [(probe.point, probe.side) for probe in run.sessions[0].probes]
+        taken = [(probe.point, probe.side) for probe in taken_in(run)]
         assert len(taken) == 2 * 8 * 2 * MAX_PAIRS
         for (point, side), (next_point, next_side) in zip(taken[::2], taken[1::2], strict=True):
             assert (point, {side, next_side}) == (next_point, {"candidate", "base"})
@@ -212,7 +227,7 @@ class TestRounds:
     def test_waterfalls_share_the_time_of_a_session(self) -> None:
         run = timed(TWO, WEAK)
         probe(run, TARGET, WEAK_TARGET)
-        assert 2 < 1 + max(taken.round for taken in run.sessions[0].probes) < 2 * MAX_PAIRS
+        assert 2 < 1 + max(taken.round for taken in taken_in(run)) < 2 * MAX_PAIRS
 
     @pytest.mark.parametrize(("min_sessions", "probed"), [(1, 1), (4, 4)])
     def test_spent_budget_leaves_two_rounds_in_the_sessions_that_always_take_place(
@@ -220,7 +235,7 @@ class TestRounds:
     ) -> None:
         run = timed(TWO, config=settings(min_sessions=min_sessions))
         probe(run, TARGET, left_s=-1.0)
-        assert [len(session.probes) for session in run.sessions] == [16] * probed + [0] * (4 - probed)
+        assert [len(taken_in(run, number)) for number in range(4)] == [16] * probed + [0] * (4 - probed)
         for session in run.sessions:
             session.probes.clear()
         assert ("the budget did not leave" in attribution.note(run, TWO)) == (probed < 4)
