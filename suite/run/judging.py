@@ -27,6 +27,7 @@ from suite.verdict import GRAVEST_FIRST, Outcome, Verdict, metrics
 from suite.verdict.floor import floor
 from suite.verdict.tail import Tail, tail
 
+RULE_AGAINST: dict[Side, str] = {"base": "time", "pinned": "drift"}
 BY_SESSION = ("time", "drift", "floor")  # the rules that a further session may decide
 
 
@@ -134,7 +135,7 @@ def slow_tail(run: Observations, cell: Cell) -> Tail | None:
 def _time(run: Observations, cell: Cell, side: Side) -> CheckRecord:
     judged = against(run, cell, side)
     return CheckRecord(
-        rule="time" if side == "base" else "drift",
+        rule=RULE_AGAINST[side],
         against=run.comparison.bases[side].label,
         outcome=judged.outcome,
         reason=judged.reason,
@@ -143,10 +144,11 @@ def _time(run: Observations, cell: Cell, side: Side) -> CheckRecord:
 
 
 def _beyond(run: Observations) -> CheckRecord:
+    side, base = next(iter(run.comparison.bases.items()))  # the newest commit, or the pinned one where it is alone
     room = f"{run.plan.config.budget_s:.0f} s have room for {len(run.comparison.cells)} cell(s)"
     return CheckRecord(
-        rule="time",
-        against=run.comparison.bases["base"].label,
+        rule=RULE_AGAINST[side],
+        against=base.label,
         outcome=Outcome.INCONCLUSIVE,
         reason=f"not judged: budget; {room}: raise --scaling-budget, or select fewer cells",
     )

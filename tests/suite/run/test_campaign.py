@@ -250,6 +250,21 @@ class TestAgainstAcceptedRuns:
         assert self.world.timed[3] == {OWN, BASE, PIN}
         assert self.world.outcomes() == [Outcome.INCONCLUSIVE]
 
+    @pytest.mark.parametrize("newest_is_gone", [False, True])
+    def test_a_short_budget_judges_fewer_cells_also_where_only_the_pinned_commit_can_be_rebuilt(
+        self, newest_is_gone: bool
+    ) -> None:
+        """A squash-merge may leave the newest accepted commit in no branch."""
+        newest = "1" * 40 if newest_is_gone else self.commit
+        self.measure(ONE, TWO, commits=[self.commit, newest, newest], budget_s=40.0, min_sessions=1)
+        one = self.world.cells()[ONE.id]
+        assert one.outcome is Outcome.INCONCLUSIVE
+        assert "not judged: budget; 40 s have room for 1 cell(s)" in one.reason
+        assert ("the commit of run run-2 cannot be rebuilt" in one.reason) == newest_is_gone
+        [beyond] = [check for check in one.checks if check.rule != "stored"]
+        expected = ("drift", "the pinned run run-0") if newest_is_gone else ("time", "the accepted run run-2")
+        assert (beyond.rule, beyond.against.removesuffix(", rebuilt")) == expected
+
     def test_lost_cell_is_not_compared(self) -> None:
         self.world.broken = {0: {OWN}}
         run = self.measure(TWO)
