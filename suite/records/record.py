@@ -15,7 +15,7 @@ import re
 import stat
 import tempfile
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 
@@ -30,8 +30,6 @@ from suite.verdict import Outcome
 from suite.verdict.diagnose import Point, bar_name
 from suite.verdict.metrics import Interval
 
-# 4: trained nets by mode, with batch, rate and losses; schema 3 has those of strong scaling alone.
-SCHEMA_VERSION = 4
 RECORD = "record.json"  # the name of its file, in the folder of its run
 _TEMPORARY = re.compile(r"\.[\w-]+\.(json|html|md)\.\w{8}")  # of `write_atomically`
 MAX_RECORD_BYTES = 64 * 1024 * 1024
@@ -301,6 +299,7 @@ class CellRecord(Part):
 class Record(Part):
     """One run."""
 
+    # 4: trained nets by mode, with batch, rate and losses; schema 3 has those of strong scaling alone.
     schema_version: Literal[3, 4] = 4
     run_id: str
     started_utc: str
@@ -334,7 +333,7 @@ class Record(Part):
         cls, cells: tuple[CellRecord, ...], info: ValidationInfo
     ) -> tuple[CellRecord, ...]:
         """Remove weak cells' accuracies where nets were trained at strong scaling alone."""
-        if info.data.get("schema_version", SCHEMA_VERSION) >= 4:
+        if info.data.get("schema_version") != 3:
             return cells
         nothing = {
             "accuracy": None,
@@ -346,7 +345,7 @@ class Record(Part):
 
 
 def read_model(path: Path, model: type[Model]) -> Model:
-    """Read a JSON file of ours as `model`.
+    """Read a JSON file of ours as `model`, whose field `schema_version` is a Literal of the versions that it reads.
 
     Raises:
         RecordError: missing, too large, truncated, foreign, or of a newer schema; the message says which, and the path.
@@ -360,9 +359,11 @@ def read_model(path: Path, model: type[Model]) -> Model:
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{path}: not a whole JSON file (truncated?); restore it, or remove it") from error
     version = content.get("schema_version") if isinstance(content, dict) else None
-    if isinstance(version, int) and version > SCHEMA_VERSION:
+    newest = max(get_args(model.model_fields["schema_version"].annotation))
+    if isinstance(version, int) and version > newest:
         raise RecordError(
-            f"{path}: schema version {version} is newer than {SCHEMA_VERSION}; update torch-scaling-suite"
+            f"{path}: a newer version wrote it (schema version {version} is newer than {newest}); "
+            "update torch-scaling-suite"
         )
     try:
         return model.model_validate(content)
