@@ -48,7 +48,12 @@ def test_scaling(
         benchmark,
         CLOCK,
         samples.step_samples_s(scaling_run.observations, own),
-        {"cell": found.id, "verdict": found.outcome.value, "run_id": scaling_run.record.run_id},
+        {
+            "cell": found.id,
+            "verdict": found.outcome.value,
+            "run_id": scaling_run.record.run_id,
+            "oversubscribed": found.oversubscribed,
+        },
     )
     if found.outcome is Outcome.FAIL:
         pytest.fail(f"FAIL: {found.reason}{again}", pytrace=False)
@@ -67,6 +72,8 @@ def test_scaling(
 def properties(cell: CellRecord) -> list[tuple[str, str]]:
     """A cell's verdict, figures and named cause of lost time, for JUnit; what a cell does not have is left out."""
     found = [("verdict", cell.outcome.value), ("reason", cell.reason)]
+    if cell.oversubscribed:
+        found.append(("oversubscribed", "true"))
     for name in FIGURES:
         figure: IntervalRecord | None = getattr(cell, name)
         if figure is not None:

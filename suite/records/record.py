@@ -255,6 +255,7 @@ class CollectiveRecord(Part):
     algorithm: str  # a name of `reference.all_reduce.ALL_REDUCE` in one process, or a backend of torch.distributed
     world_size: int
     devices: tuple[str, ...]
+    oversubscribed: bool = False  # an earlier record does not say it
     points: tuple[CollectivePoint, ...]
     alpha_s: IntervalRecord | None = None
     beta_s_per_byte: IntervalRecord | None = None

@@ -16,7 +16,7 @@ from rich.filesize import decimal
 from suite.records import counters, memory
 from suite.records.record import BarRecord, CellRecord, IntervalRecord, Machine, Record
 from suite.render import commands, figures
-from suite.render.figures import interval, number, plural, some
+from suite.render.figures import interval, mark, number, plural, some
 from suite.room import hardware
 from suite.verdict import Outcome
 from suite.verdict.diagnose import bar_name, outdone, supported
@@ -280,10 +280,10 @@ def refusal(record: Record) -> str:
 def red(record: Record) -> list[Step]:
     """Return, for each cell and collective that failed, a command that measures it alone; the gravest first."""
     failed = [cell for cell in figures.graver_first(record.cells) if cell.outcome in RED]
-    lost = [sweep for sweep in record.collectives if sweep.error]
+    lost = [(commands.collective_id(sweep) + mark(sweep), sweep) for sweep in record.collectives if sweep.error]
     return [
         *(Step(f"{cell.outcome.value} {cell.id}", commands.only(record, [cell])) for cell in failed),
-        *(Step(f"ERROR {commands.collective_id(sweep)}", commands.collective(record, sweep)) for sweep in lost),
+        *(Step(f"ERROR {name}", commands.collective(record, sweep)) for name, sweep in lost),
     ]
 
 

@@ -122,7 +122,8 @@ class _WorldSize:
             result["alpha_s"], result["beta_s_per_byte"] = interval(line.alpha_s), interval(line.beta_s_per_byte)
             result["points"] = tuple(map(partial(_point, sweep), self._sizes[sweep], samples_s))
         about = {"collective": sweep.collective, "algorithm": sweep.algorithm, "world_size": sweep.world_size}
-        return CollectiveRecord.model_validate({**about, "devices": self._names, **result})
+        where = {"devices": self._names, "oversubscribed": self._devices.oversubscribed(sweep.world_size)}
+        return CollectiveRecord.model_validate({**about, **where, **result})
 
     def _blocks(self, calls_s: Mapping[tuple[CollectiveCell, int], float]) -> int:
         """Return how many blocks fit into the time meant for them, going by the first calls of what has not failed."""

@@ -110,6 +110,8 @@ def warning(run: Observations, cell: Cell) -> str:
     """Return in words that efficiency fell because one device became faster, and k devices not slower; else ""."""
     if cell.world_size == 1 or "base" not in run.comparison.bases or cell not in run.comparison.cells:
         return ""
+    if run.plan.config.devices.oversubscribed(cell.world_size):
+        return ""
     on_one = Cell(cell.trainer, cell.workload, cell.mode, 1)
     at_k, at_one = (samples.by_session(run, arms["candidate"], arms["base"]) for arms in map(run.arms, (cell, on_one)))
     both = [session for session in at_k if session in at_one]

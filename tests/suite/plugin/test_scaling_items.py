@@ -6,16 +6,20 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
+from suite.benchmarks import test_all_reduce
 from suite.benchmarks.replay import Clock, replay
 from suite.benchmarks.test_scaling import properties
 from suite.cli import gate
+from suite.plan.collectives import CollectiveCell
 from suite.records.record import CellRecord, Record, read_model
 from suite.render import job_summary
+from suite.room.quiet import available_cores
 from tests.support import records, stand_in
 
 TWO = "test_scaling[ddp-lenet-strong-2]"
@@ -140,6 +144,41 @@ def test_trainers_with_the_same_class_name_are_told_apart_everywhere(
     assert [benchmark["extra_info"]["cell"] for benchmark in benchmarks] == ids
     table = [line for line in capsys.readouterr().out.splitlines() if line.split()[1:3] == ["lenet", "strong"]]
     assert [line.split()[0] for line in table] == ["a.Mine", "b.Mine"]
+
+
+def test_an_oversubscribed_cell_is_marked_for_other_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
+    above = len(available_cores()) + 1
+    cells = [f"--scaling-devices=cpu:{above}", f"--scaling-world-sizes=1,{above}", "-k", "lenet-strong"]
+    files = ["--benchmark-json=run.json", "--junitxml=run.xml", "-p", "no:cacheprovider"]
+    assert gate.run(["-p", stand_in.__name__, "--scaling-trainer=ddp", *cells, *files]).status == 0
+    benchmarks = json.loads(Path("run.json").read_text())["benchmarks"]
+    marked = {each["extra_info"]["cell"]: each["extra_info"]["oversubscribed"] for each in benchmarks}
+    assert marked == {"ddp-lenet-strong-1": False, f"ddp-lenet-strong-{above}": True}
+    cases = ElementTree.parse("run.xml").iter("testcase")
+    found = [{entry.get("name"): entry.get("value") for entry in case.iter("property")} for case in cases]
+    assert [each.get("oversubscribed") for each in found] == [None, "true"]
+
+
+@pytest.mark.benchmark(timer=test_all_reduce.CLOCK)
+def test_an_oversubscribed_collective_is_marked_for_other_tools(benchmark: Any, request: pytest.FixtureRequest) -> None:
+    record = records.make(collectives=[records.collective(oversubscribed=True)])
+    run: Any = SimpleNamespace(record=record, collective=lambda _: record.collectives[0])
+    test_all_reduce.test_all_reduce(CollectiveCell("gloo", 2), run, benchmark, request)
+    assert benchmark.extra_info["oversubscribed"] is True
+    assert ("oversubscribed", "true") in request.node.user_properties
+
+
+@pytest.mark.filterwarnings("ignore:Benchmark fixture was not used")
+def test_an_oversubscribed_collective_that_failed_is_marked_too(benchmark: Any, request: pytest.FixtureRequest) -> None:
+    failed = records.collective(oversubscribed=True, points=[], error="rank 1: gone")
+    record = records.make(collectives=[failed | {"alpha_s": None, "beta_s_per_byte": None}])
+    run: Any = SimpleNamespace(record=record, collective=lambda _: record.collectives[0])
+    with pytest.raises(pytest.fail.Exception, match="rank 1: gone"):
+        test_all_reduce.test_all_reduce(CollectiveCell("gloo", 2), run, benchmark, request)
+    assert request.node.user_properties == [("oversubscribed", "true")]
 
 
 def test_the_samples_are_what_was_measured(folder: Path) -> None:

@@ -57,6 +57,13 @@ def test_texts_have_their_tokens_and_their_loss_in_every_output() -> None:
 def test_oversubscription_is_marked_in_every_output() -> None:
     record = records.make(cells=[records.cell(oversubscribed=True)])
     assert all("(oversubscribed)" in show(record) for show in (in_terminal, markdown.render, html.render))
+    failed = records.collective(oversubscribed=True, points=[], error="rank 1: gone")
+    record = records.make(cells=[], collectives=[failed])
+    assert all("gloo-2 (oversubscribed)" in show(record) for show in (in_terminal, markdown.render))
+    swept = records.collective("ring", oversubscribed=True)
+    page = html.render(records.make(cells=[], collectives=[failed, swept]))
+    assert all(f"{part} (oversubscribed)" in page for part in ("all_reduce, k = 2", "all_reduce, gloo, k = 2", "ring"))
+    assert "(oversubscribed)" not in html.render(records.full())
 
 
 def test_trainers_with_the_same_class_name_have_names_of_their_own_in_every_output() -> None:

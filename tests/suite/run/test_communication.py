@@ -107,6 +107,12 @@ def test_a_record_holds_every_size_with_both_bandwidths_and_the_line() -> None:
     assert not found.error
 
 
+def test_a_record_says_whether_ranks_shared_a_device() -> None:
+    shared = devices.Devices("cpu", ("cpu",) * 4, (0, 1, 0, 1))
+    found = swept(StubPool(), GLOO, CollectiveCell("gloo", 4), on=shared)
+    assert [each.oversubscribed for each in found] == [False, True]
+
+
 def test_only_the_wanted_sweeps_are_measured_and_returned_in_their_order() -> None:
     pool = StubPool()
     found = swept(pool, CollectiveCell("gloo", 4), RING, GLOO, on=FOUR)

@@ -10,6 +10,7 @@ from suite.plan.cells import Arm
 from suite.plan.floors import Floor
 from suite.processes.failure import WorkerFailure
 from suite.records.record import CellRecord, CheckRecord, Environment
+from suite.room.devices import Devices
 from suite.run import judging, results
 from suite.run.observations import Comparison, Observations
 from suite.verdict import Outcome
@@ -237,6 +238,12 @@ class TestWidenedGap:
         cells = judged(compared({**EQUAL, arm(1): one_s, arm(2): two_s}, planned=planned))
         warning = "efficiency is 10.0% below the base's: the gap widened, nothing is slower" if warned else ""
         assert (cells[2].outcome, cells[2].warning, cells[1].warning) == (outcome, warning, "")
+
+    def test_oversubscribed_devices_are_not_judged_for_efficiency(self) -> None:
+        shared = settings(against=AGAINST, devices=Devices("cpu", ("cpu", "cpu"), (0, 0)))
+        run = run_of(ONE, TWO, config=shared, comparison=Comparison({"base": AGAINST}, (ONE, TWO)))
+        add_sessions(run, {**EQUAL, arm(1): 0.9, arm(2): 0.5})
+        assert (judged(run)[2].outcome, judged(run)[2].warning) == (Outcome.PASS, "")
 
     def test_no_warning_where_the_gap_differs_from_session_to_session(self) -> None:
         run = compared({}, count=0)
