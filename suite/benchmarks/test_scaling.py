@@ -78,7 +78,7 @@ def properties(cell: CellRecord) -> list[tuple[str, str]]:
         figure: IntervalRecord | None = getattr(cell, name)
         if figure is not None:
             found.append((name, f"{figure.estimate:.6g}"))
-    texts = {name: getattr(cell, name) for name in ("efficiency_note", "accuracy_note", "warning")}
+    texts = {name: getattr(cell, name) for name in ("efficiency_note", "speedup_note", "accuracy_note", "warning")}
     found += [(name, text) for name, text in texts.items() if text]
     if cell.accuracy is not None:
         found.append(("accuracy", f"{cell.accuracy:.4f}"))

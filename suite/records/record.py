@@ -282,6 +282,7 @@ class CellRecord(Part):
     efficiency: IntervalRecord | None = None
     efficiency_note: str = ""
     speedup: IntervalRecord | None = None
+    speedup_note: str = ""  # why there is none; an earlier record does not say it
     slowdown: IntervalRecord | None = None
     checks: tuple[CheckRecord, ...] = ()
     tail: IntervalRecord | None = None  # a round on average over the middle ones, t / t of the base; 1 is equal

@@ -198,10 +198,13 @@ def by_reason(cells: Iterable[CellRecord], reason: Callable[[CellRecord], str]) 
     return ids
 
 
-def without_accuracy(cells: Iterable[CellRecord]) -> list[str]:
-    """Return why cells have no accuracy: one sentence for each reason, which names the cells."""
-    reasons = by_reason(cells, lambda cell: cell.accuracy_note if cell.accuracy is None else "")
-    return [f"no accuracy for {', '.join(ids)}: {reason}" for reason, ids in reasons.items()]
+def missing(cells: Sequence[CellRecord]) -> list[str]:
+    """Return why cells have no speed-up or no accuracy: one sentence for each reason, which names the cells."""
+    reasons = {
+        "speed-up": by_reason(cells, lambda cell: cell.speedup_note if cell.speedup is None else ""),
+        "accuracy": by_reason(cells, lambda cell: cell.accuracy_note if cell.accuracy is None else ""),
+    }
+    return [f"no {what} for {', '.join(ids)}: {why}" for what, of in reasons.items() for why, ids in of.items()]
 
 
 def nets(record: Record) -> Iterator[tuple[str, ...]]:

@@ -82,7 +82,7 @@ def _cells(record: Record, cells: Sequence[CellRecord]) -> list[str]:
         "same trainer; the speed-up is over the plain trainer on one device."
     )
     rows = table(figures.columns(record), figures.rows(record, cells))
-    reasons = (f"- {text(line)}" for line in figures.without_accuracy(cells))
+    reasons = (f"- {text(line)}" for line in figures.missing(cells))
     return ["## Cells", "", *rows, note, "", *_bounded(reasons), ""]
 
 

@@ -7,7 +7,7 @@ from suite.render import figures
 from suite.render.lead import facts, no_baseline, red, steps, title
 from suite.render.screen import Screen
 
-MAX_NOTES = 24  # on cells without an accuracy; the record has all of them
+MAX_NOTES = 24  # on cells without a speed-up or an accuracy; the record has all of them
 
 
 def render(record: Record, width: int, *, color: bool) -> str:
@@ -36,6 +36,6 @@ def render(record: Record, width: int, *, color: bool) -> str:
         screen.line(f"{step.what}, again:\n    {step.command}")
     if any(run.shortened for run in record.accuracies):
         screen.line("* trained for less than the recipe says, because this is a CPU")
-    for line in figures.without_accuracy(record.cells)[:MAX_NOTES] + figures.closing_lines(record):
+    for line in figures.missing(record.cells)[:MAX_NOTES] + figures.closing_lines(record):
         screen.line(line)
     return screen.text()

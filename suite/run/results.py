@@ -78,6 +78,7 @@ def _cell(run: Observations, cell: Cell) -> CellRecord:
     checks = judging.checks(run, cell)
     outcome, reason = judging.combined(checks)
     efficiency, note = _efficiency(run, cell, own)
+    speedup, speedup_note = _speedup(run, cell, own)
     tail = judging.slow_tail(run, cell)
     grew = attribution.caution(run, cell) if outcome is not Outcome.FAIL else ""  # after a FAIL the waterfall says it
     cautions = tuple(filter(None, (judging.warning(run, cell), grew, tail.said if tail else "")))
@@ -89,7 +90,8 @@ def _cell(run: Observations, cell: Cell) -> CellRecord:
         "device_flop_per_s": _scaled(step_s, lambda step: batch * flop / step / cell.world_size) if flop else None,
         "efficiency": efficiency,
         "efficiency_note": note,
-        "speedup": _speedup(run, cell, own),
+        "speedup": speedup,
+        "speedup_note": speedup_note,
         "slowdown": next((check.ratio for check in checks if check.ratio is not None and check.counts), None),
         "checks": checks,
         "tail": record.interval(tail.ratio) if tail else None,
@@ -126,10 +128,16 @@ def _efficiency(run: Observations, cell: Cell, own: Arm) -> tuple[IntervalRecord
     return _from_logs(logs), "" if logs else "needs world size 1 in the run"
 
 
-def _speedup(run: Observations, cell: Cell, own: Arm) -> IntervalRecord | None:
+def _speedup(run: Observations, cell: Cell, own: Arm) -> tuple[IntervalRecord | None, str]:
     plain = cells.arm("candidate", SINGLE, cell, 1)
     ratios = samples.log_ratios(run, plain, own)
-    return _from_logs([metrics.log_speedup(ratio, 0.0, cell.mode, cell.world_size) for ratio in ratios])
+    if ratios:
+        return _from_logs([metrics.log_speedup(ratio, 0.0, cell.mode, cell.world_size) for ratio in ratios]), ""
+    if plain in run.lost:
+        return None, f"{SINGLE} on one device failed: {run.lost[plain].cause}"
+    if run.plan.config.against is not None:
+        return None, f"{SINGLE} is not timed in a run with a base: the budget is for the comparison"
+    return None, f"needs {SINGLE} on one device in the same session"
 
 
 def _from_logs(logs: Sequence[float]) -> IntervalRecord | None:

@@ -93,7 +93,9 @@ def test_every_property_of_junit_is_explained() -> None:
         "tokens_per_s",
         "device_flop_per_s",
         "efficiency_note",
+        "speedup_note",
         "accuracy_note",
+        "oversubscribed",
         "warning",
     }
     assert figures <= CellRecord.model_fields.keys()

@@ -28,7 +28,7 @@ def verdicts(record: Record) -> Mapping[str, object]:
         "figures": bounded(figures.rows(record, record.cells), len(record.cells)),
         "stacks": [(cell.id, cell.details) for cell in cells if cell.details][:MAX_STACKS],
         "shortened": any(run.shortened for run in record.accuracies),
-        "untrained": figures.without_accuracy(record.cells)[:MAX_STACKS],
+        "missing": figures.missing(record.cells)[:MAX_STACKS],
     }
 
 

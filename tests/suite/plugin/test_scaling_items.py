@@ -44,7 +44,11 @@ class TestProperties:
 
     def test_figures_are_plain_numbers_and_notes_are_kept(self) -> None:
         figures = {"efficiency": records.interval(0.8125), "speedup": records.interval(1.6), "accuracy": 0.97}
-        notes = {"efficiency_note": "needs 2 devices", "warning": "the gap widened, nothing is slower"}
+        notes = {
+            "efficiency_note": "needs 2 devices",
+            "speedup_note": "not timed",
+            "warning": "the gap widened, nothing is slower",
+        }
         expected = {"sec_per_epoch": "13", "samples_per_s": "4600", "efficiency": "0.8125", "speedup": "1.6"}
         expected |= {"slowdown": "1.01235", "accuracy": "0.9700", **notes}
         assert expected.items() <= told(**figures, **notes, slowdown=records.interval(1.0123456)).items()

@@ -150,14 +150,17 @@ def test_the_summary_shows_time_and_loss_of_each_epoch() -> None:
     assert "| 0.500 (14.2 s, loss 0.612), 0.970 (10.1 s) |" in text
 
 
-def test_a_missing_accuracy_has_its_reason_in_every_output() -> None:
+@pytest.mark.parametrize(
+    ("field", "what", "value"), [("accuracy", "accuracy", 0.97), ("speedup", "speed-up", records.interval(1.6))]
+)
+def test_a_missing_figure_has_its_reason_in_every_output(field: str, what: str, value: object) -> None:
     why = "70 s of training do not fit into the budget"
-    cells = records.matrix(accuracy_note=why)
+    cells = records.matrix(**{field: None, f"{field}_note": why})
     for cell in cells[:2]:
-        cell |= {"accuracy": 0.97, "accuracy_note": ""}
+        cell |= {field: value, f"{field}_note": ""}
     record = records.make(cells=cells)
     for show in (in_terminal, markdown.render, html.render):
-        assert f"no accuracy for ddp-lenet-weak-1, ddp-lenet-weak-2: {why}" in show(record)
+        assert f"no {what} for ddp-lenet-weak-1, ddp-lenet-weak-2: {why}" in show(record)
 
 
 def test_the_torch_of_each_side_is_named_where_they_differ() -> None:

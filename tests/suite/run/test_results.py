@@ -7,9 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from suite.plan.base import Base
+from suite.plan.cells import SINGLE, Arm
+from suite.processes.failure import WorkerFailure
 from suite.run import results
 from suite.run.observations import Facts
-from tests.support.measurements import add_sessions, arm, cell, run_of, trained
+from tests.support.measurements import AGAINST, add_sessions, arm, cell, run_of, settings, trained
+
+PLAIN = arm(1, trainer=SINGLE)
 
 
 def test_texts_have_tokens_and_a_loss_and_gpus_their_flop() -> None:
@@ -31,3 +36,24 @@ def test_texts_have_tokens_and_a_loss_and_gpus_their_flop() -> None:
     assert texts.device_flop_per_s.estimate == pytest.approx(10**6 * texts.samples_per_s.estimate / 2)
     assert texts.test_loss == pytest.approx(1.6)
     assert (images.tokens_per_s, images.device_flop_per_s, images.test_loss) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("timed", "lost", "against", "note"),
+    [
+        ([PLAIN], False, None, ""),
+        ([PLAIN], False, AGAINST, ""),
+        ([PLAIN], True, None, ""),
+        ([], False, AGAINST, "single is not timed in a run with a base: the budget is for the comparison"),
+        ([], True, None, "single on one device failed: rank 0: gone"),
+        ([], False, None, "needs single on one device in the same session"),
+    ],
+    ids=["there", "there beside a base", "lost later", "beside a base", "lost", "another session"],
+)
+def test_a_missing_speedup_has_its_reason(timed: list[Arm], lost: bool, against: Base | None, note: str) -> None:
+    run = run_of(cell(2), config=settings(against=against))
+    add_sessions(run, dict.fromkeys([arm(2), *timed], 0.5))
+    if lost:
+        run.lost[PLAIN] = WorkerFailure("group", "rank 0: gone")
+    [found] = results.to_record(run).cells
+    assert (found.speedup is None, found.speedup_note) == (bool(note), note)
