@@ -77,7 +77,8 @@ def checks(run: Observations, draft: Record) -> dict[Cell, tuple[CheckRecord, ..
             why = _unmeasured(run, cell, run.plan.baseline.pinned(figures, draft), missing)
             cleared = clears(own, accepted, tolerance, pin)
             shown.append(_check(PINNED, difference(own, accepted, spread, pin), why, cleared))
-        if any(each.log_efficiency is not None for each in accepted):
+        shared = run.plan.config.devices.oversubscribed(cell.world_size)
+        if not shared and any(each.log_efficiency is not None for each in accepted):
             shown.append(_machine(run, cell, newest, accepted, figures.waterfalls))
         by_cell[cell] = tuple(shown)
     return by_cell

@@ -287,9 +287,11 @@ class TestMachine:
             kept.append(made.model_copy(update={"run_id": f"20261120T{hour:02}0000Z-abc", "cells": tuple(cells)}))
         return kept
 
-    def judged(self, root: Path, one_s: float, kept: Sequence[AcceptedRun]) -> tuple[Observations, CellRecord]:
+    def judged(
+        self, root: Path, one_s: float, kept: Sequence[AcceptedRun], **changes: object
+    ) -> tuple[Observations, CellRecord]:
         """Return the run and its cell on two devices, where every step takes .5 s there, and `one_s` on one device."""
-        run = run_of(self.ONE, CELL, config=settings(root=root), baseline=baseline(*kept))
+        run = run_of(self.ONE, CELL, config=settings(root=root, **changes), baseline=baseline(*kept))
         add_sessions(run, {OWN: 0.5, self.OWN_ONE: one_s})
         run.comparison = accepted.rebuild(run, results.to_record(run))
         add_sessions(run, {OWN: 0.5, BASE: 0.5, self.OWN_ONE: one_s, self.BASE_ONE: one_s})
@@ -307,6 +309,14 @@ class TestMachine:
         assert "since then torch changed from 2.14.0 to 2.15.0" in two.reason
         assert {check.rule: check.outcome for check in two.checks}["time"] is Outcome.PASS
         assert "the machine, not the code" in lead.verdicts(results.to_record(run))[0]
+
+    def test_two_ranks_on_one_card_are_not_judged_by_accepted_runs_on_two(
+        self, repository: Repository, commit: dict[str, str]
+    ) -> None:
+        shared = Devices("cuda", ("cuda:0", "cuda:0"), ())
+        _, two = self.judged(repository.path, 0.4, self.kept(commit["three"]), devices=shared)
+        assert two.outcome is Outcome.PASS
+        assert "machine" not in {check.rule for check in two.checks}
 
     @pytest.mark.parametrize(("one_s", "count"), [(0.81, 6), (0.4, 4)], ids=["as it was", "too little history"])
     def test_what_is_no_failure_of_the_machine_changes_no_outcome(
