@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from suite.plan.collectives import CollectiveCell, named, sweeps
 from suite.plan.config import Config
 from suite.processes.ending import as_interrupts
 from suite.room.devices import survey
+from suite.verdict import Outcome
 
 if TYPE_CHECKING:
     from suite.checks.bench import Bench
@@ -41,11 +42,39 @@ OWN_MODEL = Path(__file__).parent / "checks" / "test_own_model.py"
 NIGHTLY = "nightly"
 
 CONFIG = pytest.StashKey[Config]()
+SESSION = pytest.StashKey["Outcomes"]()
 RUN = pytest.StashKey["RunResult"]()
 
 
 class ScalingWarning(UserWarning):
     """A fact about a run that a reader should know, and that is no failure."""
+
+
+class Outcomes:
+    """What becomes of a session's tests, counted as pytest counts them.
+
+    Attributes:
+        complete: whether every selected test has run; Ctrl-C, `-x` and `--maxfail` end pytest before.
+        failed: names of those that failed, but for cells whose verdict is FAIL, which the record of the run has.
+    """
+
+    def __init__(self) -> None:
+        self.complete, self.failed = False, list[str]()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
+        """Note that the loop over all tests came to its end."""
+        result = yield
+        self.complete = True
+        return result
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        """Note a test that failed, or a file that could not be collected."""
+        properties = report.user_properties if isinstance(report, pytest.TestReport) and report.when == "call" else ()
+        if report.failed and not hasattr(report, "wasxfail") and ("verdict", Outcome.FAIL.value) not in properties:
+            self.failed.append(report.nodeid)
+
+    pytest_collectreport = pytest_runtest_logreport
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -61,6 +90,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
     config.stash[CONFIG] = options.read(config)
+    config.stash[SESSION] = Outcomes()
+    config.pluginmanager.register(config.stash[SESSION])
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -300,9 +331,16 @@ def _parameters(item: pytest.Item) -> dict[str, Any]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Make pytest's exit status 1 where a file of the run could not be written and every test passed."""
-    run = session.config.stash.get(RUN, None)
-    if run is not None and run.problem and session.exitstatus == pytest.ExitCode.OK:
+    """Accept the run where the user asked for it, and end with status 1 where a file of it could not be written."""
+    config = session.config
+    run = config.stash.get(RUN, None)
+    if run is None:
+        return
+    if config.stash[CONFIG].accept:
+        from suite.run.execute import accept
+
+        accept(config.stash[CONFIG], run, config.stash[SESSION].failed, complete=config.stash[SESSION].complete)
+    if run.problem and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

@@ -62,7 +62,7 @@ def test_scaling(
         pytest.fail(message + again, pytrace=False) if settings.inconclusive == "fail" else pytest.skip(message)
     if found.outcome is Outcome.NO_BASELINE:
         message = "NO BASELINE: accept this run (--scaling-accept), or measure a base in it (--scaling-against)"
-        if settings.require_baseline:
+        if settings.require_baseline and not settings.accept:  # which makes this run the baseline
             pytest.fail(message + again, pytrace=False)
         warnings.warn(ScalingWarning(message), stacklevel=1)
     if found.warning:

@@ -169,6 +169,16 @@ def read(report_dir: Path, machine_key: str) -> Baseline:
     return baseline
 
 
+def refusal(record: Record) -> str:
+    """Return why a run is never a baseline, whatever the user asks for, and what to do; empty where it may be one."""
+    if record.interrupted:
+        return "a run that was cut short is never a baseline; run it to its end"
+    errors = [Outcome.ERROR for sweep in record.collectives if sweep.error]
+    if Outcome.ERROR in (*errors, *(cell.outcome for cell in record.cells)):
+        return "a run with an ERROR is never a baseline; repair it and run again"
+    return ""
+
+
 def accept(baseline: Baseline, record: Record, *, slower: bool) -> Baseline:
     """Return the baseline with this run added, and without cells that no later run will be compared with.
 
@@ -176,14 +186,12 @@ def accept(baseline: Baseline, record: Record, *, slower: bool) -> Baseline:
     and with them their pins.
 
     Raises:
-        ValueError: the run has a cell in ERROR, was interrupted, has a FAIL without `slower`, or is accepted already.
+        ValueError: the run has a cell or a collective in ERROR, was interrupted, has a FAIL without `slower`, or is
+            accepted already.
     """
-    outcomes = {cell.outcome for cell in record.cells}
-    if Outcome.ERROR in outcomes or record.interrupted:
-        raise ValueError(
-            "not accepted: a run with an ERROR, or an interrupted one, is never a baseline; repair it and run again"
-        )
-    if Outcome.FAIL in outcomes and not slower:
+    if never := refusal(record):
+        raise ValueError(f"not accepted: {never}")
+    if any(cell.outcome is Outcome.FAIL for cell in record.cells) and not slower:
         raise ValueError("not accepted: the run has a FAIL; --scaling-accept=slower takes a slowdown as the new level")
     if any(run.run_id == record.run_id for run in baseline.runs):
         raise ValueError(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from rich.filesize import decimal
 
-from suite.records import counters, memory
+from suite.records import baselines, counters, memory
 from suite.records.record import BarRecord, CellRecord, IntervalRecord, Machine, Record
 from suite.render import commands, figures
 from suite.render.figures import interval, mark, number, plural, some
@@ -96,6 +96,8 @@ def no_baseline(record: Record) -> str:
     """Return a line on the cells that have nothing to be compared with; empty where there are none."""
     count = sum(1 for cell in record.cells if cell.outcome is Outcome.NO_BASELINE)
     how = "accept a run like this one, or measure a base in the same run (the commands are above)"
+    if baselines.refusal(record):
+        how = "measure a base in the same run, or accept one without errors"
     return f"{Outcome.NO_BASELINE.value}: {plural(count, 'cell')}; {how}" if count else ""
 
 
@@ -268,15 +270,6 @@ def _sure(record: Record) -> Iterable[str]:
     yield from (f"Also running: {neighbour}" for neighbour in record.neighbours[:2])
 
 
-def refusal(record: Record) -> str:
-    """Return why `suite.records.baselines.accept` refuses this run; empty where it does not."""
-    if record.interrupted:
-        return "This run was cut short, and such a run is never a baseline."
-    if any(cell.outcome is Outcome.ERROR for cell in record.cells):
-        return "This run has an ERROR, and such a run is never a baseline: fix it and run again."
-    return ""
-
-
 def red(record: Record) -> list[Step]:
     """Return, for each cell and collective that failed, a command that measures it alone; the gravest first."""
     failed = [cell for cell in figures.graver_first(record.cells) if cell.outcome in RED]
@@ -298,7 +291,7 @@ def steps(record: Record) -> Iterable[Step]:
     if of[Outcome.INCONCLUSIVE]:
         yield Step("decide what is INCONCLUSIVE", commands.longer(record, of[Outcome.INCONCLUSIVE]))
     yield Step("check the gradients", commands.correctness(record))
-    if not refusal(record):
+    if not baselines.refusal(record):
         how = "and accept it as slower" if of[Outcome.FAIL] else "as the baseline"
         yield Step(f"measure it again {how}", commands.accept(record))
     if record.against is None and record.machine.hosts == 1:  # on several hosts a base must be a trainer

@@ -1,4 +1,4 @@
-"""The run behind all selected cells: measures, writes its files, and accepts it as a baseline where the user asked."""
+"""The run behind all selected cells: measures and writes its files; later accepts it as a baseline."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ from suite.records import baselines, calibration
 from suite.records.baselines import Baseline
 from suite.records.record import CellRecord, CollectiveRecord, Record
 from suite.render import job_summary, pages
+from suite.render.figures import some
 from suite.room.limits import allow_descriptors
 from suite.run import campaign, forecast, results
 from suite.run.keeping import Keeper, write_record
 from suite.run.observations import Observations
 from suite.run.plan import Plan, plan_here
 from suite.run.session import Say
+
+MOST_NAMES = 3  # of failed tests in a message
 
 
 @dataclass
@@ -69,7 +72,7 @@ def execute(
     say: Say,
     keep: Callable[[RunResult], None] = lambda result: None,
 ) -> RunResult:
-    """Measure the cells and sweeps, write the record and the pages, and accept the run where the user asked for it.
+    """Measure the cells and sweeps, and write the record and the pages.
 
     The record is written before the first session and after each, so that a run which is killed leaves what it had.
 
@@ -95,10 +98,7 @@ def execute(
     )
     with allow_descriptors(forecast.descriptors(plan)):
         result = _measure(plan, say, keep)
-    if config.accept:
-        _accept(config, result)
-    with contextlib.suppress(OSError):  # the next run writes the index again
-        pages.write_index(config.report_dir / key)  # after accepting, which the index shows
+    _write_index(config.report_dir / key)
     return result
 
 
@@ -133,10 +133,23 @@ def _write(folder: Path, result: RunResult, baseline: Baseline) -> None:
     result.job_summary = job_summary.publish(summary.read_text(encoding="utf-8"), summary)
 
 
-def _accept(config: Config, result: RunResult) -> None:
-    """Accept a run as baseline, and add the result to it in words."""
+def _write_index(machine: Path) -> None:
+    with contextlib.suppress(OSError):  # the next run writes it again
+        pages.write_index(machine)
+
+
+def accept(config: Config, result: RunResult, failed: Sequence[str], *, complete: bool) -> None:
+    """Accept a run as baseline where nothing else failed in its pytest session, and add the result to it in words.
+
+    Args:
+        config: the user's settings.
+        result: the run.
+        failed: names of the tests that failed, but for cells whose verdict is FAIL, which the record has.
+        complete: whether pytest ran every selected test.
+    """
     record = result.record
     try:
+        _check_session(record, failed, complete=complete)
         with locked(config.report_dir / record.machine.key):
             # Read again, because another run may have been accepted while this one measured.
             baseline = baselines.read(config.report_dir, record.machine.key)
@@ -149,3 +162,21 @@ def _accept(config: Config, result: RunResult) -> None:
         result.problem = result.problem or result.accepted
     else:
         result.accepted = f"accepted as baseline ({len(grown.runs)} run(s)): {path}"
+        _write_index(path.parent)  # which shows what is accepted
+
+
+def _check_session(record: Record, failed: Sequence[str], *, complete: bool) -> None:
+    """Refuse a run for what else happened in its pytest session.
+
+    Raises:
+        ValueError: a test failed, or did not run.
+    """
+    if failed and not baselines.refusal(record):  # which says more
+        raise ValueError(
+            f"not accepted: {some(failed, MOST_NAMES)} failed in this pytest session; repair what failed and run again"
+        )
+    if not complete:
+        raise ValueError(
+            "not accepted: pytest was stopped before every selected test had run; run all of them, without -x and "
+            "--maxfail"
+        )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from suite.records import memory
+from suite.records import baselines, memory
 from suite.records.baselines import AcceptedRun, Baseline
 from suite.records.record import CellRecord, CheckRecord, Record
 from suite.render import commands, figures
 from suite.render.html.chart import Span, strips
 from suite.render.html.environment import bounded, macro
-from suite.render.lead import RED, no_baseline, refusal
+from suite.render.lead import RED, no_baseline
 from suite.verdict import Outcome
 
 MAX_STACKS = 20  # cells whose stacks are shown
@@ -104,8 +104,9 @@ def counted(record: Record) -> Mapping[str, object] | None:
 
 def accepting(record: Record, baseline: Baseline | None) -> Mapping[str, object]:
     """Return how this run, or one like it, becomes the accepted baseline."""
+    never = baselines.refusal(record)
     return {
-        "refused": refusal(record),
+        "refused": f"This run cannot be accepted: {never}." if never else "",
         "slower": any(cell.outcome is Outcome.FAIL for cell in record.cells),
         "command": commands.accept(record),
         "accepted": len(baseline.runs) if baseline else None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -239,6 +240,14 @@ class TestRed:
         record = records.make(cells=records.matrix())
         assert ", again:" not in terminal.render(record, 160, color=False)
         assert "What failed" not in markdown.render(record)
+
+    @pytest.mark.parametrize("changes", [{"interrupted": True}, {"collectives": [records.collective(error="hung")]}])
+    def test_a_run_that_is_never_a_baseline_offers_no_accepting(self, changes: dict[str, Any]) -> None:
+        record = first_run(**changes)
+        assert "measure it again as the baseline" in steps(first_run())
+        for text in (terminal.render(record, 160, color=False), markdown.render(record), html.render(record)):
+            assert "--scaling-accept" not in text
+            assert "accept a run like this one" not in text
 
     def test_the_command_for_a_collective_selects_it(self, project: Project) -> None:
         pytest_, *arguments = shlex.split(self.COMMANDS[2])

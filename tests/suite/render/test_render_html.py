@@ -41,6 +41,7 @@ def accepted(record: Record) -> Baseline:
     machine = record.machine.model_copy(update={"host": "fedcba"})
     passed = [cell.model_copy(update={"outcome": "PASS"}) for cell in record.cells]
     changes = {"run_id": "week-0", "environment": environment, "machine": machine, "cells": tuple(passed)}
+    changes["collectives"] = tuple(sweep for sweep in record.collectives if not sweep.error)
     empty = Baseline(machine_key=record.machine.key)
     return baselines.accept(empty, record.model_copy(update=changes), slower=False)
 
@@ -343,8 +344,8 @@ class TestContent:
         [
             ("PASS", False, "pytest -m scaling --scaling-accept What"),
             ("FAIL", False, "pytest -m scaling --scaling-accept=slower"),
-            ("ERROR", False, "such a run is never a baseline: fix it and run again"),
-            ("PASS", True, "This run was cut short, and such a run is never a baseline."),
+            ("ERROR", False, "cannot be accepted: a run with an ERROR is never a baseline; repair it and run again."),
+            ("PASS", True, "cannot be accepted: a run that was cut short is never a baseline; run it to its end."),
         ],
     )
     def test_how_to_accept_depends_on_the_outcome(self, outcome: str, interrupted: bool, expected: str) -> None:

@@ -192,6 +192,6 @@ def test_a_baseline_that_cannot_be_written_is_said_and_is_no_success(tmp_path: P
     add_sessions(run, {arm(1): 0.01})
     result = RunResult(results.to_record(run), tmp_path, run)
     (tmp_path / MACHINE.key).touch()
-    execute._accept(run.plan.config, result)
+    execute.accept(run.plan.config, result, [], complete=True)
     assert result.accepted == f"not accepted: {tmp_path / MACHINE.key}: File exists; run again when it can be written"
     assert result.problem == result.accepted

@@ -1,0 +1,136 @@
+"""A run is accepted when pytest has run everything, and only where nothing else failed in its session."""
+
+from __future__ import annotations
+
+import pytest
+
+from suite.records import baselines, history
+from suite.render import index, pages
+from tests.support import stand_in, trainers_under_test
+from tests.support.project import Project
+
+MEASURED = ("-p", stand_in.__name__, "--scaling-devices=cpu:2", "--scaling-mode=strong")
+LENET = (*MEASURED, "--scaling-trainer=ddp", "-m", "scaling", "-k", "lenet")
+FAILED = "not accepted: {} failed in this pytest session; repair what failed and run again"
+STOPPED = (
+    "not accepted: pytest was stopped before every selected test had run; run all of them, without -x and --maxfail"
+)
+
+
+def accepted(project: Project) -> int:
+    """Return how many runs the project's baseline has."""
+    paths = list(project.path.glob("reports/*/baseline.json"))
+    return sum(len(baselines.read(project.path / "reports", path.parent.name).runs) for path in paths)
+
+
+def floor(project: Project, efficiency: float) -> None:
+    """Ask for an efficiency of two devices."""
+    with (project.path / "pyproject.toml").open("a") as file:
+        file.write(f"\n[[tool.scaling.floors]]\nworld_size = 2\nefficiency = {efficiency}\n")
+
+
+def mine(project: Project, *bodies: str) -> tuple[str, ...]:
+    """Write tests of the user's own, and return the arguments that select them beside the cells."""
+    tests = (f"def test_{number}_lenet(): {body}\n" for number, body in enumerate(bodies))
+    (project.path / "test_mine.py").write_text(f"import pytest\n{''.join(tests)}")
+    return "-m", "", "test_mine.py"
+
+
+def test_gradients_that_fail_after_the_measurement_keep_it_from_the_baseline(project: Project) -> None:
+    """Real ranks train with a real trainer that exchanges nothing; `-m gpu` selects both kinds of item, too."""
+    trainer = f"{trainers_under_test.__file__}:NoExchange"
+    chosen = ("-m", "scaling or correctness", "-k", "lenet-strong or NoExchange-gradient")
+    result = project.pytest(*MEASURED, *chosen, f"--scaling-trainer={trainer}", "suite.checks", "--scaling-accept")
+    result.assert_outcomes(passed=2, failed=1, warnings=2, deselected=result.parseoutcomes()["deselected"])
+    result.stdout.fnmatch_lines(["not accepted: *test_correctness[[]*NoExchange-gradient[]] failed in this *"])
+    assert result.ret == 1
+    assert accepted(project) == 0
+
+
+def test_a_collective_in_error_keeps_the_run_from_the_baseline(project: Project) -> None:
+    chosen = ("-k", "lenet-strong or all_reduce-gloo", "--scaling-accept")
+    result = project.inline(*LENET, *chosen, package="suite.benchmarks")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["not accepted: a run with an ERROR is never a baseline; repair it and run again"])
+    assert "measure it again" not in result.stdout.str()
+    assert accepted(project) == 0
+
+
+def test_cells_that_the_user_lets_fail_keep_the_run_from_the_baseline(project: Project) -> None:
+    floor(project, stand_in.EFFICIENCY + 0.02)
+    result = project.inline(*LENET, "--scaling-inconclusive=fail", "--scaling-accept=slower")
+    assert project.outcomes()["ddp-lenet-strong-2"] == "INCONCLUSIVE"
+    result.stdout.fnmatch_lines(
+        ["not accepted: *test_scaling[[]ddp-lenet-strong-2[]] failed in this pytest session; *"]
+    )
+    assert accepted(project) == 0
+    result = project.inline(*LENET, "--scaling-accept")
+    assert (result.ret, accepted(project)) == (0, 1), "where it is a skip"
+
+
+@pytest.mark.parametrize(
+    ("body", "counted"),
+    [("assert False", True), ("pytest.xfail()", False)],
+)
+def test_only_a_failure_of_another_test_counts(project: Project, body: str, counted: bool) -> None:
+    result = project.inline(*LENET, *mine(project, body), "--scaling-accept")
+    said = FAILED.format("test_mine.py::test_0_lenet") if counted else "accepted as baseline (1 run(s))*"
+    result.stdout.fnmatch_lines([said])
+    assert accepted(project) == (not counted)
+
+
+def test_a_file_that_cannot_be_collected_counts(project: Project) -> None:
+    options = (*mine(project, "pass"), "--continue-on-collection-errors", "--scaling-accept")
+    (project.path / "test_mine.py").write_text("import nothing_of_this_name\n")
+    project.inline(*LENET, *options).stdout.fnmatch_lines([FAILED.format("test_mine.py")])
+    assert accepted(project) == 0
+
+
+def test_a_slowdown_is_accepted_as_slower_and_no_other_failure_with_it(project: Project) -> None:
+    floor(project, 0.99)
+    refused = project.inline(*LENET, "--scaling-accept")
+    refused.stdout.fnmatch_lines(["not accepted: the run has a FAIL; --scaling-accept=slower takes *"])
+    refused = project.inline(*LENET, *mine(project, "assert False"), "--scaling-accept=slower")
+    refused.stdout.fnmatch_lines([FAILED.format("test_mine.py::test_0_lenet")])
+    assert accepted(project) == 0
+    result = project.inline(*LENET, "--scaling-accept=slower")
+    result.stdout.fnmatch_lines(["accepted as baseline (1 run(s))*"])
+    assert (result.ret, accepted(project)) == (1, 1), "a FAIL stays red in the run that is accepted with it"
+
+
+@pytest.mark.parametrize(
+    ("options", "bodies"),
+    [
+        (("-x", "--scaling-accept=slower"), ()),
+        (("--scaling-accept=slower",), ("raise KeyboardInterrupt", "pass")),
+        (("--scaling-accept=slower",), ("pytest.exit(returncode=0)", "pass")),
+    ],
+    ids=["-x", "Ctrl-C", "pytest.exit"],
+)
+def test_a_session_that_was_stopped_is_not_accepted(
+    project: Project, options: tuple[str, ...], bodies: tuple[str, ...]
+) -> None:
+    floor(project, 0.99)
+    result = project.pytest(*LENET, *mine(project, *bodies), *options)
+    result.stdout.fnmatch_lines([STOPPED])
+    assert accepted(project) == 0
+
+
+def test_x_stops_nothing_where_nothing_fails(project: Project) -> None:
+    assert project.inline(*LENET, "-x", "--scaling-accept").ret == 0
+    assert accepted(project) == 1
+
+
+def test_a_run_that_needs_a_baseline_may_become_the_first_one(project: Project) -> None:
+    assert project.inline(*LENET, "--scaling-require-baseline").ret == 1
+    assert accepted(project) == 0
+    assert project.inline(*LENET, "--scaling-require-baseline", "--scaling-accept").ret == 0
+    assert accepted(project) == 1
+
+
+def test_the_index_shows_what_was_accepted_by_the_same_session(project: Project) -> None:
+    project.inline(*LENET, "--scaling-accept")
+    [machine] = project.path.glob("reports/*")
+    found = history.read(machine)
+    assert [run.accepted for run in found.runs] == [True]
+    assert (machine / pages.INDEX).read_text() == index.render(found)
