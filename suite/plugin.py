@@ -311,6 +311,7 @@ def scaling_run(request: pytest.FixtureRequest) -> RunResult:
     selected = [_parameters(item) for item in request.session.items]
     cells = [parameters["scaling_cell"] for parameters in selected if "scaling_cell" in parameters]
     collectives = [parameters["all_reduce_cell"] for parameters in selected if "all_reduce_cell" in parameters]
+    checks = sum(1 for item in request.session.items if item.get_closest_marker("correctness"))
     # They load what measures and renders: only where something is measured.
     from suite.run.execute import execute
     from suite.run.progress import Progress
@@ -320,7 +321,7 @@ def scaling_run(request: pytest.FixtureRequest) -> RunResult:
 
     try:
         with as_interrupts():
-            return execute(request.config.stash[CONFIG], cells, collectives, Progress(request.config), keep)
+            return execute(request.config.stash[CONFIG], cells, collectives, Progress(request.config), keep, checks)
     except ValueError as error:  # RecordError is one
         pytest.fail(f"ERROR: {error}", pytrace=False)
 

@@ -38,6 +38,7 @@ MAX_CARDS = 64
 MAX_HOSTS = 9999
 MAX_VARIABLES = 64
 MAX_CAUTIONS = 16  # of a cell
+MAX_CHECKS = 1_000_000  # of correctness, in one pytest session
 LARGEST = 1e100  # number, either side of zero: differences and products of a few stay finite
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -322,6 +323,8 @@ class Record(Part):
     datasets: dict[str, str]
     epoch_samples: dict[str, int]
     plan: tuple[str, ...] = ()  # what the run was going to do
+    # Checks of correctness in the same pytest session, which run after the measurement; 0 in earlier records.
+    checks_to_come: Annotated[int, Field(ge=0, le=MAX_CHECKS)] = 0
     neighbours: tuple[str, ...] = ()  # what else used the machine before the first session
     arms: tuple[ArmRecord, ...]
     sessions: tuple[Session, ...]

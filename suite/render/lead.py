@@ -138,7 +138,10 @@ def _machine(record: Record) -> Iterable[str]:
 
 def _right(record: Record) -> Iterable[str]:
     """Yield what the run says about correctness."""
-    if record.cells:
+    if record.checks_to_come:
+        checks = f"{plural(record.checks_to_come, 'check')} of correctness"
+        yield f"This run has {checks} after the measurement; pytest's closing line and JUnit give the outcome."
+    elif record.cells:
         yield "This run did not check gradients; the command below does."
     known = [cell for cell in record.cells if cell.accuracy is not None]
     alone = {_group(cell): cell.accuracy or 0.0 for cell in known if cell.world_size == 1}
@@ -290,7 +293,8 @@ def steps(record: Record) -> Iterable[Step]:
             yield Step(f"see the {outcome.value} again", commands.only(record, of[outcome]))
     if of[Outcome.INCONCLUSIVE]:
         yield Step("decide what is INCONCLUSIVE", commands.longer(record, of[Outcome.INCONCLUSIVE]))
-    yield Step("check the gradients", commands.correctness(record))
+    if not record.checks_to_come:
+        yield Step("check the gradients", commands.correctness(record))
     if not baselines.refusal(record):
         how = "and accept it as slower" if of[Outcome.FAIL] else "as the baseline"
         yield Step(f"measure it again {how}", commands.accept(record))

@@ -71,6 +71,7 @@ def execute(
     sweeps: Sequence[CollectiveCell],
     say: Say,
     keep: Callable[[RunResult], None] = lambda result: None,
+    checks_to_come: int = 0,
 ) -> RunResult:
     """Measure the cells and sweeps, and write the record and the pages.
 
@@ -80,6 +81,7 @@ def execute(
         config, cells, sweeps: what is to be measured; sweeps are shown and decide nothing.
         say: receives progress, one line at a time.
         keep: receives the result before its last files are written, also where an exception cut the run short.
+        checks_to_come: how many checks of correctness the same pytest session runs afterwards.
 
     Raises:
         RecordError: before measuring: the accepted baseline or the calibration cannot be read, or the report folder
@@ -95,6 +97,7 @@ def execute(
         calibration=calibration.read(config.report_dir, key),
         floors=floors.resolve(config.floors, cells, config.devices.oversubscribed),
         sweeps=tuple(sweeps),
+        checks_to_come=checks_to_come,
     )
     with allow_descriptors(forecast.descriptors(plan)):
         result = _measure(plan, say, keep)

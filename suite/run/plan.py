@@ -29,6 +29,7 @@ class Plan:
     Attributes:
         config: the user's settings.
         cells, sweeps: those that pytest selected.
+        checks_to_come: how many checks of correctness pytest selected beside them; it runs these afterwards.
         commit, dirty: of the user's project.
         baseline, calibration: of this machine; equal builds differ by what a calibration measured.
         main: the branch that changes of the project go to; empty where it is not known.
@@ -48,6 +49,7 @@ class Plan:
     main: str = ""
     floors: Mapping[Cell, Floor] = field(default_factory=dict)
     sweeps: tuple[CollectiveCell, ...] = ()
+    checks_to_come: int = 0
     seed: int = field(default_factory=lambda: random.SystemRandom().randrange(2**31))
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
     clock: Callable[[], float] = time.monotonic

@@ -35,6 +35,7 @@ def to_record(run: Observations) -> record.Record:
         bases=tuple(_base(run, side) for side in run.comparison.bases),
         planned=run.planned,
         plan=tuple(run.notes),
+        checks_to_come=plan.checks_to_come,
         neighbours=tuple(run.neighbours),
         seed=plan.seed,
         machine=plan.machine,

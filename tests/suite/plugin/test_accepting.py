@@ -45,6 +45,8 @@ def test_gradients_that_fail_after_the_measurement_keep_it_from_the_baseline(pro
     result.stdout.fnmatch_lines(["not accepted: *test_correctness[[]*NoExchange-gradient[]] failed in this *"])
     assert result.ret == 1
     assert accepted(project) == 0
+    assert [record.checks_to_come for record in project.records()] == [1]
+    result.stdout.fnmatch_lines(["Is it right?  This run has 1 check of correctness after the measurement; *"])
 
 
 def test_a_collective_in_error_keeps_the_run_from_the_baseline(project: Project) -> None:

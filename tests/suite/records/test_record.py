@@ -37,6 +37,15 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o644, "CI uploads it as another user"
 
 
+def test_earlier_records_know_no_checks_to_come_and_their_number_is_bounded(tmp_path: Path) -> None:
+    earlier = records.make().model_dump(mode="json")
+    del earlier["checks_to_come"]
+    assert record.read_model(written(tmp_path, json.dumps(earlier)), Record).checks_to_come == 0
+    for number in (-1, record.MAX_CHECKS + 1):
+        with pytest.raises(RecordError, match="checks_to_come: Input should be "):
+            record.read_model(written(tmp_path, json.dumps({**earlier, "checks_to_come": number})), Record)
+
+
 def test_an_interval_is_kept_with_its_ends() -> None:
     assert record.interval(Interval(1.0, 0.9, 1.2)) == IntervalRecord(estimate=1.0, low=0.9, high=1.2)
     assert record.interval(Interval(1.0)) == IntervalRecord(estimate=1.0)

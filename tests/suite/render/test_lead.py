@@ -77,6 +77,16 @@ class TestFirstRun:
         ]
         assert "95 % intervals over 2 sessions" in found["How sure?"]
 
+    @pytest.mark.parametrize(("checks", "said"), [(1, "1 check"), (26, "26 checks")])
+    def test_checks_of_the_same_run_are_not_denied(self, checks: int, said: str) -> None:
+        record = first_run(checks_to_come=checks)
+        line = f"This run has {said} of correctness after the measurement; "
+        assert facts(record)["Is it right?"].startswith(f"{line}pytest's closing line and JUnit give the outcome.")
+        assert "check the gradients" not in steps(record)
+        for text in (terminal.render(record, 160, color=False), markdown.render(record), html.render(record)):
+            assert line in text
+            assert "did not check gradients" not in text
+
     def test_the_commands_are_those_of_the_run(self) -> None:
         environment = {"versions": {}, "commit": "abc1234", "dirty": False, "main": "origin/trunk"}
         assert steps(first_run(environment=environment)) == {
