@@ -62,7 +62,8 @@ class Config:
             f"trainers {', '.join(self.trainers)}, workloads {names}, modes {', '.join(self.modes)}",
             f"scaling: {compared}, tolerance {self.tolerance:.1%}, profile {self.profile}, "
             f"budget {self.budget_s:.0f} s, inconclusive {self.inconclusive}, "
-            f"counters {self.counters}, "
+            f"counters {self.counters}, accept {self.accept or 'no'}, require-devices {self.require_devices}, "
+            f"require-baseline {'yes' if self.require_baseline else 'no'}, "
             f"data {data}, reports {reports}",
             *([f"scaling: {self.devices.problem}"] if self.devices.problem else []),
         ]

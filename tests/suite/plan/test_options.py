@@ -45,6 +45,18 @@ def test_command_line_over_ini_over_default(project: Project) -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        ([], "accept no, require-devices 0, require-baseline no,"),
+        (["accept", "require-devices=2"], "accept yes, require-devices 2, require-baseline no,"),
+        (["accept=slower", "require-baseline"], "accept slower, require-devices 0, require-baseline yes,"),
+    ],
+)
+def test_the_header_shows_what_is_accepted_and_required(project: Project, arguments: list[str], shown: str) -> None:
+    assert shown in read(project, *(f"--scaling-{argument}" for argument in arguments)).header()[1]
+
+
+@pytest.mark.parametrize(
     ("expression", "kind"), [("not gpu and not scaling", "cpu"), ("gpu", "cuda"), ("correctness", "cuda")]
 )
 def test_a_run_that_leaves_gpu_items_out_is_on_cpu_workers(
