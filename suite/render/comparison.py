@@ -8,7 +8,7 @@ from suite.records.comparison import Comparison, Pair, Part
 from suite.render import figures
 from suite.render.html.chart import Span, strips
 from suite.render.html.environment import bounded, page
-from suite.render.markdown import table
+from suite.render.markdown import fitted, table
 from suite.render.markdown import text as plain
 from suite.render.screen import Screen
 
@@ -42,14 +42,20 @@ def terminal(comparison: Comparison, width: int, *, color: bool) -> str:
 
 def to_markdown(comparison: Comparison) -> str:
     """Return both runs as Markdown, for a comment on a pull request. Text from the records is escaped."""
-    lines = ["# Two runs", "", *(f"- {plain(line)}" for line in headings(comparison)), ""]
-    if comparison.differences:
-        lines += ["## What differs", "", *table(DIFFERENCE_COLUMNS, _differences(comparison))]
-    lines += ["## Cells", "", *table(COLUMNS, map(_row, comparison.pairs))]
-    lines += [*(f"- {plain(line)}" for line in remarks(comparison)), ""]
-    for pair in _grown(comparison):
-        lines += [f"### {plain(pair.name)}", "", plain(pair.grew), "", *table(PART_COLUMNS, map(_part, pair.parts))]
-    return "\n".join(lines)
+    first = ["# Two runs", "", *(f"- {plain(line)}" for line in headings(comparison)), ""]
+    differing = ["## What differs", "", *table(DIFFERENCE_COLUMNS, _differences(comparison))]
+    return fitted(
+        first,
+        [
+            differing if comparison.differences else [],
+            ["## Cells", "", *table(COLUMNS, map(_row, comparison.pairs))],
+            [*(f"- {plain(line)}" for line in remarks(comparison)), ""],
+            *(
+                [f"### {plain(pair.name)}", "", plain(pair.grew), "", *table(PART_COLUMNS, map(_part, pair.parts))]
+                for pair in _grown(comparison)
+            ),
+        ],
+    )
 
 
 def to_html(comparison: Comparison) -> str:

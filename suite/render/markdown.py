@@ -1,11 +1,12 @@
 """A record as `summary.md`: fits a CI job summary or a comment on a pull request.
 
-GitHub takes 1 MiB for the summary of a step. Every section has a share of that, and says so when it was cut; the
-gravest cells come first then, and the record has everything.
+GitHub takes 65,536 characters for a comment, and 1 MiB for the summary of a step. A section that is too long for the
+former says how much was left out; the gravest cells come first then, and the record has everything.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 
@@ -14,9 +15,11 @@ from suite.render import figures
 from suite.render.lead import MOST, cautions, facts, no_baseline, red, steps, title, verdicts
 from suite.render.stopping import stops
 
-MAX_BYTES = 1024 * 1024
+MAX_CHARACTERS = 65_000  # of the whole page
+NOTE_CHARACTERS = 64  # of the sentence on what was left out, and the empty line before it
 MAX_TEXT = 2_000  # characters of one text
-MAX_DETAILS = 20_000  # characters of one fence: the stacks of a cell, the settings
+MAX_FENCE = 20_000  # characters of one fence: the commands, the settings
+MAX_STACKS = 4_000  # of one cell
 _MARKS = str.maketrans(
     {"&": "&amp;", "<": "&lt;", ">": "&gt;", "\\": "&#92;", "|": "\\|", "`": "\\`", "*": "\\*", "~": "\\~"}
 )
@@ -26,28 +29,49 @@ _ACTIVE = (
     (re.compile(r"(?<![^\W_])_|_(?![^\W_])"), r"\\_"),
     (re.compile(r"@(?=\w)|(?<!&)#(?=\d)|:(?=//)|\bwww(?=\.)", re.IGNORECASE), r"\g<0>&#8203;"),
 )
-SHARE = 90_000  # bytes of each section; what they leave is for headings and notes
 
 
 def render(record: Record) -> str:
     """Return the summary. Text from the record is escaped."""
-    cells = record.cells if len(record.cells) <= 100 else figures.graver_first(record.cells)
-    lines = [
-        *_heading(record),
-        *_lead(record),
-        *_cells(record, cells),
-        *_red(record),
-        *_verdicts(record),
-        *_cautions(record),
-        *_lost_time(cells),
-        *_list("At which k to stop", [f"{stop.title}: {stop.sentence}" for stop in stops(record)]),
-        *_rules(cells),
-        *_counted(cells),
-        *_details(cells),
-        *_accuracy(record),
-        *_machine(record),
+    first = [*_heading(record), *_lead(record)]
+    sections = _sections(record, record.cells)
+    if sum(map(_size, (first, *sections))) > MAX_CHARACTERS:
+        sections = _sections(record, figures.graver_first(record.cells))
+    return fitted(first, sections)
+
+
+def fitted(first: Sequence[str], sections: Sequence[Sequence[str]]) -> str:
+    """Return a page of at most `MAX_CHARACTERS`; where it is cut, sections say how many of their lines are left out.
+
+    Args:
+        first: the lines that the page begins with; they get up to half of it.
+        sections: the lines of each section. The others share alike what short ones leave.
+    """
+    begun = _bounded(first, MAX_CHARACTERS // 2)
+    left, kept = MAX_CHARACTERS - _size(begun), [list[str]() for _ in sections]
+    for done, at in enumerate(sorted(range(len(sections)), key=lambda at: _size(sections[at]))):
+        kept[at] = _bounded(sections[at], left // (len(sections) - done))
+        left -= _size(kept[at])
+    return "\n".join([*begun, *itertools.chain.from_iterable(kept)]) + "\n"
+
+
+def _sections(record: Record, cells: Sequence[CellRecord]) -> list[list[str]]:
+    return [
+        _cells(record, cells),
+        _about_cells(cells),
+        _red(record),
+        _verdicts(record),
+        _cautions(record),
+        _lost_time(cells),
+        _list("At which k to stop", [f"{stop.title}: {stop.sentence}" for stop in stops(record)]),
+        _rules(cells),
+        _counted(cells),
+        _not_counted(cells),
+        _details(cells),
+        _accuracy(record),
+        _closing(record),
+        _machine(record),
     ]
-    return "\n".join(lines) + "\n"
 
 
 def _heading(record: Record) -> list[str]:
@@ -73,23 +97,25 @@ def _lead(record: Record) -> list[str]:
     for fact in facts(record):
         lines += [f"- **{fact.name}** {text(fact.lines[0])}", *(f"  <br>{text(line)}" for line in fact.lines[1:])]
     typed = "\n".join(f"# {_plain(step.what)}\n{_plain(step.command)}" for step in steps(record))
-    return [*_bounded(lines), "", *([_fence(typed, "sh"), ""] if typed else [])]
+    return [*lines, "", *([_fence(typed, "sh"), ""] if typed else [])]
 
 
 def _cells(record: Record, cells: Sequence[CellRecord]) -> list[str]:
+    return ["## Cells", "", *table(figures.columns(record), figures.rows(record, cells))]
+
+
+def _about_cells(cells: Sequence[CellRecord]) -> list[str]:
     note = (
         "Square brackets are 95 % intervals over sessions (fresh processes). Efficiency is R_k / (k R_1) of the "
         "same trainer; the speed-up is over the plain trainer on one device."
     )
-    rows = table(figures.columns(record), figures.rows(record, cells))
-    reasons = (f"- {text(line)}" for line in figures.missing(cells))
-    return ["## Cells", "", *rows, note, "", *_bounded(reasons), ""]
+    return [note, "", *(f"- {text(line)}" for line in figures.missing(cells)), ""]
 
 
 def _red(record: Record) -> list[str]:
     """Return a command for each cell that failed, each in a fence of its own, so that none is cut."""
     blocks = [f"{text(step.what)}:\n\n{_fence(_plain(step.command), 'sh')}\n" for step in red(record)]
-    return ["## What failed, one by one", "", *_bounded(blocks)] if blocks else []
+    return ["## What failed, one by one", "", *blocks] if blocks else []
 
 
 def _verdicts(record: Record) -> list[str]:
@@ -126,34 +152,39 @@ def _rules(cells: Sequence[CellRecord]) -> list[str]:
 
 def _counted(cells: Sequence[CellRecord]) -> list[str]:
     columns, rows = figures.counted(cells)
+    return ["## What one step does", "", *table(columns, rows)] if rows else []
+
+
+def _not_counted(cells: Sequence[CellRecord]) -> list[str]:
     notes = figures.by_reason(cells, lambda cell: cell.counters_note)
     reasons = [f"{figures.some(ids, MOST)}: {reason}" for reason, ids in notes.items()]
-    return [
-        *(["## What one step does", "", *table(columns, rows)] if rows else []),
-        *_list("Steps that were not counted", reasons),
-    ]
+    return _list("Steps that were not counted", reasons)
 
 
 def _details(cells: Sequence[CellRecord]) -> list[str]:
-    blocks = (
-        f"<details><summary>{text(cell.id)}</summary>\n\n{_fence(cell.details)}\n\n</details>\n"
+    return [
+        f"<details><summary>{text(cell.id)}</summary>\n\n{_fence(cell.details[:MAX_STACKS])}\n\n</details>\n"
         for cell in cells
         if cell.details
-    )
-    return _bounded(blocks)
+    ]
 
 
 def _accuracy(record: Record) -> list[str]:
     if not record.accuracies:
         return []
+    return ["## Accuracy by epoch", "", *table(figures.NET_COLUMNS, figures.nets(record))]
+
+
+def _closing(record: Record) -> list[str]:
     closing = "\n".join(figures.closing_lines(record))
-    fenced = [_fence(closing), ""] if closing else []
-    return ["## Accuracy by epoch", "", *table(figures.NET_COLUMNS, figures.nets(record)), *fenced]
+    return [_fence(closing), ""] if closing else []
 
 
 def _machine(record: Record) -> list[str]:
     known = "; ".join(fact for _, fact in figures.facts(record.machine, record.environment))
-    lines = [
+    return [
+        "## Machine",
+        "",
         f"{text(record.machine.key)}: {text(known)}.",
         "",
         figures.disturbances(record),
@@ -162,35 +193,35 @@ def _machine(record: Record) -> list[str]:
         *([""] if record.neighbours else []),
         _fence("\n".join(map(_plain, (*record.settings, *record.plan)))),
     ]
-    return ["## Machine", "", *_bounded(lines)]
 
 
 def _list(heading: str, lines: Sequence[str]) -> list[str]:
     """Return a section of bullet points; nothing where there are no lines."""
-    return [f"## {heading}", "", *_bounded(f"- {text(line)}" for line in lines), ""] if lines else []
+    return [f"## {heading}", "", *(f"- {text(line)}" for line in lines), ""] if lines else []
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Return the lines of a table, with an empty one at the end. The rows are escaped, the names of columns are not."""
     lines = ("| " + " | ".join(map(text, row)) + " |" for row in rows)
-    return ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns), *_bounded(lines), ""]
+    return ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns), *lines, ""]
 
 
-def _bounded(lines: Iterable[str]) -> list[str]:
-    """Return the first lines that fit into a section, and how many did not."""
-    left, kept, dropped = SHARE, [], 0
-    for line in lines:
-        size = len(line.encode()) + 1
-        if dropped or size > left:
-            dropped += 1
-            continue
-        left -= size
-        kept.append(line)
-    return [*kept, "", f"*{dropped} more left out here; record.json has them.*"] if dropped else kept
+def _size(lines: Iterable[str]) -> int:
+    return sum(len(line) + 1 for line in lines)
+
+
+def _bounded(lines: Sequence[str], most: int) -> list[str]:
+    """Return the first lines that fit into so many characters, and how many did not."""
+    if _size(lines) <= most:
+        return list(lines)
+    ends = itertools.accumulate(len(line) + 1 for line in lines)
+    fitting = sum(1 for end in ends if end <= most - NOTE_CHARACTERS)
+    dropped = sum(1 for line in lines[fitting:] if line)
+    return [*lines[:fitting], "", f"*{dropped} more left out here; record.json has them.*", ""]
 
 
 def _fence(text: str, language: str = "") -> str:
-    return f"```{language}\n" + figures.encodable(text[:MAX_DETAILS]).replace("`", "'") + "\n```"
+    return f"```{language}\n" + figures.encodable(text[:MAX_FENCE]).replace("`", "'") + "\n```"
 
 
 def text(value: str) -> str:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from suite.plan.cells import short
 from suite.records.sweep import LINEAR_WARMUP, ONE_DEVICE, Row, Start, Sweep, Trained, scaled
 from suite.render.figures import versions
-from suite.render.markdown import table, text
+from suite.render.markdown import fitted, table, text
 from suite.render.screen import Screen
 from suite.render.sparkline import sparkline
 from suite.verdict.metrics import Interval, from_values
@@ -94,19 +94,15 @@ def terminal(sweep: Sweep, width: int) -> str:
 def markdown(sweep: Sweep) -> str:
     """Return the same for a pull request; text from the file is escaped."""
     rows = results(sweep)
-    lines = [
+    first = [
         f"# {text(f'Sweep: {short(sweep.trainer)}, {sweep.workload.name} on {sweep.dataset}')}",
         "",
         text(_about(sweep)),
         "",
         *(f"- {text(line)}" for line in sentences(sweep, rows)),
         "",
-        *table(COLUMNS, (row.texts() for row in rows)),
-        EXPLAINED,
-        "",
-        text(_where(sweep)),
     ]
-    return "\n".join(lines) + "\n"
+    return fitted(first, [table(COLUMNS, (row.texts() for row in rows)), [EXPLAINED, "", text(_where(sweep))]])
 
 
 def named(start: Start) -> str:

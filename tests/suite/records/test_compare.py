@@ -16,6 +16,7 @@ from suite.records.baselines import Baseline
 from suite.records.comparison import ACCEPTED, CALIBRATED, NONSENSE, OTHER_HOST, UNKNOWN, Known, compare
 from suite.records.record import Record
 from suite.render import comparison as render
+from suite.render.markdown import MAX_CHARACTERS
 from tests.support import measurements, records
 from tests.support.records import KEY, keep
 
@@ -234,7 +235,9 @@ def test_thousands_of_cells_fit_one_page() -> None:
     found = compare(records.make(cells=cells), records.make(cells=cells), Known())
     page = render.to_html(found)
     assert len(page) < 10_000_000
-    assert "more left out here" in render.to_markdown(found)
+    summary = render.to_markdown(found)
+    assert "more left out here" in summary
+    assert len(summary) <= MAX_CHARACTERS
     assert "800 more are not shown" in page
 
 

@@ -98,6 +98,37 @@ def test_the_summary_has_every_section_in_order() -> None:
     assert "Where the time went" not in markdown.render(records.make())
 
 
+@pytest.mark.parametrize("number", [120, 1_000])
+def test_a_summary_fits_a_comment_on_a_pull_request_and_counts_what_it_left_out(number: int) -> None:
+    """GitHub takes 65,536 characters. Every section keeps its first lines, with the gravest cells."""
+    cells = [
+        records.cell(id=f"t{n}-lenet-strong-2", trainer=f"t{n}", outcome="PASS", checks=[records.check()] * 9)
+        for n in range(number)
+    ]
+    cells[-1] |= {"outcome": "FAIL", "waterfalls": [records.waterfall()]}
+    cells[-2] |= {"outcome": "ERROR", "details": "rank 1: exit code 3\n" * 1_000}
+    record = records.make(cells=cells, accuracies=[records.accuracy(trainer=f"t{n}") for n in range(number)])
+    text = markdown.render(record)
+    assert 55_000 < len(text) <= markdown.MAX_CHARACTERS
+    cut = {
+        section.partition("\n")[0] for section in text.split("\n## ") if "more left out here; record.json" in section
+    }
+    assert {"What each rule found"} <= cut <= {"Cells", "What each rule found", "Accuracy by epoch"}
+    assert ("Accuracy by epoch" in cut) == (number == 1_000)
+    table = text[text.index("## What each rule found") :]
+    assert table.index(f"| t{number - 1}-lenet") < table.index(f"| t{number - 2}-lenet") < table.index("| t0-lenet")
+    shown = table.partition("\n\n*")[0].count("-lenet-strong-2 |")
+    assert f"*{9 * number - shown} more left out here; record.json has them.*" in table
+    for whole in (
+        "check the gradients",
+        "see the FAIL again",
+        "exchange costs 5.6 ms",
+        "rank 1: exit code 3",
+        "Test CPU",
+    ):
+        assert whole in text
+
+
 def test_markup_in_a_record_stays_text() -> None:
     hostile = "<script>alert(1)</script>|`x`"
     cells = [records.cell(trainer=hostile, reason=hostile, outcome="ERROR", details="```\n<b>")]
