@@ -97,7 +97,7 @@ def no_baseline(record: Record) -> str:
     count = sum(1 for cell in record.cells if cell.outcome is Outcome.NO_BASELINE)
     how = "accept a run like this one, or measure a base in the same run (the commands are above)"
     if baselines.refusal(record):
-        how = "measure a base in the same run, or accept one without errors"
+        how = "measure a base in the same run, or accept a run that ends without an ERROR"
     return f"{Outcome.NO_BASELINE.value}: {plural(count, 'cell')}; {how}" if count else ""
 
 
