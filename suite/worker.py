@@ -12,6 +12,7 @@ the controller of another host (docs/adr/0028).
 from __future__ import annotations
 
 import argparse
+import contextlib
 import faulthandler
 import importlib
 import os
@@ -39,7 +40,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     """
     argv = sys.argv[1:] if argv is None else argv
     if not argv:
-        sys.exit(contribute())
+        try:
+            sys.exit(contribute())
+        finally:
+            _remove_logs_of_torchrun()
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", required=True)
     parser.add_argument("--group", required=True)
@@ -94,6 +98,16 @@ def contribute() -> int:
         return status
     finally:
         folder.close()
+
+
+def _remove_logs_of_torchrun() -> None:
+    """Remove the folder in TMPDIR that torchrun makes for its logs and leaves, unless something was written there."""
+    # torchelastic_*/RUN_*/attempt_0/RANK/error.json; a folder that the user named with --log-dir stays.
+    folders = Path(os.environ.get("TORCHELASTIC_ERROR_FILE", "")).parents[:4]
+    if folders and folders[-1].name.startswith("torchelastic_"):
+        with contextlib.suppress(OSError):  # not empty
+            for folder in folders:
+                folder.rmdir()
 
 
 def _import_from(paths: Sequence[str]) -> None:

@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from suite.processes.channel import Channel
 from suite.processes.messages import Launcher, Welcome
@@ -135,8 +136,13 @@ class OtherHosts:
         self.problem = ""
         self._deadline = time.monotonic() + settings.join_s
 
-    def command(self, module: Sequence[str]) -> list[str]:
-        """Return the arguments of `python -m` that run a module on this host when all hosts have joined."""
+    def command(self, module: Sequence[str], log_dir: Path) -> list[str]:
+        """Return the arguments of `python -m` that run a module on this host when all hosts have joined.
+
+        Args:
+            module: its name and its arguments.
+            log_dir: for torchrun's logs, whose own folder would be left in TMPDIR.
+        """
         settings = self.settings
         conf = ",".join(filter(None, (os.environ.get(CONF, ""), ON_CONTROLLER, CLOCKS)))
         return [
@@ -149,6 +155,7 @@ class OtherHosts:
             f"--rdzv-id={settings.run_id}",
             f"--rdzv-conf={conf}",
             f"--local-addr={self.listener.host}",
+            f"--log-dir={log_dir}",
             "-m",
             *module,
             f"--publish={self.listener.address}",

@@ -93,7 +93,7 @@ class Pool:
         launcher += ["--socket", str(self.folder / "controller")]
         told: dict[str, str] = {}
         if self._other_hosts is not None:
-            launcher = self._other_hosts.command(launcher)
+            launcher = self._other_hosts.command(launcher, self.folder / "torchrun")
             told = {**self._other_hosts.environment(), **network(self._other_hosts.listener.host)}
         self._reaped = sys.platform == "linux"
         if self._reaped:

@@ -12,9 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from suite.processes import reaper
+from suite.base.several import hosts_of
+from suite.processes import loopback, reaper
 from suite.processes.failure import WorkerFailure
 from suite.processes.pool import Pool
+from suite.room import devices
 from tests.processes.test_pool import (  # noqa: F401
     dataset,
     test_a_killed_rank_is_named_with_its_signal,
@@ -32,6 +34,7 @@ from tests.processes.test_reaper import (  # noqa: F401
 )
 from tests.support.processes import all_end
 from tests.support.project import REPOSITORY
+from tests.support.several_hosts import SECRET
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="subreapers and /proc are Linux's")
 
@@ -95,3 +98,23 @@ def test_nothing_is_left_when_the_controller_is_killed(forks: bool, tmp_path: Pa
     controller.kill()
     controller.wait()
     assert all_end(pids)
+
+
+def test_two_hosts_leave_nothing_in_tmpdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On every host torchrun makes a folder for logs, which it leaves."""
+    with loopback.listen() as listener:
+        endpoint = f"127.0.0.1:{listener.getsockname()[1]}"
+    environment = {"PET_RDZV_ENDPOINT": endpoint, "PET_RDZV_ID": "7", "SCALING_SECRET": SECRET, "TMPDIR": str(tmp_path)}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("tempfile.tempdir", None)  # Python has noted another TMPDIR
+    monkeypatch.chdir(REPOSITORY)
+    ours = hosts_of(devices.parse("2xcpu:1"))
+    with Pool(kind="cpu", hosts=ours) as pool:
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--rdzv-backend=c10d"]
+        torchrun += [f"--rdzv-endpoint={endpoint}", "--rdzv-id=7", "--rdzv-conf=is_host=0", "-m", "suite.worker"]
+        other = subprocess.Popen(torchrun, stderr=subprocess.PIPE, text=True)
+        pool.group("both", 2).wait_connected()
+        assert (tmp_path / pool.folder.name).is_dir()
+    assert "served the controller until the run was over" in other.communicate(timeout=60)[1]
+    assert list(tmp_path.iterdir()) == []

@@ -165,3 +165,18 @@ def test_a_host_without_the_environment_of_the_run_says_what_is_missing() -> Non
     ended = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "PET_RDZV_ENDPOINT, SCALING_SECRET must be set as where pytest runs" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "redirected", "left"), [("torchelastic_a", False, 0), ("torchelastic_a", True, 1), ("named", False, 1)]
+)
+def test_a_host_removes_the_folder_that_torchrun_made_for_logs_unless_it_has_any(
+    tmp_path: Path, name: str, redirected: bool, left: int
+) -> None:
+    of_rank = tmp_path / name / "7_b" / "attempt_0" / "0"
+    of_rank.mkdir(parents=True)
+    if redirected:
+        (of_rank / "stdout.log").touch()
+    environment = os.environ | {"TORCHELASTIC_ERROR_FILE": str(of_rank / "error.json"), "SCALING_SECRET": ""}
+    subprocess.run([sys.executable, "-m", "suite.worker"], cwd=REPOSITORY, env=environment, timeout=60, check=False)
+    assert len(list(tmp_path.iterdir())) == left
