@@ -162,7 +162,7 @@ class Bench:
         # Shrinking tries many cases, and each one that a trainer refuses may cost a fresh group.
         shrinks = shrink and check not in MAY_REFUSE
         cases = examples or max(1, int(settings().max_examples * SHARE))
-        fixed = draw.fixed(check, most, about.trains)[: cases - 1]
+        fixed = draw.fixed(check, most, about.oracle, about.trains)[: cases - 1]
 
         @settings(
             max_examples=cases - len(fixed),

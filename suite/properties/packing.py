@@ -10,10 +10,11 @@ from base64 import b64decode, b64encode
 from typing import Any
 
 LONG = 1000  # numbers
+FORMATS = {"float32": "f", "float64": "d"}  # the module array's names of them, the shorter one first
 
 
 def packed(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record with its lists of more than `LONG` floats as text."""
+    """Return a record with its lists of more than `LONG` floats as text, in the shortest format that loses no bit."""
     return {name: _packed(part) for name, part in record.items()}
 
 
@@ -23,8 +24,9 @@ def unpacked(record: Any) -> Any:
         return [unpacked(part) for part in record]
     if not isinstance(record, dict):
         return record
-    if record.keys() == {"float64"}:
-        return array("d", b64decode(record["float64"])).tolist()
+    for name, code in FORMATS.items():
+        if record.keys() == {name}:
+            return array(code, b64decode(record[name])).tolist()
     return {name: unpacked(part) for name, part in record.items()}
 
 
@@ -33,6 +35,8 @@ def _packed(part: Any) -> Any:
         return packed(part)
     if not isinstance(part, list):
         return part
-    if len(part) > LONG and all(isinstance(number, float) for number in part):
-        return {"float64": b64encode(array("d", part).tobytes()).decode()}
+    if len(part) > LONG and set(map(type, part)) == {float}:
+        double, single = array("d", part), array("f", part)
+        name, numbers = ("float32", single) if array("d", single).tobytes() == double.tobytes() else ("float64", double)
+        return {name: b64encode(numbers.tobytes()).decode()}
     return [_packed(each) for each in part]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from suite.checks import draw
 from suite.checks.bench import Bench, Outcome
 from suite.checks.draw import CHECKS
 from tests.mutants import Entry, entries
 from tests.support.function_cases import FUNCTION_CHECKS, search
+from tests.support.project import REPOSITORY
 
 MUTANTS = entries()
 by_name = pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
@@ -22,6 +26,29 @@ def test_a_mutant_is_found(mutant: Entry, bench: Bench, monkeypatch: pytest.Monk
         assert mutant.killed(outcome), outcome.failure
     else:
         assert search(mutant.kind, mutant.killed_by, mutant.function()).finding
+
+
+def test_a_gradient_larger_than_a_bucket_is_found_in_low_precision_too(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("suite.checks.bench.CONFIRMATIONS", 0)  # other variants would take four times as long
+    [mutant] = [mutant for mutant in MUTANTS if mutant.name == "gradient_larger_than_the_bucket"]
+    [case] = draw.fixed("low_precision", 2, "sgd", "samples")
+    assert "of rank 1 differs from rank 0's" in bench.judge(mutant.trainer, "low_precision", case).finding
+
+
+def test_the_page_counts_what_low_precision_finds_of_the_mutants_that_other_gradient_checks_find() -> None:
+    page = (REPOSITORY / "docs" / "correctness.md").read_text(encoding="utf-8")
+    table = re.findall(r"^\| (\w+) \| .+\. \| .+ \| (.+) \|$", page.partition("## The kill table")[2], re.MULTILINE)
+    assert [name for name, _ in table] == [mutant.name for mutant in MUTANTS]
+    killers = {name: set(checks.split(", ")) for name, checks in table}
+    known = {name for name, checks in killers.items() if checks & {"gradient", "trajectory"}}
+    missed = sorted(name for name in known if "low_precision" not in killers[name])
+    text = " ".join(page.split())
+    assert f"Of the {len(known)} mutants that `gradient` or `trajectory` find" in text
+    assert f"it finds {len(known) - len(missed)} in bfloat16" in text
+    *others, last = (f"`{name}`" for name in missed)
+    assert f"send gradients in lower precision themselves: {', '.join(others)} and {last}." in text
 
 
 @pytest.mark.parametrize(

@@ -80,11 +80,21 @@ def test_a_record_travels_to_the_bit_however_long() -> None:
     assert repr(unpacked(travelled)) == repr(record)
 
 
+def test_numbers_of_lower_precision_travel_in_half_the_bytes() -> None:
+    values = [-0.0, float("inf"), float("nan"), *torch.rand(1000, dtype=torch.bfloat16).tolist()]
+    travelled = json.loads(json.dumps(packed({"parameters": [[values]]})))
+    assert travelled["parameters"][0][0].keys() == {"float32"}
+    assert repr(unpacked(travelled)) == repr({"parameters": [[values]]})
+
+
 @pytest.mark.parametrize("trains", ["samples", "tokens"])
-def test_one_case_has_a_parameter_larger_than_the_first_bucket_of_ddp(trains: str) -> None:
-    [case] = draw.fixed("gradient", 2, trains)
+@pytest.mark.parametrize("check", ["gradient", "low_precision"])
+def test_one_case_has_a_parameter_larger_than_the_first_bucket_of_ddp(check: str, trains: str) -> None:
+    [case] = draw.fixed(check, 2, "sgd", trains)
     assert max(p.nbytes for p in nets.build(case).parameters()) > dist._DEFAULT_FIRST_BUCKET_BYTES
-    assert draw.fixed("gradient", 1, trains) == draw.fixed("start", 2, trains) == []
+    assert case.dtype in draw.CHECKS[check][2]
+    assert draw.fixed(check, 1, "sgd", trains) == draw.fixed("start", 2, "sgd", trains) == []
+    assert (draw.fixed(check, 2, "self", trains) == []) == (check == "low_precision")
 
 
 @pytest.mark.parametrize("off", [1e-6, -1e-9, 1e-12])
