@@ -1,4 +1,4 @@
-"""One-process trainers freeze where the garbage collector makes them, and a frozen one is ended."""
+"""One-process trainers freeze where the garbage collector makes them, and train right under stress for long."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from suite.checks.bench import Bench
+from tests.support import on_ranks
 from tests.support.freezing import ONE_PROCESS
 from tests.support.project import REPOSITORY
 
@@ -24,3 +26,12 @@ def test_trainers_freeze_with_the_collector_on_and_never_with_it_off(
     ]
     assert done.stderr.count("Timeout") == done.stderr.count("in map") == status * len(ONE_PROCESS)
     assert ("in get_rng_state" in done.stderr) is bool(status)
+
+
+@pytest.mark.parametrize("trainer", ONE_PROCESS)
+def test_threads_that_change_all_the_time_change_no_bit_in_200_steps(
+    bench: Bench, trainer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_ranks, "CALL_S", 200.0)
+    stressed = "tests.support.freezing:agrees_under_stress"
+    assert on_ranks.run(bench, stressed, [1], trainer=trainer, steps=200)[1] == [True]

@@ -1,7 +1,7 @@
 """One-process trainers do not freeze where the garbage collector could make them, and a frozen one is ended.
 
 `tests.support.freezing` has the training that freezes, docs/upstream/get_rng_state_deadlock.md the reason, and
-`tests/reference/test_replicas.py` the tests of the collector.
+`tests/reference/test_per_device.py` the tests of the collector.
 """
 
 from __future__ import annotations

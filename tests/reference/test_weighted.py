@@ -1,6 +1,6 @@
 """Shares by weight: exact gradients for any weights, and weights measured from each device's speed.
 
-Devices of several kinds: `tests/reference/test_replicas.py`, and a GPU beside a CPU in `tests/gpu`.
+Devices of several kinds: `tests/reference/test_per_device.py`, and a GPU beside a CPU in `tests/gpu`.
 """
 
 from __future__ import annotations
