@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from suite.cli import gate
-from suite.records.record import RECORD, RecordError
+from suite.records.record import RECORD, RecordError, is_inside
 
 Known = TypeVar("Known")
 
@@ -41,9 +41,8 @@ def records(place: Path) -> list[Path]:
     """
     if place.is_file():
         return [place]
-    inside = place.resolve()
     for layout in _LAYOUTS:
-        if paths := sorted(path for path in place.glob(layout) if path.resolve().is_relative_to(inside)):
+        if paths := sorted(path for path in place.glob(layout) if is_inside(place, path)):
             return paths
     raise ValueError(f"{place}: expected a {RECORD}, or the folder of a run, of a machine, or of reports that has one")
 
@@ -51,16 +50,19 @@ def records(place: Path) -> list[Path]:
 def record_of(name: str, option: str | None) -> Path:
     """Return the one record that a file, a run's folder or a run's id names; `option` is as in `report_dir`.
 
+    Links that lead out of a folder are left out; a file that is named may be one.
+
     Raises:
         ValueError: there is none, or an id is that of runs on several machines.
     """
     place = Path(name)
     if place.is_file():
         return place
-    if (place / RECORD).is_file():
+    if (place / RECORD).is_file() and is_inside(place, place / RECORD):
         return place / RECORD
     reports = report_dir(option)
-    paths = sorted(path for path in reports.glob(f"*/runs/*/{RECORD}") if path.parent.name == name)
+    named = (path for path in reports.glob(f"*/runs/*/{RECORD}") if path.parent.name == name)
+    paths = sorted(path for path in named if is_inside(reports, path))
     if len(paths) == 1:
         return paths[0]
     if paths:

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from suite.plan.cells import measured_mode
 from suite.records.counters import Counters
-from suite.records.record import CellRecord, Environment, Finite, Record, RecordError, read_model, write_atomically
+from suite.records.record import CellRecord, Environment, Finite, Record, RecordError, read_inside, write_atomically
 from suite.room.part import Part
 from suite.verdict import Outcome
 from suite.verdict.diagnose import CAUSES
@@ -156,12 +156,13 @@ def read(report_dir: Path, machine_key: str) -> Baseline:
     """Return the accepted baseline of a machine key; an empty one where there is no file.
 
     Raises:
-        suite.records.record.RecordError: the file is broken, of a newer schema, or of another machine.
+        suite.records.record.RecordError: the file is broken, of a newer schema, of another machine, or lies
+            elsewhere.
     """
     path = path_for(report_dir, machine_key)
     if not path.exists():
         return Baseline(machine_key=machine_key)
-    baseline = read_model(path, Baseline)
+    baseline = read_inside(report_dir, path, Baseline)
     if baseline.machine_key != machine_key:
         raise RecordError(
             f"{path}: it is the baseline of machine {baseline.machine_key}, not of {machine_key}; put it in its folder"

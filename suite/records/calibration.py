@@ -19,7 +19,7 @@ from scipy.special import chdtri, nctdtrinc, ndtri, stdtrit
 
 from suite.plan.cells import measured_mode
 from suite.records.differences import differences
-from suite.records.record import Environment, RecordError, read_model, write_atomically
+from suite.records.record import Environment, RecordError, read_inside, write_atomically
 from suite.room.part import Part
 from suite.verdict import ALPHA_FAIL, FIRST_LOOK, spending
 from suite.verdict.metrics import location, location_variance, variance
@@ -314,12 +314,12 @@ def read(report_dir: Path, machine_key: str) -> Calibration | None:
     """Return the calibration of a machine; None where it was never calibrated.
 
     Raises:
-        RecordError: the file is there and cannot be read, or is another machine's.
+        RecordError: the file is there and cannot be read, is another machine's, or lies elsewhere.
     """
     path = path_for(report_dir, machine_key)
     if not path.exists():
         return None
-    calibration = read_model(path, Calibration)
+    calibration = read_inside(report_dir, path, Calibration)
     if calibration.machine_key != machine_key:
         raise RecordError(
             f"{path}: calibrated on machine {calibration.machine_key}, this one is {machine_key}; "

@@ -29,7 +29,7 @@ from suite.records.record import (
     Record,
     RecordError,
     Session,
-    read_model,
+    read_inside,
 )
 from suite.verdict import Outcome
 
@@ -166,7 +166,7 @@ def read(folder: Path) -> History:
     chosen: dict[Identity, CellRecord] = {}  # those that have a series, as the newest run has them
     for path in paths[:MAX_RUNS]:
         try:
-            record = _digest(path, key)
+            record = _digest(folder, path)
         except RecordError as error:
             skipped.append(Skipped(path.parent.name, _without_path(error, path)))
             continue
@@ -207,8 +207,9 @@ def read(folder: Path) -> History:
     )
 
 
-def _digest(path: Path, machine_key: str) -> Digest:
-    record = read_model(path, Digest)
+def _digest(folder: Path, path: Path) -> Digest:
+    machine_key = folder.name
+    record = read_inside(folder, path, Digest)
     if record.machine.key != machine_key:
         raise RecordError(f"measured on machine {record.machine.key}, not on {machine_key}: move its folder there")
     return record

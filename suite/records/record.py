@@ -376,6 +376,22 @@ def read_model(path: Path, model: type[Model]) -> Model:
         raise RecordError(f"{path}: {problem(error)}; restore it, or remove it") from error
 
 
+def read_inside(folder: Path, path: Path, model: type[Model]) -> Model:
+    """Read a JSON file of ours that belongs to a folder, which may itself be a link.
+
+    Raises:
+        RecordError: as `read_model`, or a link leads out of the folder.
+    """
+    if not is_inside(folder, path):
+        raise RecordError(f"{path}: a link leads out of the report folder; put the file itself in its place")
+    return read_model(path, model)
+
+
+def is_inside(folder: Path, path: Path) -> bool:
+    """Return whether a path lies in a folder once all links are followed; Git carries links."""
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+
+
 def _read_bounded(path: Path) -> bytes:
     """Return the content of a regular file of bounded size. A link may lead to a device that never ends, or to a pipe.
 

@@ -260,6 +260,18 @@ def test_runs_are_named_by_file_folder_or_id(reports: Path, capsys: pytest.Captu
     assert capsys.readouterr().out.startswith("# Two runs\n")
 
 
+def test_a_record_that_is_named_may_be_a_link_and_one_in_a_named_folder_may_not(
+    reports: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = reports / KEY / "runs" / "run-1"
+    kept = (folder / "record.json").rename(tmp_path / "elsewhere.json")
+    (folder / "record.json").symlink_to(kept)
+    assert __main__.main(["compare", str(folder / "record.json"), "run-2"]) == 0
+    for name in (str(folder), "run-1"):
+        assert __main__.main(["compare", name, "run-2"]) == 4
+        assert f"'{name}': expected a record.json, a run's folder" in capsys.readouterr().err
+
+
 def test_the_accepted_runs_of_the_machine_are_used(reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
     baselines.write(accepted(9.8, 10.0, 10.1, 10.3), reports)
     assert __main__.main(["compare", "run-1", "run-2"]) == 0

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from suite.records import baselines, history, record
+from suite.records import baselines, calibration, history, record
 from suite.records.differences import differences
 from suite.records.history import Digest, Event, History
 from suite.records.record import Record, RecordError, read_model
@@ -142,6 +142,26 @@ def test_an_unreadable_baseline_is_reported_and_the_history_is_kept(tmp_path: Pa
     assert found.baseline_problem == "not a whole JSON file (truncated?); restore it, or remove it"
     assert len(found.runs) == 1
     assert "Which runs are accepted is not known: baseline.json: not a whole" in index.render(found)
+
+
+def test_nothing_is_read_through_a_link_out_of_the_folder(tmp_path: Path) -> None:
+    """A pull request can bring links, of files and of folders, and the pages would show what they lead to."""
+    elsewhere, machine = keep(tmp_path / "elsewhere", run_of(2), run_of(3)), keep(tmp_path / "reports", run_of(1))
+    baselines.write(records.accepted(run_of(2)), tmp_path / "elsewhere")
+    runs = machine / "runs"
+    (runs / "of-a-file").mkdir()
+    (runs / "of-a-file" / "record.json").symlink_to(elsewhere / "runs" / run_of(2).run_id / "record.json")
+    (runs / "of-a-folder").symlink_to(elsewhere / "runs" / run_of(3).run_id)
+    (machine / "baseline.json").symlink_to(elsewhere / "baseline.json")
+    found, out = history.read(machine), "a link leads out of the report folder; put the file itself in its place"
+    assert [run.run_id for run in found.runs] == [run_of(1).run_id]
+    assert {skipped.folder: skipped.reason for skipped in found.skipped} == {"of-a-file": out, "of-a-folder": out}
+    assert found.baseline_problem == out
+    calibrated = tmp_path / "elsewhere" / "calibration.json"
+    calibrated.write_text("{}")
+    (machine / "calibration.json").symlink_to(calibrated)
+    with pytest.raises(RecordError, match=out):
+        calibration.read(tmp_path / "reports", KEY)
 
 
 def test_a_new_version_is_an_event_on_each_host_and_a_new_host_is_one(tmp_path: Path) -> None:

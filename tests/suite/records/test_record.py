@@ -118,8 +118,23 @@ def test_a_device_or_a_pipe_behind_a_records_name_is_refused(tmp_path: Path) -> 
     for name in ("endless.json", "pipe.json"):
         with pytest.raises(RecordError, match=f"{name}: not a regular file"):
             record.read_model(tmp_path / name, Record)
-    (tmp_path / "linked.json").symlink_to(written(tmp_path, records.make().model_dump_json()))
-    assert record.read_model(tmp_path / "linked.json", Record) == records.make()
+
+
+def test_a_link_is_followed_in_its_folder_and_where_it_is_named_and_not_out_of_a_folder(tmp_path: Path) -> None:
+    target, own = written(tmp_path, records.make().model_dump_json()), tmp_path / "own"
+    own.mkdir()
+    (own / "linked.json").symlink_to(target)
+    (own / "loop.json").symlink_to("loop.json")
+    (tmp_path / "folder").symlink_to(own)
+    assert record.read_model(own / "linked.json", Record) == records.make()
+    assert record.read_inside(tmp_path, own / "linked.json", Record) == records.make()
+    with pytest.raises(RecordError, match=r"linked\.json: a link leads out of the report folder; put the file"):
+        record.read_inside(own, own / "linked.json", Record)
+    target.rename(own / target.name)
+    (own / "inside.json").symlink_to(target.name)
+    assert record.read_inside(tmp_path / "folder", tmp_path / "folder" / "inside.json", Record) == records.make()
+    with pytest.raises(RecordError, match=r"loop\.json: cannot be read"):
+        record.read_inside(own, own / "loop.json", Record)
 
 
 def test_a_message_about_a_file_never_steers_a_terminal(tmp_path: Path) -> None:
