@@ -56,6 +56,20 @@ def test_every_requirement_has_a_lower_bound(requirement: str) -> None:
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
+def test_a_job_installs_nothing_but_by_hashes(workflow: Path) -> None:
+    installs = re.findall(r"pip install (.*)", workflow.read_text(encoding="utf-8"))
+    assert set(installs) <= {"--require-hashes --requirement .ci/tools.txt"}
+
+
+def test_actionlint_checks_every_workflow_of_ours_and_for_others() -> None:
+    checked = (
+        (REPOSITORY / "tox.ini").read_text(encoding="utf-8").partition("[testenv:workflows]")[2].partition("\n[")[0]
+    )
+    ours = [*WORKFLOWS, *sorted((REPOSITORY / "docs" / "ci").glob("*.yml"))]
+    assert set(re.findall(r"\S+\.yml", checked)) == {path.relative_to(REPOSITORY).as_posix() for path in ours}
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
 def test_actions_are_pinned_by_commit_and_jobs_may_only_read(workflow: Path) -> None:
     text = workflow.read_text(encoding="utf-8")
     used = re.findall(r"uses: (.*)", text)
