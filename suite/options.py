@@ -27,7 +27,7 @@ from suite.room import devices
 DEFAULT_TRAINERS = ("scratch", "data_parallel", "ddp", "ddp_tokens")  # those that can train a workload of the run
 # Not those of tokens: two of the others with another loss, whose checks take a minute and a half.
 CHECKED_TRAINERS = tuple(name for name in TRAINERS if "samples" in trains(name))
-WORLD_SIZE = re.compile(r"0*[1-9][0-9]{0,5}")  # str.isdigit accepts characters that int refuses
+WHOLE = re.compile(r"[0-9]{1,6}")  # str.isdigit accepts characters that int refuses
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ OPTIONS = (
     ),
     Option("accept", "slower", "write this run as the accepted baseline; after a FAIL only as =slower", flag=True),
     Option("require-devices", "N", "fail unless there are at least N devices"),
-    Option("profile", "NAME", "quick (three minutes) or full (default: quick)"),
+    Option("profile", "NAME", "quick (about three minutes, at least four sessions) or full (default: quick)"),
     Option("inconclusive", "WHAT", "warn (a skip) or fail (default: warn)"),
     Option("counters", "WHAT", "warn, fail or off: when a step does other than its base's (default: warn)"),
     Option("require-baseline", "", "fail cells that have nothing to be compared with", flag=True),
@@ -85,14 +85,14 @@ def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("scaling", "scaling regression suite")
     for option in OPTIONS:
         keywords: dict[str, Any] = {"help": option.help, "dest": option.dest, "default": None}
+        kind: Literal["linelist", "string", "bool"] = "linelist" if option.repeatable else "string"
         if option.name == "accept":
             keywords |= {"nargs": "?", "const": "yes", "metavar": "slower"}
         elif option.flag:
-            keywords |= {"action": "store_const", "const": "yes"}
+            keywords["action"], kind = "store_true", "bool"
         else:
             keywords |= {"action": "append" if option.repeatable else "store", "metavar": option.metavar}
         group.addoption(f"--scaling-{option.name}", **keywords)
-        kind: Literal["linelist", "string"] = "linelist" if option.repeatable else "string"
         parser.addini(option.dest, f"{option.help} (ini twin of --scaling-{option.name})", type=kind, default=None)
 
 
@@ -143,10 +143,10 @@ def read(config: pytest.Config) -> Config:
         min_sessions=1 if get.text("budget", "") else MIN_SESSIONS,
         against=base,
         accept=get.one_of("accept", get.text("accept", ""), ("", "yes", "slower")) or None,
-        require_devices=int(get.number("require-devices", 0, above=-1)),
+        require_devices=get.whole("require-devices", 0),
         profile=profile,
         inconclusive=get.one_of("inconclusive", get.text("inconclusive", "warn"), ("warn", "fail")),
-        require_baseline=get.text("require-baseline", "no") not in ("no", "false"),
+        require_baseline=get.flag("require-baseline"),
         report_dir=get.folder("report-dir", "reports", root),
         counters=get.one_of("counters", get.text("counters", "warn"), ("warn", "fail", "off")),
         floors=least,
@@ -240,6 +240,23 @@ class _Reader:
             raise pytest.UsageError(f"--scaling-{name} {value!r}: expected a number above {above:g}")
         return number
 
+    def whole(self, name: str, default: int) -> int:
+        value = self.text(name, str(default))
+        if not WHOLE.fullmatch(value):
+            raise pytest.UsageError(f"--scaling-{name} {value!r}: expected a whole number, 0 or more")
+        return int(value)
+
+    def flag(self, name: str) -> bool:
+        """Return whether a flag is set on the command line or true in the ini file."""
+        if self.on_command_line(name):
+            return True
+        try:
+            return bool(self._config.getini(_dest(name)))
+        except (ValueError, TypeError, pytest.UsageError) as error:  # which one depends on pytest's version
+            raise pytest.UsageError(
+                f"--scaling-{name}: {error}: valid values are true, false (as text also yes, no, on, off, 1, 0)"
+            ) from None
+
     def one_of(self, name: str, value: str, valid: Any) -> str:
         if value not in valid:
             raise pytest.UsageError(f"--scaling-{name} {value!r}: valid values are {', '.join(filter(None, valid))}")
@@ -319,7 +336,7 @@ def _world_sizes(get: _Reader, chosen: devices.Devices) -> tuple[int, ...]:
         return tuple(sorted({2**power for power in range(count.bit_length()) if 2**power <= count} | {count} - {0}))
     sizes = []
     for part in given.split(","):
-        if not WORLD_SIZE.fullmatch(part.strip()):
+        if not (WHOLE.fullmatch(part.strip()) and int(part)):
             raise pytest.UsageError(f"--scaling-world-sizes {given!r}: expected whole numbers from 1, such as 1,2,4")
         sizes.append(int(part))
     if not get.on_command_line("world-sizes"):  # an ini file serves machines with different numbers of devices

@@ -138,7 +138,9 @@ def test_values_are_completed_and_counted_once(
         ("tolerance=0", "--scaling-tolerance '0': expected a number above 0"),
         ("tolerance=nan", "expected a number above 0"),
         ("budget=soon", "--scaling-budget 'soon': expected a number above 0"),
-        ("require-devices=-1", "expected a number above -1"),
+        ("require-devices=-1", "--scaling-require-devices '-1': expected a whole number, 0 or more"),
+        ("require-devices=7.9", "--scaling-require-devices '7.9': expected a whole number, 0 or more"),
+        (f"require-devices={'0' * 5000}", "expected a whole number, 0 or more"),
         ("accept=faster", "--scaling-accept 'faster': valid values are yes, slower"),
         (
             "workload=gpt-tiny --scaling-trainer=ddp,fsdp",
@@ -163,6 +165,44 @@ def test_a_bad_value_is_refused_with_the_valid_ones(project: Project, setting: s
     with pytest.raises(pytest.UsageError) as caught:
         read(project, *re.split(" (?=--)", f"--scaling-{setting}"))
     assert fnmatch.fnmatchcase(str(caught.value), f"*{message}*"), caught.value
+
+
+PYTEST_INI, PYPROJECT = "pytest.ini", "pyproject.toml"
+HEADS = {PYTEST_INI: "[pytest]", PYPROJECT: "[tool.pytest.ini_options]"}
+
+
+@pytest.mark.parametrize(
+    ("file", "value", "required"),
+    [
+        *((PYTEST_INI, value, True) for value in ("yes", "true", "True", "on", "ON", "1")),
+        *((PYTEST_INI, value, False) for value in ("no", "false", "False", "off", "Off", "0")),
+        (PYPROJECT, "true", True),
+        (PYPROJECT, "false", False),
+        (PYPROJECT, "0", False),
+        (PYPROJECT, '"off"', False),
+        (PYPROJECT, '"yes"', True),
+    ],
+)
+def test_a_flags_ini_twin_is_true_or_false(project: Project, file: str, value: str, required: bool) -> None:
+    (project.path / file).write_text(f"{HEADS[file]}\nscaling_require_baseline = {value}\n")
+    assert read(project).require_baseline is required
+    assert read(project, "--scaling-require-baseline").require_baseline
+
+
+def test_a_flag_is_off_where_nothing_sets_it(project: Project) -> None:
+    assert not read(project).require_baseline
+    assert read(project, "--scaling-require-baseline").require_baseline
+
+
+@pytest.mark.parametrize(("file", "value"), [(PYTEST_INI, "banana"), (PYPROJECT, '"banana"'), (PYPROJECT, "2")])
+def test_a_flags_ini_twin_that_is_neither_true_nor_false_is_refused(project: Project, file: str, value: str) -> None:
+    (project.path / file).write_text(f"{HEADS[file]}\nscaling_require_baseline = {value}\n")
+    result = project.inline("--collect-only", "-m", "scaling")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    given = value.strip('"')
+    result.stderr.fnmatch_lines(
+        [f"ERROR: --scaling-require-baseline: *'{given}': valid values are true, false (as text also yes, no, on, *"]
+    )
 
 
 @pytest.fixture
