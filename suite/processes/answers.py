@@ -36,6 +36,13 @@ class Timed:
 
 
 @dataclass(frozen=True)
+class Parameters:
+    """The answer to `parameters`: the first parameter that is not finite on this rank; "" where all are finite."""
+
+    not_finite: str
+
+
+@dataclass(frozen=True)
 class Probed:
     """The answer to `probe`: the nanoseconds of the window on this rank's clock; None on a rank that does not train."""
 
@@ -52,6 +59,7 @@ class Epoch:
         train_samples, test_samples: that were trained on, and classified after it.
         loss: this rank's share of the mean training loss; None where its trainer returns none.
         test_loss: of texts, the mean cross-entropy of a test label, in nats; None for other data.
+        not_finite: the first parameter that is not finite on this rank; "" where all are finite.
     """
 
     accuracy: float
@@ -60,6 +68,7 @@ class Epoch:
     test_samples: int
     loss: float | None = None
     test_loss: float | None = None
+    not_finite: str = ""
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from suite.processes.answers import Epoch
 from suite.processes.jobs import Job, TrainingRecipe
 from suite.properties import contract
 from suite.rank.arm import PARTS, make_trainer, open_dataset
+from suite.rank.finite import first_not_finite
 from suite.room import accelerator
 
 
@@ -92,6 +93,7 @@ class Training:
         train_s = time.perf_counter() - start
         samples = nest.samples(self._dataset.train_y)
         loss = mean_loss(steps, samples)
+        not_finite = first_not_finite(self._trainer.replicas[0])
         test_X, test_y = self._dataset.test_X, self._dataset.test_y
         correct, nats = _score(list(self._trainer.replicas), self._devices, test_X, test_y, self._shard)
         labels = max(1, count_labels(test_y))
@@ -105,6 +107,7 @@ class Training:
             test_samples=nest.samples(test_y),
             loss=loss,
             test_loss=None if nats is None else nats / labels,
+            not_finite=not_finite,
         )
 
     def close(self) -> None:

@@ -175,6 +175,8 @@ def _train(run: Observations, sessions: Sessions, groups: Groups, arm: Arm, seed
         )
         return
     if curve is not None:
+        learned = curve._asdict()
+        not_finite = learned.pop("not_finite")
         run.accuracies.append(
             record.Accuracy(
                 trainer=arm.trainer,
@@ -186,7 +188,7 @@ def _train(run: Observations, sessions: Sessions, groups: Groups, arm: Arm, seed
                 seed=seed,
                 dataset=dataset.name,
                 shortened=shortened,
-                **curve._asdict(),
+                **learned,
             )
         )
         if curve.loss and curve.loss[-1] is None:
@@ -195,6 +197,12 @@ def _train(run: Observations, sessions: Sessions, groups: Groups, arm: Arm, seed
                 "choose another init"
             )
             groups.session.failures[arm] = WorkerFailure(arm.side, cause)
+        elif not_finite:
+            groups.session.failures[arm] = WorkerFailure(
+                arm.side,
+                f"parameter {not_finite!r} of {arm.id}, seed {seed}, is not finite after {recipe.epochs} epoch(s): "
+                "lower lr, or choose another init",
+            )
 
 
 def _steps(job: Job, recipe: TrainingRecipe) -> int:

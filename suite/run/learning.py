@@ -30,6 +30,7 @@ class Curve(NamedTuple):
         test_samples: that were classified after it.
         loss: mean training loss of every epoch, None where it was not finite; empty where the trainer returns none.
         test_loss: of texts, nats a test label after every epoch, None where not finite; empty for other data.
+        not_finite: a parameter that was not finite after the last epoch; "" where all were finite.
     """
 
     per_epoch: tuple[float, ...]
@@ -38,6 +39,7 @@ class Curve(NamedTuple):
     test_samples: int
     loss: tuple[float | None, ...] = ()
     test_loss: tuple[float | None, ...] = ()
+    not_finite: str = ""
 
 
 class OutOfTime(Exception):
@@ -104,6 +106,7 @@ def learn(
         test_samples=done[0][0].test_samples,
         loss=tuple(map(_mean_loss, losses)) if list(map(len, losses)) == list(map(len, done)) else (),
         test_loss=tuple(loss if math.isfinite(loss) else None for loss in tests),
+        not_finite=next((rank.not_finite for rank in done[-1] if rank.not_finite), ""),
     )
 
 

@@ -17,7 +17,7 @@ from operator import methodcaller
 
 from suite.base.sides import SidePool
 from suite.plan.cells import Arm, Side, short
-from suite.processes.answers import SetUp, Timed
+from suite.processes.answers import Parameters, SetUp, Timed
 from suite.processes.failure import LauncherEnded, WorkerFailure
 from suite.processes.group import START_TIMEOUT_S, Group
 from suite.processes.messages import Value
@@ -164,6 +164,7 @@ class Sessions:
             if not self._blocks and timed:
                 self._blocks = self._plan_blocks(groups, time.monotonic() - start)
             self._time(groups, units)
+            self._check_parameters(groups, timed)
             for act in afterwards:
                 act(groups)
             dismiss(side.pool for side in self._pools.values())
@@ -261,6 +262,17 @@ class Sessions:
                     held = [answer.memory for answer in answers]
                     self._run.memory[arm] = memory.largest(self._run.memory.get(arm, ()), held)
             groups.session.conditions.append(self._meter.since(before))
+
+    def _check_parameters(self, groups: Groups, timed: Sequence[Arm]) -> None:
+        """Take out every timed arm whose parameters are not finite; a trainer may return no loss that shows it."""
+        for arm in [arm for arm in timed if arm in groups.by_arm]:
+            answers = groups.request(arm, Parameters, "parameters", self.timeout_s(arm, 1), name=arm.id) or []
+            found = [(rank, answer.not_finite) for rank, answer in enumerate(answers) if answer.not_finite]
+            if found:
+                rank, parameter = found[0]
+                cause = f"rank {rank}: parameter {parameter!r} of {arm.trainer} is not finite after the session's steps"
+                groups.session.failures[arm] = WorkerFailure(arm.side, f"{cause}; lower lr, or choose another init")
+                del groups.by_arm[arm]
 
 
 def _same_cell(a: Arm, b: Arm) -> bool:

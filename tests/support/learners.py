@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from reference.trainers.ddp import DDPTrainer
+from reference.trainers.fsdp import FSDPTrainer
 from reference.trainers.single import Single
 from suite.processes.jobs import Job, ModelSpec, Prepared, TrainingRecipe
 from suite.rank.arm import prepare_dataset
@@ -88,6 +89,25 @@ class Silent(Single):
 
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> None:  # type: ignore[override]
         super().step(X, y, global_batch_size)
+
+
+class DivergesSilently(DDPTrainer):
+    """Returns no loss, and its parameters are not numbers after a step."""
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> None:  # type: ignore[override]
+        super().step(X, y, global_batch_size)
+        with torch.no_grad():
+            next(self.replicas[0].parameters()).fill_(torch.nan)
+
+
+class LosesAShard(FSDPTrainer):
+    """Returns no loss, and the last rank's part of the first parameter is infinite after a step."""
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> None:  # type: ignore[override]
+        super().step(X, y, global_batch_size)
+        if dist.get_rank() == dist.get_world_size() - 1:
+            with torch.no_grad():
+                next(self.replicas[0].parameters()).to_local().fill_(torch.inf)  # type: ignore[attr-defined]
 
 
 class OwnOracle(Single):

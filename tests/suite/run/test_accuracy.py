@@ -49,7 +49,8 @@ class Workers:
         self.asked: list[tuple[str, int, int]] = []  # trainer, world size and seed of every net that was begun
         self.recipes: list[tuple[str, int, float]] = []  # its mode, its batch and its rate
         self.epochs = 0  # of all nets together
-        self.loss = 0.5
+        self.loss: float | None = 0.5
+        self.not_finite = ""  # after an epoch
         self.first_epoch_s: list[float] = []  # the deadlines of first epochs
         self.steps: dict[Arm, int] = {}  # that an epoch was said to have
 
@@ -75,7 +76,7 @@ class Workers:
         self.now += self.epoch_s
         reached = self.reached[arm if arm in self.reached else arm.world_size]
         answer = kind(accuracy=reached, train_s=1.0, train_samples=1437, test_samples=10_000, loss=self.loss)
-        return [answer, replace(answer, train_s=2.0, loss=0.25)]
+        return [answer, replace(answer, train_s=2.0, loss=self.loss and 0.25, not_finite=self.not_finite)]
 
 
 def train(
@@ -86,13 +87,15 @@ def train(
     epoch_s: float = 0.0,
     step_s: float = 0.0,
     left_s: float = 1e6,
-    loss: float = 0.5,
+    loss: float | None = 0.5,
+    not_finite: str = "",
     **changes: Any,
 ) -> tuple[Observations, Workers]:
     """Train what a first session trains, on one and on k devices of every trainer; `changes` replace settings."""
     arms = [arm(k, each.trainer, mode=each.mode) for each in cells for k in (1, each.world_size)]
     workers = Workers([each for each in dict.fromkeys(arms) if each not in lost], reached, broken)
     workers.epoch_s, workers.left, workers.loss = epoch_s, left_s, loss
+    workers.not_finite = not_finite
     workers.step_s = dict.fromkeys(workers.step_s, step_s)
     datasets = {"digits": DIGITS, "auto": FASHION}
     run = run_of(*cells, config=settings(**changes), datasets=datasets, clock=lambda: workers.now, begun_s=0.0)
@@ -113,6 +116,18 @@ def test_a_net_whose_loss_is_not_finite_costs_its_arm(loss: float, lost: bool) -
     assert (arm(2) in workers.session.failures) == lost
     if lost:
         assert "is no finite number after 20 epoch(s): lower lr" in workers.session.failures[arm(2)].cause
+
+
+def test_a_net_whose_parameters_are_not_finite_costs_its_arm() -> None:
+    """Nothing else shows it where a trainer returns no loss: one device and k diverge to the same accuracy."""
+    _, workers = train(cell(2), reached={1: 0.1, 2: 0.1}, loss=None, not_finite="head.weight")
+    assert "parameter 'head.weight' of" in workers.session.failures[arm(2)].cause
+    assert "seed 1, is not finite after 20 epoch(s): lower lr" in workers.session.failures[arm(2)].cause
+
+
+def test_a_loss_that_is_not_finite_is_named_before_the_parameters() -> None:
+    _, workers = train(cell(2), reached={1: 0.1, 2: 0.1}, loss=math.nan, not_finite="head.weight")
+    assert workers.session.failures[arm(2)].cause.startswith("the loss of ")
 
 
 class TestSeedPairs:

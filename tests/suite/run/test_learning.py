@@ -61,7 +61,7 @@ def test_every_epoch_is_shown_before_the_next_begins() -> None:
         (2, "training ddp: epoch 2 of 3, accuracy 0.50 ▃▅"),
         (3, "training ddp: epoch 3 of 3, accuracy 0.75 ▃▅▇"),
     ]
-    assert curve == ((0.25, 0.5, 0.75), (2.0, 3.0, 4.0), 100, 20, (), ()), "the slowest rank's seconds count"
+    assert curve == ((0.25, 0.5, 0.75), (2.0, 3.0, 4.0), 100, 20, (), (), ""), "the slowest rank's seconds count"
     assert ranks.asked == [(0, 30.0 + FIRST_STEP_TIMEOUT_S), (1, 30.0), (2, 30.0)]
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from suite.base.sides import SidePool
+from suite.checks.bench import Bench
 from suite.plan.cells import Arm
 from suite.processes.answers import PeakMemory, SetUp, Timed
 from suite.processes.failure import LauncherEnded
@@ -24,6 +28,7 @@ from suite.run.session import (
     Sessions,
     timing_s,
 )
+from tests.support import learners
 from tests.support.measurements import arm, cell, job, run_of, settings
 
 OWN, BASE, ONE = arm(2), arm(2, side="base"), arm(1)
@@ -177,6 +182,24 @@ def test_a_session_whose_launcher_ends_leaves_no_time_and_no_memory() -> None:
     assert (run.sessions, len(run.discarded)) == ([], 1)
     assert run.discarded[0].windows
     assert run.memory == {OWN: (RankMemory(resident_bytes=1),)}
+
+
+def test_an_arm_whose_parameters_are_not_finite_is_lost(bench: Bench, tmp_path: Path) -> None:
+    """Real ranks that return no loss. The other arms go on."""
+    spoilt, fine = arm(2, trainer="tests.support.learners:DivergesSilently"), arm(2, trainer="ddp")
+    dataset = learners.prepared(tmp_path)
+    jobs = {each: replace(learners.job(each.trainer, 2), dataset=dataset) for each in (spoilt, fine)}
+    run, left = run_of(cell(2), jobs=jobs), list[Arm]()
+    pools = {"candidate": SidePool(bench.pool)}
+    made = Sessions(run, pools, random.Random(1), Still(), lambda: 5.0, lambda line: None)  # type: ignore[arg-type]
+    made.run([(spoilt,), (fine,)], afterwards=[lambda groups: left.extend(groups.by_arm)])
+    [session] = run.sessions
+    assert {lost: failure.cause for lost, failure in session.failures.items()} == {
+        spoilt: f"rank 0: parameter 'fc.weight' of {spoilt.trainer} is not finite after the session's steps; "
+        "lower lr, or choose another init"
+    }
+    assert left == [fine]
+    assert {window.arm for window in session.windows} == {spoilt.id, fine.id}, "it was checked after the timing"
 
 
 def test_a_model_that_changes_from_session_to_session_costs_nothing() -> None:

@@ -95,6 +95,23 @@ def test_trainer_that_returns_no_loss_has_none(dataset: Prepared) -> None:
     assert Training(0, [CPU], job("tests.support.learners:Silent"), recipe(dataset)).epoch(0).loss is None
 
 
+@pytest.mark.parametrize(
+    ("trainer", "expected"),
+    [
+        ("tests.support.learners:DivergesSilently", ["fc.weight"] * 2),
+        ("tests.support.learners:LosesAShard", ["", "fc.weight"]),
+        ("ddp", ["", ""]),
+    ],
+)
+def test_ranks_name_a_parameter_that_is_not_finite_after_an_epoch(
+    dataset: Prepared, bench: Bench, trainer: str, expected: list[str]
+) -> None:
+    """Of a sharded one each rank reads its own part."""
+    told = {"arm": job(trainer, 2), "recipe": recipe(dataset, batch=TRAIN, epochs=1)}
+    answers = bench.group(2).request(Epoch, "train", epoch=0, **told)
+    assert [answer.not_finite for answer in answers] == expected
+
+
 @pytest.mark.parametrize(("done", "asked"), [(0, 1), (1, 0), (1, 2), (3, 3)])
 def test_epoch_out_of_order_is_refused(dataset: Prepared, done: int, asked: int) -> None:
     training = Training(0, [CPU], job("single"), recipe(dataset))

@@ -1,0 +1,44 @@
+"""Which parameter of a net is not finite."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from suite.rank.finite import first_not_finite
+
+
+class Kinds(nn.Module):
+    """Parameters of several kinds, which are all finite."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.empty = nn.Parameter(torch.empty(0, 3))
+        self.large = nn.Parameter(torch.full((4,), torch.finfo(torch.float32).max))
+        self.narrow = nn.Parameter(torch.full((4,), 6e4, dtype=torch.float16))
+        self.brain = nn.Parameter(torch.ones(2, 3, dtype=torch.bfloat16))
+        self.tiny = nn.Parameter(torch.ones(3).to(torch.float8_e4m3fn), requires_grad=False)
+        self.count = nn.Parameter(torch.tensor([1, 2]), requires_grad=False)
+        self.last = nn.Linear(2, 2)
+
+
+def test_a_finite_net_is_found_finite() -> None:
+    """Sums of these numbers would overflow."""
+    assert first_not_finite(Kinds()) == ""
+    assert first_not_finite(nn.ReLU()) == ""
+
+
+@pytest.mark.parametrize("name", ["large", "narrow", "brain", "last.bias"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_one_number_is_enough(name: str, value: float) -> None:
+    net = Kinds()
+    with torch.no_grad():
+        net.get_parameter(name).view(-1)[-1] = value
+    assert first_not_finite(net) == name
+
+
+def test_a_float8_that_is_not_a_number_is_found() -> None:
+    net = Kinds()
+    net.tiny.data = torch.full((3,), torch.nan).to(torch.float8_e4m3fn)
+    assert first_not_finite(net) == "tiny"
