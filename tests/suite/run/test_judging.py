@@ -277,12 +277,13 @@ class TestFloors:
         assert [c.rule for c in judged(run)[2].checks] == ["floor"]
 
     def test_sessions_before_a_comparison_belong_to_the_same_plan(self) -> None:
-        """Three fail the cell; then the machine becomes quiet, and three more take that back."""
-        run = self.run_with_floor(0.9, comparison=Comparison(sessions_before=3), planned=3)
-        add_sessions(run, {arm(1): 0.8, arm(2): 0.5}, count=3)
-        assert judged(run)[2].outcome is Outcome.FAIL
-        add_sessions(run, {arm(1): 1.2, arm(2): 0.5}, count=3)
-        assert judged(run)[2].outcome is Outcome.INCONCLUSIVE
+        """Three make the cell suspicious. One more like them confirms that, and three that are not do not."""
+        for on_one_s, count, outcome in ((0.8, 1, Outcome.FAIL), (1.2, 3, Outcome.INCONCLUSIVE)):
+            run = self.run_with_floor(0.9, comparison=Comparison(sessions_before=3), planned=3)
+            add_sessions(run, {arm(1): 0.8, arm(2): 0.5}, count=3)
+            assert judged(run)[2].outcome is Outcome.INCONCLUSIVE
+            add_sessions(run, {arm(1): on_one_s, arm(2): 0.5}, count)
+            assert judged(run)[2].outcome is outcome
 
 
 @pytest.mark.parametrize(("one", "two", "red"), [(0.91, 0.73, True), (0.91, 0.89, False), (0.73, 0.91, False)])
