@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,7 @@ NIGHTLY = "nightly"
 CONFIG = pytest.StashKey[Config]()
 SESSION = pytest.StashKey["Outcomes"]()
 RUN = pytest.StashKey["RunResult"]()
+CONFIRMING_S = pytest.StashKey[float]()  # what a worker took to confirm the GPUs, which the budget pays for
 
 
 class ScalingWarning(UserWarning):
@@ -172,7 +174,10 @@ def pytest_runtestloop(session: pytest.Session) -> None:
         return
     from suite.run import confirming
 
-    if problem := confirming.problem(_gpus_needed(config)):
+    begun_s = time.monotonic()
+    problem = confirming.problem(_gpus_needed(config))
+    config.stash[CONFIRMING_S] = time.monotonic() - begun_s
+    if problem:
         _replace(config, items, needing, f"CUDA: {problem}")
         session.testscollected = len(items)
 
@@ -321,7 +326,8 @@ def scaling_run(request: pytest.FixtureRequest) -> RunResult:
 
     try:
         with as_interrupts():
-            return execute(request.config.stash[CONFIG], cells, collectives, Progress(request.config), keep, checks)
+            progress, spent_s = Progress(request.config), request.config.stash.get(CONFIRMING_S, 0.0)
+            return execute(request.config.stash[CONFIG], cells, collectives, progress, keep, checks, spent_s)
     except ValueError as error:  # RecordError is one
         pytest.fail(f"ERROR: {error}", pytrace=False)
 

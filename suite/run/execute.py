@@ -72,6 +72,7 @@ def execute(
     say: Say,
     keep: Callable[[RunResult], None] = lambda result: None,
     checks_to_come: int = 0,
+    spent_s: float = 0.0,
 ) -> RunResult:
     """Measure the cells and sweeps, and write the record and the pages.
 
@@ -82,6 +83,7 @@ def execute(
         say: receives progress, one line at a time.
         keep: receives the result before its last files are written, also where an exception cut the run short.
         checks_to_come: how many checks of correctness the same pytest session runs afterwards.
+        spent_s: wall seconds of the budget that were spent before this call.
 
     Raises:
         RecordError: before measuring: the accepted baseline or the calibration cannot be read, or the report folder
@@ -98,6 +100,7 @@ def execute(
         floors=floors.resolve(config.floors, cells, config.devices.oversubscribed),
         sweeps=tuple(sweeps),
         checks_to_come=checks_to_come,
+        begun_s=plan.begun_s - spent_s,
     )
     with allow_descriptors(forecast.descriptors(plan)):
         result = _measure(plan, say, keep)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from suite.processes.answers import TorchGpu, TorchGpus
 from suite.room import rocm
 from suite.room.devices import Survey
+from suite.run import confirming
 from suite.run.confirming import has_kernels, mismatch
+from tests.support import stand_in
 from tests.support.nvml import Scene
 from tests.support.project import Project
 
@@ -142,3 +145,16 @@ def test_a_driver_that_fails_is_said_in_the_header_and_in_the_failing_item(
     result = project.inline("-m", "gpu")
     result.assert_outcomes(failed=1, deselected=result.parseoutcomes().get("deselected", 0))
     result.stdout.fnmatch_lines([f"*CUDA: 0 device(s) found, 1 needed; {said}"])
+
+
+def test_the_budget_pays_for_the_confirmation(
+    project: Project, gpus: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record's wall seconds are those that the budget is held against."""
+    gpus(2)
+    monkeypatch.setattr(confirming, "problem", lambda gpus_needed: time.sleep(4) or "")
+    chosen = ("--scaling-devices=cuda:2", "--scaling-workload=lenet", "--scaling-trainer=ddp", "--scaling-mode=strong")
+    result = project.inline("-m", "scaling", "-p", stand_in.__name__, *chosen, "-k", "lenet")
+    result.assert_outcomes(passed=2, deselected=result.parseoutcomes()["deselected"], warnings=2)
+    [record] = project.records()
+    assert record.wall_s > 4
