@@ -45,9 +45,9 @@ def facts(record: Record) -> list[Fact]:
     """Return what there is to say, in reading order."""
     answers = (
         ("Hardware", _hardware(record)),
+        ("The machine", _machine(record)),
         ("Verdict", verdicts(record) if figures.is_compared(record) else ()),
         ("Warnings", cautions(record)),
-        ("The machine", _machine(record)),
         ("What changed in a step?", _changed(record)),
         ("Is it right?", _right(record)),
         ("How fast?", _fast(record)),
