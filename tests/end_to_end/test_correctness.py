@@ -32,10 +32,10 @@ def test_a_wrong_trainer_is_a_failure_in_exit_status_and_junit(project: Project)
 
 
 def test_the_nightly_profile_is_known_in_any_project_and_has_ten_times_the_examples(project: Project) -> None:
-    """Ten times a quarter of hypothesis's own hundred."""
+    """Ten times a fifth of hypothesis's own hundred."""
     arguments = ["--scaling-trainer", "single", "-k", "start", "--hypothesis-profile", "nightly"]
     project.correctness(*arguments, "--junitxml", "junit.xml").assert_outcomes(passed=1, deselected=len(CHECKS) - 1)
-    assert 'name="examples" value="250"' in (project.path / "junit.xml").read_text()
+    assert 'name="examples" value="200"' in (project.path / "junit.xml").read_text()
 
 
 def test_a_workload_that_is_named_is_checked_as_well(project: Project) -> None:
