@@ -28,7 +28,7 @@ from suite.room.devices import Devices
 
 MOST_REPLICAS = 8  # virtual devices of one process
 MOST_RANKS = 4  # processes
-HANG_S = 30.0  # a case takes milliseconds; the first one of a sharded trainer loads FSDP
+HANG_S = 60.0  # a case takes milliseconds, but the first one may load FSDP, or compile for half a minute
 SHARE = 0.2  # of hypothesis's examples, for each check
 FEW_VARIANTS, MANY_VARIANTS = 2, 8  # of a case that one device computes; many where k devices are off the few
 CONFIRMATIONS = 3  # other variants in which k devices must be off as well
