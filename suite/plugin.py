@@ -43,7 +43,7 @@ OWN_MODEL = Path(__file__).parent / "checks" / "test_own_model.py"
 NIGHTLY = "nightly"
 
 CONFIG = pytest.StashKey[Config]()
-SESSION = pytest.StashKey["Outcomes"]()
+OUTCOMES = pytest.StashKey["Outcomes"]()
 RUN = pytest.StashKey["RunResult"]()
 CONFIRMING_S = pytest.StashKey[float]()  # what a worker took to confirm the GPUs, which the budget pays for
 
@@ -92,8 +92,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
     config.stash[CONFIG] = options.read(config)
-    config.stash[SESSION] = Outcomes()
-    config.pluginmanager.register(config.stash[SESSION])
+    config.stash[OUTCOMES] = Outcomes()
+    config.pluginmanager.register(config.stash[OUTCOMES])
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -346,7 +346,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if config.stash[CONFIG].accept:
         from suite.run.execute import accept
 
-        accept(config.stash[CONFIG], run, config.stash[SESSION].failed, complete=config.stash[SESSION].complete)
+        outcomes = config.stash[OUTCOMES]
+        accept(config.stash[CONFIG], run, outcomes.failed, complete=outcomes.complete)
     if run.problem and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -15,7 +15,6 @@ from suite.records.record import CellRecord, IntervalRecord, WaterfallRecord
 from suite.render import commands
 from suite.run import samples
 from suite.verdict import Outcome
-from suite.verdict.diagnose import supported
 
 if TYPE_CHECKING:
     from suite.run.execute import RunResult
@@ -84,20 +83,16 @@ def properties(cell: CellRecord) -> list[tuple[str, str]]:
         found.append(("accuracy", f"{cell.accuracy:.4f}"))
     if cell.test_loss is not None:
         found.append(("test_loss", f"{cell.test_loss:.4f}"))
-    for waterfall in cell.waterfalls:
-        if waterfall.side == "candidate":
-            found += _lost_time(waterfall)
-    return found
+    return found + (_lost_time(cell.own_waterfall) if cell.own_waterfall else [])
 
 
 def _lost_time(waterfall: WaterfallRecord) -> list[tuple[str, str]]:
     if not any(bar.step_s.estimate > 0 for bar in waterfall.bars):
         return []
     found = [("lost_time", waterfall.sentence)]
-    named = supported([bar.step_s for bar in waterfall.bars], waterfall.dfs)
-    if named is None:
+    if waterfall.named is None:
         return found
-    largest = waterfall.bars[named]
+    largest = waterfall.bars[waterfall.named]
     cause = ("largest_cause", " + ".join(largest.causes))
     return [cause, ("largest_cause_s", f"{largest.step_s.estimate:.6g}"), *found]
 

@@ -172,7 +172,7 @@ class Bench:
             phases=(Phase.generate, Phase.shrink) if shrinks else (Phase.generate,),
             suppress_health_check=list(HealthCheck),
             report_multiple_bugs=False,
-            verbosity=Verbosity.quiet,  # a failure has a command of its own, and hypothesis's advice is for its tests
+            verbosity=Verbosity.quiet,  # what hypothesis would print is about this function, which no user knows
         )
         @given(draw.cases(check, most, about.oracle, about.trains))
         def judge_all(case: Case) -> None:

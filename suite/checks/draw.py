@@ -183,12 +183,13 @@ def cases(draw: st.DrawFn, check: str, most: int, oracle: str, trains: str = "sa
     return case
 
 
-# What drawn cases may lack, and a case of every check that is put to every trainer for it (docs/log.md). 131,584
-# numbers in one parameter are more than 1 MiB in float64, which the first bucket of DistributedDataParallel has, and
-# 525,312 are in bfloat16.
+# Every trainer gets these besides the drawn cases, because drawing seldom brings what they have (docs/log.md). The
+# first bucket of DistributedDataParallel has 1 MiB, and so many numbers are in one parameter of the large nets: 131,584
+# in float64, 525,312 in bfloat16.
+TEN_STEPS = (5, 4, 3, 4, 5, 6, 5, 4, 3, 5)
 FIXED = {
     "gradient": [Case(2, (3,), net=Net(inputs=512, hidden=(257,)))],
-    "trajectory": [Case(2, (5, 4, 3, 4, 5, 6, 5, 4, 3, 5), net=Net(hidden=(3,)))],
+    "trajectory": [Case(2, TEN_STEPS, net=Net(hidden=(3,)))],
     "inputs": [Case(2, (4, 4, 4), net=Net(hidden=(3,)))],
     "low_precision": [Case(2, (3,), dtype="bfloat16", net=Net(inputs=1024, hidden=(513,)))],
     "evaluation": [Case(2, (5,), net=Net(classes=3, buffer=True))],
@@ -197,7 +198,7 @@ FIXED = {
 }
 FIXED_TEXTS = {
     "gradient": [Case(2, (3,), text=Text(vocabulary=257, width=512, tied=True))],
-    "trajectory": [Case(2, (5, 4, 3, 4, 5, 6, 5, 4, 3, 5), text=Text(vocabulary=4, positions=2, blocks=1))],
+    "trajectory": [Case(2, TEN_STEPS, text=Text(vocabulary=4, positions=2, blocks=1))],
     "inputs": [Case(2, (4, 4, 4), text=Text(vocabulary=4, positions=2, blocks=1))],
     "low_precision": [Case(2, (3,), dtype="bfloat16", text=Text(vocabulary=513, width=1024, tied=True))],
     "resume": [Case(2, (5, 4, 6), text=Text(positions=8, width=8, blocks=1, dropout=True), resumed=1)],

@@ -222,11 +222,11 @@ def _project(
 
 def _step(cell: CellRecord, arms: Mapping[str, ArmRecord], swept: Sequence[CollectiveRecord]) -> _Step | str:
     """Return the model of a cell's step, or what the record lacks for it."""
-    wanted = Cell(cell.trainer, cell.workload, cell.mode, cell.world_size)
+    wanted = Cell(*cell.place)
     arm = arms.get(cells.arm("candidate", cell.trainer, wanted).id)
     if arm is None:
         return f"{cell.id} was not timed"
-    waterfall = next((waterfall for waterfall in cell.waterfalls if waterfall.side == "candidate"), None)
+    waterfall = cell.own_waterfall
     if waterfall is None:
         return f"{cell.id} has no waterfall: {cell.waterfall_note or 'its step was not taken apart'}"
     sweep = None

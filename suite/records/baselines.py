@@ -248,7 +248,7 @@ def _as_run(run: AcceptedRun, kept: AcceptedCell) -> Run:
 
 
 def _parts(cell: CellRecord) -> dict[str, float]:
-    own = next((fall for fall in cell.waterfalls if fall.side == "candidate"), None)
+    own = cell.own_waterfall
     return {} if own is None else {name: share.estimate for name, share in own.shares.items()}
 
 

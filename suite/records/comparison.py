@@ -16,7 +16,15 @@ from suite.records import baselines
 from suite.records.baselines import Baseline
 from suite.records.calibration import Calibration
 from suite.records.differences import Difference, differences
-from suite.records.record import BarRecord, CellRecord, IntervalRecord, Record, WaterfallRecord, interval
+from suite.records.record import (
+    BarRecord,
+    CellRecord,
+    IntervalRecord,
+    Record,
+    WaterfallRecord,
+    interval,
+    oversubscribed_mark,
+)
 from suite.verdict import explain, metrics
 from suite.verdict.diagnose import OWN_WORK, Bar, Growth
 from suite.verdict.stored import MIN_BASELINE_RUNS, RunSpread, difference
@@ -119,7 +127,7 @@ class Comparison:
 
 def compare(first: Record, second: Record, known: Known) -> Comparison:
     """Compare two runs, usually an older and a newer one."""
-    before, after = ({_place(cell): cell for cell in record.cells} for record in (first, second))
+    before, after = ({cell.place: cell for cell in record.cells} for record in (first, second))
     names = cells.names(cell.trainer for cell in (*first.cells, *second.cells))
     pairs = [
         _pair(_name(cell, names), cell, after[place], first, second, known)
@@ -136,14 +144,8 @@ def compare(first: Record, second: Record, known: Known) -> Comparison:
     )
 
 
-def _place(cell: CellRecord) -> tuple[str, str, str, int]:
-    """Return the place of a cell in the matrix, whichever workload has that name now."""
-    return cell.trainer, cell.workload, cell.mode, cell.world_size
-
-
 def _name(cell: CellRecord, names: Mapping[str, str]) -> str:
-    mark = " (oversubscribed)" if cell.oversubscribed else ""
-    return f"{names[cell.trainer]} {cell.workload} {cell.mode} {cell.world_size}{mark}"
+    return f"{names[cell.trainer]} {cell.workload} {cell.mode} {cell.world_size}{oversubscribed_mark(cell)}"
 
 
 def _differences(first: Record, second: Record) -> list[Difference]:
@@ -216,7 +218,7 @@ def _run_spread(cell: CellRecord, record: Record, calibration: Calibration | Non
 
 def _parts(first: CellRecord, second: CellRecord) -> tuple[Part, ...]:
     """Return the parts of the candidate's steps in both runs."""
-    before, after = (next((w for w in cell.waterfalls if w.side == "candidate"), None) for cell in (first, second))
+    before, after = first.own_waterfall, second.own_waterfall
     if before is None or after is None:
         return ()
     ideal = Part("ideal", before.ideal_s, after.ideal_s)

@@ -29,6 +29,7 @@ from suite.records.record import (
     Record,
     RecordError,
     Session,
+    oversubscribed_mark,
     read_inside,
 )
 from suite.verdict import Outcome
@@ -317,7 +318,7 @@ def _name(cell: CellRecord, trainers: Mapping[str, str]) -> str:
         return f"{SINGLE} {cell.workload}, 1 device (how fast the machine is)"
     what = f"{trainers[cell.trainer]} {cell.workload}"
     where = f"{what}, 1 device" if cell.world_size == 1 else f"{what} {cell.mode}, {cell.world_size} devices"
-    return f"{where} (oversubscribed)" if cell.oversubscribed else where
+    return where + oversubscribed_mark(cell)
 
 
 def _without_path(error: RecordError, path: Path) -> str:

@@ -27,7 +27,7 @@ from suite.room.conditions import Conditions
 from suite.room.hardware import Card
 from suite.room.part import Part, printable, problem
 from suite.verdict import Outcome
-from suite.verdict.diagnose import Point, bar_name
+from suite.verdict.diagnose import Point, bar_name, supported
 from suite.verdict.metrics import Interval
 
 RECORD = "record.json"  # the name of its file, in the folder of its run
@@ -227,6 +227,11 @@ class WaterfallRecord(Part):
         return tuple(self.sessions - 1.0 if bar.df is None else bar.df for bar in self.bars)
 
     @property
+    def named(self) -> int | None:
+        """The index of the bar that its interval lets us name (`suite.verdict.diagnose.supported`)."""
+        return supported([bar.step_s for bar in self.bars], self.dfs)
+
+    @property
     def shares(self) -> dict[str, Interval]:
         """What each bar takes of the ideal step, by the bar's name; empty where that step has no time."""
         ideal_s = self.ideal_s.estimate
@@ -298,6 +303,16 @@ class CellRecord(Part):
     counters: dict[Side, Counters] = Field(default_factory=dict)  # what one step does; empty where it was not counted
     counters_note: str = ""  # why it was not
 
+    @property
+    def place(self) -> tuple[str, str, str, int]:
+        """What a cell of the same place in another run shares: trainer, workload, mode and world size."""
+        return self.trainer, self.workload, self.mode, self.world_size
+
+    @property
+    def own_waterfall(self) -> WaterfallRecord | None:
+        """The candidate's."""
+        return next((fall for fall in self.waterfalls if fall.side == "candidate"), None)
+
 
 class Record(Part):
     """One run."""
@@ -347,6 +362,11 @@ class Record(Part):
         return tuple(
             cell.model_copy(update=nothing) if cell.mode == "weak" and cell.world_size > 1 else cell for cell in cells
         )
+
+
+def oversubscribed_mark(part: CellRecord | CollectiveRecord) -> str:
+    """Return what follows the name of a part whose ranks shared devices; "" where each had its own."""
+    return " (oversubscribed)" if part.oversubscribed else ""
 
 
 def read_model(path: Path, model: type[Model]) -> Model:

@@ -94,8 +94,7 @@ def _narrowed(record: Record, cells: Sequence[CellRecord]) -> list[str]:
 def _ids(cells: Sequence[CellRecord]) -> list[str]:
     """Return the ids of cells in a run that has no other trainers."""
     known = names(cell.trainer for cell in cells)
-    places = ((cell.trainer, cell.workload, cell.mode, cell.world_size) for cell in cells)
-    return [Cell(*place, known[place[0]]).id for place in places]
+    return [Cell(*cell.place, known[cell.trainer]).id for cell in cells]
 
 
 def _unselected(record: Record) -> list[str]:

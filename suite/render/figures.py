@@ -14,7 +14,7 @@ from suite.plan import workloads
 from suite.plan.cells import measured_mode
 from suite.records.counters import EXCHANGES, OTHERS, shown
 from suite.records.counters import plural as plural_of_count
-from suite.records.record import Accuracy, CellRecord, CollectiveRecord, Environment, Machine, Record
+from suite.records.record import Accuracy, CellRecord, Environment, Machine, Record, oversubscribed_mark
 from suite.room.conditions import disturbed
 from suite.room.hardware import Card
 from suite.verdict import GRAVEST_FIRST, Outcome
@@ -102,12 +102,7 @@ def names(record: Record) -> dict[str, str]:
 
 def name(cell: CellRecord, known: Mapping[str, str]) -> str:
     """Return the trainer, workload and mode of a cell; `known` has the trainer's name (`names`)."""
-    return f"{known[cell.trainer]} {cell.workload} {cell.mode}{mark(cell)}"
-
-
-def mark(part: CellRecord | CollectiveRecord) -> str:
-    """Return what follows the name of a part whose ranks shared devices; "" where each had its own."""
-    return " (oversubscribed)" if part.oversubscribed else ""
+    return f"{known[cell.trainer]} {cell.workload} {cell.mode}{oversubscribed_mark(cell)}"
 
 
 def counts(outcomes: Iterable[str] | Mapping[str, int]) -> list[tuple[str, int]]:

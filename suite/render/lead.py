@@ -14,12 +14,12 @@ from typing import NamedTuple
 from rich.filesize import decimal
 
 from suite.records import baselines, counters, memory
-from suite.records.record import BarRecord, CellRecord, IntervalRecord, Machine, Record
+from suite.records.record import BarRecord, CellRecord, IntervalRecord, Machine, Record, oversubscribed_mark
 from suite.render import commands, figures
-from suite.render.figures import interval, mark, number, plural, some
+from suite.render.figures import interval, number, plural, some
 from suite.room import hardware
 from suite.verdict import Outcome
-from suite.verdict.diagnose import bar_name, outdone, supported
+from suite.verdict.diagnose import bar_name, outdone
 
 MOST = 6  # lines of a fact, and names in a line
 RED = (Outcome.FAIL, Outcome.ERROR)
@@ -223,7 +223,7 @@ def _across_hosts(machine: Machine, cells: Sequence[CellRecord], names: Mapping[
 
 def _held_back(record: Record) -> Iterable[str]:
     """Yield what grew since the base after a FAIL; otherwise the largest known cause of each cell."""
-    apart = [(cell, fall) for cell in record.cells for fall in cell.waterfalls if fall.side == "candidate"]
+    apart = [(cell, cell.own_waterfall) for cell in record.cells if cell.own_waterfall]
     failed = [(cell, fall) for cell, fall in apart if cell.outcome is Outcome.FAIL and len(cell.waterfalls) > 1]
     if failed:
         yield from (f"{cell.id}: {fall.sentence}" for cell, fall in failed)
@@ -253,12 +253,11 @@ def _causes(record: Record) -> list[_Cause]:
     """Return the cause of each cell whose interval shows that it costs time, the largest share first."""
     causes = []
     for cell in record.cells:
-        for fall in cell.waterfalls:
+        fall = cell.own_waterfall
+        if fall is not None and fall.named is not None and fall.measured_s.estimate > 0:
             parts_s = [bar.step_s for bar in fall.bars]
-            named = supported(parts_s, fall.dfs)
-            if fall.side == "candidate" and named is not None and fall.measured_s.estimate > 0:
-                share = parts_s[named].estimate / fall.measured_s.estimate
-                causes.append(_Cause(cell, fall.bars[named], share, outdone(parts_s, named)))
+            share = parts_s[fall.named].estimate / fall.measured_s.estimate
+            causes.append(_Cause(cell, fall.bars[fall.named], share, outdone(parts_s, fall.named)))
     return sorted((each for each in causes if each.share >= WORTH_SAYING), key=lambda each: each.share, reverse=True)
 
 
@@ -276,11 +275,12 @@ def _sure(record: Record) -> Iterable[str]:
 def red(record: Record) -> list[Step]:
     """Return, for each cell and collective that failed, a command that measures it alone; the gravest first."""
     failed = [cell for cell in figures.graver_first(record.cells) if cell.outcome in RED]
-    lost = [(commands.collective_id(sweep) + mark(sweep), sweep) for sweep in record.collectives if sweep.error]
-    return [
-        *(Step(f"{cell.outcome.value} {cell.id}", commands.only(record, [cell])) for cell in failed),
-        *(Step(f"ERROR {name}", commands.collective(record, sweep)) for name, sweep in lost),
-    ]
+    again = [Step(f"{cell.outcome.value} {cell.id}", commands.only(record, [cell])) for cell in failed]
+    for sweep in record.collectives:
+        if sweep.error:
+            name = commands.collective_id(sweep) + oversubscribed_mark(sweep)
+            again.append(Step(f"ERROR {name}", commands.collective(record, sweep)))
+    return again
 
 
 def steps(record: Record) -> Iterable[Step]:

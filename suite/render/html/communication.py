@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from suite.records.record import CollectivePoint, CollectiveRecord, Record
+from suite.records.record import CollectivePoint, CollectiveRecord, Record, oversubscribed_mark
 from suite.render import commands
-from suite.render.figures import interval, mark, number
+from suite.render.figures import interval, number
 from suite.render.html.chart import MAX_SERIES, Axis, Chart, Point, Series, figure
 from suite.render.html.environment import bounded, macro
 from suite.verdict.metrics import Interval
@@ -24,7 +24,7 @@ def sweeps(record: Record) -> Mapping[str, object] | None:
     points = [(sweep, point) for sweep in measured for point in sweep.points]
     failed = [
         (
-            f"{sweep.collective}, {sweep.algorithm}, k = {sweep.world_size}{mark(sweep)}",
+            f"{sweep.collective}, {sweep.algorithm}, k = {sweep.world_size}{oversubscribed_mark(sweep)}",
             sweep.error,
             macro("command", commands.collective(record, sweep)),
         )
@@ -57,7 +57,7 @@ def _chart(world_size: int, sweeps: Sequence[CollectiveRecord]) -> Chart:
     sizes = sorted({point.size_bytes for sweep in shown for point in sweep.points})
     named = sizes[:: -(-len(sizes) // MAX_TICKS)]
     return Chart(
-        title=f"Bus bandwidth of {sweeps[0].collective}, k = {number(world_size, 'd')}{mark(sweeps[0])}",
+        title=f"Bus bandwidth of {sweeps[0].collective}, k = {number(world_size, 'd')}{oversubscribed_mark(sweeps[0])}",
         x=Axis("message", log=True, ticks=tuple((size, size_text(size)) for size in named), form=".3g"),
         y=Axis("busbw, GB/s", log=True, form=".3g"),
         series=tuple(
@@ -70,7 +70,7 @@ def _chart(world_size: int, sweeps: Sequence[CollectiveRecord]) -> Chart:
 
 def _name(sweep: CollectiveRecord) -> str:
     which = "" if sweep.collective == "all_reduce" else f", {sweep.collective}"
-    return f"{sweep.algorithm}{which}{mark(sweep)}"
+    return f"{sweep.algorithm}{which}{oversubscribed_mark(sweep)}"
 
 
 def _fit(sweep: CollectiveRecord) -> tuple[str, ...]:
