@@ -1,4 +1,4 @@
-"""Take single steps of a training loop that somebody else owns, such as the `fit` or `train` of a Trainer class.
+"""Take single steps of a training loop that another library owns, such as the `fit` or `train` of a Trainer class.
 
 The loop runs in a thread of its own and gets its minibatches one at a time. A step is over when the loop asks for the
 next minibatch: by then it has updated the parameters.

@@ -1,6 +1,6 @@
 """A scaling regression suite for data-parallel training, run by pytest.
 
-Rooms, from the outside in: `plugin` and `options` are the face pytest sees; `campaign` measures; `pool`, `launch` and
-`worker` are the processes it measures with; `verdict` and `metrics` turn samples into an answer; `record`, `baselines`
-and `render` keep and show it. Imports run one way only, and the gate enforces it (see pyproject, section importlinter).
+`plugin` and `options` are what pytest sees; `run` measures, in processes that `processes` starts; `verdict` judges;
+`records` and `render` store and show the result. docs/how-it-works.md has the floor plan. Imports go in one direction,
+and import-linter checks it (pyproject.toml, section importlinter).
 """

@@ -1,13 +1,12 @@
 """The launcher: starts groups of worker processes with torch's own elastic agent, one agent a group.
 
-One launcher lives as long as a run and belongs to one interpreter; importing torch is paid for once. Every group it
-starts is made of freshly executed processes (nothing is forked from here with torch warm). The controller tells it what
-to start in JSON and hears from it how each group ended: exit code or signal of every rank that failed, in the order
-they failed.
+One launcher lives as long as a run and belongs to one interpreter; importing torch is paid for once. Every group
+consists of newly executed processes; this process forks none. The controller tells it what to start in JSON and hears
+from it how each group ended: exit code or signal of every rank that failed, in the order they failed.
 
 The agent is torchrun's (`torch.distributed.launcher`), `max_restarts=0`, with a static rendezvous whose store listens
-on loopback only: torch's own static store listens on every interface. The port is taken by binding it, so it cannot be
-taken by somebody else in between.
+on loopback only: torch's own static store listens on every interface. The socket is bound before the store gets it, so
+no other process can take the port.
 
 In a run on several hosts every host has a launcher, which torchrun starts when all hosts have joined (docs/adr/0028).
 The controller's own publishes the controller's address in the rendezvous' store; the others connect there.

@@ -34,7 +34,7 @@ from hypothesis import core
 from docs.evidence.log import ROOT, Line, append, check_same_code, code_state, read_log
 from docs.evidence.replay import rate
 from reference.trainers import TRAINERS, trains
-from suite.checks.bench import Bench, Outcome
+from suite.checks.bench import Bench, SearchResult
 from suite.checks.draw import CHECKS, TEXT_CHECKS
 from suite.processes.failure import WorkerFailure
 from suite.processes.pool import Pool
@@ -55,7 +55,7 @@ UNDER_SELF = tuple(check for check in CHECKS if check != "batch_norm")  # which 
 RIGHT: dict[str, Sequence[str]] = {
     **{name: tuple(TEXT_CHECKS) if trains(name) == ("tokens",) else tuple(CHECKS) for name in TRAINERS},
     f"{STEPS}WholeStep": UNDER_SELF,
-    **{f"{STEPS}{name}": OF_A_STEP for name in ("PlainStep", "Hybrid", "Muon", "Gathering")},
+    **{f"{STEPS}{name}": OF_A_STEP for name in ("PlainStep", "ClippedByValue", "Hybrid", "Muon", "Gathering")},
     f"{STEPS}NoisyLoss": ("dropout",),
     f"{USERS}ByHand": tuple(CHECKS),
     f"{USERS}Adam": UNDER_SELF,
@@ -86,13 +86,13 @@ def seeded(seed: int) -> Iterator[None]:
         core.global_force_seed = before
 
 
-def judge(bench: Bench, trainer: str, check: str, seed: int, examples: int = EXAMPLES) -> Outcome:
+def judge(bench: Bench, trainer: str, check: str, seed: int, examples: int = EXAMPLES) -> SearchResult:
     """Put the cases of a seed to a trainer. A trainer that cannot be asked any more is a finding too."""
     with seeded(seed):
         try:
             return bench.search(trainer, check, examples=examples, fresh=True)
         except WorkerFailure as failure:
-            return Outcome(str(failure), [], 0, crashed=True)
+            return SearchResult(str(failure), [], 0, crashed=True)
 
 
 def fewest(lines: Iterable[Line], right: Mapping[str, Sequence[str]]) -> tuple[str, str]:
@@ -105,7 +105,7 @@ def fewest(lines: Iterable[Line], right: Mapping[str, Sequence[str]]) -> tuple[s
     return random.SystemRandom().choice([pair for pair, blocks in count.items() if blocks == least])
 
 
-def line_of(name: str, check: str, seed: int, outcome: Outcome, wall_s: float, folder: Path) -> Line:
+def line_of(name: str, check: str, seed: int, result: SearchResult, wall_s: float, folder: Path) -> Line:
     """Return what the log keeps of a block, without the paths of this machine."""
 
     def plain(text: str) -> str:
@@ -116,10 +116,10 @@ def line_of(name: str, check: str, seed: int, outcome: Outcome, wall_s: float, f
         "check": check,
         "seed": seed,
         "asked": EXAMPLES,
-        "cases": outcome.examples,
-        "notes": [plain(note)[:NOTE_CHARACTERS] for note in outcome.notes],
-        "finding": plain(outcome.failure),
-        "crashed": outcome.crashed,
+        "cases": result.examples,
+        "notes": [plain(note)[:NOTE_CHARACTERS] for note in result.notes],
+        "finding": plain(result.failure),
+        "crashed": result.crashed,
         "wall_s": round(wall_s, 2),
         "versions": {name: version(name) for name in ("hypothesis", "torch")},
     }
@@ -135,8 +135,8 @@ def make(bench: Bench, folder: Path, options: argparse.Namespace) -> None:
             check_same_code(lines, state)
         (name, check), seed = fewest(lines, right), random.SystemRandom().getrandbits(32)
         begun = time.monotonic()
-        outcome = judge(bench, loadable(name, folder), check, seed)
-        line = {**line_of(name, check, seed, outcome, time.monotonic() - begun, folder), **state}
+        result = judge(bench, loadable(name, folder), check, seed)
+        line = {**line_of(name, check, seed, result, time.monotonic() - begun, folder), **state}
         append(options.log, line)
         lines.append(line)
         print(f"{cases + line['cases']}: {name}, {check}: {line['wall_s']} s, {line['finding'] or 'right'}", flush=True)
@@ -179,9 +179,9 @@ def main() -> int:
                 bench, at = Bench(pool, devices.one_host(devices.parse("cpu"))), Path(folder)
                 if options.again:
                     name, check, seed = options.again
-                    outcome = judge(bench, loadable(name, at), check, int(seed))
-                    print(outcome)
-                    return int(bool(outcome.failure))
+                    result = judge(bench, loadable(name, at), check, int(seed))
+                    print(result)
+                    return int(bool(result.failure))
                 make(bench, at, options)
         lines = read_log(options.log)
         print(table(lines))

@@ -27,7 +27,7 @@ class Cycle:
 
 
 def work() -> None:
-    """Save and restore the state of torch's default generator, and leave garbage behind, for ever."""
+    """Save and restore the state of torch's default generator, and leave garbage behind, forever."""
     while True:
         Cycle()
         torch.set_rng_state(torch.get_rng_state())

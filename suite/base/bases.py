@@ -71,7 +71,7 @@ def _parse(setting: str, root: Path, is_table_name: Callable[[str], bool]) -> Ba
     if not value.strip():
         raise ValueError("expected a trainer, a Python interpreter or a git ref")
     if forced == "trainer" and ":" not in value and not is_table_name(value):
-        raise ValueError(f"{value!r} is no built-in trainer; one of your own is module:Class or path.py:Class")
+        raise ValueError(f"{value!r} is not a built-in trainer; one of your own is module:Class or path.py:Class")
     if forced == "trainer" or (not forced and (":" in value or is_table_name(value))):
         return Base("trainer", value, trainer=value)
     if forced == "ref":
@@ -102,7 +102,7 @@ def of_python(name: str) -> Base:
     try:
         answer = _probe(path)
     except subprocess.TimeoutExpired as error:
-        raise ValueError(f"{name!r} did not tell its version within {PROBE_TIMEOUT_S:g} s; {_RULE}") from error
+        raise ValueError(f"{name!r} did not report its version within {PROBE_TIMEOUT_S:g} s; {_RULE}") from error
     except OSError as error:
         raise ValueError(f"{name!r} cannot be run ({error.strerror}); {_RULE}") from error
     match = _ANSWER.fullmatch(answer)

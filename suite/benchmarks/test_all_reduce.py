@@ -27,26 +27,26 @@ def test_all_reduce(
     request: pytest.FixtureRequest,
 ) -> None:
     """Fails where the algorithm could not be timed, or left something other than the sum; otherwise it passes."""
-    found = scaling_run.collective(all_reduce_cell)
-    request.node.user_properties.extend(properties(found))
-    if found.error:
-        again = commands.collective(scaling_run.record, found)
-        pytest.fail(f"ERROR: {found.error}\n  see it again: {again}", pytrace=False)
-    largest = max(found.points, key=lambda point: point.size_bytes)
+    sweep = scaling_run.collective(all_reduce_cell)
+    request.node.user_properties.extend(properties(sweep))
+    if sweep.error:
+        again = commands.collective(scaling_run.record, sweep)
+        pytest.fail(f"ERROR: {sweep.error}\n  see it again: {again}", pytrace=False)
+    largest = max(sweep.points, key=lambda point: point.size_bytes)
     figures = {
         "size_bytes": largest.size_bytes,
         "algbw_gb_per_s": largest.algbw_gb_per_s,
         "busbw_gb_per_s": largest.busbw_gb_per_s,
     }
     about = {"cell": all_reduce_cell.id, "run_id": scaling_run.record.run_id}
-    told = {**dict(properties(found)), "oversubscribed": found.oversubscribed}
+    told = {**dict(properties(sweep)), "oversubscribed": sweep.oversubscribed}
     replay(benchmark, CLOCK, largest.samples_s, {**about, **figures, **told})
 
 
-def properties(found: CollectiveRecord) -> list[tuple[str, str]]:
-    """The line through a sweep and its best bandwidth, for JUnit; what a sweep does not have is left out."""
-    marked = [("oversubscribed", "true")] if found.oversubscribed else []
-    line = {"alpha_s": found.alpha_s, "beta_s_per_byte": found.beta_s_per_byte}
+def properties(sweep: CollectiveRecord) -> list[tuple[str, str]]:
+    """Return the line through a sweep and its best bandwidth, for JUnit; what a sweep does not have is left out."""
+    marked = [("oversubscribed", "true")] if sweep.oversubscribed else []
+    line = {"alpha_s": sweep.alpha_s, "beta_s_per_byte": sweep.beta_s_per_byte}
     parts = [(name, f"{part.estimate:.6g}") for name, part in line.items() if part is not None]
-    best = [f"{max(point.busbw_gb_per_s for point in found.points):.6g}"] if found.points else []
+    best = [f"{max(point.busbw_gb_per_s for point in sweep.points):.6g}"] if sweep.points else []
     return [*marked, *parts, *(("best_busbw_gb_per_s", busbw) for busbw in best)]

@@ -35,66 +35,66 @@ def test_scaling(
 ) -> None:
     """The cell's verdict: FAIL and ERROR fail, INCONCLUSIVE skips (or fails, as the user wishes), the rest passes."""
     settings = request.config.stash[CONFIG]
-    found = scaling_run.cell(scaling_cell)
-    request.node.user_properties.extend(properties(found))
+    cell = scaling_run.cell(scaling_cell)
+    request.node.user_properties.extend(properties(cell))
     report = os.path.relpath(scaling_run.folder, settings.root)
-    again = f"\n  see it again: {commands.only(scaling_run.record, [found])}"
+    again = f"\n  see it again: {commands.only(scaling_run.record, [cell])}"
     request.node.user_properties.extend([("run_id", scaling_run.record.run_id), ("report", report)])
-    if found.outcome is Outcome.ERROR:
-        pytest.fail(f"ERROR: {found.reason}\n{found.details}{again}", pytrace=False)
+    if cell.outcome is Outcome.ERROR:
+        pytest.fail(f"ERROR: {cell.reason}\n{cell.details}{again}", pytrace=False)
     own = arm("candidate", scaling_cell.trainer, scaling_cell)
     replay(
         benchmark,
         CLOCK,
         samples.step_samples_s(scaling_run.observations, own),
         {
-            "cell": found.id,
-            "verdict": found.outcome.value,
+            "cell": cell.id,
+            "verdict": cell.outcome.value,
             "run_id": scaling_run.record.run_id,
-            "oversubscribed": found.oversubscribed,
+            "oversubscribed": cell.oversubscribed,
         },
     )
-    if found.outcome is Outcome.FAIL:
-        pytest.fail(f"FAIL: {found.reason}{again}", pytrace=False)
-    if found.outcome is Outcome.INCONCLUSIVE:
-        message = f"INCONCLUSIVE: {found.reason}"
+    if cell.outcome is Outcome.FAIL:
+        pytest.fail(f"FAIL: {cell.reason}{again}", pytrace=False)
+    if cell.outcome is Outcome.INCONCLUSIVE:
+        message = f"INCONCLUSIVE: {cell.reason}"
         pytest.fail(message + again, pytrace=False) if settings.inconclusive == "fail" else pytest.skip(message)
-    if found.outcome is Outcome.NO_BASELINE:
+    if cell.outcome is Outcome.NO_BASELINE:
         message = "NO BASELINE: accept this run (--scaling-accept), or measure a base in it (--scaling-against)"
         if settings.require_baseline and not settings.accept:  # which makes this run the baseline
             pytest.fail(message + again, pytrace=False)
         warnings.warn(ScalingWarning(message), stacklevel=1)
-    if found.warning:
-        warnings.warn(ScalingWarning(f"{found.id}: {found.warning}"), stacklevel=1)
+    if cell.warning:
+        warnings.warn(ScalingWarning(f"{cell.id}: {cell.warning}"), stacklevel=1)
 
 
 def properties(cell: CellRecord) -> list[tuple[str, str]]:
-    """A cell's verdict, figures and named cause of lost time, for JUnit; what a cell does not have is left out."""
-    found = [("verdict", cell.outcome.value), ("reason", cell.reason)]
+    """Return a cell's verdict, figures and named cause of lost time, for JUnit, without those that it does not have."""
+    pairs = [("verdict", cell.outcome.value), ("reason", cell.reason)]
     if cell.oversubscribed:
-        found.append(("oversubscribed", "true"))
+        pairs.append(("oversubscribed", "true"))
     for name in FIGURES:
         figure: IntervalRecord | None = getattr(cell, name)
         if figure is not None:
-            found.append((name, f"{figure.estimate:.6g}"))
+            pairs.append((name, f"{figure.estimate:.6g}"))
     texts = {name: getattr(cell, name) for name in ("efficiency_note", "speedup_note", "accuracy_note", "warning")}
-    found += [(name, text) for name, text in texts.items() if text]
+    pairs += [(name, text) for name, text in texts.items() if text]
     if cell.accuracy is not None:
-        found.append(("accuracy", f"{cell.accuracy:.4f}"))
+        pairs.append(("accuracy", f"{cell.accuracy:.4f}"))
     if cell.test_loss is not None:
-        found.append(("test_loss", f"{cell.test_loss:.4f}"))
-    return found + (_lost_time(cell.own_waterfall) if cell.own_waterfall else [])
+        pairs.append(("test_loss", f"{cell.test_loss:.4f}"))
+    return pairs + (_lost_time(cell.own_waterfall) if cell.own_waterfall else [])
 
 
 def _lost_time(waterfall: WaterfallRecord) -> list[tuple[str, str]]:
     if not any(bar.step_s.estimate > 0 for bar in waterfall.bars):
         return []
-    found = [("lost_time", waterfall.sentence)]
+    pairs = [("lost_time", waterfall.sentence)]
     if waterfall.named is None:
-        return found
+        return pairs
     largest = waterfall.bars[waterfall.named]
     cause = ("largest_cause", " + ".join(largest.causes))
-    return [cause, ("largest_cause_s", f"{largest.step_s.estimate:.6g}"), *found]
+    return [cause, ("largest_cause_s", f"{largest.step_s.estimate:.6g}"), *pairs]
 
 
 @pytest.mark.gpu

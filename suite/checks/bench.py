@@ -35,8 +35,8 @@ CONFIRMATIONS = 3  # other variants in which k devices must be off as well
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """The outcome of a check on a trainer.
+class SearchResult:
+    """What came of putting a check to a trainer.
 
     Attributes:
         failure: what is wrong in the smallest failing case, ready to be shown; empty when nothing is.
@@ -134,7 +134,7 @@ class Bench:
 
     def search(
         self, trainer: str, check: str, *, examples: int | None = None, fresh: bool = False, shrink: bool = True
-    ) -> Outcome:
+    ) -> SearchResult:
         """Search for a case that a trainer gets wrong.
 
         Args:
@@ -150,9 +150,9 @@ class Bench:
         """
         about = self.about(trainer)
         if about.trains == "tokens" and check in draw.WITHOUT_TEXTS:
-            return Outcome("", [draw.WITHOUT_TEXTS[check]], 0)
+            return SearchResult("", [draw.WITHOUT_TEXTS[check]], 0)
         if check == "resume" and not about.resumes:
-            return Outcome("", ["not checked: it has no state_dict and load_state_dict of its own"], 0)
+            return SearchResult("", ["not checked: it has no state_dict and load_state_dict of its own"], 0)
         most = MOST_REPLICAS if about.processes == "one" else MOST_RANKS
         search = _Search(self, trainer, check)
         gpus = len(set(self.devices.names)) * self.devices.hosts
@@ -188,7 +188,7 @@ class Bench:
             pass
         except errors.Flaky:
             search.failure += "\n  not every time: the same case was right when it was put to the trainer again"
-        return Outcome(search.failure, list(search.notes), search.judged, search.crashed)
+        return SearchResult(search.failure, list(search.notes), search.judged, search.crashed)
 
     def place(self, trainer: str, world_size: int) -> tuple[Group, CaseJob]:
         """Return the ranks of a trainer in a world, bound to their devices, and what they are told of their place."""

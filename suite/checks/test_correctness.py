@@ -20,12 +20,12 @@ def test_correctness(
 ) -> None:
     """No generated case shows the trainer to be wrong."""
     try:
-        outcome = correctness_bench.search(
+        result = correctness_bench.search(
             correctness_trainer, correctness_check, examples=correctness_examples, fresh=fresh_examples
         )
     except WorkerFailure as failure:
         pytest.fail(f"{correctness_trainer}: {failure}", pytrace=False)
-    noted = [(NOTE, f"{correctness_trainer}, {correctness_check}: {note}") for note in outcome.notes]
-    request.node.user_properties.extend([*noted, ("examples", outcome.examples)])
-    if outcome.failure:
-        pytest.fail(outcome.failure, pytrace=False)
+    noted = [(NOTE, f"{correctness_trainer}, {correctness_check}: {note}") for note in result.notes]
+    request.node.user_properties.extend([*noted, ("examples", result.examples)])
+    if result.failure:
+        pytest.fail(result.failure, pytrace=False)

@@ -70,7 +70,7 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
         folder = temporary.path
         planted, reports, junit = folder / "planted.py", folder / "reports", folder / "wrong.xml"
         planted.write_text(PLANTED.format(trainer=trainer, slowdown=asked.slowdown, world_size=size))
-        lend_calibration(settings.report_dir, reports)
+        copy_calibration(settings.report_dir, reports)
         what = f"a slowdown of {asked.slowdown:.0%} at world size {size}, planted in {trainer}"
         _say(f"{what}: `-m scaling` must turn red")
         # The drill's own options come last and win; its records are no part of the machine's history.
@@ -148,12 +148,12 @@ def absolute(spec: str) -> str:
     return f"{Path(source).resolve()}{colon}{name}" if source.endswith(".py") else spec
 
 
-def lend_calibration(report_dir: Path, reports: Path) -> None:
-    """Copy what the machine's runs know of it to where the drill's run looks for it."""
+def copy_calibration(report_dir: Path, reports: Path) -> None:
+    """Copy the machine's calibrations to the drill's report folder, where its runs look for them."""
     for path in report_dir.glob("*/calibration.json"):
-        lent = path_for(reports, path.parent.name)
-        lent.parent.mkdir(parents=True)
-        shutil.copyfile(path, lent)
+        copy = path_for(reports, path.parent.name)
+        copy.parent.mkdir(parents=True)
+        shutil.copyfile(path, copy)
 
 
 def _record(reports: Path) -> Record | None:

@@ -2,7 +2,7 @@
 
 For the owner of a machine with GPUs on the first day: what works, what is unusual about the machine, and what to run
 next. Every step is a process of its own with a time limit, so one that fails or hangs costs its own line. Nothing here
-is judged or accepted; runs are kept beside the page and not in the project's reports.
+is judged or accepted; runs are kept in the page's folder and not in the project's reports.
 
 It is a module and not a command of `python -m suite`, because it is needed once a machine. It is in the package and not
 in docs/, because a runner often has only the installed package.
@@ -135,7 +135,7 @@ def steps(used: Devices, on: str, folder: Path) -> list[Step]:
     )
     chosen.append(
         Step(
-            "a build beside itself raises no alarm",
+            "a build compared with itself raises no alarm",
             (
                 *measured,
                 "--scaling-budget=60",

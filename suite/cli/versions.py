@@ -34,7 +34,6 @@ VERSIONS = {  # torch: (torch, torchvision) as they are installed
     "2.13": ("2.13.0", "0.28.0"),
     "2.15": ("2.15.0", "0.29.2"),
 }
-LOWEST = {"torch": "2.9", "torchvision": "0.24"}  # the bounds in pyproject.toml
 
 ROOT = Path(suite.__path__[0]).resolve().parent
 MEMORY_STEPS, MEMORY_BATCH = 20, 256

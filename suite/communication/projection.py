@@ -213,8 +213,8 @@ def _project(
     expected = []
     for cell, step in steps:
         if step.sweep is not None:
-            found = cell.efficiency
-            efficiency = None if found is None else Interval(found.estimate, found.low, found.high)
+            known = cell.efficiency
+            efficiency = None if known is None else Interval(known.estimate, known.low, known.high)
             expected.append(replace(step.expect(step.world_size, calibrated=False), measured=efficiency))
     assumptions = tuple(_assumptions(largest, _misfit(largest, swept)))
     return replace(empty, expected=tuple(expected), projected=projected, assumptions=assumptions)

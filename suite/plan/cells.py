@@ -26,14 +26,14 @@ def names(trainers: Iterable[str]) -> dict[str, str]:
     Of `a.py:Mine` and `b.py:Mine` the names are `a.Mine` and `b.Mine`, of `a/x.py:Mine` and `b/x.py:Mine` they are
     `a/x.Mine` and `b/x.Mine`.
     """
-    found: dict[str, str] = {}
+    chosen: dict[str, str] = {}
     left = list(dict.fromkeys(trainers))
     for parts in range(MOST_PARTS + 1):
         tried = {trainer: _with_parts(trainer, parts) for trainer in left}
-        often = Counter([*tried.values(), *found.values()])
-        found |= {trainer: name for trainer, name in tried.items() if often[name] == 1}
-        left = [trainer for trainer in left if trainer not in found]
-    return found | {trainer: trainer for trainer in left}
+        often = Counter([*tried.values(), *chosen.values()])
+        chosen |= {trainer: name for trainer, name in tried.items() if often[name] == 1}
+        left = [trainer for trainer in left if trainer not in chosen]
+    return chosen | {trainer: trainer for trainer in left}
 
 
 def _with_parts(trainer: str, parts: int) -> str:

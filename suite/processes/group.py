@@ -77,7 +77,7 @@ class Group:
         self.other_launchers = other_launchers
         self.stacks: list[dict[str, str]] = []
         self._running = len(self.parts)
-        self._repeated = False  # what was asked, where the launcher has ended
+        self._asked_again = False  # what was asked, where the launcher has ended
         self.channels: dict[int, Channel] = {}
         self.pids: dict[int, int] = {}
         self.processes: dict[int, psutil.Process] = {}
@@ -203,7 +203,7 @@ class Group:
             cause: why, in words.
             repeated: whether what the group was asked is asked again (`LauncherEnded`).
         """
-        self._repeated = repeated
+        self._asked_again = repeated
         self.ended = Ended(self.name, self.ended.failures if self.ended else (), cause)
         self._running = 0
 
@@ -256,7 +256,7 @@ class Group:
 
     def _raise_if_broken(self) -> None:
         if not self.alive:
-            raise failure.WorkerFailure(self.name, "it was ended before it was asked: an earlier failure says why")
+            raise failure.WorkerFailure(self.name, "the group had already ended: an earlier failure says why")
         error = next(((rank, answer) for rank, answer in self.answers.items() if "error" in answer), None)
         if error is not None:
             self._wait_for(lambda: bool(self.lost), 0.3)  # an exception is often the echo of another rank's death
@@ -285,7 +285,7 @@ class Group:
         said = {end.rank: end.stderr for end in ended.failures}
         # The rank whose connection broke first; where none had one yet, the first that the launcher saw fail.
         rank = (lost or list(exits) or [0])[0]
-        if self._repeated and not exits:  # a rank that had failed before is no fault of the launcher's
+        if self._asked_again and not exits:  # a rank that had failed before is no fault of the launcher's
             return failure.LauncherEnded(ended.cause)
         if ended.cause and (not exits or len(self.parts) > 1):
             return failure.WorkerFailure(self.name, ended.cause)

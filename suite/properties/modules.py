@@ -24,6 +24,7 @@ from reference.scatter import shard_bounds
 from suite.properties import contract
 from suite.properties.answers import RIGHT, Judgement
 from suite.properties.observe import gradients_at_optimizers
+from suite.properties.suspects import factor
 from suite.properties.tolerance import half_the_digits, roundoff
 from suite.properties.whole import whole
 
@@ -317,7 +318,7 @@ def _error(expected: Tensor, actual: Tensor) -> float:
 def _factor(right: dict[str, Tensor], actual: dict[str, Tensor]) -> tuple[str, ...]:
     """Return a line where all gradients are off by one factor."""
     a, b = (torch.cat([side[name].flatten() for name in right]) for side in (right, actual))
-    share = float(a @ b / (a @ a)) if float(a.norm()) else 0.0
+    share = factor(b, a)
     if share and float((b - share * a).norm()) <= half_the_digits(PRECISION) * float(b.norm()):
         return (f"{share:.4g} times the right gradient: the loss is divided by something other than on one device",)
     return ()

@@ -88,7 +88,7 @@ def observe(
         uninterrupted = other["parameters"]
     # A wrong gradient shows in what SGD makes of it, and under oracle "sgd" nothing else is expected.
     seen_in_parameters = torch.optim.SGD if getattr(trainer, "oracle", "sgd") == "self" else Optimizer
-    seen: Observation = {
+    record: Observation = {
         "plain": plain and hasattr(trainer, "reference_step"),
         "raised": None,
         "parameters": [],
@@ -111,16 +111,16 @@ def observe(
     try:
         made = trainer(model, list(devices), lr=case.lr)
         contract.check_instance(made, list(devices))
-        train = made.reference_step if seen["plain"] else made.step
+        train = made.reference_step if record["plain"] else made.step
         by_position = dict(enumerate(made.replicas[0].parameters()))
-        seen["parameters"].append(_values(made))
-        seen["differing"].append(_differing(made))
+        record["parameters"].append(_values(made))
+        record["differing"].append(_differing(made))
         for step in range(len(case.batches)):
             if step == case.resumed:
                 where = f"resuming before step {step}"
                 made, log = _in_another_instance(trainer, made, devices, case, rank)
                 train, by_position = made.step, dict(enumerate(made.replicas[0].parameters()))
-                seen["parameters"][-1] = _values(made)
+                record["parameters"][-1] = _values(made)
             where = f"step {step}"
             whole_batch = nets.minibatch(case, step)
             mine = shard_bounds(case.batches[step], case.world_size, rank) if per_device else slice(None)
@@ -132,17 +132,17 @@ def observe(
             with gradients_at_optimizers(by_position, leave_out=seen_in_parameters) as gradients, noting as noise:
                 loss = train(X, y, case.batches[step])
             given = [gradients.get(position) for position in by_position]
-            seen["gradients"].append([None if gradient is None else gradient.flatten().tolist() for gradient in given])
-            seen["losses"].append(None if loss is None else float(loss))
-            seen["changed"].append(not all(torch.equal(now, given) for now, given in fed))
-            seen["log"].append(list(log))
-            seen["noise"].append(noise.digests if noise else [])
-            seen["parameters"].append(_values(made))
-            seen["differing"].append(_differing(made))
+            record["gradients"].append([None if values is None else values.flatten().tolist() for values in given])
+            record["losses"].append(None if loss is None else float(loss))
+            record["changed"].append(not all(torch.equal(now, given) for now, given in fed))
+            record["log"].append(list(log))
+            record["noise"].append(noise.digests if noise else [])
+            record["parameters"].append(_values(made))
+            record["differing"].append(_differing(made))
         where = "evaluating the replicas"
         if evaluates:
-            seen["correct"] = _evaluate(made, devices, case, rank if per_device else None)
-        seen["buffers"] = {
+            record["correct"] = _evaluate(made, devices, case, rank if per_device else None)
+        record["buffers"] = {
             name: buffer.detach().cpu().to(torch.float64).flatten().tolist()
             for name, buffer in made.replicas[0].named_buffers()
         }
@@ -151,14 +151,14 @@ def observe(
     except Exception as error:  # a user's trainer may raise anything, and that is recorded
         if accelerator.is_fatal(error):
             raise  # this process can serve no other case
-        seen["raised"] = {
+        record["raised"] = {
             "where": where,
             "error": f"{type(error).__name__}: {error}",
             "traceback": traceback.format_exc(),
         }
     with suppress(Exception):
         contract.close_trainer(made)
-    return seen, getattr(made, "loss", None)
+    return record, getattr(made, "loss", None)
 
 
 def _in_another_instance(

@@ -50,9 +50,8 @@ def fitting(evidence: Evidence) -> tuple[str, ...]:
     lines = dict.fromkeys(line for line, gradient in _candidates(evidence) if _alike(actual, gradient))
     if lines:
         return tuple(lines)
-    share = float(actual @ right / (right @ right)) if float(right.norm()) > 0 else 0.0
-    if abs(share - 1) > BEYOND_ROUNDING and _alike(actual, share * right):
-        return (f"{share:.4g} times the right gradient: the learning rate or the average is off by that factor",)
+    if scaled := _scaled(actual, right):
+        return scaled
     wrong = (actual - right).abs() > ALIKE * right.abs().max()
     if bool(wrong.any()) and bool((wrong <= evidence.vectors).all()):
         return ("only one-dimensional parameters are wrong: biases that are not exchanged",)
@@ -83,10 +82,21 @@ def fitting_tokens(actual: Tensor, right: Tensor, shards: list[Tensor], world_si
         "no exchange: the gradient of one shard alone": shards,
     }
     lines = [line for line, gradients in candidates.items() if any(_alike(actual, g) for g in gradients)]
-    share = float(actual @ right / (right @ right)) if float(right.norm()) > 0 else 0.0
-    if not lines and abs(share - 1) > BEYOND_ROUNDING and _alike(actual, share * right):
+    return tuple(lines) or _scaled(actual, right)
+
+
+def factor(actual: Tensor, right: Tensor) -> float:
+    """Return the factor that brings the right gradient nearest to the actual one; 0 where the right one is 0."""
+    square = float(right @ right)
+    return float(actual @ right) / square if square else 0.0
+
+
+def _scaled(actual: Tensor, right: Tensor) -> tuple[str, ...]:
+    """Return a line where the gradient is the right one times a factor that rounding does not explain."""
+    share = factor(actual, right)
+    if abs(share - 1) > BEYOND_ROUNDING and _alike(actual, share * right):
         return (f"{share:.4g} times the right gradient: the learning rate or the average is off by that factor",)
-    return tuple(lines)
+    return ()
 
 
 def _candidates(evidence: Evidence) -> Iterator[tuple[str, Tensor]]:

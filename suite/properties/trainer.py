@@ -139,8 +139,10 @@ def evaluation(seen: Seen) -> Judgement:
 
 def low_precision(seen: Seen) -> Judgement:
     """In bfloat16 the replicas are bit-equal, and k devices stay within the rounding noise of one."""
-    wrong = next((wrong for wrong in (_unchanged(seen), replicas(seen)) if wrong != RIGHT), RIGHT)
-    return wrong if wrong != RIGHT else _first_wrong(seen, precision.judge_step)
+    for judgement in (_unchanged(seen), replicas(seen)):
+        if judgement != RIGHT:
+            return judgement
+    return _first_wrong(seen, precision.judge_step)
 
 
 CHECKS: dict[str, Check] = {
@@ -263,7 +265,7 @@ def _given_at(seen: Seen, step: int) -> Judgement:
 
 def _given_suspects(right: torch.Tensor, ours: torch.Tensor, allowed: float, samples: int) -> tuple[str, ...]:
     """Return what an optimizer's wrong gradient looks like, all parameters in one vector."""
-    times = float(ours @ right / (right @ right)) if _size(right) else 0.0
+    times = suspects.factor(ours, right)
     if not _size(ours - times * right) <= max(times, 1) * allowed:
         return OFF_ONE_DEVICE
     factor = f"{times:.4g} times the right gradient: Adam divides a factor out again, and clipping does not"

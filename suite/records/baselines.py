@@ -120,7 +120,7 @@ class Baseline(Part):
         """Return the cell's newest accepted runs for `suite.verdict.stored.difference`, oldest first.
 
         A pin that is older than these is not among them: a level that runs left long ago, by becoming faster, would
-        look like spread for ever.
+        look like spread forever.
         """
         return [_as_run(run, kept) for run, kept in self._holding(cell, record)[-KEPT_RUNS:]]
 

@@ -239,7 +239,7 @@ class Entry(Part):
 
 
 @dataclass(frozen=True)
-class Found:
+class CellSpread:
     """A spread for a cell; `note` says whose it is where it is not the cell's own."""
 
     spread: Spread
@@ -257,7 +257,7 @@ class Calibration(Part):
     environment: Environment
     entries: tuple[Entry, ...]
 
-    def spread(self, trainer: str, workload_hash: str, mode: str, world_size: int) -> Found | None:
+    def spread(self, trainer: str, workload_hash: str, mode: str, world_size: int) -> CellSpread | None:
         """Return the spread of a cell: its own, else the largest of its world size, else None.
 
         Those from fewer than `ENOUGH` sessions do not count.
@@ -267,9 +267,9 @@ class Calibration(Part):
         if not alike:
             return None
         if own := next((entry for entry in alike if entry.identity == wanted), None):
-            return Found(own.spread)
+            return CellSpread(own.spread)
         noisiest = max(alike, key=lambda entry: entry.spread.session_sd)
-        return Found(
+        return CellSpread(
             noisiest.spread,
             f"not calibrated itself; the noisiest cell of world size {world_size} replaces it: {noisiest.trainer}, "
             f"{noisiest.workload}, {noisiest.mode}",

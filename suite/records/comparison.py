@@ -50,7 +50,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Part:
+class StepPart:
     """A part of a step in both runs, seconds; `grew_s` is by how much it is longer in the second."""
 
     name: str
@@ -78,7 +78,7 @@ class Pair:
     second: CellRecord
     ratio: IntervalRecord | None
     note: str
-    parts: tuple[Part, ...]
+    parts: tuple[StepPart, ...]
 
     @property
     def word(self) -> str:
@@ -216,25 +216,25 @@ def _run_spread(cell: CellRecord, record: Record, calibration: Calibration | Non
     return None if known is None else known.spread.of_runs
 
 
-def _parts(first: CellRecord, second: CellRecord) -> tuple[Part, ...]:
+def _parts(first: CellRecord, second: CellRecord) -> tuple[StepPart, ...]:
     """Return the parts of the candidate's steps in both runs."""
     before, after = first.own_waterfall, second.own_waterfall
     if before is None or after is None:
         return ()
-    ideal = Part("ideal", before.ideal_s, after.ideal_s)
-    measured = Part("measured", before.measured_s, after.measured_s)
+    ideal = StepPart("ideal", before.ideal_s, after.ideal_s)
+    measured = StepPart("measured", before.measured_s, after.measured_s)
     try:
         return (ideal, *_bars(before, after), measured)
     except (ArithmeticError, ValueError):  # as in `_ratio`
         return ()
 
 
-def _bars(first: WaterfallRecord, second: WaterfallRecord) -> Iterable[Part]:
+def _bars(first: WaterfallRecord, second: WaterfallRecord) -> Iterable[StepPart]:
     """Yield bars of the same causes; where one run could not tell causes apart, the other's bars are added up."""
     for causes in _groups([bar.causes for bar in (*first.bars, *second.bars)]):
         sums = [_sum([bar for bar in side.bars if causes.issuperset(bar.causes)]) for side in (first, second)]
         names = [cause for side in (first, second) for bar in side.bars for cause in bar.causes if cause in causes]
-        yield Part(" + ".join(dict.fromkeys(names)), *sums)
+        yield StepPart(" + ".join(dict.fromkeys(names)), *sums)
 
 
 def _groups(bars: Iterable[Sequence[str]]) -> list[set[str]]:

@@ -291,7 +291,7 @@ def _levels(identity: Identity, points: Sequence[Point], runs: Sequence[PastRun]
         speedup = None if identity.trainer == SINGLE else run.cells[identity].speedup
         if speedup is not None and speedup.estimate > 0:
             logs.append(-math.log(speedup.estimate))
-            whose.append(f"{run.machine.host} beside {SINGLE}")
+            whose.append(f"{run.machine.host}, relative to {SINGLE}")
         else:
             logs.append(math.log(point.sec_per_epoch.estimate))
             whose.append(run.machine.host)

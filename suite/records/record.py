@@ -120,7 +120,7 @@ class Window(Part):
 
 
 class Probe(Part):
-    """One window of a diagnostic variant (`suite.verdict.diagnose.POINTS`), without the feed unless the variant has it.
+    """One window of a diagnostic variant (`suite.verdict.diagnose.Point`), without the feed unless the variant has it.
 
     `cell` is that whose waterfall it is part of; `duration_ns` has every rank that took part.
     """
@@ -292,7 +292,7 @@ class CellRecord(Part):
     slowdown: IntervalRecord | None = None
     checks: tuple[CheckRecord, ...] = ()
     tail: IntervalRecord | None = None  # a round on average over the middle ones, t / t of the base; 1 is equal
-    cautions: tuple[str, ...] = Field(default=(), max_length=MAX_CAUTIONS)  # to be known beside the outcome
+    cautions: tuple[str, ...] = Field(default=(), max_length=MAX_CAUTIONS)  # warnings that do not change the outcome
     warning: str = ""  # the cautions, and counters that changed
     accuracy: Finite | None = None
     test_loss: Finite | None = None  # of texts, nats a label

@@ -1,1 +1,1 @@
-"""Ways to show a record: the terminal and Markdown. They read the record alone, and know neither torch nor pytest."""
+"""Show records as text: in the terminal, as Markdown and as HTML pages. Imports neither torch nor pytest."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from suite.records.comparison import Comparison, Pair, Part
+from suite.records.comparison import Comparison, Pair, StepPart
 from suite.render import figures
 from suite.render.html.chart import Span, strips
 from suite.render.html.environment import bounded, page
@@ -125,6 +125,6 @@ def _grown(comparison: Comparison) -> list[Pair]:
     return sorted(grown, key=lambda pair: pair.parts[-1].grew_s, reverse=True)[:MAX_STEPS]
 
 
-def _part(part: Part) -> tuple[str, ...]:
+def _part(part: StepPart) -> tuple[str, ...]:
     times = (figures.interval(time, ".2f", factor=1e3) for time in (part.first, part.second))
     return part.name, *times, figures.number(part.grew_s * 1e3, "+.2f")

@@ -279,8 +279,8 @@ def disturbances(record: Record) -> str:
     steal = sum(conditions.steal or 0.0 for conditions in blocks) / len(blocks)
     foreign = sum(conditions.foreign or 0.0 for conditions in blocks) / len(blocks)
     return (
-        f"{marked} of {len(blocks)} blocks were disturbed and {left_out} left out for it; on average other processes "
-        f"used {number(foreign, '.0%')} of a core and the hypervisor kept {number(steal, '.0%')}."
+        f"{marked} of {len(blocks)} blocks were disturbed, and {left_out} were left out; on average other processes "
+        f"used {number(foreign, '.0%')} of a core and the hypervisor took {number(steal, '.0%')}."
     )
 
 
@@ -312,6 +312,6 @@ def versions(by_name: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in by_name.items())
 
 
-def graver_first(cells: Sequence[CellRecord]) -> list[CellRecord]:
+def gravest_first(cells: Sequence[CellRecord]) -> list[CellRecord]:
     """Return the cells sorted by outcome, the gravest first, otherwise in their order."""
     return sorted(cells, key=lambda cell: GRAVEST_FIRST.index(cell.outcome))

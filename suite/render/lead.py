@@ -83,7 +83,7 @@ def _hardware(record: Record) -> Iterable[str]:
 def verdicts(record: Record) -> list[str]:
     """Return a line for every outcome and reason with its cells, the gravest first; PASS has no reasons."""
     groups: dict[tuple[Outcome, str], list[CellRecord]] = {}
-    for cell in figures.graver_first(record.cells):
+    for cell in figures.gravest_first(record.cells):
         groups.setdefault((cell.outcome, cell.reason if cell.outcome in GRAVE else ""), []).append(cell)
     lines = []
     for (outcome, reason), cells in groups.items():
@@ -113,7 +113,7 @@ def _estimate(value: IntervalRecord | None) -> float:
 def _changed(record: Record) -> Iterable[str]:
     """Yield what steps do that a base's, or an accepted run's, do not, with the cells of each change."""
     cells_of: dict[str, list[str]] = {}
-    for cell in figures.graver_first(record.cells):
+    for cell in figures.gravest_first(record.cells):
         for check in cell.checks:
             if check.rule == counters.RULE and check.outcome is not Outcome.PASS:
                 cells_of.setdefault(f"{check.reason} (against {check.against})", []).append(cell.id)
@@ -122,8 +122,8 @@ def _changed(record: Record) -> Iterable[str]:
 
 
 def cautions(record: Record) -> list[str]:
-    """Return what a reader should know beside the outcomes, cell by cell, the gravest first."""
-    return [f"{cell.id}: {said}" for cell in figures.graver_first(record.cells) for said in cell.cautions]
+    """Return the warnings of all cells, those of the gravest cells first."""
+    return [f"{cell.id}: {said}" for cell in figures.gravest_first(record.cells) for said in cell.cautions]
 
 
 def _machine(record: Record) -> Iterable[str]:
@@ -274,7 +274,7 @@ def _sure(record: Record) -> Iterable[str]:
 
 def red(record: Record) -> list[Step]:
     """Return, for each cell and collective that failed, a command that measures it alone; the gravest first."""
-    failed = [cell for cell in figures.graver_first(record.cells) if cell.outcome in RED]
+    failed = [cell for cell in figures.gravest_first(record.cells) if cell.outcome in RED]
     again = [Step(f"{cell.outcome.value} {cell.id}", commands.only(record, [cell])) for cell in failed]
     for sweep in record.collectives:
         if sweep.error:

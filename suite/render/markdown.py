@@ -36,7 +36,7 @@ def render(record: Record) -> str:
     first = [*_heading(record), *_lead(record)]
     sections = _sections(record, record.cells)
     if sum(map(_size, (first, *sections))) > MAX_CHARACTERS:
-        sections = _sections(record, figures.graver_first(record.cells))
+        sections = _sections(record, figures.gravest_first(record.cells))
     return fitted(first, sections)
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from suite.plan.cells import short
 from suite.records.sweep import LINEAR_WARMUP, ONE_DEVICE, Row, Start, Sweep, Trained, scaled
-from suite.render.figures import versions
+from suite.render.figures import commit, interval, versions
 from suite.render.markdown import fitted, table, text
 from suite.render.screen import Screen
 from suite.render.sparkline import sparkline
@@ -63,7 +63,7 @@ class Result(NamedTuple):
             str(setting.batch),
             f"{setting.lr:g}",
             f"{self.mean:.3f}{spread}",
-            signed(self.change),
+            interval(self.change, "+.3f"),
             f"{sec_per_epoch:.3g}{crowded}",
             str(len(nets)),
             sparkline(curve),
@@ -110,15 +110,6 @@ def named(start: Start) -> str:
     return f"{start.batch}, {start.lr:g}"
 
 
-def signed(change: Interval | None) -> str:
-    """Return '-0.004 [-0.010, +0.002]'; '-' where there is nothing to compare."""
-    if change is None:
-        return "-"
-    if change.low is None or change.high is None:
-        return f"{change.estimate:+.3f}"
-    return f"{change.estimate:+.3f} [{change.low:+.3f}, {change.high:+.3f}]"
-
-
 def sentences(sweep: Sweep, rows: list[Result]) -> list[str]:
     """Say how far the rate can be raised, what each rule makes of the best start, and which nets are missing."""
     missing = [f"{count} nets are missing."] if (count := sweep.missing()) else []
@@ -135,14 +126,14 @@ def _about(sweep: Sweep) -> str:
     climb = f", warm-up over {sweep.warmup_epochs}" if LINEAR_WARMUP in sweep.grid.rules else ""
     return (
         f"{len(sweep.trained)} nets, each fresh from its seed; {sweep.epochs} epochs of {sweep.train_samples:,} samples"
-        f"{climb}; {sweep.test_samples:,} test samples, one of which is {1 / sweep.test_samples:.4f}."
+        f"{climb}; {sweep.test_samples:,} test samples, so one sample changes the accuracy by "
+        f"{1 / sweep.test_samples:.4f}."
     )
 
 
 def _where(sweep: Sweep) -> str:
     machine, code = sweep.machine, sweep.environment
-    changed = " with uncommitted changes" if code.dirty else ""
-    return f"{machine.cpu_model} ({machine.key}). {versions(code.versions)}. Commit {code.commit[:12]}{changed}."
+    return f"{machine.cpu_model} ({machine.key}). {versions(code.versions)}. Commit {commit(code)}."
 
 
 def _limits(rows: list[Result]) -> list[str]:
@@ -158,7 +149,7 @@ def _limits(rows: list[Result]) -> list[str]:
         best_lr, largest_lr = best.row.setting.lr, largest.row.setting.lr
         where = f"{size} device(s), batch {batch}: best at lr {best_lr:g} ({best.mean:.3f})"
         if best_lr < largest_lr:
-            said.append(f"{where}; the largest, {largest_lr:g}, comes to {largest.mean:.3f}.")
+            said.append(f"{where}; the largest, {largest_lr:g}, reaches {largest.mean:.3f}.")
         elif any(each.row.setting.lr < largest_lr for each in group):
             said.append(f"{where}, the largest that was tried; a larger one may be better still (--lrs).")
     return said
@@ -171,7 +162,7 @@ def _rules(sweep: Sweep, rows: list[Result]) -> list[str]:
         start = best_start(rows, batch)
         for size in sweep.grid.world_sizes:
             here = [each for each in rows if each.row.start == start and each.row.setting.world_size == size]
-            parts = [f"{_rule(each.row)} {signed(each.change)}" for each in here if each.change is not None]
+            parts = [f"{_rule(each.row)} {interval(each.change, '+.3f')}" for each in here if each.change is not None]
             if start is not None and parts:
                 counts = sorted({len(each.nets) for each in here})
                 seeds = "-".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))

@@ -71,7 +71,7 @@ class Conditions(Part):
     Attributes:
         elapsed_s: between the two readings.
         cores: of the machine.
-        steal: cores that the hypervisor kept from us: 0.25 is a quarter of one core, all the time.
+        steal: cores that the hypervisor took from us: 0.25 is a quarter of one core, all the time.
         foreign: cores that processes other than ours used, without time in interrupts.
         resolution: cores; three standard deviations of the error of `foreign`.
         load: the load average over one minute, at the end; ours is in it.
@@ -93,7 +93,7 @@ def disturbed(conditions: Conditions) -> str:
     limit = limit_cores(conditions)
     reasons = []
     if conditions.steal is not None and conditions.steal > limit:
-        reasons.append(f"the hypervisor kept {conditions.steal:.0%} of a core")
+        reasons.append(f"the hypervisor took {conditions.steal:.0%} of a core")
     if conditions.foreign is not None and conditions.foreign > limit:
         reasons.append(f"other processes used {conditions.foreign:.0%} of a core")
     for gpu in conditions.gpus:

@@ -36,7 +36,7 @@ class Reading:
     Attributes:
         at_s: of `time.monotonic()`.
         busy_s: of all processes on all cores, without interrupts.
-        steal_s: that the hypervisor kept; None where the system does not show it.
+        steal_s: that the hypervisor took; None where the system does not show it.
         own_s: of each process of ours that is still there.
         load: over one minute.
         mhz: of the slowest core that a rank is bound to; None where there is none, or the system does not show it.

@@ -27,7 +27,7 @@ from suite.run import judging, samples
 from suite.run.observations import Comparison, Observations
 from suite.verdict import Outcome
 from suite.verdict.machine import cause, machine
-from suite.verdict.stored import ENOUGH_RUNS, Difference, Run, clears, difference, hours_apart
+from suite.verdict.stored import ENOUGH_RUNS, Run, RunDifference, clears, difference, hours_apart
 
 LEVEL, PINNED = "accepted runs", "the pinned run"
 _REMEDY = "measure a base in the same run (--scaling-against={})"
@@ -192,7 +192,7 @@ def _machine(
     )
 
 
-def _check(against: str, shown: Difference, why: str, cleared: bool) -> CheckRecord:
+def _check(against: str, shown: RunDifference, why: str, cleared: bool) -> CheckRecord:
     passes = bool(why) and cleared
     if passes:
         why = f"{ENOUGH_RUNS} or more accepted runs of this host, hours apart, differ too little for a slowdown to hide"

@@ -191,18 +191,15 @@ def _train(run: Observations, sessions: Sessions, groups: Groups, arm: Arm, seed
                 **learned,
             )
         )
+        what_diverged = f"parameter {not_finite!r}" if not_finite else ""
         if curve.loss and curve.loss[-1] is None:
+            what_diverged = "the loss"
+        if what_diverged:
             cause = (
-                f"the loss of {arm.id}, seed {seed}, is no finite number after {recipe.epochs} epoch(s): lower lr, or "
+                f"{what_diverged} of {arm.id}, seed {seed}, is not finite after {recipe.epochs} epoch(s): lower lr, or "
                 "choose another init"
             )
             groups.session.failures[arm] = WorkerFailure(arm.side, cause)
-        elif not_finite:
-            groups.session.failures[arm] = WorkerFailure(
-                arm.side,
-                f"parameter {not_finite!r} of {arm.id}, seed {seed}, is not finite after {recipe.epochs} epoch(s): "
-                "lower lr, or choose another init",
-            )
 
 
 def _steps(job: Job, recipe: TrainingRecipe) -> int:

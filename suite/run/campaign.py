@@ -36,7 +36,7 @@ MAX_SESSIONS = {"quick": 6, "full": 20}  # where nothing can be decided, more se
 
 
 @dataclass(frozen=True)
-class Parts:
+class Collaborators:
     """What a campaign starts processes with; a test of the campaign's decisions gives it others."""
 
     neighbours: Callable[..., list[str] | tuple[str, ...]] = check.neighbours
@@ -53,7 +53,7 @@ def measure(
     run: Observations,
     root: Path,
     say: Say,
-    parts: Parts | None = None,
+    collaborators: Collaborators | None = None,
     grown: Callable[[], None] = lambda: None,
 ) -> None:
     """Measure until every cell is decided or the budget is spent.
@@ -62,8 +62,8 @@ def measure(
     process has ended by then. Workers may import from `root`, the user's project, and from the working directory.
     `grown` is called after every session and after the sweeps, when `run` has more than before.
     """
-    parts = parts or Parts()
-    run.neighbours = list(parts.neighbours(run.plan.config.devices))
+    collaborators = collaborators or Collaborators()
+    run.neighbours = list(collaborators.neighbours(run.plan.config.devices))
     for neighbour in run.neighbours:
         say(f"in use by others: {neighbour}")
     for sentence in hardware.unusual(run.plan.machine.cards):
@@ -75,9 +75,9 @@ def measure(
         run.notes.append(line)
         say(line)
 
-    sides_of_run = parts.sides(config.devices.kind, root, config.python_path, hosts, note)
+    sides_of_run = collaborators.sides(config.devices.kind, root, config.python_path, hosts, note)
     with Meter(config.devices) as meter, sides_of_run as sides:
-        campaign = _Campaign(run, sides, meter, say, parts, grown)
+        campaign = _Campaign(run, sides, meter, say, collaborators, grown)
         if run.plan.config.against is not None:
             campaign.compare(Comparison({"base": run.plan.config.against}, run.plan.cells))
             return
@@ -91,12 +91,18 @@ class _Campaign:
     """The sessions of a run, which share its budget and its random numbers."""
 
     def __init__(
-        self, run: Observations, sides: Sides, meter: Meter, say: Say, parts: Parts, grown: Callable[[], None]
+        self,
+        run: Observations,
+        sides: Sides,
+        meter: Meter,
+        say: Say,
+        collaborators: Collaborators,
+        grown: Callable[[], None],
     ) -> None:
-        self._run, self._sides, self._say, self._parts, self._grown = run, sides, say, parts, grown
+        self._run, self._sides, self._say, self._collaborators, self._grown = run, sides, say, collaborators, grown
         self._rebuild = Comparison()
         rng = random.Random(run.plan.seed)
-        self._sessions = parts.sessions(run, sides.pools, rng, meter, self._left_s, self._say_left)
+        self._sessions = collaborators.sessions(run, sides.pools, rng, meter, self._left_s, self._say_left)
 
     def measure_without_base(self) -> None:
         """Time every cell and what its efficiency and its speed-up need; train."""
@@ -107,7 +113,7 @@ class _Campaign:
         self._prepare([*_arms(own + on_one), *attribution.arms(run, explained)])
         if not run.plan.config.calibrate:
             self._rebuild = accepted.rebuild(run, results.to_record(run))
-        train = self._parts.training(run, self._sessions, self._say_left)
+        train = self._collaborators.training(run, self._sessions, self._say_left)
         self._sessions.replan_blocks(accuracy.allowed_s(run, self._left_s()) if accuracy.wanted_pairs(run) else 0.0)
         self._run_sessions(run.plan.cells, on_one, explained, train)
 
@@ -120,7 +126,7 @@ class _Campaign:
             with contextlib.suppress(WorkerFailure):  # every sweep will say what is wrong
                 run.versions["candidate"] = self._sides.ask("candidate", Described, "describe", trainer=SINGLE).versions
             self._sides.dismiss()
-        run.collectives = self._parts.sweep(
+        run.collectives = self._collaborators.sweep(
             self._sides.pools["candidate"],
             run.plan.sweeps,
             run.plan.config.devices,
@@ -153,7 +159,7 @@ class _Campaign:
         self._prepare(_arms(units))
         chosen = self._carried(comparison.cells)
         run.comparison = replace(
-            comparison, cells=chosen, beyond=tuple(cell for cell in comparison.cells if cell not in chosen)
+            comparison, cells=chosen, over_budget=tuple(cell for cell in comparison.cells if cell not in chosen)
         )
         self._sessions.replan_blocks()
         self._run_sessions(chosen, self._on_one(chosen))
@@ -196,7 +202,11 @@ class _Campaign:
         slowest_first = sorted(chosen, key=lambda cell: -behind[cell])
         wanted = attribution.slowest(run, [cell for cell in slowest_first if behind[cell] or every])
         of_a_fail_s = max(1, FIRST_LOOK + 1 - self._sessions_done) * run.session_s
-        if wanted and self._hard and self._left_s() < of_a_fail_s + len(attribution.SIDES) * attribution.SESSION_S:
+        if (
+            wanted
+            and self._keeps_budget
+            and self._left_s() < of_a_fail_s + len(attribution.SIDES) * attribution.SESSION_S
+        ):
             why = "the budget has no more time than the sessions of a FAIL need; raise --scaling-budget"
             run.unexplained |= dict.fromkeys((target.cell for target in wanted), why)
             return []
@@ -208,7 +218,7 @@ class _Campaign:
 
     def _explaining(self, wanted: Sequence[attribution.Target]) -> Callable[[Groups], None]:
         """Return what times these waterfalls with a session's groups; the sessions without them cost less."""
-        run, probe = self._run, self._parts.probing(self._run, self._sessions, wanted, self._say_left)
+        run, probe = self._run, self._collaborators.probing(self._run, self._sessions, wanted, self._say_left)
 
         def explain(groups: Groups) -> None:
             start = run.plan.clock()
@@ -218,7 +228,7 @@ class _Campaign:
         return explain
 
     def _prepare(self, arms: Sequence[Arm]) -> None:
-        self._parts.prepare(self._run, self._sides, arms, self._say)
+        self._collaborators.prepare(self._run, self._sides, arms, self._say)
 
     def _run_sessions(
         self,
@@ -234,7 +244,7 @@ class _Campaign:
         while units := self._units([cell for cell in chosen if self._undecided(cell)]):
             number = self._sessions_done
             over = run.planned and number >= run.planned
-            if over or (self._hard and run.sessions and self._left_s() < run.session_s):
+            if over or (self._keeps_budget and run.sessions and self._left_s() < run.session_s):
                 units = [unit for unit in units if self._never_timed(unit)]
             if not units:
                 return
@@ -247,11 +257,11 @@ class _Campaign:
                 for arm in attribution.arms(run, [*probed, *suspects])
                 if arm not in run.lost and (arm, "setup") not in run.unprobed
             ]
-            afterwards = [self._parts.probing(run, self._sessions, probed, self._say_left)] if probed else []
+            afterwards = [self._collaborators.probing(run, self._sessions, probed, self._say_left)] if probed else []
             afterwards += [self._explaining(suspects)] if suspects else []
             afterwards += [train] if train is not None and number == 0 else []
             if number == 0 and run.plan.config.counters != "off" and run.plan.config.explain:
-                afterwards.append(self._parts.counting(run, self._sessions, chosen, self._say_left))
+                afterwards.append(self._collaborators.counting(run, self._sessions, chosen, self._say_left))
             if self._session(units, untimed, afterwards) and number == 0:
                 # The plan is made once, from what the first session cost and not from what it showed.
                 run.planned = run.plan.config.calibrate or self._planned(1 + self._left_s() / run.session_s)
@@ -296,8 +306,8 @@ class _Campaign:
         return min(sessions, MAX_SESSIONS[config.profile])
 
     @property
-    def _hard(self) -> bool:
-        """Whether the user set the budget, which is kept even when sessions turn out longer than planned."""
+    def _keeps_budget(self) -> bool:
+        """Whether the budget is the user's own, which is kept even if sessions take longer than planned."""
         return self._run.plan.config.min_sessions == 1 and not self._run.plan.config.calibrate
 
     @property

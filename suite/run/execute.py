@@ -51,7 +51,7 @@ class RunResult:
     def cell(self, cell: Cell) -> CellRecord:
         """Return the record of a cell."""
         wanted = (cell.trainer, cell.workload, cell.mode, cell.world_size)
-        return next(found for found in self.record.cells if found.place == wanted)
+        return next(record for record in self.record.cells if record.place == wanted)
 
     def collective(self, sweep: CollectiveCell) -> CollectiveRecord:
         """Return the record of a sweep.

@@ -93,7 +93,7 @@ def lines(run: Observations, planned: int, each_s: float) -> list[str]:
         f"(budget {run.plan.config.budget_s / 60:.1f} min); {comparisons} checks can fail{of_runs}"
     )
     judges = comparison.bases and not run.plan.config.calibrate
-    left_out = ", ".join(cell.id for cell in comparison.beyond)
+    left_out = ", ".join(cell.id for cell in comparison.over_budget)
     named = [f"plan: not judged, because the budget has no room for them: {left_out}"] if left_out else []
     promised = [*named, _promise(run, comparisons, planned), _scope(planned)] if judges else []
     return [first, *promised, *_launch_bound(run.plan.config)]
@@ -125,9 +125,8 @@ def _promise(run: Observations, comparisons: int, planned: int) -> str:
     known = [calibrated for calibrated in map(run.calibrated, cells) if calibrated is not None]
     if len(known) < len(cells):
         why = run.uncalibrated or "not every cell was calibrated"
-        return (
-            f"plan: the slowdown that it will find is not known here ({why}): python -m suite calibrate measures that"
-        )
+        unknown = f"plan: the smallest slowdown that this run can find is not known ({why})"
+        return f"{unknown}: python -m suite calibrate measures it"
     sds = [calibrated.spread.session_sd for calibrated in known]
     slowdown = max(promise(session_sd, comparisons, planned, run.plan.config.tolerance) for session_sd in sds)
     if not math.isfinite(slowdown) or slowdown > 1:

@@ -70,7 +70,7 @@ def checks(run: Observations, cell: Cell) -> tuple[CheckRecord, ...]:
     compared = [side for side in run.comparison.bases if cell in run.comparison.cells and arms[side] not in run.lost]
     return (
         *(_time(run, cell, side) for side in compared),
-        *([_beyond(run)] if cell in run.comparison.beyond else []),
+        *([_over_budget(run)] if cell in run.comparison.over_budget else []),
         *run.stored.get(cell, ()),
         *([_floor(run, cell)] if cell in run.plan.floors else []),
         *accuracy.checks(run, cell, comparisons(run)),
@@ -126,7 +126,7 @@ def warning(run: Observations, cell: Cell) -> str:
 
 
 def slow_tail(run: Observations, cell: Cell) -> Tail | None:
-    """Return what a cell's slowest rounds show beside its base's; None without a base, or from too few sessions."""
+    """Return how a cell's slowest rounds compare with its base's; None without a base, or from too few sessions."""
     if "base" not in run.comparison.bases or cell not in run.comparison.cells:
         return None
     arms = run.arms(cell)
@@ -145,7 +145,7 @@ def _time(run: Observations, cell: Cell, side: Side) -> CheckRecord:
     )
 
 
-def _beyond(run: Observations) -> CheckRecord:
+def _over_budget(run: Observations) -> CheckRecord:
     side, base = next(iter(run.comparison.bases.items()))  # the newest commit, or the pinned one where it is alone
     room = f"{run.plan.config.budget_s:.0f} s have room for {len(run.comparison.cells)} cell(s)"
     return CheckRecord(

@@ -36,7 +36,7 @@ class Keeper:
     def __init__(self, wanted: Path, first: Write, say: Say) -> None:
         """Make the run's folder and write its first file, so that a folder of no use is noticed before measuring.
 
-        What killed runs had not finished writing beside it is removed.
+        Unfinished files that killed runs left next to it are removed.
 
         Args:
             wanted: the folder; one with a number after its name where another run has it.
@@ -50,15 +50,13 @@ class Keeper:
         remove_unfinished(wanted.parent)
         try:
             self.folder = new_folder(wanted)
+            try:
+                first(self.folder)
+            finally:
+                with contextlib.suppress(OSError):  # it has its first file, or its disk is read-only
+                    self.folder.rmdir()
         except OSError as error:
-            raise _unusable(wanted.parent, error) from error
-        try:
-            first(self.folder)
-        except OSError as error:
-            raise _unusable(wanted.parent, error) from error
-        finally:
-            with contextlib.suppress(OSError):  # it has its first file, or its disk is read-only
-                self.folder.rmdir()
+            raise RecordError(f"{wanted.parent}: {error.strerror}; choose another --scaling-report-dir") from error
 
     def keep(self, write: Write) -> None:
         """Call `write` with the run's folder, and again with a fallback folder where the first one fails."""
@@ -87,7 +85,3 @@ def new_folder(wanted: Path) -> Path:
         except FileExistsError:
             number += 1
             folder = wanted.with_name(f"{wanted.name}-{number}")
-
-
-def _unusable(folder: Path, error: OSError) -> RecordError:
-    return RecordError(f"{folder}: {error.strerror}; choose another --scaling-report-dir")

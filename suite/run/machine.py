@@ -141,12 +141,8 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def _cpu_model() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        found = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE)
-        if found:
-            return found.group(1).strip()
-    return platform.processor() or platform.machine()
+    match = re.search(r"^model name\s*:\s*(.+)$", content(Path("/proc/cpuinfo")), re.MULTILINE)
+    return match[1].strip() if match else platform.processor() or platform.machine()
 
 
 def _topology(gpus: Sequence[Gpu]) -> str:

@@ -14,7 +14,7 @@ from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import Job, Prepared
 from suite.properties.answers import About
 from suite.records import record
-from suite.records.calibration import Found
+from suite.records.calibration import CellSpread
 from suite.records.counters import Counters
 from suite.records.memory import RankMemory
 from suite.room.conditions import Conditions, disturbed
@@ -96,13 +96,13 @@ class Comparison:
         cells: those that are compared: all cells with a base that the user named, and otherwise those whose accepted
             commits are rebuilt.
         sessions_before: how many sessions had ended when the comparison began.
-        beyond: cells that are not compared, because the budget has no room for them.
+        over_budget: cells that are not compared, because the budget has no room for them.
     """
 
     bases: Mapping[Side, Base] = field(default_factory=dict)
     cells: tuple[Cell, ...] = ()
     sessions_before: int = 0
-    beyond: tuple[Cell, ...] = ()
+    over_budget: tuple[Cell, ...] = ()
 
 
 @dataclass
@@ -177,7 +177,7 @@ class Observations:
         versions = self.versions.get("candidate", {})
         return self.plan.calibration.why_unused(self.plan.machine.host, versions, self.plan.started)
 
-    def calibrated(self, cell: Cell) -> Found | None:
+    def calibrated(self, cell: Cell) -> CellSpread | None:
         """Return how much equal builds of a cell differ here, and which cell that was measured on, if it is known."""
         if self.plan.calibration is None or self.uncalibrated:
             return None

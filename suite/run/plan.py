@@ -29,7 +29,7 @@ class Plan:
     Attributes:
         config: the user's settings.
         cells, sweeps: those that pytest selected.
-        checks_to_come: how many checks of correctness pytest selected beside them; it runs these afterwards.
+        checks_to_come: how many correctness checks pytest selected as well; they run after the measurement.
         commit, dirty: of the user's project.
         baseline, calibration: of this machine; equal builds differ by what a calibration measured.
         main: the branch that changes of the project go to; empty where it is not known.

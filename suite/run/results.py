@@ -65,7 +65,7 @@ def _cell(run: Observations, cell: Cell) -> CellRecord:
     own = run.plan.own(cell)
     logs = samples.over_sessions(run, own)
     failure = run.failure(cell)
-    if not failure and not logs and cell in run.comparison.beyond:
+    if not failure and not logs and cell in run.comparison.over_budget:
         outcome, reason = judging.combined(judging.checks(run, cell))
         return CellRecord.model_validate({**fixed, "outcome": outcome, "reason": reason})
     if failure or not logs:

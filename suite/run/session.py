@@ -267,9 +267,9 @@ class Sessions:
         """Take out every timed arm whose parameters are not finite; a trainer may return no loss that shows it."""
         for arm in [arm for arm in timed if arm in groups.by_arm]:
             answers = groups.request(arm, Parameters, "parameters", self.timeout_s(arm, 1), name=arm.id) or []
-            found = [(rank, answer.not_finite) for rank, answer in enumerate(answers) if answer.not_finite]
-            if found:
-                rank, parameter = found[0]
+            broken = [(rank, answer.not_finite) for rank, answer in enumerate(answers) if answer.not_finite]
+            if broken:
+                rank, parameter = broken[0]
                 cause = f"rank {rank}: parameter {parameter!r} of {arm.trainer} is not finite after the session's steps"
                 groups.session.failures[arm] = WorkerFailure(arm.side, f"{cause}; lower lr, or choose another init")
                 del groups.by_arm[arm]

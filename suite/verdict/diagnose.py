@@ -92,7 +92,7 @@ class Waterfall:
     slow_rank: int | None = None
 
     def bar(self, cause: str) -> Bar | None:
-        """The bar of one cause alone."""
+        """Return the bar whose only cause is this one; None where there is none."""
         return next((bar for bar in self.bars if bar.causes == (cause,)), None)
 
     @property

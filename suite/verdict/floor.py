@@ -17,9 +17,9 @@ bound. Between the two any outcome is right. As against a base (`suite.verdict.p
 that fresh processes add has to show it, too, and the first decision stands.
 
 A base in the same sessions shares what is special about an hour; a floor does not. So the bounds allow for a spread of
-ln E between runs, `RUN_SD`, beside that of the sessions, which the t distribution covers at any size. One run cannot
-show the former: where runs differ by an SD of 1 %, 2 % and 3 %, a cell exactly at its floor FAILs alone in .000,
-.004 and .038 of runs (tests/suite/plan/test_floors.py).
+ln E between runs, `RUN_SD`, in addition to the spread between sessions, which the t distribution covers at any size.
+One run cannot show how runs differ: where they differ by an SD of 1 %, 2 % and 3 %, a cell exactly at its floor FAILs
+alone in .000, .004 and .038 of runs (tests/suite/plan/test_floors.py).
 """
 
 from __future__ import annotations

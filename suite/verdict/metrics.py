@@ -120,12 +120,17 @@ def location_variance(values: Sequence[float]) -> tuple[float, int]:
     Tukey and McLaughlin (1963): a trimmed mean varies as the winsorised sample does, in which every value that was cut
     counts as the outermost one that was kept. With h values kept it is the sum of squares / (h (h - 1)), on h - 1.
     """
+    adjusted, kept = winsorised(values)
+    mean = math.fsum(adjusted) / len(adjusted)
+    squares = math.fsum([(value - mean) ** 2 for value in adjusted])
+    return squares / (kept * (kept - 1)), kept - 1
+
+
+def winsorised(values: Sequence[float]) -> tuple[list[float], int]:
+    """Return the sorted values, those that `location` cuts set to the outermost kept ones, and how many are kept."""
     cut = len(values) // 4
     kept = sorted(values)[cut : len(values) - cut]
-    winsorised = [*[kept[0]] * cut, *kept, *[kept[-1]] * cut]
-    mean = math.fsum(winsorised) / len(winsorised)
-    squares = math.fsum([(value - mean) ** 2 for value in winsorised])
-    return squares / (len(kept) * (len(kept) - 1)), len(kept) - 1
+    return [*[kept[0]] * cut, *kept, *[kept[-1]] * cut], len(kept)
 
 
 def observations_needed(measured: int, enough: Callable[[int], bool]) -> int | None:

@@ -74,7 +74,7 @@ class RunSpread(NamedTuple):
     df: float
 
 
-class Difference(NamedTuple):
+class RunDifference(NamedTuple):
     """How a run differs from accepted ones.
 
     Attributes:
@@ -98,7 +98,7 @@ class _Level(NamedTuple):
 
 def difference(
     candidate: Run, accepted: Sequence[Run], spread: RunSpread | None = None, pin: Run | None = None
-) -> Difference:
+) -> RunDifference:
     """Compare a cell with accepted runs of other times, or with one older run.
 
     Args:
@@ -113,7 +113,7 @@ def difference(
     delta = candidate.log_t - math.fsum(run.log_t for run in against) / len(against)
     text = f"{percent(delta)} than " + (f"the {len(against)} accepted run(s)" if pin is None else "the pinned run")
     if why := _why_no_interval(candidate, level, spread, pin):
-        return Difference(Interval(math.exp(delta)), f"{text}, {why}")
+        return RunDifference(Interval(math.exp(delta)), f"{text}, {why}")
     variance, df = level.variance, level.df
     if df < _ENOUGH_DF and spread is not None:  # two estimates of one variance, each by its degrees of freedom
         variance = (df * variance + spread.df * spread.sd**2) / (df + spread.df)
@@ -125,7 +125,7 @@ def difference(
     half = t_quantile(int(df), 0.975) * error
     low, high = delta - half, delta + half
     ratio = Interval(math.exp(delta), math.exp(low), math.exp(high))
-    return Difference(ratio, f"{text} (95 %: {percent(low)} to {percent(high)})")
+    return RunDifference(ratio, f"{text} (95 %: {percent(low)} to {percent(high)})")
 
 
 def clears(candidate: Run, accepted: Sequence[Run], tolerance: float, pin: Run | None = None) -> bool:

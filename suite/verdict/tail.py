@@ -21,7 +21,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from suite.verdict.metrics import Interval, location, t_quantile
+from suite.verdict.metrics import Interval, location, t_quantile, winsorised
 from suite.verdict.outcome import ALPHA_WARN, CONFIDENCE, WORTH, percent
 from suite.verdict.paired import FIRST_LOOK
 from suite.verdict.spread import Learned, Middle, estimate
@@ -73,12 +73,11 @@ def tail(rounds: Sequence[Sequence[float]], comparisons: int) -> Tail | None:
 
 def _excess(session: Sequence[float]) -> Middle:
     """Return a session's tail, and the variance that its rounds explain: the sum of squared influences / J (J - 1)."""
-    count, cut, ordered = len(session), len(session) // 4, sorted(session)
-    kept, mean = ordered[cut : count - cut], statistics.fmean(session)
+    count, mean = len(session), statistics.fmean(session)
     value = mean - location(session)
     if count == 1:
         return Middle(value, None, None)
-    winsorised = [*[kept[0]] * cut, *kept, *[kept[-1]] * cut]
-    centre, weight = statistics.fmean(winsorised), count / len(kept)
-    influences = (r - mean - weight * (w - centre) for r, w in zip(ordered, winsorised, strict=True))
+    adjusted, kept = winsorised(session)
+    centre, weight = statistics.fmean(adjusted), count / kept
+    influences = (r - mean - weight * (w - centre) for r, w in zip(sorted(session), adjusted, strict=True))
     return Middle(value, math.fsum(each**2 for each in influences) / (count * (count - 1)), count - 1)

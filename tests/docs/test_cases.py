@@ -11,7 +11,7 @@ import pytest
 
 from docs.evidence import cases
 from docs.evidence.log import ROOT, Line, append, read_log
-from suite.checks.bench import Bench, Outcome
+from suite.checks.bench import Bench, SearchResult
 from suite.processes.failure import WorkerFailure
 from suite.processes.pool import Pool
 from suite.properties import contract
@@ -106,7 +106,7 @@ def test_a_trainer_that_cannot_be_asked_is_a_finding() -> None:
             raise WorkerFailure("bench-1", "its process ended", ["the last lines of its log"])
 
     outcome = cases.judge(Gone(cast(Pool, None), noting().devices), "single", "start", 1)
-    assert outcome == Outcome("bench-1: its process ended\nthe last lines of its log", [], 0, crashed=True)
+    assert outcome == SearchResult("bench-1: its process ended\nthe last lines of its log", [], 0, crashed=True)
 
 
 def test_every_trainer_is_there(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from suite.checks.bench import Outcome
+from suite.checks.bench import SearchResult
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Entry:
         """The name by which a worker loads it."""
         return f"{Path(__file__).parent / self.name}.py:Mutant"
 
-    def killed(self, outcome: Outcome) -> bool:
-        """Say whether the outcome counts: a wrong result, or the way of ending that is the bug."""
-        if outcome.crashed:
-            return bool(self.crashes) and self.crashes in outcome.failure
-        return bool(outcome.failure)
+    def killed(self, result: SearchResult) -> bool:
+        """Say whether the search found the bug: by a wrong number, or the way of ending that is the bug."""
+        if result.crashed:
+            return bool(self.crashes) and self.crashes in result.failure
+        return bool(result.failure)
 
     def function(self) -> Any:
         """Load and return the function."""

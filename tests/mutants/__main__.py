@@ -39,8 +39,8 @@ def searches(names: Collection[str], seeds: int) -> int:
         for entry in entries():
             if entry.kind != "trainer" or (names and entry.name not in names):
                 continue
-            outcomes = [bench.search(entry.trainer, entry.killed_by, fresh=True, shrink=False) for _ in range(seeds)]
-            found = [outcome.examples for outcome in outcomes if entry.killed(outcome)]
+            results = [bench.search(entry.trainer, entry.killed_by, fresh=True, shrink=False) for _ in range(seeds)]
+            found = [result.examples for result in results if entry.killed(result)]
             missed, made = missed + seeds - len(found), made + seeds
             cases = f"{statistics.fmean(found):.1f} | {max(found)}" if found else "- | -"
             print(f"| {entry.name} | {entry.killed_by} | {seeds - len(found)} of {seeds} | {cases} |", flush=True)

@@ -1,4 +1,4 @@
-"""The ranks never start from the same weights, and exchange gradients of different networks for ever.
+"""The ranks never start from the same weights, and exchange gradients of different networks forever.
 
 Gradients are averaged, so the differences between the replicas stay what they were at the start. With the same seed on
 every rank, as in most tests, it is right; the loss of rank 0 goes down either way.

@@ -1,4 +1,4 @@
-"""Later devices add up what earlier ones have already reduced, because nobody kept the inputs.
+"""Later devices add up what earlier ones have already reduced, because the inputs were not kept.
 
 "Everyone adds everyone else" in place: when device 1 reads device 0, it finds the sum there. The first device is right,
 which is where one looks, and so are two devices of which the second has nothing to add.

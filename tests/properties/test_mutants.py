@@ -7,7 +7,7 @@ import re
 import pytest
 
 from suite.checks import draw
-from suite.checks.bench import Bench, Outcome
+from suite.checks.bench import Bench, SearchResult
 from suite.checks.draw import CHECKS
 from tests.mutants import Entry, entries
 from tests.support.function_cases import FUNCTION_CHECKS, search
@@ -22,8 +22,8 @@ def test_a_mutant_is_found(mutant: Entry, bench: Bench, monkeypatch: pytest.Monk
     if mutant.crashes:  # a mutant that hangs takes as long as the deadline
         monkeypatch.setattr("suite.checks.bench.HANG_S", 3.0)
     if mutant.kind == "trainer":
-        outcome = bench.search(mutant.trainer, mutant.killed_by, shrink=False)
-        assert mutant.killed(outcome), outcome.failure
+        result = bench.search(mutant.trainer, mutant.killed_by, shrink=False)
+        assert mutant.killed(result), result.failure
     else:
         assert search(mutant.kind, mutant.killed_by, mutant.function()).finding
 
@@ -52,17 +52,17 @@ def test_the_page_counts_what_low_precision_finds_of_the_mutants_that_other_grad
 
 
 @pytest.mark.parametrize(
-    ("outcome", "crashes", "killed"),
+    ("result", "crashes", "killed"),
     [
-        (Outcome("the gradient is off", [], 1), "", True),
-        (Outcome("", [], 1), "", False),
-        (Outcome("the trainer raised: RuntimeError", [], 1, crashed=True), "", False),
-        (Outcome("the trainer raised: RuntimeError", [], 1, crashed=True), "no answer", False),
-        (Outcome("no answer to 'observe'", [], 1, crashed=True), "no answer", True),
+        (SearchResult("the gradient is off", [], 1), "", True),
+        (SearchResult("", [], 1), "", False),
+        (SearchResult("the trainer raised: RuntimeError", [], 1, crashed=True), "", False),
+        (SearchResult("the trainer raised: RuntimeError", [], 1, crashed=True), "no answer", False),
+        (SearchResult("no answer to 'observe'", [], 1, crashed=True), "no answer", True),
     ],
 )
-def test_a_crash_kills_only_where_the_file_says_so(outcome: Outcome, crashes: str, killed: bool) -> None:
-    assert Entry("", "trainer", "gradient", "", "", crashes).killed(outcome) is killed
+def test_a_crash_kills_only_where_the_file_says_so(result: SearchResult, crashes: str, killed: bool) -> None:
+    assert Entry("", "trainer", "gradient", "", "", crashes).killed(result) is killed
 
 
 @by_name

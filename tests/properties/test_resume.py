@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from reference.trainers.fsdp import FSDPTrainer
 from reference.trainers.single import Single
 from suite.checks import draw
-from suite.checks.bench import Bench, Outcome
+from suite.checks.bench import Bench, SearchResult
 from suite.properties import resume
 from suite.properties.answers import RIGHT, Judgement
 from suite.properties.case import Case, Net
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("one_intra_op_thread")
 
 def test_a_trainer_of_one_process_resumes_to_the_bit(bench: Bench) -> None:
     """`test_texts.py` and `test_steps.py` have trainers of several."""
-    assert bench.search("single", "resume", examples=6) == Outcome("", [], 6)
+    assert bench.search("single", "resume", examples=6) == SearchResult("", [], 6)
 
 
 class ShardedMomentum(resumed_with_rank_0s_slices.Mutant):
@@ -42,7 +42,7 @@ class ShardedMomentum(resumed_with_rank_0s_slices.Mutant):
 
 
 def test_a_sharded_trainer_resumes_with_the_state_of_its_optimizer(bench: Bench) -> None:
-    assert bench.search(f"{__file__}:ShardedMomentum", "resume", examples=4) == Outcome("", [], 4)
+    assert bench.search(f"{__file__}:ShardedMomentum", "resume", examples=4) == SearchResult("", [], 4)
 
 
 def test_a_difference_of_rounding_is_a_note_on_more_than_two_ranks_and_wrong_on_two() -> None:

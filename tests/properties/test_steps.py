@@ -26,7 +26,7 @@ def test_a_right_trainer_with_a_whole_step_passes(bench: Bench, check: str) -> N
 
 
 @pytest.mark.parametrize("check", CHECKED)
-@pytest.mark.parametrize("trainer", ["PlainStep", "Hybrid", "Muon", "Gathering"])
+@pytest.mark.parametrize("trainer", ["PlainStep", "ClippedByValue", "Hybrid", "Muon", "Gathering"])
 def test_right_trainers_of_other_steps_pass(bench: Bench, trainer: str, check: str) -> None:
     passes(bench, trainer, check, 5)
 

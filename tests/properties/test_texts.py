@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from suite.checks import draw
-from suite.checks.bench import Bench, Outcome
+from suite.checks.bench import Bench, SearchResult
 from suite.properties import contract, nets, suspects, texts, tolerance
 from suite.properties.case import Case, Text
 from tests.support import text_trainers
@@ -102,7 +102,7 @@ def test_the_references_trainers_of_tokens_are_right(bench: Bench, check: str, t
 
 def test_checks_without_texts_say_so(bench: Bench) -> None:
     for check, reason in draw.WITHOUT_TEXTS.items():
-        assert bench.search("ddp_tokens", check) == Outcome("", [reason], 0)
+        assert bench.search("ddp_tokens", check) == SearchResult("", [reason], 0)
 
 
 def test_a_step_that_a_rank_skips_by_its_own_loss_is_found(bench: Bench) -> None:

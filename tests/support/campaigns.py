@@ -57,7 +57,7 @@ class World:
         for seen in (self.timed, self.untimed, self.trained, self.probed, self.counted):
             seen.clear()
         self.run = run_of(*cells, config=config, planned=0, clock=lambda: self.now, begun_s=0.0, **changes)
-        parts = campaign.Parts(
+        collaborators = campaign.Collaborators(
             neighbours=lambda devices: (NEIGHBOUR,),
             sides=lambda *_: PretendedSides(self),
             sessions=lambda *_: PretendedSessions(self),
@@ -67,7 +67,7 @@ class World:
             counting=self.counting,
             sweep=lambda pool, sweeps, *_, **__: self.swept.extend(sweeps) or (),
         )
-        campaign.measure(self.run, Path(), self.said.append, parts)
+        campaign.measure(self.run, Path(), self.said.append, collaborators)
         return self.run
 
     def cells(self) -> dict[str, CellRecord]:

@@ -141,6 +141,16 @@ class PlainStep(WholeStep):
         """Leave the gradients as they are."""
 
 
+class ClippedByValue(WholeStep):
+    """`WholeStep` that limits each value of the gradient, and not its norm."""
+
+    max_value = 0.02
+
+    def clip(self) -> None:
+        """Bring every value of the gradients into [-max_value, max_value]."""
+        nn.utils.clip_grad_value_(self.trained, self.max_value)
+
+
 class WithReference(WholeStep):
     """`WholeStep` with the same update written plainly, for one device."""
 

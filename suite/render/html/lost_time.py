@@ -20,7 +20,7 @@ def waterfalls(record: Record) -> Mapping[str, object] | None:
 
     None where there is no waterfall and no reason.
     """
-    cells = figures.graver_first([cell for cell in record.cells if cell.waterfalls])
+    cells = figures.gravest_first([cell for cell in record.cells if cell.waterfalls])
     reasons = figures.by_reason(record.cells, lambda cell: "" if cell.waterfalls else cell.waterfall_note)
     if not cells and not reasons:
         return None

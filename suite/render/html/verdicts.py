@@ -18,7 +18,7 @@ MAX_STACKS = 20  # cells whose stacks are shown
 
 def verdicts(record: Record) -> Mapping[str, object]:
     """Return the content of the section "Verdicts", the gravest cells first; NO BASELINE is one line for all cells."""
-    cells = figures.graver_first(record.cells)
+    cells = figures.gravest_first(record.cells)
     names = figures.names(record)
     judged = [cell for cell in cells if cell.outcome is not Outcome.NO_BASELINE]
     return {
@@ -46,7 +46,7 @@ def _verdict(record: Record, cell: CellRecord, names: Mapping[str, str]) -> tupl
 
 def rules(record: Record) -> Mapping[str, object] | None:
     """Return what every rule found for every cell, the gravest cells first; None where no rule found anything."""
-    checks = [(cell, check) for cell in figures.graver_first(record.cells) for check in cell.checks]
+    checks = [(cell, check) for cell in figures.gravest_first(record.cells) for check in cell.checks]
     if not checks and not record.bases:
         return None
     drawn = strips([_span(check) for _, check in checks], (1.0, 1.0 + record.tolerance), log=True)
@@ -87,7 +87,7 @@ def _span(check: CheckRecord) -> Span | None:
 
 def counted(record: Record) -> Mapping[str, object] | None:
     """Return what one step of each cell does, why it was not counted, and each arm's peak memory; None without any."""
-    cells = figures.graver_first(record.cells)
+    cells = figures.gravest_first(record.cells)
     columns, rows = figures.counted(cells)
     reasons = figures.by_reason(cells, lambda cell: cell.counters_note)
     without = [(figures.some(ids, MAX_STACKS), reason) for reason, ids in reasons.items()]

@@ -68,7 +68,7 @@ class TestTrainer:
         assert parse(setting, repository.path) == Base("trainer", trainer, trainer=trainer)
 
     def test_an_unknown_name_is_refused(self, repository: Repository) -> None:
-        match = r"--scaling-against 'trainer:dpd': 'dpd' is no built-in trainer; one of your own is module:Class"
+        match = r"--scaling-against 'trainer:dpd': 'dpd' is not a built-in trainer; one of your own is module:Class"
         with pytest.raises(ValueError, match=match):
             parse("trainer:dpd", repository.path)
 
@@ -150,7 +150,7 @@ class TestPython:
         monkeypatch.setattr(bases, "PROBE_TIMEOUT_S", 0.5)
         hanging = program(tmp_path / "python", f"sleep 300 & echo $! >{tmp_path}/pid; wait")
         start = time.monotonic()
-        with pytest.raises(ValueError, match=r"did not tell its version within 0\.5 s"):
+        with pytest.raises(ValueError, match=r"did not report its version within 0\.5 s"):
             bases.of_python(str(hanging))
         assert time.monotonic() - start < 100
         assert all_end([int((tmp_path / "pid").read_text())])

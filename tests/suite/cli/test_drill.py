@@ -103,7 +103,7 @@ def test_the_machines_calibration_is_lent_to_the_drills_run(tmp_path: Path) -> N
     known = calibration.path_for(tmp_path / "reports", "machine")
     known.parent.mkdir(parents=True)
     known.write_text("known")
-    drill.lend_calibration(tmp_path / "reports", tmp_path / "drill")
+    drill.copy_calibration(tmp_path / "reports", tmp_path / "drill")
     assert calibration.path_for(tmp_path / "drill", "machine").read_text() == "known"
 
 

@@ -12,10 +12,12 @@ import pytest
 from suite import options
 from suite.cli import versions
 from suite.cli.first_minutes import Step, Tried
-from suite.cli.versions import LOWEST, VERSIONS, Alone
+from suite.cli.versions import VERSIONS, Alone
 from suite.records.record import Record
 from tests.support import records
 from tests.support.project import REPOSITORY, Project
+
+LOWEST = {"torch": "2.9", "torchvision": "0.24"}  # the bounds in pyproject.toml
 
 
 def read(*parts: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from suite.checks import __main__ as again
-from suite.checks.bench import Bench, Outcome, explain
+from suite.checks.bench import Bench, SearchResult, explain
 from suite.checks.draw import CHECKS
 from suite.options import CHECKED_TRAINERS
 from suite.processes.failure import WorkerFailure
@@ -26,7 +26,7 @@ from tests.support.project import REPOSITORY, Project
 HERE = f"{trainers_under_test.__file__}:"
 
 
-def search(bench: Bench, name: str, check: str, examples: int = 20) -> Outcome:
+def search(bench: Bench, name: str, check: str, examples: int = 20) -> SearchResult:
     return bench.search(HERE + name, check, examples=examples)
 
 
@@ -43,7 +43,7 @@ def test_a_users_right_trainer_passes(bench: Bench, check: str) -> None:
 
 def test_a_trainer_that_cannot_be_saved_passes_with_a_note(bench: Bench) -> None:
     note = "not checked: it has no state_dict and load_state_dict of its own"
-    assert search(bench, "ByHand", "resume") == Outcome("", [note], 0)
+    assert search(bench, "ByHand", "resume") == SearchResult("", [note], 0)
 
 
 @pytest.mark.parametrize(

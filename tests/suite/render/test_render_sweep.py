@@ -74,7 +74,7 @@ def test_oversubscribed_seconds_say_so() -> None:
 def test_the_rate_is_not_raised_without_limit() -> None:
     """The warmed-up net at the largest rate is another matter, and does not hide the fall."""
     said = sentences(sweep(falling))
-    assert "2 device(s), batch 64: best at lr 0.1 (0.870); the largest, 0.4, comes to 0.670." in said
+    assert "2 device(s), batch 64: best at lr 0.1 (0.870); the largest, 0.4, reaches 0.670." in said
     rising = sentences(sweep(lambda setting, seed: setting.lr))
     assert "1 device(s), batch 32: best at lr 0.2 (0.200), the largest that was tried; a larger one may be" in rising[0]
 
@@ -97,9 +97,9 @@ def test_without_one_device_the_rules_are_not_compared() -> None:
 def test_markdown_has_the_sentences_and_the_table_and_escapes_text() -> None:
     shown = render.markdown(sweep(falling))
     assert shown.startswith("# Sweep: ddp, lenet on digits\n")
-    assert "- 2 device(s), batch 64: best at lr 0.1 (0.870); the largest, 0.4, comes to 0.670.\n" in shown
+    assert "- 2 device(s), batch 64: best at lr 0.1 (0.870); the largest, 0.4, reaches 0.670.\n" in shown
     assert "| 32, 0.2 | 2 | linear | 64 | 0.4 | 0.670 ± 0.014 | -0.240 [-0.240, -0.240] | 1 | 2 | ▂▄▆ |\n" in shown
-    assert "one of which is 0.0028" in shown
+    assert "so one sample changes the accuracy by 0.0028" in shown
     assert "torch 2.15.0" in shown
     hostile = render.markdown(sweep(falling, trainer=HOSTILE, dataset=HOSTILE, failed=(HOSTILE,)))
     assert "&lt;script&gt;" in hostile
@@ -110,6 +110,6 @@ def test_the_terminal_has_the_table_the_sentences_and_what_failed() -> None:
     whole = sweep(falling, failed=("2 device(s): rank 1: gone [bold]",))
     shown = render.terminal(whole.model_copy(update={"trained": whole.trained[:-1]}), 80)
     assert re.search(r"32, 0\.2 +2 +linear +64 +0\.4 +0\.670 ± 0\.014", shown)
-    assert "the largest, 0.4, comes to 0.670." in shown
+    assert "the largest, 0.4, reaches 0.670." in shown
     assert "1 nets are missing." in shown
     assert "failed: 2 device(s): rank 1: gone [bold]" in shown

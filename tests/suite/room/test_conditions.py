@@ -51,11 +51,11 @@ def test_ordinary_conditions_are_not_disturbed(conditions: Conditions) -> None:
     ("conditions", "reason"),
     [
         (block(foreign=LIMIT_CORES + 0.08), "other processes used 18% of a core"),
-        (block(steal=0.5), "the hypervisor kept 50% of a core"),
+        (block(steal=0.5), "the hypervisor took 50% of a core"),
         (block(cores=64, foreign=0.73), "other processes used 73% of a core"),
         (gpu(throttled=("sw_power_cap", "hw_slowdown")), "GPU 3 was throttled (hw_slowdown)"),
         (gpu(newcomers=(41, 42)), "another process appeared on GPU 3 (pid 41, 42)"),
-        (block(steal=1.0, foreign=1.0), "the hypervisor kept 100% of a core; other processes used 100% of a core"),
+        (block(steal=1.0, foreign=1.0), "the hypervisor took 100% of a core; other processes used 100% of a core"),
     ],
 )
 def test_a_disturbance_is_named(conditions: Conditions, reason: str) -> None:

@@ -115,7 +115,7 @@ def test_a_net_whose_loss_is_not_finite_costs_its_arm(loss: float, lost: bool) -
     _, workers = train(cell(2), reached={1: 0.9, 2: 0.9}, loss=loss)
     assert (arm(2) in workers.session.failures) == lost
     if lost:
-        assert "is no finite number after 20 epoch(s): lower lr" in workers.session.failures[arm(2)].cause
+        assert "is not finite after 20 epoch(s): lower lr" in workers.session.failures[arm(2)].cause
 
 
 def test_a_net_whose_parameters_are_not_finite_costs_its_arm() -> None:

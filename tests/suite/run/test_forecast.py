@@ -19,7 +19,7 @@ from tests.support.measurements import AGAINST, arm, calibrated, cell, job, run_
 
 ONE, TWO, WEAK = cell(1), cell(2), cell(2, mode="weak")
 CELLS = (ONE, TWO)
-UNKNOWN = "plan: the slowdown that it will find is not known here ("
+UNKNOWN = "plan: the smallest slowdown that this run can find is not known ("
 NOW = {"clock": lambda: 0.0, "begun_s": 0.0}
 
 
@@ -64,7 +64,7 @@ def test_nothing_is_promised_without_a_base_or_while_calibrating(changes: dict[s
 @pytest.mark.parametrize(
     ("calibration", "planned", "says"),
     [
-        (None, 6, UNKNOWN + "it was never calibrated): python -m suite calibrate measures that"),
+        (None, 6, UNKNOWN + "it was never calibrated): python -m suite calibrate measures it"),
         (calibrated(0.01, CELLS[0]), 6, UNKNOWN + "not every cell was "),
         (calibrated(0.01, *CELLS, host="another"), 6, UNKNOWN + "the calibration is of another host): "),
         (calibrated(2.0, *CELLS), 6, "plan: this budget is too short to promise that any slowdown is found; raise it"),

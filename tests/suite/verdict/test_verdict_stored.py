@@ -8,7 +8,7 @@ import numpy
 import pytest
 from scipy import stats
 
-from suite.verdict.stored import KEPT_RUNS, MIN_BASELINE_RUNS, Difference, Run, RunSpread, clears, difference
+from suite.verdict.stored import KEPT_RUNS, MIN_BASELINE_RUNS, Run, RunDifference, RunSpread, clears, difference
 from tests.support.rates import exceeds
 
 HOST = "here"
@@ -20,15 +20,15 @@ def runs(*log_t: float, host: str = HOST, sessions: int = 6, log_se: float | Non
     return [Run(value, sessions, log_se, host) for value in log_t]
 
 
-def held(candidate: float, accepted: list[Run], spread: RunSpread | None = None) -> Difference:
+def held(candidate: float, accepted: list[Run], spread: RunSpread | None = None) -> RunDifference:
     return difference(Run(candidate, 6, 0.0, HOST), accepted, spread)
 
 
-def against_pin(candidate: float, pin: float, accepted: list[Run], spread: RunSpread | None = None) -> Difference:
+def against_pin(candidate: float, pin: float, accepted: list[Run], spread: RunSpread | None = None) -> RunDifference:
     return difference(Run(candidate, 6, 0.0, HOST), accepted, spread, Run(pin, 6, 0.0, HOST))
 
 
-def misses(found: Difference, truth: float = 0.0) -> bool:
+def misses(found: RunDifference, truth: float = 0.0) -> bool:
     """Whether the interval leaves out the true ln ratio."""
     return not found.ratio.low <= math.exp(truth) <= found.ratio.high
 

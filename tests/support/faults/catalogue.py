@@ -102,7 +102,7 @@ FAULTS = (
     _worker("exit 0", _lost("its process ended with exit code 0")),
     _worker("an exception", _lost("RuntimeError: planted by the campaign")),
     _worker("out of memory", _lost("can't allocate memory|MemoryError|Cannot allocate memory")),
-    _worker("NaN", _lost("the loss is nan|the loss of .* is no finite number")),
+    _worker("NaN", _lost("the loss is nan|the loss of .* is not finite")),
     _worker("garbage to the controller", _lost(BROKEN)),
     _worker("a forged answer", _lost(BROKEN)),
     _worker("no answer", _lost(SILENT)),
