@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -93,23 +93,6 @@ def arm(side: Side, trainer: str, cell: Cell, world_size: int | None = None) -> 
     """Return the arm of a cell's workload and mode, for a side, a trainer and a world size (by default the cell's)."""
     size = cell.world_size if world_size is None else world_size
     return Arm(side, trainer, cell.workload, measured_mode(cell.mode, size), size)
-
-
-def units(cells: Sequence[Cell], bases: Mapping[Side, str | None]) -> list[tuple[Arm, ...]]:
-    """Return the arms whose times are compared: each cell's own and its bases', neighbours in a block.
-
-    Args:
-        bases: the trainer of each base; None is the cell's own trainer.
-    """
-    return list(
-        dict.fromkeys(
-            (
-                arm("candidate", cell.trainer, cell),
-                *(arm(side, trainer or cell.trainer, cell) for side, trainer in bases.items()),
-            )
-            for cell in cells
-        )
-    )
 
 
 def one_device_arms(cells: Sequence[Cell], *, speedup: bool) -> list[tuple[Arm, ...]]:

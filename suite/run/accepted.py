@@ -11,6 +11,7 @@ devices than it did in them, the machine fails, and not the code (`suite.verdict
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -36,21 +37,31 @@ _REMEDY = "measure a base in the same run (--scaling-against={})"
 def rebuild(run: Observations, draft: Record) -> Comparison:
     """Return the accepted commits to rebuild and the cells to compare with them.
 
-    All cells of one run share its bases, so the bases that most cells need are taken. `draft` is the record of the run,
-    of which the datasets must be known.
+    A run has one base of each side, the commit that most cells need there; a cell is compared with those that are its
+    own. `draft` is the record of the run, of which the datasets must be known.
     """
-    missing, by_cell = _missing(run), dict[Cell, tuple[tuple[Side, Base], ...]]()
+    missing, by_cell = _missing(run), dict[Cell, dict[Side, Base]]()
     for cell, figures in zip(run.plan.cells, draft.cells, strict=True):
         newest = _base("accepted", run.plan.baseline.latest(figures, draft))
         pin = _base("pinned", run.plan.baseline.pinned(figures, draft))
-        wanted: list[tuple[Side, Base | None]] = [("base", newest)]
+        wanted: dict[Side, Base | None] = {"base": newest}
         if newest and pin and pin.commit != newest.commit:
-            wanted.append(("pinned", pin))
-        by_cell[cell] = tuple((side, base) for side, base in wanted if base and base.commit not in missing)
+            wanted["pinned"] = pin
+        by_cell[cell] = {side: base for side, base in wanted.items() if base and base.commit not in missing}
     if not any(by_cell.values()):
         return Comparison()
-    [(bases, _)] = Counter(filter(None, by_cell.values())).most_common(1)
-    return Comparison(dict(bases), tuple(cell for cell in by_cell if by_cell[cell] == bases))
+    bases = dict[Side, Base]()
+    for side in judging.RULE_AGAINST:
+        if offered := [own[side] for own in by_cell.values() if side in own]:
+            [(commit, _)] = Counter(base.commit for base in offered).most_common(1)
+            bases[side] = next(base for base in offered if base.commit == commit)
+    sides = {
+        cell: tuple(side for side, base in own.items() if base.commit == bases[side].commit)
+        for cell, own in by_cell.items()
+    }
+    compared = tuple(cell for cell in by_cell if sides[cell])
+    apart = tuple(cell for cell, own in by_cell.items() if len(sides[cell]) < len(own))
+    return Comparison(bases, compared, sides, apart)
 
 
 def checks(run: Observations, draft: Record) -> dict[Cell, tuple[CheckRecord, ...]]:
@@ -59,8 +70,9 @@ def checks(run: Observations, draft: Record) -> dict[Cell, tuple[CheckRecord, ..
     A check counts, as INCONCLUSIVE or as a PASS that accepted runs alone give (`suite.verdict.stored.clears`), where
     the commit behind it was not measured in the same sessions, and where versions have changed since the newest
     accepted run: the rebuilt commit runs on today's versions, so a PASS against it says nothing about the change. A
-    version that changed between the pinned and the newest run was shown when the runs in between were accepted. `draft`
-    is the record of the run so far.
+    version that changed between the pinned and the newest run was shown when the runs in between were accepted. Where
+    the run rebuilds the newest commit of a cell and another cell's pinned one, the pinned run counts if the cell is
+    slower than it by half the tolerance or more. `draft` is the record of the run so far.
     """
     missing, by_cell = _missing(run), {}
     for cell, figures in zip(run.plan.cells, draft.cells, strict=True):
@@ -75,8 +87,10 @@ def checks(run: Observations, draft: Record) -> dict[Cell, tuple[CheckRecord, ..
         shown = [_check(LEVEL, difference(own, accepted, spread), why, clears(own, accepted, tolerance))]
         if pin is not None:
             why = _unmeasured(run, cell, run.plan.baseline.pinned(figures, draft), missing)
-            cleared = clears(own, accepted, tolerance, pin)
-            shown.append(_check(PINNED, difference(own, accepted, spread, pin), why, cleared))
+            against_pin, cleared = difference(own, accepted, spread, pin), clears(own, accepted, tolerance, pin)
+            crept = against_pin.ratio.estimate >= math.sqrt(1 + tolerance)
+            elsewhere = cell in run.comparison.apart and "base" in run.arms(cell)
+            shown.append(_check(PINNED, against_pin, why, cleared, counts=crept or not elsewhere))
         shared = run.plan.config.devices.oversubscribed(cell.world_size)
         if not shared and any(each.log_efficiency is not None for each in accepted):
             shown.append(_machine(run, cell, newest, accepted, figures.waterfalls))
@@ -107,17 +121,18 @@ def _base(what: str, accepted: AcceptedRun | None) -> Base | None:
     return Base("ref", f"the {what} run {accepted.run_id}, rebuilt", commit=accepted.environment.commit)
 
 
-def _side(run: Observations, accepted: AcceptedRun) -> Side | None:
-    """Return the base of the run that is the commit of an accepted run."""
-    bases = run.comparison.bases
-    return next((side for side, base in bases.items() if base.commit == accepted.environment.commit), None)
+def _side(run: Observations, cell: Cell, accepted: AcceptedRun) -> Side | None:
+    """Return the base that a cell is compared with and that is the commit of an accepted run."""
+    arms = run.arms(cell) if cell in run.comparison.cells else {}
+    bases, commit = run.comparison.bases, accepted.environment.commit
+    return next((side for side in bases if side in arms and bases[side].commit == commit), None)
 
 
 def _sides_of(run: Observations, cell: Cell, accepted: AcceptedRun | None) -> list[Side]:
     """Return the sides of this run on which the commit of an accepted run was measured, a base before the candidate."""
     if accepted is None:
         return []
-    side = _side(run, accepted) if cell in run.comparison.cells else None
+    side = _side(run, cell, accepted)
     sides: list[Side] = [] if side is None else [side]
     if (accepted.environment.commit, False) == (run.plan.commit, run.plan.dirty):
         sides.append("candidate")
@@ -134,8 +149,8 @@ def _unmeasured(run: Observations, cell: Cell, accepted: AcceptedRun | None, mis
     commit = f"the commit of run {accepted.run_id}"
     if why := missing.get(accepted.environment.commit):
         return f"{nothing} {commit} cannot be rebuilt: {why}; {remedy}, or take that run out of baseline.json"
-    side = _side(run, accepted)
-    if side is None or cell not in run.comparison.cells:
+    side = _side(run, cell, accepted)
+    if side is None:
         return f"{nothing} {commit} was not measured here: run this cell by itself (-k {cell.id})"
     if failed := run.lost.get(run.arms(cell)[side]):
         return f"{nothing} {commit} could not be measured: {failed.cause}"
@@ -144,7 +159,7 @@ def _unmeasured(run: Observations, cell: Cell, accepted: AcceptedRun | None, mis
 
 def _changed(run: Observations, cell: Cell, newest: AcceptedRun | None) -> str:
     """Return which versions changed since the newest accepted run, where its rebuilt commit is a PASS; else ""."""
-    if newest is None or (side := _side(run, newest)) is None:
+    if newest is None or (side := _side(run, cell, newest)) is None:
         return ""
     if judging.against(run, cell, side).outcome is not Outcome.PASS:
         return ""
@@ -192,7 +207,7 @@ def _machine(
     )
 
 
-def _check(against: str, shown: RunDifference, why: str, cleared: bool) -> CheckRecord:
+def _check(against: str, shown: RunDifference, why: str, cleared: bool, *, counts: bool = True) -> CheckRecord:
     passes = bool(why) and cleared
     if passes:
         why = f"{ENOUGH_RUNS} or more accepted runs of this host, hours apart, differ too little for a slowdown to hide"
@@ -202,5 +217,5 @@ def _check(against: str, shown: RunDifference, why: str, cleared: bool) -> Check
         outcome=Outcome.PASS if passes else Outcome.INCONCLUSIVE,
         reason=f"{shown.said}; {why or 'the comparison with its rebuilt commit decides'}",
         ratio=interval(shown.ratio),
-        counts=bool(why),
+        counts=bool(why) and counts,
     )

@@ -94,7 +94,7 @@ def targets(run: Observations, chosen: Iterable[Cell], sides: Sequence[Side]) ->
     if not run.plan.config.explain:
         return []
     several = [c for c in chosen if c.world_size > 1 and not run.plan.config.devices.oversubscribed(c.world_size)]
-    return [Target(cell, side) for cell in several for side in sides]
+    return [Target(cell, side) for cell in several for side in sides if side in run.arms(cell)]
 
 
 def slowest(run: Observations, slower: Sequence[Cell]) -> list[Target]:
@@ -104,9 +104,9 @@ def slowest(run: Observations, slower: Sequence[Cell]) -> list[Target]:
         run: with a base.
         slower: the slowest first.
     """
-    sides = SIDES if "base" in run.comparison.bases else SIDES[:1]
-    lacking = [target.cell for target in targets(run, slower, sides[-1:]) if not _complete(run, target)]
-    return targets(run, lacking[:MOST_CELLS], sides)
+    last = [made[-1] for cell in slower if (made := targets(run, [cell], SIDES))]
+    lacking = [target.cell for target in last if not _complete(run, target)]
+    return targets(run, lacking[:MOST_CELLS], SIDES)
 
 
 def _complete(run: Observations, target: Target) -> bool:

@@ -107,7 +107,7 @@ class _Campaign:
     def measure_without_base(self) -> None:
         """Time every cell and what its efficiency and its speed-up need; train."""
         run = self._run
-        own = cells.units(run.plan.cells, {})
+        own = self._units(run.plan.cells)
         on_one = cells.one_device_arms(run.plan.cells, speedup=True)
         explained = attribution.targets(run, run.plan.cells, ["candidate"])
         self._prepare([*_arms(own + on_one), *attribution.arms(run, explained)])
@@ -169,9 +169,10 @@ class _Campaign:
         run = self._run
         of_floors = cells.one_device_arms([cell for cell in chosen if cell in run.plan.floors], speedup=False)
         judges_machine = run.plan.config.against is None and len(run.plan.baseline.runs) >= ENOUGH_RUNS
-        if not judges_machine or "base" not in run.comparison.bases:
+        if not judges_machine:
             return of_floors
-        of_base = [(cells.arm("base", run.arms(cell)["base"].trainer, cell, 1),) for cell in chosen]
+        bases = [(cell, arms["base"]) for cell in chosen if "base" in (arms := run.arms(cell))]
+        of_base = [(cells.arm("base", base.trainer, cell, 1),) for cell, base in bases]
         return list(dict.fromkeys([*of_floors, *of_base]))
 
     def _carried(self, chosen: Sequence[Cell]) -> tuple[Cell, ...]:
@@ -333,7 +334,7 @@ class _Campaign:
 
     def _units(self, chosen: Sequence[Cell]) -> list[tuple[Arm, ...]]:
         run = self._run
-        units = cells.units(chosen, {side: base.trainer for side, base in run.comparison.bases.items()})
+        units = dict.fromkeys(tuple(run.arms(cell).values()) for cell in chosen)  # each cell next to its bases
         alive = [tuple(arm for arm in unit if arm not in run.lost) for unit in units]
         return [unit for unit in alive if unit]
 

@@ -96,7 +96,7 @@ def _others(run: Observations, cell: Cell) -> Iterator[tuple[str, Counters]]:
     """Yield what the cell's step is compared with, by its name."""
     arms, commits = run.arms(cell), set()
     for side, base in run.comparison.bases.items():
-        if arms[side] in run.counters:
+        if arms.get(side) in run.counters:
             commits.add(base.commit)
             yield base.label, run.counters[arms[side]]
     workload = run.plan.workload(cell.workload)

@@ -50,7 +50,7 @@ def against(run: Observations, cell: Cell, side: Side) -> Verdict:
     if calibrated := run.calibrated(cell):
         learned = verdict.Learned(calibrated.spread.tau**2, calibrated.spread.tau2_var)
     alike = [other for other in run.comparison.cells if other.world_size == cell.world_size]
-    pairs = {(arms["candidate"], arms[side]) for arms in map(run.arms, alike)}
+    pairs = {(arms["candidate"], arms[side]) for arms in map(run.arms, alike) if side in arms}
     own = (run.arms(cell)["candidate"], run.arms(cell)[side])
     return verdict.paired(
         samples.contrast(run, *own),
@@ -67,7 +67,8 @@ def against(run: Observations, cell: Cell, side: Side) -> Verdict:
 def checks(run: Observations, cell: Cell) -> tuple[CheckRecord, ...]:
     """Return what every rule that applies to a cell says so far."""
     arms = run.arms(cell)
-    compared = [side for side in run.comparison.bases if cell in run.comparison.cells and arms[side] not in run.lost]
+    bases = run.comparison.bases if cell in run.comparison.cells else ()
+    compared = [side for side in bases if side in arms and arms[side] not in run.lost]
     return (
         *(_time(run, cell, side) for side in compared),
         *([_over_budget(run)] if cell in run.comparison.over_budget else []),
@@ -98,6 +99,7 @@ def surplus(run: Observations, cell: Cell) -> float:
     behind = [
         verdict.surplus(samples.contrast(run, arms["candidate"], arms[side]), run.plan.config.tolerance)
         for side in run.comparison.bases
+        if side in arms
     ]
     if cell in run.plan.floors:
         one = cells.arm("candidate", cell.trainer, cell, 1)
@@ -108,12 +110,14 @@ def surplus(run: Observations, cell: Cell) -> float:
 
 def warning(run: Observations, cell: Cell) -> str:
     """Return in words that efficiency fell because one device became faster, and k devices not slower; else ""."""
-    if cell.world_size == 1 or "base" not in run.comparison.bases or cell not in run.comparison.cells:
+    arms = run.arms(cell)
+    if cell.world_size == 1 or "base" not in arms or cell not in run.comparison.cells:
         return ""
     if run.plan.config.devices.oversubscribed(cell.world_size):
         return ""
-    on_one = Cell(cell.trainer, cell.workload, cell.mode, 1)
-    at_k, at_one = (samples.by_session(run, arms["candidate"], arms["base"]) for arms in map(run.arms, (cell, on_one)))
+    own = arms["candidate"], arms["base"]
+    on_one = [cells.arm(arm.side, arm.trainer, cell, 1) for arm in own]
+    at_k, at_one = (samples.by_session(run, *pair) for pair in (own, on_one))
     both = [session for session in at_k if session in at_one]
     widened = [metrics.location(at_k[session]) - metrics.location(at_one[session]) for session in both]
     if len(widened) < verdict.FIRST_LOOK or against(run, cell, "base").outcome is not Outcome.PASS:
@@ -127,9 +131,9 @@ def warning(run: Observations, cell: Cell) -> str:
 
 def slow_tail(run: Observations, cell: Cell) -> Tail | None:
     """Return how a cell's slowest rounds compare with its base's; None without a base, or from too few sessions."""
-    if "base" not in run.comparison.bases or cell not in run.comparison.cells:
-        return None
     arms = run.arms(cell)
+    if "base" not in arms or cell not in run.comparison.cells:
+        return None
     judged = {run.plan.own(each) for each in run.comparison.cells}
     return tail(samples.contrast(run, arms["candidate"], arms["base"]), len(judged))
 

@@ -95,12 +95,16 @@ class Comparison:
         bases: by side; empty while the candidate is measured without a base.
         cells: those that are compared: all cells with a base that the user named, and otherwise those whose accepted
             commits are rebuilt.
+        sides: with which of the bases a cell is compared, where that is not each of them.
+        apart: cells with an accepted commit that could be rebuilt, where the run rebuilds another one.
         sessions_before: how many sessions had ended when the comparison began.
         over_budget: cells that are not compared, because the budget has no room for them.
     """
 
     bases: Mapping[Side, Base] = field(default_factory=dict)
     cells: tuple[Cell, ...] = ()
+    sides: Mapping[Cell, tuple[Side, ...]] = field(default_factory=dict)
+    apart: tuple[Cell, ...] = ()
     sessions_before: int = 0
     over_budget: tuple[Cell, ...] = ()
 
@@ -185,10 +189,10 @@ class Observations:
         return self.plan.calibration.spread(cell.trainer, workload.hash, cell.mode, cell.world_size)
 
     def arms(self, cell: Cell) -> dict[Side, Arm]:
-        """Return the candidate's arm of a cell and its bases' arms."""
+        """Return the candidate's arm of a cell and those of the bases that it is compared with."""
         arms: dict[Side, Arm] = {"candidate": self.plan.own(cell)}
-        for side, base in self.comparison.bases.items():
-            arms[side] = cells.arm(side, base.trainer or cell.trainer, cell)
+        for side in self.comparison.sides.get(cell, self.comparison.bases):
+            arms[side] = cells.arm(side, self.comparison.bases[side].trainer or cell.trainer, cell)
         return arms
 
     def failure(self, cell: Cell) -> WorkerFailure | None:

@@ -21,17 +21,6 @@ def test_efficiency_needs_one_device_and_speedup_the_plain_trainer() -> None:
     assert cells.one_device_arms([STRONG2, WEAK2], speedup=False) == [(Arm("candidate", "ddp", "lenet", "strong", 1),)]
 
 
-def test_every_candidate_is_next_to_its_bases() -> None:
-    units = cells.units([STRONG1, WEAK1, STRONG2], {"base": "scratch", "pinned": None})
-    assert units == [
-        tuple(
-            Arm(side, trainer, "lenet", "strong", size)
-            for side, trainer in (("candidate", "ddp"), ("base", "scratch"), ("pinned", "ddp"))
-        )
-        for size in (1, 2)
-    ]
-
-
 def test_ids_have_the_class_name_of_a_users_trainer() -> None:
     assert Cell("some/path.py:Mine", "lenet", "weak", 4).id == "Mine-lenet-weak-4"
     assert Cell("some/path.py:Mine", "lenet", "weak", 4, "path.Mine").id == "path.Mine-lenet-weak-4"

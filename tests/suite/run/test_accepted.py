@@ -193,6 +193,13 @@ class TestRebuild:
         other = results.to_record(run).cells[0]
         assert other.outcome is Outcome.INCONCLUSIVE
         assert f"the commit of run run-1 was not measured here: run this cell by itself (-k {OTHER.id})" in other.reason
+        assert run.comparison.apart == (OTHER,)
+
+    def test_runs_of_one_commit_are_one_base(self, repository: Repository, commit: Mapping[str, str]) -> None:
+        kept = [accepted_run({CELL: 0.5}, 0, commit["two"]), accepted_run({OTHER: 0.5}, 1, commit["two"])]
+        run = run_of(CELL, OTHER, config=settings(root=repository.path), baseline=baseline(*kept))
+        comparison = accepted.rebuild(run, results.to_record(run))
+        assert (list(comparison.bases), comparison.cells, comparison.apart) == (["base"], (CELL, OTHER), ())
 
 
 class TestRebuiltCommits:
@@ -262,6 +269,33 @@ class TestRebuiltCommits:
             ("drift", Outcome.PASS),
             ("stored", Outcome.INCONCLUSIVE),
         ]
+
+    @pytest.mark.parametrize(
+        ("base", "first", "outcome"),
+        [(0.6, 0.6, Outcome.PASS), (0.5, 0.6, Outcome.FAIL), (0.6, 0.58, Outcome.INCONCLUSIVE)],
+        ids=["as fast as its base", "slower than its base", "slower than when it was added"],
+    )
+    def test_cell_that_was_accepted_later_is_judged_against_the_newest_commit(
+        self, base: float, first: float, outcome: Outcome
+    ) -> None:
+        """Pins never move, so its pinned commit is another than that of the cells which were there before."""
+        one, two, three = self.commit.values()
+        seconds = {CELL: 0.6, OTHER: first}
+        kept = [accepted_run({CELL: 0.6}, 0, one), accepted_run(seconds, 1, two), accepted_run(seconds, 2, three)]
+        run = run_of(CELL, OTHER, config=settings(root=self.root), baseline=baseline(*kept))
+        run.comparison = accepted.rebuild(run, results.to_record(run))
+        assert run.comparison.cells == (CELL, OTHER)
+        assert (run.comparison.sides[OTHER], run.comparison.apart) == (("base",), (OTHER,))
+        late, late_base = arm(2, "scratch"), arm(2, "scratch", "base")
+        add_sessions(run, {OWN: 0.6, BASE: 0.6, PIN: 0.6, late: 0.6, late_base: base})
+        run.stored = accepted.checks(run, results.to_record(run))
+        before, added = results.to_record(run).cells
+        assert (before.outcome, added.outcome) == (Outcome.PASS, outcome)
+        [pinned] = [check for check in added.checks if check.against == accepted.PINNED]
+        assert pinned.counts is (outcome is Outcome.INCONCLUSIVE)
+        assert (
+            f"the commit of run run-1 was not measured here: run this cell by itself (-k {OTHER.id})" in pinned.reason
+        )
 
     @pytest.mark.parametrize("versions", [VERSIONS, OLDER_TORCH], ids=["equal versions", "older torch"])
     def test_too_few_sessions_decide_nothing(self, versions: dict[str, str]) -> None:

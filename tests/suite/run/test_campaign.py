@@ -219,6 +219,24 @@ class TestAgainstAcceptedRuns:
         assert self.world.timed[3] == set(EQUAL)
         assert self.world.outcomes() == [Outcome.PASS, Outcome.PASS, Outcome.NO_BASELINE]
 
+    def test_every_cell_is_compared_with_its_own_of_the_rebuilt_commits(self) -> None:
+        """Of the cells that were not in every accepted run, one has another pin, one another newest commit, and one both."""
+        one, two, three = self.commit, *(self.repository.commit({"a.py": f"a = {n}\n"}) for n in (2, 3))
+        later, earlier, apart = (cell(2, trainer) for trainer in ("later", "earlier", "apart"))
+        accepted = [(one, [TWO, ONE, earlier])] * 3 + [(two, [later, earlier, apart]), (three, [TWO, ONE, later])]
+        kept = [accepted_run(dict.fromkeys(cells, 1.0), n, commit) for n, (commit, cells) in enumerate(accepted)]
+        self.world.step_s = {arm(2, "earlier"): 5.0}
+        config = settings(root=self.repository.path, budget_s=1000.0)
+        run = self.world.measure(TWO, ONE, later, earlier, apart, config=config, baseline=baseline(*kept))
+        assert run.comparison.cells == (TWO, ONE, later, earlier)
+        pairs = {arm(k, side=side) for k in (1, 2) for side in ("candidate", "base", "pinned")}
+        others = {arm(2, "later"), arm(2, "later", "base"), arm(2, "earlier"), arm(2, "earlier", "pinned")}
+        assert self.world.timed[run.comparison.sessions_before] == pairs | others | {arm(1, "later", "base")}
+        passed, slower, undecided = Outcome.PASS, Outcome.FAIL, Outcome.INCONCLUSIVE
+        assert self.world.outcomes() == [passed, passed, passed, slower, undecided]
+        [named] = [line for line in self.world.said if "not judged against all of their bases" in line]
+        assert f": {later.id}, {earlier.id}, {apart.id}; run them separately (-k)" in named
+
     @pytest.mark.parametrize(
         ("budget_s", "before", "compared"), [(40.0, 1, 4), (90.0, 2, 7), (130.0, 3, 10), (1000.0, 3, 97)]
     )
