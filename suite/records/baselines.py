@@ -1,9 +1,9 @@
 """The accepted baseline of a machine: a small file, reviewed in a pull request like code.
 
 The run is the unit: the file has accepted runs, each with its commit, environment and host. Of each cell it keeps the
-newest runs, with which a new one is compared, and its pin: the oldest run of the cell's present level that can be built
-again. Accepting a run never moves a pin, so that slow creep adds up against it. Accepting a slowdown drops the earlier
-runs of the affected cells, which describe another level.
+newest runs of each host, with which a new one is compared (`suite.verdict.stored.newest`), and its pin: the oldest run
+of the cell's present level that can be built again. Accepting a run never moves a pin, so that slow creep adds up
+against it. Accepting a slowdown drops the earlier runs of the affected cells, which describe another level.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from suite.room.part import Part
 from suite.verdict import Outcome
 from suite.verdict.diagnose import CAUSES
 from suite.verdict.metrics import t_quantile
-from suite.verdict.stored import KEPT_RUNS, Run
+from suite.verdict.stored import Run, newest
 
 # Rules that fail without any time having become slower: accepting that is no new level of a cell.
 _NOT_ABOUT_TIME = ("floor", "accuracy", "counters")
@@ -117,12 +117,13 @@ class Baseline(Part):
     runs: tuple[AcceptedRun, ...] = ()
 
     def comparable(self, cell: CellRecord, record: Record) -> list[Run]:
-        """Return the cell's newest accepted runs for `suite.verdict.stored.difference`, oldest first.
+        """Return the cell's newest accepted runs on each host for `suite.verdict.stored`, oldest first.
 
         A pin that is older than these is not among them: a level that runs left long ago, by becoming faster, would
         look like spread forever.
         """
-        return [_as_run(run, kept) for run, kept in self._holding(cell, record)[-KEPT_RUNS:]]
+        runs = [_as_run(run, kept) for run, kept in self._holding(cell, record)]
+        return [runs[place] for place in newest(runs)]
 
     def pin(self, cell: CellRecord, record: Record) -> Run | None:
         """Return the pinned run for `suite.verdict.stored.difference`; None without one, or where no run came after."""
@@ -266,14 +267,16 @@ def _slowed(cell: CellRecord) -> bool:
 
 
 def _pruned(runs: Sequence[AcceptedRun]) -> tuple[AcceptedRun, ...]:
-    """Keep each cell's newest runs and its pin."""
+    """Keep of each cell the runs that a later one is compared with, and the oldest and the newest to build again."""
     wanted: set[tuple[int, Identity]] = set()
     for cell in {kept.identity for run in runs for kept in run.cells}:
-        holding = [number for number, run in enumerate(runs) if run.find(cell) is not None]
-        pin = [number for number in holding if runs[number].rebuildable][:1]
-        wanted |= {(number, cell) for number in pin + holding[-KEPT_RUNS:]}
-    kept = (_only(run, [c for c in run.cells if (number, c.identity) in wanted]) for number, run in enumerate(runs))
-    return tuple(run for run in kept if run.cells)
+        holding = {number: kept for number, run in enumerate(runs) if (kept := run.find(cell)) is not None}
+        rebuildable, numbers = [number for number in holding if runs[number].rebuildable], list(holding)
+        compared = newest([_as_run(runs[number], kept) for number, kept in holding.items()])
+        wanted |= {(number, cell) for number in rebuildable[:1] + rebuildable[-1:]}
+        wanted |= {(numbers[place], cell) for place in compared}
+    left = (_only(run, [c for c in run.cells if (number, c.identity) in wanted]) for number, run in enumerate(runs))
+    return tuple(run for run in left if run.cells)
 
 
 def _only(run: AcceptedRun, cells: Sequence[AcceptedCell]) -> AcceptedRun:

@@ -31,9 +31,10 @@ from suite.verdict.outcome import ALPHA_PASS, percent
 MIN_BASELINE_RUNS = 3  # how runs differ from one another is estimated from them, and two give no usable estimate
 _ENOUGH_DF = MIN_BASELINE_RUNS - 1
 
-# The smallest number whose one-sided 95 % bound, t(n - 1) sqrt(1 + 1/n), is within a fifth of what any number would
-# give. More would describe older conditions and gain little.
+# Of one host: the smallest number whose one-sided 95 % bound, t(n - 1) sqrt(1 + 1/n), is within a fifth of what any
+# number would give. More would describe older conditions and gain little.
 KEPT_RUNS = 9
+MOST_HOSTS = 9  # so that machines which exist for one job do not add up
 
 ENOUGH_RUNS = 5  # of one host, `APART_S` seconds apart, before they clear a cell or show what the machine could do
 APART_S = 3600.0
@@ -150,6 +151,26 @@ def clears(candidate: Run, accepted: Sequence[Run], tolerance: float, pin: Run |
         return False
     error = math.sqrt(variance * (1 + 1 / len(against)) + math.fsum(_excess(run, runs) for run in single))
     return delta < margin / 2 and delta + t_quantile(df, 1 - ALPHA_PASS) * error < margin
+
+
+def newest(runs: Sequence[Run]) -> list[int]:
+    """Return the places of the runs that a later one is compared with, in ascending order.
+
+    They are, of each of the `MOST_HOSTS` hosts that ran last, the newest run and as many others as make `KEPT_RUNS`,
+    newest first: those that `hours_apart` returns before those accepted in one sitting.
+
+    Args:
+        runs: of one cell, oldest first.
+    """
+    hosts: dict[str, list[int]] = {}
+    for place in reversed(range(len(runs))):
+        hosts.setdefault(runs[place].host, []).append(place)
+    chosen: list[int] = []
+    for last, *others in list(hosts.values())[:MOST_HOSTS]:
+        apart = {run.started_s for run in hours_apart([runs[place] for place in (last, *others)])}
+        first = [place for place in others if runs[place].started_s in apart]
+        chosen += [last, *first, *(place for place in others if place not in first)][:KEPT_RUNS]
+    return sorted(chosen)
 
 
 def hours_apart(runs: Sequence[Run]) -> list[Run]:

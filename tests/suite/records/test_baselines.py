@@ -15,10 +15,10 @@ import pytest
 from suite import verdict
 from suite.records import baselines
 from suite.records.baselines import Baseline, Identity
-from suite.records.record import Record, RecordError
+from suite.records.record import Environment, Record, RecordError
 from suite.verdict import ALPHA_FAIL, Outcome
 from suite.verdict.metrics import from_logs, mean_and_standard_error
-from suite.verdict.stored import KEPT_RUNS, Run
+from suite.verdict.stored import KEPT_RUNS, Run, hours_apart
 from tests.support import records
 from tests.support.rates import exceeds
 from tests.support.records import KEY, accepted
@@ -215,6 +215,34 @@ def test_the_file_keeps_the_newest_runs_and_the_pin_which_accepting_never_moves_
     assert [kept.run_id for kept in baseline.runs] == ["week-1", *(f"week-{n}" for n in range(31 - KEPT_RUNS, 31))]
     assert commits(baseline, run) == ("commit-1", "commit-30")
     assert len(baseline.comparable(run.cells[0], run)) == KEPT_RUNS
+
+
+def test_every_host_of_a_machine_key_keeps_its_runs() -> None:
+    """Three hosts in turn, every day another: each needs five runs of its own before they can clear a cell."""
+    runs = [records.run_of(day, host="abc"[day % 3]) for day in range(1, 19)]
+    found = accepted(*runs).comparable(runs[-1].cells[0], runs[-1])
+    assert [run.host for run in found] == ["abc"[day % 3] for day in range(1, 19)]
+
+
+def test_many_runs_of_one_afternoon_do_not_replace_those_of_other_days() -> None:
+    days = [records.run_of(day) for day in range(1, 6)]
+    afternoon = [records.run_of(9, run_id=f"20260109T13{minute:02}00Z-c") for minute in range(0, 60, 5)]
+    baseline = accepted(*days, *afternoon)
+    kept = [run.run_id for run in baseline.runs]
+    assert kept[:5] == [run.run_id for run in days]
+    assert (len(kept), kept[-1]) == (KEPT_RUNS, afternoon[-1].run_id)
+    found = baseline.comparable(days[0].cells[0], days[0])
+    assert (len(found), len(hours_apart(found))) == (KEPT_RUNS, 6)
+
+
+def test_the_newest_run_that_can_be_built_again_is_kept() -> None:
+    dirty = {"versions": {}, "commit": "d", "dirty": True}
+    rebuildable, *afternoon = (records.run_of(9, run_id=f"20260109T13{minute:02}00Z-c") for minute in range(10))
+    changed = [run.model_copy(update={"environment": Environment.model_validate(dirty)}) for run in afternoon]
+    days = [records.run_of(day).model_copy(update={"environment": changed[0].environment}) for day in range(10, 19)]
+    baseline = accepted(records.run_of(1), rebuildable, *changed, *days)
+    assert baseline.latest(rebuildable.cells[0], rebuildable) == baseline.runs[1]
+    assert baseline.runs[1].run_id == rebuildable.run_id
 
 
 def test_an_old_pin_does_not_count_as_spread() -> None:

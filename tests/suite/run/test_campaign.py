@@ -220,7 +220,7 @@ class TestAgainstAcceptedRuns:
         assert self.world.outcomes() == [Outcome.PASS, Outcome.PASS, Outcome.NO_BASELINE]
 
     def test_every_cell_is_compared_with_its_own_of_the_rebuilt_commits(self) -> None:
-        """Of the cells that were not in every accepted run, one has another pin, one another newest commit, and one both."""
+        """Of the others, one has another pin than the first two cells, one another newest commit, and one both."""
         one, two, three = self.commit, *(self.repository.commit({"a.py": f"a = {n}\n"}) for n in (2, 3))
         later, earlier, apart = (cell(2, trainer) for trainer in ("later", "earlier", "apart"))
         accepted = [(one, [TWO, ONE, earlier])] * 3 + [(two, [later, earlier, apart]), (three, [TWO, ONE, later])]

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy
 import pytest
 from scipy import stats
 
-from suite.verdict.stored import KEPT_RUNS, MIN_BASELINE_RUNS, Run, RunDifference, RunSpread, clears, difference
+from suite.verdict.stored import (
+    APART_S,
+    KEPT_RUNS,
+    MIN_BASELINE_RUNS,
+    MOST_HOSTS,
+    Run,
+    RunDifference,
+    RunSpread,
+    clears,
+    difference,
+    newest,
+)
 from tests.support.rates import exceeds
 
 HOST = "here"
@@ -66,6 +78,29 @@ def test_runs_that_agree_give_an_interval_in_words_and_in_figures() -> None:
     assert found.ratio.low == pytest.approx(1.174, abs=0.001)
     assert found.ratio.high == pytest.approx(1.226, abs=0.001)
     assert found.said == "20.0% slower than the 5 accepted run(s) (95 %: 17.4% slower to 22.6% slower)"
+
+
+def begun(*hours: float | None, host: str = HOST) -> list[Run]:
+    """Return runs that began at these hours."""
+    return [Run(0.0, host=host, started_s=None if hour is None else hour * APART_S) for hour in hours]
+
+
+@pytest.mark.parametrize(
+    ("runs", "chosen"),
+    [
+        (begun(*range(20)), range(11, 20)),
+        (begun(*[None] * 20), range(11, 20)),
+        (begun(*range(5), *(100 + number / 10 for number in range(9))), [0, 1, 2, 3, 4, 5, 11, 12, 13]),
+        (begun(*range(10), 9.1, 9.2), [*range(2, 10), 11]),
+        ([run for hour in range(12) for host in "abc" for run in begun(hour, host=host)], range(9, 36)),
+        ([run for hour in range(12) for run in begun(hour, host=str(hour))], range(12 - MOST_HOSTS, 12)),
+    ],
+    ids=["hours apart", "unknown times", "one sitting", "the newest stays", "three hosts", "a host for each run"],
+)
+def test_newest_runs_of_each_host_are_compared_with_and_those_hours_apart_first(
+    runs: list[Run], chosen: Sequence[int]
+) -> None:
+    assert newest(runs) == list(chosen)
 
 
 def test_kept_runs_are_the_smallest_number_within_a_fifth_of_the_best_bound() -> None:
