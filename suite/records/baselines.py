@@ -30,19 +30,24 @@ _NOT_ABOUT_TIME = ("floor", "accuracy", "counters")
 
 
 class Identity(NamedTuple):
-    """What two cells of different runs must share to be compared."""
+    """What two cells of different runs must share to be compared.
+
+    `oversubscribed` is None where a file of an earlier version does not say it; such a cell is compared with either.
+    """
 
     trainer: str
     mode: str
     world_size: int
     workload_hash: str
     dataset: str | None
+    oversubscribed: bool | None
 
     @classmethod
     def of(cls, cell: CellRecord, record: Record) -> Identity:
         """Return the identity of a record's cell; the dataset is None where none was loaded."""
-        mode, workload = measured_mode(cell.mode, cell.world_size), cell.workload
-        return cls(cell.trainer, mode, cell.world_size, record.workload_hashes[workload], record.datasets.get(workload))
+        mode, workload_hash = measured_mode(cell.mode, cell.world_size), record.workload_hashes[cell.workload]
+        dataset = record.datasets.get(cell.workload)
+        return cls(cell.trainer, mode, cell.world_size, workload_hash, dataset, cell.oversubscribed)
 
     @property
     def definition(self) -> str:
@@ -54,6 +59,7 @@ class AcceptedCell(Part):
     """One run's time for one cell.
 
     Attributes:
+        oversubscribed: whether ranks shared a device; None in earlier files.
         sec_per_epoch: its estimate, in seconds.
         sessions: over how many.
         log_se: standard error of ln(sec_per_epoch) over them; None from a single one.
@@ -69,6 +75,7 @@ class AcceptedCell(Part):
     mode: str
     world_size: int
     dataset: str
+    oversubscribed: bool | None = None
     sec_per_epoch: Annotated[Finite, Field(gt=0)]
     sessions: int
     log_se: Finite | None = None
@@ -80,7 +87,8 @@ class AcceptedCell(Part):
     def identity(self) -> Identity:
         """What it is compared by."""
         mode = measured_mode(self.mode, self.world_size)
-        return Identity(self.trainer, mode, self.world_size, self.workload_hash, self.dataset)
+        shared = False if self.efficiency is not None else self.oversubscribed  # where they share, there is none
+        return Identity(self.trainer, mode, self.world_size, self.workload_hash, self.dataset, shared)
 
 
 class AcceptedRun(Part):
@@ -106,7 +114,8 @@ class AcceptedRun(Part):
 
     def find(self, cell: Identity) -> AcceptedCell | None:
         """Return its figures for a cell."""
-        return next((kept for kept in self.cells if kept.identity == cell), None)
+        wanted = cell, cell._replace(oversubscribed=None)
+        return next((kept for kept in self.cells if kept.identity in wanted), None)
 
 
 class Baseline(Part):
@@ -201,14 +210,13 @@ def accept(baseline: Baseline, record: Record, *, slower: bool) -> Baseline:
             "measure again"
         )
     slowed = {Identity.of(cell, record) for cell in record.cells if _slowed(cell)}
+    known = {Identity.of(cell, record)._replace(oversubscribed=None): cell.oversubscribed for cell in record.cells}
     hashes = record.workload_hashes  # a workload that is defined differently by now is another one
-    earlier = tuple(
-        _only(
-            run,
-            [c for c in run.cells if c.identity not in slowed and hashes.get(c.workload) in (c.workload_hash, None)],
-        )
-        for run in baseline.runs
-    )
+    earlier = []
+    for run in baseline.runs:  # a cell that does not say whether ranks shared devices is taken to be like this run's
+        marked = [c.model_copy(update={"oversubscribed": known.get(c.identity, c.oversubscribed)}) for c in run.cells]
+        current = [c for c in marked if hashes.get(c.workload) in (c.workload_hash, None)]
+        earlier.append(_only(run, [c for c in current if c.identity not in slowed]))
     cells = tuple(
         AcceptedCell(
             trainer=cell.trainer,
@@ -217,6 +225,7 @@ def accept(baseline: Baseline, record: Record, *, slower: bool) -> Baseline:
             mode=cell.mode,
             world_size=cell.world_size,
             dataset=record.datasets[cell.workload],
+            oversubscribed=cell.oversubscribed,
             sec_per_epoch=cell.sec_per_epoch.estimate,
             sessions=cell.sessions,
             log_se=_log_se(cell),

@@ -130,7 +130,7 @@ def compare(first: Record, second: Record, known: Known) -> Comparison:
     before, after = ({cell.place: cell for cell in record.cells} for record in (first, second))
     names = cells.names(cell.trainer for cell in (*first.cells, *second.cells))
     pairs = [
-        _pair(_name(cell, names), cell, after[place], first, second, known)
+        _pair(_name(names, cell, after[place]), cell, after[place], first, second, known)
         for place, cell in before.items()
         if place in after
     ]
@@ -139,13 +139,15 @@ def compare(first: Record, second: Record, known: Known) -> Comparison:
         second=second,
         differences=tuple(_differences(first, second)),
         pairs=tuple(pairs),
-        only_first=tuple(_name(cell, names) for place, cell in before.items() if place not in after),
-        only_second=tuple(_name(cell, names) for place, cell in after.items() if place not in before),
+        only_first=tuple(_name(names, cell) for place, cell in before.items() if place not in after),
+        only_second=tuple(_name(names, cell) for place, cell in after.items() if place not in before),
     )
 
 
-def _name(cell: CellRecord, names: Mapping[str, str]) -> str:
-    return f"{names[cell.trainer]} {cell.workload} {cell.mode} {cell.world_size}{oversubscribed_mark(cell)}"
+def _name(names: Mapping[str, str], *same: CellRecord) -> str:
+    """Return the name of a cell, with the mark where it was oversubscribed in one run."""
+    cell, mark = same[0], max(map(oversubscribed_mark, same))
+    return f"{names[cell.trainer]} {cell.workload} {cell.mode} {cell.world_size}{mark}"
 
 
 def _differences(first: Record, second: Record) -> list[Difference]:
@@ -184,6 +186,8 @@ def _incomparable(first: CellRecord, second: CellRecord, a: Record, b: Record) -
         return f"workload {workload} is defined differently in the two runs: times are not compared"
     if a.datasets.get(workload) != b.datasets.get(workload):
         return f"workload {workload} was timed on different data: times are not compared"
+    if first.oversubscribed != second.oversubscribed:
+        return "oversubscribed in one of the two runs alone: times are not compared"
     times = [cell.sec_per_epoch for cell in (first, second)]
     if not all(time is not None and time.estimate > 0 for time in times):
         return "not measured in both"

@@ -102,7 +102,8 @@ def _others(run: Observations, cell: Cell) -> Iterator[tuple[str, Counters]]:
     workload = run.plan.workload(cell.workload)
     dataset, mode = run.datasets.get(workload.dataset), measured_mode(cell.mode, cell.world_size)
     if dataset is not None:
-        identity = Identity(cell.trainer, mode, cell.world_size, workload.hash, dataset.name)
+        shared = run.plan.config.devices.oversubscribed(cell.world_size)
+        identity = Identity(cell.trainer, mode, cell.world_size, workload.hash, dataset.name, shared)
         accepted = run.plan.baseline.newest_counted(identity)
         if accepted is not None and accepted[0].environment.commit not in commits:
             yield f"the accepted run {accepted[0].run_id}", accepted[1]

@@ -68,6 +68,39 @@ def test_weak_scaling_on_one_device_is_strong_scaling_and_on_more_is_another_cel
     assert [len(times(accepted(weak), weak, cell)) for cell in (0, 1)] == [1, 1]
 
 
+def shared(number: int, *, oversubscribed: bool = True, **changes: Any) -> Record:
+    """Return a run of two ranks, which share a device by default; `changes` are the cell's."""
+    return week(number, cells=[records.cell(world_size=2, oversubscribed=oversubscribed, **changes)])
+
+
+def test_ranks_that_share_a_device_are_another_cell() -> None:
+    own = shared(2, oversubscribed=False, efficiency=records.interval(0.8))
+    baseline = accepted(shared(1), own, shared(3), shared(4, sec_per_epoch={"estimate": 20.0}, outcome="FAIL"))
+    assert times(baseline, shared(9)) == [20.0]
+    assert times(baseline, own) == [13.0]
+    assert (commits(baseline, shared(9)), commits(baseline, own)) == (("commit-4",) * 2, ("commit-2",) * 2)
+
+
+@pytest.mark.parametrize("oversubscribed", [False, True])
+def test_a_cell_of_an_earlier_file_that_does_not_say_whether_ranks_shared_devices_is_compared_with_either(
+    tmp_path: Path, oversubscribed: bool
+) -> None:
+    path = baselines.write(
+        accepted(shared(1), shared(2, oversubscribed=False, efficiency=records.interval(0.8))), tmp_path
+    )
+    content = json.loads(path.read_text())
+    for run in content["runs"]:
+        del run["cells"][0]["oversubscribed"]
+    path.write_text(json.dumps(content))
+    earlier, now = baselines.read(tmp_path, KEY), shared(3, oversubscribed=oversubscribed)
+    assert len(times(earlier, now)) == (1 if oversubscribed else 2), "what has an efficiency had a device for each rank"
+    assert commits(baselines.accept(earlier, now, slower=False), now)[0] == "commit-1"
+    slower = shared(3, oversubscribed=oversubscribed, outcome="FAIL")
+    after = baselines.accept(earlier, slower, slower=True)
+    assert times(after, slower) == [13.0]
+    assert times(after, shared(9, oversubscribed=not oversubscribed)) == ([13.0] if oversubscribed else [])
+
+
 NEVER = "a run with an ERROR is never a baseline; repair it and run again"
 
 

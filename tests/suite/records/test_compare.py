@@ -98,6 +98,7 @@ def test_the_interval_covers_the_truth_as_often_as_promised() -> None:
         ({"workload_hashes": {"lenet": "0" * 12}}, "workload lenet is defined differently in the two runs"),
         ({"workload_hashes": {}}, "workload lenet is defined differently in the two runs"),
         ({"datasets": {"lenet": "fashion-mnist"}}, "workload lenet was timed on different data"),
+        ({"cells": [records.cell(**CELL, oversubscribed=True)]}, "oversubscribed in one of the two runs alone"),
         ({"cells": [records.cell(**CELL, sec_per_epoch=None)]}, "not measured in both"),
     ],
 )
@@ -106,6 +107,14 @@ def test_times_that_must_not_be_divided_are_shown_with_the_reason(changes: dict[
     assert found.ratio is None
     assert message in found.note
     assert (found.word, found.grew) == ("", "")
+
+
+def test_a_pair_is_marked_where_either_run_was_oversubscribed() -> None:
+    own, shared = (run_of(cells=[records.cell(**CELL, oversubscribed=mark)]) for mark in (False, True))
+    pairs = [pair(own, shared), pair(shared, own), pair(shared, shared), pair(own, own)]
+    marked = "ddp lenet strong 2 (oversubscribed)"
+    assert [each.name for each in pairs] == [marked] * 3 + ["ddp lenet strong 2"]
+    assert [each.ratio is not None for each in pairs] == [False, False, True, True]
 
 
 @pytest.mark.parametrize(

@@ -349,6 +349,9 @@ class TestMachine:
     ) -> None:
         shared = Devices("cuda", ("cuda:0", "cuda:0"), ())
         _, two = self.judged(repository.path, 0.4, self.kept(commit["three"]), devices=shared)
+        assert (two.outcome, two.checks) == (Outcome.NO_BASELINE, ())
+        of_one_card = runs(*AGREEING_S, commits=[commit["three"]] * 3)
+        _, two = self.judged(repository.path, 0.4, of_one_card, devices=shared)
         assert two.outcome is Outcome.PASS
         assert "machine" not in {check.rule for check in two.checks}
 
