@@ -183,11 +183,10 @@ def _machine(
     waterfalls: Sequence[WaterfallRecord],
 ) -> CheckRecord:
     """Judge the machine by the accepted commit, whose code is the same as then; only a FAIL counts."""
-    sides = _sides_of(run, cell, newest)
-    logs = []
-    if sides:
-        several = run.arms(cell)[sides[0]]
-        logs = samples.log_efficiencies(run, several, cells.arm(sides[0], several.trainer, cell, 1), cell.mode)
+    sides, arms = _sides_of(run, cell, newest), run.arms(cell)
+    pairs = [(arms[side], cells.arm(side, arms[side].trainer, cell, 1)) for side in sides]
+    pairs.sort(key=lambda pair: not run.lost.keys().isdisjoint(pair))  # where a base failed, the candidate comes first
+    logs = next(filter(None, (samples.log_efficiencies(run, *pair, cell.mode) for pair in pairs)), [])
     own = hours_apart([each for each in accepted if each.host == run.plan.machine.host])
     then = [each.log_efficiency for each in own if each.log_efficiency is not None]
     verdict = machine(logs, then, judging.comparisons(run), tolerance=run.plan.config.tolerance)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from suite.plan.cells import Arm
+from suite.processes.failure import WorkerFailure
 from suite.records.baselines import AcceptedRun
 from suite.records.calibration import Calibration
 from suite.records.record import CellRecord, Record, WaterfallRecord
@@ -343,6 +344,23 @@ class TestMachine:
         assert "since then torch changed from 2.14.0 to 2.15.0" in two.reason
         assert {check.rule: check.outcome for check in two.checks}["time"] is Outcome.PASS
         assert "the machine, not the code" in lead.verdicts(results.to_record(run))[0]
+
+    @pytest.mark.parametrize("lost", [BASE, BASE_ONE], ids=["on two devices", "on one device"])
+    @pytest.mark.parametrize("sessions", [0, 1], ids=["it cannot be checked out", "it fails later"])
+    def test_candidate_of_the_accepted_commit_shows_the_machine_where_the_checkout_of_it_fails(
+        self, lost: Arm, sessions: int, repository: Repository, commit: dict[str, str]
+    ) -> None:
+        kept, now = self.kept(commit["three"]), {OWN: 0.5, self.OWN_ONE: 0.4}
+        config = settings(root=repository.path)
+        run = run_of(self.ONE, CELL, config=config, baseline=baseline(*kept), commit=commit["three"])
+        run.comparison = accepted.rebuild(run, results.to_record(run))
+        add_sessions(run, {**now, BASE: 0.5, self.BASE_ONE: 0.4}, sessions)
+        add_sessions(run, now)
+        run.lost[lost] = WorkerFailure("base", "it does not build")
+        run.stored = accepted.checks(run, results.to_record(run))
+        two = results.to_record(run).cells[1]
+        assert two.outcome is Outcome.FAIL
+        assert "the machine, not the code: the accepted commit has efficiency 0.40, and had 0.80 to" in two.reason
 
     def test_two_ranks_on_one_card_are_not_judged_by_accepted_runs_on_two(
         self, repository: Repository, commit: dict[str, str]
