@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from suite.plan import cells
+from suite.plan.cells import Arm, Cell
 from suite.records import baselines
 from suite.records.baselines import Baseline
 from suite.records.calibration import Calibration
@@ -127,21 +128,29 @@ class Comparison:
 
 def compare(first: Record, second: Record, known: Known) -> Comparison:
     """Compare two runs, usually an older and a newer one."""
-    before, after = ({cell.place: cell for cell in record.cells} for record in (first, second))
+    before, after = _by_arm(first), _by_arm(second)
     names = cells.names(cell.trainer for cell in (*first.cells, *second.cells))
     pairs = [
-        _pair(_name(names, cell, after[place]), cell, after[place], first, second, known)
-        for place, cell in before.items()
-        if place in after
+        _pair(_name(names, cell, after[arm]), cell, after[arm], first, second, known)
+        for arm, cell in before.items()
+        if arm in after
     ]
     return Comparison(
         first=first,
         second=second,
         differences=tuple(_differences(first, second)),
         pairs=tuple(pairs),
-        only_first=tuple(_name(names, cell) for place, cell in before.items() if place not in after),
-        only_second=tuple(_name(names, cell) for place, cell in after.items() if place not in before),
+        only_first=tuple(_name(names, cell) for arm, cell in before.items() if arm not in after),
+        only_second=tuple(_name(names, cell) for arm, cell in after.items() if arm not in before),
     )
+
+
+def _by_arm(record: Record) -> dict[Arm, CellRecord]:
+    """Return a run's cells by what was timed: on one device strong and weak are one."""
+    found: dict[Arm, CellRecord] = {}
+    for cell in record.cells:
+        found.setdefault(cells.arm("candidate", cell.trainer, Cell(*cell.place)), cell)
+    return found
 
 
 def _name(names: Mapping[str, str], *same: CellRecord) -> str:

@@ -88,6 +88,8 @@ def headings(comparison: Comparison) -> list[str]:
 def remarks(comparison: Comparison) -> list[str]:
     """Return remarks on the ratios, and the cells that one run alone has."""
     lines = [f"{note[0].upper()}{note[1:]}." for note in comparison.notes[:MAX_NOTES]]
+    if not comparison.pairs:
+        lines.append("No cell is in both runs; measure the same trainers, workloads, modes and world sizes in both.")
     if any(pair.word for pair in comparison.pairs):
         lines.append(EACH_FOR_ITSELF)
     for which, names in (("first", comparison.only_first), ("second", comparison.only_second)):

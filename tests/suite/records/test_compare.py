@@ -164,6 +164,30 @@ def test_cells_of_one_run_alone_are_named() -> None:
     assert "Only in the second run: ddp lenet strong 4." in text
 
 
+def test_one_device_is_one_cell_in_both_modes() -> None:
+    strong, weak = (
+        records.make(cells=records.matrix(modes=(mode,), one_device_s=seconds))
+        for mode, seconds in (("strong", 10.0), ("weak", 11.0))
+    )
+    found = compare(strong, weak, Known())
+    [one] = found.pairs
+    assert (one.name, one.ratio.estimate) == ("ddp lenet strong 1", pytest.approx(1.1))
+    assert (found.only_first, found.only_second) == (("ddp lenet strong 2",), ("ddp lenet weak 2",))
+    both = records.make(cells=records.matrix())
+    assert [each.name for each in compare(both, both, Known()).pairs] == [
+        "ddp lenet strong 1",
+        "ddp lenet strong 2",
+        "ddp lenet weak 2",
+    ]
+
+
+def test_two_runs_without_a_common_cell_say_so_and_what_to_do() -> None:
+    strong, weak = (records.make(cells=records.matrix(modes=(mode,), world_sizes=(2,))) for mode in ("strong", "weak"))
+    said = "No cell is in both runs; measure the same trainers, workloads, modes and world sizes in both."
+    assert said in render.terminal(compare(strong, weak, Known()), 160, color=False)
+    assert said not in render.remarks(compare(strong, strong, Known()))
+
+
 def with_waterfall(waterfall: dict[str, Any], seconds: float = 13.0) -> Record:
     return run_of(cells=[records.cell(**CELL, sec_per_epoch=records.interval(seconds), waterfalls=[waterfall])])
 
@@ -234,7 +258,8 @@ def test_nothing_in_a_record_becomes_markup() -> None:
     assert "<script" not in render.to_html(found)
     assert "<script" not in render.to_markdown(found)
     same = compare(records.hostile(text), records.hostile(text), Known())
-    assert len(same.pairs) == len(records.full().cells)
+    on_one = sum(cell.world_size == 1 and cell.mode == "weak" for cell in records.full().cells)
+    assert len(same.pairs) == len(records.full().cells) - on_one
     assert "<script" not in render.to_html(same)
     assert "<script" not in render.to_markdown(same)
 
