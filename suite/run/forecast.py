@@ -96,8 +96,10 @@ def lines(run: Observations, planned: int, each_s: float) -> list[str]:
     left_out = ", ".join(cell.id for cell in comparison.over_budget)
     named = [f"plan: not judged, because the budget has no room for them: {left_out}"] if left_out else []
     if apart := ", ".join(cell.id for cell in comparison.apart):
-        whose = "an accepted or a pinned commit is another than most cells have, and one run rebuilds one of each"
-        named.append(f"plan: not judged against all of their bases, because {whose}: {apart}; run them separately (-k)")
+        others = "one run rebuilds those of most cells, and these have others"
+        named.append(
+            f"plan: not compared with all of their accepted commits: {apart}; {others}: run them separately (-k)"
+        )
     promised = [*named, _promise(run, comparisons, planned), _scope(planned)] if judges else []
     return [first, *promised, *_launch_bound(run.plan.config)]
 

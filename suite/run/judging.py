@@ -71,7 +71,7 @@ def checks(run: Observations, cell: Cell) -> tuple[CheckRecord, ...]:
     compared = [side for side in bases if side in arms and arms[side] not in run.lost]
     return (
         *(_time(run, cell, side) for side in compared),
-        *([_over_budget(run)] if cell in run.comparison.over_budget else []),
+        *([_over_budget(run, cell)] if cell in run.comparison.over_budget else []),
         *run.stored.get(cell, ()),
         *([_floor(run, cell)] if cell in run.plan.floors else []),
         *accuracy.checks(run, cell, comparisons(run)),
@@ -149,12 +149,12 @@ def _time(run: Observations, cell: Cell, side: Side) -> CheckRecord:
     )
 
 
-def _over_budget(run: Observations) -> CheckRecord:
-    side, base = next(iter(run.comparison.bases.items()))  # the newest commit, or the pinned one where it is alone
+def _over_budget(run: Observations, cell: Cell) -> CheckRecord:
+    _, side, *_ = run.arms(cell)  # the newest commit, or the pinned one where it is alone
     room = f"{run.plan.config.budget_s:.0f} s have room for {len(run.comparison.cells)} cell(s)"
     return CheckRecord(
         rule=RULE_AGAINST[side],
-        against=base.label,
+        against=run.comparison.bases[side].label,
         outcome=Outcome.INCONCLUSIVE,
         reason=f"not judged: budget; {room}: raise --scaling-budget, or select fewer cells",
     )

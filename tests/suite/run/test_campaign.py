@@ -234,8 +234,8 @@ class TestAgainstAcceptedRuns:
         assert self.world.timed[run.comparison.sessions_before] == pairs | others | {arm(1, "later", "base")}
         passed, slower, undecided = Outcome.PASS, Outcome.FAIL, Outcome.INCONCLUSIVE
         assert self.world.outcomes() == [passed, passed, passed, slower, undecided]
-        [named] = [line for line in self.world.said if "not judged against all of their bases" in line]
-        assert f": {later.id}, {earlier.id}, {apart.id}; run them separately (-k)" in named
+        [named] = [line for line in self.world.said if "not compared with all of their accepted commits" in line]
+        assert f": {later.id}, {earlier.id}, {apart.id}; one run rebuilds those of most cells" in named
 
     @pytest.mark.parametrize(
         ("budget_s", "before", "compared"), [(40.0, 1, 4), (90.0, 2, 7), (130.0, 3, 10), (1000.0, 3, 97)]
