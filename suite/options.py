@@ -138,7 +138,7 @@ def read(config: pytest.Config) -> Config:
         checked_workloads=tuple(known[name] for name in named),
         modes=modes,
         data_root=get.folder("data-root", "data", root),
-        tolerance=get.number("tolerance", 0.05, above=0),
+        tolerance=get.share("tolerance", 0.05),
         budget_s=get.number("budget", BUDGET_S[profile], above=0),
         min_sessions=1 if get.text("budget", "") else MIN_SESSIONS,
         against=base,
@@ -239,6 +239,11 @@ class _Reader:
         if not above < number < float("inf"):
             raise pytest.UsageError(f"--scaling-{name} {value!r}: expected a number above {above:g}")
         return number
+
+    def share(self, name: str, default: float) -> float:
+        if (share := self.number(name, default, above=0)) > 1:
+            raise pytest.UsageError(f"--scaling-{name} {share:g}: expected a share of at most 1, such as 0.05 for 5 %")
+        return share
 
     def whole(self, name: str, default: int) -> int:
         value = self.text(name, str(default))
