@@ -216,7 +216,7 @@ def _gpus_needed(config: pytest.Config) -> int:
 def _missing_devices(
     config: pytest.Config, items: list[pytest.Item], cells: list[pytest.Item]
 ) -> tuple[list[pytest.Item], str]:
-    """Return the items that need more devices than there are, and a message; no items where all can run."""
+    """Return the items that the devices are too few for, and a message; no items where all can run."""
     settings = config.stash[CONFIG]
     needing, gpus = _on_gpus(config, items), _gpus_needed(config)
     if needing and len((here := survey()).gpus) < gpus:
@@ -227,7 +227,7 @@ def _missing_devices(
     if count < settings.require_devices:
         shown = f"{kind}: {count} device(s) found, {settings.require_devices} needed"
         return cells, f"{shown}; lower --scaling-require-devices"
-    return [], ""
+    return (cells, settings.misfit) if settings.misfit else ([], "")
 
 
 class CannotRun(pytest.Item):
