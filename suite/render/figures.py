@@ -242,7 +242,8 @@ def _epochs(run: Accuracy) -> Iterator[str]:
 def closing_lines(record: Record) -> list[str]:
     """Return the closing line of the book for every net that was trained on the dataset of its workload."""
     lines, known = [], names(record)
-    devices = {_trained(cell): cell.devices for cell in reversed(record.cells)}
+    # A net may be trained on fewer devices than any cell has: a trainer's cells share the first ones.
+    devices = {cell.trainer: cell.devices for cell in sorted(record.cells, key=lambda cell: len(cell.devices))}
     for run in record.accuracies:
         samples, workload = record.epoch_samples.get(run.workload), record.workloads.get(run.workload)
         recipe = workload.accuracy if workload else None
@@ -254,7 +255,7 @@ def closing_lines(record: Record) -> list[str]:
         note = f"  ({run.shortened})" if run.shortened else ""
         who = f"{known[run.trainer]} {run.workload}" + (" weak" if run.mode == "weak" else "")
         loss = run.loss[-1] if run.loss else None
-        line = closing_line(run.per_epoch[-1], seconds, devices.get(_trained(run), ()), loss)
+        line = closing_line(run.per_epoch[-1], seconds, devices.get(run.trainer, ())[: run.world_size], loss)
         lines.append(f"{who}: {line}{note}")
     return lines
 

@@ -171,6 +171,10 @@ def test_nets_that_were_trained_on_their_own_dataset_have_the_closing_line_of_th
         "ddp lenet: test acc 0.97, 2.0 sec/epoch on [cpu, cpu]",
         "ddp lenet weak: loss 0.250, test acc 0.97, 2.0 sec/epoch on [cpu, cpu]",
     ]
+    alone = {**changes, "cells": records.matrix(world_sizes=(2,)), "accuracies": [records.accuracy(world_size=1)]}
+    assert figures.closing_lines(records.make(workloads={"lenet": own.model_dump()}, **alone)) == [
+        "ddp lenet: test acc 0.97, 2.0 sec/epoch on [cpu]",
+    ], "the pair's net on one device has no cell"
     assert figures.closing_lines(records.make(**changes)) == []
 
 
