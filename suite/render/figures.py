@@ -27,6 +27,7 @@ COLUMNS = (
 OF_A_COMPARISON = ("time / base", "verdict")
 OF_TEXTS = ("tokens/s", "test loss")
 OF_GPUS = ("TFLOP/s a device",)
+OF_ACCEPTED = ("time", "drift", "stored")  # the rules that compare with accepted runs where no base is named
 NET_COLUMNS = (
     "trainer", "workload", "k", "trained with", "seed", "dataset", "train", "test", "s / epoch", "recipe",
     "after each epoch: accuracy (time, mean loss; of texts, test loss)",
@@ -263,7 +264,8 @@ def closing_lines(record: Record) -> list[str]:
 def compared_with(record: Record) -> str:
     """Return what the cells were judged against, and the version of torch on each side where they differ."""
     if not record.against:
-        return "the accepted baseline" if is_compared(record) else "nothing yet"
+        rules = {check.rule for cell in record.cells for check in cell.checks}
+        return "nothing yet" if rules.isdisjoint(OF_ACCEPTED) else "the accepted baseline"
     own = record.environment.versions.get("torch")
     others = {base.versions.get("torch", own) for base in record.bases} - {own}
     versions = f" (torch {', '.join(map(str, others))} against {own})" if others else ""
