@@ -191,12 +191,15 @@ def _path(here: Path, argument: str) -> Path | None:
 
 
 def _repeat(config: pytest.Config) -> tuple[str, ...]:
-    """Return what the command line says of the selection and of our options, each value joined to its option."""
+    """Return what the command line says of the selection, of settings and of our options, joined to their values."""
     arguments = ["-m", str(config.getoption("markexpr")), *(["--pyargs"] if config.getoption("pyargs") else [])]
     if config.args_source is pytest.Config.ArgsSource.ARGS:
         arguments += config.args
     if keyword := config.getoption("keyword"):
         arguments += ["-k", str(keyword)]
+    if file := config.getoption("inifilename"):
+        arguments.append(f"--config-file={file}")
+    arguments += [f"--override-ini={setting}" for setting in config.getoption("override_ini") or ()]
     for option in OPTIONS:
         given = config.getoption(option.dest)
         if given is None or option.name == "accept":

@@ -15,10 +15,15 @@ from suite.records.record import CellRecord, Record
 from suite.render import commands, html, lead, markdown, terminal
 from tests.support import records
 from tests.support.pages import Page
-from tests.support.project import Project
+from tests.support.project import PYPROJECT, Project
 
 TYPED = ["-m", "scaling", "--scaling-world-sizes=1,2"]
-CELLS = "--scaling-trainer=ddp --scaling-mode=strong --scaling-world-sizes=1,2"
+
+
+def cells_of(world_sizes: str, mode: str = "strong", trainer: str = "ddp") -> str:
+    """Return the options that choose these cells of `lenet`."""
+    chosen = f"--scaling-trainer={trainer} --scaling-workload=lenet --scaling-mode={mode}"
+    return f"{chosen} --scaling-world-sizes={world_sizes}"
 
 
 def first_run(**changes: object) -> Record:
@@ -93,9 +98,7 @@ class TestFirstRun:
             "check the gradients": "pytest -m correctness",
             "measure it again as the baseline": "pytest -m scaling --scaling-world-sizes=1,2 --scaling-accept",
             "compare with origin/trunk": f"pytest {shlex.join(TYPED)} --scaling-against=ref:origin/trunk",
-            "look inside a step (exchange)": (
-                "python -m suite trace --scaling-trainer=scratch --scaling-mode=weak --scaling-world-sizes=2"
-            ),
+            "look inside a step (exchange)": f"python -m suite trace {cells_of('2', 'weak', 'scratch')}",
         }
 
     def test_every_output_leads_with_it_and_folds_the_verdicts_into_a_line(self) -> None:
@@ -111,8 +114,7 @@ class TestFirstRun:
         cells = records.matrix(modes=("strong",), outcome="NO BASELINE")
         cells[1]["waterfalls"] = [unsure()]
         record = first_run(cells=cells, repeat=[*TYPED, "--scaling-budget=30"])
-        cell = "--scaling-trainer=ddp --scaling-mode=strong --scaling-world-sizes=2"
-        assert steps(record)["learn what holds it back"] == f"pytest -m scaling {cell} --scaling-profile=full"
+        assert steps(record)["learn what holds it back"] == f"pytest -m scaling {cells_of('2')} --scaling-profile=full"
 
     @pytest.mark.parametrize(
         ("modes", "what", "expected"),
@@ -126,7 +128,7 @@ class TestFirstRun:
         fall["bars"][0]["step_s"] = records.interval(0.01, 0.1)
         cells = records.matrix(modes=modes, outcome="NO BASELINE")
         cells[1]["waterfalls"] = [fall]
-        command = expected.format("--scaling-trainer=ddp", "--scaling-world-sizes=2")
+        command = expected.format("--scaling-trainer=ddp --scaling-workload=lenet", "--scaling-world-sizes=2")
         assert steps(first_run(cells=cells))[what] == command
 
     def test_one_device_several_slow_ones_and_no_cell_have_their_titles(self) -> None:
@@ -211,8 +213,7 @@ class TestVerdict:
 
     def test_red_cells_have_a_command_with_the_same_base_and_a_fail_says_what_grew(self) -> None:
         record = records.full(repeat=["-m", "scaling", "-k", "not tree", "--scaling-against=main"])
-        options = "--scaling-against=main --scaling-trainer=ddp --scaling-mode=strong --scaling-world-sizes=2"
-        assert steps(record)["see the FAIL again"] == f"pytest -m scaling {options}"
+        assert steps(record)["see the FAIL again"] == f"pytest -m scaling --scaling-against=main {cells_of('2')}"
         assert "measure it" not in "".join(steps(record)), "a run with an ERROR is never a baseline"
         assert facts(record)["Held back by"] == "ddp-lenet-strong-2: the exchange costs 11.2 ms a step"
 
@@ -225,8 +226,8 @@ class TestRed:
         collectives=[records.collective(error="rank 1: out of memory")],
     )
     COMMANDS = (
-        "pytest -m scaling --scaling-devices=cpu:4 --scaling-trainer=ddp --scaling-mode=strong --scaling-world-sizes=2",
-        "pytest -m scaling --scaling-devices=cpu:4 --scaling-trainer=ddp --scaling-mode=weak --scaling-world-sizes=2",
+        f"pytest -m scaling --scaling-devices=cpu:4 {cells_of('2')}",
+        f"pytest -m scaling --scaling-devices=cpu:4 {cells_of('2', 'weak')}",
         "pytest -m scaling --scaling-devices=cpu:4 --scaling-world-sizes=2 -k '[all_reduce-gloo-2]'",
     )
 
@@ -279,6 +280,27 @@ class TestCommands:
             "--scaling-budget=9", "--scaling-require-baseline",
         )  # fmt: skip
 
+    def test_settings_that_were_typed_are_those_of_every_command(self, project: Project) -> None:
+        (project.path / "other").mkdir()
+        (project.path / "other" / "pyproject.toml").write_text(PYPROJECT.replace("tiny", "mine"))
+        typed = ["--config-file=other/pyproject.toml", "--override-ini=scaling_workload=mine"]
+        config = project.config("-m", "scaling", "-c", "other/pyproject.toml", "-o", "scaling_workload=mine")
+        assert list(options.read(config).repeat) == ["-m", "scaling", *typed]
+        cells = [records.cell(workload="mine")]
+        record = records.make(cells=cells, repeat=options.read(config).repeat)
+        several, one = (commands.only, commands.longer), (commands.trace, commands.sweep, commands.weak)
+        made = [make(record, record.cells) for make in several] + [make(record, record.cells[0]) for make in one]
+        for command in (*made, commands.accept(record), commands.correctness(record)):
+            assert set(typed) <= set(shlex.split(command)), command
+        again = options.read(project.config(*shlex.split(made[0])[1:]))
+        assert [workload.name for workload in again.workloads] == ["mine"]
+
+    def test_a_command_names_the_workload_whatever_the_settings_choose(self, project: Project) -> None:
+        project.ini(scaling_workload="resnet18")
+        record = records.make(repeat=["-m", "scaling", "--scaling-devices=cpu:2"])
+        _, *arguments = shlex.split(commands.only(record, record.cells))
+        assert {cell.workload for cell in select(arguments).cells} == {"lenet"}
+
     @pytest.mark.parametrize(
         ("make", "typed", "expected"),
         [
@@ -286,7 +308,7 @@ class TestCommands:
             (commands.accept, ["--pyargs", "suite.benchmarks"], "pytest --pyargs suite.benchmarks --scaling-accept"),
             (commands.accept, ["--scaling-against=ddp"], "pytest --scaling-accept"),
             (commands.accept, ["--scaling-trainer=a b; rm"], "pytest '--scaling-trainer=a b; rm' --scaling-accept"),
-            (commands.accept, [], f"pytest -m scaling {CELLS} --scaling-accept"),
+            (commands.accept, [], f"pytest -m scaling {cells_of('1,2')} --scaling-accept"),
         ],
         ids=["checks", "installed suite", "no base", "quoted", "older record"],
     )
