@@ -205,6 +205,31 @@ class TestVerdict:
             f"INCONCLUSIVE: ddp-lenet-strong-2, ddp-lenet-weak-1, ddp-lenet-weak-2: {reason}",
         ]
 
+    @pytest.mark.parametrize(
+        ("rules", "offered"),
+        [
+            (["stored"], False),
+            (["stored", "counters"], False),
+            (["stored", "accuracy"], True),
+            (["time"], True),
+            (["floor"], True),
+            (["drift"], True),
+            ([], True),
+        ],
+    )
+    def test_more_sessions_are_offered_only_where_they_may_decide(self, rules: list[str], offered: bool) -> None:
+        """Without a check, there was no time for the cell."""
+        checks = [records.check(rule=rule, outcome="INCONCLUSIVE") for rule in rules]
+        beside = records.check(rule="machine", outcome="INCONCLUSIVE", counts=False)
+        open_, gone = (
+            records.cell(world_size=size, outcome="INCONCLUSIVE", checks=found)
+            for size, found in ((2, [*checks, beside]), (1, [records.check(rule="stored", outcome="INCONCLUSIVE")]))
+        )
+        found = steps(records.make(cells=[open_, gone], repeat=TYPED))
+        expected = f"pytest -m scaling {cells_of('2')} --scaling-profile=full" if offered else None
+        assert found.get("decide what is INCONCLUSIVE") == expected
+        assert {"compare with main", "measure it again as the baseline"} <= found.keys()
+
     def test_lines_that_do_not_fit_are_counted_and_the_summary_has_all(self) -> None:
         cells = [records.cell(id=f"cell-{n}", outcome="FAIL", reason=f"{n}.0% slower") for n in range(9)]
         record = records.make(cells=cells)
