@@ -354,7 +354,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(trylast=True)  # below pytest-benchmark's tables, where a terminal ends
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Print the notes of the correctness checks, and the first screen and the report of a run."""
+    """Print the notes of the correctness checks, and the first screen, report and acceptance of a run."""
     notes = [
         value
         for report in terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
@@ -367,6 +367,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             terminalreporter.write_line(note)
     run = config.stash.get(RUN, None)
     if run is None:
+        if config.stash[CONFIG].accept and not config.option.collectonly:
+            from suite.records.baselines import NOTHING_MEASURED
+
+            terminalreporter.write_line(f"not accepted: {NOTHING_MEASURED}")
         return
     from suite.render import pages, terminal
 

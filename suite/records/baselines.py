@@ -27,6 +27,7 @@ from suite.verdict.stored import KEPT_RUNS, Run
 
 # Rules that fail without any time having become slower: accepting that is no new level of a cell.
 _NOT_ABOUT_TIME = ("floor", "accuracy", "counters")
+NOTHING_MEASURED = "no cell was measured; select cells with -m scaling"
 
 
 class Identity(NamedTuple):
@@ -177,7 +178,7 @@ def refusal(record: Record) -> str:
     errors = [Outcome.ERROR for sweep in record.collectives if sweep.error]
     if Outcome.ERROR in (*errors, *(cell.outcome for cell in record.cells)):
         return "a run with an ERROR is never a baseline; repair it and run again"
-    return ""
+    return NOTHING_MEASURED if all(cell.sec_per_epoch is None for cell in record.cells) else ""
 
 
 def accept(baseline: Baseline, record: Record, *, slower: bool) -> Baseline:
@@ -187,8 +188,8 @@ def accept(baseline: Baseline, record: Record, *, slower: bool) -> Baseline:
     and with them their pins.
 
     Raises:
-        ValueError: the run has a cell or a collective in ERROR, was interrupted, has a FAIL without `slower`, or is
-            accepted already.
+        ValueError: the run has a cell or a collective in ERROR, was interrupted, measured no cell, has a FAIL without
+            `slower`, or is accepted already.
     """
     if never := refusal(record):
         raise ValueError(f"not accepted: {never}")

@@ -29,7 +29,7 @@ WRITERS = {
     "suite/plugin.py": ("_missing_devices",),
     "suite/processes/pool.py": ("_why_ended",),
     "suite/properties/contract.py": ("_breaches",),
-    "suite/records/baselines.py": ("refusal",),
+    "suite/records/baselines.py": ("NOTHING_MEASURED", "refusal"),
     "suite/room/devices.py": ("survey", "_AMD", "_REFUSED"),
     "suite/run/confirming.py": ("problem", "mismatch"),
     "suite/run/keeping.py": ("keep",),

@@ -136,3 +136,11 @@ def test_the_index_shows_what_was_accepted_by_the_same_session(project: Project)
     found = history.read(machine)
     assert [run.accepted for run in found.runs] == [True]
     assert (machine / pages.INDEX).read_text() == index.render(found)
+
+
+@pytest.mark.parametrize("more", [(), ("--collect-only",)])
+def test_a_session_without_cells_says_that_nothing_is_accepted(project: Project, more: tuple[str, ...]) -> None:
+    result = project.inline(*mine(project, "pass"), "-m", "not scaling", "--scaling-accept", *more)
+    assert result.ret == 0
+    said = "not accepted: no cell was measured; select cells with -m scaling"
+    assert (said in result.outlines) == (not more)

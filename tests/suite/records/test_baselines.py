@@ -69,6 +69,7 @@ def test_weak_scaling_on_one_device_is_strong_scaling_and_on_more_is_another_cel
 
 
 NEVER = "a run with an ERROR is never a baseline; repair it and run again"
+NOTHING = "no cell was measured; select cells with -m scaling"
 
 
 @pytest.mark.parametrize(
@@ -78,6 +79,8 @@ NEVER = "a run with an ERROR is never a baseline; repair it and run again"
         ({"cells": [records.cell(outcome="ERROR")]}, True, NEVER),
         ({"collectives": [records.collective(error="rank 1 hung")]}, True, NEVER),
         ({"interrupted": True}, False, "a run that was cut short is never a baseline; run it to its end"),
+        ({"cells": []}, True, NOTHING),
+        ({"cells": [records.cell(outcome="INCONCLUSIVE", sec_per_epoch=None)]}, True, NOTHING),
         (
             {"cells": [records.cell(outcome="FAIL")]},
             False,
@@ -90,7 +93,7 @@ NEVER = "a run with an ERROR is never a baseline; repair it and run again"
         ),
     ],
 )
-def test_an_error_an_interrupt_a_fail_and_the_same_run_are_not_accepted(
+def test_an_error_an_interrupt_no_cell_a_fail_and_the_same_run_are_not_accepted(
     changes: dict[str, object], slower: bool, message: str
 ) -> None:
     with pytest.raises(ValueError, match=f"^not accepted: {message}$"):
