@@ -103,7 +103,7 @@ class AcceptedRun(Part):
     @property
     def rebuildable(self) -> bool:
         """Whether its commit is known and is what was measured."""
-        return self.environment.commit != "unknown" and not self.environment.dirty
+        return not self.environment.not_rebuildable
 
     def find(self, cell: Identity) -> AcceptedCell | None:
         """Return its figures for a cell."""
@@ -179,6 +179,15 @@ def refusal(record: Record) -> str:
     if Outcome.ERROR in (*errors, *(cell.outcome for cell in record.cells)):
         return "a run with an ERROR is never a baseline; repair it and run again"
     return NOTHING_MEASURED if all(cell.sec_per_epoch is None for cell in record.cells) else ""
+
+
+def warning(record: Record) -> str:
+    """Return why later runs cannot be decided once this one is accepted, and what to do; empty where they can."""
+    why = record.environment.not_rebuildable
+    return why and (
+        f"The commit of this run cannot be rebuilt ({why}), so later runs compared with it stay INCONCLUSIVE: commit, "
+        "and accept a run of that commit."
+    )
 
 
 def accept(baseline: Baseline, record: Record, *, slower: bool) -> Baseline:

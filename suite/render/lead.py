@@ -298,8 +298,10 @@ def steps(record: Record) -> Iterable[Step]:
         yield Step("check the gradients", commands.correctness(record))
     if not baselines.refusal(record):
         how = "and accept it as slower" if of[Outcome.FAIL] else "as the baseline"
+        how += ", with all changes committed" if record.environment.dirty else ""
         yield Step(f"measure it again {how}", commands.accept(record))
-    if record.against is None and record.machine.hosts == 1:  # on several hosts a base must be a trainer
+    known = record.environment.commit != "unknown"
+    if record.against is None and known and record.machine.hosts == 1:  # on several hosts a base must be a trainer
         yield Step(f"compare with {record.environment.main or 'main'}", commands.against_main(record))
     yield from _about_causes(record)
 

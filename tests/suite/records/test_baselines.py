@@ -285,3 +285,13 @@ def test_without_drift_the_pin_alarms_no_more_than_its_share() -> None:
     rng = numpy.random.default_rng(3)
     found = sum(interleaved(rng, 0.0) is Outcome.FAIL for _ in range(trials))
     assert not exceeds(found, trials, ALPHA_FAIL / PAIRS)
+
+
+@pytest.mark.parametrize(
+    ("commit", "dirty", "why"),
+    [("abc1234", True, "uncommitted changes"), ("unknown", False, "git knows no commit here"), ("abc1234", False, "")],
+)
+def test_a_run_that_no_later_one_can_be_decided_by_says_so(commit: str, dirty: bool, why: str) -> None:
+    said = baselines.warning(week(1, commit=commit, dirty=dirty))
+    end = "so later runs compared with it stay INCONCLUSIVE: commit, and accept a run of that commit."
+    assert said == (f"The commit of this run cannot be rebuilt ({why}), {end}" if why else "")

@@ -92,6 +92,12 @@ class TestFirstRun:
             assert line in text
             assert "did not check gradients" not in text
 
+    def test_a_commit_that_git_does_not_know_is_not_compared_and_changes_are_committed_first(self) -> None:
+        environment = {"versions": {}, "commit": "unknown", "dirty": False}
+        assert not [what for what in steps(first_run(environment=environment)) if "compare" in what]
+        found = steps(first_run(environment={**environment, "commit": "abc1234", "dirty": True}))
+        assert {"compare with main", "measure it again as the baseline, with all changes committed"} <= found.keys()
+
     def test_the_commands_are_those_of_the_run(self) -> None:
         environment = {"versions": {}, "commit": "abc1234", "dirty": False, "main": "origin/trunk"}
         assert steps(first_run(environment=environment)) == {
