@@ -268,7 +268,7 @@ class TestContent:
             ("communication", ["all_reduce, tree, k = 2 rank 1 hung", "gloo 2 4 KiB 104.1 [102.0, 106.2] 104.1"]),
             ("projection", ["ddp lenet strong 16 projected", "A projection from 2 devices, not a measurement."]),
             ("projection", ["scratch lenet weak scratch-lenet-weak-4 was not timed"]),
-            ("machine", ["2 of 4 blocks were disturbed and 2 left out", "other processes used 90% of a core"]),
+            ("machine", ["2 of 4 blocks were disturbed, and 2 were left out", "other processes used 90% of a core"]),
             ("machine", ["editor (pid 7) uses 0.3 of a core", "12 cells, 2 sessions, about 2 minutes"]),
             ("machine", ["scaling: devices cpu:2", "Since the base, main:", "torch 2.13.0 2.15.0"]),
             ("samples", ["candidate:ddp:lenet:strong:2 34.00 34.00 34.00· 34.00·"]),
