@@ -63,8 +63,8 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     trainer = absolute(asked.scaling_trainer)
     common = [*pytest_arguments, "--scaling-mode", asked.scaling_mode]
     settings = gate.settings([*common, f"--scaling-trainer={trainer}", f"--scaling-against={trainer}"])
-    if not settings.world_sizes:
-        raise Stop(f"no world size fits {settings.devices}; choose other --scaling-world-sizes")
+    if settings.misfit:
+        raise Stop(settings.misfit)
     size = settings.world_sizes[-1]
     with contextlib.closing(TemporaryFolder("drill-")) as temporary:
         folder = temporary.path

@@ -168,9 +168,11 @@ def _recipe(asked: argparse.Namespace, settings: Config) -> Recipe:
     if LINEAR_WARMUP in asked.lr_rules and asked.warmup_epochs > asked.epochs[0]:
         longer = f"--warmup-epochs {asked.warmup_epochs} is above --epochs {asked.epochs[0]}"
         raise Stop(f"{longer}: the rate would never be reached; lower it", USAGE_ERROR)
-    if not settings.world_sizes or (devices.kind == "cuda" and devices.gpus_needed > cuda_count()):
+    if devices.kind == "cuda" and not 0 < devices.gpus_needed <= cuda_count():
         missing = f"{devices}: CUDA shows {cuda_count()} device(s)"
         raise Stop(f"{missing}; check the driver (nvidia-smi), or use --scaling-devices cpu")
+    if settings.misfit:
+        raise Stop(settings.misfit)
     return workload.accuracy
 
 

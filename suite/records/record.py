@@ -83,6 +83,13 @@ class Environment(Part):
     variables: dict[str, str] = Field(default_factory=dict, max_length=MAX_VARIABLES)  # of the workers; GPU runs only
     main: str = ""  # the branch that changes go to, as git names it here; empty where there is none, or none was found
 
+    @property
+    def not_rebuildable(self) -> str:
+        """Why its commit is not what was measured; empty where it is."""
+        if self.commit == "unknown":
+            return "git knows no commit here"
+        return "uncommitted changes" if self.dirty else ""
+
 
 class ArmRecord(Part):
     """One thing that was timed."""

@@ -25,6 +25,7 @@ MOST = 6  # lines of a fact, and names in a line
 RED = (Outcome.FAIL, Outcome.ERROR)
 GRAVE = (*RED, Outcome.INCONCLUSIVE)
 WORTH_SAYING = 0.01  # the smallest share of a step that is reported as a cause
+BY_SESSIONS = ("time", "drift", "floor", "accuracy")  # the rules that a longer run may decide
 
 
 class Fact(NamedTuple):
@@ -291,16 +292,24 @@ def steps(record: Record) -> Iterable[Step]:
     for outcome in RED:
         if of[outcome]:
             yield Step(f"see the {outcome.value} again", commands.only(record, of[outcome]))
-    if of[Outcome.INCONCLUSIVE]:
-        yield Step("decide what is INCONCLUSIVE", commands.longer(record, of[Outcome.INCONCLUSIVE]))
+    if undecided := [cell for cell in of[Outcome.INCONCLUSIVE] if _needs_sessions(cell)]:
+        yield Step("decide what is INCONCLUSIVE", commands.longer(record, undecided))
     if not record.checks_to_come:
         yield Step("check the gradients", commands.correctness(record))
     if not baselines.refusal(record):
         how = "and accept it as slower" if of[Outcome.FAIL] else "as the baseline"
+        how += ", with all changes committed" if record.environment.dirty else ""
         yield Step(f"measure it again {how}", commands.accept(record))
-    if record.against is None and record.machine.hosts == 1:  # on several hosts a base must be a trainer
+    known = record.environment.commit != "unknown"
+    if record.against is None and known and record.machine.hosts == 1:  # on several hosts a base must be a trainer
         yield Step(f"compare with {record.environment.main or 'main'}", commands.against_main(record))
     yield from _about_causes(record)
+
+
+def _needs_sessions(cell: CellRecord) -> bool:
+    """Return whether more sessions may decide a cell. One without checks was not measured for lack of time."""
+    found = [check.rule for check in cell.checks if check.counts and check.outcome is Outcome.INCONCLUSIVE]
+    return not found or any(rule in BY_SESSIONS for rule in found)
 
 
 def _about_causes(record: Record) -> Iterable[Step]:

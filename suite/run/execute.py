@@ -167,7 +167,8 @@ def accept(config: Config, result: RunResult, failed: Sequence[str], *, complete
         result.accepted = f"not accepted: {error.filename}: {error.strerror}; run again when it can be written"
         result.problem = result.problem or result.accepted
     else:
-        result.accepted = f"accepted as baseline ({len(grown.runs)} run(s)): {path}"
+        said = f"accepted as baseline ({len(grown.runs)} run(s)): {path}"
+        result.accepted = "\n".join(filter(None, (said, baselines.warning(record))))
         _write_index(path.parent)  # which shows what is accepted
 
 

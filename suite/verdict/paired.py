@@ -140,8 +140,9 @@ def _advice(delta: Estimate, tolerance: float, alpha_fail: float, alpha_pass: fl
     if needed is not None:
         minutes = f"about {(needed - delta.sessions) * session_s / 60:.1f} more minutes"
     upper = max(delta.mean, 0) + _half(delta, delta.sessions, alpha_pass)
-    reachable = math.expm1(min(upper, math.log(10)))
-    return f"it needs {minutes}, a quieter machine, or a tolerance of {max(reachable, tolerance):.0%}"
+    if upper > math.log(2):  # --scaling-tolerance is at most 1
+        return f"it needs {minutes}, or a quieter machine"
+    return f"it needs {minutes}, a quieter machine, or a tolerance of {max(math.expm1(upper), tolerance):.0%}"
 
 
 def _half(delta: Estimate, sessions: int, alpha: float) -> float:

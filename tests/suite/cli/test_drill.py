@@ -125,7 +125,8 @@ def test_settings_without_a_world_size_are_refused(project: Project, capsys: pyt
     """An ini file that serves larger machines may name none that fits this one."""
     project.ini(scaling_world_sizes="64")
     assert main(["drill", "--scaling-devices", "cpu:2"]) == 1
-    assert "drill: no world size fits cpu:2; choose other --scaling-world-sizes" in capsys.readouterr().err
+    said = "drill: no world size of the settings fits cpu:2; choose others with --scaling-world-sizes"
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM"])

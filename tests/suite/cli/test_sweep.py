@@ -136,6 +136,7 @@ class TestOptions:
             (settings(), ["--epochs", "3", "--warmup-epochs", "4"], 4, "--warmup-epochs 4 is above --epochs 3"),
             (settings(devices=Devices("cuda", ("cuda:97",), ())), [], 1, "check the driver (nvidia-smi), or use"),
             (settings(devices=Devices("cuda", (), ()), world_sizes=()), [], 1, "CUDA shows"),
+            (settings(world_sizes=()), [], 1, "no world size of the settings fits cpu:2"),
         ],
     )
     def test_a_contradiction_is_reported_before_anything_starts(

@@ -174,8 +174,9 @@ class TestSelection:
             (("--scaling-mode", "sideways"), pytest.ExitCode.USAGE_ERROR, "valid values are strong, weak"),
             ((*TWO, "test_broken.py"), pytest.ExitCode.INTERRUPTED, "nothing_of_that_name"),
             (("--scaling-devices", "cuda:1"), pytest.ExitCode.TESTS_FAILED, "CUDA: 0 device(s) found, 1 needed"),
+            ((*TWO, "-o", "scaling_world_sizes=4"), pytest.ExitCode.TESTS_FAILED, "no world size of the settings fits"),
         ],
-        ids=["nothing selected", "no cells", "wrong option", "broken file", "missing devices"],
+        ids=["nothing selected", "no cells", "wrong option", "broken file", "missing devices", "no world size"],
     )
     def test_without_cells_the_status_and_the_words_are_pytests(
         self,

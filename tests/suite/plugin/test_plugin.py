@@ -24,6 +24,7 @@ HERE = f"{trainers_under_test.__file__}:"
         (["-m", "gpu", "--scaling-devices", "cuda:1"], "CUDA: 0 device(s) found, 1 needed; check the driver"),
         (["-m", "scaling", "--scaling-devices", "cuda"], "CUDA: 0 device(s) found, 1 needed; check the driver"),
         ([*TINY, "--scaling-require-devices", "3"], "CPU: 2 device(s) found, 3 needed; lower"),
+        ([*TINY, "-o", "scaling_world_sizes=4,8"], "no world size of the settings fits cpu:2; choose others with"),
     ],
 )
 def test_missing_devices_are_one_failing_item(

@@ -338,6 +338,7 @@ class TestContent:
         page = Page(render(record, own))
         assert "There is no earlier run to compare with." in page.section("machine")
         assert "This run is one of the 1 in the accepted baseline." in page.section("accepting")
+        assert "Later runs rebuild its commit" not in page.section("accepting"), "its changes are not committed"
 
     @pytest.mark.parametrize(
         ("outcome", "interrupted", "expected"),
@@ -354,5 +355,6 @@ class TestContent:
         text = page.section("accepting")
         assert expected in text
         assert "cpu-2xtest-00000000/baseline.json" in text
+        assert "Later runs rebuild its commit and measure it in the same sessions." in text
         assert ("=slower" in text) == (outcome == "FAIL")
         assert ("Cut short" in page.one("header").text) == interrupted

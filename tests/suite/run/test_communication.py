@@ -231,6 +231,7 @@ def test_the_bus_bandwidth_of_a_half_is_half_of_an_all_reduces(collective: str, 
     [
         (["-m", "scaling"], False),
         (["-m", "scaling", "--pyargs", "suite.benchmarks", "--scaling-trainer=string.py:Ring"], False),
+        (["-m", "scaling", "--config-file=engineering/tree.ini", "--override-ini=testpaths=all_reduce"], False),
         (["-m", "scaling", "-k", "all_reduce"], True),
         (["-m", "scaling", "-k", "ring or tree"], True),
         (["-m", "scaling", "suite/benchmarks/test_all_reduce.py"], True),
