@@ -107,6 +107,10 @@ class Spread(Part):
         """SD of a session's location: both kinds of noise."""
         return math.hypot(self.tau, self.error_sd)
 
+    def session_sd_of(self, rounds: int) -> float:
+        """Return the same for sessions of so many rounds, whose noise averages out with the root of their number."""
+        return math.hypot(self.tau, self.error_sd * math.sqrt(statistics.fmean(self.rounds) / rounds))
+
     @property
     def session_sd_high(self) -> float:
         """Its upper confidence limit, one-sided, at `POWER`."""
