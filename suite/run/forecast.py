@@ -21,6 +21,7 @@ from suite.run.observations import Observations
 from suite.run.plan import Plan
 from suite.run.session import WINDOW_S, block_count
 from suite.verdict import ALPHA_PASS, FIRST_LOOK
+from suite.verdict.paired import FIRST_LOOK_LEARNED
 
 RANK_S = 0.4  # of a core, for a forked rank to build its trainer
 ENDING_S = 1.5  # the warm-up, and the end of the processes
@@ -104,16 +105,19 @@ def lines(run: Observations, planned: int, each: Length) -> list[str]:
     judges = comparison.bases and not run.plan.config.calibrate
     left_out = ", ".join(cell.id for cell in comparison.over_budget)
     named = [f"plan: not judged, because the budget has no room for them: {left_out}"] if left_out else []
-    promised = [*named, _promise(run, comparisons, planned, each.rounds), _scope(planned)] if judges else []
+    promised = [*named, _promise(run, comparisons, planned, each.rounds), _scope(run, planned)] if judges else []
     return [first, *promised, *_launch_bound(run.plan.config)]
 
 
-def _scope(planned: int) -> str:
-    """Return what a PASS after so many sessions does not exclude."""
-    rarest = 1 - ALPHA_PASS ** (1 / max(planned, 1))
+def _scope(run: Observations, planned: int) -> str:
+    """Return what a PASS does not exclude, after the fewest sessions that it takes and after all."""
+    calibrated = any(map(run.calibrated, run.comparison.cells))
+    fewest = FIRST_LOOK_LEARNED if calibrated else FIRST_LOOK
+    rarest, at_last = (1 - ALPHA_PASS ** (1 / sessions) for sessions in (fewest, max(planned, fewest)))
     return (
-        f"plan: a PASS is about the mean over processes; {planned} session(s) do not exclude a slow mode in fewer than "
-        f"{rarest:.0%} of them"
+        f"plan: a PASS is about the mean over processes: after {fewest} sessions, the fewest, it does not exclude a slow "
+        f"mode in fewer than {rarest:.0%} of them"
+        + (f", and after all {planned} in fewer than {at_last:.0%}" if planned > fewest else "")
     )
 
 

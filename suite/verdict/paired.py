@@ -90,7 +90,8 @@ def paired(
             return Verdict(Outcome.FAIL, reason, _ratio(middles[:sessions]))
         settled = sessions >= planned or _bound(delta, 1, SETTLED) < margin / 2
         if high < margin and delta.mean < margin / 2 and settled:
-            return Verdict(Outcome.PASS, f"{slower}, at most {percent(high)}", _ratio(middles[:sessions]))
+            reason = f"{slower}, at most {percent(high)} (after {sessions} sessions)"
+            return Verdict(Outcome.PASS, reason, _ratio(middles[:sessions]))
         suspicious = suspicious or alarming
     if crossing:
         possible = f"at least {percent(low)}, which one more session has to confirm"

@@ -81,7 +81,7 @@ class TestPaired:
         high = t(2, ALPHA_PASS * spending(3, 3)) * 0.001 / math.sqrt(3)
         outcome, reason = self.judged(*deltas, planned=3)
         assert outcome is Outcome.PASS
-        assert reason.endswith(f"at most {math.expm1(high):.1%} slower")
+        assert reason.endswith(f"at most {math.expm1(high):.1%} slower (after 3 sessions)")
 
     def test_suspicion_needs_a_later_look(self) -> None:
         outcome, reason = self.judged(0.20, 0.21, 0.19)
