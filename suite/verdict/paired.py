@@ -71,8 +71,8 @@ def paired(
     if len(rounds) < first:
         return Verdict(
             Outcome.INCONCLUSIVE,
-            f"{len(rounds)} session(s) measured, {first} are needed for a decision: raise the budget to about "
-            f"{math.ceil((first + 1) * session_s)} s",
+            f"{len(rounds)} session(s) measured, {first} are needed for a decision: raise the budget by about "
+            f"{math.ceil((first + 1 - len(rounds)) * session_s)} s",
             ratio,
         )
     margin, alpha_fail, alpha_pass = math.log1p(tolerance), ALPHA_FAIL / comparisons, ALPHA_PASS / runs
