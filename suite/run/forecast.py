@@ -106,7 +106,7 @@ def lines(run: Observations, planned: int, each: Length) -> list[str]:
     left_out = ", ".join(cell.id for cell in comparison.over_budget)
     named = [f"plan: not judged, because the budget has no room for them: {left_out}"] if left_out else []
     promised = [*named, _promise(run, comparisons, planned, each.rounds), _scope(run, planned)] if judges else []
-    return [first, *promised, *_launch_bound(run.plan.config)]
+    return [first, *promised, *_short_of_floors(run, planned), *_launch_bound(run.plan.config)]
 
 
 def _scope(run: Observations, planned: int) -> str:
@@ -119,6 +119,17 @@ def _scope(run: Observations, planned: int) -> str:
         f"mode in fewer than {rarest:.0%} of them"
         + (f", and after all {planned} in fewer than {at_last:.0%}" if planned > fewest else "")
     )
+
+
+def _short_of_floors(run: Observations, planned: int) -> list[str]:
+    """Say where the sessions are too few for a floor; nothing where rebuilt commits will add theirs."""
+    sessions, adds = run.comparison.sessions_before + planned, run.plan.baseline.runs and not run.comparison.bases
+    if not run.plan.floors or run.plan.config.calibrate or adds or sessions > FIRST_LOOK:
+        return []
+    return [
+        f"plan: {sessions} session(s) are too few to fail an efficiency below its floor, which takes {FIRST_LOOK + 1}; "
+        "raise --scaling-budget"
+    ]
 
 
 def _launch_bound(config: Config) -> list[str]:

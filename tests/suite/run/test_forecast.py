@@ -11,13 +11,14 @@ import pytest
 from suite.plan.base import Base
 from suite.plan.cells import Cell
 from suite.plan.collectives import CollectiveCell
+from suite.plan.floors import Floor
 from suite.records.calibration import promise
 from suite.room.devices import Devices
 from suite.room.quiet import available_cores
 from suite.run import forecast
 from suite.run.observations import Comparison, Observations
 from suite.run.session import MAX_BLOCKS, MIN_BLOCKS
-from tests.support.measurements import AGAINST, arm, calibrated, cell, job, run_of, settings
+from tests.support.measurements import AGAINST, accepted_run, arm, baseline, calibrated, cell, job, run_of, settings
 
 ONE, TWO, WEAK = cell(1), cell(2), cell(2, mode="weak")
 CELLS = (ONE, TWO)
@@ -100,6 +101,26 @@ def test_plan_says_which_slow_modes_the_first_and_the_last_pass_do_not_exclude(
     """A cell may pass after three sessions; all of them miss a mode of probability .63 in one run of twenty."""
     said = forecast.lines(compared(calibration=calibration), planned, EACH)[2]
     assert re.fullmatch(f"plan: a PASS is about the mean over processes: {says}", said)
+
+
+@pytest.mark.parametrize(
+    ("planned", "changes", "said"),
+    [
+        (2, {}, True),
+        (4, {}, False),
+        (2, {"floors": {}}, False),
+        (2, {"baseline": baseline(accepted_run({TWO: 1.0}))}, False),
+        (2, {"comparison": Comparison({"base": AGAINST}, CELLS, sessions_before=1)}, True),
+        (2, {"comparison": Comparison({"base": AGAINST}, CELLS, sessions_before=2)}, False),
+    ],
+    ids=["too few", "enough", "no floor", "rebuilt commits add theirs", "too few with theirs", "enough with theirs"],
+)
+def test_plan_says_where_no_efficiency_can_fail_its_floor(planned: int, changes: dict[str, object], said: bool) -> None:
+    floors = {TWO: Floor(entry=1, efficiency=0.9)}
+    lines = forecast.lines(run_of(*CELLS, **{"floors": floors, **NOW, **changes}), planned, EACH)
+    sessions = "3" if "comparison" in changes else "2"
+    short = f"plan: {sessions} session(s) are too few to fail an efficiency below its floor, which takes 4; raise "
+    assert [line.startswith(short) for line in lines].count(True) == said
 
 
 def promised(run: Observations, rounds: int = EACH.rounds) -> float:
