@@ -115,8 +115,8 @@ def _scope(run: Observations, planned: int) -> str:
     fewest = FIRST_LOOK_LEARNED if calibrated else FIRST_LOOK
     rarest, at_last = (1 - ALPHA_PASS ** (1 / sessions) for sessions in (fewest, max(planned, fewest)))
     return (
-        f"plan: a PASS is about the mean over processes: after {fewest} sessions, the fewest, it does not exclude a slow "
-        f"mode in fewer than {rarest:.0%} of them"
+        f"plan: a PASS is about the mean over processes: after {fewest} sessions, the fewest, it does not exclude a "
+        f"slow mode in fewer than {rarest:.0%} of them"
         + (f", and after all {planned} in fewer than {at_last:.0%}" if planned > fewest else "")
     )
 
