@@ -156,7 +156,7 @@ def _train(run: Observations, sessions: Sessions, groups: Groups, arm: Arm, seed
     if run.plan.workload(arm.workload).accuracy is None:
         return
     if arm not in groups.by_arm:
-        run.untrained[arm] = ": ".join(["its workers had ended before it was trained", *_why_ended(run, groups, arm)[:1]])
+        run.untrained[arm] = _why_ended(run, groups, arm)
         return
     recipe, shortened = _recipe_of(run, arm)
     dataset, job = recipe.dataset, replace(run.jobs[arm], seed=seed)
@@ -205,11 +205,12 @@ def _train(run: Observations, sessions: Sessions, groups: Groups, arm: Arm, seed
             groups.session.failures[arm] = WorkerFailure(arm.side, cause)
 
 
-def _why_ended(run: Observations, groups: Groups, arm: Arm) -> list[str]:
-    """Return what broke the processes of an arm in this session, first what was timed in blocks."""
+def _why_ended(run: Observations, groups: Groups, arm: Arm) -> str:
+    """Return in words that an arm has no processes, and what broke them: an arm that shared them, or a variant."""
     causes = [(other, failure.cause) for other, failure in groups.session.failures.items()]
     causes += [(other, cause) for (other, _), cause in run.unprobed.items()]
-    return [cause for other, cause in causes if replace(other, mode=arm.mode) == arm]
+    shared = [cause for other, cause in causes if replace(other, mode=arm.mode) == arm]
+    return ": ".join(["its workers had ended before it was trained", *shared[:1]])
 
 
 def _steps(job: Job, recipe: TrainingRecipe) -> int:
