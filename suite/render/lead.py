@@ -151,6 +151,11 @@ def _right(record: Record) -> Iterable[str]:
         pairs = one if most == 1 else f"{fewest if fewest == most else f'{fewest} to {most}'} seed pairs each"
         ends = " to ".join(dict.fromkeys(number(end, "+.3f") for end in (min(less), max(less))))
         yield f"Accuracy on several devices minus accuracy on one: {ends} in {plural(len(less), 'cell')} ({pairs})."
+    elif record.accuracies and all(net.world_size == 1 for net in record.accuracies):
+        yield (
+            "Accuracy is judged on several devices against one, and no net was trained on several; two ranks can share "
+            "a device (--scaling-devices=cuda:0,cuda:0 or cpu:2)."
+        )
 
 
 def _differences(record: Record) -> list[list[float]]:

@@ -94,6 +94,12 @@ class TestFirstRun:
         found = facts(first_run(cells=cells, accuracies=nets))
         assert "-0.030 to -0.010 in 2 cells (1 to 3 seed pairs each)" in found["Is it right?"]
 
+    def test_accuracy_on_one_device_alone_is_said_not_to_be_judged(self) -> None:
+        found = facts(records.make(cells=[records.cell(accuracy=0.97)], accuracies=[records.accuracy(world_size=1)]))
+        assert (
+            "no net was trained on several; two ranks can share a device (--scaling-devices=" in found["Is it right?"]
+        )
+
     @pytest.mark.parametrize(("checks", "said"), [(1, "1 check"), (26, "26 checks")])
     def test_checks_of_the_same_run_are_not_denied(self, checks: int, said: str) -> None:
         record = first_run(checks_to_come=checks)

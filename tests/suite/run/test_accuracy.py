@@ -262,6 +262,11 @@ class TestBudget:
         assert [net.world_size for net in run.accuracies] == [1]
         assert workers.session.training_s <= 30.0
 
+    def test_two_ranks_that_share_a_device_are_a_pair(self) -> None:
+        """So one device has its accuracy judged, and not its efficiency."""
+        shared = Devices("cuda", ("cuda:0", "cuda:0"), ())
+        assert accuracy.wanted_pairs(run_of(TWO, config=settings(devices=shared))) == [PAIR]
+
     def test_pairs_get_their_seeds_in_turn(self) -> None:
         run, _ = train(TWO, WEAK_TWO, reached={1: 0.9, 2: 0.9}, epoch_s=1.0, profile="full", budget_s=190.0 / SHARE)
         seeds = [sum(net.mode == mode and net.world_size == 2 for net in run.accuracies) for mode in ("strong", "weak")]
