@@ -107,6 +107,14 @@ class Spread(Part):
         """SD of a session's location: both kinds of noise."""
         return math.hypot(self.tau, self.error_sd)
 
+    def session_sd_of(self, rounds: int) -> float:
+        """Return the same for sessions of so many rounds: the noise of fewer grows with the root of their number.
+
+        More rounds than were calibrated do not lower it: tau is what their noise left over, and may be estimated as 0.
+        """
+        fewer = max(1.0, statistics.fmean(self.rounds) / rounds)
+        return math.hypot(self.tau, self.error_sd * math.sqrt(fewer))
+
     @property
     def session_sd_high(self) -> float:
         """Its upper confidence limit, one-sided, at `POWER`."""

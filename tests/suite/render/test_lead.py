@@ -32,7 +32,12 @@ def first_run(**changes: object) -> Record:
     cells[1]["waterfalls"] = [records.waterfall()]
     cells[3]["waterfalls"] = [records.waterfall(exchange=0.0112)]
     cells[5]["waterfalls"] = [unsure()]
-    return records.make(**({"cells": cells, "repeat": TYPED} | changes))
+    nets = [
+        records.accuracy(trainer=trainer, mode=mode, world_size=k)
+        for trainer in ("scratch", "data_parallel", "ddp")
+        for mode, k in (("strong", 1), ("strong", 2), ("weak", 2))
+    ]
+    return records.make(**({"cells": cells, "accuracies": nets, "repeat": TYPED} | changes))
 
 
 def unsure() -> dict[str, object]:
@@ -81,6 +86,24 @@ class TestFirstRun:
             "not known after 4 sessions: data_parallel-lenet-strong-2",
         ]
         assert "95 % intervals over 2 sessions" in found["How sure?"]
+
+    def test_accuracies_are_paired_by_seed_and_the_fewest_pairs_are_said(self) -> None:
+        """Only the weak cell needed more seeds, and no cell on one device was selected."""
+        reached = {("strong", 1): (0.9, 0.8, 0.8), ("strong", 2): (0.89,), ("weak", 2): (0.87, 0.77, 0.77)}
+        nets = [
+            records.accuracy(mode=mode, world_size=k, seed=seed, per_epoch=[accuracy])
+            for (mode, k), of_seeds in reached.items()
+            for seed, accuracy in enumerate(of_seeds)
+        ]
+        cells = [records.cell(mode=mode, world_size=2, outcome="NO BASELINE") for mode in ("strong", "weak")]
+        found = facts(first_run(cells=cells, accuracies=nets))
+        assert "-0.030 to -0.010 in 2 cells (1 to 3 seed pairs each)" in found["Is it right?"]
+
+    def test_accuracy_on_one_device_alone_is_said_not_to_be_judged(self) -> None:
+        found = facts(records.make(cells=[records.cell(accuracy=0.97)], accuracies=[records.accuracy(world_size=1)]))
+        assert (
+            "no net was trained on several; two ranks can share a device (--scaling-devices=" in found["Is it right?"]
+        )
 
     @pytest.mark.parametrize(("checks", "said"), [(1, "1 check"), (26, "26 checks")])
     def test_checks_of_the_same_run_are_not_denied(self, checks: int, said: str) -> None:
