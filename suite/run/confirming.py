@@ -26,7 +26,7 @@ def problem(gpus_needed: int) -> str:
     try:
         opened = Pool(kind="cuda")
     except ValueError as error:
-        return f"no worker could be started: {error}"
+        return str(error)
     with opened as pool:
         try:
             [shown] = pool.group("gpus", 1).request(TorchGpus, "gpus")
