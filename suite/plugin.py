@@ -175,7 +175,8 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     from suite.run import confirming
 
     begun_s = time.monotonic()
-    problem = confirming.problem(_gpus_needed(config))
+    with as_interrupts():
+        problem = confirming.problem(_gpus_needed(config))
     config.stash[CONFIRMING_S] = time.monotonic() - begun_s
     if problem:
         _replace(config, items, needing, f"CUDA: {problem}")
@@ -268,12 +269,15 @@ def rank_pool(scaling_config: Config) -> Iterator[Pool]:
     from suite.processes.pool import Pool
 
     settings = scaling_config
-    pool = Pool(
-        kind=settings.devices.kind,
-        import_paths=settings.paths,
-        preload="trainers",
-        hosts=hosts_of(settings.devices),
-    )
+    try:
+        pool = Pool(
+            kind=settings.devices.kind,
+            import_paths=settings.paths,
+            preload="trainers",
+            hosts=hosts_of(settings.devices),
+        )
+    except ValueError as error:
+        pytest.fail(f"ERROR: {error}", pytrace=False)
     with as_interrupts(), pool:
         yield pool
 

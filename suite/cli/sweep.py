@@ -14,7 +14,6 @@ import sys
 import time
 from pathlib import Path
 
-from suite.base.sides import Sides
 from suite.cli import gate
 from suite.cli.command import USAGE_ERROR, Stop, new_folder, positive, several, whole_number, writing
 from suite.plan.cells import Cell, short
@@ -105,12 +104,12 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     folder = asked.out or settings.report_dir / measurement.plan.machine.key / "sweeps" / name
     progress = StreamProgress(sys.stdout, "sweep")
     try:
-        with Sides(settings.devices.kind, settings.root, settings.python_path) as sides:
+        with gate.sides(settings) as sides:
             trainings = Trainings(measurement, sides, asked.epochs[-1], asked.warmup_epochs)
             trainings.prepare(progress)
             sweep = _empty(measurement, settings, asked, recipe, grid)
             _check_prepared(measurement, sweep)
-            with new_folder(folder, "--out"):
+            with new_folder(folder, "--out", None if asked.out else settings.report_dir):
                 sweep = _train_all(sweep, folder, trainings, progress)
     except WorkerFailure as error:
         raise Stop(str(error)) from error

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from suite.plan.cells import measured_mode
 from suite.records.counters import Counters
-from suite.records.record import CellRecord, Environment, Finite, Record, RecordError, read_inside, write_atomically
+from suite.records.record import CellRecord, Environment, Finite, Record, RecordError, read_inside, write_inside
 from suite.room.part import Part
 from suite.verdict import Outcome
 from suite.verdict.diagnose import CAUSES
@@ -291,7 +291,7 @@ def _only(run: AcceptedRun, cells: Sequence[AcceptedCell]) -> AcceptedRun:
 
 
 def write(baseline: Baseline, report_dir: Path) -> Path:
-    """Write the baseline atomically, and return its path."""
+    """Write the baseline atomically, and return its path; raises as `suite.records.record.write_inside`."""
     path = path_for(report_dir, baseline.machine_key)
-    write_atomically(path, baseline.model_dump_json(indent=1) + "\n")
+    write_inside(report_dir, path, baseline.model_dump_json(indent=1) + "\n")
     return path

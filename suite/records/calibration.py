@@ -19,7 +19,7 @@ from scipy.special import chdtri, nctdtrinc, ndtri, stdtrit
 
 from suite.plan.cells import measured_mode
 from suite.records.differences import differences
-from suite.records.record import Environment, RecordError, read_inside, write_atomically
+from suite.records.record import Environment, RecordError, read_inside, write_inside
 from suite.room.part import Part
 from suite.verdict import ALPHA_FAIL, FIRST_LOOK, spending
 from suite.verdict.metrics import location, location_variance, variance
@@ -307,9 +307,9 @@ class Calibration(Part):
         return self.model_copy(update={"entries": (*kept, *self.entries)})
 
     def write(self, report_dir: Path) -> Path:
-        """Write it atomically, and return its path."""
+        """Write it atomically, and return its path; raises as `suite.records.record.write_inside`."""
         path = path_for(report_dir, self.machine_key)
-        write_atomically(path, self.model_dump_json(indent=1) + "\n")
+        write_inside(report_dir, path, self.model_dump_json(indent=1) + "\n")
         return path
 
 

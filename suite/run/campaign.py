@@ -20,6 +20,7 @@ from suite.base.sides import Sides
 from suite.plan import cells
 from suite.plan.cells import SINGLE, Arm, Cell
 from suite.processes.failure import WorkerFailure
+from suite.processes.group import START_TIMEOUT_S
 from suite.properties.answers import Described
 from suite.room import check, hardware
 from suite.room.meter import Meter
@@ -124,13 +125,16 @@ class _Campaign:
             return
         if not run.versions:  # no cell was selected, and no worker asked
             with contextlib.suppress(WorkerFailure):  # every sweep will say what is wrong
-                run.versions["candidate"] = self._sides.ask("candidate", Described, "describe", trainer=SINGLE).versions
+                timeout_s = run.plan.deadline_s(START_TIMEOUT_S)
+                answer = self._sides.ask("candidate", Described, "describe", timeout_s, trainer=SINGLE)
+                run.versions["candidate"] = answer.versions
             self._sides.dismiss()
         run.collectives = self._collaborators.sweep(
             self._sides.pools["candidate"],
             run.plan.sweeps,
             run.plan.config.devices,
             self._say_left,
+            deadline_s=run.plan.deadline_s,
             gradient_bytes=set(run.gradient_bytes.values()),
             seed=run.plan.seed,
         )

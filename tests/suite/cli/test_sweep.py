@@ -73,7 +73,7 @@ class FakeTrainings:
 def workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> FakeTrainings:
     """Two CPU devices, LeNet, ddp, and a report folder of the test's own."""
     fake = FakeTrainings(tmp_path / "sweep", capsys)
-    monkeypatch.setattr(sweep, "Sides", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(sweep.gate, "sides", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(sweep, "Trainings", fake)
     monkeypatch.setattr(sweep.gate, "settings", lambda arguments: settings(report_dir=tmp_path / "reports"))
     return fake
