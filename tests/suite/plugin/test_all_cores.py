@@ -49,7 +49,9 @@ def spread(source: SOURCE = SOURCE.TESTPATHS, *, worker: bool = False, **options
     ],
     ids=str,
 )
-def test_only_a_run_of_all_tests_or_of_all_whole_runs_uses_all_cores(options: dict[str, Any], processes: Sequence[int | None]) -> None:
+def test_only_a_run_of_all_tests_or_of_all_whole_runs_uses_all_cores(
+    options: dict[str, Any], processes: Sequence[int | None]
+) -> None:
     assert spread(**options) in processes
 
 
