@@ -65,8 +65,8 @@ MOST_PROCESSES = 4  # each loads torch
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Spread all tests over the cores, as `-n` would, where pytest-xdist is installed and nothing else was asked for.
 
-    There is a process more than cores, because tests wait for worker processes; whole runs (`-m end_to_end`) time steps,
-    and get one for each core. One file, a keyword, a debugger or another set of tests stays in this process; so does
+    There is a process more than cores, because tests wait for worker processes; whole runs (`-m end_to_end`), which are
+    timed, get one for each core. One file, a keyword, a debugger or another set of tests stays in this process; so does
     everything with `-n 0`.
     """
     option = config.option
