@@ -33,6 +33,19 @@ def test_every_example_runs_pytest_and_keeps_what_it_wrote(example: str) -> None
     assert "always" in text, "what failed is what somebody wants to look at"
 
 
+PLACES = ("ci/cpu.yml", "ci/gpu.yml", "several-machines.md", "several-machines.sbatch", "gpu.md")
+ELSEWHERE = EXAMPLES | {place: (REPOSITORY / "docs" / place).read_text(encoding="utf-8") for place in PLACES}
+
+
+@pytest.mark.parametrize("place", ELSEWHERE)
+def test_a_command_for_a_users_repository_says_where_the_items_are(place: str) -> None:
+    """Without `--pyargs`, pytest collects the user's own tests alone."""
+    commands = re.findall(r".*-m (?:gpu|scaling|correctness)\b.* --.*", ELSEWHERE[place])
+    assert commands
+    for command in commands:
+        assert "--pyargs suite." in command
+
+
 def test_a_gpu_workflow_requires_its_devices_and_both_compare_with_the_merge_base() -> None:
     assert WORKFLOWS.keys() == {"cpu.yml", "gpu.yml"}
     assert '--scaling-require-devices="$GPUS"' in WORKFLOWS["gpu.yml"]
