@@ -195,7 +195,9 @@ class TimedArm:
         step = self._resident_step(1, exchange=True)
         with _kept(self.trainer.replicas):
             step()
-            return counting.over_steps(step, steps, self.devices)
+            counted = counting.over_steps(step, steps, self.devices)
+        accelerator.release(self.devices)
+        return counted
 
     def close(self) -> None:
         """Close the trainer, which ends its threads."""
