@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -13,6 +13,8 @@ from suite.properties.case import Case
 from suite.properties.observe import observe
 from suite.rank import arm, timing
 from suite.room.accelerator import autocast, is_fatal, make_exact, seed, set_precision
+from suite.room.quiet import available_cores
+from tests.support.nvml import Scene
 
 CPU = torch.device("cpu")
 GPUS = [torch.device("cuda", index) for index in range(3)]
@@ -166,3 +168,12 @@ def test_a_weight_that_a_step_changes_is_cast_again() -> None:
 )
 def test_a_group_with_nccl_knows_its_device_and_has_gloo_for_the_cpu(backend: str, told: dict[str, object]) -> None:
     assert arm.group_of(backend, GPUS[1]) == told
+
+
+def test_ranks_on_other_hosts_are_pinned_near_their_gpus(gpus: Callable[..., Scene]) -> None:
+    """By themselves: the controller knows the cores of its own host alone."""
+    last = available_cores()[-1]
+    scene = gpus().say(1, cores=hex(1 << last))
+    assert arm._own_cores(GPUS[1]) == (last,)
+    scene.say(1, cores="!3")
+    assert not arm._own_cores(GPUS[1]), "where they are not known, all are free"
