@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from suite.options import OPTIONS
 from suite.records.record import CellRecord
+from suite.render.job_summary import VARIABLE
 from tests.support.project import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "ci.md").read_text(encoding="utf-8")
@@ -115,3 +117,11 @@ def test_every_property_of_junit_is_explained() -> None:
     cause = {"largest_cause", "largest_cause_s", "lost_time"}
     others = {"alpha_s", "beta_s_per_byte", "best_busbw_gb_per_s", "note", "examples"}
     assert named == figures | cause | others | {"verdict", "reason", "run_id", "report"}
+
+
+def test_a_run_under_tox_appends_its_summary() -> None:
+    """Of the environment, tox passes what its settings name; a run of tests has no summary."""
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(REPOSITORY / "tox.ini", encoding="utf-8")
+    assert VARIABLE in tox["testenv:scaling"]["pass_env"].split()
+    assert f"gpu: {VARIABLE}" in tox["testenv"]["pass_env"].splitlines()
