@@ -65,14 +65,17 @@ MOST_PROCESSES = 4  # each loads torch
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Spread all tests over the cores, as `-n` would, where pytest-xdist is installed and nothing else was asked for.
 
-    There is a process more than cores, because tests wait for worker processes. One file, a keyword, a debugger or
-    another set of tests (`-m end_to_end`, whose runs are timed) stays in this process; so does everything with `-n 0`.
+    There is a process more than cores, because tests wait for worker processes; whole runs (`-m end_to_end`), which are
+    timed, get one for each core. One file, a keyword, a debugger or another set of tests stays in this process; so does
+    everything with `-n 0`.
     """
     option = config.option
     if hasattr(config, "workerinput"):  # one of those processes
         return
     everything = config.args_source is not pytest.Config.ArgsSource.ARGS and not option.keyword
     undecided = hasattr(option, "numprocesses") and option.numprocesses is None
-    if undecided and everything and "not scaling" in option.markexpr and not (option.usepdb or option.collectonly):
-        option.numprocesses = min(MOST_PROCESSES, len(available_cores()) + 1)
+    whole_runs = option.markexpr == "end_to_end"
+    spread = whole_runs or "not scaling" in option.markexpr
+    if undecided and everything and spread and not (option.usepdb or option.collectonly):
+        option.numprocesses = min(MOST_PROCESSES, len(available_cores()) + (not whole_runs))
         option.dist = "worksteal"

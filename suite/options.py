@@ -138,7 +138,7 @@ def read(config: pytest.Config) -> Config:
         checked_workloads=tuple(known[name] for name in named),
         modes=modes,
         data_root=get.folder("data-root", "data", root),
-        tolerance=get.number("tolerance", 0.05, above=0),
+        tolerance=get.share("tolerance", 0.05),
         budget_s=get.number("budget", BUDGET_S[profile], above=0),
         min_sessions=1 if get.text("budget", "") else MIN_SESSIONS,
         against=base,
@@ -191,12 +191,15 @@ def _path(here: Path, argument: str) -> Path | None:
 
 
 def _repeat(config: pytest.Config) -> tuple[str, ...]:
-    """Return what the command line says of the selection and of our options, each value joined to its option."""
+    """Return what the command line says of the selection, of settings and of our options, joined to their values."""
     arguments = ["-m", str(config.getoption("markexpr")), *(["--pyargs"] if config.getoption("pyargs") else [])]
     if config.args_source is pytest.Config.ArgsSource.ARGS:
         arguments += config.args
     if keyword := config.getoption("keyword"):
         arguments += ["-k", str(keyword)]
+    if file := config.getoption("inifilename"):
+        arguments.append(f"--config-file={file}")
+    arguments += [f"--override-ini={setting}" for setting in config.getoption("override_ini") or ()]
     for option in OPTIONS:
         given = config.getoption(option.dest)
         if given is None or option.name == "accept":
@@ -239,6 +242,11 @@ class _Reader:
         if not above < number < float("inf"):
             raise pytest.UsageError(f"--scaling-{name} {value!r}: expected a number above {above:g}")
         return number
+
+    def share(self, name: str, default: float) -> float:
+        if (share := self.number(name, default, above=0)) > 1:
+            raise pytest.UsageError(f"--scaling-{name} {share:g}: expected a share of at most 1, such as 0.05 for 5 %")
+        return share
 
     def whole(self, name: str, default: int) -> int:
         value = self.text(name, str(default))

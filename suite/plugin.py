@@ -176,7 +176,8 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     from suite.run import confirming
 
     begun_s = time.monotonic()
-    problem = confirming.problem(_gpus_needed(config))
+    with as_interrupts():
+        problem = confirming.problem(_gpus_needed(config))
     config.stash[CONFIRMING_S] = time.monotonic() - begun_s
     if problem:
         _replace(config, items, needing, f"CUDA: {problem}")
@@ -219,7 +220,7 @@ def _gpus_needed(config: pytest.Config) -> int:
 def _missing_devices(
     config: pytest.Config, items: list[pytest.Item], cells: list[pytest.Item]
 ) -> tuple[list[pytest.Item], str]:
-    """Return the items that need more devices than there are, and a message; no items where all can run."""
+    """Return the items that the devices are too few for, and a message; no items where all can run."""
     settings = config.stash[CONFIG]
     needing, gpus = _on_gpus(config, items), _gpus_needed(config)
     if needing and len((here := survey()).gpus) < gpus:
@@ -230,7 +231,7 @@ def _missing_devices(
     if count < settings.require_devices:
         shown = f"{kind}: {count} device(s) found, {settings.require_devices} needed"
         return cells, f"{shown}; lower --scaling-require-devices"
-    return [], ""
+    return (cells, settings.misfit) if settings.misfit else ([], "")
 
 
 class CannotRun(pytest.Item):
@@ -271,12 +272,15 @@ def rank_pool(scaling_config: Config) -> Iterator[Pool]:
     from suite.processes.pool import Pool
 
     settings = scaling_config
-    pool = Pool(
-        kind=settings.devices.kind,
-        import_paths=settings.paths,
-        preload="trainers",
-        hosts=hosts_of(settings.devices),
-    )
+    try:
+        pool = Pool(
+            kind=settings.devices.kind,
+            import_paths=settings.paths,
+            preload="trainers",
+            hosts=hosts_of(settings.devices),
+        )
+    except ValueError as error:
+        pytest.fail(f"ERROR: {error}", pytrace=False)
     with as_interrupts(), pool:
         yield pool
 
@@ -357,7 +361,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(trylast=True)  # below pytest-benchmark's tables, where a terminal ends
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Print the notes of the correctness checks, and the first screen and the report of a run."""
+    """Print the notes of the correctness checks, and the first screen, report and acceptance of a run."""
     notes = [
         value
         for report in terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
@@ -370,6 +374,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             terminalreporter.write_line(note)
     run = config.stash.get(RUN, None)
     if run is None:
+        if config.stash[CONFIG].accept and not config.option.collectonly:
+            from suite.records.baselines import NOTHING_MEASURED
+
+            terminalreporter.write_line(f"not accepted: {NOTHING_MEASURED}")
         return
     from suite.render import pages, terminal
 

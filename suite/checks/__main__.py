@@ -27,7 +27,14 @@ def main(arguments: list[str] | None = None) -> int:
         used = devices.one_host(devices.parse(asked.devices))
     except (KeyError, TypeError, ValueError) as error:
         parser.error(f"{type(error).__name__}: {error}")
-    with Pool(kind=used.kind, import_paths=[Path.cwd()], preload="trainers") as pool:
+    if not used.names:
+        why = used.problem or "check the driver (nvidia-smi) and CUDA_VISIBLE_DEVICES"
+        parser.error(f"--devices {asked.devices}: no device found; {why}, or use cpu:N")
+    try:
+        opened = Pool(kind=used.kind, import_paths=[Path.cwd()], preload="trainers")
+    except ValueError as error:
+        parser.error(str(error))
+    with opened as pool:
         right, said = put(Bench(pool, used), asked.trainer, asked.check, case)
     print(said)
     return 0 if right else 1

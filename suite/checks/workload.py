@@ -20,7 +20,14 @@ RANDOM = (
     "out, by a factory without dropout in [tool.scaling.workloads.NAME.correctness] model, or a trainer that keeps "
     "eval mode"
 )
-MEASURED_ON = ("--scaling-devices=", "--scaling-world-sizes=", "--scaling-data-root=")
+# Options that say on what, and where the other options come from.
+REPEATED = (
+    "--config-file=",
+    "--override-ini=",
+    "--scaling-data-root=",
+    "--scaling-devices=",
+    "--scaling-world-sizes=",
+)
 
 
 def check(bench: Bench, trainer: str, workload: Workload, world_size: int, data_root: Path) -> Judgement:
@@ -85,7 +92,7 @@ def explain(config: Config, trainer: str, workload: Workload, world_size: int, j
     lines = [f"{trainer}, workload {workload.name!r}, {world_size} devices: {judgement.finding}"]
     lines += [f"  looks like: {suspect}" for suspect in judgement.suspects]
     where = ["--pyargs", "suite.checks"] if "--pyargs" in config.repeat else []
-    told = [argument for argument in config.repeat if argument.startswith(MEASURED_ON)]
+    told = [argument for argument in config.repeat if argument.startswith(REPEATED)]
     chosen = [f"--scaling-workload={workload.name}", f"--scaling-trainer={trainer}", "-k", "own_model"]
     command = ["pytest", *where, *config.repeat[:2], *told, *chosen]  # the first two are -m and its value
     return "\n".join([*lines, f"  see it again: {shlex.join(command)}"])

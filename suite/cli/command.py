@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+from suite.records.record import is_inside
+from suite.room.part import printable
+
 Value = TypeVar("Value")
 
 USAGE_ERROR = 4  # as pytest's
@@ -31,8 +34,19 @@ def writing(place: Path, option: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def new_folder(folder: Path, option: str) -> Iterator[None]:
-    """Make a folder, which must not exist yet, and remove it again if nothing was written into it."""
+def new_folder(folder: Path, option: str, inside: Path | None = None) -> Iterator[None]:
+    """Make a folder, which must not exist yet, and remove it again if nothing was written into it.
+
+    Args:
+        folder: of a command's files.
+        option: chooses another one.
+        inside: of which no link may lead out.
+
+    Raises:
+        Stop: it cannot be made, or a link leads out.
+    """
+    if inside is not None and not is_inside(inside, folder):
+        raise Stop(f"{printable(str(folder))}: a link leads out of the report folder; choose another {option}")
     with writing(folder, option):
         folder.mkdir(parents=True)
     try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,10 +16,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from suite.cli import gate
-from suite.cli.command import USAGE_ERROR, Stop, positive
+from suite.cli import gate, locate
+from suite.cli.command import USAGE_ERROR, Stop, positive, writing
 from suite.processes.folder import TemporaryFolder
-from suite.records.calibration import path_for
+from suite.records import calibration
 from suite.records.record import Record, RecordError, read_model
 from suite.render import job_summary
 from suite.verdict import Outcome
@@ -63,10 +62,12 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     trainer = absolute(asked.scaling_trainer)
     common = [*pytest_arguments, "--scaling-mode", asked.scaling_mode]
     settings = gate.settings([*common, f"--scaling-trainer={trainer}", f"--scaling-against={trainer}"])
-    if not settings.world_sizes:
-        raise Stop(f"no world size fits {settings.devices}; choose other --scaling-world-sizes")
+    if settings.misfit:
+        raise Stop(settings.misfit)
     size = settings.world_sizes[-1]
-    with contextlib.closing(TemporaryFolder("drill-")) as temporary:
+    with writing(Path("TMPDIR"), "TMPDIR"):
+        temporary = TemporaryFolder("drill-")
+    with contextlib.closing(temporary):
         folder = temporary.path
         planted, reports, junit = folder / "planted.py", folder / "reports", folder / "wrong.xml"
         planted.write_text(PLANTED.format(trainer=trainer, slowdown=asked.slowdown, world_size=size))
@@ -149,11 +150,16 @@ def absolute(spec: str) -> str:
 
 
 def copy_calibration(report_dir: Path, reports: Path) -> None:
-    """Copy the machine's calibrations to the drill's report folder, where its runs look for them."""
+    """Copy the calibrations that can be read to the drill's report folder, where its runs look for them.
+
+    Raises:
+        Stop: the drill's folder cannot be written.
+    """
     for path in report_dir.glob("*/calibration.json"):
-        copy = path_for(reports, path.parent.name)
-        copy.parent.mkdir(parents=True)
-        shutil.copyfile(path, copy)
+        known = locate.known_of(path.parent, calibration.read, "drill: without a calibration")
+        if known is not None:
+            with writing(reports, "TMPDIR"):
+                known.write(reports)
 
 
 def _record(reports: Path) -> Record | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import shlex
 import shutil
@@ -25,7 +26,8 @@ from pathlib import Path
 
 import suite
 from suite.cli.gate import CORRECTNESS, SCALING
-from suite.room import devices, hardware
+from suite.processes.ending import as_interrupts
+from suite.room import devices, hardware, quiet
 from suite.room.check import neighbours
 from suite.room.devices import Devices
 from suite.run import machine
@@ -155,14 +157,15 @@ def steps(used: Devices, on: str, folder: Path) -> list[Step]:
 
 
 def try_all(wanted: Sequence[Step], folder: Path, say: Say, all_s: float = ALL_S) -> list[Tried]:
-    """Try the steps one after the other, within `all_s` seconds."""
+    """Try the steps one after the other, within `all_s` seconds. A signal that ends a job ends the present one."""
     begun, tried = time.monotonic(), []
-    for number, step in enumerate(wanted, start=1):
-        left_s = all_s - (time.monotonic() - begun)
-        say(f"{number} of {len(wanted)}: {step.name} (at most {min(step.limit_s, max(left_s, 0)):.0f} s)")
-        log = folder / f"{number}.log"
-        tried.append(_try(step, log, left_s))
-        say(f"    {tried[-1].problem or 'works'}")
+    with as_interrupts():
+        for number, step in enumerate(wanted, start=1):
+            left_s = all_s - (time.monotonic() - begun)
+            say(f"{number} of {len(wanted)}: {step.name} (at most {min(step.limit_s, max(left_s, 0)):.0f} s)")
+            log = folder / f"{number}.log"
+            tried.append(_try(step, log, left_s))
+            say(f"    {tried[-1].problem or 'works'}")
     return tried
 
 
@@ -180,6 +183,7 @@ def _try(step: Step, log: Path, left_s: float) -> Tried:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=functools.partial(quiet.die_with_parent, signal.SIGTERM),
             )
         except OSError as error:
             return Tried(step, f"cannot be started: {error.strerror}: {step.command[0]}", 0.0, log)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import pytest
 
 from suite import options
+from suite.base.sides import Sides
 from suite.cli.command import USAGE_ERROR, Stop
 from suite.plan.cells import Cell
 from suite.plan.config import Config
@@ -115,6 +116,18 @@ def without_base(settings: Config, cells: Sequence[Cell]) -> Observations:
     except ValueError as error:
         raise Stop(str(error), USAGE_ERROR) from error
     return Observations(plan_here(dataclasses.replace(settings, against=None), cells))
+
+
+def sides(settings: Config) -> Sides:
+    """Return the pools of a command that starts workers itself.
+
+    Raises:
+        Stop: there is no place for their files.
+    """
+    try:
+        return Sides(settings.devices.kind, settings.root, settings.python_path)
+    except ValueError as error:
+        raise Stop(str(error)) from error
 
 
 def _ended(arguments: Sequence[str], hooks: _Hooks) -> Ended:

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from suite.cli import gate
 from suite.records.record import RECORD, RecordError, is_inside
+from suite.room.part import printable
 
 Known = TypeVar("Known")
 
@@ -66,7 +67,7 @@ def record_of(name: str, option: str | None) -> Path:
     if len(paths) == 1:
         return paths[0]
     if paths:
-        machines = ", ".join(path.parts[-4] for path in paths)
+        machines = printable(", ".join(path.parts[-4] for path in paths))
         raise ValueError(f"run {name!r} was measured on {machines}: name the folder of one")
     raise ValueError(f"{name!r}: expected a {RECORD}, a run's folder, or the id of a run under {reports}")
 

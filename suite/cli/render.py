@@ -16,6 +16,7 @@ from suite.records import baselines
 from suite.records.baselines import Baseline
 from suite.records.record import Record, RecordError, read_model
 from suite.render import pages
+from suite.room.part import printable
 
 SUMMARY = "write report.html, summary.md and index.html again, from what the records say"
 PYTEST_OPTIONS = False
@@ -47,7 +48,8 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     try:
         written, unread = _write(dict.fromkeys(paths))
     except OSError as error:
-        raise Stop(f"{error.filename or 'a page'} cannot be written: {error.strerror}; check its folder") from error
+        place = printable(str(error.filename or "a page"))
+        raise Stop(f"{place} cannot be written: {error.strerror}; check its folder") from error
     print(f"render: {written} run(s) written, {unread} could not be read")
     return USAGE_ERROR if unread and asked.records else 0
 
@@ -69,5 +71,5 @@ def _write(records: Iterable[Path]) -> tuple[int, int]:
         pages.write_run(path.parent, record, None if machine is None else accepted[machine])
         written += 1
     for machine in accepted:
-        print(f"render: {pages.write_index(machine)}")
+        print(printable(f"render: {pages.write_index(machine)}"))
     return written, unread

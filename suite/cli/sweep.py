@@ -14,7 +14,6 @@ import sys
 import time
 from pathlib import Path
 
-from suite.base.sides import Sides
 from suite.cli import gate
 from suite.cli.command import USAGE_ERROR, Stop, new_folder, positive, several, whole_number, writing
 from suite.plan.cells import Cell, short
@@ -105,12 +104,12 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     folder = asked.out or settings.report_dir / measurement.plan.machine.key / "sweeps" / name
     progress = StreamProgress(sys.stdout, "sweep")
     try:
-        with Sides(settings.devices.kind, settings.root, settings.python_path) as sides:
+        with gate.sides(settings) as sides:
             trainings = Trainings(measurement, sides, asked.epochs[-1], asked.warmup_epochs)
             trainings.prepare(progress)
             sweep = _empty(measurement, settings, asked, recipe, grid)
             _check_prepared(measurement, sweep)
-            with new_folder(folder, "--out"):
+            with new_folder(folder, "--out", None if asked.out else settings.report_dir):
                 sweep = _train_all(sweep, folder, trainings, progress)
     except WorkerFailure as error:
         raise Stop(str(error)) from error
@@ -168,9 +167,11 @@ def _recipe(asked: argparse.Namespace, settings: Config) -> Recipe:
     if LINEAR_WARMUP in asked.lr_rules and asked.warmup_epochs > asked.epochs[0]:
         longer = f"--warmup-epochs {asked.warmup_epochs} is above --epochs {asked.epochs[0]}"
         raise Stop(f"{longer}: the rate would never be reached; lower it", USAGE_ERROR)
-    if not settings.world_sizes or (devices.kind == "cuda" and devices.gpus_needed > cuda_count()):
+    if devices.kind == "cuda" and not 0 < devices.gpus_needed <= cuda_count():
         missing = f"{devices}: CUDA shows {cuda_count()} device(s)"
         raise Stop(f"{missing}; check the driver (nvidia-smi), or use --scaling-devices cpu")
+    if settings.misfit:
+        raise Stop(settings.misfit)
     return workload.accuracy
 
 

@@ -19,7 +19,7 @@ from statistics import fmean
 
 import pytest
 
-from suite.base.sides import SidePool, Sides
+from suite.base.sides import SidePool
 from suite.cli import gate
 from suite.cli.command import Stop, new_folder, whole_number
 from suite.plan.cells import Arm, Cell
@@ -67,7 +67,7 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     measurement = _measurement(selected.settings, selected.cells)
     plan = measurement.plan
     folder = plan.config.report_dir.resolve() / plan.machine.key / "traces" / plan.run_id
-    with new_folder(folder, "--scaling-report-dir"):
+    with new_folder(folder, "--scaling-report-dir", plan.config.report_dir):
         traced, cells = _trace_all(measurement, folder, asked.warm_up, asked.steps), len(selected.cells)
     if traced:
         print(f"traces of {traced} of {cells} cell(s), a file a rank: {os.path.relpath(folder)}")
@@ -133,7 +133,7 @@ def _trace_all(run: Observations, folder: Path, warm_up: int, steps: int) -> int
         sharing.setdefault(run.plan.own(cell), []).append(cell)
     width, traced = shutil.get_terminal_size().columns, 0
     config = run.plan.config
-    with Sides(config.devices.kind, config.root, config.python_path) as sides:
+    with gate.sides(config) as sides:
         preparing.prepare(run, sides, list(sharing), _say)
         names = file_names(cells[0] for cells in sharing.values())
         for (arm, cells), name in zip(sharing.items(), names, strict=True):

@@ -54,5 +54,5 @@ def sweeps(devices: Devices, world_sizes: Iterable[int], *, every: bool = True) 
 
 def named(arguments: Sequence[str]) -> bool:
     """Return whether pytest's arguments name items of collectives: by file, by node id, or in `-k`."""
-    naming = [argument for argument in arguments if not argument.startswith("--scaling-")]
+    naming = [argument for argument in arguments if not argument.startswith("--")]
     return any(word in argument for argument in naming for word in ("all_reduce", *SHARDED, *IN_PROCESS))

@@ -52,6 +52,13 @@ class Config:
         """The folders that workers import a user's trainer, model and data from."""
         return (Path.cwd(), self.root, *self.python_path)
 
+    @property
+    def misfit(self) -> str:
+        """Why no world size can be measured, and what to do; empty where one can."""
+        if self.world_sizes:
+            return ""
+        return f"no world size of the settings fits {self.devices}; choose others with --scaling-world-sizes"
+
     def header(self) -> list[str]:
         """Return the effective settings, for pytest's header and the record."""
         names = ", ".join(workload.name for workload in self.workloads)

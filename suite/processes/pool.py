@@ -66,14 +66,12 @@ class Pool:
                 `LauncherEnded` instead of `WorkerFailure`, and whoever has asked them repeats all of it.
 
         Raises:
-            ValueError: the endpoint of several hosts is no address of this one.
+            ValueError: the endpoint of several hosts is no address of this one, or the folder cannot be made in TMPDIR.
         """
         self.forks = forks and kind == "cpu" and hasattr(os, "pidfd_open") and hosts is None
         self.hosts = hosts.count if hosts else 1
         self._other_hosts = OtherHosts(hosts) if hosts else None
         self._kind, self._exact = kind, preload == "trainers"
-        self._temporary = TemporaryFolder()
-        self.folder = self._temporary.path
         self.groups: dict[str, Group] = {}
         self._kept: dict[tuple[str, tuple[str, ...]], Group] = {}
         self._started = 0
@@ -81,9 +79,16 @@ class Pool:
         self._launcher_deaths, self._restart_due = 0, False
         self._selector = selectors.DefaultSelector()
         self._launcher: Channel | None = None
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        with short(str(self.folder / "controller")) as address:
-            self._listener.bind(address)
+        try:
+            self._temporary = TemporaryFolder()
+            self.folder = self._temporary.path
+            paths = self.paths(import_paths)
+            self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            with short(str(self.folder / "controller")) as address:
+                self._listener.bind(address)
+        except OSError as error:
+            place = f"{error.filename}: " if error.filename else ""
+            raise ValueError(f"TMPDIR: {place}{error.strerror}; choose another TMPDIR") from error
         self._listener.listen(256)
         self._selector.register(self._listener, selectors.EVENT_READ, None)
         if self._other_hosts is not None:
@@ -102,7 +107,7 @@ class Pool:
         self._environment = {
             **quiet.environment({**os.environ, **told}, kind, exact=self._exact),
             FOLDER: str(self.folder),
-            "PYTHONPATH": os.pathsep.join(self.paths(import_paths)),
+            "PYTHONPATH": os.pathsep.join(paths),
             "PYTHONSAFEPATH": "1",
             # Its own place has a name that others can foresee, and outlives the run.
             "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(self.folder / "inductor")),

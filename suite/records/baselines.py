@@ -18,7 +18,7 @@ from pydantic import Field
 
 from suite.plan.cells import measured_mode
 from suite.records.counters import Counters
-from suite.records.record import CellRecord, Environment, Finite, Record, RecordError, read_inside, write_atomically
+from suite.records.record import CellRecord, Environment, Finite, Record, RecordError, read_inside, write_inside
 from suite.room.part import Part
 from suite.verdict import Outcome
 from suite.verdict.diagnose import CAUSES
@@ -27,6 +27,7 @@ from suite.verdict.stored import KEPT_RUNS, Run
 
 # Rules that fail without any time having become slower: accepting that is no new level of a cell.
 _NOT_ABOUT_TIME = ("floor", "accuracy", "counters")
+NOTHING_MEASURED = "no cell was measured; select cells with -m scaling"
 
 
 class Identity(NamedTuple):
@@ -102,7 +103,7 @@ class AcceptedRun(Part):
     @property
     def rebuildable(self) -> bool:
         """Whether its commit is known and is what was measured."""
-        return self.environment.commit != "unknown" and not self.environment.dirty
+        return not self.environment.not_rebuildable
 
     def find(self, cell: Identity) -> AcceptedCell | None:
         """Return its figures for a cell."""
@@ -177,7 +178,16 @@ def refusal(record: Record) -> str:
     errors = [Outcome.ERROR for sweep in record.collectives if sweep.error]
     if Outcome.ERROR in (*errors, *(cell.outcome for cell in record.cells)):
         return "a run with an ERROR is never a baseline; repair it and run again"
-    return ""
+    return NOTHING_MEASURED if all(cell.sec_per_epoch is None for cell in record.cells) else ""
+
+
+def warning(record: Record) -> str:
+    """Return why later runs cannot be decided once this one is accepted, and what to do; empty where they can."""
+    why = record.environment.not_rebuildable
+    return why and (
+        f"The commit of this run cannot be rebuilt ({why}), so later runs compared with it stay INCONCLUSIVE: commit, "
+        "and accept a run of that commit."
+    )
 
 
 def accept(baseline: Baseline, record: Record, *, slower: bool) -> Baseline:
@@ -187,8 +197,8 @@ def accept(baseline: Baseline, record: Record, *, slower: bool) -> Baseline:
     and with them their pins.
 
     Raises:
-        ValueError: the run has a cell or a collective in ERROR, was interrupted, has a FAIL without `slower`, or is
-            accepted already.
+        ValueError: the run has a cell or a collective in ERROR, was interrupted, measured no cell, has a FAIL without
+            `slower`, or is accepted already.
     """
     if never := refusal(record):
         raise ValueError(f"not accepted: {never}")
@@ -281,7 +291,7 @@ def _only(run: AcceptedRun, cells: Sequence[AcceptedCell]) -> AcceptedRun:
 
 
 def write(baseline: Baseline, report_dir: Path) -> Path:
-    """Write the baseline atomically, and return its path."""
+    """Write the baseline atomically, and return its path; raises as `suite.records.record.write_inside`."""
     path = path_for(report_dir, baseline.machine_key)
-    write_atomically(path, baseline.model_dump_json(indent=1) + "\n")
+    write_inside(report_dir, path, baseline.model_dump_json(indent=1) + "\n")
     return path

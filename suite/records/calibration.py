@@ -19,7 +19,7 @@ from scipy.special import chdtri, nctdtrinc, ndtri, stdtrit
 
 from suite.plan.cells import measured_mode
 from suite.records.differences import differences
-from suite.records.record import Environment, RecordError, read_inside, write_atomically
+from suite.records.record import Environment, RecordError, read_inside, write_inside
 from suite.room.part import Part
 from suite.verdict import ALPHA_FAIL, FIRST_LOOK, spending
 from suite.verdict.metrics import location, location_variance, variance
@@ -106,6 +106,14 @@ class Spread(Part):
     def session_sd(self) -> float:
         """SD of a session's location: both kinds of noise."""
         return math.hypot(self.tau, self.error_sd)
+
+    def session_sd_of(self, rounds: int) -> float:
+        """Return the same for sessions of so many rounds: the noise of fewer grows with the root of their number.
+
+        More rounds than were calibrated do not lower it: tau is what their noise left over, and may be estimated as 0.
+        """
+        fewer = max(1.0, statistics.fmean(self.rounds) / rounds)
+        return math.hypot(self.tau, self.error_sd * math.sqrt(fewer))
 
     @property
     def session_sd_high(self) -> float:
@@ -299,9 +307,9 @@ class Calibration(Part):
         return self.model_copy(update={"entries": (*kept, *self.entries)})
 
     def write(self, report_dir: Path) -> Path:
-        """Write it atomically, and return its path."""
+        """Write it atomically, and return its path; raises as `suite.records.record.write_inside`."""
         path = path_for(report_dir, self.machine_key)
-        write_atomically(path, self.model_dump_json(indent=1) + "\n")
+        write_inside(report_dir, path, self.model_dump_json(indent=1) + "\n")
         return path
 
 

@@ -84,6 +84,13 @@ class Environment(Part):
     main: str = ""  # the branch that changes go to, as git names it here; empty where there is none, or none was found
     commit_problem: str = ""  # git's last words where the commit is "unknown"; empty in an earlier record
 
+    @property
+    def not_rebuildable(self) -> str:
+        """Why its commit is not what was measured; empty where it is."""
+        if self.commit == "unknown":
+            return self.commit_problem or "git knows no commit here"
+        return "uncommitted changes" if self.dirty else ""
+
 
 class ArmRecord(Part):
     """One thing that was timed."""
@@ -403,14 +410,23 @@ def read_inside(folder: Path, path: Path, model: type[Model]) -> Model:
     Raises:
         RecordError: as `read_model`, or a link leads out of the folder.
     """
-    if not is_inside(folder, path):
-        raise RecordError(f"{path}: a link leads out of the report folder; put the file itself in its place")
+    require_inside(folder, path)
     return read_model(path, model)
 
 
 def is_inside(folder: Path, path: Path) -> bool:
     """Return whether a path lies in a folder once all links are followed; Git carries links."""
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+
+
+def require_inside(folder: Path, path: Path) -> None:
+    """Refuse a path that does not lie in a folder once all links are followed.
+
+    Raises:
+        RecordError: a link leads out of the folder.
+    """
+    if not is_inside(folder, path):
+        raise RecordError(f"{path}: a link leads out of the report folder; put the file or folder itself in its place")
 
 
 def _read_bounded(path: Path) -> bytes:
@@ -461,6 +477,17 @@ def write_atomically(path: Path, text: str) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def write_inside(folder: Path, path: Path, text: str) -> None:
+    """Write a file that belongs to a folder, which may itself be a link, as `write_atomically` does.
+
+    Raises:
+        OSError: as `write_atomically`.
+        RecordError: a link leads out of the folder.
+    """
+    require_inside(folder, path.parent)
+    write_atomically(path, text)
 
 
 def remove_unfinished(folder: Path) -> None:

@@ -17,6 +17,7 @@ from suite.verdict import Outcome
 
 _CHOOSING = ("trainer", "workload", "mode", "world-sizes")  # options that say which cells there are
 _MEASURING = ("devices", "data-root", "report-dir")  # where and on what
+_SETTINGS = ("--config-file", "--override-ini")  # where the other options come from
 
 
 def only(record: Record, cells: Sequence[CellRecord]) -> str:
@@ -113,16 +114,22 @@ def _cells(cells: Sequence[CellRecord]) -> list[str]:
     sizes = sorted({cell.world_size for cell in cells})
     return [
         f"--scaling-trainer={','.join(trainers)}",
-        *([f"--scaling-workload={','.join(workloads)}"] if list(workloads) != ["lenet"] else []),
+        f"--scaling-workload={','.join(workloads)}",
         f"--scaling-mode={','.join(modes)}",
         f"--scaling-world-sizes={','.join(map(str, sizes))}",
     ]
 
 
-def _with(arguments: Sequence[str], options: Sequence[str], *, wanted: bool = True) -> list[str]:
-    names = {f"--scaling-{name}" for name in options}
-    return [argument for argument in arguments if (argument.partition("=")[0] in names) == wanted]
+def _with(arguments: Sequence[str], options: Sequence[str]) -> list[str]:
+    """Return those of the arguments that are settings or these options."""
+    names = {*_SETTINGS, *_arguments(options)}
+    return [argument for argument in arguments if argument.partition("=")[0] in names]
 
 
 def _without(arguments: Sequence[str], options: Sequence[str]) -> list[str]:
-    return _with(arguments, options, wanted=False)
+    names = _arguments(options)
+    return [argument for argument in arguments if argument.partition("=")[0] not in names]
+
+
+def _arguments(options: Sequence[str]) -> set[str]:
+    return {f"--scaling-{name}" for name in options}

@@ -27,6 +27,7 @@ COLUMNS = (
 OF_A_COMPARISON = ("time / base", "verdict")
 OF_TEXTS = ("tokens/s", "test loss")
 OF_GPUS = ("TFLOP/s a device",)
+OF_ACCEPTED = ("time", "drift", "stored")  # the rules that compare with accepted runs where no base is named
 NET_COLUMNS = (
     "trainer", "workload", "k", "trained with", "seed", "dataset", "train", "test", "s / epoch", "recipe",
     "after each epoch: accuracy (time, mean loss; of texts, test loss)",
@@ -242,7 +243,8 @@ def _epochs(run: Accuracy) -> Iterator[str]:
 def closing_lines(record: Record) -> list[str]:
     """Return the closing line of the book for every net that was trained on the dataset of its workload."""
     lines, known = [], names(record)
-    devices = {_trained(cell): cell.devices for cell in reversed(record.cells)}
+    # A net may be trained on fewer devices than any cell has: a trainer's cells share the first ones.
+    devices = {cell.trainer: cell.devices for cell in sorted(record.cells, key=lambda cell: len(cell.devices))}
     for run in record.accuracies:
         samples, workload = record.epoch_samples.get(run.workload), record.workloads.get(run.workload)
         recipe = workload.accuracy if workload else None
@@ -254,7 +256,7 @@ def closing_lines(record: Record) -> list[str]:
         note = f"  ({run.shortened})" if run.shortened else ""
         who = f"{known[run.trainer]} {run.workload}" + (" weak" if run.mode == "weak" else "")
         loss = run.loss[-1] if run.loss else None
-        line = closing_line(run.per_epoch[-1], seconds, devices.get(_trained(run), ()), loss)
+        line = closing_line(run.per_epoch[-1], seconds, devices.get(run.trainer, ())[: run.world_size], loss)
         lines.append(f"{who}: {line}{note}")
     return lines
 
@@ -262,7 +264,8 @@ def closing_lines(record: Record) -> list[str]:
 def compared_with(record: Record) -> str:
     """Return what the cells were judged against, and the version of torch on each side where they differ."""
     if not record.against:
-        return "the accepted baseline" if is_compared(record) else "nothing yet"
+        rules = {check.rule for cell in record.cells for check in cell.checks}
+        return "nothing yet" if rules.isdisjoint(OF_ACCEPTED) else "the accepted baseline"
     own = record.environment.versions.get("torch")
     others = {base.versions.get("torch", own) for base in record.bases} - {own}
     versions = f" (torch {', '.join(map(str, others))} against {own})" if others else ""

@@ -25,6 +25,7 @@ MOST = 6  # lines of a fact, and names in a line
 RED = (Outcome.FAIL, Outcome.ERROR)
 GRAVE = (*RED, Outcome.INCONCLUSIVE)
 WORTH_SAYING = 0.01  # the smallest share of a step that is reported as a cause
+BY_SESSIONS = ("time", "drift", "floor", "accuracy")  # the rules that a longer run may decide
 
 
 class Fact(NamedTuple):
@@ -150,20 +151,34 @@ def _right(record: Record) -> Iterable[str]:
         yield f"This run has {checks} after the measurement; pytest's closing line and JUnit give the outcome."
     elif record.cells:
         yield "This run did not check gradients; the command below does."
-    known = [cell for cell in record.cells if cell.accuracy is not None]
-    alone = {_group(cell): cell.accuracy or 0.0 for cell in known if cell.world_size == 1}
-    several = [cell for cell in known if cell.world_size > 1 and _group(cell) in alone]
-    less = [(cell.accuracy or 0.0) - alone[_group(cell)] for cell in several]
-    if less:
-        seeds = len({run.seed for run in record.accuracies})
+    differences = _differences(record)
+    if differences:
+        less = [sum(of_seeds) / len(of_seeds) for of_seeds in differences]
+        fewest, most = min(map(len, differences)), max(map(len, differences))
         one = "one pair of trainings each, which shows only large losses"
-        pairs = one if seeds == 1 else f"{seeds} seed pairs each"
+        pairs = one if most == 1 else f"{fewest if fewest == most else f'{fewest} to {most}'} seed pairs each"
         ends = " to ".join(dict.fromkeys(number(end, "+.3f") for end in (min(less), max(less))))
         yield f"Accuracy on several devices minus accuracy on one: {ends} in {plural(len(less), 'cell')} ({pairs})."
+    elif record.accuracies and all(net.world_size == 1 for net in record.accuracies):
+        yield (
+            "Accuracy is judged on several devices against one, and no net was trained on several; two ranks can share "
+            "a device (--scaling-devices=cuda:0,cuda:0 or cpu:2)."
+        )
 
 
-def _group(cell: CellRecord) -> tuple[str, str, str]:
-    return cell.trainer, cell.workload, cell.mode
+def _differences(record: Record) -> list[list[float]]:
+    """Return accuracy on several devices minus that on one, of every cell for each seed that both were trained from."""
+    last = {
+        (net.trainer, net.workload, net.mode, net.world_size, net.seed): net.per_epoch[-1]
+        for net in record.accuracies
+        if net.per_epoch
+    }
+    by_cell: dict[tuple[str, str, str, int], list[float]] = {}
+    for (trainer, workload, mode, world_size, seed), reached in last.items():
+        on_one = last.get((trainer, workload, "strong", 1, seed))
+        if world_size > 1 and on_one is not None:
+            by_cell.setdefault((trainer, workload, mode, world_size), []).append(reached - on_one)
+    return list(by_cell.values())
 
 
 def _fast(record: Record) -> Iterable[str]:
@@ -298,16 +313,24 @@ def steps(record: Record) -> Iterable[Step]:
     for outcome in RED:
         if of[outcome]:
             yield Step(f"see the {outcome.value} again", commands.only(record, of[outcome]))
-    if of[Outcome.INCONCLUSIVE]:
-        yield Step("decide what is INCONCLUSIVE", commands.longer(record, of[Outcome.INCONCLUSIVE]))
+    if undecided := [cell for cell in of[Outcome.INCONCLUSIVE] if _needs_sessions(cell)]:
+        yield Step("decide what is INCONCLUSIVE", commands.longer(record, undecided))
     if not record.checks_to_come:
         yield Step("check the gradients", commands.correctness(record))
     if not baselines.refusal(record):
         how = "and accept it as slower" if of[Outcome.FAIL] else "as the baseline"
+        how += ", with all changes committed" if record.environment.dirty else ""
         yield Step(f"measure it again {how}", commands.accept(record))
-    if record.against is None and record.machine.hosts == 1:  # on several hosts a base must be a trainer
+    known = record.environment.commit != "unknown"
+    if record.against is None and known and record.machine.hosts == 1:  # on several hosts a base must be a trainer
         yield Step(f"compare with {record.environment.main or 'main'}", commands.against_main(record))
     yield from _about_causes(record)
+
+
+def _needs_sessions(cell: CellRecord) -> bool:
+    """Return whether more sessions may decide a cell. One without checks was not measured for lack of time."""
+    found = [check.rule for check in cell.checks if check.counts and check.outcome is Outcome.INCONCLUSIVE]
+    return not found or any(rule in BY_SESSIONS for rule in found)
 
 
 def _about_causes(record: Record) -> Iterable[Step]:
@@ -321,7 +344,7 @@ def _about_causes(record: Record) -> Iterable[Step]:
     cell, bar = causes[0].cell, causes[0].bar
     if bar.causes != ("small batch",):
         yield Step(f"look inside a step ({bar_name(bar.causes)})", commands.trace(record, cell))
-    elif any(_group(other) == (cell.trainer, cell.workload, "weak") for other in record.cells):
+    elif any(other.place[:3] == (cell.trainer, cell.workload, "weak") for other in record.cells):
         yield Step("see the accuracy with a larger batch", commands.sweep(record, cell))
     else:
         yield Step("keep the batch per device (weak scaling)", commands.weak(record, cell))

@@ -153,7 +153,10 @@ def _by_seed(run: Observations, arm: Arm) -> dict[int, record.Accuracy]:
 
 
 def _train(run: Observations, sessions: Sessions, groups: Groups, arm: Arm, seed: int, until: float, say: Say) -> None:
-    if run.plan.workload(arm.workload).accuracy is None or arm not in groups.by_arm:
+    if run.plan.workload(arm.workload).accuracy is None:
+        return
+    if arm not in groups.by_arm:
+        run.untrained[arm] = _why_ended(run, groups, arm)
         return
     recipe, shortened = _recipe_of(run, arm)
     dataset, job = recipe.dataset, replace(run.jobs[arm], seed=seed)
@@ -200,6 +203,14 @@ def _train(run: Observations, sessions: Sessions, groups: Groups, arm: Arm, seed
                 "choose another init"
             )
             groups.session.failures[arm] = WorkerFailure(arm.side, cause)
+
+
+def _why_ended(run: Observations, groups: Groups, arm: Arm) -> str:
+    """Return in words that an arm has no processes, and what broke them: an arm that shared them, or a variant."""
+    causes = [(other, failure.cause) for other, failure in groups.session.failures.items()]
+    causes += [(other, cause) for (other, _), cause in run.unprobed.items()]
+    shared = [cause for other, cause in causes if replace(other, mode=arm.mode) == arm]
+    return ": ".join(["its workers had ended before it was trained", *shared[:1]])
 
 
 def _steps(job: Job, recipe: TrainingRecipe) -> int:

@@ -169,7 +169,8 @@ def _time(
     step_s = dict[tuple[Target, Point], float]()
 
     def window_s(target: Target, point: Point, steps: int) -> float | None:
-        taken_ns = _window(run, groups, target, point, steps, FIRST_STEP_TIMEOUT_S, sessions.lead_in())
+        timeout_s = run.plan.deadline_s(FIRST_STEP_TIMEOUT_S)
+        taken_ns = _window(run, groups, target, point, steps, timeout_s, sessions.lead_in())
         return None if taken_ns is None else max(taken_ns) / steps / 1e9
 
     for target, point in order:
@@ -211,6 +212,10 @@ def _window(
         answers = group.request(Probed, "probe", timeout_s, name=arm.id, steps=steps, variant=told)
     except WorkerFailure as failure:
         run.unprobed[arm, point] = failure.cause
+        if failure.timed_out:  # the trainer's other world sizes would each take as long to show the same
+            alike = (arm.side, arm.trainer, arm.world_size > 1)
+            others = [other for other in run.jobs if (other.side, other.trainer, other.world_size > 1) == alike]
+            run.unprobed = {(other, point): f"{arm.id}: {failure.cause}" for other in others} | run.unprobed
         if variant.training and not run.comparison.bases:
             run.lost[arm] = failure
         groups.drop(group)

@@ -20,6 +20,7 @@ from suite.base.sides import Sides
 from suite.plan import cells
 from suite.plan.cells import SINGLE, Arm, Cell
 from suite.processes.failure import WorkerFailure
+from suite.processes.group import START_TIMEOUT_S
 from suite.properties.answers import Described
 from suite.room import check, hardware
 from suite.room.meter import Meter
@@ -124,13 +125,16 @@ class _Campaign:
             return
         if not run.versions:  # no cell was selected, and no worker asked
             with contextlib.suppress(WorkerFailure):  # every sweep will say what is wrong
-                run.versions["candidate"] = self._sides.ask("candidate", Described, "describe", trainer=SINGLE).versions
+                timeout_s = run.plan.deadline_s(START_TIMEOUT_S)
+                answer = self._sides.ask("candidate", Described, "describe", timeout_s, trainer=SINGLE)
+                run.versions["candidate"] = answer.versions
             self._sides.dismiss()
         run.collectives = self._collaborators.sweep(
             self._sides.pools["candidate"],
             run.plan.sweeps,
             run.plan.config.devices,
             self._say_left,
+            deadline_s=run.plan.deadline_s,
             gradient_bytes=set(run.gradient_bytes.values()),
             seed=run.plan.seed,
         )
@@ -179,14 +183,15 @@ class _Campaign:
         if self._run.plan.config.min_sessions > 1 or self._run.plan.config.calibrate:
             return tuple(chosen)
         return forecast.carried(
-            chosen, lambda some: self._forecast_s(self._units(some) + self._on_one(some)), self._left_s()
+            chosen, lambda some: self._forecast(self._units(some) + self._on_one(some)).wall_s, self._left_s()
         )
 
-    def _forecast_s(self, units: Sequence[tuple[Arm, ...]], untimed: Sequence[Arm] = ()) -> float:
-        """Return how long a session of these arms will take; 0 where none of them can be started."""
+    def _forecast(self, units: Sequence[tuple[Arm, ...]], untimed: Sequence[Arm] = ()) -> forecast.Length:
+        """Return how long a session of these arms will be; 0 where none of them can be started."""
         arms = [arm for arm in (*_arms(units), *untimed) if arm in self._run.jobs]
-        start_s = self._sides.start_s
-        return forecast.session_s(self._run, arms, start_s, self._left_s(), forks=self._sides.forks) if arms else 0.0
+        if not arms:
+            return forecast.Length(0.0, 0)
+        return forecast.session(self._run, arms, self._sides.start_s, self._left_s(), forks=self._sides.forks)
 
     def _suspects(self, chosen: Sequence[Cell]) -> list[attribution.Target]:
         """Return the waterfalls, of candidate and base, of the cells that look slower so far.
@@ -287,11 +292,11 @@ class _Campaign:
 
     def _show_plan(self, chosen: Sequence[Cell], on_one: Sequence[tuple[Arm, ...]], untimed: Sequence[Arm]) -> None:
         run = self._run
-        each_s = self._forecast_s([*self._units(chosen), *on_one], untimed)
-        if not each_s:
+        each = self._forecast([*self._units(chosen), *on_one], untimed)
+        if not each.wall_s:
             return
-        planned = run.plan.config.calibrate or self._planned(self._left_s() / each_s)
-        for line in forecast.lines(run, planned, each_s):
+        planned = run.plan.config.calibrate or self._planned(self._left_s() / each.wall_s)
+        for line in forecast.lines(run, planned, each):
             run.notes.append(line)
             self._say(line)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from suite.communication import alpha_beta
 from suite.plan.collectives import IN_PROCESS, LARGE_BYTES, SIZES_BYTES, CollectiveCell
 from suite.processes.answers import Timed
 from suite.processes.failure import WorkerFailure, repeated
-from suite.processes.group import Group
+from suite.processes.group import START_TIMEOUT_S, Group
 from suite.processes.jobs import Exchange
 from suite.processes.pool import dismiss
 from suite.records.record import CollectivePoint, CollectiveRecord, interval
@@ -47,6 +47,7 @@ def measure(
     devices: Devices,
     say: Say,
     *,
+    deadline_s: Callable[[float], float],
     gradient_bytes: Iterable[int] = (),
     seed: int = 0,
 ) -> tuple[CollectiveRecord, ...]:
@@ -57,6 +58,7 @@ def measure(
         wanted: in any order.
         devices: of the run; a world size uses the first of them.
         say: is told what is going on.
+        deadline_s: returns how many of so many seconds the start of processes may take.
         gradient_bytes: message sizes that the run's models exchange, swept as well.
         seed: draws the order of windows.
 
@@ -68,7 +70,7 @@ def measure(
     records: dict[CollectiveCell, CollectiveRecord] = {}
     for world_size in sorted({sweep.world_size for sweep in wanted}):
         of_this = [sweep for sweep in wanted if sweep.world_size == world_size]
-        world = repeated(partial(_measured, pool, devices, of_this, sizes, rng, say))
+        world = repeated(partial(_measured, pool, devices, of_this, sizes, deadline_s, rng, say))
         records |= {sweep: world.record(sweep) for sweep in of_this}
     return tuple(records[sweep] for sweep in wanted)
 
@@ -77,9 +79,14 @@ class _WorldSize:
     """The sweeps of one world size."""
 
     def __init__(
-        self, pool: SidePool, devices: Devices, wanted: Sequence[CollectiveCell], sizes_bytes: Set[int]
+        self,
+        pool: SidePool,
+        devices: Devices,
+        wanted: Sequence[CollectiveCell],
+        sizes_bytes: Set[int],
+        deadline_s: Callable[[float], float],
     ) -> None:
-        self._pool, self._devices, self._wanted = pool, devices, wanted
+        self._pool, self._devices, self._wanted, self._deadline_s = pool, devices, wanted, deadline_s
         self._lead_in = partial(lead_in, devices.kind)
         self._sizes = {
             sweep: sorted(sizes_bytes | set(LARGE_BYTES if sweep.algorithm == "nccl" else ())) for sweep in wanted
@@ -167,12 +174,17 @@ class _WorldSize:
             answers = group.request(Timed, "collective", timeout_s, **told)
         except WorkerFailure as failure:  # the others of its group are gone with it
             self._errors[sweep] = failure.cause
+            if failure.timed_out:  # each of the others would take as long to show the same
+                others = f"not measured after {sweep.id}: {failure.cause}"
+                self._errors = dict.fromkeys(self._wanted, others) | self._errors
             return None
         return max(answer.duration_ns for answer in answers) / calls / 1e9
 
     def _group(self, sweep: CollectiveCell) -> Group:
         size = 1 if sweep.algorithm in IN_PROCESS else self._world_size
-        return self._pool.group(f"collectives-{self._world_size}-{size}", size)
+        group = self._pool.group(f"collectives-{self._world_size}-{size}", size)
+        group.start_timeout_s = self._deadline_s(START_TIMEOUT_S)
+        return group
 
 
 def _measured(
@@ -180,10 +192,11 @@ def _measured(
     devices: Devices,
     wanted: Sequence[CollectiveCell],
     sizes_bytes: Set[int],
+    deadline_s: Callable[[float], float],
     rng: random.Random,
     say: Say,
 ) -> _WorldSize:
-    world = _WorldSize(pool, devices, wanted, sizes_bytes)
+    world = _WorldSize(pool, devices, wanted, sizes_bytes, deadline_s)
     world.measure(rng, say)
     return world
 

@@ -23,7 +23,11 @@ def problem(gpus_needed: int) -> str:
     Args:
         gpus_needed: how many GPUs, from the first on, the run uses.
     """
-    with Pool(kind="cuda") as pool:
+    try:
+        opened = Pool(kind="cuda")
+    except ValueError as error:
+        return str(error)
+    with opened as pool:
         try:
             [shown] = pool.group("gpus", 1).request(TorchGpus, "gpus")
         except WorkerFailure as failure:

@@ -40,7 +40,8 @@ def counting(run: Observations, sessions: Sessions, chosen: Sequence[Cell], say:
                 run.uncounted[arm] = f"it takes {needed_s:.0f} s, and counting has a fifth of the budget"
             else:
                 say(f"session {groups.session.number + 1}: counting what a step does: {arm.id}")
-                _count(run, groups, arm, FIRST_STEP_TIMEOUT_S + hang_timeout_s(needed_s))
+                timeout_s = max(run.plan.deadline_s(FIRST_STEP_TIMEOUT_S), hang_timeout_s(needed_s))
+                _count(run, groups, arm, timeout_s)
         groups.session.counting_s = run.plan.clock() - start
 
     return count

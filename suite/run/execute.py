@@ -15,7 +15,7 @@ from suite.processes.failure import harmless
 from suite.processes.folder import locked
 from suite.records import baselines, calibration
 from suite.records.baselines import Baseline
-from suite.records.record import CellRecord, CollectiveRecord, Record
+from suite.records.record import CellRecord, CollectiveRecord, Record, require_inside
 from suite.render import job_summary, pages
 from suite.render.figures import some
 from suite.room.limits import allow_descriptors
@@ -86,8 +86,8 @@ def execute(
         spent_s: wall seconds of the budget that were spent before this call.
 
     Raises:
-        RecordError: before measuring: the accepted baseline or the calibration cannot be read, or the report folder
-            cannot be written.
+        RecordError: before measuring: the accepted baseline or the calibration cannot be read, the report folder
+            cannot be written, or a link leads out of it.
         ValueError: before measuring: two floors apply to a cell and neither is more specific, or this process may not
             open as many descriptors as the run needs.
     """
@@ -117,7 +117,9 @@ def _measure(plan: Plan, say: Say, keep: Callable[[RunResult], None]) -> RunResu
         record = results.to_record(run).model_copy(update={"interrupted": True, "cut_short": so_far})
         write_record(folder, record)
 
-    keeper = Keeper(plan.config.report_dir / plan.machine.key / "runs" / plan.run_id, write_so_far, say)
+    runs = plan.config.report_dir / plan.machine.key / "runs"
+    require_inside(plan.config.report_dir, runs)
+    keeper = Keeper(runs / plan.run_id, write_so_far, say)
     try:
         campaign.measure(run, plan.config.root, say, grown=lambda: keeper.keep(write_so_far))
     except BaseException as error:
@@ -167,7 +169,8 @@ def accept(config: Config, result: RunResult, failed: Sequence[str], *, complete
         result.accepted = f"not accepted: {error.filename}: {error.strerror}; run again when it can be written"
         result.problem = result.problem or result.accepted
     else:
-        result.accepted = f"accepted as baseline ({len(grown.runs)} run(s)): {path}"
+        said = f"accepted as baseline ({len(grown.runs)} run(s)): {path}"
+        result.accepted = "\n".join(filter(None, (said, baselines.warning(record))))
         _write_index(path.parent)  # which shows what is accepted
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from suite.plan import workloads
 from suite.plan.cells import PLAIN, SINGLE, Arm, Cell
@@ -18,8 +19,9 @@ from suite.room.quiet import available_cores
 from suite.run import accuracy, judging
 from suite.run.observations import Observations
 from suite.run.plan import Plan
-from suite.run.session import MIN_BLOCKS, WINDOW_S, timing_s
+from suite.run.session import WINDOW_S, block_count
 from suite.verdict import ALPHA_PASS, FIRST_LOOK
+from suite.verdict.paired import FIRST_LOOK_LEARNED
 
 RANK_S = 0.4  # of a core, for a forked rank to build its trainer
 ENDING_S = 1.5  # the warm-up, and the end of the processes
@@ -27,8 +29,15 @@ SPARE = 32  # descriptors for all but ranks and hosts: 16 in the controller (doc
 OF_A_RANK = 2  # descriptors that a rank of gloo opens for every rank of its group (docs/several-machines.md)
 
 
-def session_s(run: Observations, arms: Sequence[Arm], start_s: float, budget_s: float, *, forks: bool) -> float:
-    """Return roughly how many wall seconds a session of these arms takes.
+class Length(NamedTuple):
+    """What a session of the run will roughly be: its wall seconds, and how many rounds it has."""
+
+    wall_s: float
+    rounds: int
+
+
+def session(run: Observations, arms: Sequence[Arm], start_s: float, budget_s: float, *, forks: bool) -> Length:
+    """Return roughly how long a session of these arms is.
 
     Arms of one trainer and world size share their processes.
 
@@ -43,7 +52,8 @@ def session_s(run: Observations, arms: Sequence[Arm], start_s: float, budget_s: 
     each_s, shared_s = (RANK_S, start_s) if forks else (start_s, 0.0)
     starting_s = shared_s + sum(groups.values()) * each_s / max(1, len(available_cores()))
     round_s = WINDOW_S * len(arms)
-    return starting_s + max(2 * MIN_BLOCKS * round_s, timing_s(starting_s, round_s, budget_s)) + ENDING_S
+    rounds = 2 * block_count(starting_s, round_s, budget_s)
+    return Length(starting_s + rounds * round_s + ENDING_S, rounds)
 
 
 def descriptors(plan: Plan) -> int:
@@ -78,34 +88,48 @@ def carried(cells: Sequence[Cell], cost_s: Callable[[Sequence[Cell]], float], bu
     return tuple(cell for cell in cells if cell in kept)
 
 
-def lines(run: Observations, planned: int, each_s: float) -> list[str]:
-    """Return the plan in sentences: `planned` sessions of `each_s` wall seconds each."""
+def lines(run: Observations, planned: int, each: Length) -> list[str]:
+    """Return the plan in sentences: `planned` sessions of this length each."""
     comparison, comparisons = run.comparison, judging.comparisons(run)
     bases = f" against {', '.join(base.label for base in comparison.bases.values())}" if comparison.bases else ""
-    minutes = (run.plan.elapsed_s + planned * each_s) / 60
+    minutes = (run.plan.elapsed_s + planned * each.wall_s) / 60
     training_s = accuracy.allowed_s(run, run.plan.config.budget_s - run.plan.elapsed_s)
     training = f", and at most {training_s / 60:.1f} min of training" if accuracy.wanted_pairs(run) else ""
     runs = run.plan.config.runs
     of_runs = f" in a bisection of at most {runs} runs" if runs > 1 else ""
     first = (
         f"plan: {len(comparison.cells) or len(run.plan.cells)} cell(s){bases}, "
-        f"about {planned} session(s) of {each_s:.0f} s, {minutes:.1f} min in all{training} "
+        f"about {planned} session(s) of {each.wall_s:.0f} s, {minutes:.1f} min in all{training} "
         f"(budget {run.plan.config.budget_s / 60:.1f} min); {comparisons} checks can fail{of_runs}"
     )
     judges = comparison.bases and not run.plan.config.calibrate
     left_out = ", ".join(cell.id for cell in comparison.over_budget)
     named = [f"plan: not judged, because the budget has no room for them: {left_out}"] if left_out else []
-    promised = [*named, _promise(run, comparisons, planned), _scope(planned)] if judges else []
-    return [first, *promised, *_launch_bound(run.plan.config)]
+    promised = [*named, _promise(run, comparisons, planned, each.rounds), _scope(run, planned)] if judges else []
+    return [first, *promised, *_short_of_floors(run, planned), *_launch_bound(run.plan.config)]
 
 
-def _scope(planned: int) -> str:
-    """Return what a PASS after so many sessions does not exclude."""
-    rarest = 1 - ALPHA_PASS ** (1 / max(planned, 1))
+def _scope(run: Observations, planned: int) -> str:
+    """Return what a PASS does not exclude, after the fewest sessions that it takes and after all."""
+    calibrated = any(map(run.calibrated, run.comparison.cells))
+    fewest = FIRST_LOOK_LEARNED if calibrated else FIRST_LOOK
+    rarest, at_last = (1 - ALPHA_PASS ** (1 / sessions) for sessions in (fewest, max(planned, fewest)))
     return (
-        f"plan: a PASS is about the mean over processes; {planned} session(s) do not exclude a slow mode in fewer than "
-        f"{rarest:.0%} of them"
+        f"plan: a PASS is about the mean over processes: after {fewest} sessions, the fewest, it does not exclude a "
+        f"slow mode in fewer than {rarest:.0%} of them"
+        + (f", and after all {planned} in fewer than {at_last:.0%}" if planned > fewest else "")
     )
+
+
+def _short_of_floors(run: Observations, planned: int) -> list[str]:
+    """Say where the sessions are too few for a floor; nothing where rebuilt commits will add theirs."""
+    sessions, adds = run.comparison.sessions_before + planned, run.plan.baseline.runs and not run.comparison.bases
+    if not run.plan.floors or run.plan.config.calibrate or adds or sessions > FIRST_LOOK:
+        return []
+    return [
+        f"plan: {sessions} session(s) are too few to fail an efficiency below its floor, which takes {FIRST_LOOK + 1}; "
+        "raise --scaling-budget"
+    ]
 
 
 def _launch_bound(config: Config) -> list[str]:
@@ -119,7 +143,7 @@ def _launch_bound(config: Config) -> list[str]:
     ]
 
 
-def _promise(run: Observations, comparisons: int, planned: int) -> str:
+def _promise(run: Observations, comparisons: int, planned: int, rounds: int) -> str:
     """Return the smallest slowdown that is found in every cell."""
     cells = run.comparison.cells
     known = [calibrated for calibrated in map(run.calibrated, cells) if calibrated is not None]
@@ -127,7 +151,7 @@ def _promise(run: Observations, comparisons: int, planned: int) -> str:
         why = run.uncalibrated or "not every cell was calibrated"
         unknown = f"plan: the smallest slowdown that this run can find is not known ({why})"
         return f"{unknown}: python -m suite calibrate measures it"
-    sds = [calibrated.spread.session_sd for calibrated in known]
+    sds = [calibrated.spread.session_sd_of(rounds) for calibrated in known]
     slowdown = max(promise(session_sd, comparisons, planned, run.plan.config.tolerance) for session_sd in sds)
     if not math.isfinite(slowdown) or slowdown > 1:
         return "plan: this budget is too short to promise that any slowdown is found; raise it"

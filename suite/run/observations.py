@@ -127,7 +127,7 @@ class Observations:
         lost: arms that failed, and why; they are not started again in this run.
         unprobed: diagnostic variants that could not be timed, and why.
         unexplained: cells without a waterfall, and why.
-        untrained: arms whose nets were not trained for lack of time, in words.
+        untrained: arms whose nets were not trained, and why.
         stored: what accepted runs of other times say of each cell.
         comparison: what the cells are compared with at present.
         planned: sessions that the budget allows for the present comparison, or without a base; 0 until the first of

@@ -64,6 +64,11 @@ def timing_s(start_s: float, round_s: float, budget_s: float) -> float:
     return min(ROUND_TO_SESSION * math.sqrt(start_s * round_s), budget_s / (FIRST_LOOK + 1) - start_s)
 
 
+def block_count(start_s: float, round_s: float, budget_s: float) -> int:
+    """Return how many blocks every session has; a block is two rounds. Arguments as in `timing_s`."""
+    return min(MAX_BLOCKS, max(MIN_BLOCKS, round(timing_s(start_s, round_s, budget_s) / (2 * round_s))))
+
+
 def hang_timeout_s(expected_s: float) -> float:
     """Return after how many seconds a command counts as hung that should take `expected_s`; a slow one is measured."""
     return max(20.0, 20 * expected_s)
@@ -248,13 +253,11 @@ class Sessions:
         return None if answers is None else max(answer.duration_ns for answer in answers) / steps / 1e9
 
     def _plan_blocks(self, groups: Groups, start_s: float) -> int:
-        """Return how many blocks every session has; a block is two rounds."""
+        """Return how many blocks every session has, from what the first one shows."""
         timed = [arm for arm in groups.by_arm if arm in self.step_s]
         steps = {arm: self._run.steps[arm] + self.lead_in(self.step_s[arm]) for arm in timed}
         round_s = sum(steps[arm] * self.step_s[arm] for arm in timed) or WINDOW_S
-        budget_s = self.left_s() + start_s - self._training_s
-        blocks = round(timing_s(start_s, round_s, budget_s) / (2 * round_s))
-        return min(MAX_BLOCKS, max(MIN_BLOCKS, blocks))
+        return block_count(start_s, round_s, self.left_s() + start_s - self._training_s)
 
     def _time(self, groups: Groups, units: Sequence[tuple[Arm, ...]]) -> None:
         for number in range(self._blocks if units and groups.by_arm else 0):

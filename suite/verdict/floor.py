@@ -87,7 +87,7 @@ def floor(
         return Verdict(
             Outcome.INCONCLUSIVE,
             f"efficiency: {sessions} session(s) measured, {FIRST_LOOK} are needed to hold it against the floor of "
-            f"{minimum:.2f}: raise the budget to about {math.ceil((FIRST_LOOK + 1) * session_s)} s",
+            f"{minimum:.2f}: raise the budget by about {math.ceil((FIRST_LOOK + 1 - sessions) * session_s)} s",
         )
     margin = math.log1p(tolerance)
     suspicious = crossing = False

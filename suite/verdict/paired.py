@@ -71,8 +71,8 @@ def paired(
     if len(rounds) < first:
         return Verdict(
             Outcome.INCONCLUSIVE,
-            f"{len(rounds)} session(s) measured, {first} are needed for a decision: raise the budget to about "
-            f"{math.ceil((first + 1) * session_s)} s",
+            f"{len(rounds)} session(s) measured, {first} are needed for a decision: raise the budget by about "
+            f"{math.ceil((first + 1 - len(rounds)) * session_s)} s",
             ratio,
         )
     margin, alpha_fail, alpha_pass = math.log1p(tolerance), ALPHA_FAIL / comparisons, ALPHA_PASS / runs
@@ -90,7 +90,8 @@ def paired(
             return Verdict(Outcome.FAIL, reason, _ratio(middles[:sessions]))
         settled = sessions >= planned or _bound(delta, 1, SETTLED) < margin / 2
         if high < margin and delta.mean < margin / 2 and settled:
-            return Verdict(Outcome.PASS, f"{slower}, at most {percent(high)}", _ratio(middles[:sessions]))
+            reason = f"{slower}, at most {percent(high)} (after {sessions} sessions)"
+            return Verdict(Outcome.PASS, reason, _ratio(middles[:sessions]))
         suspicious = suspicious or alarming
     if crossing:
         possible = f"at least {percent(low)}, which one more session has to confirm"
@@ -140,8 +141,9 @@ def _advice(delta: Estimate, tolerance: float, alpha_fail: float, alpha_pass: fl
     if needed is not None:
         minutes = f"about {(needed - delta.sessions) * session_s / 60:.1f} more minutes"
     upper = max(delta.mean, 0) + _half(delta, delta.sessions, alpha_pass)
-    reachable = math.expm1(min(upper, math.log(10)))
-    return f"it needs {minutes}, a quieter machine, or a tolerance of {max(reachable, tolerance):.0%}"
+    if upper > math.log(2):  # --scaling-tolerance is at most 1
+        return f"it needs {minutes}, or a quieter machine"
+    return f"it needs {minutes}, a quieter machine, or a tolerance of {max(math.expm1(upper), tolerance):.0%}"
 
 
 def _half(delta: Estimate, sessions: int, alpha: float) -> float:

@@ -25,10 +25,11 @@ ERRORS = re.compile(r"(\w*Error|\w*Exception|\w*Failure|Stop|WrongSum|LossNotFin
 WRITERS = {
     "suite/base/bases.py": ("_no_such_commit", "_why_not_run"),
     "suite/base/checkout.py": ("_remedy",),
+    "suite/plan/config.py": ("misfit",),
     "suite/plugin.py": ("_missing_devices",),
     "suite/processes/pool.py": ("_why_ended",),
     "suite/properties/contract.py": ("_breaches",),
-    "suite/records/baselines.py": ("refusal",),
+    "suite/records/baselines.py": ("NOTHING_MEASURED", "refusal"),
     "suite/room/devices.py": ("survey", "_AMD", "_REFUSED"),
     "suite/run/confirming.py": ("problem", "mismatch"),
     "suite/run/keeping.py": ("keep",),

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import metadata
@@ -211,3 +212,10 @@ def test_exit_statuses_are_described() -> None:
     assert failure.describe_exit(3) == "exit code 3"
     assert failure.describe_exit(-signal.SIGSEGV) == "signal 11 (SIGSEGV)"
     assert failure.describe_exit(-99) == "signal 99 (unknown)"
+
+
+def test_a_folder_that_cannot_be_made_names_tmpdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
+    with pytest.raises(ValueError, match=r"^TMPDIR: \S+: Not a directory; choose another TMPDIR$"):
+        Pool(kind="cpu")

@@ -64,6 +64,7 @@ class Project:
         self._pytester = pytester
         monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
         monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)  # a job of our own wants its own summary
+        monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # next to which pytest-benchmark shows no table
         (self.path / "data.py").write_text(DATA)
         self.ini()
 

@@ -112,6 +112,7 @@ def accepting(record: Record, baseline: Baseline | None) -> Mapping[str, object]
         "accepted": len(baseline.runs) if baseline else None,
         "included": baseline is not None and any(run.run_id == record.run_id for run in baseline.runs),
         "path": f"{record.machine.key}/baseline.json",
+        "warning": baselines.warning(record),
     }
 
 

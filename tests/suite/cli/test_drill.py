@@ -15,9 +15,11 @@ import pytest
 
 from suite.__main__ import main
 from suite.cli import drill
+from suite.cli.command import Stop
 from suite.records import calibration
 from suite.records.record import Record
 from tests.support import records
+from tests.support.measurements import calibrated, cell
 from tests.support.processes import all_end
 from tests.support.project import REPOSITORY, Project
 
@@ -100,11 +102,31 @@ def test_a_trainers_file_is_named_so_that_another_folder_finds_it(
 
 
 def test_the_machines_calibration_is_lent_to_the_drills_run(tmp_path: Path) -> None:
-    known = calibration.path_for(tmp_path / "reports", "machine")
-    known.parent.mkdir(parents=True)
-    known.write_text("known")
+    known = calibrated(0.01, cell(1))
+    known.write(tmp_path / "reports")
     drill.copy_calibration(tmp_path / "reports", tmp_path / "drill")
-    assert calibration.path_for(tmp_path / "drill", "machine").read_text() == "known"
+    assert calibration.read(tmp_path / "drill", known.machine_key) == known
+
+
+def test_a_calibration_that_is_a_link_or_a_pipe_is_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A pull request can bring a link, as to a device that never ends."""
+    (tmp_path / "elsewhere.json").touch()
+    for name in ("linked", "pipe"):
+        (tmp_path / "reports" / name).mkdir(parents=True)
+    calibration.path_for(tmp_path / "reports", "linked").symlink_to(tmp_path / "elsewhere.json")
+    os.mkfifo(calibration.path_for(tmp_path / "reports", "pipe"))
+    drill.copy_calibration(tmp_path / "reports", tmp_path / "drill")
+    assert not (tmp_path / "drill").exists()
+    said = sorted(capsys.readouterr().err.splitlines())
+    assert re.match("drill: without a calibration: .*linked.*: a link leads out of the report folder; put", said[0])
+    assert re.match("drill: without a calibration: .*pipe.*: not a regular file; put", said[1])
+
+
+def test_a_calibration_for_which_there_is_no_space_ends_the_drill(tmp_path: Path) -> None:
+    calibrated(0.01, cell(1)).write(tmp_path / "reports")
+    (tmp_path / "drill").touch()
+    with pytest.raises(Stop, match=r"drill: (Not a directory|File exists); choose another TMPDIR"):
+        drill.copy_calibration(tmp_path / "reports", tmp_path / "drill")
 
 
 @pytest.mark.parametrize("share", ["0", "-1", "nan", "inf", "much"])
@@ -125,7 +147,8 @@ def test_settings_without_a_world_size_are_refused(project: Project, capsys: pyt
     """An ini file that serves larger machines may name none that fits this one."""
     project.ini(scaling_world_sizes="64")
     assert main(["drill", "--scaling-devices", "cpu:2"]) == 1
-    assert "drill: no world size fits cpu:2; choose other --scaling-world-sizes" in capsys.readouterr().err
+    said = "drill: no world size of the settings fits cpu:2; choose others with --scaling-world-sizes"
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM"])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -15,7 +18,8 @@ from suite.cli.first_minutes import Step, page, setting, steps, try_all, unusual
 from suite.room import devices
 from suite.room.devices import Devices
 from tests.support.nvml import Scene
-from tests.support.project import Project
+from tests.support.processes import all_end
+from tests.support.project import REPOSITORY, Project
 
 CPU = devices.parse("cpu:2")
 GPUS = Devices("cuda", ("cuda:0", "cuda:1"), ())
@@ -61,6 +65,30 @@ def test_steps_that_fail_hang_or_cannot_start_cost_their_own_line(
     assert "    because\n" in text
     assert "- the room is loud" in text
     assert text.endswith("raise SystemExit(3)'")
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGKILL"])
+def test_a_step_ends_with_the_process_that_tries_it(tmp_path: Path, name: str) -> None:
+    """A step leads a session of its own, which no signal to the job's processes reaches."""
+    step = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    code = (
+        "import sys; from pathlib import Path; from suite.cli.first_minutes import Step, try_all\n"
+        f"try_all([Step('sleeps', (sys.executable, '-c', {step!r}), 600, '')], Path(), print)"
+    )
+    trying = subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # which nohup ignores
+    )
+    deadline = time.monotonic() + 60
+    while not (log := tmp_path / "1.log").exists() or not log.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    trying.send_signal(signal.Signals[name])
+    assert trying.wait(60) != 0
+    assert all_end([int(log.read_text().splitlines()[0])])
 
 
 def test_steps_share_the_time_there_is(tmp_path: Path) -> None:

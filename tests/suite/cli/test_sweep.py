@@ -73,7 +73,7 @@ class FakeTrainings:
 def workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> FakeTrainings:
     """Two CPU devices, LeNet, ddp, and a report folder of the test's own."""
     fake = FakeTrainings(tmp_path / "sweep", capsys)
-    monkeypatch.setattr(sweep, "Sides", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(sweep.gate, "sides", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(sweep, "Trainings", fake)
     monkeypatch.setattr(sweep.gate, "settings", lambda arguments: settings(report_dir=tmp_path / "reports"))
     return fake
@@ -136,6 +136,7 @@ class TestOptions:
             (settings(), ["--epochs", "3", "--warmup-epochs", "4"], 4, "--warmup-epochs 4 is above --epochs 3"),
             (settings(devices=Devices("cuda", ("cuda:97",), ())), [], 1, "check the driver (nvidia-smi), or use"),
             (settings(devices=Devices("cuda", (), ()), world_sizes=()), [], 1, "CUDA shows"),
+            (settings(world_sizes=()), [], 1, "no world size of the settings fits cpu:2"),
         ],
     )
     def test_a_contradiction_is_reported_before_anything_starts(

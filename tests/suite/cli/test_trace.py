@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -24,6 +25,8 @@ from suite.processes.jobs import Place
 from suite.processes.messages import read
 from suite.rank import arm, profiling
 from suite.rank.profiling import TracedArm
+from suite.room import devices
+from suite.run.machine import describe
 from suite.run.preparing import job_of
 from tests.support.project import DATA, PYPROJECT
 from tests.support.traces import events
@@ -174,8 +177,9 @@ class TestSelection:
             (("--scaling-mode", "sideways"), pytest.ExitCode.USAGE_ERROR, "valid values are strong, weak"),
             ((*TWO, "test_broken.py"), pytest.ExitCode.INTERRUPTED, "nothing_of_that_name"),
             (("--scaling-devices", "cuda:1"), pytest.ExitCode.TESTS_FAILED, "CUDA: 0 device(s) found, 1 needed"),
+            ((*TWO, "-o", "scaling_world_sizes=4"), pytest.ExitCode.TESTS_FAILED, "no world size of the settings fits"),
         ],
-        ids=["nothing selected", "no cells", "wrong option", "broken file", "missing devices"],
+        ids=["nothing selected", "no cells", "wrong option", "broken file", "missing devices", "no world size"],
     )
     def test_without_cells_the_status_and_the_words_are_pytests(
         self,
@@ -205,6 +209,26 @@ class TestSelection:
         assert main(["trace", *self.TWO, "--scaling-report-dir", "file"]) == 1
         said = capsys.readouterr().err
         assert re.fullmatch(r"trace: .*/file/.*: Not a directory; choose another --scaling-report-dir\n", said)
+
+    def test_nothing_is_written_through_a_link_in_the_report_folder(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        for name in ("reports", "elsewhere"):
+            (tmp_path / name).mkdir()
+        (tmp_path / "reports" / describe(devices.parse("cpu:2")).key).symlink_to(tmp_path / "elsewhere")
+        assert main(["trace", *self.TWO]) == 1
+        assert "a link leads out of the report folder; choose another --scaling-report-dir" in capsys.readouterr().err
+        assert not list((tmp_path / "elsewhere").iterdir())
+
+    def test_a_folder_for_temporary_files_that_cannot_be_written_is_one_line(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "file").write_text("in the way")
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
+        assert main(["trace", *self.TWO, "-s"]) == 1, "pytest's own capturing needs such a folder, too"
+        said = capsys.readouterr().err
+        assert re.fullmatch(r"trace: TMPDIR: .*/file/.*: Not a directory; choose another TMPDIR\n", said)
+        assert not list(tmp_path.glob("reports/*/traces/*"))
 
     @pytest.mark.parametrize("option", ["--steps", "--warm-up"])
     def test_no_steps_are_a_usage_error(self, option: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -204,7 +204,8 @@ def test_clear_efficiencies_are_decided() -> None:
             [0.1, 0.1],
             1,
             "INCONCLUSIVE",
-            "efficiency: 2 session(s) measured, 3 are needed to hold it against the floor ",
+            "efficiency: 2 session(s) measured, 3 are needed to hold it against the floor of 0.80: raise the budget by "
+            "about 20 s",
         ),
     ],
 )

@@ -137,6 +137,7 @@ def test_values_are_completed_and_counted_once(
         ("inconclusive=ok", "valid values are warn, fail"),
         ("tolerance=0", "--scaling-tolerance '0': expected a number above 0"),
         ("tolerance=nan", "expected a number above 0"),
+        ("tolerance=5", "--scaling-tolerance 5: expected a share of at most 1, such as 0.05 for 5 %"),
         ("budget=soon", "--scaling-budget 'soon': expected a number above 0"),
         ("require-devices=-1", "--scaling-require-devices '-1': expected a whole number, 0 or more"),
         ("require-devices=7.9", "--scaling-require-devices '7.9': expected a whole number, 0 or more"),

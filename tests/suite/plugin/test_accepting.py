@@ -8,6 +8,7 @@ from suite.records import baselines, history
 from suite.render import index, pages
 from tests.support import stand_in, trainers_under_test
 from tests.support.project import Project
+from tests.support.repositories import Repository
 
 MEASURED = ("-p", stand_in.__name__, "--scaling-devices=cpu:2", "--scaling-mode=strong")
 LENET = (*MEASURED, "--scaling-trainer=ddp", "-m", "scaling", "-k", "lenet")
@@ -136,3 +137,22 @@ def test_the_index_shows_what_was_accepted_by_the_same_session(project: Project)
     found = history.read(machine)
     assert [run.accepted for run in found.runs] == [True]
     assert (machine / pages.INDEX).read_text() == index.render(found)
+
+
+@pytest.mark.parametrize("more", [(), ("--collect-only",)])
+def test_a_session_without_cells_says_that_nothing_is_accepted(project: Project, more: tuple[str, ...]) -> None:
+    result = project.inline(*mine(project, "pass"), "-m", "not scaling", "--scaling-accept", *more)
+    assert result.ret == 0
+    said = "not accepted: no cell was measured; select cells with -m scaling"
+    assert (said in result.outlines) == (not more)
+
+
+@pytest.mark.parametrize("change", ["# changed\n", ""])
+def test_a_run_with_uncommitted_changes_is_accepted_with_a_warning(project: Project, change: str) -> None:
+    Repository(project.path).commit()
+    with (project.path / "data.py").open("a") as file:
+        file.write(change)
+    result = project.inline(*LENET, "--scaling-accept")
+    result.stdout.fnmatch_lines(["accepted as baseline (1 run(s))*"])
+    said = "The commit of this run cannot be rebuilt (uncommitted changes), so later runs"
+    assert (said in result.stdout.str()) == bool(change)

@@ -33,6 +33,7 @@ def spread(source: SOURCE = SOURCE.TESTPATHS, *, worker: bool = False, **options
     ("options", "processes"),
     [
         ({}, [min(conftest.MOST_PROCESSES, len(available_cores()) + 1)]),
+        ({"markexpr": "end_to_end"}, [min(conftest.MOST_PROCESSES, len(available_cores()))]),
         ({"numprocesses": 0}, [0]),
         *(
             (options, [None])
@@ -48,7 +49,9 @@ def spread(source: SOURCE = SOURCE.TESTPATHS, *, worker: bool = False, **options
     ],
     ids=str,
 )
-def test_only_a_run_of_all_tests_uses_all_cores(options: dict[str, Any], processes: Sequence[int | None]) -> None:
+def test_only_a_run_of_all_tests_or_of_all_whole_runs_uses_all_cores(
+    options: dict[str, Any], processes: Sequence[int | None]
+) -> None:
     assert spread(**options) in processes
 
 

@@ -177,6 +177,15 @@ def test_a_case_that_cannot_be_read_is_refused(case: str, message: str, capsys: 
     assert re.search(message, capsys.readouterr().err)
 
 
+def test_a_case_is_not_put_to_devices_that_are_not_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(SystemExit, match="2"):
+        again.main(["ddp", "gradient", '{"world_size": 2, "batches": [3]}', "--devices", "cuda"])
+    assert "error: --devices cuda: no device found; " in capsys.readouterr().err
+
+
 def test_a_case_survives_json() -> None:
     case = Case(3, (4, 1), 7, "float32", 0.1, Net(hidden=(2, 3), tied=True, unused="somewhere"))
     assert Case.from_json(json.loads(str(case))) == case

@@ -100,8 +100,13 @@ def test_samples_are_told_by_their_values() -> None:
 
 @pytest.mark.parametrize(
     "told",
-    [["--scaling-devices=cpu:1"], ["--scaling-devices=cpu:3", "--scaling-world-sizes=3"], ["--scaling-data-root=d"]],
-    ids=["one device", "three", "data"],
+    [
+        ["--scaling-devices=cpu:1"],
+        ["--scaling-devices=cpu:3", "--scaling-world-sizes=3"],
+        ["--scaling-data-root=d"],
+        ["-o", "scaling_devices=cpu:1"],
+    ],
+    ids=["one device", "three", "data", "ini"],
 )
 def test_the_command_that_shows_a_failure_again_repeats_the_run(project: Project, told: list[str]) -> None:
     run = ["--pyargs", "suite.checks", "-m", "correctness", "--scaling-trainer=ddp", "--scaling-workload=tiny", *told]

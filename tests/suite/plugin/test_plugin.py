@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from suite.processes.remote import SECRET
 from suite.run import keeping
 from tests.support import trainers_under_test
 from tests.support.nvml import Scene
-from tests.support.project import REPOSITORY, TINY, Project
+from tests.support.project import ONE_CELL, REPOSITORY, TINY, Project
 
 HERE = f"{trainers_under_test.__file__}:"
 
@@ -28,6 +29,7 @@ HERE = f"{trainers_under_test.__file__}:"
         (["-m", "gpu", "--scaling-devices", "cuda:1"], "CUDA: 0 device(s) found, 1 needed; check the driver"),
         (["-m", "scaling", "--scaling-devices", "cuda"], "CUDA: 0 device(s) found, 1 needed; check the driver"),
         ([*TINY, "--scaling-require-devices", "3"], "CPU: 2 device(s) found, 3 needed; lower"),
+        ([*TINY, "-o", "scaling_world_sizes=4,8"], "no world size of the settings fits cpu:2; choose others with"),
     ],
 )
 def test_missing_devices_are_one_failing_item(
@@ -140,3 +142,31 @@ def test_an_unwritable_report_folder_is_an_error_before_anything_is_measured(pro
     )
     assert result.ret == 1
     result.stdout.fnmatch_lines(["*ERROR: *file*Not a directory*choose another --scaling-report-dir*"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "package"),
+    [
+        ([*TINY, *ONE_CELL, "--scaling-trainer=single"], "suite.benchmarks.test_scaling"),
+        (["-m", "correctness", "--scaling-trainer=ddp", "-k", "start"], "suite.checks"),
+        (["-m", "gpu", "--scaling-devices=cuda:1", "--scaling-trainer=ddp"], "suite.benchmarks.test_scaling"),
+    ],
+    ids=["cells", "checks", "GPUs"],
+)
+def test_a_folder_for_temporary_files_that_cannot_be_written_is_one_line(
+    project: Project,
+    gpus: Callable[..., Scene],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    package: str,
+) -> None:
+    """Without pytest's own capturing, which needs such a folder, too."""
+    if "gpu" in arguments:
+        gpus(1)
+    (project.path / "file").touch()
+    monkeypatch.setattr(tempfile, "tempdir", str(project.path / "file"))
+    result = project.inline("-s", *arguments, package=package)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*TMPDIR: *file*: Not a directory; choose another TMPDIR"])
+    result.stdout.no_fnmatch_line("*Traceback*")
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")

@@ -69,6 +69,7 @@ def test_weak_scaling_on_one_device_is_strong_scaling_and_on_more_is_another_cel
 
 
 NEVER = "a run with an ERROR is never a baseline; repair it and run again"
+NOTHING = "no cell was measured; select cells with -m scaling"
 
 
 @pytest.mark.parametrize(
@@ -78,6 +79,8 @@ NEVER = "a run with an ERROR is never a baseline; repair it and run again"
         ({"cells": [records.cell(outcome="ERROR")]}, True, NEVER),
         ({"collectives": [records.collective(error="rank 1 hung")]}, True, NEVER),
         ({"interrupted": True}, False, "a run that was cut short is never a baseline; run it to its end"),
+        ({"cells": []}, True, NOTHING),
+        ({"cells": [records.cell(outcome="INCONCLUSIVE", sec_per_epoch=None)]}, True, NOTHING),
         (
             {"cells": [records.cell(outcome="FAIL")]},
             False,
@@ -90,7 +93,7 @@ NEVER = "a run with an ERROR is never a baseline; repair it and run again"
         ),
     ],
 )
-def test_an_error_an_interrupt_a_fail_and_the_same_run_are_not_accepted(
+def test_an_error_an_interrupt_no_cell_a_fail_and_the_same_run_are_not_accepted(
     changes: dict[str, object], slower: bool, message: str
 ) -> None:
     with pytest.raises(ValueError, match=f"^not accepted: {message}$"):
@@ -282,3 +285,15 @@ def test_without_drift_the_pin_alarms_no_more_than_its_share() -> None:
     rng = numpy.random.default_rng(3)
     found = sum(interleaved(rng, 0.0) is Outcome.FAIL for _ in range(trials))
     assert not exceeds(found, trials, ALPHA_FAIL / PAIRS)
+
+
+@pytest.mark.parametrize(
+    ("commit", "dirty", "why"),
+    [("abc1234", True, "uncommitted changes"), ("unknown", False, "git knows no commit here"), ("abc1234", False, "")],
+)
+def test_a_run_that_no_later_one_can_be_decided_by_says_so(commit: str, dirty: bool, why: str) -> None:
+    said = baselines.warning(week(1, commit=commit, dirty=dirty))
+    end = "so later runs compared with it stay INCONCLUSIVE: commit, and accept a run of that commit."
+    assert said == (f"The commit of this run cannot be rebuilt ({why}), {end}" if why else "")
+    unknown = {"versions": {}, "commit": "unknown", "dirty": False, "commit_problem": "git rev-parse: fatal: dubious"}
+    assert "rebuilt (git rev-parse: fatal: dubious)" in baselines.warning(records.make(environment=unknown))

@@ -24,10 +24,10 @@ Floats = NDArray[numpy.float64]
 CREATED = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def rounds(sessions: int, tau: float, within: float, seed: int, *, tails: bool = False) -> Floats:
-    """Paired rounds of equal code, (sessions, 14); with `tails` Student's t on 3 degrees of freedom, scaled."""
+def rounds(sessions: int, tau: float, within: float, seed: int, *, tails: bool = False, each: int = 14) -> Floats:
+    """Paired rounds of equal code, (sessions, each); with `tails` Student's t on 3 degrees of freedom, scaled."""
     rng = numpy.random.default_rng(seed)
-    shape = (sessions, 14)
+    shape = (sessions, each)
     noise = rng.standard_t(3, shape) / math.sqrt(3) if tails else rng.standard_normal(shape)
     return tau * rng.standard_normal((sessions, 1)) + within * noise
 
@@ -118,19 +118,24 @@ def test_fewer_than_two_sessions_of_two_rounds_give_no_spread(paired: list[list[
     assert spread_of(paired, [0.0] * times, 12.0, 8.0) is None
 
 
-@pytest.mark.parametrize(("planned", "comparisons", "tau"), [(4, 1, 0.01), (6, 12, 0.01), (10, 1, 0.02)])
+@pytest.mark.parametrize(
+    ("planned", "comparisons", "tau", "each"),
+    [(4, 1, 0.01, 14), (6, 12, 0.01, 14), (10, 1, 0.02, 14), (6, 1, 0.01, 4), (6, 1, 0.01, 40)],
+)
 def test_a_promised_slowdown_is_found_as_often_as_promised_and_half_of_it_is_not(
-    planned: int, comparisons: int, tau: float
+    planned: int, comparisons: int, tau: float, each: int
 ) -> None:
-    """Whole runs through all their looks, each on a calibration of twelve sessions of its own."""
+    """Whole runs through all their looks, each on a calibration of twelve sessions of its own.
+
+    A run has `each` rounds a session, its calibration 14.
+    """
     runs, within = 400, 0.05
-    promised = math.log1p(
-        promise(estimated(rounds(3000, tau, within, seed=6)).session_sd, comparisons, planned, tolerance=0.05)
-    )
+    session_sd = estimated(rounds(3000, tau, within, seed=6)).session_sd_of(each)
+    promised = math.log1p(promise(session_sd, comparisons, planned, tolerance=0.05))
 
     def found(delta: float) -> float:
         calibrations = rounds(runs * 12, tau, within, seed=7).reshape(runs, 12, 14)
-        measured = rounds(runs * planned, tau, within, seed=8).reshape(runs, planned, 14) + delta
+        measured = rounds(runs * planned, tau, within, seed=8, each=each).reshape(runs, planned, each) + delta
         return float(
             numpy.mean(
                 [

@@ -297,7 +297,7 @@ def test_a_page_is_written_where_it_is_asked_for(reports: Path, capsys: pytest.C
         (["run-1", "run-9"], "'run-9': expected a record.json, a run's folder, or the id of a run under "),
         (["run-1", "run-2", "run-3"], "unrecognized arguments: run-3"),
         (["run-1", "broken.json"], "broken.json: not a whole JSON file"),
-        (["run-1", "twice"], f"run 'twice' was measured on {KEY}, other: name the folder of one"),
+        (["run-1", "twice"], f"run 'twice' was measured on {KEY}, other?[31m: name the folder of one"),
         (["run-1"], "the following arguments are required: SECOND"),
     ],
 )
@@ -305,7 +305,7 @@ def test_usage_errors_have_exit_status_4(
     reports: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     Path("broken.json").write_text("{")
-    for key in (KEY, "other"):
+    for key in (KEY, "other\x1b[31m"):
         folder = reports / key / "runs" / "twice"
         folder.mkdir(parents=True)
         (folder / "record.json").write_text("{")

@@ -153,7 +153,10 @@ def test_nothing_is_read_through_a_link_out_of_the_folder(tmp_path: Path) -> Non
     (runs / "of-a-file" / "record.json").symlink_to(elsewhere / "runs" / run_of(2).run_id / "record.json")
     (runs / "of-a-folder").symlink_to(elsewhere / "runs" / run_of(3).run_id)
     (machine / "baseline.json").symlink_to(elsewhere / "baseline.json")
-    found, out = history.read(machine), "a link leads out of the report folder; put the file itself in its place"
+    found, out = (
+        history.read(machine),
+        "a link leads out of the report folder; put the file or folder itself in its place",
+    )
     assert [run.run_id for run in found.runs] == [run_of(1).run_id]
     assert {skipped.folder: skipped.reason for skipped in found.skipped} == {"of-a-file": out, "of-a-folder": out}
     assert found.baseline_problem == out

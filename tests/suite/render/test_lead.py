@@ -15,10 +15,15 @@ from suite.records.record import CellRecord, Record
 from suite.render import commands, html, lead, markdown, terminal
 from tests.support import records
 from tests.support.pages import Page
-from tests.support.project import Project
+from tests.support.project import PYPROJECT, Project
 
 TYPED = ["-m", "scaling", "--scaling-world-sizes=1,2"]
-CELLS = "--scaling-trainer=ddp --scaling-mode=strong --scaling-world-sizes=1,2"
+
+
+def cells_of(world_sizes: str, mode: str = "strong", trainer: str = "ddp") -> str:
+    """Return the options that choose these cells of `lenet`."""
+    chosen = f"--scaling-trainer={trainer} --scaling-workload=lenet --scaling-mode={mode}"
+    return f"{chosen} --scaling-world-sizes={world_sizes}"
 
 
 def first_run(**changes: object) -> Record:
@@ -27,7 +32,12 @@ def first_run(**changes: object) -> Record:
     cells[1]["waterfalls"] = [records.waterfall()]
     cells[3]["waterfalls"] = [records.waterfall(exchange=0.0112)]
     cells[5]["waterfalls"] = [unsure()]
-    return records.make(**({"cells": cells, "repeat": TYPED} | changes))
+    nets = [
+        records.accuracy(trainer=trainer, mode=mode, world_size=k)
+        for trainer in ("scratch", "data_parallel", "ddp")
+        for mode, k in (("strong", 1), ("strong", 2), ("weak", 2))
+    ]
+    return records.make(**({"cells": cells, "accuracies": nets, "repeat": TYPED} | changes))
 
 
 def unsure() -> dict[str, object]:
@@ -77,6 +87,24 @@ class TestFirstRun:
         ]
         assert "95 % intervals over 2 sessions" in found["How sure?"]
 
+    def test_accuracies_are_paired_by_seed_and_the_fewest_pairs_are_said(self) -> None:
+        """Only the weak cell needed more seeds, and no cell on one device was selected."""
+        reached = {("strong", 1): (0.9, 0.8, 0.8), ("strong", 2): (0.89,), ("weak", 2): (0.87, 0.77, 0.77)}
+        nets = [
+            records.accuracy(mode=mode, world_size=k, seed=seed, per_epoch=[accuracy])
+            for (mode, k), of_seeds in reached.items()
+            for seed, accuracy in enumerate(of_seeds)
+        ]
+        cells = [records.cell(mode=mode, world_size=2, outcome="NO BASELINE") for mode in ("strong", "weak")]
+        found = facts(first_run(cells=cells, accuracies=nets))
+        assert "-0.030 to -0.010 in 2 cells (1 to 3 seed pairs each)" in found["Is it right?"]
+
+    def test_accuracy_on_one_device_alone_is_said_not_to_be_judged(self) -> None:
+        found = facts(records.make(cells=[records.cell(accuracy=0.97)], accuracies=[records.accuracy(world_size=1)]))
+        assert (
+            "no net was trained on several; two ranks can share a device (--scaling-devices=" in found["Is it right?"]
+        )
+
     @pytest.mark.parametrize(("checks", "said"), [(1, "1 check"), (26, "26 checks")])
     def test_checks_of_the_same_run_are_not_denied(self, checks: int, said: str) -> None:
         record = first_run(checks_to_come=checks)
@@ -94,15 +122,19 @@ class TestFirstRun:
         assert said == f"unknown, so no later run can rebuild this one: {words}"
         assert "Commit" not in facts(first_run())
 
+    def test_a_commit_that_git_does_not_know_is_not_compared_and_changes_are_committed_first(self) -> None:
+        environment = {"versions": {}, "commit": "unknown", "dirty": False}
+        assert not [what for what in steps(first_run(environment=environment)) if "compare" in what]
+        found = steps(first_run(environment={**environment, "commit": "abc1234", "dirty": True}))
+        assert {"compare with main", "measure it again as the baseline, with all changes committed"} <= found.keys()
+
     def test_the_commands_are_those_of_the_run(self) -> None:
         environment = {"versions": {}, "commit": "abc1234", "dirty": False, "main": "origin/trunk"}
         assert steps(first_run(environment=environment)) == {
             "check the gradients": "pytest -m correctness",
             "measure it again as the baseline": "pytest -m scaling --scaling-world-sizes=1,2 --scaling-accept",
             "compare with origin/trunk": f"pytest {shlex.join(TYPED)} --scaling-against=ref:origin/trunk",
-            "look inside a step (exchange)": (
-                "python -m suite trace --scaling-trainer=scratch --scaling-mode=weak --scaling-world-sizes=2"
-            ),
+            "look inside a step (exchange)": f"python -m suite trace {cells_of('2', 'weak', 'scratch')}",
         }
 
     def test_every_output_leads_with_it_and_folds_the_verdicts_into_a_line(self) -> None:
@@ -118,8 +150,7 @@ class TestFirstRun:
         cells = records.matrix(modes=("strong",), outcome="NO BASELINE")
         cells[1]["waterfalls"] = [unsure()]
         record = first_run(cells=cells, repeat=[*TYPED, "--scaling-budget=30"])
-        cell = "--scaling-trainer=ddp --scaling-mode=strong --scaling-world-sizes=2"
-        assert steps(record)["learn what holds it back"] == f"pytest -m scaling {cell} --scaling-profile=full"
+        assert steps(record)["learn what holds it back"] == f"pytest -m scaling {cells_of('2')} --scaling-profile=full"
 
     @pytest.mark.parametrize(
         ("modes", "what", "expected"),
@@ -133,7 +164,7 @@ class TestFirstRun:
         fall["bars"][0]["step_s"] = records.interval(0.01, 0.1)
         cells = records.matrix(modes=modes, outcome="NO BASELINE")
         cells[1]["waterfalls"] = [fall]
-        command = expected.format("--scaling-trainer=ddp", "--scaling-world-sizes=2")
+        command = expected.format("--scaling-trainer=ddp --scaling-workload=lenet", "--scaling-world-sizes=2")
         assert steps(first_run(cells=cells))[what] == command
 
     def test_one_device_several_slow_ones_and_no_cell_have_their_titles(self) -> None:
@@ -210,6 +241,31 @@ class TestVerdict:
             f"INCONCLUSIVE: ddp-lenet-strong-2, ddp-lenet-weak-1, ddp-lenet-weak-2: {reason}",
         ]
 
+    @pytest.mark.parametrize(
+        ("rules", "offered"),
+        [
+            (["stored"], False),
+            (["stored", "counters"], False),
+            (["stored", "accuracy"], True),
+            (["time"], True),
+            (["floor"], True),
+            (["drift"], True),
+            ([], True),
+        ],
+    )
+    def test_more_sessions_are_offered_only_where_they_may_decide(self, rules: list[str], offered: bool) -> None:
+        """Without a check, there was no time for the cell."""
+        checks = [records.check(rule=rule, outcome="INCONCLUSIVE") for rule in rules]
+        beside = records.check(rule="machine", outcome="INCONCLUSIVE", counts=False)
+        open_, gone = (
+            records.cell(world_size=size, outcome="INCONCLUSIVE", checks=found)
+            for size, found in ((2, [*checks, beside]), (1, [records.check(rule="stored", outcome="INCONCLUSIVE")]))
+        )
+        found = steps(records.make(cells=[open_, gone], repeat=TYPED))
+        expected = f"pytest -m scaling {cells_of('2')} --scaling-profile=full" if offered else None
+        assert found.get("decide what is INCONCLUSIVE") == expected
+        assert {"compare with main", "measure it again as the baseline"} <= found.keys()
+
     def test_lines_that_do_not_fit_are_counted_and_the_summary_has_all(self) -> None:
         cells = [records.cell(id=f"cell-{n}", outcome="FAIL", reason=f"{n}.0% slower") for n in range(9)]
         record = records.make(cells=cells)
@@ -218,8 +274,7 @@ class TestVerdict:
 
     def test_red_cells_have_a_command_with_the_same_base_and_a_fail_says_what_grew(self) -> None:
         record = records.full(repeat=["-m", "scaling", "-k", "not tree", "--scaling-against=main"])
-        options = "--scaling-against=main --scaling-trainer=ddp --scaling-mode=strong --scaling-world-sizes=2"
-        assert steps(record)["see the FAIL again"] == f"pytest -m scaling {options}"
+        assert steps(record)["see the FAIL again"] == f"pytest -m scaling --scaling-against=main {cells_of('2')}"
         assert "measure it" not in "".join(steps(record)), "a run with an ERROR is never a baseline"
         assert facts(record)["Held back by"] == "ddp-lenet-strong-2: the exchange costs 11.2 ms a step"
 
@@ -232,8 +287,8 @@ class TestRed:
         collectives=[records.collective(error="rank 1: out of memory")],
     )
     COMMANDS = (
-        "pytest -m scaling --scaling-devices=cpu:4 --scaling-trainer=ddp --scaling-mode=strong --scaling-world-sizes=2",
-        "pytest -m scaling --scaling-devices=cpu:4 --scaling-trainer=ddp --scaling-mode=weak --scaling-world-sizes=2",
+        f"pytest -m scaling --scaling-devices=cpu:4 {cells_of('2')}",
+        f"pytest -m scaling --scaling-devices=cpu:4 {cells_of('2', 'weak')}",
         "pytest -m scaling --scaling-devices=cpu:4 --scaling-world-sizes=2 -k '[all_reduce-gloo-2]'",
     )
 
@@ -286,6 +341,27 @@ class TestCommands:
             "--scaling-budget=9", "--scaling-require-baseline",
         )  # fmt: skip
 
+    def test_settings_that_were_typed_are_those_of_every_command(self, project: Project) -> None:
+        (project.path / "other").mkdir()
+        (project.path / "other" / "pyproject.toml").write_text(PYPROJECT.replace("tiny", "mine"))
+        typed = ["--config-file=other/pyproject.toml", "--override-ini=scaling_workload=mine"]
+        config = project.config("-m", "scaling", "-c", "other/pyproject.toml", "-o", "scaling_workload=mine")
+        assert list(options.read(config).repeat) == ["-m", "scaling", *typed]
+        cells = [records.cell(workload="mine")]
+        record = records.make(cells=cells, repeat=options.read(config).repeat)
+        several, one = (commands.only, commands.longer), (commands.trace, commands.sweep, commands.weak)
+        made = [make(record, record.cells) for make in several] + [make(record, record.cells[0]) for make in one]
+        for command in (*made, commands.accept(record), commands.correctness(record)):
+            assert set(typed) <= set(shlex.split(command)), command
+        again = options.read(project.config(*shlex.split(made[0])[1:]))
+        assert [workload.name for workload in again.workloads] == ["mine"]
+
+    def test_a_command_names_the_workload_whatever_the_settings_choose(self, project: Project) -> None:
+        project.ini(scaling_workload="resnet18")
+        record = records.make(repeat=["-m", "scaling", "--scaling-devices=cpu:2"])
+        _, *arguments = shlex.split(commands.only(record, record.cells))
+        assert {cell.workload for cell in select(arguments).cells} == {"lenet"}
+
     @pytest.mark.parametrize(
         ("make", "typed", "expected"),
         [
@@ -293,7 +369,7 @@ class TestCommands:
             (commands.accept, ["--pyargs", "suite.benchmarks"], "pytest --pyargs suite.benchmarks --scaling-accept"),
             (commands.accept, ["--scaling-against=ddp"], "pytest --scaling-accept"),
             (commands.accept, ["--scaling-trainer=a b; rm"], "pytest '--scaling-trainer=a b; rm' --scaling-accept"),
-            (commands.accept, [], f"pytest -m scaling {CELLS} --scaling-accept"),
+            (commands.accept, [], f"pytest -m scaling {cells_of('1,2')} --scaling-accept"),
         ],
         ids=["checks", "installed suite", "no base", "quoted", "older record"],
     )

@@ -171,6 +171,10 @@ def test_nets_that_were_trained_on_their_own_dataset_have_the_closing_line_of_th
         "ddp lenet: test acc 0.97, 2.0 sec/epoch on [cpu, cpu]",
         "ddp lenet weak: loss 0.250, test acc 0.97, 2.0 sec/epoch on [cpu, cpu]",
     ]
+    alone = {**changes, "cells": records.matrix(world_sizes=(2,)), "accuracies": [records.accuracy(world_size=1)]}
+    assert figures.closing_lines(records.make(workloads={"lenet": own.model_dump()}, **alone)) == [
+        "ddp lenet: test acc 0.97, 2.0 sec/epoch on [cpu]",
+    ], "the pair's net on one device has no cell"
     assert figures.closing_lines(records.make(**changes)) == []
 
 
@@ -200,9 +204,16 @@ def test_the_torch_of_each_side_is_named_where_they_differ() -> None:
     expected = "python3.12 (torch 2.13.0 against 2.15.0), in the same sessions"
     assert figures.compared_with(records.make(against="python3.12", bases=[older])) == expected
     assert figures.compared_with(records.make(against="ddp", bases=[same])) == "ddp, in the same sessions"
-    accepted = records.make(cells=[records.cell(outcome="PASS")])
+    accepted = records.make(cells=[records.cell(outcome="INCONCLUSIVE", checks=[records.check(rule="stored")])])
     assert figures.compared_with(accepted) == "the accepted baseline"
-    assert figures.compared_with(records.make()) == "nothing yet"
+
+
+@pytest.mark.parametrize("rules", [[], ["floor", "accuracy"]])
+def test_an_error_or_a_floor_in_a_first_run_is_no_comparison(rules: list[str]) -> None:
+    failed = records.cell(outcome="FAIL" if rules else "ERROR", checks=[records.check(rule=rule) for rule in rules])
+    first = records.make(cells=[failed, records.cell(world_size=2)])
+    for show in (in_terminal, markdown.render, html.render):
+        assert "ompared with nothing yet" in show(first)
 
 
 def test_outcomes_and_numbers_in_words() -> None:

@@ -63,6 +63,18 @@ def test_links_lead_to_nothing_that_is_written_elsewhere(reports: Path, tmp_path
     assert written(runs / "with-link") == {"with-link/report.html", "with-link/summary.md"}
 
 
+def test_names_of_folders_do_not_steer_a_terminal_or_a_ci(reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Such as a line that GitHub takes for a command."""
+    (reports / KEY).rename(reports / "red\x1b[31m\n::error::planted")
+    assert __main__.main(["render"]) == 0
+    assert "red?[31m?::error::planted/index.html\n" in capsys.readouterr().out
+    page = next(reports.rglob("report.html"))
+    page.unlink()
+    page.mkdir()
+    assert __main__.main(["render"]) == 1
+    assert "red?[31m?::error::planted/runs/" in capsys.readouterr().err
+
+
 def test_a_record_outside_of_a_report_folder_has_no_history(reports: Path, tmp_path: Path) -> None:
     (keep(tmp_path / "job", run_of(1)) / "runs" / run_of(1).run_id).rename(tmp_path / "taken-home")
     assert __main__.main(["render", "taken-home"]) == 0

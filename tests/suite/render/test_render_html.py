@@ -268,7 +268,7 @@ class TestContent:
             ("communication", ["all_reduce, tree, k = 2 rank 1 hung", "gloo 2 4 KiB 104.1 [102.0, 106.2] 104.1"]),
             ("projection", ["ddp lenet strong 16 projected", "A projection from 2 devices, not a measurement."]),
             ("projection", ["scratch lenet weak scratch-lenet-weak-4 was not timed"]),
-            ("machine", ["2 of 4 blocks were disturbed and 2 left out", "other processes used 90% of a core"]),
+            ("machine", ["2 of 4 blocks were disturbed, and 2 were left out", "other processes used 90% of a core"]),
             ("machine", ["editor (pid 7) uses 0.3 of a core", "12 cells, 2 sessions, about 2 minutes"]),
             ("machine", ["scaling: devices cpu:2", "Since the base, main:", "torch 2.13.0 2.15.0"]),
             ("samples", ["candidate:ddp:lenet:strong:2 34.00 34.00 34.00· 34.00·"]),
@@ -338,6 +338,7 @@ class TestContent:
         page = Page(render(record, own))
         assert "There is no earlier run to compare with." in page.section("machine")
         assert "This run is one of the 1 in the accepted baseline." in page.section("accepting")
+        assert "Later runs rebuild its commit" not in page.section("accepting"), "its changes are not committed"
 
     @pytest.mark.parametrize(
         ("outcome", "interrupted", "expected"),
@@ -354,5 +355,6 @@ class TestContent:
         text = page.section("accepting")
         assert expected in text
         assert "cpu-2xtest-00000000/baseline.json" in text
+        assert "Later runs rebuild its commit and measure it in the same sessions." in text
         assert ("=slower" in text) == (outcome == "FAIL")
         assert ("Cut short" in page.one("header").text) == interrupted

@@ -169,6 +169,13 @@ class TestSeedPairs:
         [check] = accuracy.checks(run, TWO, 1)
         assert not check.counts
 
+    def test_cell_whose_workers_a_variant_of_its_step_broke_says_so(self) -> None:
+        """Such a variant costs the waterfall, and no cell is an ERROR."""
+        run = run_of(TWO, unprobed={(PAIR, "unsynced"): "rank 1: ValueError: no gradients"})
+        accuracy.training(run, Workers([], {}), lambda line: None)(Groups(Session(0)))  # type: ignore[arg-type]
+        said = "its workers had ended before it was trained: rank 1: ValueError: no gradients"
+        assert accuracy.why_none(run, TWO) == said
+
     def test_candidate_that_fails_while_it_trains_is_lost(self) -> None:
         """A campaign makes an ERROR of what a session has lost."""
         cause = WorkerFailure("group", "rank 0: RuntimeError: out of luck")
@@ -177,12 +184,14 @@ class TestSeedPairs:
             def request(self, *_: object, **__: object) -> None:
                 raise cause
 
-        run = run_of(TWO)
+        run, failing = run_of(TWO, WEAK_TWO), Failing()
         run.jobs[PAIR], run.datasets["digits"] = job(PAIR), DIGITS
-        groups = Groups(Session(0), {PAIR: Failing()})  # type: ignore[dict-item]
+        groups = Groups(Session(0), {PAIR: failing, WEAK: failing})  # type: ignore[dict-item]
         accuracy.training(run, Workers([PAIR], {}), lambda line: None)(groups)  # type: ignore[arg-type]
         assert groups.session.failures == {PAIR: cause}
         assert groups.by_arm == {}
+        said = f"its workers had ended before it was trained: {cause.cause}"
+        assert accuracy.why_none(run, WEAK_TWO) == said, "strong and weak share their workers"
 
 
 class TestRecipes:
@@ -252,6 +261,11 @@ class TestBudget:
         run, workers = train(TWO, reached={1: 0.9, 2: 0.9}, epoch_s=1.0, left_s=30.0, min_sessions=1, budget_s=1000.0)
         assert [net.world_size for net in run.accuracies] == [1]
         assert workers.session.training_s <= 30.0
+
+    def test_two_ranks_that_share_a_device_are_a_pair(self) -> None:
+        """So one device has its accuracy judged, and not its efficiency."""
+        shared = Devices("cuda", ("cuda:0", "cuda:0"), ())
+        assert accuracy.wanted_pairs(run_of(TWO, config=settings(devices=shared))) == [PAIR]
 
     def test_pairs_get_their_seeds_in_turn(self) -> None:
         run, _ = train(TWO, WEAK_TWO, reached={1: 0.9, 2: 0.9}, epoch_s=1.0, profile="full", budget_s=190.0 / SHARE)

@@ -34,11 +34,19 @@ class Scripted:
     """Replaces a group of workers: answers probes like a machine that loses `lost_ms` milliseconds by cause."""
 
     def __init__(
-        self, arms: Sequence[Arm], lost_ms: dict[str, float], broken: Sequence[str] = (), cold_ms: float = 0.0
+        self,
+        arms: Sequence[Arm],
+        lost_ms: dict[str, float],
+        broken: Sequence[str] = (),
+        cold_ms: float = 0.0,
+        *,
+        hangs: bool = False,
     ) -> None:
         self.arms = {arm.id: arm for arm in arms}
         self.lost_ms, self.broken = lost_ms, broken  # variants that end the group
         self.cold_ms = cold_ms  # of every variant's first window
+        self.hangs = hangs  # what is broken
+        self.deadlines: list[float] = []
         self.asked: list[str] = []  # variants, in order
 
     def request(
@@ -46,10 +54,11 @@ class Scripted:
     ) -> list[Probed]:
         assert command == "probe"
         assert timeout_s >= 20
+        self.deadlines.append(timeout_s)
         arm, point = self.arms[name], point_of(self.arms[name], variant)
         self.asked.append(point)
         if point in self.broken:
-            raise WorkerFailure("group", f"rank 0: {point} went wrong")
+            raise WorkerFailure("group", f"rank 0: {point} went wrong", timed_out=self.hangs)
         lost = {"small batch": 0.0, "contention": 0.0, "overhead": 0.0, "exchange": 0.0, "feed": 0.0} | self.lost_ms
         ms = ONE_MS if arm.mode == "weak" or (arm.world_size == 1 and variant["share"] == 1) else ONE_MS / 2
         if ms < ONE_MS:
@@ -95,12 +104,13 @@ def probe(
     broken: Sequence[str] = (),
     left_s: float = 100.0,
     cold_ms: float = 0.0,
+    hangs: bool = False,
 ) -> Scripted:
     """Measure waterfalls after every session of the run."""
     sessions = Sessions(run, {}, random.Random(0), None, lambda: left_s, lambda line: None)  # type: ignore[arg-type]
     sessions.step_s = {OWN: 0.02}
     arms = attribution.arms(run, wanted)
-    group = Scripted(arms, lost_ms or {}, broken, cold_ms)
+    group = Scripted(arms, lost_ms or {}, broken, cold_ms, hangs=hangs)
     for session in run.sessions:
         groups = Groups(session, dict.fromkeys(arms, group))  # type: ignore[arg-type]
         attribution.probing(run, sessions, wanted, lambda line: None)(groups)
@@ -262,6 +272,21 @@ class TestFailures:
         run = timed(TWO, comparison=COMPARISON)
         probe(run, target, broken=("step",))
         assert run.lost == {}
+
+    def test_variant_that_hangs_is_tried_at_one_world_size(self) -> None:
+        four = cell(4)
+        run = timed(TWO, four)
+        assert (
+            probe(run, TARGET, Target(four, "candidate"), broken=("unsynced",), hangs=True).asked.count("unsynced") == 1
+        )
+        for each in (TWO, four):
+            [said] = only(run, each).notes
+            assert said.startswith(f"unsynced of candidate:ddp:lenet:strong:{each.world_size} could not be timed: ")
+        assert run.lost == {}
+
+    def test_first_window_gets_what_is_left_of_the_budget(self) -> None:
+        run = timed(TWO, clock=lambda: 119.0, begun_s=0.0)
+        assert max(probe(run, TARGET).deadlines) == 60.0
 
     def test_lost_trainer_is_not_asked(self) -> None:
         run = timed(TWO)

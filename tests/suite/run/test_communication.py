@@ -50,13 +50,14 @@ class StubGroup:
 
     def __init__(self, pool: StubPool, name: str, size: int) -> None:
         self.pool, self.name, self.size, self.alive = pool, name, size, True
+        self.start_timeout_s = 0.0
 
     def request(self, kind: type[Timed], command: str, timeout_s: float, **arguments: Any) -> list[Timed]:
         asked = {"group": self.name, "command": command, "timeout_s": timeout_s, **arguments}
         self.pool.asked.append(asked)
         if self.pool.fails(asked):
             self.alive = False
-            raise WorkerFailure(self.name, "rank 0: it was planted")
+            raise WorkerFailure(self.name, "rank 0: it was planted", timed_out=self.pool.hangs)
         seconds = self.pool.line.time_s(arguments["size_bytes"]) * arguments["calls"]
         return [kind(duration_ns=round(seconds * 1e9 * (1 + rank) / self.size)) for rank in range(self.size)]
 
@@ -69,8 +70,10 @@ class StubGroup:
 class StubPool:
     """Hands out stub groups, and keeps what they were asked."""
 
-    def __init__(self, line: Line = LINE, fails: Callable[[dict[str, Any]], bool] = lambda asked: False) -> None:
-        self.line, self.fails = line, fails
+    def __init__(
+        self, line: Line = LINE, fails: Callable[[dict[str, Any]], bool] = lambda asked: False, *, hangs: bool = False
+    ) -> None:
+        self.line, self.fails, self.hangs = line, fails, hangs
         self.asked: list[dict[str, Any]] = []
         self.groups: dict[str, StubGroup] = {}  # the last one of each name
         self.started: list[int] = []  # sizes, in order
@@ -91,7 +94,7 @@ class StubPool:
 
 
 def swept(pool: StubPool, *wanted: CollectiveCell, **options: Any) -> tuple[Any, ...]:
-    return measure(pool, wanted, options.pop("on", TWO), lambda line: None, **options)  # type: ignore[arg-type]
+    return measure(pool, wanted, options.pop("on", TWO), lambda line: None, **{"deadline_s": float, **options})  # type: ignore[arg-type]
 
 
 def test_a_record_holds_every_size_with_both_bandwidths_and_the_line() -> None:
@@ -197,6 +200,24 @@ def test_a_failure_keeps_its_reason_and_the_others_go_on_with_fresh_workers() ->
     assert not any(group.alive for group in pool.groups.values())
 
 
+def test_a_sweep_that_hangs_costs_the_others_of_its_world_size_no_more_deadlines() -> None:
+    def fails(asked: dict[str, Any]) -> bool:
+        return asked["exchange"].processes == "per-device" and len(asked["exchange"].devices) == 2
+
+    pool, half = StubPool(fails=fails, hangs=True), CollectiveCell("gloo", 2, "all_gather")
+    gloo, gathered, ring, four = swept(pool, GLOO, half, RING, CollectiveCell("gloo", 4), on=FOUR)
+    assert gloo.error == "rank 0: it was planted"
+    assert gathered.error == ring.error == "not measured after all_reduce-gloo-2: rank 0: it was planted"
+    assert (ring.points, four.error) == ((), "")
+    assert sum(fails(asked) for asked in pool.asked) == 1
+
+
+def test_processes_get_what_is_left_of_the_budget_to_start() -> None:
+    pool = StubPool()
+    swept(pool, GLOO, RING, deadline_s=lambda longest_s: min(longest_s, 60.0))
+    assert [group.start_timeout_s for group in pool.groups.values()] == [60.0, 60.0]
+
+
 def test_a_world_size_that_cannot_start_does_not_cost_another() -> None:
     class Short(StubPool):
         def group(self, name: str, size: int) -> StubGroup:
@@ -244,6 +265,7 @@ def test_the_bus_bandwidth_of_a_half_is_half_of_an_all_reduces(collective: str, 
     [
         (["-m", "scaling"], False),
         (["-m", "scaling", "--pyargs", "suite.benchmarks", "--scaling-trainer=string.py:Ring"], False),
+        (["-m", "scaling", "--config-file=engineering/tree.ini", "--override-ini=testpaths=all_reduce"], False),
         (["-m", "scaling", "-k", "all_reduce"], True),
         (["-m", "scaling", "-k", "ring or tree"], True),
         (["-m", "scaling", "suite/benchmarks/test_all_reduce.py"], True),
@@ -340,7 +362,9 @@ def test_two_real_ranks_are_swept_and_what_a_worker_refuses_costs_them_nothing(
     two = devices.parse("cpu:2")
     halves = [CollectiveCell("gloo", 2, collective) for collective in ("reduce_scatter", "all_gather")]
     wanted = [GLOO, CollectiveCell("magic", 2), *halves]
-    gloo, magic, *found = measure(SidePool(bench.pool), wanted, two, said.append, gradient_bytes=[516272])
+    gloo, magic, *found = measure(
+        SidePool(bench.pool), wanted, two, said.append, deadline_s=float, gradient_bytes=[516272]
+    )
     assert [(each.collective, each.error, len(each.points)) for each in found] == [
         (half.collective, "", 3) for half in halves
     ]

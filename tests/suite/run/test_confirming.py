@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -126,6 +129,27 @@ def test_a_mismatch_is_one_failing_item_before_anything_is_measured(
     assert re.match(r"CUDA: NVML shows 8 GPU\(s\), torch \S+ in a worker shows \d: ", said)
     assert said.count("; compare the driver (nvidia-smi) with the CUDA version of this torch") == 1
     assert not project.records()
+
+
+def test_a_cancelled_confirmation_ends_its_worker_and_leaves_no_folder(
+    project: Project, scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """While its worker loads torch."""
+    scene(1).export(monkeypatch)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    command = [sys.executable, "-m", "pytest", "-p", "suite.plugin", "--pyargs", "suite.benchmarks.test_scaling"]
+    command += ["-m", "gpu", "--scaling-devices=cuda:1", "--scaling-trainer=ddp"]
+    running = subprocess.Popen(command, cwd=project.path, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not list(temporary.glob("scaling-*/launcher.stderr")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(0.5)  # until it waits for the worker
+    running.terminate()
+    assert running.wait(60) == pytest.ExitCode.INTERRUPTED
+    assert not list(temporary.glob("scaling-*"))
 
 
 def test_collecting_starts_no_worker(project: Project, gpus: Callable[..., Scene]) -> None:

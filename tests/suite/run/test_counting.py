@@ -54,11 +54,11 @@ class Scripted:
     """Replaces a group of two workers that count what they are told to."""
 
     def __init__(self, answers: Mapping[str, Counted | None]) -> None:
-        self.answers, self.asked = answers, list[str]()
+        self.answers, self.asked, self.deadlines = answers, list[str](), list[float]()
 
     def request(self, kind: type, command: str, timeout_s: float, *, name: str, steps: int) -> list[Counted]:
         assert (kind, command, steps) == (Counted, "count", counting.STEPS)
-        assert timeout_s > 20
+        self.deadlines.append(timeout_s)
         self.asked.append(name)
         told = self.answers[name]
         if told is None:
@@ -102,6 +102,13 @@ class TestInASession:
         run, group, groups = compared(answer(2), answer(1))
         counting.counting(run, None, (TWO,), print)(groups)  # type: ignore[arg-type]
         assert len(group.asked) == 2
+
+    @pytest.mark.parametrize(("step_s", "deadline_s"), [(0.05, 60.0), (1.4, 112.0)])
+    def test_it_has_what_is_left_of_the_budget_or_the_deadline_of_its_steps(
+        self, step_s: float, deadline_s: float
+    ) -> None:
+        _, group, _ = compared(answer(2), answer(1), step_s=step_s, budget_s=30.0)
+        assert group.deadlines == pytest.approx([deadline_s] * 2)
 
     @pytest.mark.parametrize(("setting", "outcome"), [("warn", Outcome.PASS), ("fail", Outcome.INCONCLUSIVE)])
     def test_an_arm_that_fails_keeps_its_times_and_says_why(self, setting: str, outcome: Outcome) -> None:

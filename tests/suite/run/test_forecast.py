@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 
@@ -10,16 +11,19 @@ import pytest
 from suite.plan.base import Base
 from suite.plan.cells import Cell
 from suite.plan.collectives import CollectiveCell
+from suite.plan.floors import Floor
 from suite.records.calibration import promise
 from suite.room.devices import Devices
 from suite.room.quiet import available_cores
 from suite.run import forecast
 from suite.run.observations import Comparison, Observations
-from tests.support.measurements import AGAINST, arm, calibrated, cell, job, run_of, settings
+from suite.run.session import MAX_BLOCKS, MIN_BLOCKS
+from tests.support.measurements import AGAINST, accepted_run, arm, baseline, calibrated, cell, job, run_of, settings
 
 ONE, TWO, WEAK = cell(1), cell(2), cell(2, mode="weak")
 CELLS = (ONE, TWO)
 UNKNOWN = "plan: the smallest slowdown that this run can find is not known ("
+EACH = forecast.Length(10.0, 8)
 NOW = {"clock": lambda: 0.0, "begun_s": 0.0}
 
 
@@ -44,7 +48,7 @@ def compared(**changes: object) -> Observations:
     ids=["at the start", "two minutes later", "rebuilt commits of one cell"],
 )
 def test_plan_names_cells_bases_sessions_minutes_and_checks(changes: dict[str, object], first: str) -> None:
-    line = forecast.lines(compared(**changes), 6, 10.0)[0]
+    line = forecast.lines(compared(**changes), 6, EACH)[0]
     assert line.startswith(first)
     assert line.endswith(" (budget 2.0 min); 2 checks can fail")
 
@@ -52,13 +56,13 @@ def test_plan_names_cells_bases_sessions_minutes_and_checks(changes: dict[str, o
 @pytest.mark.parametrize(("kind", "said"), [("cpu", 0), ("cuda", 1)])
 def test_lenet_is_said_to_say_little_about_gpus(kind: str, said: int) -> None:
     config = settings(devices=Devices(kind, (f"{kind}:0", f"{kind}:1"), ()))
-    lines = forecast.lines(compared(comparison=Comparison(), config=config), 6, 10.0)[1:]
+    lines = forecast.lines(compared(comparison=Comparison(), config=config), 6, EACH)[1:]
     assert [line.startswith("plan: lenet: LeNet is too small for a GPU: ") for line in lines] == [True] * said
 
 
 @pytest.mark.parametrize("changes", [{"comparison": Comparison()}, {"config": settings(against=AGAINST, calibrate=12)}])
 def test_nothing_is_promised_without_a_base_or_while_calibrating(changes: dict[str, object]) -> None:
-    assert len(forecast.lines(compared(**changes), 6, 10.0)) == 1
+    assert len(forecast.lines(compared(**changes), 6, EACH)) == 1
 
 
 @pytest.mark.parametrize(
@@ -73,27 +77,77 @@ def test_nothing_is_promised_without_a_base_or_while_calibrating(changes: dict[s
     ids=["never calibrated", "one of two cells", "another host", "noise", "two sessions"],
 )
 def test_no_promise_without_a_calibration_or_in_a_short_budget(calibration: object, planned: int, says: str) -> None:
-    assert forecast.lines(compared(calibration=calibration), planned, 10.0)[1].startswith(says)
+    assert forecast.lines(compared(calibration=calibration), planned, EACH)[1].startswith(says)
 
 
-def test_plan_says_which_slow_modes_a_pass_does_not_exclude() -> None:
-    """All six sessions miss a mode of probability .39 in one run of twenty: (1 - .39)^6 is .05."""
-    assert forecast.lines(compared(), 6, 10.0)[2] == (
-        "plan: a PASS is about the mean over processes; 6 session(s) do not exclude a slow mode in fewer than 39% of "
-        "them"
+@pytest.mark.parametrize(
+    ("calibration", "planned", "says"),
+    [
+        (
+            None,
+            6,
+            "after 3 sessions, the fewest, it does not exclude a slow mode in fewer than 63% of them, and after all 6 "
+            "in fewer than 39%",
+        ),
+        (calibrated(0.01, TWO), 25, "after 2 sessions, the fewest, .* 78% of them, and after all 25 in fewer than 11%"),
+        (None, 3, "after 3 sessions, the fewest, .* 63% of them"),
+        (None, 1, "after 3 sessions, the fewest, .* 63% of them"),
+    ],
+    ids=["six sessions", "calibrated", "three sessions", "too few"],
+)
+def test_plan_says_which_slow_modes_the_first_and_the_last_pass_do_not_exclude(
+    calibration: object, planned: int, says: str
+) -> None:
+    """A cell may pass after three sessions; all of them miss a mode of probability .63 in one run of twenty."""
+    said = forecast.lines(compared(calibration=calibration), planned, EACH)[2]
+    assert re.fullmatch(f"plan: a PASS is about the mean over processes: {says}", said)
+
+
+@pytest.mark.parametrize(
+    ("planned", "changes", "said"),
+    [
+        (2, {}, True),
+        (4, {}, False),
+        (2, {"floors": {}}, False),
+        (2, {"baseline": baseline(accepted_run({TWO: 1.0}))}, False),
+        (2, {"comparison": Comparison({"base": AGAINST}, CELLS, sessions_before=1)}, True),
+        (2, {"comparison": Comparison({"base": AGAINST}, CELLS, sessions_before=2)}, False),
+    ],
+    ids=["too few", "enough", "no floor", "rebuilt commits add theirs", "too few with theirs", "enough with theirs"],
+)
+def test_plan_says_where_no_efficiency_can_fail_its_floor(planned: int, changes: dict[str, object], said: bool) -> None:
+    floors = {TWO: Floor(entry=1, efficiency=0.9)}
+    lines = forecast.lines(run_of(*CELLS, **{"floors": floors, **NOW, **changes}), planned, EACH)
+    sessions = "3" if "comparison" in changes else "2"
+    short = f"plan: {sessions} session(s) are too few to fail an efficiency below its floor, which takes 4; raise "
+    assert [line.startswith(short) for line in lines].count(True) == said
+
+
+def promised(run: Observations, rounds: int = EACH.rounds) -> float:
+    """Return the slowdown, in percent, that a plan of six sessions of so many rounds promises."""
+    said = re.fullmatch(
+        r"plan: a slowdown of (.+)% or more is found with 95% probability, by this machine's calibration",
+        forecast.lines(run, 6, EACH._replace(rounds=rounds))[1],
     )
+    assert said is not None
+    return float(said[1])
 
 
 def test_promise_is_that_of_the_noisiest_cell() -> None:
     quiet, loud = calibrated(0.005, CELLS[0]), calibrated(0.02, CELLS[1])
     run = compared(calibration=quiet.model_copy(update={"entries": quiet.entries + loud.entries}))
-    promised = re.fullmatch(
-        r"plan: a slowdown of (.+)% or more is found with 95% probability, by this machine's calibration",
-        forecast.lines(run, 6, 10.0)[1],
-    )
-    assert promised is not None
-    assert float(promised[1]) == pytest.approx(100 * promise(0.02, 2, 6, 0.05), abs=0.05)
-    assert float(promised[1]) > 100 * promise(0.005, 2, 6, 0.05) + 1
+    assert promised(run) == pytest.approx(100 * promise(0.02, 2, 6, 0.05), abs=0.05)
+    assert promised(run) > 100 * promise(0.005, 2, 6, 0.05) + 1
+
+
+def test_fewer_rounds_than_were_calibrated_promise_less() -> None:
+    """Two rounds instead of eight have twice their noise, and the same spread of processes; more promise no more."""
+    known = calibrated(0.02, *CELLS)
+    noisy = known.entries[0].spread.model_copy(update={"errors": (0.01,) * 12})
+    entries = tuple(entry.model_copy(update={"spread": noisy}) for entry in known.entries)
+    run = compared(calibration=known.model_copy(update={"entries": entries}))
+    assert promised(run, 32) == promised(run, 8) == pytest.approx(100 * promise(0.02, 2, 6, 0.05), abs=0.05)
+    assert promised(run, 2) == pytest.approx(100 * promise(math.hypot(noisy.tau, 0.02), 2, 6, 0.05), abs=0.05)
 
 
 class TestSessionSeconds:
@@ -103,8 +157,8 @@ class TestSessionSeconds:
 
     def working_s(self, *arms: object, start_s: float = 4.0, processes: str = "one", forks: bool = False) -> float:
         run = run_of(cell(2), jobs={timed: replace(job(timed), processes=processes) for timed in arms})
-        timing_s = 2 * forecast.MIN_BLOCKS * forecast.WINDOW_S * len(arms)
-        return forecast.session_s(run, arms, start_s, 0.0, forks=forks) - forecast.ENDING_S - timing_s
+        timing_s = 2 * MIN_BLOCKS * forecast.WINDOW_S * len(arms)
+        return forecast.session(run, arms, start_s, 0.0, forks=forks).wall_s - forecast.ENDING_S - timing_s
 
     def test_every_process_starts_and_modes_share_theirs(self) -> None:
         one_s = 4.0 / len(available_cores())
@@ -119,6 +173,11 @@ class TestSessionSeconds:
         each_s = forecast.RANK_S / len(available_cores())
         assert two - one == pytest.approx(each_s)
         assert one == pytest.approx(4.0 + each_s)
+
+    @pytest.mark.parametrize(("budget_s", "blocks"), [(0.0, MIN_BLOCKS), (1e6, MAX_BLOCKS)])
+    def test_a_session_has_the_rounds_that_its_time_and_the_budget_give(self, budget_s: float, blocks: int) -> None:
+        run = run_of(cell(2), jobs={self.OWN: job(self.OWN)})
+        assert forecast.session(run, [self.OWN], 60.0, budget_s, forks=True).rounds == 2 * blocks
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,13 @@ import pytest
 from suite.processes.folder import locked
 from suite.records import baselines
 from suite.records.record import Record, RecordError, read_model
+from suite.room import devices
 from suite.run import execute, results
 from suite.run.execute import RunResult
 from suite.run.keeping import Keeper
+from suite.run.machine import describe
 from tests.support import stand_in
-from tests.support.measurements import MACHINE, add_sessions, arm, cell, run_of, settings
+from tests.support.measurements import MACHINE, add_sessions, arm, calibrated, cell, run_of, settings
 from tests.support.project import REPOSITORY
 
 CELLS = ("--scaling-devices", "cpu:2", "--scaling-trainer", "ddp", "-k", "lenet-strong")
@@ -150,6 +152,28 @@ def test_a_run_removes_what_killed_runs_had_not_finished_writing(tmp_path: Path)
     assert not killed.exists()
 
 
+@pytest.mark.parametrize("linked", ["", "runs"])
+def test_a_run_changes_nothing_through_a_link(here: Path, linked: str) -> None:
+    """A pull request can bring links; a run removes what killed runs had not finished writing, and makes a folder."""
+    elsewhere = here.parent / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / ".record.json.abcd1234").touch()
+    place = here / "reports" / describe(devices.parse("cpu:2")).key / linked
+    place.parent.mkdir(exist_ok=True)
+    place.symlink_to(elsewhere)
+    done = run(here)
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    assert "runs: a link leads out of the report folder; put the file or folder itself in its place" in done.stdout
+    assert [path.name for path in elsewhere.rglob("*")] == [".record.json.abcd1234"]
+
+
+def test_the_report_folder_itself_may_be_a_link(here: Path) -> None:
+    (here / "reports").rename(here.parent / "kept")
+    (here / "reports").symlink_to(here.parent / "kept")
+    assert run(here).returncode == 0
+    assert record_under(here.parent / "kept").sessions
+
+
 def test_when_the_disk_fills_later_the_run_goes_on_and_names_its_fallback_folder(here: Path) -> None:
     """The first record fits into 32 KiB, and the pages do not."""
     done = run_on_small_disk(here, 32, "true")
@@ -184,6 +208,21 @@ def test_two_runs_that_are_accepted_at_once_are_both_in_the_baseline(here: Path)
     runs = baselines.read(here / "reports", machine.name).runs
     assert len(runs) == 3
     assert runs[0].run_id == other.run_id
+
+
+def test_a_baseline_is_not_written_through_a_link(tmp_path: Path) -> None:
+    """The machine's folder has become a link while the run measured."""
+    run = run_of(cell(1), config=settings(report_dir=tmp_path / "reports", accept="yes"))
+    add_sessions(run, {arm(1): 0.01})
+    result = RunResult(results.to_record(run), tmp_path, run)
+    for name in ("reports", "elsewhere"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "reports" / MACHINE.key).symlink_to(tmp_path / "elsewhere")
+    execute.accept(run.plan.config, result, [], complete=True)
+    assert "a link leads out of the report folder" in result.accepted
+    with pytest.raises(RecordError, match="a link leads out of the report folder"):
+        calibrated(0.01, cell(1)).write(tmp_path / "reports")
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_a_baseline_that_cannot_be_written_is_said_and_is_no_success(tmp_path: Path) -> None:

@@ -81,16 +81,17 @@ class TestPaired:
         high = t(2, ALPHA_PASS * spending(3, 3)) * 0.001 / math.sqrt(3)
         outcome, reason = self.judged(*deltas, planned=3)
         assert outcome is Outcome.PASS
-        assert reason.endswith(f"at most {math.expm1(high):.1%} slower")
+        assert reason.endswith(f"at most {math.expm1(high):.1%} slower (after 3 sessions)")
 
     def test_suspicion_needs_a_later_look(self) -> None:
         outcome, reason = self.judged(0.20, 0.21, 0.19)
         assert outcome is Outcome.INCONCLUSIVE
         assert "which one more session has to confirm" in reason or "is possible" in reason
 
-    @pytest.mark.parametrize("sessions", [0, 1, 2])
-    def test_too_few_sessions_ask_for_the_budget_of_one_more(self, sessions: int) -> None:
-        said = f"{sessions} session(s) measured, 3 are needed for a decision: raise the budget to about 240 s"
+    @pytest.mark.parametrize(("sessions", "more_s"), [(0, 240), (1, 180), (2, 120)])
+    def test_too_few_sessions_ask_for_what_a_confirmed_fail_lacks(self, sessions: int, more_s: int) -> None:
+        """Not for a whole budget: what the run spent outside these sessions is not known here."""
+        said = f"{sessions} session(s) measured, 3 are needed for a decision: raise the budget by about {more_s} s"
         assert self.judged(*[0.1] * sessions) == (Outcome.INCONCLUSIVE, said)
 
     @pytest.mark.parametrize(("middle", "outcome"), [(0.0243, Outcome.PASS), (0.0250, Outcome.FAIL)])
@@ -138,7 +139,7 @@ class TestPaired:
     def test_advice_knows_when_there_is_no_sense(self) -> None:
         outcome, reason = self.judged(2.0, -2.0, 0.1)
         assert outcome is Outcome.INCONCLUSIVE
-        assert reason.endswith("it needs more time than is sensible, a quieter machine, or a tolerance of 900%")
+        assert reason.endswith("it needs more time than is sensible, or a quieter machine")
 
     def test_the_share_of_a_look_outside_of_the_plan_is_nothing(self) -> None:
         assert [spending(number, 5) for number in (2, 6)] == [0.0, 0.0]

@@ -68,9 +68,8 @@ def test_a_faster_candidate_or_a_small_certain_slowdown_passes(deltas: Sequence[
 def test_too_few_sessions_decide_nothing_and_say_what_it_takes() -> None:
     found = paired([0.5, 0.5], 0.05, 1, 2, 20.0)
     assert found.outcome is Outcome.INCONCLUSIVE
-    assert (
-        found.reason == f"2 session(s) measured, {FIRST_LOOK} are needed for a decision: raise the budget to about 80 s"
-    )
+    needed = f"2 session(s) measured, {FIRST_LOOK} are needed for a decision"
+    assert found.reason == f"{needed}: raise the budget by about 40 s"
 
 
 def test_the_reason_of_a_fail_has_its_bound_and_its_confidence() -> None:
