@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -210,8 +211,10 @@ def _on_gpus(config: pytest.Config, items: list[pytest.Item]) -> list[pytest.Ite
 
 
 def _gpus_needed(config: pytest.Config) -> int:
+    """Return how many GPUs this host must show; several hosts share the devices that are required."""
     settings = config.stash[CONFIG]
-    return max(1, settings.require_devices, settings.devices.gpus_needed)
+    required = math.ceil(settings.require_devices / settings.devices.hosts)
+    return max(1, required, settings.devices.gpus_needed)
 
 
 def _missing_devices(

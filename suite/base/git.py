@@ -63,7 +63,7 @@ def git(
     except subprocess.TimeoutExpired as error:
         raise GitError(f"git {arguments[0]} did not end within {timeout_s:g} s in {folder}; run it by hand") from error
     if done.returncode != 0:
-        lines = os.fsdecode(done.stderr).strip().splitlines()
+        lines = [line.strip() for line in os.fsdecode(done.stderr).splitlines() if line.strip()]
         raise GitError(f"git {arguments[0]}: {' '.join(lines[-3:]) or f'exit code {done.returncode}'}")
     return os.fsdecode(done.stdout).removesuffix("\n")
 

@@ -31,4 +31,5 @@ def test_own_model(
         note = f"{correctness_trainer}, {correctness_workload.name}: {judgement.note}"
         request.node.user_properties.append((NOTE, note))
     if judgement.finding:
-        pytest.fail(workload.explain(correctness_trainer, correctness_workload, k, judgement), pytrace=False)
+        said = workload.explain(scaling_config, correctness_trainer, correctness_workload, k, judgement)
+        pytest.fail(said, pytrace=False)

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from suite.checks.bench import Bench
+from suite.plan.config import Config
 from suite.plan.workloads import Workload
 from suite.processes.jobs import ModelJob
 from suite.properties.answers import Judgement
@@ -18,6 +19,14 @@ RANDOM = (
     "one device alone computes something else with another seed, so k devices cannot agree with it: leave randomness "
     "out, by a factory without dropout in [tool.scaling.workloads.NAME.correctness] model, or a trainer that keeps "
     "eval mode"
+)
+# Options that say on what, and where the other options come from.
+REPEATED = (
+    "--config-file=",
+    "--override-ini=",
+    "--scaling-data-root=",
+    "--scaling-devices=",
+    "--scaling-world-sizes=",
 )
 
 
@@ -74,10 +83,16 @@ def check(bench: Bench, trainer: str, workload: Workload, world_size: int, data_
         return judgement
 
 
-def explain(trainer: str, workload: Workload, world_size: int, judgement: Judgement) -> str:
-    """Return a failure as it is shown: what is wrong, what it looks like, and how to see it again."""
+def explain(config: Config, trainer: str, workload: Workload, world_size: int, judgement: Judgement) -> str:
+    """Return a failure as it is shown: what is wrong, what it looks like, and how to see it again.
+
+    The command repeats what the run was told of items, devices and data. The world size is not named: two are the
+    least even where only one device is there.
+    """
     lines = [f"{trainer}, workload {workload.name!r}, {world_size} devices: {judgement.finding}"]
     lines += [f"  looks like: {suspect}" for suspect in judgement.suspects]
-    options = ["-m", "correctness", "--scaling-workload", workload.name, "--scaling-world-sizes", str(world_size)]
-    command = ["pytest", *options, "--scaling-trainer", trainer, "-k", "own_model"]
+    where = ["--pyargs", "suite.checks"] if "--pyargs" in config.repeat else []
+    told = [argument for argument in config.repeat if argument.startswith(REPEATED)]
+    chosen = [f"--scaling-workload={workload.name}", f"--scaling-trainer={trainer}", "-k", "own_model"]
+    command = ["pytest", *where, *config.repeat[:2], *told, *chosen]  # the first two are -m and its value
     return "\n".join([*lines, f"  see it again: {shlex.join(command)}"])

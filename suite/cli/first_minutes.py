@@ -245,10 +245,12 @@ def page(on: str, tried: Sequence[Tried], remarks: Sequence[str]) -> list[str]:
 def _next(on: str, broken: Sequence[Tried]) -> list[str]:
     if broken:
         return [shlex.join(broken[0].step.command)]
-    devices_option = f"--scaling-devices={on}"
+    devices_option, mark = f"--scaling-devices={on}", "scaling" if on.startswith("cpu") else "gpu"
+    # Named as modules, so that pytest finds them from any folder.
+    gate = f"pytest --pyargs suite.checks suite.benchmarks -m {mark}"
     return [
         f"python -m suite calibrate {devices_option}    # once a machine: how equal builds differ here",
-        f"pytest -m {'scaling' if on.startswith('cpu') else 'gpu'} {devices_option} --scaling-accept    # the baseline",
+        f"{gate} {devices_option} --scaling-accept    # the baseline",
         f"python -m suite drill {devices_option}    # is a planted slowdown found?",
     ]
 

@@ -29,6 +29,7 @@ from suite.properties import contract
 from suite.rank import counting, flops, kept
 from suite.rank.timing import window
 from suite.room import accelerator, quiet
+from suite.room.devices import survey
 
 PARTS = ("train_X", "train_y", "test_X", "test_y")
 READ_AHEAD = {"resident": 0, "book": 8}  # minibatches that a loader prepares ahead: torch's default, two a worker
@@ -47,7 +48,7 @@ def bind(rank: int, place: Place) -> list[torch.device]:
     one = place.processes == "one"
     devices = [torch.device(name) for name in (place.devices if one else [place.devices[rank]])]
     if place.pinned:
-        quiet.pin(itertools.chain(*place.pinned) if one else place.pinned[rank] or _own_core(devices[0]))
+        quiet.pin(itertools.chain(*place.pinned) if one else place.pinned[rank] or _own_cores(devices[0]))
     if devices[0].type == "cpu":
         torch.set_num_threads(1)
     else:
@@ -57,10 +58,12 @@ def bind(rank: int, place: Place) -> list[torch.device]:
     return devices
 
 
-def _own_core(device: torch.device) -> list[int]:
-    """Return the core of a CPU rank to which the controller, on another host, could give none."""
+def _own_cores(device: torch.device) -> Sequence[int]:
+    """Return the cores of a rank to which the controller, on another host, could give none; empty leaves it free."""
+    if device.type != "cpu":
+        return dict(enumerate(survey().near)).get(device.index, ())
     cores = quiet.available_cores()
-    return [cores[int(os.environ["LOCAL_RANK"]) % len(cores)]] if device.type == "cpu" else []
+    return [cores[int(os.environ["LOCAL_RANK"]) % len(cores)]]
 
 
 def prepare_dataset(name: str, data_root: str, folder: str) -> Prepared:
@@ -195,7 +198,9 @@ class TimedArm:
         step = self._resident_step(1, exchange=True)
         with _kept(self.trainer.replicas):
             step()
-            return counting.over_steps(step, steps, self.devices)
+            counted = counting.over_steps(step, steps, self.devices)
+        accelerator.release(self.devices)
+        return counted
 
     def close(self) -> None:
         """Close the trainer, which ends its threads."""

@@ -29,7 +29,7 @@ class WrongSum(ArithmeticError):
     """A collective computed something other than it should, so it is not timed."""
 
 
-def time_calls(rank: int, exchange: Exchange, size_bytes: int, calls: int, *, check: bool) -> int:
+def time_calls(rank: int, exchange: Exchange, size_bytes: int, calls: int, *, check: bool, lead_in: int = 0) -> int:
     """Time `calls` collectives of one size, one after the other.
 
     One call before them is not timed. The tensors are zeros, which any number of sums leaves unchanged.
@@ -41,6 +41,7 @@ def time_calls(rank: int, exchange: Exchange, size_bytes: int, calls: int, *, ch
             all_gather; a multiple of 4. Where the ranks' pieces must be equal, what is left over is dropped.
         calls: at least 1.
         check: whether to check the result first, of numbers that differ by rank.
+        lead_in: so many calls more that are not timed, as `suite.rank.timing.window` has it.
 
     Returns:
         Nanoseconds on this process's clock, as `suite.rank.timing.window` returns them.
@@ -52,13 +53,13 @@ def time_calls(rank: int, exchange: Exchange, size_bytes: int, calls: int, *, ch
     devices = arm.bind(rank, exchange)
     ranks = range(len(devices)) if exchange.processes == "one" else [rank]
     if exchange.collective in PIECEWISE:
-        return _time_pieces(rank, exchange, devices[0], size_bytes, calls, check=check)
+        return _time_pieces(rank, exchange, devices[0], size_bytes, calls, check=check, lead_in=lead_in)
     all_reduce_ = _named(exchange)
     if check:
         require_sums(all_reduce_, exchange.algorithm, devices, ranks, len(exchange.devices), size_bytes)
     tensors = [torch.zeros(size_bytes // 4, device=device) for device in devices]
     all_reduce_(tensors)
-    return window(partial(all_reduce_, tensors), calls, devices)
+    return window(partial(all_reduce_, tensors), calls, devices, lead_in=lead_in)
 
 
 def require_sums(
@@ -146,7 +147,7 @@ def require_pieces(
 
 
 def _time_pieces(
-    rank: int, exchange: Exchange, device: torch.device, size_bytes: int, calls: int, *, check: bool
+    rank: int, exchange: Exchange, device: torch.device, size_bytes: int, calls: int, *, check: bool, lead_in: int
 ) -> int:
     call, world_size = PIECEWISE[exchange.collective], len(exchange.devices)
     count = size_bytes // 4 // world_size
@@ -154,7 +155,7 @@ def _time_pieces(
     if check:
         require_pieces(call, exchange.collective, rank, world_size, whole, piece)
     call(whole.zero_(), piece.zero_())
-    return window(partial(call, whole, piece), calls, [device])
+    return window(partial(call, whole, piece), calls, [device], lead_in=lead_in)
 
 
 def _named(exchange: Exchange) -> AllReduce:

@@ -147,16 +147,17 @@ def train(state: State, arm: dict[str, Any], recipe: dict[str, Any], epoch: int)
     Raises:
         ValueError: no net is in training, or another epoch is next.
     """
+    job = read(Job, arm)
     if epoch == 0:
         if state.learner is not None:
             state.learner.close()
-        job = read(Job, arm)
         state.learner = training.Training(state.rank, state.devices(job), job, read(TrainingRecipe, recipe))
     if state.learner is None:
         raise ValueError(f"epoch {epoch} was asked for and no net is in training: epoch 0 begins with one")
     answer = state.learner.epoch(epoch)
     if state.learner.finished:
-        state.learner = None  # frees its memory for the next one
+        state.learner = None
+        accelerator.release(state.devices(job))
     return answer
 
 
@@ -208,9 +209,10 @@ def judge(
     return trainer_checks.judge(check, seen)
 
 
-def collective(state: State, exchange: dict[str, Any], size_bytes: int, calls: int, check: bool) -> Timed:
+def collective(state: State, exchange: dict[str, Any], size_bytes: int, calls: int, check: bool, lead_in: int) -> Timed:
     """Time one window of a collective, as `suite.rank.collectives.time_calls` does."""
-    duration_ns = collectives.time_calls(state.rank, read(Exchange, exchange), size_bytes, calls, check=check)
+    told = read(Exchange, exchange)
+    duration_ns = collectives.time_calls(state.rank, told, size_bytes, calls, check=check, lead_in=lead_in)
     return Timed(duration_ns=duration_ns)
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import distributed as dist
 
 from reference.per_device import synchronize
+from suite.room import accelerator
 
 
 class LossNotFinite(ArithmeticError):
@@ -33,7 +34,7 @@ def window(
         devices: of this process.
         together: whether all ranks take part and begin at the same time.
         lead_in: steps before the barrier and the clock, the same number on all ranks. A GPU that waited while other
-            arms ran has lowered its clocks.
+            arms ran has lowered its clocks, and has given its unused memory back, as this one does in the end.
 
     Returns:
         Nanoseconds on this rank's clock, from the barrier until the last device has finished.
@@ -55,4 +56,5 @@ def window(
     duration_ns = time.perf_counter_ns() - start_ns
     if loss is not None and not math.isfinite(float(loss)):  # read after the clock: it synchronises
         raise LossNotFinite(f"the loss is {float(loss)} after {steps} more steps; lower lr, or choose another init")
+    accelerator.release(devices)
     return duration_ns

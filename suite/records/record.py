@@ -82,12 +82,13 @@ class Environment(Part):
     dirty: bool
     variables: dict[str, str] = Field(default_factory=dict, max_length=MAX_VARIABLES)  # of the workers; GPU runs only
     main: str = ""  # the branch that changes go to, as git names it here; empty where there is none, or none was found
+    commit_problem: str = ""  # git's last words where the commit is "unknown"; empty in an earlier record
 
     @property
     def not_rebuildable(self) -> str:
         """Why its commit is not what was measured; empty where it is."""
         if self.commit == "unknown":
-            return "git knows no commit here"
+            return self.commit_problem or "git knows no commit here"
         return "uncommitted changes" if self.dirty else ""
 
 

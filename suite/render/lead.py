@@ -47,6 +47,7 @@ def facts(record: Record) -> list[Fact]:
     answers = (
         ("Hardware", _hardware(record)),
         ("The machine", _machine(record)),
+        ("Commit", _commit(record)),
         ("Verdict", verdicts(record) if figures.is_compared(record) else ()),
         ("Warnings", cautions(record)),
         ("What changed in a step?", _changed(record)),
@@ -79,6 +80,12 @@ def _hardware(record: Record) -> Iterable[str]:
         yield record.machine.problem
     blocks = [conditions.gpus for session in record.sessions for conditions in session.conditions]
     yield from hardware.unusual(record.machine.cards, blocks)
+
+
+def _commit(record: Record) -> Iterable[str]:
+    """Yield why git does not tell the commit; nothing where it does."""
+    if record.environment.commit_problem:
+        yield f"unknown, so no later run can rebuild this one: {record.environment.commit_problem}"
 
 
 def verdicts(record: Record) -> list[str]:

@@ -50,6 +50,15 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[obj
     return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)
 
 
+def release(devices: Sequence[torch.device]) -> None:
+    """Give back the memory of accelerators that torch keeps and no tensor uses, so that other processes can have it.
+
+    All groups of a session are alive at once, and each has a process on the first GPU.
+    """
+    if any(device.type != "cpu" for device in devices):
+        torch.accelerator.empty_cache()
+
+
 def make_exact(devices: Sequence[torch.device]) -> None:
     """Compute without TF32, and on an accelerator with deterministic algorithms where torch has them.
 

@@ -66,7 +66,7 @@ class Devices:
     def pinned(self, world_size: int) -> tuple[tuple[int, ...], ...]:
         """Return the cores that each of the first `world_size` ranks may use; empty leaves them free.
 
-        Ranks on other hosts have none here: on CPUs they choose one of their own.
+        Ranks on other hosts have none here: they choose their own (`suite.rank.arm.bind`).
         """
         here = tuple((core,) for core in self.cores[:world_size]) or self.near[:world_size]
         return here and here + ((),) * (world_size - len(here))

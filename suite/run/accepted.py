@@ -145,6 +145,8 @@ def _unmeasured(run: Observations, cell: Cell, accepted: AcceptedRun | None, mis
     remedy = _REMEDY.format("module:Class" if run.plan.config.devices.hosts > 1 else "REF")
     if accepted is None:
         where = "a working tree with changes, or from outside of a git repository"
+        words = run.plan.baseline.runs[-1].environment.commit_problem
+        where += f" ({words})" if words else ""
         return f"{nothing} they come from {where}: accept a run of a clean commit, or {remedy}"
     commit = f"the commit of run {accepted.run_id}"
     if why := missing.get(accepted.environment.commit):

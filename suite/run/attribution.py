@@ -170,7 +170,7 @@ def _time(
 
     def window_s(target: Target, point: Point, steps: int) -> float | None:
         timeout_s = run.plan.deadline_s(FIRST_STEP_TIMEOUT_S)
-        taken_ns = _window(run, groups, target, point, steps, timeout_s)
+        taken_ns = _window(run, groups, target, point, steps, timeout_s, sessions.lead_in())
         return None if taken_ns is None else max(taken_ns) / steps / 1e9
 
     for target, point in order:
@@ -195,7 +195,7 @@ def _time(
 
 
 def _window(
-    run: Observations, groups: Groups, target: Target, point: Point, steps: int, timeout_s: float, lead_in: int = 0
+    run: Observations, groups: Groups, target: Target, point: Point, steps: int, timeout_s: float, lead_in: int
 ) -> tuple[int, ...] | None:
     """Return the nanoseconds of the ranks that took part; None where the workers are gone, or fail now.
 

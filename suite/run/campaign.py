@@ -352,7 +352,7 @@ class _Campaign:
         """Return how much of the budget is left, without what sweeps that are still to come need."""
         plan = self._run.plan
         sweeps = 0 if self._run.collectives else len({sweep.world_size for sweep in plan.sweeps})
-        return plan.config.budget_s - plan.elapsed_s - sweeps * collectives.COST_S
+        return plan.config.budget_s - plan.elapsed_s - sweeps * collectives.cost_s(plan.config.devices.kind)
 
     def _say_left(self, what: str) -> None:
         run = self._run

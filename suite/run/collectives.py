@@ -25,15 +25,20 @@ from suite.processes.pool import dismiss
 from suite.records.record import CollectivePoint, CollectiveRecord, interval
 from suite.room.devices import Devices
 from suite.run import blocks
-from suite.run.session import Say, hang_timeout_s
+from suite.run.session import LEAD_IN_S, Say, hang_timeout_s, lead_in
 
 WINDOW_S = 0.008  # long against the tens of microseconds by which ranks leave a barrier one after the other
 MAX_CALLS = 1000
 MEASURE_S = 4.5  # of a world size; as much again is what starting its processes takes
-COST_S = 2 * MEASURE_S
+LEAD_INS = 6 * 3 * 11  # of a world size on GPUs: before the fewest windows of three collectives with eleven sizes
 BLOCKS = (3, 5)  # two rounds each: fewer than six give the middle of the rounds no useful interval
 CHECK_TIMEOUT_S = 60.0
 TIMEOUT_S = 20.0
+
+
+def cost_s(kind: str) -> float:
+    """Return about how many seconds a world size takes, with the start of its processes, on this kind of devices."""
+    return 2 * MEASURE_S + (0.0 if kind == "cpu" else LEAD_INS * LEAD_IN_S)
 
 
 def measure(
@@ -82,6 +87,7 @@ class _WorldSize:
         deadline_s: Callable[[float], float],
     ) -> None:
         self._pool, self._devices, self._wanted, self._deadline_s = pool, devices, wanted, deadline_s
+        self._lead_in = partial(lead_in, devices.kind)
         self._sizes = {
             sweep: sorted(sizes_bytes | set(LARGE_BYTES if sweep.algorithm == "nccl" else ())) for sweep in wanted
         }
@@ -115,7 +121,9 @@ class _WorldSize:
                     continue
                 call_s = calls_s[sweep, size]
                 calls = min(MAX_CALLS, math.ceil(WINDOW_S / call_s))
-                taken_s = self._window(sweep, size, calls, hang_timeout_s(calls * call_s))
+                before = self._lead_in(call_s)
+                timeout_s = hang_timeout_s((before + calls) * call_s)
+                taken_s = self._window(sweep, size, calls, timeout_s, before=before)
                 if taken_s is not None:
                     self._samples_s.setdefault((sweep, size), []).append(taken_s)
         dismiss([self._pool.pool])
@@ -135,12 +143,19 @@ class _WorldSize:
     def _blocks(self, calls_s: Mapping[tuple[CollectiveCell, int], float]) -> int:
         """Return how many blocks fit into the time meant for them, going by the first calls of what has not failed."""
         alive = [call_s for (sweep, _), call_s in calls_s.items() if sweep not in self._errors]
-        block_s = 2 * sum(max(WINDOW_S, call_s) + call_s for call_s in alive)
+        block_s = 2 * sum(max(WINDOW_S, call_s) + (1 + self._lead_in(call_s)) * call_s for call_s in alive)
         fewest, most = BLOCKS
         return min(most, max(fewest, round(MEASURE_S / block_s))) if block_s else 0
 
     def _window(
-        self, sweep: CollectiveCell, size_bytes: int, calls: int, timeout_s: float = TIMEOUT_S, *, check: bool = False
+        self,
+        sweep: CollectiveCell,
+        size_bytes: int,
+        calls: int,
+        timeout_s: float = TIMEOUT_S,
+        *,
+        check: bool = False,
+        before: int = 0,
     ) -> float | None:
         """Return seconds a call, of the slowest process; None where the sweep has failed, now or before."""
         if sweep in self._errors:
@@ -155,7 +170,7 @@ class _WorldSize:
                 backend=self._devices.backend(self._devices.here(self._world_size)),
                 pinned=self._devices.pinned(self._world_size),
             )
-            told = {"exchange": exchange, "size_bytes": size_bytes, "calls": calls, "check": check}
+            told = {"exchange": exchange, "size_bytes": size_bytes, "calls": calls, "check": check, "lead_in": before}
             answers = group.request(Timed, "collective", timeout_s, **told)
         except WorkerFailure as failure:  # the others of its group are gone with it
             self._errors[sweep] = failure.cause

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import psutil
 
-from suite.base.code import commit_here
 from suite.base.git import GitError, git
 from suite.processes.failure import harmless
 from suite.records.record import MAX_VARIABLES, Machine
@@ -118,10 +117,16 @@ def _machine(devices: Devices, cards: Cards, gpus: Sequence[Gpu]) -> Machine:
     )
 
 
-def git_state(folder: Path) -> tuple[str, bool]:
-    """Return the checked-out commit of `folder` or "unknown", and whether tracked files differ from it."""
-    commit = commit_here(folder)
-    return commit, commit != "unknown" and bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
+def git_state(folder: Path) -> tuple[str, bool, str]:
+    """Return the checked-out commit of `folder`, and whether tracked files differ from it.
+
+    Where git does not tell, the commit is "unknown", and the third value has git's last words.
+    """
+    try:
+        commit = git(folder, "rev-parse", "HEAD")
+    except GitError as error:
+        return "unknown", False, harmless(str(error))[:LONGEST_TEXT]
+    return commit, bool(_git(folder, "status", "--porcelain", "--untracked-files=no")), ""
 
 
 def main_branch(folder: Path) -> str:

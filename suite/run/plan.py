@@ -31,6 +31,7 @@ class Plan:
         cells, sweeps: those that pytest selected.
         checks_to_come: how many correctness checks pytest selected as well; they run after the measurement.
         commit, dirty: of the user's project.
+        commit_problem: git's last words where the commit is "unknown".
         baseline, calibration: of this machine; equal builds differ by what a calibration measured.
         main: the branch that changes of the project go to; empty where it is not known.
         floors: the least efficiency of the cells that have one.
@@ -47,6 +48,7 @@ class Plan:
     baseline: Baseline
     calibration: Calibration | None = None
     main: str = ""
+    commit_problem: str = ""
     floors: Mapping[Cell, Floor] = field(default_factory=dict)
     sweeps: tuple[CollectiveCell, ...] = ()
     checks_to_come: int = 0
@@ -84,13 +86,14 @@ class Plan:
 def plan_here(config: Config, cells: Sequence[Cell]) -> Plan:
     """Return the plan of a run on this machine and on the commit that is checked out here, without a baseline."""
     about = machine.describe(config.devices)
-    commit, dirty = machine.git_state(config.root)
+    commit, dirty, commit_problem = machine.git_state(config.root)
     return Plan(
         config=config,
         cells=tuple(cells),
         machine=about,
         commit=commit,
         dirty=dirty,
+        commit_problem=commit_problem,
         baseline=Baseline(machine_key=about.key),
         main=machine.main_branch(config.root),
     )

@@ -45,6 +45,7 @@ def to_record(run: Observations) -> record.Record:
             dirty=plan.dirty,
             variables=machine.variables(config.devices),
             main=plan.main,
+            commit_problem=plan.commit_problem,
         ),
         workloads=used,
         workload_hashes={name: workload.hash for name, workload in used.items()},

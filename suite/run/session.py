@@ -45,7 +45,7 @@ SHORT_STEP_S = 1.0
 WARM = 1.25
 MOST_WARM_UPS = 8
 MAX_STEPS = 200
-LEAD_IN_S = 0.05  # of untimed steps before a window on GPUs
+LEAD_IN_S = 0.05  # of untimed steps or calls before a window on GPUs
 MAX_LEAD_IN = 1000
 FIRST_STEP_TIMEOUT_S = 120.0  # lazily built kernels, compilation, the first collective
 
@@ -72,6 +72,16 @@ def block_count(start_s: float, round_s: float, budget_s: float) -> int:
 def hang_timeout_s(expected_s: float) -> float:
     """Return after how many seconds a command counts as hung that should take `expected_s`; a slow one is measured."""
     return max(20.0, 20 * expected_s)
+
+
+def lead_in(kind: str, call_s: float) -> int:
+    """Return how many untimed steps or calls precede a window; none on CPUs, whose clocks do not wait for work.
+
+    Args:
+        kind: of the devices.
+        call_s: seconds of one of them.
+    """
+    return 0 if kind == "cpu" else min(MAX_LEAD_IN, math.ceil(LEAD_IN_S / call_s))
 
 
 def warm_step_s(window_s: Callable[[int], float | None], usual_s: float = 0.0) -> float | None:
@@ -193,10 +203,9 @@ class Sessions:
         """Return after how many seconds an arm's `steps` count as hung."""
         return hang_timeout_s(steps * self.step_s[arm])
 
-    def lead_in(self, step_s: float) -> int:
-        """Return how many untimed steps precede a window; none on CPUs, whose clocks do not wait for work."""
-        on_cpu = self._run.plan.config.devices.kind == "cpu"
-        return 0 if on_cpu else min(MAX_LEAD_IN, math.ceil(LEAD_IN_S / step_s))
+    def lead_in(self, step_s: float = LEAD_IN_S) -> int:
+        """Return how many untimed steps precede a window on the run's devices, as `lead_in` has it; by default one."""
+        return lead_in(self._run.plan.config.devices.kind, step_s)
 
     def _start(self, groups: Groups, arms: list[Arm]) -> None:
         shared: dict[tuple[str, str, str, int], list[Arm]] = {}
@@ -239,7 +248,8 @@ class Sessions:
 
     def _step_s(self, groups: Groups, arm: Arm, steps: int) -> float | None:
         timeout_s = self._run.plan.deadline_s(FIRST_STEP_TIMEOUT_S)
-        answers = groups.request(arm, Timed, "window", timeout_s, name=arm.id, steps=steps)
+        told = {"name": arm.id, "steps": steps, "lead_in": self.lead_in()}
+        answers = groups.request(arm, Timed, "window", timeout_s, **told)
         return None if answers is None else max(answer.duration_ns for answer in answers) / steps / 1e9
 
     def _plan_blocks(self, groups: Groups, start_s: float) -> int:

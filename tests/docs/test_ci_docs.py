@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from suite.options import OPTIONS
 from suite.records.record import CellRecord
+from suite.render.job_summary import VARIABLE
 from tests.support.project import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "ci.md").read_text(encoding="utf-8")
@@ -31,6 +33,19 @@ def test_every_example_runs_pytest_and_keeps_what_it_wrote(example: str) -> None
     assert "--junitxml=" in text
     assert "reports/*/runs/" in text
     assert "always" in text, "what failed is what somebody wants to look at"
+
+
+PLACES = ("ci/cpu.yml", "ci/gpu.yml", "several-machines.md", "several-machines.sbatch", "gpu.md")
+ELSEWHERE = EXAMPLES | {place: (REPOSITORY / "docs" / place).read_text(encoding="utf-8") for place in PLACES}
+
+
+@pytest.mark.parametrize("place", ELSEWHERE)
+def test_a_command_for_a_users_repository_says_where_the_items_are(place: str) -> None:
+    """Without `--pyargs`, pytest collects the user's own tests alone."""
+    commands = re.findall(r".*-m (?:gpu|scaling|correctness)\b.* --.*", ELSEWHERE[place])
+    assert commands
+    for command in commands:
+        assert "--pyargs suite." in command
 
 
 def test_a_gpu_workflow_requires_its_devices_and_both_compare_with_the_merge_base() -> None:
@@ -102,3 +117,11 @@ def test_every_property_of_junit_is_explained() -> None:
     cause = {"largest_cause", "largest_cause_s", "lost_time"}
     others = {"alpha_s", "beta_s_per_byte", "best_busbw_gb_per_s", "note", "examples"}
     assert named == figures | cause | others | {"verdict", "reason", "run_id", "report"}
+
+
+def test_a_run_under_tox_appends_its_summary() -> None:
+    """Of the environment, tox passes what its settings name; a run of tests has no summary."""
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(REPOSITORY / "tox.ini", encoding="utf-8")
+    assert VARIABLE in tox["testenv:scaling"]["pass_env"].split()
+    assert f"gpu: {VARIABLE}" in tox["testenv"]["pass_env"].splitlines()

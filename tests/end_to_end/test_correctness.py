@@ -49,6 +49,6 @@ def test_a_workload_that_is_named_is_checked_as_well(project: Project) -> None:
     result.stdout.re_match_lines(
         [
             r".*MeanOfRanks, workload 'texts', 2 devices: step 0: the gradient of 'embed.weight', in 'embed'.*",
-            r" *see it again: pytest -m correctness --scaling-workload texts --scaling-world-sizes 2 .*",
+            r" *see it again: pytest --pyargs suite.checks -m correctness --scaling-workload=texts .* -k own_model",
         ]
     )

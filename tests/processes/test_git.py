@@ -29,11 +29,25 @@ def test_a_run_from_a_hook_of_another_repository_records_its_own_commit(
     for name, path in (("GIT_DIR", ".git"), ("GIT_WORK_TREE", ""), ("GIT_INDEX_FILE", ".git/index")):
         monkeypatch.setenv(name, str(other.path / path))
     assert toplevel(repository.path / "src") == repository.path.resolve()
-    assert machine.git_state(repository.path) == (commit, False)
+    assert machine.git_state(repository.path) == (commit, False, "")
     assert machine.main_branch(repository.path) == "main"
     (repository.path / "src/a.py").write_text("x = 2\n")
-    assert machine.git_state(repository.path) == (commit, True)
-    assert machine.git_state(tmp_path) == ("unknown", False)
+    assert machine.git_state(repository.path) == (commit, True, "")
+
+
+def test_git_is_quoted_where_it_does_not_tell_the_commit(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a container another user often owns the checkout."""
+    assert machine.git_state(tmp_path)[:2] == ("unknown", False)
+    assert "not a git repository" in machine.git_state(tmp_path)[2]
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")  # git's own, for its tests
+    commit, dirty, why = machine.git_state(repository.path)
+    assert (commit, dirty) == ("unknown", False)
+    assert "dubious ownership" in why
+    assert f"git config --global --add safe.directory {repository.path}" in why
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert machine.git_state(repository.path)[2].startswith("git is not on PATH: install it")
 
 
 def test_no_hook_runs(repository: Repository, tmp_path: Path) -> None:

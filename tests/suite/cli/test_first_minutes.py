@@ -19,7 +19,7 @@ from suite.room import devices
 from suite.room.devices import Devices
 from tests.support.nvml import Scene
 from tests.support.processes import all_end
-from tests.support.project import REPOSITORY
+from tests.support.project import REPOSITORY, Project
 
 CPU = devices.parse("cpu:2")
 GPUS = Devices("cuda", ("cuda:0", "cuda:1"), ())
@@ -137,4 +137,11 @@ def test_a_machine_on_which_all_works_is_told_what_comes_next(tmp_path: Path) ->
     assert "## What does not" not in lines
     assert lines[lines.index("## What is unusual about this machine") + 2] == "- nothing"
     assert lines[-3].strip().startswith("python -m suite calibrate --scaling-devices=cuda:2")
-    assert "pytest -m gpu --scaling-devices=cuda:2 --scaling-accept" in lines[-2]
+    assert "-m gpu --scaling-devices=cuda:2 --scaling-accept" in lines[-2]
+
+
+def test_the_baseline_command_finds_its_items_in_any_project(project: Project) -> None:
+    [command] = [line for line in page("cpu:2", [], []) if "--scaling-accept" in line]
+    listed = project.typed(f"{command.partition('#')[0]} --collect-only -q")
+    assert listed.ret == 0
+    assert "test_scaling[" in listed.stdout.str()

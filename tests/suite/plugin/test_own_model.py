@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from suite import options
 from suite.checks import workload as own
 from suite.checks.bench import Bench
 from suite.plan.workloads import BUILT_IN, Checked, Workload
@@ -16,6 +19,7 @@ from suite.processes.failure import WorkerFailure
 from suite.properties.answers import RIGHT, Judgement
 from suite.properties.modules import _rows
 from tests.support import text_trainers
+from tests.support.project import Project
 
 HERE = f"{text_trainers.__file__}:"
 TEXTS = Workload(name="texts", model="tests.support.texts:Writer", dataset="tests.support.texts:corpus", lr=0.05)
@@ -92,3 +96,24 @@ def test_samples_are_told_by_their_values() -> None:
     assert _rows([tokens, length], [tokens + 1]) is None
     assert _rows([tokens, length], [tokens.double()]) is None
     assert _rows([tokens, length], []) is None
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        ["--scaling-devices=cpu:1"],
+        ["--scaling-devices=cpu:3", "--scaling-world-sizes=3"],
+        ["--scaling-data-root=d"],
+        ["-o", "scaling_devices=cpu:1"],
+    ],
+    ids=["one device", "three", "data", "ini"],
+)
+def test_the_command_that_shows_a_failure_again_repeats_the_run(project: Project, told: list[str]) -> None:
+    run = ["--pyargs", "suite.checks", "-m", "correctness", "--scaling-trainer=ddp", "--scaling-workload=tiny", *told]
+    settings = options.read(project.config(*run))
+    [workload] = settings.checked_workloads
+    said = own.explain(settings, "ddp", workload, 2, Judgement("wrong"))
+    pytest_, *command = shlex.split(said.partition("see it again: ")[2])
+    assert (pytest_, command[-2:]) == ("pytest", ["-k", "own_model"])
+    assert replace(options.read(project.config(*command)), repeat=()) == replace(settings, repeat=())
+    assert command[:2] == ["--pyargs", "suite.checks"]

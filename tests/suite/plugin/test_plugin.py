@@ -12,6 +12,8 @@ import pytest
 
 import conftest
 import torch_scaling_suite
+from suite.processes import hosts
+from suite.processes.remote import SECRET
 from suite.run import keeping
 from tests.support import trainers_under_test
 from tests.support.nvml import Scene
@@ -38,6 +40,19 @@ def test_missing_devices_are_one_failing_item(
     result.assert_outcomes(failed=1, deselected=result.parseoutcomes().get("deselected", 0))
     assert result.ret == 1
     result.stdout.fnmatch_lines([f"*{message}*"])
+
+
+@pytest.mark.parametrize(("required", "enough"), [(4, True), (5, False)])
+def test_required_gpus_are_counted_over_all_hosts(
+    project: Project, gpus: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch, required: int, enough: bool
+) -> None:
+    gpus(2)
+    monkeypatch.setenv(hosts.ENDPOINT, "localhost:1")
+    monkeypatch.setenv(SECRET, "a secret of sixteen characters")
+    options = ["--scaling-devices=2xcuda:2", f"--scaling-require-devices={required}", "--scaling-workload=tiny"]
+    result = project.inline("-m", "scaling", *options, "--collect-only", "-q")
+    assert result.ret == 0
+    assert ("test_scaling[" in result.stdout.str()) == enough
 
 
 def test_nothing_is_timed_under_xdist(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

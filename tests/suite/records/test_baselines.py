@@ -356,3 +356,5 @@ def test_a_run_that_no_later_one_can_be_decided_by_says_so(commit: str, dirty: b
     said = baselines.warning(week(1, commit=commit, dirty=dirty))
     end = "so later runs compared with it stay INCONCLUSIVE: commit, and accept a run of that commit."
     assert said == (f"The commit of this run cannot be rebuilt ({why}), {end}" if why else "")
+    unknown = {"versions": {}, "commit": "unknown", "dirty": False, "commit_problem": "git rev-parse: fatal: dubious"}
+    assert "rebuilt (git rev-parse: fatal: dubious)" in baselines.warning(records.make(environment=unknown))

@@ -115,6 +115,13 @@ class TestFirstRun:
             assert line in text
             assert "did not check gradients" not in text
 
+    def test_git_is_quoted_where_it_does_not_tell_the_commit(self) -> None:
+        words = "git rev-parse: fatal: detected dubious ownership in repository at '/builds/x'"
+        environment = {"versions": {}, "commit": "unknown", "dirty": False, "commit_problem": words}
+        said = facts(first_run(environment=environment))["Commit"]
+        assert said == f"unknown, so no later run can rebuild this one: {words}"
+        assert "Commit" not in facts(first_run())
+
     def test_a_commit_that_git_does_not_know_is_not_compared_and_changes_are_committed_first(self) -> None:
         environment = {"versions": {}, "commit": "unknown", "dirty": False}
         assert not [what for what in steps(first_run(environment=environment)) if "compare" in what]

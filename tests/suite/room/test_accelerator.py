@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -13,19 +13,22 @@ from suite.properties.case import Case
 from suite.properties.observe import observe
 from suite.rank import arm, timing
 from suite.room.accelerator import autocast, is_fatal, make_exact, seed, set_precision
+from suite.room.quiet import available_cores
+from tests.support.nvml import Scene
 
 CPU = torch.device("cpu")
 GPUS = [torch.device("cuda", index) for index in range(3)]
 
 
 class Scripted:
-    """Three GPUs: which one is current, the generator of each, and which have been waited for."""
+    """Three GPUs: which is current, the generator of each, which have been waited for, and when memory was released."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.current, self.waited = 0, list[torch.device]()
+        self.current, self.waited, self.released = 0, list[torch.device](), list[int]()
         self.generators = [torch.Generator() for _ in GPUS]
         patch.setattr(torch.accelerator, "device_index", self.device_index)
         patch.setattr(torch.accelerator, "synchronize", self.waited.append)
+        patch.setattr(torch.accelerator, "empty_cache", lambda: self.released.append(len(self.waited)))
         patch.setattr(torch.cuda, "manual_seed", lambda number: self.generators[self.current].manual_seed(number))
 
     def device_index(self, index: int) -> Scripted:
@@ -87,6 +90,14 @@ def test_a_window_on_a_gpu_is_timed_from_when_its_lead_in_is_over(scripted: Scri
     timing.window(lambda: steps.append(len(scripted.waited)), 2, [GPUS[1]], lead_in=3)
     assert steps == [0, 0, 0, 1, 1]
     assert len(scripted.waited) == 2
+
+
+def test_unused_memory_of_a_gpu_is_given_back_when_a_window_is_over(scripted: Scripted) -> None:
+    """Every group of a session has a process on the first GPU, and all are alive at once."""
+    timing.window(lambda: None, 2, [CPU, GPUS[1]])
+    assert scripted.released == [2], "after the last device has finished, which ends the clock"
+    timing.window(lambda: None, 2, [CPU])
+    assert scripted.released == [2]
 
 
 class Noting(Single):
@@ -157,3 +168,12 @@ def test_a_weight_that_a_step_changes_is_cast_again() -> None:
 )
 def test_a_group_with_nccl_knows_its_device_and_has_gloo_for_the_cpu(backend: str, told: dict[str, object]) -> None:
     assert arm.group_of(backend, GPUS[1]) == told
+
+
+def test_ranks_on_other_hosts_are_pinned_near_their_gpus(gpus: Callable[..., Scene]) -> None:
+    """By themselves: the controller knows the cores of its own host alone."""
+    last = available_cores()[-1]
+    scene = gpus().say(1, cores=hex(1 << last))
+    assert arm._own_cores(GPUS[1]) == (last,)
+    scene.say(1, cores="!3")
+    assert not arm._own_cores(GPUS[1]), "where they are not known, all are free"

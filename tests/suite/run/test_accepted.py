@@ -142,6 +142,10 @@ class TestStoredFiguresAlone:
             ({"commit": GONE}, "the commit of run run-2 cannot be rebuilt: 'f+' names no commit of the repository"),
             ({"commit": "main"}, "cannot be rebuilt: 'main' is not the full name of a commit"),
             ({"commit": "unknown"}, "from outside of a git repository: accept a run of a clean commit"),
+            (
+                {"commit": "unknown", "commit_problem": "git rev-parse: fatal: dubious"},
+                r"git repository \(git rev-parse: fatal: dubious\): accept a run of a clean commit",
+            ),
             ({"dirty": True}, "they come from a working tree with changes"),
         ],
         ids=str,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -167,6 +168,18 @@ def test_windows_are_long_against_the_clock_and_have_time_to_end() -> None:
     assert rounds == [10, 6], "fewer rounds, but never too few for an interval"
 
 
+@pytest.mark.parametrize(
+    ("backend", "on"), [("gloo", TWO), ("nccl", devices.Devices("cuda", ("cuda:0", "cuda:1"), ()))]
+)
+def test_windows_on_gpus_follow_untimed_calls(backend: str, on: devices.Devices) -> None:
+    """50 ms of them, as before steps; none on CPU workers."""
+    pool = StubPool()
+    [found] = swept(pool, CollectiveCell(backend, 2), on=on)
+    for asked in pool.asked[-len(found.points) :]:
+        calls = math.ceil(0.05 / LINE.time_s(asked["size_bytes"]))
+        assert asked["lead_in"] == (calls if on.kind == "cuda" else 0)
+
+
 def test_a_failure_keeps_its_reason_and_the_others_go_on_with_fresh_workers() -> None:
     """One algorithm ends the process of all in-process ones; another fails in the middle of the blocks."""
     seen = Counter[str]()
@@ -324,10 +337,18 @@ def test_an_item_tells_junit_its_line_and_its_best_bandwidth() -> None:
 
 
 @pytest.mark.usefixtures("one_intra_op_thread")
-def test_one_process_times_its_devices_copies() -> None:
+def test_one_process_times_its_devices_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the worker does it, sums checked first."""
+    made, ring = list[int](), ALL_REDUCE["ring"]
+
+    def noted(tensors: list[torch.Tensor]) -> None:
+        made.append(tensors[0].nbytes)
+        ring(tensors)
+
+    monkeypatch.setitem(ALL_REDUCE, "ring", noted)
     exchange = Exchange(algorithm="ring", processes="one", devices=("cpu", "cpu"), backend="gloo")
-    assert collectives.time_calls(0, exchange, 1 << 16, 3, check=True) > 0
+    assert collectives.time_calls(0, exchange, 1 << 16, 3, check=True, lead_in=2) > 0
+    assert len(made) == 1 + 1 + 2 + 3, "the check, a first call, the lead-in, the window"
 
 
 @pytest.mark.skipif(len(available_cores()) < 2, reason="two CPU workers need two cores")

@@ -158,6 +158,8 @@ def test_windows_on_gpus_follow_untimed_steps(kind: str, lead_in: int) -> None:
     group = Answering({OWN.id: 0.002})
     time_blocks(1, *warm_up(run_of(cell(2), config=settings(devices=Devices(kind, names, ()))), group))
     assert [asked[1:] for asked in group.asked if asked[1] == 60] == [(60, lead_in)] * 2
+    warm_ups = {untimed for _, steps, untimed in group.asked if steps != 60}
+    assert warm_ups == {min(lead_in, 1)}, "a window on a GPU begins with memory that its first step asks for anew"
 
 
 def test_the_peak_memory_of_an_arm_is_that_of_its_timed_windows() -> None:

@@ -26,6 +26,7 @@ from suite.rank import commands
 from suite.rank.arm import TimedArm, open_dataset, prepare_dataset
 from suite.rank.commands import State
 from suite.rank.training import Training
+from suite.room import accelerator
 from suite.run.learning import learn
 from tests.support.learners import TEST, TRAIN, Noted, job, prepared, recipe
 
@@ -166,6 +167,20 @@ def test_a_timed_window_has_the_peak_memory_of_its_process(dataset: Prepared) ->
     assert held is not None
     assert (held.resident_bytes or 0) > 10_000_000, "torch alone is larger"
     assert not held.allocated_bytes
+
+
+def test_unused_memory_is_given_back_after_everything_that_trains(
+    dataset: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On accelerators; a CPU has nothing to give back."""
+    released: list[list[torch.device]] = []
+    monkeypatch.setattr(accelerator, "release", released.append)
+    arm = TimedArm(0, [CPU], replace(job("single"), dataset=dataset))
+    arm.window(1)
+    arm.probe(1, resident=True, share=1, exchange=True, alone=False)
+    arm.count(1)
+    commands.train(State(0), asdict(job(NOTED)), asdict(recipe(dataset, epochs=1)), 0)
+    assert released == [[CPU]] * 4
 
 
 def test_warm_up_raises_the_rate_from_that_of_one_device(dataset: Prepared, noted: list[Noted]) -> None:
