@@ -28,6 +28,7 @@ DEFAULT_TRAINERS = ("scratch", "data_parallel", "ddp", "ddp_tokens")  # those th
 # Not those of tokens: two of the others with another loss, whose checks take a minute and a half.
 CHECKED_TRAINERS = tuple(name for name in TRAINERS if "samples" in trains(name))
 WHOLE = re.compile(r"[0-9]{1,6}")  # str.isdigit accepts characters that int refuses
+OVERRIDDEN = ("scaling_", "pythonpath")  # how the settings of an ini file begin that a command to type repeats
 
 
 @dataclass(frozen=True)
@@ -199,7 +200,8 @@ def _repeat(config: pytest.Config) -> tuple[str, ...]:
         arguments += ["-k", str(keyword)]
     if file := config.getoption("inifilename"):
         arguments.append(f"--config-file={file}")
-    arguments += [f"--override-ini={setting}" for setting in config.getoption("override_ini") or ()]
+    overridden = config.getoption("override_ini") or ()  # where pytest 9 also notes --strict-markers and its like
+    arguments += [f"--override-ini={setting}" for setting in overridden if setting.startswith(OVERRIDDEN)]
     for option in OPTIONS:
         given = config.getoption(option.dest)
         if given is None or option.name == "accept":

@@ -356,6 +356,11 @@ class TestCommands:
         again = options.read(project.config(*shlex.split(made[0])[1:]))
         assert [workload.name for workload in again.workloads] == ["mine"]
 
+    def test_other_settings_of_pytest_are_not_in_a_command(self, project: Project) -> None:
+        others = ["--strict-markers", "--strict-config", "-o", "console_output_style=count"]
+        config = project.config("-m", "scaling", *others)
+        assert options.read(config).repeat == ("-m", "scaling")
+
     def test_a_command_names_the_workload_whatever_the_settings_choose(self, project: Project) -> None:
         project.ini(scaling_workload="resnet18")
         record = records.make(repeat=["-m", "scaling", "--scaling-devices=cpu:2"])
