@@ -47,7 +47,7 @@ def fitting(evidence: Evidence) -> tuple[str, ...]:
     actual, right = evidence.actual, evidence.right
     if not bool(actual.isfinite().all()):
         return ("not a number: an overflow, or an average over no samples",)
-    lines = dict.fromkeys(line for line, gradient in _candidates(evidence) if _alike(actual, gradient))
+    lines = dict.fromkeys(line for line, gradient in _candidates(evidence) if _explains(gradient, actual, right))
     if lines:
         return tuple(lines)
     if scaled := _scaled(actual, right):
@@ -81,7 +81,7 @@ def fitting_tokens(actual: Tensor, right: Tensor, shards: list[Tensor], world_si
         "huggingface/transformers#34242)": [torch.stack(shards).sum(0) / k for k in {world_size, len(shards)}],
         "no exchange: the gradient of one shard alone": shards,
     }
-    lines = [line for line, gradients in candidates.items() if any(_alike(actual, g) for g in gradients)]
+    lines = [line for line, made in candidates.items() if any(_explains(each, actual, right) for each in made)]
     return tuple(lines) or _scaled(actual, right)
 
 
@@ -125,6 +125,11 @@ def _candidates(evidence: Evidence) -> Iterator[tuple[str, Tensor]]:
         yield "stale: the gradient of the step before", evidence.earlier[-1]
         yield "gradients of earlier steps added: they are never cleared", right + torch.stack(evidence.earlier).sum(0)
         yield "the gradient of the step before added: it was not cleared", right + evidence.earlier[-1]
+
+
+def _explains(made: Tensor, actual: Tensor, right: Tensor) -> bool:
+    """Return whether a bug made this gradient, and not the right one, which it may be in a small case."""
+    return _alike(actual, made) and not _alike(made, right)
 
 
 def _alike(a: Tensor, b: Tensor) -> bool:

@@ -223,6 +223,13 @@ def test_a_small_case_may_fit_several() -> None:
     assert [line.partition(" ")[0] for line in lines] == ["averaged", "mean"]
 
 
+def test_a_bug_that_makes_the_right_gradient_of_a_small_case_does_not_explain_a_wrong_one() -> None:
+    """One sample on two devices: the mean of means, and the one shard alone, are right, and rounding is left."""
+    small = evidence(lambda sums, right: right.float().double(), (1,))
+    [line] = suspects.fitting(dataclasses.replace(small, world_size=2))
+    assert line.startswith("the error of a sum in float32")
+
+
 def test_gradients_of_earlier_steps_are_recognised() -> None:
     before = evidence(lambda sums, right: right).earlier
     assert "stale" in suspects.fitting(evidence(lambda sums, right: before[-1]))[0]
