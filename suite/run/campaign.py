@@ -115,7 +115,8 @@ class _Campaign:
         if not run.plan.config.calibrate:
             self._rebuild = accepted.rebuild(run, results.to_record(run))
         train = self._collaborators.training(run, self._sessions, self._say_left)
-        self._sessions.replan_blocks(accuracy.allowed_s(run, self._left_s()) if accuracy.wanted_pairs(run) else 0.0)
+        training_s = accuracy.allowed_s(run, self._left_s()) if accuracy.wanted_pairs(run) else 0.0
+        self._sessions.replan_blocks(training_s, self._loading_s)
         self._run_sessions(run.plan.cells, on_one, explained, train)
 
     def sweep(self) -> None:
@@ -165,7 +166,7 @@ class _Campaign:
         run.comparison = replace(
             comparison, cells=chosen, over_budget=tuple(cell for cell in comparison.cells if cell not in chosen)
         )
-        self._sessions.replan_blocks()
+        self._sessions.replan_blocks(loading_s=self._loading_s)
         self._run_sessions(chosen, self._on_one(chosen))
 
     def _on_one(self, chosen: Sequence[Cell]) -> list[tuple[Arm, ...]]:
@@ -277,7 +278,7 @@ class _Campaign:
     ) -> bool:
         """Run a session; return whether it counts."""
         run, discarded = self._run, len(self._run.discarded)
-        if run.sessions:  # the first one has the template that answered the run's questions
+        if run.sessions:
             self._sides.renew()
         try:
             self._sessions.run(units, untimed, afterwards)
@@ -310,6 +311,11 @@ class _Campaign:
         if self._rebuild.cells:
             return min(max(1, sessions // SHARE_BEFORE), FIRST_LOOK)
         return min(sessions, MAX_SESSIONS[config.profile])
+
+    @property
+    def _loading_s(self) -> float:
+        """What later sessions take longer to start: the first one has the template that answered the questions."""
+        return 0.0 if self._run.sessions or not self._sides.forks else self._sides.start_s
 
     @property
     def _keeps_budget(self) -> bool:

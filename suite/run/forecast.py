@@ -24,7 +24,7 @@ from suite.verdict import ALPHA_PASS, FIRST_LOOK
 from suite.verdict.paired import FIRST_LOOK_LEARNED
 
 RANK_S = 0.4  # of a core, for a forked rank to build its trainer
-ENDING_S = 1.5  # the warm-up, and the end of the processes
+ENDING_S = 1.5  # the first steps, and the end of the processes
 SPARE = 32  # descriptors for all but ranks and hosts: 16 in the controller (docs/evidence/scale.md), 23 in a rank
 OF_A_RANK = 2  # descriptors that a rank of gloo opens for every rank of its group (docs/several-machines.md)
 
@@ -50,8 +50,8 @@ def session(run: Observations, arms: Sequence[Arm], start_s: float, budget_s: fl
     """
     groups = {(arm.side, arm.trainer, arm.workload, arm.world_size): run.jobs[arm].size for arm in arms}
     each_s, shared_s = (RANK_S, start_s) if forks else (start_s, 0.0)
-    starting_s = shared_s + sum(groups.values()) * each_s / max(1, len(available_cores()))
     round_s = WINDOW_S * len(arms)
+    starting_s = shared_s + sum(groups.values()) * each_s / max(1, len(available_cores())) + round_s  # to warm up
     rounds = 2 * block_count(starting_s, round_s, budget_s)
     return Length(starting_s + rounds * round_s + ENDING_S, rounds)
 

@@ -84,19 +84,21 @@ def lead_in(kind: str, call_s: float) -> int:
     return 0 if kind == "cpu" else min(MAX_LEAD_IN, math.ceil(LEAD_IN_S / call_s))
 
 
-def warm_step_s(window_s: Callable[[int], float | None], usual_s: float = 0.0) -> float | None:
+def warm_step_s(window_s: Callable[[int], float | None], usual_s: float = 0.0, steps: int = 0) -> float | None:
     """Take windows of steps until they are warm, and return the last one's seconds a step.
 
     Args:
         window_s: times so many steps and returns seconds a step; None where that failed.
-        usual_s: a long step that takes no longer than this is warm at once; 0 where nothing is known.
+        usual_s: of a warm step. A long step that takes no longer is warm at once, and others are after two windows; 0
+            where nothing is known.
+        steps: of every window but the first, which has one; 0 where that is not known.
     """
     step_s = window_s(1)
     for _ in range(MOST_WARM_UPS):
         if step_s is None or SHORT_STEP_S <= step_s <= WARM * usual_s:
             break
-        before_s, step_s = step_s, window_s(2 if step_s < SHORT_STEP_S else 1)
-        if step_s is not None and before_s <= WARM * step_s:
+        before_s, step_s = step_s, window_s(steps or (2 if step_s < WINDOW_S else 1))
+        if step_s is not None and (before_s <= WARM * step_s or step_s <= WARM * usual_s):
             break
     return step_s
 
@@ -147,9 +149,10 @@ class Sessions:
     ) -> None:
         """Keep what every session needs; `left_s` returns how much of the budget is left."""
         self.step_s: dict[Arm, float] = {}
+        self._cold_s: dict[Arm, float] = {}  # an arm's first step in fresh processes
         self._run, self._pools, self._rng = run, pools, rng
         self._meter, self.left_s, self._say = meter, left_s, say
-        self._blocks, self._training_s = 0, 0.0
+        self._blocks, self._training_s, self._loading_s = 0, 0.0, 0.0
 
     def run(
         self,
@@ -174,10 +177,11 @@ class Sessions:
         try:
             timed = list(dict.fromkeys(arm for unit in units for arm in unit))
             self._start(groups, list(dict.fromkeys((*timed, *untimed))))
+            starting_s = time.monotonic() - start
             self._warm_up(groups, timed)
             self._meter.watch()
             if not self._blocks and timed:
-                self._blocks = self._plan_blocks(groups, time.monotonic() - start)
+                self._blocks = self._plan_blocks(groups, starting_s)
             self._time(groups, units)
             self._check_parameters(groups, timed)
             for act in afterwards:
@@ -191,13 +195,14 @@ class Sessions:
             session.wall_s = time.monotonic() - start
             kept.append(session)
 
-    def replan_blocks(self, training_s: float = 0.0) -> None:
+    def replan_blocks(self, training_s: float = 0.0, loading_s: float = 0.0) -> None:
         """Let the next session choose the number of blocks, because other arms are timed from now on.
 
         Args:
             training_s: of the rest of the budget, which are not for timing.
+            loading_s: what the sessions after it take longer to start, because they load torch anew.
         """
-        self._blocks, self._training_s = 0, training_s
+        self._blocks, self._training_s, self._loading_s = 0, training_s, loading_s
 
     def timeout_s(self, arm: Arm, steps: int) -> float:
         """Return after how many seconds an arm's `steps` count as hung."""
@@ -238,7 +243,8 @@ class Sessions:
     def _warm_up(self, groups: Groups, timed: Sequence[Arm]) -> None:
         known, new = self._run.steps, dict[Arm, int]()
         for arm in self._rng.sample(timed, len(timed)):
-            step_s = warm_step_s(partial(self._step_s, groups, arm), self.step_s.get(arm, 0.0))
+            usual_s, steps = self.step_s.get(arm, 0.0), known.get(arm, 0)
+            step_s = warm_step_s(partial(self._step_s, groups, arm), usual_s, steps)
             if step_s is not None and arm not in known:
                 self.step_s[arm] = step_s
                 new[arm] = min(MAX_STEPS, math.ceil(WINDOW_S / step_s))
@@ -250,13 +256,19 @@ class Sessions:
         timeout_s = self._run.plan.deadline_s(FIRST_STEP_TIMEOUT_S)
         told = {"name": arm.id, "steps": steps, "lead_in": self.lead_in()}
         answers = groups.request(arm, Timed, "window", timeout_s, **told)
-        return None if answers is None else max(answer.duration_ns for answer in answers) / steps / 1e9
+        if answers is None:
+            return None
+        step_s = max(answer.duration_ns for answer in answers) / steps / 1e9
+        self._cold_s.setdefault(arm, step_s)
+        return step_s
 
-    def _plan_blocks(self, groups: Groups, start_s: float) -> int:
-        """Return how many blocks every session has, from what the first one shows."""
+    def _plan_blocks(self, groups: Groups, starting_s: float) -> int:
+        """Return how many blocks every session has, from what the first one shows: `starting_s` is without warm-up."""
         timed = [arm for arm in groups.by_arm if arm in self.step_s]
         steps = {arm: self._run.steps[arm] + self.lead_in(self.step_s[arm]) for arm in timed}
         round_s = sum(steps[arm] * self.step_s[arm] for arm in timed) or WINDOW_S
+        warming_s = round_s + sum(self._cold_s[arm] for arm in timed)  # of arms whose steps are known
+        start_s = starting_s + self._loading_s + warming_s
         return block_count(start_s, round_s, self.left_s() + start_s - self._training_s)
 
     def _time(self, groups: Groups, units: Sequence[tuple[Arm, ...]]) -> None:

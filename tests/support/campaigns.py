@@ -116,7 +116,7 @@ class PretendedSessions:
     def __init__(self, world: World) -> None:
         self.world = world
 
-    def replan_blocks(self, training_s: float = 0.0) -> None:
+    def replan_blocks(self, training_s: float = 0.0, loading_s: float = 0.0) -> None:
         """The number of blocks is fixed."""
 
     def run(

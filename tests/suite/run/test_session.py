@@ -142,6 +142,15 @@ def test_a_long_step_is_repeated_until_it_is_known_and_then_once_a_session() -> 
     assert [steps for _, steps, _ in group.asked] == [1, 1, 1]
 
 
+@pytest.mark.parametrize(("step_s", "windows"), [(0.010, [1, 12]), (0.020, [1, 12, 12])])
+def test_an_arm_that_is_known_is_warm_after_two_windows_unless_they_are_slow(step_s: float, windows: list[int]) -> None:
+    """Its processes are new in every session, and so is their cold first step."""
+    several, _ = warm_up(run_of(cell(2)), Answering({OWN.id: 0.010}))
+    anew = Answering({OWN.id: step_s}, cold_s=0.3)
+    several._warm_up(Groups(Session(1), {OWN: anew}), [OWN])  # type: ignore[dict-item]
+    assert [steps for _, steps, _ in anew.asked] == windows
+
+
 def test_names_of_a_sides_groups_have_another_length_in_every_session() -> None:
     """Arguments and environment of its workers are of another size too."""
     run, pool = run_of(cell(2), jobs={OWN: job(OWN)}), Pool(Answering({}))
@@ -234,6 +243,7 @@ class TestRounds:
         run = run_of(cell(2), steps={OWN: 10, BASE: 10})
         measured = sessions(run, Answering({}))
         measured.left_s, measured.step_s = (lambda: left_s), {OWN: 0.01, BASE: 0.01}
+        measured._cold_s = measured.step_s
         group: Any = Answering({})
         assert measured._plan_blocks(Groups(Session(0), {OWN: group, BASE: group}), 60.0) == blocks
 
@@ -241,11 +251,22 @@ class TestRounds:
         run = run_of(cell(2), steps={OWN: 100})
         measured = sessions(run, Answering({}))
         measured.left_s, measured.step_s = (lambda: 170.0), {OWN: 0.01}
+        measured._cold_s = {OWN: 0.01}
         groups, start_s, blocks = Groups(Session(0), {OWN: Answering({})}), 10.0, dict[float, int]()
         for training_s in (0.0, 100.0):
             measured.replan_blocks(training_s)
-            blocks[training_s] = measured._plan_blocks(groups, start_s)
+            blocks[training_s] = measured._plan_blocks(groups, start_s - 1.01)  # without the warm-up
         assert 4 * (start_s + 2 * blocks[100.0]) <= 80.0 < 4 * (start_s + 2 * blocks[0.0]) <= 180.0
+
+    def test_what_later_sessions_take_to_load_torch_is_no_time_for_blocks(self) -> None:
+        measured = sessions(run_of(cell(2), steps={OWN: 100}), Answering({}))
+        measured.left_s, measured.step_s = (lambda: 100.0), {OWN: 0.01}
+        measured._cold_s = {OWN: 0.01}
+        groups, blocks = Groups(Session(0), {OWN: Answering({})}), list[int]()  # type: ignore[dict-item]
+        for loading_s, starting_s in [(6.0, 4.0), (0.0, 10.0), (0.0, 4.0)]:
+            measured.replan_blocks(loading_s=loading_s)
+            blocks.append(measured._plan_blocks(groups, starting_s))
+        assert blocks[0] == blocks[1] != blocks[2]
 
 
 def test_workers_get_what_is_left_of_the_budget_to_start() -> None:
