@@ -19,7 +19,7 @@ them, drawn at random, have a neighbour: a process that keeps one core busy for 
 10 and 5 % are judged at the default tolerance of 5 % and the default budget. A slowdown below the tolerance may pass by
 contract, so smaller ones have a smaller tolerance and a larger budget, as a user chooses who wants to know of them.
 
-Ctrl-C ends the run in progress, which is not kept; every line before it stays. Runs of different contents of suite/ and
+Ctrl-C or SIGTERM ends the run in progress, which is not kept; every line before it stays. Runs of different contents of suite/ and
 reference/ are different experiments, and so are those of uncommitted changes: they share a log only with --mixed.
 """
 
@@ -315,6 +315,8 @@ def main() -> None:
     parser.add_argument("--mixed", action="store_true", help="keep runs of different or uncommitted code in one log")
     parser.add_argument("--table", action="store_true", help="print the log as Markdown, and run nothing")
     options = parser.parse_args()
+    for ending in (signal.SIGINT, signal.SIGTERM):  # a shell lets what it starts in the background ignore the first
+        signal.signal(ending, signal.default_int_handler)
     try:
         lines = read_log(options.log)
         if options.table:
