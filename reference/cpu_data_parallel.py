@@ -151,6 +151,19 @@ def is_compiled(module: nn.Module) -> bool:
     return any(part._compiled_call_impl is not None for part in module.modules())
 
 
+def refuse_compiled(module: nn.Module) -> None:
+    """Raise RuntimeError if a module was compiled in place, because replicas of it would be wrong.
+
+    A replica, of torch as well as ours, keeps the compiled call, which is bound to the original: every replica would
+    compute with the original's parameters, on GPUs with those of the first one, and none would get a gradient.
+    """
+    if is_compiled(module):
+        raise RuntimeError(
+            "the module was compiled in place (module.compile()), and its replicas would run the original: leave "
+            "compile off, or use a trainer with a replica of its own on each device"
+        )
+
+
 def _replicate(module: nn.Module, device: torch.device, keep_buffers: bool) -> nn.Module:
     """Return a copy on a device with the same structure and attributes, and new leaf parameters.
 
@@ -162,14 +175,9 @@ def _replicate(module: nn.Module, device: torch.device, keep_buffers: bool) -> n
         keep_buffers: share the original's buffers instead of copying them.
 
     Raises:
-        RuntimeError: the module was compiled in place. A copy would keep the compiled call, which is bound to the
-            original: every replica would compute with the original's parameters, and none would get a gradient.
+        RuntimeError: the module was compiled in place.
     """
-    if is_compiled(module):
-        raise RuntimeError(
-            "the module was compiled in place (module.compile()), and its replicas would run the original: leave "
-            "compile off, or use a trainer with a replica of its own on each device"
-        )
+    refuse_compiled(module)
     tensors: dict[Tensor, Tensor] = {}
     # torch's own hook for replicas, which modules that keep a second list of their weights (RNNs) override.
     modules = {original: original._replicate_for_data_parallel() for original in module.modules()}  # type: ignore[no-untyped-call]

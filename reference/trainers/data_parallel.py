@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reference.cpu_data_parallel import CPUDataParallel
+from reference.cpu_data_parallel import CPUDataParallel, refuse_compiled
 from reference.sgd import sgd_
 
 
@@ -36,6 +36,10 @@ def data_parallel(module: nn.Module, devices: Sequence[torch.device]) -> nn.Modu
 
 
 class _DataParallel(nn.DataParallel[nn.Module]):
+    def replicate(self, module: nn.Module, device_ids: Sequence[int | torch.device]) -> list[nn.Module]:
+        refuse_compiled(module)
+        return super().replicate(module, device_ids)
+
     def parallel_apply(self, replicas: Sequence[Any], inputs: Sequence[Any], kwargs: Any) -> list[Any]:
         calls: list[Any] = [in_callers_dtype(replica) for replica in replicas]
         return super().parallel_apply(calls, inputs, kwargs)

@@ -235,11 +235,14 @@ def page(on: str, tried: Sequence[Tried], remarks: Sequence[str]) -> list[str]:
         lines += ["", "## What does not"]
     for each in broken:
         lines += ["", f"### {each.step.name}: {each.problem}", "", f"If it fails: {each.step.failing}.", ""]
-        lines += [
-            f"    {line}" for line in (f"$ {shlex.join(each.step.command)}", *each.tail, f"all of it: {each.log}")
-        ]
+        lines += evidence(each)
     lines += ["", "## What is unusual about this machine", "", *(f"- {remark}" for remark in remarks or ["nothing"])]
     return [*lines, "", "## What to run next", "", *(f"    {line}" for line in _next(on, broken))]
+
+
+def evidence(each: Tried) -> list[str]:
+    """Return a step's command, the end of its output, and where all of it is, as an indented block."""
+    return [f"    {line}" for line in (f"$ {shlex.join(each.step.command)}", *each.tail, f"all of it: {each.log}")]
 
 
 def _next(on: str, broken: Sequence[Tried]) -> list[str]:

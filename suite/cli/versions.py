@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import argparse
 import resource
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree
 
 import suite
 from suite.cli.command import positive
-from suite.cli.first_minutes import Step, Tried, try_all
+from suite.cli.first_minutes import Step, Tried, evidence, try_all
 from suite.cli.gate import CORRECTNESS, SCALING
 from suite.records import counters
 from suite.records.record import CellRecord, Record, RecordError, read_model
@@ -70,7 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(own)
     if not (ROOT / "pyproject.toml").is_file():
         parser.error(f"{ROOT} has no pyproject.toml: run it in a clone, which both environments are made from")
-    folder: Path = asked.folder.resolve() / f"{asked.base}-{asked.candidate}"
+    # A folder of its own: a figure of an earlier comparison must not stand where this one has none.
+    now = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    folder: Path = asked.folder.resolve() / f"{asked.base}-{asked.candidate}-{now}"
     folder.mkdir(parents=True, exist_ok=True)
     wanted = steps(asked.base, asked.candidate, asked.folder.resolve(), folder, asked.budget, passed)
     tried = try_all(wanted, folder, print, all_s=sum(step.limit_s for step in wanted))
@@ -85,6 +87,7 @@ def steps(
     base: str, candidate: str, environments: Path, folder: Path, budget_s: float, passed: Sequence[str]
 ) -> list[Step]:
     """Return what is to be done, in order; every run has this budget, and gets the arguments `passed` to pytest."""
+    make = ("uv", "venv", "--allow-existing", "--python", sys.executable)  # the same Python for both
     chosen, pythons = [], {name: environments / f"torch{name}" / "bin" / "python" for name in (base, candidate)}
     measured = ("-m", "pytest", *SCALING, "--scaling-mode=strong", f"--scaling-budget={budget_s:g}", *passed)
     for name, python in pythons.items():
@@ -92,12 +95,12 @@ def steps(
         install = ("uv", "pip", "install", "--python", str(python), f"torch=={torch}", f"torchvision=={torchvision}")
         wrong = "see the log; -k and a trainer's name narrow it down"
         chosen += [
-            Step(f"make torch{name}", ("uv", "venv", "--allow-existing", made), 60, "uv cannot make an environment"),
+            Step(f"make torch{name}", (*make, made), 60, "uv cannot make an environment"),
             Step(f"install torch {torch}", (*install, "-e", str(ROOT)), 900, "the registry lacks one of the two"),
             Step(
                 f"gradients with {name}",
                 (str(python), "-m", "pytest", *CORRECTNESS, f"--junitxml={folder}/gradients-{name}.xml", *passed),
-                600,
+                1200,
                 f"this version computes wrong gradients, or cannot run a trainer: {wrong}",
             ),
             Step(
@@ -174,7 +177,7 @@ def page(base: Alone, candidate: Alone, compared: Record | None, failed: Sequenc
             "",
             f"{each.step.name}: {each.problem}; {each.step.failing}.",
             "",
-            f"    {shlex.join(each.step.command)}",
+            *evidence(each),
         ]
     return lines
 

@@ -78,7 +78,8 @@ class Workload(Part):
             processes).
         precision: of parameters and matrix products; "tf32" and "bfloat16" leave parameters in float32, "bfloat16" by
             autocast.
-        compile: compile the trainer's replicas; without effect on data_parallel, which makes new ones at every step.
+        compile: compile the trainer's replicas; data_parallel refuses it on several devices, where it makes new ones at
+            every step.
         accuracy: how the net is trained for its accuracy; None measures none.
         correctness: what `-m correctness` trains of it.
         published: what the documents print, by world size.

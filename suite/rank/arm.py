@@ -33,6 +33,7 @@ from suite.room.devices import survey
 
 PARTS = ("train_X", "train_y", "test_X", "test_y")
 READ_AHEAD = {"resident": 0, "book": 8}  # minibatches that a loader prepares ahead: torch's default, two a worker
+VERSIONS = 8  # of a compiled function for each device: as many as torch by default keeps for all devices of a process
 
 
 def bind(rank: int, place: Place) -> list[torch.device]:
@@ -115,6 +116,9 @@ def make_trainer(
     made = trainer(model, devices, lr=lr)
     contract.check_instance(made, devices)
     if workload.compile:
+        # Each device, shape and mode needs a version of its own, and beyond the limit torch runs the rest uncompiled.
+        limits = torch._dynamo.config
+        limits.recompile_limit = max(limits.recompile_limit, VERSIONS * len(devices))
         for replica in made.replicas:  # not the model, because a copy of it would not be compiled
             replica.compile()
     return made

@@ -12,7 +12,9 @@ Where the sessions of this run scatter more than accepted runs do, their standar
     FAIL   where the lower bound of f is above 0 and f is ln(1 + m) / 2 or more,
     PASS   where its upper bound is below ln(1 + m).
 
-That assumes exchangeable runs, hours apart. It is one look, after the last session.
+That assumes exchangeable runs, hours apart. It is one look, after the last session. Where sessions scatter several
+times more than accepted runs do, a FAIL without a cause is up to twice as frequent as promised, because s is then not
+added to their error. To add it would cost most of the power wherever rounds are what differs (docs/log.md).
 
 Why E fell is a part of the step that grew. In units of the ideal step the parts sum to 1 / E - 1, so each of them is
 held against accepted runs as E is (`cause`).

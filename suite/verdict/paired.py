@@ -140,10 +140,12 @@ def _advice(delta: Estimate, tolerance: float, alpha_fail: float, alpha_pass: fl
     minutes = "more time than is sensible"
     if needed is not None:
         minutes = f"about {(needed - delta.sessions) * session_s / 60:.1f} more minutes"
-    upper = max(delta.mean, 0) + _half(delta, delta.sessions, alpha_pass)
-    if upper > math.log(2):  # --scaling-tolerance is at most 1
+    # A PASS needs both: the bound below ln(1 + m), and the estimate below half of it.
+    upper = max(max(delta.mean, 0) + _half(delta, delta.sessions, alpha_pass), 2 * delta.mean)
+    wider = math.ceil(100 * math.expm1(upper)) / 100
+    if not tolerance < wider <= 1:  # more than --scaling-tolerance may be, or time alone is missing
         return f"it needs {minutes}, or a quieter machine"
-    return f"it needs {minutes}, a quieter machine, or a tolerance of {max(math.expm1(upper), tolerance):.0%}"
+    return f"it needs {minutes}, a quieter machine, or a tolerance of {wider:.0%}"
 
 
 def _half(delta: Estimate, sessions: int, alpha: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support import deadlines
 from tests.support.project import REPOSITORY
 
 HEAD = """
@@ -126,6 +127,16 @@ def test_each_module_has_a_deadline_of_its_own(inner: pytest.Pytester) -> None:
         inner.makepyfile(**{f"test_slow_{number}": "import time\ntime.sleep(0.5)\ndef test_passes(): pass"})
     done = run(inner, "", "deadlines.TEST_S, deadlines.GRACE_S = 2.5, 0.0")
     done.assert_outcomes(passed=6)
+
+
+def test_a_test_on_gpus_has_time_for_ranks_that_each_load_torch(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No template is forked there: a check may start groups of four sizes, and one that is ended ends their ranks."""
+    monkeypatch.setattr(request.config.option, "timeout", None, raising=False)
+    usual_s = deadlines.deadline_s(request.node)
+    request.node.add_marker(pytest.mark.gpu)
+    assert deadlines.deadline_s(request.node) == 3 * usual_s
 
 
 def test_a_module_of_another_project_is_watched_no_longer_than_its_import(inner: pytest.Pytester) -> None:

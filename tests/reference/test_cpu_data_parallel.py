@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from reference.cpu_data_parallel import CPUDataParallel
-from reference.trainers.data_parallel import data_parallel, in_callers_dtype
+from reference.trainers.data_parallel import _DataParallel, data_parallel, in_callers_dtype
 from tests.support.strategies import CPU, Nested, conv_net, smooth_net
 
 pytestmark = pytest.mark.usefixtures("one_intra_op_thread")
@@ -120,3 +120,5 @@ def test_what_the_wrapper_cannot_do_is_refused() -> None:
     compiled.compile(backend="eager")
     with pytest.raises(RuntimeError, match=r"compiled in place .* leave compile off"):
         CPUDataParallel(compiled, [CPU] * 2)(torch.ones(4, 3))
+    with pytest.raises(RuntimeError, match=r"compiled in place .* leave compile off"):
+        _DataParallel(compiled).replicate(compiled, [0, 1])  # as on two GPUs

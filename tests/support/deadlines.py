@@ -22,6 +22,7 @@ import pytest
 from hypothesis import settings
 
 TEST_S = 100.0
+ON_GPUS_S = 300.0  # the first check starts groups of each size, and every rank loads torch and opens its GPU
 END_TO_END_S = 250.0
 GRACE_S = 15.0  # the watchdog comes so much after pytest-timeout: the test has time to unwind
 STDERR = pytest.StashKey[int]()
@@ -38,6 +39,8 @@ def deadline_s(item: pytest.Item) -> float:
     if (asked := item.config.getoption("timeout", None)) is not None:
         return float(asked)
     examples = max(1.0, settings().max_examples / 100)  # the nightly profile draws ten times as many
+    if item.get_closest_marker("gpu"):
+        return examples * ON_GPUS_S
     return examples * (END_TO_END_S if item.get_closest_marker("end_to_end") else TEST_S)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,8 @@ def test_each_version_is_tried_alone_and_then_both_in_one_run(tmp_path: Path, pr
         *("make torch2.15", "install torch 2.15.0", "gradients with 2.15", "memory of 2.15", "accuracy with 2.15"),
         "2.15 against 2.9",
     ]
+    for made in (wanted[0], wanted[5]):
+        assert ("--python", sys.executable) in pairwise(made.command), "or uv takes another, even for each"
     last = wanted[-1].command
     assert last[0] == str(tmp_path / "all" / "torch2.15" / "bin" / "python")
     assert f"--scaling-against=python:{tmp_path}/all/torch2.9/bin/python" in last
@@ -117,13 +121,36 @@ class TestThePage:
         assert "all_reduce" in shown["ddp-lenet-strong-2: a step does"][2]
         assert "- FAIL: ddp-lenet-strong-2: 10.0% slower" in lines
 
-    def test_what_is_missing_is_a_dash_and_what_failed_has_its_command(self) -> None:
-        failed = Tried(
-            Step("gradients with 2.9", ("pytest", "-k", "a b"), 1, "it is wrong"), "exit status 1", 1, Path()
-        )
+    def test_what_is_missing_is_a_dash_and_what_failed_has_its_command_and_its_log(self, tmp_path: Path) -> None:
+        (log := tmp_path / "3.log").write_text("before\nE   off by 0.5\n")
+        failed = Tried(Step("gradients with 2.9", ("pytest", "-k", "a b"), 1, "it is wrong"), "exit status 1", 1, log)
         lines = versions.page(Alone("2.9", "-", None, None), Alone("2.15", "-", None, None), None, [failed])
         assert rows(lines)["peak memory of a process, MiB"] == ["-", "-", ""]
-        assert lines[-3:] == ["gradients with 2.9: exit status 1; it is wrong.", "", "    pytest -k 'a b'"]
+        said, _, *shown = lines[-6:]
+        assert said == "gradients with 2.9: exit status 1; it is wrong."
+        assert shown == ["    $ pytest -k 'a b'", "    before", "    E   off by 0.5", f"    all of it: {log}"]
+
+
+def test_figures_of_an_earlier_comparison_do_not_stand_in_for_missing_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "2.9-2.15" / "compared" / "machine" / "runs" / "earlier"
+    kept.mkdir(parents=True)
+    (kept / "record.json").write_text(compared().model_dump_json())
+    monkeypatch.setattr(versions, "try_all", lambda wanted, *rest, **more: [])
+    versions.main(["2.9", "2.15", "--folder", str(tmp_path)])
+    assert "ddp-lenet-strong-2" not in capsys.readouterr().out
+    monkeypatch.setattr(versions, "try_all", _measuring)
+    versions.main(["2.9", "2.15", "--folder", str(tmp_path)])
+    assert "ddp-lenet-strong-2" in capsys.readouterr().out, "and a record of its own does"
+
+
+def _measuring(wanted: list[Step], folder: Path, *rest: object, **more: object) -> list[Tried]:
+    """Leave what the last step would leave."""
+    kept = folder / "compared" / "machine" / "runs" / "now"
+    kept.mkdir(parents=True)
+    (kept / "record.json").write_text(compared().model_dump_json())
+    return []
 
 
 def test_checks_are_counted_from_junit_and_a_log_has_the_memory(tmp_path: Path) -> None:

@@ -12,8 +12,10 @@ import pytest
 from suite.base.sides import SidePool
 from suite.plan.cells import PLAIN, Side
 from suite.plan.workloads import BUILT_IN
+from suite.processes.group import START_TIMEOUT_S
 from suite.processes.jobs import Prepared
 from suite.properties.answers import About, Described
+from suite.room.devices import Devices
 from suite.run.preparing import prepare
 from tests.support.measurements import LENET, arm, cell, job, run_of, settings
 
@@ -82,3 +84,10 @@ def test_a_trainer_of_samples_is_refused_for_texts_when_a_worker_has_read_it(tra
 def test_a_deadline_is_a_part_of_the_budget(elapsed_s: float, longest_s: float, deadline_s: float) -> None:
     run = run_of(cell(2), config=settings(budget_s=120.0), clock=lambda: elapsed_s, begun_s=0.0)
     assert run.plan.deadline_s(longest_s) == deadline_s
+
+
+def test_ranks_on_gpus_have_as_long_to_start_when_the_budget_is_spent() -> None:
+    """A profile's sessions go on then; on eight GPUs each starts some forty processes, which load torch themselves."""
+    on_gpus = settings(budget_s=120.0, devices=Devices("cuda", ("cuda:0", "cuda:1"), ()))
+    run = run_of(cell(2), config=on_gpus, clock=lambda: 300.0, begun_s=0.0)
+    assert run.plan.deadline_s(START_TIMEOUT_S) == START_TIMEOUT_S

@@ -16,6 +16,7 @@ from reference.data import feed
 from reference.evaluate import accuracy
 from reference.models.init import build
 from reference.schedule import warmup
+from reference.trainers.scratch import Scratch
 from reference.trainers.single import Single
 from suite.checks.bench import Bench
 from suite.processes.answers import Epoch, Probed, SetUp, Timed
@@ -23,7 +24,7 @@ from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import Prepared, TrainingRecipe, WarmUp
 from suite.properties.contract import ContractError
 from suite.rank import commands
-from suite.rank.arm import TimedArm, open_dataset, prepare_dataset
+from suite.rank.arm import TimedArm, make_trainer, open_dataset, prepare_dataset
 from suite.rank.commands import State
 from suite.rank.training import Training
 from suite.room import accelerator
@@ -282,3 +283,11 @@ def test_rank_that_dies_in_the_third_epoch_is_named_after_two_epochs_were_shown(
         "training it: epoch 1 of 3",
         "training it: epoch 2 of 3",
     ]
+
+
+def test_compiled_replicas_have_room_for_the_versions_of_every_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond torch's limit of eight for all devices of a process, it runs what it would compile without a word."""
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)
+    made = make_trainer(Scratch, build("toy"), [CPU] * 3, 0.1, job("scratch", compile=True).workload)
+    made.close()
+    assert torch._dynamo.config.recompile_limit == 24

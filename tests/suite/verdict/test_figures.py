@@ -130,11 +130,26 @@ class TestPaired:
 
         alpha, distance = (ALPHA_FAIL / COMPARISONS, mean) if mean > margin / 2 else (ALPHA_PASS, margin - mean)
         needed = next(sessions for sessions in range(4, 10_000) if half(sessions, alpha) < distance)
-        reachable = math.expm1(max(mean, 0) + half(3, ALPHA_PASS))
+        reachable = math.ceil(100 * math.expm1(max(mean, 0) + half(3, ALPHA_PASS))) / 100
         outcome, reason = self.judged(*deltas)
         assert outcome is Outcome.INCONCLUSIVE
         assert f"it needs about {needed - 3:.1f} more minutes, a quieter machine" in reason
         assert reason.endswith(f"or a tolerance of {reachable:.0%}")
+
+    def test_a_tolerance_that_is_advised_would_pass_the_cell(self) -> None:
+        """A PASS also needs an estimate below half of it: at 4 %, the bound of 4.1 % is not enough."""
+        sessions = [[delta] for delta in (0.0392, 0.0393, 0.0391)]
+        found = paired(sessions, 0.05, COMPARISONS, 3, 60.0)
+        assert found.outcome is Outcome.INCONCLUSIVE
+        assert found.reason.endswith("a quieter machine, or a tolerance of 9%")
+        for tolerance, outcome in ((0.08, Outcome.INCONCLUSIVE), (0.09, Outcome.PASS)):
+            assert paired(sessions, tolerance, COMPARISONS, 3, 60.0).outcome is outcome
+
+    def test_the_tolerance_that_a_cell_has_is_not_advised(self) -> None:
+        """The run ended before the last look that was planned, which has most of the error."""
+        outcome, reason = self.judged(0.0100, 0.0101, 0.0190, planned=40)
+        assert outcome is Outcome.INCONCLUSIVE
+        assert "tolerance" not in reason
 
     def test_advice_knows_when_there_is_no_sense(self) -> None:
         outcome, reason = self.judged(2.0, -2.0, 0.1)
