@@ -32,7 +32,6 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import (
     RendezvousHandler,
     RendezvousInfo,
-    RendezvousParameters,
     RendezvousStoreInfo,
     rendezvous_handler_registry,
 )
@@ -100,10 +99,6 @@ class LoopbackRendezvous(RendezvousHandler):
         return True
 
 
-def _rendezvous(params: RendezvousParameters) -> RendezvousHandler:
-    return LoopbackRendezvous(params.run_id)
-
-
 def run_group(channel: Channel, start: Start, lock: threading.Lock, *, away: bool = False) -> None:
     """Run one group, or this host's part of it, to its end and report how it ended.
 
@@ -147,7 +142,7 @@ def main() -> None:
     parser.add_argument("--about", default="", help="a file with what the controller is told of this host")
     arguments = parser.parse_args()
     quiet.die_with_parent()
-    rendezvous_handler_registry.register("loopback", _rendezvous)
+    rendezvous_handler_registry.register("loopback", lambda params: LoopbackRendezvous(params.run_id))
     if arguments.socket is None:
         serve_other_host(Path(arguments.about))
         return

@@ -101,7 +101,8 @@ def harmless(text: str, longest: int = LONGEST) -> str:
 def died(group: str, rank: int, exitcode: int | None, stderr_tail: str) -> WorkerFailure:
     """Return the failure of a rank whose process ended while it was needed."""
     how = "its process ended" if exitcode is None else f"its process ended with {describe_exit(exitcode)}"
-    return WorkerFailure(group, f"rank {rank}: {how}", _stderr(rank, stderr_tail))
+    details = [f"rank {rank}, end of stderr:\n{stderr_tail.rstrip()}"] if stderr_tail.strip() else []
+    return WorkerFailure(group, f"rank {rank}: {how}", details)
 
 
 def raised(group: str, rank: int, error: str, traceback: str, *, refused: bool = False) -> WorkerFailure:
@@ -136,7 +137,3 @@ def behind(said: Mapping[int, str]) -> list[str]:
             which = ", ".join(f"rank {rank} (its last is number {number})" for rank, number in late.items())
             sentences.append(f"collective {most} of group {group}, {what}, was not begun by {which}")
     return sentences
-
-
-def _stderr(rank: int, tail: str) -> list[str]:
-    return [f"rank {rank}, end of stderr:\n{tail.rstrip()}"] if tail.strip() else []

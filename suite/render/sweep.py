@@ -93,7 +93,8 @@ def terminal(sweep: Sweep, width: int) -> str:
 
 def markdown(sweep: Sweep) -> str:
     """Return the same for a pull request; text from the file is escaped."""
-    rows = results(sweep)
+    rows, machine, code = results(sweep), sweep.machine, sweep.environment
+    where = f"{machine.cpu_model} ({machine.key}). {versions(code.versions)}. Commit {commit(code)}."
     first = [
         f"# {text(f'Sweep: {short(sweep.trainer)}, {sweep.workload.name} on {sweep.dataset}')}",
         "",
@@ -102,7 +103,7 @@ def markdown(sweep: Sweep) -> str:
         *(f"- {text(line)}" for line in sentences(sweep, rows)),
         "",
     ]
-    return fitted(first, [table(COLUMNS, (row.texts() for row in rows)), [EXPLAINED, "", text(_where(sweep))]])
+    return fitted(first, [table(COLUMNS, (row.texts() for row in rows)), [EXPLAINED, "", text(where)]])
 
 
 def named(start: Start) -> str:
@@ -129,11 +130,6 @@ def _about(sweep: Sweep) -> str:
         f"{climb}; {sweep.test_samples:,} test samples, so one sample changes the accuracy by "
         f"{1 / sweep.test_samples:.4f}."
     )
-
-
-def _where(sweep: Sweep) -> str:
-    machine, code = sweep.machine, sweep.environment
-    return f"{machine.cpu_model} ({machine.key}). {versions(code.versions)}. Commit {commit(code)}."
 
 
 def _limits(rows: list[Result]) -> list[str]:

@@ -70,7 +70,8 @@ def measure(
     records: dict[CollectiveCell, CollectiveRecord] = {}
     for world_size in sorted({sweep.world_size for sweep in wanted}):
         of_this = [sweep for sweep in wanted if sweep.world_size == world_size]
-        world = repeated(partial(_measured, pool, devices, of_this, sizes, deadline_s, rng, say))
+        world = _WorldSize(pool, devices, of_this, sizes, deadline_s)
+        repeated(partial(world.measure, rng, say))
         records |= {sweep: world.record(sweep) for sweep in of_this}
     return tuple(records[sweep] for sweep in wanted)
 
@@ -97,7 +98,11 @@ class _WorldSize:
         self._samples_s: dict[tuple[CollectiveCell, int], list[float]] = {}
 
     def measure(self, rng: random.Random, say: Say) -> None:
-        """Check every sum, see how long a call takes, time block after block, and let the processes go."""
+        """Check every sum, see how long a call takes, time block after block, and let the processes go.
+
+        What an earlier call has measured is dropped.
+        """
+        self._errors, self._samples_s = {}, {}
         for sweep in self._wanted:  # all of them load torch at the same time
             try:
                 self._group(sweep)
@@ -185,20 +190,6 @@ class _WorldSize:
         group = self._pool.group(f"collectives-{self._world_size}-{size}", size)
         group.start_timeout_s = self._deadline_s(START_TIMEOUT_S)
         return group
-
-
-def _measured(
-    pool: SidePool,
-    devices: Devices,
-    wanted: Sequence[CollectiveCell],
-    sizes_bytes: Set[int],
-    deadline_s: Callable[[float], float],
-    rng: random.Random,
-    say: Say,
-) -> _WorldSize:
-    world = _WorldSize(pool, devices, wanted, sizes_bytes, deadline_s)
-    world.measure(rng, say)
-    return world
 
 
 def _point(sweep: CollectiveCell, size: int, samples_s: Sequence[float]) -> CollectivePoint:

@@ -1,4 +1,4 @@
-"""The examples for CI systems: options that exist, actions pinned, no more rights than needed."""
+"""The examples for CI systems: options that exist, and what a pull request of a stranger cannot do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.project import REPOSITORY
 PAGE = (REPOSITORY / "docs" / "ci.md").read_text(encoding="utf-8")
 EXAMPLES = dict(zip(("GitLab", "Jenkins"), re.findall(r"```(?:yaml|groovy)\n(.*?)```", PAGE, re.DOTALL), strict=True))
 WORKFLOWS = {path.name: path.read_text(encoding="utf-8") for path in (REPOSITORY / "docs" / "ci").glob("*.yml")}
-PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md")])
+PAGES = sorted(path for pattern in ("*.md", "docs/*.md", "docs/ci/*.yml") for path in REPOSITORY.glob(pattern))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -55,31 +55,6 @@ def test_a_gpu_workflow_requires_its_devices_and_both_compare_with_the_merge_bas
         assert "ref: ${{ github.event.pull_request.head.sha || github.sha }}" in text, "not the merge"
         assert '--scaling-against="ref:$(git merge-base "$BASE" HEAD)"' in text
         assert "fetch-depth: 0" in text
-
-
-@pytest.mark.parametrize("workflow", WORKFLOWS)
-def test_the_options_of_a_workflow_exist(workflow: str) -> None:
-    known = {f"--scaling-{option.name}" for option in OPTIONS}
-    assert set(re.findall(r"--scaling-[a-z][a-z-]*[a-z]", WORKFLOWS[workflow])) <= known
-
-
-@pytest.mark.parametrize("workflow", WORKFLOWS)
-def test_actions_are_pinned_to_a_commit_with_its_version_beside_it(workflow: str) -> None:
-    used = re.findall(r"uses: (.*)", WORKFLOWS[workflow])
-    assert len(used) >= 2
-    for action in used:
-        assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action), action
-
-
-@pytest.mark.parametrize("workflow", WORKFLOWS)
-def test_a_github_job_may_read_the_repository_and_nothing_else(workflow: str) -> None:
-    text = WORKFLOWS[workflow]
-    assert "\npermissions: {}\n" in text
-    assert re.findall(
-        r"^      (\w+): (\w+)$", text.partition("    permissions:\n")[2].partition("    env:")[0], re.M
-    ) == [("contents", "read")]
-    assert "pull_request_target" not in text
-    assert "persist-credentials: false" in text
 
 
 def test_no_strangers_code_runs_on_a_machine_of_ones_own() -> None:

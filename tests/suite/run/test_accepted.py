@@ -76,6 +76,12 @@ def judged(run: Observations) -> CellRecord:
     return record
 
 
+def cells_of(run: Observations) -> tuple[CellRecord, ...]:
+    """Add what the accepted runs say, and return the cells of the record."""
+    run.stored = accepted.checks(run, results.to_record(run))
+    return results.to_record(run).cells
+
+
 def rebuilt(run: Observations, draft: Record) -> dict[str, str | None]:
     """Return the commit of each base that would be rebuilt."""
     return {side: base.commit for side, base in accepted.rebuild(run, draft).bases.items()}
@@ -161,58 +167,55 @@ class TestStoredFiguresAlone:
         assert re.search(says, judged(run).reason), judged(run).reason
 
 
-class TestRebuild:
-    """Which commits are rebuilt, and for which cells."""
-
-    def test_newest_run_and_pin_are_rebuilt_before_anything_is_measured(
-        self, repository: Repository, commit: Mapping[str, str]
-    ) -> None:
-        kept = runs(*AGREEING_S, commits=list(commit.values()))
-        run, draft = checked(0.6, *kept, root=repository.path)
-        assert rebuilt(run, draft) == {"base": commit["three"], "pinned": commit["one"]}
-        comparison = accepted.rebuild(run, draft)
-        assert (comparison.bases["base"].label, comparison.cells) == ("the accepted run run-2, rebuilt", (CELL,))
-        unmeasured = run_of(CELL, config=settings(root=repository.path), baseline=baseline(*kept))
-        assert accepted.rebuild(unmeasured, results.to_record(unmeasured)) == comparison
-
-    def test_pin_of_the_newest_commit_is_not_rebuilt_twice(
-        self, repository: Repository, commit: Mapping[str, str]
-    ) -> None:
-        run, draft = checked(0.6, *runs(*AGREEING_S, commits=[commit["three"]] * 3), root=repository.path)
-        assert rebuilt(run, draft) == {"base": commit["three"]}
-
-    def test_bases_of_most_cells_are_rebuilt_and_other_cells_say_what_to_do(
-        self, repository: Repository, commit: Mapping[str, str]
-    ) -> None:
-        kept = [
-            accepted_run({CELL: 0.5, cell(1): 1.0}, 0, commit["two"]),
-            accepted_run({OTHER: 0.5}, 1, commit["three"]),
-        ]
-        run = run_of(OTHER, CELL, cell(1), config=settings(root=repository.path), baseline=baseline(*kept))
-        add_sessions(run, {OWN: 0.6, arm(2, "scratch"): 0.6, arm(1): 0.9})
-        draft = results.to_record(run)
-        assert rebuilt(run, draft) == {"base": commit["two"]}
-        run.comparison = accepted.rebuild(run, draft)
-        assert run.comparison.cells == (CELL, cell(1))
-        run.stored = accepted.checks(run, draft)
-        other = results.to_record(run).cells[0]
-        assert other.outcome is Outcome.INCONCLUSIVE
-        assert f"the commit of run run-1 was not measured here: run this cell by itself (-k {OTHER.id})" in other.reason
-        assert run.comparison.apart == (OTHER,)
-
-    def test_runs_of_one_commit_are_one_base(self, repository: Repository, commit: Mapping[str, str]) -> None:
-        kept = [accepted_run({CELL: 0.5}, 0, commit["two"]), accepted_run({OTHER: 0.5}, 1, commit["two"])]
-        run = run_of(CELL, OTHER, config=settings(root=repository.path), baseline=baseline(*kept))
-        comparison = accepted.rebuild(run, results.to_record(run))
-        assert (list(comparison.bases), comparison.cells, comparison.apart) == (["base"], (CELL, OTHER), ())
-
-
-class TestRebuiltCommits:
-    """What counts when the rebuilt commits were measured in the same sessions as the candidate."""
+class Rebuilding:
+    """Tests that have the repository and its commits."""
 
     @pytest.fixture(autouse=True)
     def _known(self, repository: Repository, commit: dict[str, str]) -> None:
         self.root, self.commit = repository.path, commit
+
+
+class TestRebuild(Rebuilding):
+    """Which commits are rebuilt, and for which cells."""
+
+    def test_newest_run_and_pin_are_rebuilt_before_anything_is_measured(self) -> None:
+        kept = runs(*AGREEING_S, commits=list(self.commit.values()))
+        run, draft = checked(0.6, *kept, root=self.root)
+        assert rebuilt(run, draft) == {"base": self.commit["three"], "pinned": self.commit["one"]}
+        comparison = accepted.rebuild(run, draft)
+        assert (comparison.bases["base"].label, comparison.cells) == ("the accepted run run-2, rebuilt", (CELL,))
+        unmeasured = run_of(CELL, config=settings(root=self.root), baseline=baseline(*kept))
+        assert accepted.rebuild(unmeasured, results.to_record(unmeasured)) == comparison
+
+    def test_pin_of_the_newest_commit_is_not_rebuilt_twice(self) -> None:
+        run, draft = checked(0.6, *runs(*AGREEING_S, commits=[self.commit["three"]] * 3), root=self.root)
+        assert rebuilt(run, draft) == {"base": self.commit["three"]}
+
+    def test_bases_of_most_cells_are_rebuilt_and_other_cells_say_what_to_do(self) -> None:
+        kept = [
+            accepted_run({CELL: 0.5, cell(1): 1.0}, 0, self.commit["two"]),
+            accepted_run({OTHER: 0.5}, 1, self.commit["three"]),
+        ]
+        run = run_of(OTHER, CELL, cell(1), config=settings(root=self.root), baseline=baseline(*kept))
+        add_sessions(run, {OWN: 0.6, arm(2, "scratch"): 0.6, arm(1): 0.9})
+        draft = results.to_record(run)
+        assert rebuilt(run, draft) == {"base": self.commit["two"]}
+        run.comparison = accepted.rebuild(run, draft)
+        assert run.comparison.cells == (CELL, cell(1))
+        other = cells_of(run)[0]
+        assert other.outcome is Outcome.INCONCLUSIVE
+        assert f"the commit of run run-1 was not measured here: run this cell by itself (-k {OTHER.id})" in other.reason
+        assert run.comparison.apart == (OTHER,)
+
+    def test_runs_of_one_commit_are_one_base(self) -> None:
+        kept = [accepted_run({CELL: 0.5}, 0, self.commit["two"]), accepted_run({OTHER: 0.5}, 1, self.commit["two"])]
+        run = run_of(CELL, OTHER, config=settings(root=self.root), baseline=baseline(*kept))
+        comparison = accepted.rebuild(run, results.to_record(run))
+        assert (list(comparison.bases), comparison.cells, comparison.apart) == (["base"], (CELL, OTHER), ())
+
+
+class TestRebuiltCommits(Rebuilding):
+    """What counts when the rebuilt commits were measured in the same sessions as the candidate."""
 
     def measured(
         self, kept: Sequence[AcceptedRun], bases: Mapping[Arm, float], own: float = 0.6, count: int = 4
@@ -222,8 +225,7 @@ class TestRebuiltCommits:
         run.comparison = accepted.rebuild(run, draft)
         assert set(run.comparison.bases) == {base.side for base in bases}
         add_sessions(run, {OWN: own, **bases}, count)
-        run.stored = accepted.checks(run, results.to_record(run))
-        return judged(run)
+        return cells_of(run)[0]
 
     def newest(self, **changes: object) -> list[AcceptedRun]:
         """Return three accepted runs of the newest commit."""
@@ -293,8 +295,7 @@ class TestRebuiltCommits:
         assert (run.comparison.sides[OTHER], run.comparison.apart) == (("base",), (OTHER,))
         late, late_base = arm(2, "scratch"), arm(2, "scratch", "base")
         add_sessions(run, {OWN: 0.6, BASE: 0.6, PIN: 0.6, late: 0.6, late_base: base})
-        run.stored = accepted.checks(run, results.to_record(run))
-        before, added = results.to_record(run).cells
+        before, added = cells_of(run)
         assert (before.outcome, added.outcome) == (Outcome.PASS, outcome)
         [pinned] = [check for check in added.checks if check.against == accepted.PINNED]
         assert pinned.counts is (outcome is Outcome.INCONCLUSIVE)
@@ -309,7 +310,7 @@ class TestRebuiltCommits:
         assert "is not slower" not in result.reason
 
 
-class TestMachine:
+class TestMachine(Rebuilding):
     """The accepted commit, rebuilt or checked out, keeps less of two devices than in accepted runs of this host."""
 
     ONE = cell(1)
@@ -326,21 +327,16 @@ class TestMachine:
             kept.append(made.model_copy(update={"run_id": f"20261120T{hour:02}0000Z-abc", "cells": tuple(cells)}))
         return kept
 
-    def judged(
-        self, root: Path, one_s: float, kept: Sequence[AcceptedRun], **changes: object
-    ) -> tuple[Observations, CellRecord]:
+    def judged(self, one_s: float, kept: Sequence[AcceptedRun], **changes: object) -> tuple[Observations, CellRecord]:
         """Return the run and its cell on two devices, where every step takes .5 s there, and `one_s` on one device."""
-        run = run_of(self.ONE, CELL, config=settings(root=root, **changes), baseline=baseline(*kept))
+        run = run_of(self.ONE, CELL, config=settings(root=self.root, **changes), baseline=baseline(*kept))
         add_sessions(run, {OWN: 0.5, self.OWN_ONE: one_s})
         run.comparison = accepted.rebuild(run, results.to_record(run))
         add_sessions(run, {OWN: 0.5, BASE: 0.5, self.OWN_ONE: one_s, self.BASE_ONE: one_s})
-        run.stored = accepted.checks(run, results.to_record(run))
-        return run, results.to_record(run).cells[1]
+        return run, cells_of(run)[1]
 
-    def test_code_is_as_fast_as_the_rebuilt_commit_and_the_machine_fails(
-        self, repository: Repository, commit: dict[str, str]
-    ) -> None:
-        run, two = self.judged(repository.path, 0.4, self.kept(commit["three"], versions=OLDER_TORCH))
+    def test_code_is_as_fast_as_the_rebuilt_commit_and_the_machine_fails(self) -> None:
+        run, two = self.judged(0.4, self.kept(self.commit["three"], versions=OLDER_TORCH))
         assert two.outcome is Outcome.FAIL
         assert two.reason.startswith(
             "the machine, not the code: the accepted commit has efficiency 0.40, and had 0.80 to"
@@ -352,36 +348,31 @@ class TestMachine:
     @pytest.mark.parametrize("lost", [BASE, BASE_ONE], ids=["on two devices", "on one device"])
     @pytest.mark.parametrize("sessions", [0, 1], ids=["it cannot be checked out", "it fails later"])
     def test_candidate_of_the_accepted_commit_shows_the_machine_where_the_checkout_of_it_fails(
-        self, lost: Arm, sessions: int, repository: Repository, commit: dict[str, str]
+        self, lost: Arm, sessions: int
     ) -> None:
-        kept, now = self.kept(commit["three"]), {OWN: 0.5, self.OWN_ONE: 0.4}
-        config = settings(root=repository.path)
-        run = run_of(self.ONE, CELL, config=config, baseline=baseline(*kept), commit=commit["three"])
+        kept, now = self.kept(self.commit["three"]), {OWN: 0.5, self.OWN_ONE: 0.4}
+        config = settings(root=self.root)
+        run = run_of(self.ONE, CELL, config=config, baseline=baseline(*kept), commit=self.commit["three"])
         run.comparison = accepted.rebuild(run, results.to_record(run))
         add_sessions(run, {**now, BASE: 0.5, self.BASE_ONE: 0.4}, sessions)
         add_sessions(run, now)
         run.lost[lost] = WorkerFailure("base", "it does not build")
-        run.stored = accepted.checks(run, results.to_record(run))
-        two = results.to_record(run).cells[1]
+        two = cells_of(run)[1]
         assert two.outcome is Outcome.FAIL
         assert "the machine, not the code: the accepted commit has efficiency 0.40, and had 0.80 to" in two.reason
 
-    def test_two_ranks_on_one_card_are_not_judged_by_accepted_runs_on_two(
-        self, repository: Repository, commit: dict[str, str]
-    ) -> None:
+    def test_two_ranks_on_one_card_are_not_judged_by_accepted_runs_on_two(self) -> None:
         shared = Devices("cuda", ("cuda:0", "cuda:0"), ())
-        _, two = self.judged(repository.path, 0.4, self.kept(commit["three"]), devices=shared)
+        _, two = self.judged(0.4, self.kept(self.commit["three"]), devices=shared)
         assert (two.outcome, two.checks) == (Outcome.NO_BASELINE, ())
-        of_one_card = runs(*AGREEING_S, commits=[commit["three"]] * 3)
-        _, two = self.judged(repository.path, 0.4, of_one_card, devices=shared)
+        of_one_card = runs(*AGREEING_S, commits=[self.commit["three"]] * 3)
+        _, two = self.judged(0.4, of_one_card, devices=shared)
         assert two.outcome is Outcome.PASS
         assert "machine" not in {check.rule for check in two.checks}
 
     @pytest.mark.parametrize(("one_s", "count"), [(0.81, 6), (0.4, 4)], ids=["as it was", "too little history"])
-    def test_what_is_no_failure_of_the_machine_changes_no_outcome(
-        self, one_s: float, count: int, repository: Repository, commit: dict[str, str]
-    ) -> None:
-        run, two = self.judged(repository.path, one_s, self.kept(commit["three"], count))
+    def test_what_is_no_failure_of_the_machine_changes_no_outcome(self, one_s: float, count: int) -> None:
+        run, two = self.judged(one_s, self.kept(self.commit["three"], count))
         assert two.outcome is Outcome.PASS
         [check] = [check for check in two.checks if check.rule == "machine"]
         assert not check.counts
@@ -402,8 +393,7 @@ class TestMachine:
         known = baseline(*self.kept(COMMIT))
         run = run_of(self.ONE, CELL, config=config, baseline=known, commit=commit, dirty=dirty)
         add_sessions(run, {OWN: 0.6, self.OWN_ONE: 0.48})
-        run.stored = accepted.checks(run, results.to_record(run))
-        two = results.to_record(run).cells[1]
+        two = cells_of(run)[1]
         assert two.outcome is outcome
         assert ("the machine, not the code: the accepted commit has efficiency 0.40" in two.reason) is (
             outcome is Outcome.FAIL
