@@ -203,7 +203,7 @@ def _no_such_commit(ref: str, top: Path) -> str:
     if similar:
         remedy = f"similar names are {', '.join(dict.fromkeys(similar))}"
     elif names:
-        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-        remedy = f"its branches and tags are {', '.join(names[:MOST_NAMES])}{more}"
+        some = names if len(names) <= MOST_NAMES else [*names[:MOST_NAMES], "..."]
+        remedy = f"its branches and tags are {', '.join(some)}"
     shallow = "; the clone is shallow: git fetch --unshallow --tags brings the rest" if is_shallow(top) else ""
     return f"{ref!r} names no commit of the repository {top}; {remedy}{shallow}"

@@ -232,7 +232,7 @@ class TestRef:
             bases.of_ref("main", repository.path)
         for number in range(9):
             repository.git("branch", f"branch-{number}")
-        with pytest.raises(ValueError, match=r"are branch-0, .*, branch-7 and 3 more$"):
+        with pytest.raises(ValueError, match=r"are branch-0, .*, branch-7, \.\.\.$"):
             bases.of_ref("main", repository.path)
 
     def test_a_shallow_clone_is_named_as_the_cause(self, repository: Repository, tmp_path: Path) -> None:
