@@ -26,7 +26,7 @@ from typing import Any
 
 from suite.processes import failure, hosts, reaper, remote
 from suite.processes.channel import MAX_LINE_BYTES, Channel, ChannelClosed, Message, encode
-from suite.processes.folder import TemporaryFolder
+from suite.processes.folder import TemporaryFolder, unusable
 from suite.processes.messages import Answer, Hello, Launcher
 from suite.rank import recorder
 from suite.room import quiet
@@ -80,7 +80,11 @@ def contribute() -> int:
     if missing:
         print(f"{', '.join(missing)} must be set as where pytest runs (docs/several-machines.md)", file=sys.stderr)
         return 2
-    folder = TemporaryFolder("host-")
+    try:
+        folder = TemporaryFolder("host-")
+    except OSError as error:
+        print(unusable(error), file=sys.stderr)
+        return 2
     try:
         about = folder.path / "about.json"
         here = Launcher(

@@ -29,9 +29,10 @@ class TokenLoss:
 
     def part_of_loss(self, X: Nest, y: Nest, global_batch_size: int) -> Tensor:
         """Return this rank's part of the loss, (), even if none of its labels counts; the parts add up to it."""
+        sums = term_sums(self.net(X), y)  # first: where DDP refuses a step, no rank may be in another collective
         counts = term_counts(y)
         dist.all_reduce(counts)
-        return (term_sums(self.net(X), y) / counts).sum()
+        return (sums / counts).sum()
 
 
 class DDPTokensTrainer(TokenLoss, DDPTrainer):

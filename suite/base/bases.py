@@ -24,6 +24,7 @@ from suite.plan.base import Base
 OLDEST_PYTHON = (3, 10)  # the workers' code needs it, and torch from 2.9 on is built for nothing older
 NEEDED = ("torch", "numpy")  # all that a worker imports besides the standard library and our own code
 PROBE_TIMEOUT_S = 30.0
+MOST_NAMES = 8  # of branches and tags in a message
 
 _RULE = "expected a Python interpreter that has torch, such as python3.12 or path/to/venv/bin/python"
 _FORCING = ("trainer", "python", "ref")
@@ -198,6 +199,11 @@ def _probe(path: str) -> str:
 def _no_such_commit(ref: str, top: Path) -> str:
     names = git(top, "for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/tags", "refs/remotes").split()
     similar = [name for name in names if name.endswith(f"/{ref}")] + difflib.get_close_matches(ref, names)
-    remedy = f"similar names are {', '.join(dict.fromkeys(similar))}" if similar else "git log --all shows what it has"
+    remedy = "git log --all shows what it has"
+    if similar:
+        remedy = f"similar names are {', '.join(dict.fromkeys(similar))}"
+    elif names:
+        some = names if len(names) <= MOST_NAMES else [*names[:MOST_NAMES], "..."]
+        remedy = f"its branches and tags are {', '.join(some)}"
     shallow = "; the clone is shallow: git fetch --unshallow --tags brings the rest" if is_shallow(top) else ""
     return f"{ref!r} names no commit of the repository {top}; {remedy}{shallow}"

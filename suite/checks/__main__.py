@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from suite.checks.bench import Bench, explain
+from suite.checks.draw import CHECKS
 from suite.processes.failure import WorkerFailure
 from suite.processes.pool import Pool
 from suite.properties.case import Case
@@ -18,7 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Put the case to the trainer; return 0 when the check passes, else 1; exit with 2 for an unreadable case."""
     parser = argparse.ArgumentParser(prog="python -m suite.checks", description=__doc__)
     parser.add_argument("trainer", help="a table name, module:Class or path.py:Class")
-    parser.add_argument("check", help="its name, such as gradient")
+    parser.add_argument("check", choices=CHECKS, help="its name")
     parser.add_argument("case", help='JSON, such as \'{"world_size": 2, "batches": [3]}\'')
     parser.add_argument("--devices", default="cpu", help="as --scaling-devices (default: cpu)")
     asked = parser.parse_args(arguments)

@@ -233,7 +233,7 @@ class _Search:
             _Wrong: the trainer gets it wrong.
             _Ended: ranks died or hung.
         """
-        kind = (case.net.unused, case.net.norm)
+        kind = (case.net.unused, case.net.norm) if case.text is None else (case.text.unused, "")
         if kind in self.refused:
             return
         self.judged += 1

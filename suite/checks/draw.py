@@ -140,13 +140,18 @@ def dropping_texts(draw: st.DrawFn) -> Text:
     return Text(positions=8, width=8, blocks=draw(st.integers(1, 2)), dropout=True, checkpoint=draw(st.booleans()))
 
 
+@st.composite
+def awkward_texts(draw: st.DrawFn) -> Text:
+    """Draw a language model with a layer that not every text uses."""
+    return replace(draw(texts()), unused=draw(st.sampled_from(["nowhere", "somewhere"])))
+
+
 # The checks that have no cases for a trainer of tokens, and why.
 WITHOUT_TEXTS = {
     "batch_norm": "language models normalise each token by itself (LayerNorm, RMSNorm) and no batch: nothing to check",
-    "refusals": "no case of 'refusals' is drawn for a trainer of tokens: not checked",
 }
 # Those that have; the minibatches are as in `CHECKS`.
-_TEXTS = {"dropout": dropping_texts(), "resume": texts() | dropping_texts()}
+_TEXTS = {"dropout": dropping_texts(), "resume": texts() | dropping_texts(), "refusals": awkward_texts()}
 TEXT_CHECKS = {check: _TEXTS.get(check, texts()) for check in CHECKS if check not in WITHOUT_TEXTS}
 
 
@@ -193,6 +198,7 @@ FIXED = {
     "inputs": [Case(2, (4, 4, 4), net=Net(hidden=(3,)))],
     "low_precision": [Case(2, (3,), dtype="bfloat16", net=Net(inputs=1024, hidden=(513,)))],
     "evaluation": [Case(2, (5,), net=Net(classes=3, buffer=True))],
+    "not_a_number": [Case(2, (2, 3, 3), spoiled=0, overflows=True)],
     "resume": [Case(2, (5, 4, 6), net=Net(hidden=(8,), dropout=True), resumed=1)],
     "refusals": [Case(2, (7, 5, 6), net=Net(hidden=(3,), unused=layer)) for layer in ("nowhere", "somewhere", "later")],
 }
@@ -202,6 +208,7 @@ FIXED_TEXTS = {
     "inputs": [Case(2, (4, 4, 4), text=Text(vocabulary=4, positions=2, blocks=1))],
     "low_precision": [Case(2, (3,), dtype="bfloat16", text=Text(vocabulary=513, width=1024, tied=True))],
     "resume": [Case(2, (5, 4, 6), text=Text(positions=8, width=8, blocks=1, dropout=True), resumed=1)],
+    "refusals": [Case(2, (7, 5, 6), text=Text(positions=2, unused=layer)) for layer in ("nowhere", "somewhere")],
 }
 
 

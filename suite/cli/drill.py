@@ -64,6 +64,7 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     settings = gate.settings([*common, f"--scaling-trainer={trainer}", f"--scaling-against={trainer}"])
     if settings.misfit:
         raise Stop(settings.misfit)
+    gate.require_one_host(settings)  # others do not have the file that is planted
     size = settings.world_sizes[-1]
     with writing(Path("TMPDIR"), "TMPDIR"):
         temporary = TemporaryFolder("drill-")

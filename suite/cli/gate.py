@@ -105,16 +105,25 @@ def select(arguments: Sequence[str]) -> Ended:
     return _ended([*_SILENT, *arguments], _Hooks(lambda settings: settings, only_collect=True))
 
 
+def require_one_host(settings: Config) -> None:
+    """Refuse devices on several hosts.
+
+    Raises:
+        Stop: the devices are on several.
+    """
+    try:
+        one_host(settings.devices)
+    except ValueError as error:
+        raise Stop(str(error), USAGE_ERROR) from error
+
+
 def without_base(settings: Config, cells: Sequence[Cell]) -> Observations:
     """Return a run of these cells that compares with nothing, for commands that judge nothing.
 
     Raises:
         Stop: the devices are on several hosts.
     """
-    try:
-        one_host(settings.devices)
-    except ValueError as error:
-        raise Stop(str(error), USAGE_ERROR) from error
+    require_one_host(settings)
     return Observations(plan_here(dataclasses.replace(settings, against=None), cells))
 
 

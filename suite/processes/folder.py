@@ -57,6 +57,12 @@ class TemporaryFolder:
             self._lock = -1
 
 
+def unusable(error: OSError) -> str:
+    """Return a message for a folder that cannot be made in TMPDIR, or written."""
+    place = f"{error.filename}: " if error.filename else ""
+    return f"TMPDIR: {place}{error.strerror}; choose another TMPDIR"
+
+
 def remove_abandoned() -> None:
     """Remove the folders of this user's runs that were killed; a living run holds the lock of its own."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):

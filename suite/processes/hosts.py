@@ -120,15 +120,25 @@ class OtherHosts:
         """Listen for other hosts.
 
         Raises:
-            ValueError: the endpoint is no address of this host.
+            ValueError: the endpoint is no address of this host, or another process has its port.
         """
-        host = settings.endpoint.rpartition(":")[0]
+        host, _, port = settings.endpoint.rpartition(":")
         try:
             self.listener = Listener(host, settings.secret)
         except OSError as error:
             raise ValueError(
                 f"{ENDPOINT} is {settings.endpoint!r}: {host} is no address of this host ({error.strerror}); pytest "
                 "runs on the host that the endpoint names"
+            ) from error
+        try:
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of an earlier run may remain
+                probe.bind(("", int(port)))
+        except (OSError, OverflowError) as error:
+            self.listener.close()
+            raise ValueError(
+                f"{ENDPOINT} is {settings.endpoint!r}: torch's rendezvous cannot listen on port {port} of this host "
+                f"({error}); choose another port on all hosts, and start torchrun on the others alone"
             ) from error
         self.settings = settings
         self.hosts: list[Host] = []
@@ -206,8 +216,8 @@ class OtherHosts:
         settings = self.settings
         away = "; ".join(f"a connection from {peer} was closed: {why}" for peer, why in self.listener.refused.items())
         command = (
-            f"torchrun --nnodes={settings.count} --rdzv-backend=c10d --rdzv-endpoint={settings.endpoint} "
-            f"--rdzv-id={settings.run_id} --rdzv-conf={CLOCKS} -m suite.worker"
+            f"while torchrun --nnodes={settings.count} --rdzv-backend=c10d --rdzv-endpoint={settings.endpoint} "
+            f"--rdzv-id={settings.run_id} --rdzv-conf={CLOCKS} -m suite.worker; do :; done"
         )
         return (
             f"{settings.count} hosts should join at {settings.endpoint} within {settings.join_s:.0f} s, and "

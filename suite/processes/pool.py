@@ -26,7 +26,7 @@ import reference
 import suite
 from suite.processes import failure, outputs
 from suite.processes.channel import Channel, ChannelClosed, ChannelGarbled, Message, short
-from suite.processes.folder import FOLDER, TemporaryFolder
+from suite.processes.folder import FOLDER, TemporaryFolder, unusable
 from suite.processes.group import END_TIMEOUT_S, SEND_TIMEOUT_S, START_TIMEOUT_S, Group
 from suite.processes.hosts import Hosts, OtherHosts, network
 from suite.processes.messages import Ended, Hello, Launcher, Stacks, Start, read
@@ -87,8 +87,7 @@ class Pool:
             with short(str(self.folder / "controller")) as address:
                 self._listener.bind(address)
         except OSError as error:
-            place = f"{error.filename}: " if error.filename else ""
-            raise ValueError(f"TMPDIR: {place}{error.strerror}; choose another TMPDIR") from error
+            raise ValueError(unusable(error)) from error
         self._listener.listen(256)
         self._selector.register(self._listener, selectors.EVENT_READ, None)
         if self._other_hosts is not None:
@@ -304,9 +303,10 @@ class Pool:
         while other_hosts.waiting and self._process.poll() is None:
             self.wait(time.monotonic() + 0.2)
         if not other_hosts.joined or len(other_hosts.hosts) < needed - 1:
-            tail = self._launcher_log.read_text(errors="replace")[-outputs.TAIL_BYTES :]
-            other_hosts.problem = other_hosts.missing()
-            raise failure.WorkerFailure(name, other_hosts.problem, [tail] if self._process.poll() is not None else [])
+            cause, tail = self._did_not_start()
+            ended, turned_away = self._process.poll() is not None, other_hosts.problem or other_hosts.listener.refused
+            other_hosts.problem = cause if ended and not turned_away else other_hosts.missing()
+            raise failure.WorkerFailure(name, other_hosts.problem, [tail] if ended else [])
 
     def _wait_for_launcher(self, name: str) -> None:
         """Wait until the launcher is up; start it again where it has ended by itself, for the first time.
@@ -326,10 +326,14 @@ class Pool:
             if killed and not self._was_up:  # while it loaded torch
                 self._note_end()
             if not self._restart_due:
-                tail = self._launcher_log.read_text(errors="replace")[-outputs.TAIL_BYTES :]
-                last = (tail.strip().splitlines() or ["no output"])[-1]
-                cause = self._why_ended() if self._was_up or killed else f"the launcher did not start: {last}"
-                raise failure.WorkerFailure(name, cause, [tail])
+                cause, tail = self._did_not_start()
+                raise failure.WorkerFailure(name, self._why_ended() if self._was_up or killed else cause, [tail])
+
+    def _did_not_start(self) -> tuple[str, str]:
+        """Return that the launcher did not start, with its last line, and the end of all that it said."""
+        tail = self._launcher_log.read_text(errors="replace")[-outputs.TAIL_BYTES :]
+        last = (tail.strip().splitlines() or ["no output"])[-1]
+        return f"the launcher did not start: {last}", tail
 
     def _note_end(self) -> None:
         """Record that the launcher has ended by itself, and all groups with it."""

@@ -54,6 +54,7 @@ class Text:
     ignored: bool = False  # some labels do not count
     silent: int = 0  # no label of so many last texts counts, so that a rank may have none
     weighted: bool = False  # samples have weights
+    unused: str = "none"  # a layer used "nowhere", or "somewhere": for text 0 alone, as an expert may be
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ class Case:
     net: Net = field(default_factory=Net)
     text: Text | None = None  # in the place of `net`, for a trainer of tokens
     spoiled: int | None = None  # the step in which one sample's features, or one text's weight, are NaN
+    overflows: bool = False  # those features are finite instead, and so large that a loss scale makes them infinite
     variant: int = 0  # another order of the samples, and other rounding errors in what is given, than in the others
     resumed: int | None = None  # the step before which the trainer is saved, and another instance goes on from there
 

@@ -20,6 +20,9 @@ from suite.properties.case import IMAGE_SIDE, Case, Net
 from suite.properties.log import Log
 from suite.properties.texts import TextNet
 
+# A gradient with this factor is finite in float64, and infinite times a loss scale of 2 ** 10.
+OVERFLOWING = 1e306
+
 
 class CaseNet(nn.Module):
     """The network of a `Net`: (n, 2 + inputs) to (n, classes)."""
@@ -93,7 +96,7 @@ def minibatch(case: Case, step: int) -> tuple[Nest, Nest]:
     """Return one step's whole minibatch: X (n, 2 + inputs) in the case's dtype, y (n,) int64; or texts.
 
     It is the same on every rank, and all samples of a classifier differ. In the case's `spoiled` step the features of
-    one sample, or the weight of one text, are NaN, and so on one rank.
+    one sample, or the weight of one text, are NaN (the features may be `OVERFLOWING` instead), and so on one rank.
     """
     generator = torch.Generator().manual_seed(case.seed * 1009 + step)
     n, dtype = case.batches[step], getattr(torch, case.dtype)
@@ -109,7 +112,7 @@ def minibatch(case: Case, step: int) -> tuple[Nest, Nest]:
     numbers = torch.arange(n, dtype=torch.float64)
     labels = torch.randint(case.net.classes, (n,), generator=generator)
     if step == case.spoiled:
-        features[torch.randint(n, (), generator=generator)] = torch.nan
+        features[torch.randint(n, (), generator=generator)] = OVERFLOWING if case.overflows else torch.nan
     if case.variant:
         features *= _half_an_ulp(features.shape, variation)
     X = torch.cat([numbers[:, None], torch.full((n, 1), float(step)), features], dim=1).to(dtype)

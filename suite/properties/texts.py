@@ -32,6 +32,8 @@ class TextNet(nn.Module):
         self.embed = nn.Embedding(text.vocabulary, text.width)
         self.place = None if text.rotary else nn.Embedding(text.positions, text.width)
         self.blocks = nn.ModuleList(TextBlock(text, number) for number in range(text.blocks))
+        self.expert = nn.Linear(text.width, text.width) if text.unused != "none" else None
+        self.expert_for = 0 if text.unused == "somewhere" else -1  # the number of the text; no text has -1
         self.norm = NORMS[text.norm](text.width)
         self.head = nn.Linear(text.width, text.vocabulary, bias=False)
         if text.tied:
@@ -52,6 +54,9 @@ class TextNet(nn.Module):
                 h = checkpoint(block, h, seen, entry, use_reentrant=False)
             else:
                 h = block(h, seen, entry)
+        chosen = X["sample"] == self.expert_for
+        if self.expert is not None and bool(chosen.any()):
+            h = h + chosen[:, None, None] * self.expert(h)
         scores: Tensor = self.head(self.norm(h))
         return scores
 

@@ -342,9 +342,12 @@ def _about_causes(record: Record) -> Iterable[Step]:
             yield Step("learn what holds it back", commands.longer(record, unknown))
         return
     cell, bar = causes[0].cell, causes[0].bar
-    if bar.causes != ("small batch",):
-        yield Step(f"look inside a step ({bar_name(bar.causes)})", commands.trace(record, cell))
-    elif any(other.place[:3] == (cell.trainer, cell.workload, "weak") for other in record.cells):
+    small = bar.causes == ("small batch",)
+    if small and not any(other.place[:3] == (cell.trainer, cell.workload, "weak") for other in record.cells):
+        yield Step("keep the batch per device (weak scaling)", commands.weak(record, cell))
+    elif record.machine.hosts > 1:  # where the other commands do not work
+        return
+    elif small:
         yield Step("see the accuracy with a larger batch", commands.sweep(record, cell))
     else:
-        yield Step("keep the batch per device (weak scaling)", commands.weak(record, cell))
+        yield Step(f"look inside a step ({bar_name(bar.causes)})", commands.trace(record, cell))

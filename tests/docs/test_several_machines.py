@@ -19,7 +19,7 @@ SCRIPT = REPOSITORY / "docs" / "several-machines.sbatch"
 
 @pytest.mark.parametrize("text", [PAGE, SCRIPT.read_text(encoding="utf-8")], ids=["page", "script"])
 def test_commands_set_what_hosts_need(text: str) -> None:
-    for needed in (ENDPOINT, RUN_ID, SECRET, CLOCKS, "-m suite.worker", "--rdzv-backend=c10d"):
+    for needed in (ENDPOINT, RUN_ID, SECRET, CLOCKS, "while torchrun", "-m suite.worker", "--rdzv-backend=c10d"):
         assert needed in text
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -118,3 +120,27 @@ def test_two_hosts_leave_nothing_in_tmpdir(tmp_path: Path, monkeypatch: pytest.M
         assert (tmp_path / pool.folder.name).is_dir()
     assert "served the controller until the run was over" in other.communicate(timeout=60)[1]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_host_joins_one_pool_after_the_other_by_the_loop_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session of pytest with cells and checks has two pools. The other host takes itself to be another machine."""
+    page = (REPOSITORY / "docs" / "several-machines.md").read_text(encoding="utf-8")
+    [loop] = re.findall(r"^while torchrun .*?done$", page, re.MULTILINE | re.DOTALL)
+    with loopback.listen() as listener:
+        endpoint = f"127.0.0.1:{listener.getsockname()[1]}"
+    environment = {"PET_RDZV_ENDPOINT": endpoint, "PET_RDZV_ID": "7", "SCALING_SECRET": SECRET, "TMPDIR": str(tmp_path)}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.chdir(REPOSITORY)
+    command = ["bash", "-c", loop.replace("--rdzv-conf=", "--rdzv-conf=is_host=0,")]
+    with subprocess.Popen(command, start_new_session=True) as other:
+        try:
+            for _ in range(2):
+                with Pool(kind="cpu", hosts=hosts_of(devices.parse("2xcpu:1"))) as pool:
+                    pool.group("both", 2).wait_connected()
+        finally:
+            os.killpg(other.pid, signal.SIGTERM)

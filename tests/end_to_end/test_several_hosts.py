@@ -130,4 +130,4 @@ def test_a_host_that_never_joins_ends_the_run_with_the_command_to_start_there(pr
     with hosts(tmp_path) as two:
         shown = said(control(two, project, "start_on_all", join_s=4))
     assert "2 hosts should join at 10.215.0.1:29400 within 4 s, and 0 of the other 1 did: start" in shown
-    assert "`torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=10.215.0.1:29400" in shown
+    assert "`while torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=10.215.0.1:29400" in shown

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,7 +16,9 @@ from typing import Any
 
 import pytest
 
-from suite.processes import hosts, remote
+from suite import worker
+from suite.processes import hosts, loopback, remote
+from suite.processes.failure import WorkerFailure
 from suite.processes.hosts import Hosts, OtherHosts
 from suite.processes.messages import Launcher, Start, Welcome, read
 from suite.processes.pool import Pool
@@ -82,6 +86,17 @@ def test_an_endpoint_elsewhere_is_refused() -> None:
         OtherHosts(known(endpoint="192.0.2.1:29400"))
 
 
+def test_a_port_that_another_process_has_is_named_before_any_host_is_waited_for() -> None:
+    with loopback.listen() as listener:
+        endpoint = f"127.0.0.1:{listener.getsockname()[1]}"
+        match = r"cannot listen on port \d+ of this host \(.*Address already in use\); choose another port on all hosts"
+        with pytest.raises(ValueError, match=match):
+            OtherHosts(known(endpoint=endpoint))
+    OtherHosts(known(endpoint=endpoint)).listener.close()
+    with pytest.raises(ValueError, match=r"cannot listen on port 99999 of this host .*0-65535"):
+        OtherHosts(known(endpoint="127.0.0.1:99999"))
+
+
 def test_hosts_are_in_the_order_of_torch(elsewhere: OtherHosts) -> None:
     for node, host in ((2, "c"), (0, "a")):
         welcome = elsewhere.welcome(channel(), replace(LIKE_US, host=host, node=node), "cuda", exact=False)
@@ -143,12 +158,22 @@ def test_a_host_that_is_there_before_the_controllers_own_launcher_takes_part(tmp
     assert [(start.group, start.ranks) for start in asked] == [("both", (1,))]
 
 
+def test_a_launcher_that_ends_by_itself_is_the_cause_and_not_the_hosts_that_have_not_come(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 'torchrun: error: argument --rdzv-conf' >&2\nexit 2\n")
+    python.chmod(0o755)
+    with Pool(kind="cpu", python=str(python), hosts=known(count=2, per_host=1)) as pool:
+        for _ in range(2):
+            with pytest.raises(WorkerFailure, match="the launcher did not start: torchrun: error: argument --rdzv"):
+                pool.launch("both", 2)
+
+
 def test_hosts_that_are_missing_are_counted_with_the_command_to_start_there(elsewhere: OtherHosts) -> None:
     elsewhere.welcome(channel(), LIKE_US, "cpu", exact=False)
     elsewhere.listener.refused["10.0.0.9"] = "its SCALING_SECRET differs"
     said = elsewhere.missing()
     assert said.startswith(
-        "3 hosts should join at 127.0.0.1:29400 within 120 s, and 1 of the other 2 did: start `torchr"
+        "3 hosts should join at 127.0.0.1:29400 within 120 s, and 1 of the other 2 did: start `while torchr"
     )
     assert said.endswith("(a connection from 10.0.0.9 was closed: its SCALING_SECRET differs)")
 
@@ -165,6 +190,18 @@ def test_a_host_without_the_environment_of_the_run_says_what_is_missing() -> Non
     ended = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "PET_RDZV_ENDPOINT, SCALING_SECRET must be set as where pytest runs" in ended.stderr
+
+
+def test_a_host_whose_folder_cannot_be_made_names_tmpdir(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit, match="2"):
+        worker.main([])
+    assert re.fullmatch(r"TMPDIR: \S+/file/\S+: Not a directory; choose another TMPDIR\n", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from suite.checks import draw
 from suite.checks.bench import Bench
 from suite.checks.draw import CHECKS
+from suite.properties.answers import RIGHT
 from suite.properties.noise import Noise
 from tests import mutants
 from tests.support import step_trainers
@@ -29,6 +33,15 @@ def test_a_right_trainer_with_a_whole_step_passes(bench: Bench, check: str) -> N
 @pytest.mark.parametrize("trainer", ["PlainStep", "ClippedByValue", "Hybrid", "Muon", "Gathering"])
 def test_right_trainers_of_other_steps_pass(bench: Bench, trainer: str, check: str) -> None:
     passes(bench, trainer, check, 5)
+
+
+def test_a_loss_scale_that_overflows_on_one_rank_is_not_that_ranks_affair(bench: Bench) -> None:
+    """A sample that is NaN does not show it, because NaN is not infinite."""
+    wrong, right = (f"{step_trainers.__file__}:{name}" for name in ("OwnOverflow", "WholeStep"))
+    [case] = draw.fixed("not_a_number", 2, "self", "samples")
+    assert bench.judge(wrong, "not_a_number", replace(case, overflows=False)).finding == ""
+    assert "of rank 1 differs from rank 0's" in bench.judge(wrong, "not_a_number", case).finding
+    assert bench.judge(right, "not_a_number", case) == RIGHT
 
 
 @pytest.mark.parametrize("check", ["gradient", "trajectory", "identity", "loss", "not_a_number"])

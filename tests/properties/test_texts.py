@@ -97,7 +97,14 @@ def test_a_block_that_is_recomputed_with_another_mask_is_noted() -> None:
 def test_the_references_trainers_of_tokens_are_right(bench: Bench, check: str, trainer: str, examples: int) -> None:
     outcome = bench.search(trainer, check, examples=examples)
     assert not outcome.failure
-    assert outcome.examples == examples
+    assert outcome.examples == examples or check == "refusals"  # what was refused once is not asked again
+
+
+def test_an_expert_whose_gradient_only_its_own_ranks_apply_is_found(bench: Bench) -> None:
+    wrong = f"{text_trainers.__file__}:UnusedNotReceived"
+    assert not bench.search(wrong, "gradient", examples=5).failure
+    assert "'expert.weight' of rank 1 differs from rank 0's" in bench.search(wrong, "refusals", examples=5).failure
+    assert bench.search("ddp_tokens", "refusals", examples=5).notes[0].startswith("refused: ")
 
 
 def test_checks_without_texts_say_so(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""Right trainers whose step has all its parts; the mutants of `tests.mutants` replace one part each.
+"""Right trainers whose step has all its parts; `OwnOverflow` and the mutants of `tests.mutants` replace one part each.
 
 Not covered: a process for all devices, and parameters that are kept in shards between steps.
 """
@@ -129,6 +129,21 @@ class WholeStep:
     @property
     def replicas(self) -> list[nn.Module]:
         return [self.net]
+
+
+class OwnOverflow(WholeStep):
+    """Wrong where the loss scale overflows on one rank: that rank skips the step, and the others take it."""
+
+    overflowed = False
+
+    def exchange(self) -> None:
+        """Look for infinite values, which NaN is not, in this rank's gradient alone."""
+        self.overflowed = any(bool(grad.isinf().any()) for grad in self.grads)
+        super().exchange()
+
+    def skips(self, loss: Tensor) -> bool:
+        """Return whether this rank's own gradient has overflowed."""
+        return self.overflowed
 
 
 class PlainStep(WholeStep):

@@ -33,6 +33,21 @@ class Doubled(DDPTokensTrainer):
         return super().step(X, y, global_batch_size)
 
 
+class UnusedNotReceived(DDPTokensTrainer):
+    """Wrong where a rank does not use a layer: it sends zeros for the gradient, and the sum is not its own."""
+
+    def step(self, X: Any, y: Any, global_batch_size: int) -> Tensor:
+        counts = term_counts(y)
+        dist.all_reduce(counts)
+        loss = (term_sums(self.net.module(X), y) / counts).sum()
+        self.optimizer.zero_grad()
+        loss.backward()
+        for parameter in self.net.module.parameters():
+            dist.all_reduce(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
+        self.optimizer.step()
+        return loss.detach()
+
+
 class DividesByZero(DDPTokensTrainer):
     """Its loss is not a number on one device."""
 

@@ -222,9 +222,22 @@ class TestRef:
         with pytest.raises(ValueError, match="similar names are origin/test"):
             bases.of_ref("test", tmp_path / "clone")
 
+    def test_without_a_similar_name_branches_and_tags_are_listed(self, tmp_path: Path) -> None:
+        repository = Repository(tmp_path / "new", "--initial-branch=trunk")
+        with pytest.raises(ValueError, match=r"'main' names no commit of the repository .*; git log --all shows what"):
+            bases.of_ref("main", repository.path)
+        repository.commit()
+        repository.git("tag", "v1.0")
+        with pytest.raises(ValueError, match=r"'main' names no .*; its branches and tags are trunk, v1\.0$"):
+            bases.of_ref("main", repository.path)
+        for number in range(9):
+            repository.git("branch", f"branch-{number}")
+        with pytest.raises(ValueError, match=r"are branch-0, .*, branch-7, \.\.\.$"):
+            bases.of_ref("main", repository.path)
+
     def test_a_shallow_clone_is_named_as_the_cause(self, repository: Repository, tmp_path: Path) -> None:
         repository.git("clone", "--quiet", "--depth=1", f"file://{repository.path}", str(tmp_path / "clone"))
-        with pytest.raises(ValueError, match="shows what it has; the clone is shallow: git fetch --unshallow"):
+        with pytest.raises(ValueError, match=r"are main, .*; the clone is shallow: git fetch --unshallow"):
             bases.of_ref("HEAD~1", tmp_path / "clone")
 
     def test_a_ref_needs_a_repository_with_a_commit(self, tmp_path: Path) -> None:

@@ -151,6 +151,16 @@ def test_settings_without_a_world_size_are_refused(project: Project, capsys: pyt
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("project")
+def test_several_hosts_are_refused_which_do_not_have_what_is_planted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PET_RDZV_ENDPOINT", "127.0.0.1:29400")
+    monkeypatch.setenv("SCALING_SECRET", "a secret of sixteen characters or more")
+    assert main(["drill", "--scaling-devices=2xcpu:1"]) == 4
+    assert "drill: devices 2xcpu:1: this command works on one host; leave out '2x'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM"])
 def test_a_drill_that_is_killed_or_cancelled_ends_its_gate(tmp_path: Path, name: str) -> None:
     """The gate ends by KeyboardInterrupt, and so in order: it has workers to end and a record to write."""

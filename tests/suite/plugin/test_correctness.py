@@ -177,6 +177,12 @@ def test_a_case_that_cannot_be_read_is_refused(case: str, message: str, capsys: 
     assert re.search(message, capsys.readouterr().err)
 
 
+def test_a_check_of_an_unknown_name_is_refused_with_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        again.main(["scratch", "gradiant", '{"world_size": 2, "batches": [3]}'])
+    assert re.search(r"invalid choice: '?gradiant'? \(choose from .*gradient", capsys.readouterr().err)
+
+
 def test_a_case_is_not_put_to_devices_that_are_not_there(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

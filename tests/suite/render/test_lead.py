@@ -137,6 +137,12 @@ class TestFirstRun:
             "look inside a step (exchange)": f"python -m suite trace {cells_of('2', 'weak', 'scratch')}",
         }
 
+    def test_on_several_hosts_no_command_is_offered_that_works_on_one_alone(self) -> None:
+        record = first_run()
+        several = record.machine.model_copy(update={"hosts": 2})
+        assert "python -m suite" in " ".join(steps(record).values())
+        assert "python -m suite" not in " ".join(steps(record.model_copy(update={"machine": several})).values())
+
     def test_every_output_leads_with_it_and_folds_the_verdicts_into_a_line(self) -> None:
         page = Page(html.render(first_run()))
         shown = terminal.render(first_run(), 160, color=False)
