@@ -19,7 +19,7 @@ Optional members, looked up by name:
   from (weights, optimizer, schedule, loss scale, the generators' states), and take it up in a new instance. Each rank
   saves and loads its own state, which goes through torch.save and ``torch.load(weights_only=True)``. Methods that a
   trainer inherits from nn.Module do not count.
-- ``close()``: end threads and release resources.
+- ``close()``: end threads and release resources, but not the process group that was there before.
 """
 
 from __future__ import annotations

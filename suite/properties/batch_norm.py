@@ -17,7 +17,7 @@ from suite.properties.seen import Seen, derivative, flat
 
 
 def judge(seen: Seen) -> Judgement:
-    """Compare every step's gradient, and after a single step rank 0's running means, with both kinds."""
+    """Compare every step's gradient, and after a single step rank 0's running statistics, with both kinds."""
     kinds = {"by shard", "over the whole minibatch"}
     for step in seen.steps:
         n = seen.case.batches[step]
@@ -45,7 +45,7 @@ def judge(seen: Seen) -> Judgement:
         kinds &= fits
     if len(seen.steps) == 1 and not _statistics_kept(seen):
         return Judgement(
-            "the running means after one step are neither those of the first shard nor of the whole minibatch",
+            "the running statistics after one step are neither those of a shard nor of the whole minibatch",
             ("the statistics are lost with the replicas (pytorch/pytorch#1051)",),
         )
     return Judgement(note=f"batch normalisation {kinds.pop()}") if len(kinds) == 1 else RIGHT
@@ -57,30 +57,43 @@ def entries(seen: Seen, step: int) -> list[dict[str, list[float]]]:
 
 
 def forwards(seen: Seen, step: int) -> list[list[int]]:
-    """Return the numbers of the samples in each forward of a step, without those that are infinite or NaN."""
-    return [[round(sample) for sample in entry["samples"] if math.isfinite(sample)] for entry in entries(seen, step)]
+    """Return the numbers of the samples in each forward of a step; one that is computed again comes once."""
+    return [list(samples) for samples in dict.fromkeys(map(_samples, entries(seen, step)))]
+
+
+def _samples(entry: dict[str, list[float]]) -> tuple[int, ...]:
+    """Return the numbers of the samples in a forward, without those that are infinite or NaN."""
+    return tuple(round(sample) for sample in entry["samples"] if math.isfinite(sample))
 
 
 def _gradient(seen: Seen, step: int, shards: list[list[int]]) -> Tensor:
-    """Return the flat gradient of the mean loss where each group of samples is normalised by itself."""
+    """Return the flat gradient of the loss where each group of samples is normalised by itself."""
     X, y = nets.minibatch(seen.case, step)
     net = seen.net(step)
-    parts = [seen.mean_loss(net, X[shard], y[shard]) * (len(shard) / len(y)) for shard in shards]
-    return flat(derivative(net, torch.stack(parts).sum()))
+    outputs = torch.cat([net(X[shard]) for shard in shards])
+    return flat(derivative(net, seen.loss_of(outputs, y[[sample for shard in shards for sample in shard]])))
 
 
 def _statistics_kept(seen: Seen) -> bool:
-    """Say whether rank 0's running means after step 0 are those of sample 0's shard or of the whole minibatch."""
+    """Say whether rank 0's running statistics after step 0 are those of a shard or of the whole minibatch.
+
+    Those of all forwards of rank 0 in turn are right too: it may have accumulated, or recomputed in the backward.
+    """
     X, _ = nets.minibatch(seen.case, 0)
-    means = [torch.tensor(value) for name, value in seen.ranks[0]["buffers"].items() if "running_mean" in name]
-    shards = [shard for shard in forwards(seen, 0) if 0 in shard]
-    for shard in filter(lambda shard: len(shard) > 1, [*shards, list(range(len(X)))]):
+    buffers = seen.ranks[0]["buffers"]
+    kept = [torch.tensor(buffers[name], dtype=torch.float64) for name in buffers if "running_" in name]
+    in_turn = [list(_samples(entry)) for entry in seen.ranks[0]["log"][0] if entry["samples"]]
+    updates = [in_turn, *([shard] for shard in forwards(seen, 0)), [list(range(len(X)))]]
+    for shards in updates:
+        if min(map(len, shards), default=0) < 2:
+            continue
         net = seen.net(0)
-        net(X[shard])
-        expected = [buffer.double() for name, buffer in net.named_buffers() if "running_mean" in name]
-        if len(means) == len(expected) and all(
+        for shard in shards:
+            net(X[shard])
+        expected = [buffer.double() for name, buffer in net.named_buffers() if "running_" in name]
+        if len(kept) == len(expected) and all(
             float((mine - theirs).abs().max()) <= seen.half_the_digits * (1 + float(theirs.abs().max()))
-            for mine, theirs in zip(means, expected, strict=True)
+            for mine, theirs in zip(kept, expected, strict=True)
         ):
             return True
     return False

@@ -16,15 +16,16 @@ MAY_REFUSE = ("batch_norm", "refusals", "not_a_number")
 
 LOW_PRECISION = "low_precision"  # the check whose cases have variants
 
-# A convolutional net sees its features as an image of this many pixels a side.
-IMAGE_SIDE = 4
+# A convolutional net sees its features as an image: channels, height, width. With one channel, channels-last weights
+# would be contiguous as well.
+IMAGE = (2, 4, 4)
 
 
 @dataclass(frozen=True)
 class Net:
     """What a network is made of; `suite.properties.nets` builds it. The default is a single linear layer."""
 
-    inputs: int = 2  # features of a sample; an image of IMAGE_SIDE x IMAGE_SIDE when `conv`
+    inputs: int = 2  # features of a sample; those of an IMAGE when `conv`
     hidden: tuple[int, ...] = ()  # widths of the hidden layers
     classes: int = 2
     activation: str = "tanh"  # or "relu"
@@ -34,7 +35,9 @@ class Net:
     buffer: bool = False  # a fixed random tensor, no parameter, that is added to the scores
     tied: bool = False  # two layers before the last that share their weight
     frozen: bool = False  # the first weight takes no gradient
-    unused: str = "none"  # a layer used "nowhere", "somewhere" (for sample 0 alone), or "later" than in the first step
+    # A layer used "nowhere", "somewhere" (for sample 0 alone), "elsewhere" (for samples 2, 3, ...), or "later" than in
+    # the first step.
+    unused: str = "none"
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ which dropout mask was applied to each.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch.nn import functional as F
 from reference import nest
 from reference.nest import Nest
 from suite.properties import texts, tolerance
-from suite.properties.case import IMAGE_SIDE, Case, Net
+from suite.properties.case import IMAGE, Case, Net
 from suite.properties.log import Log
 from suite.properties.texts import TextNet
 
@@ -34,8 +35,8 @@ class CaseNet(nn.Module):
         self.log = Log()
         self.activation = nn.Tanh() if net.activation == "tanh" else nn.ReLU()
         self.dropout = net.dropout
-        self.conv = nn.Conv2d(1, 2, 3) if net.conv else None
-        width = 2 * (IMAGE_SIDE - 2) ** 2 if net.conv else net.inputs
+        self.conv = nn.Conv2d(IMAGE[0], 2, 3) if net.conv else None
+        width = 2 * (IMAGE[1] - 2) * (IMAGE[2] - 2) if net.conv else net.inputs
         self.hidden = nn.ModuleList()
         self.norms = nn.ModuleList()
         for wide in net.hidden:
@@ -58,7 +59,7 @@ class CaseNet(nn.Module):
         entry: dict[str, Any] = {"samples": X[:, 0].detach().tolist(), "masks": []}
         h = X[:, 2:]
         if self.conv is not None:
-            h = self.activation(self.conv(h.reshape(len(h), 1, IMAGE_SIDE, IMAGE_SIDE))).flatten(1)
+            h = self.activation(self.conv(h.reshape(len(h), *IMAGE))).flatten(1)
         for layer, norm in zip(self.hidden, self.norms, strict=True):
             h = self.activation(norm(layer(h)))
             if self.dropout:
@@ -70,8 +71,10 @@ class CaseNet(nn.Module):
         for layer in self.tied:
             h = self.activation(layer(h))
         if self.gated is not None:
-            # Sample 0 is in the first shard in every step; "nowhere" chooses none.
-            chosen = {"somewhere": X[:, 0] == 0, "later": X[:, 1] > 0}.get(self.unused, X[:, 0] < 0)
+            # Sample 0 is in the first shard in every step, samples 2 and 3 in the second if there are two of two;
+            # "nowhere" chooses none.
+            chosen_by = {"somewhere": X[:, 0] == 0, "elsewhere": X[:, 0] > 1, "later": X[:, 1] > 0}
+            chosen = chosen_by.get(self.unused, X[:, 0] < 0)
             if bool(chosen.any()):
                 h = h + chosen[:, None] * self.gated(h)
         if self.training:
@@ -107,7 +110,7 @@ def minibatch(case: Case, step: int) -> tuple[Nest, Nest]:
         if step == case.spoiled:
             y["weights"][torch.randint(n, (), generator=generator)] = torch.nan
         return nest.take(tokens, order), nest.take(y, order)
-    inputs = IMAGE_SIDE**2 if case.net.conv else case.net.inputs
+    inputs = math.prod(IMAGE) if case.net.conv else case.net.inputs
     features = torch.randn(n, inputs, generator=generator, dtype=torch.float64)
     numbers = torch.arange(n, dtype=torch.float64)
     labels = torch.randint(case.net.classes, (n,), generator=generator)

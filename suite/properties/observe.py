@@ -26,6 +26,7 @@ from suite.properties import contract, nets
 from suite.properties.case import Case
 from suite.properties.log import Log
 from suite.properties.noise import Noise
+from suite.properties.texts import TextNet
 from suite.properties.whole import whole
 from suite.room import accelerator
 
@@ -111,6 +112,7 @@ def observe(
     try:
         made = trainer(model, list(devices), lr=case.lr)
         contract.check_instance(made, list(devices))
+        log = _log(made, model)
         train = made.reference_step if record["plain"] else made.step
         by_position = dict(enumerate(made.replicas[0].parameters()))
         record["parameters"].append(_values(made))
@@ -186,7 +188,13 @@ def _in_another_instance(
     other = trainer(model, list(devices), lr=case.lr)
     contract.check_instance(other, list(devices))
     other.load_state_dict(state)
-    return other, model.log
+    return other, _log(other, model)
+
+
+def _log(made: Any, model: nets.CaseNet | TextNet) -> Log:
+    """Return the log of the net that a trainer trains, which was pickled if it came from another rank."""
+    nets_of = (part for part in made.replicas[0].modules() if isinstance(part, nets.CaseNet | TextNet))
+    return next(nets_of, model).log
 
 
 def _loaded(state: Any) -> Any:

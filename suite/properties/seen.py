@@ -109,6 +109,15 @@ class Seen:
         """Return the trainer's loss of a net's output, as `mean_loss` does."""
         return F.cross_entropy(output, y) if self.loss is None else apply_loss(self.loss, output, y).mean()
 
+    def slope(self, step: int) -> float:
+        """Return the largest derivative of the loss of a sample by an output of a step, at least 1."""
+        if self.loss is None:
+            return 1.0
+        X, y = nets.minibatch(self.case, step)
+        output = self.net(step)(X).detach().requires_grad_()
+        [slopes] = torch.autograd.grad(self.loss_of(output, y), output)
+        return max(1.0, len(output) * float(slopes.abs().max()))
+
     def right_gradient(self, step: int, samples: slice = ALL) -> Parameters:
         """Return the float64 gradient of the mean loss over some samples of a step's minibatch, on one device."""
         net, minibatch = self.net(step), nets.minibatch(self.case, step)

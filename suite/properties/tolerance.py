@@ -4,7 +4,8 @@
 of a minibatch is evaluated in two orders. Evaluating a sum of n terms in any order errs by at most (n - 1) u sum|term|
 to first order (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 4.2), u being the unit
 roundoff. A term here is what one output of one sample adds to one entry: the derivative of that output, times that of
-the loss, which for cross-entropy is at most 1 in size. Taking 1 covers that p - y loses digits where p is close to y.
+the loss, which for cross-entropy is at most 1 in size. Taking 1 covers that p - y loses digits where p is close to y;
+a trainer's own loss counts with its largest derivative where that is more.
 Each term is itself made of inner products along the net, in which terms cancel; so n is the minibatch size plus the
 longest inner product, and of the sums over a parameter's entries the largest is taken for all of them. Both evaluations
 err: 2 n u. The gradient is read as (before - after) / lr; the rounding of that update adds 2 u |p| / lr. It is first
@@ -40,13 +41,14 @@ def half_the_digits(dtype: torch.dtype) -> float:
     return float(torch.finfo(dtype).eps ** 0.5)
 
 
-def gradient_bound(model: nn.Module, X: Tensor, lr: float) -> list[Tensor]:
+def gradient_bound(model: nn.Module, X: Tensor, lr: float, slope: float = 1.0) -> list[Tensor]:
     """Return the largest error allowed for each parameter's gradient of the mean loss, derived above.
 
     Args:
         model: with the weights before the step; the output for a sample depends on that sample only.
         X: the whole minibatch, (n, ...).
         lr: learning rate of the step.
+        slope: largest derivative of the loss of a sample by an output; 1 for cross-entropy.
 
     Returns:
         float64 tensors in the shapes of `model.parameters()`.
@@ -68,7 +70,7 @@ def gradient_bound(model: nn.Module, X: Tensor, lr: float) -> list[Tensor]:
     largest = {id(parameter): float(total.max()) for parameter, total in zip(parameters, sums, strict=True)}
     bounds = []
     for parameter in model.parameters():
-        rounding = 2 * terms * u * largest.get(id(parameter), 0.0) / len(X)
+        rounding = 2 * slope * terms * u * largest.get(id(parameter), 0.0) / len(X)
         update = 2 * u * parameter.detach().to(torch.float64).abs() / lr
         # A parameter that is unused or frozen must not change at all.
         bounds.append(rounding + update if rounding else torch.zeros_like(update))

@@ -103,7 +103,7 @@ def batch_norm(seen: Seen) -> Judgement:
 
 
 def dropout(seen: Seen) -> Judgement:
-    """No two shards have the same dropout mask, and no two ranks the same noise."""
+    """All samples meet dropout; no two shards or steps have the same mask, and no two ranks the same noise."""
     return _first_wrong(seen, _masks_at)
 
 
@@ -209,7 +209,9 @@ def _gradient_at(seen: Seen, step: int) -> Judgement:
     expected, actual = seen.right_gradient(step), seen.gradient(step)
     explains = "rounding explains"
     if seen.case.text is None:
-        allowed = tolerance.gradient_bound(seen.net(step), nets.minibatch(seen.case, step)[0], seen.case.lr)
+        allowed = tolerance.gradient_bound(
+            seen.net(step), nets.minibatch(seen.case, step)[0], seen.case.lr, seen.slope(step)
+        )
     else:
         explains = "half of the digits are"
         allowed = tolerance.half_of_the_largest(expected, seen.parameters(step), seen.case.lr, seen.half_the_digits)
@@ -332,8 +334,7 @@ def _loss_at(seen: Seen, step: int) -> Judgement:
     returned = [observed["losses"][step] for observed in seen.ranks]
     if all(value is None for value in returned):
         return RIGHT
-    if any(value is None for value in returned):
-        return Judgement(f"step {step}: some ranks return a loss and some return None: {returned}")
+    total = sum(value or 0.0 for value in returned)  # a rank without samples may have nothing to return
     if seen.oracle == "self":
         assert seen.alone is not None
         expected = seen.alone["losses"][step]
@@ -341,10 +342,10 @@ def _loss_at(seen: Seen, step: int) -> Judgement:
             return RIGHT
     else:
         expected = float(seen.mean_loss(seen.net(step), *nets.minibatch(seen.case, step)).detach())
-    if abs(sum(returned) - expected) <= seen.half_the_digits * (1 + abs(expected)):
+    if abs(total - expected) <= seen.half_the_digits * (1 + abs(expected)):
         return RIGHT
     return Judgement(
-        f"step {step}: the ranks' losses {returned} add up to {sum(returned):.6g}, and the mean loss of the minibatch "
+        f"step {step}: the ranks' losses {returned} add up to {total:.6g}, and the mean loss of the minibatch "
         f"is {expected:.6g}",
         ("every rank must return its summed loss divided by the global batch size",),
     )
@@ -364,19 +365,24 @@ def _inputs_at(seen: Seen, step: int) -> Judgement:
 
 
 def _masks_at(seen: Seen, step: int) -> Judgement:
-    shard_of: dict[str, int] = {}
-    for shard, entry in enumerate(normalisation.entries(seen, step)):
-        if entry.get("redrawn"):
-            return Judgement(
-                f"step {step}: a block that is recomputed in the backward met another dropout mask than before",
-                ("recomputed without the generator's state of the forward (allenai/OLMo-core#828)",),
-            )
-        for mask in map(str, entry["masks"]):
-            if shard_of.setdefault(mask, shard) != shard:
+    shard_of: dict[str, tuple[int, ...]] = {}
+    for at in range(step + 1):
+        for entry in normalisation.entries(seen, at):
+            if entry.get("redrawn"):
                 return Judgement(
-                    f"step {step}: samples of different shards met the same dropout mask",
-                    ("the same seed on every rank (huggingface/transformers#31412)",),
+                    f"step {at}: a block that is recomputed in the backward met another dropout mask than before",
+                    ("recomputed without the generator's state of the forward (allenai/OLMo-core#828)",),
                 )
+            # Samples that are recomputed in the backward rightly meet their masks again.
+            shard = (at, *map(int, entry["samples"]))
+            for mask in map(str, entry["masks"]):
+                first = shard_of.setdefault(mask, shard)
+                if first != shard:
+                    whose = "different shards" if first[0] == at else f"steps {first[0]} and {at}"
+                    return Judgement(
+                        f"step {step}: samples of {whose} met the same dropout mask",
+                        ("the same seed on every rank (huggingface/transformers#31412), or again in every step",),
+                    )
     rank_of: dict[str, int] = {}
     for rank, observed in enumerate(seen.ranks):
         for digest in observed["noise"][step]:
@@ -385,7 +391,13 @@ def _masks_at(seen: Seen, step: int) -> Judgement:
                     f"step {step}: ranks {rank_of[digest]} and {rank} drew the same noise for their samples",
                     ("a generator that has the same seed on every rank (Robbyant/lingbot-vla-v2#41)",),
                 )
-    return RIGHT if shard_of else Judgement(f"step {step}: the net was not called in training mode")
+    n, trained = seen.case.batches[step], sum(len(entry["masks"]) for entry in normalisation.entries(seen, step))
+    if trained >= n:
+        return RIGHT
+    return Judgement(
+        f"step {step}: of {n} samples {trained} went through a net in training mode",
+        ("a replica that was left in evaluation mode: call its train()",),
+    )
 
 
 def _suspects(seen: Seen, step: int, rank: int) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch import distributed as dist
+from torch.utils.checkpoint import checkpoint
 
 from reference.all_reduce import ALL_REDUCE
 from reference.data.index import index_batches, rank_batches
@@ -142,11 +143,12 @@ def test_replicas_of_this_process_and_of_other_ranks_are_compared() -> None:
     assert "after step 1, 'hidden.0.weight' of rank 1" in judge("replicas", Seen(CASE, [one, other])).finding
 
 
-def test_running_statistics_that_stay_at_their_start_are_lost() -> None:
+@pytest.mark.parametrize(("name", "start"), [("running_mean", 0.0), ("running_var", 1.0)])
+def test_running_statistics_that_stay_at_their_start_are_lost(name: str, start: float) -> None:
     case = Case(1, (6,), net=Net(hidden=(3,), norm="batch"))
 
     def lose(seen: Observation) -> None:
-        seen["buffers"]["norms.0.running_mean"] = [0.0] * 3
+        seen["buffers"][f"norms.0.{name}"] = [start] * 3
 
     assert judge("batch_norm", tampered(lambda seen: None, case=case)).finding == ""
     assert "pytorch/pytorch#1051" in judge("batch_norm", tampered(lose, case=case)).suspects[0]
@@ -181,6 +183,60 @@ def test_equal_masks_on_two_shards_are_found() -> None:
 
     assert judge("dropout", tampered(lambda seen: None, Scratch, case)) == RIGHT
     assert "huggingface/transformers#31412" in judge("dropout", tampered(repeat, Scratch, case)).suspects[0]
+
+
+def test_a_forward_that_is_computed_again_in_the_backward_is_no_other_shard() -> None:
+    """As with a checkpoint around the net: the same samples, the same masks, and statistics that move twice."""
+
+    class Recomputes(Single):
+        def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+            net, forward = self.net, self.net.forward
+            net.forward = lambda X: checkpoint(forward, X, use_reentrant=False)
+            try:
+                return super().step(X, y, global_batch_size)
+            finally:
+                net.forward = forward
+
+    for check, net in (("dropout", Net(hidden=(64,), dropout=True)), ("batch_norm", Net(hidden=(3,), norm="batch"))):
+        case = Case(1, (6,), net=net)
+        seen = see(Recomputes, case)
+        assert len(seen["log"][0]) == 2
+        assert judge(check, Seen(case, [seen])).finding == ""
+
+
+def test_masks_of_an_earlier_step_are_found() -> None:
+    case = Case(2, (4, 4), net=Net(hidden=(64,), dropout=True))
+
+    def repeat(seen: Observation) -> None:
+        seen["log"][1][1]["masks"][0] = seen["log"][0][0]["masks"][0]
+
+    finding = judge("dropout", tampered(repeat, Scratch, case)).finding
+    assert finding == "step 1: samples of steps 0 and 1 met the same dropout mask"
+
+
+def test_samples_that_no_net_in_training_mode_saw_are_counted() -> None:
+    case = Case(2, (4,), net=Net(hidden=(64,), dropout=True))
+    finding = judge("dropout", tampered(lambda seen: seen["log"][0].pop(), Scratch, case)).finding
+    assert finding == "step 0: of 4 samples 2 went through a net in training mode"
+
+
+def test_a_rank_may_have_no_loss_to_return() -> None:
+    case = Case(1, (4,))
+    seen = see(Single, case)
+    assert judge("loss", Seen(case, [seen, {**seen, "losses": [None]}])) == RIGHT
+    finding = judge("loss", Seen(case, [seen, {**seen, "losses": [0.5]}])).finding
+    assert "add up to" in finding
+
+
+def test_weights_of_a_convolution_are_another_tensor_in_channels_last() -> None:
+    conv = nets.build(Case(1, (1,), net=Net(conv=True))).conv
+    assert not conv.weight.to(memory_format=torch.channels_last).is_contiguous()
+
+
+def test_a_step_of_ten_has_more_samples_than_most_micro_batches() -> None:
+    for trains in ("samples", "tokens"):
+        [case] = draw.fixed("trajectory", 2, "sgd", trains)
+        assert max(case.batches) // case.world_size > 64
 
 
 def evidence(actual: Callable[[list[Tensor], Tensor], Tensor], sizes: tuple[int, ...] = (4, 4, 2)) -> suspects.Evidence:

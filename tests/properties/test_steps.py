@@ -82,3 +82,10 @@ def test_a_random_tensor_with_a_row_for_each_sample_is_noise() -> None:
         with Noise(samples, sizes) as noise:
             torch.randn(samples, 3)
         assert noise.digests == []
+
+
+@pytest.mark.parametrize("check", ["gradient", "batch_norm", "dropout"])
+@pytest.mark.parametrize("trainer", ["Sharpened", "WeighsClasses"])
+def test_right_trainers_with_a_loss_of_their_own_pass(bench: Bench, trainer: str, check: str) -> None:
+    outcome = bench.search(f"tests.support.trainers_under_test:{trainer}", check, examples=10)
+    assert not outcome.failure
