@@ -19,8 +19,9 @@ them, drawn at random, have a neighbour: a process that keeps one core busy for 
 10 and 5 % are judged at the default tolerance of 5 % and the default budget. A slowdown below the tolerance may pass by
 contract, so smaller ones have a smaller tolerance and a larger budget, as a user chooses who wants to know of them.
 
-Ctrl-C or SIGTERM ends the run in progress, which is not kept; every line before it stays. Runs of different contents of suite/ and
-reference/ are different experiments, and so are those of uncommitted changes: they share a log only with --mixed.
+Ctrl-C or SIGTERM ends the run in progress, which is not kept; every line before it stays. Runs of different contents of
+suite/ and reference/ are different experiments, and so are those of uncommitted changes: they share a log only with
+--mixed.
 """
 
 from __future__ import annotations
