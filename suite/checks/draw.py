@@ -187,8 +187,8 @@ def cases(draw: st.DrawFn, check: str, most: int, oracle: str, trains: str = "sa
 # Every trainer gets these besides the drawn cases, because drawing seldom brings what they have (docs/log.md). The
 # first bucket of DistributedDataParallel has 1 MiB, and so many numbers are in one parameter of the large nets: 131,584
 # in float64, 525,312 in bfloat16. With so many features the gradient is larger than most limits of its norm. One of the
-# ten steps has more samples a device than most micro-batches. A layer that is used "elsewhere" is used in every step here,
-# because DistributedDataParallel refuses in the step after the wrong one.
+# ten steps has more samples a device than most micro-batches. The layer "elsewhere" is used in every step here, because
+# DistributedDataParallel refuses in the step after the wrong one.
 TEN_STEPS = (5, 4, 3, 4, 5, 133, 5, 4, 3, 5)
 FIXED = {
     "gradient": [Case(2, (3,), net=Net(inputs=65_792, hidden=(2,)))],
