@@ -81,7 +81,7 @@ def _dropping(draw: st.DrawFn, smooth: bool) -> Net:
 
 
 def _awkward(draw: st.DrawFn, smooth: bool) -> Net:
-    unused = draw(st.sampled_from(["nowhere", "somewhere", "elsewhere", "later", "none"]))
+    unused = draw(st.sampled_from(["nowhere", "somewhere", "later", "none"]))
     if unused == "none":
         return Net(hidden=(2,), norm="batch")
     return replace(draw(nets(smooth=smooth)), unused=unused)
@@ -192,7 +192,8 @@ def cases(draw: st.DrawFn, check: str, most: int, oracle: str, trains: str = "sa
 # Every trainer gets these besides the drawn cases, because drawing seldom brings what they have (docs/log.md). The
 # first bucket of DistributedDataParallel has 1 MiB, and so many numbers are in one parameter of the large nets: 131,584
 # in float64, 525,312 in bfloat16. With so many features the gradient is larger than most limits of its norm. One of the
-# ten steps has more samples a device than most micro-batches.
+# ten steps has more samples a device than most micro-batches. The layer "elsewhere" is used in every step here, because
+# DistributedDataParallel refuses in the step after the wrong one.
 TEN_STEPS = (5, 4, 3, 4, 5, 133, 5, 4, 3, 5)
 FIXED = {
     "gradient": [Case(2, (3,), net=Net(inputs=65_792, hidden=(2,)))],
