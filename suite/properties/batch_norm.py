@@ -7,6 +7,7 @@ allowed. The gradient behind a normalisation must agree in half of its digits (`
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,7 +52,7 @@ def judge(seen: Seen) -> Judgement:
     return Judgement(note=f"batch normalisation {kinds.pop()}") if len(kinds) == 1 else RIGHT
 
 
-def entries(seen: Seen, step: int) -> list[dict[str, list[float]]]:
+def entries(seen: Seen, step: int) -> list[dict[str, Any]]:
     """Return the log entries of a step's forwards that saw samples, over all ranks."""
     return [entry for observed in seen.ranks for entry in observed["log"][step] if entry["samples"]]
 
@@ -61,7 +62,7 @@ def forwards(seen: Seen, step: int) -> list[list[int]]:
     return [list(samples) for samples in dict.fromkeys(map(_samples, entries(seen, step)))]
 
 
-def _samples(entry: dict[str, list[float]]) -> tuple[int, ...]:
+def _samples(entry: dict[str, Any]) -> tuple[int, ...]:
     """Return the numbers of the samples in a forward, without those that are infinite or NaN."""
     return tuple(round(sample) for sample in entry["samples"] if math.isfinite(sample))
 

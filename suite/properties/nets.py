@@ -8,7 +8,6 @@ which dropout mask was applied to each.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +17,7 @@ from reference import nest
 from reference.nest import Nest
 from suite.properties import texts, tolerance
 from suite.properties.case import IMAGE, Case, Net
-from suite.properties.log import Log
+from suite.properties.log import Entry, Log
 from suite.properties.texts import TextNet
 
 # A gradient with this factor is finite in float64, and infinite times a loss scale of 2 ** 10.
@@ -56,7 +55,7 @@ class CaseNet(nn.Module):
 
     def forward(self, X: Tensor) -> Tensor:
         """Map X (n, 2 + inputs) to scores (n, classes)."""
-        entry: dict[str, Any] = {"samples": X[:, 0].detach().tolist(), "masks": []}
+        entry = Entry(X[:, 0].detach().tolist())
         h = X[:, 2:]
         if self.conv is not None:
             h = self.activation(self.conv(h.reshape(len(h), *IMAGE))).flatten(1)

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from suite.properties.case import Text
-from suite.properties.log import Log
+from suite.properties.log import Entry, Log
 
 IGNORED = -100
 SHARE_IGNORED = 0.4
@@ -41,7 +41,7 @@ class TextNet(nn.Module):
 
     def forward(self, X: dict[str, Tensor]) -> Tensor:
         """Score every token of the vocabulary at every position."""
-        entry: dict[str, Any] = {"samples": X["sample"].tolist(), "masks": [], "redrawn": False, "drawn": []}
+        entry = Entry(X["sample"].tolist(), redrawn=False, drawn=[])
         if self.training:
             self.log.append(entry)
         positions = torch.arange(X["tokens"].shape[1], device=X["tokens"].device)
@@ -74,7 +74,7 @@ class TextBlock(nn.Module):
         self.up = nn.Linear(text.width, 2 * text.width)
         self.down = nn.Linear(2 * text.width, text.width)
 
-    def forward(self, h: Tensor, seen: Tensor, entry: dict[str, Any]) -> Tensor:
+    def forward(self, h: Tensor, seen: Tensor, entry: Entry) -> Tensor:
         """Map h (n, positions, width) to the same shape.
 
         Args:
@@ -94,7 +94,7 @@ class TextBlock(nn.Module):
         added: Tensor = h + self.down(torch.tanh(self.up(self.norms[1](h))))
         return added
 
-    def _note(self, entry: dict[str, Any], mask: Tensor) -> None:
+    def _note(self, entry: Entry, mask: Tensor) -> None:
         bits = ["".join(map(str, row)) for row in (mask.detach().flatten(1) > 0).int().tolist()]
         if self.number < len(entry["drawn"]):
             entry["redrawn"] |= entry["drawn"][self.number] != bits

@@ -5,8 +5,9 @@ Not covered: speed, and communication that changes no parameter, loss or buffer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -367,10 +368,11 @@ def _inputs_at(seen: Seen, step: int) -> Judgement:
 def _masks_at(seen: Seen, step: int) -> Judgement:
     shard_of: dict[str, tuple[int, ...]] = {}
     for at in range(step + 1):
-        for entry in normalisation.entries(seen, at):
-            if entry.get("redrawn"):
+        entries = normalisation.entries(seen, at)
+        for entry in entries:
+            if entry.get("redrawn") or (entry["recomputed"] and not _met_before(entry, entries)):
                 return Judgement(
-                    f"step {at}: a block that is recomputed in the backward met another dropout mask than before",
+                    f"step {at}: what is recomputed in the backward met another dropout mask than before",
                     ("recomputed without the generator's state of the forward (allenai/OLMo-core#828)",),
                 )
             # Samples that are recomputed in the backward rightly meet their masks again.
@@ -397,6 +399,15 @@ def _masks_at(seen: Seen, step: int) -> Judgement:
     return Judgement(
         f"step {step}: of {n} samples {trained} went through a net in training mode",
         ("a replica that was left in evaluation mode: call its train()",),
+    )
+
+
+def _met_before(again: dict[str, Any], entries: Sequence[dict[str, Any]]) -> bool:
+    """Return whether a forward of the same samples met the masks that one in the backward did, as far as that went."""
+    forwards = [entry for entry in entries if not entry["recomputed"] and entry["samples"] == again["samples"]]
+    return any(
+        all(first.startswith(mask) for first, mask in zip(entry["masks"], again["masks"], strict=False))
+        for entry in forwards
     )
 
 

@@ -16,6 +16,7 @@ from suite.checks import draw
 from suite.checks.bench import Bench, SearchResult
 from suite.properties import contract, nets, suspects, texts, tolerance
 from suite.properties.case import Case, Text
+from suite.properties.log import Entry
 from tests.support import text_trainers
 
 pytestmark = pytest.mark.usefixtures("one_intra_op_thread")
@@ -81,7 +82,7 @@ def test_a_block_that_is_recomputed_with_another_mask_is_noted() -> None:
     net(X)
     [entry] = net.log
     assert [len(mask) for mask in entry["masks"]] == [2 * 8 * 8] * 3
-    block, entry = net.blocks[0], {"masks": [], "redrawn": False, "drawn": []}
+    block, entry = net.blocks[0], Entry([0.0, 1.0, 2.0], redrawn=False, drawn=[])
     h, seen = torch.zeros(3, 8, 8, dtype=torch.float64), torch.ones(3, 8, 8, dtype=torch.bool)
     state = torch.get_rng_state()
     block(h, seen, entry)

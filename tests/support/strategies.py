@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,6 +117,7 @@ def batch(n: int) -> tuple[Tensor, Tensor]:
 
 def update_bound(net: nn.Module, X: Tensor, lr: float) -> list[Tensor]:
     """Return for each parameter how far two right SGD steps from ``net`` may differ, whatever the labels are."""
+    net = deepcopy(net).to(memory_format=torch.contiguous_format)  # torch 2.9 differentiates no other one in a batch
     return [lr * bound for bound in gradient_bound(net, X, lr)]
 
 

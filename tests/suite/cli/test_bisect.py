@@ -85,7 +85,7 @@ def test_a_whole_bisection_names_the_slow_commit(
     """Real checkouts and processes; each commit's own conftest ends the process as a run that judged it would."""
     ends = "import os\nos._exit({})\n"
     repository = Repository(tmp_path / "project")
-    repository.commit({"conftest.py": ends.format(0)})
+    repository.commit({"conftest.py": ends.format(0), ".gitignore": "__pycache__/\n"})
     repository.git("tag", "v1.0")
     repository.commit({"other": "changed"})
     slow = repository.commit({"conftest.py": ends.format(1)})

@@ -68,7 +68,8 @@ def collected(markexpr: str) -> list[Path]:
         kept = [path for path in sorted(folder.iterdir()) if not conftest.pytest_ignore_collect(path, config)]
         return [file for path in kept for file in (files(path) if path.is_dir() else [path])]
 
-    return [file for top in ("suite", "tests") for file in files(REPOSITORY / top) if file.name.startswith("test_")]
+    loaded = [file for top in ("suite", "tests") for file in files(REPOSITORY / top)]
+    return [file for file in loaded if file.name.startswith("test_") and file.suffix == ".py"]
 
 
 def test_only_the_folder_of_the_marker_is_loaded() -> None:

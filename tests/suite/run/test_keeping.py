@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -185,6 +186,21 @@ def test_when_the_disk_fills_later_the_run_goes_on_and_names_its_fallback_folder
     assert f"report: {fallback}/report.html" in done.stdout
     assert "NO BASELINE: 2 cells" in done.stdout
     assert done.returncode == pytest.ExitCode.TESTS_FAILED, "every test passed, and the artifacts are missing"
+
+
+def test_where_no_folder_can_be_written_the_run_says_that_nothing_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    def full(folder: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    keeper = Keeper(tmp_path / "runs" / "one", lambda folder: None, said.append)
+    keeper.keep(full)
+    assert said == [keeper.problem]
+    assert f"neither can {tmp_path} (No space left on device): nothing more is kept; free space" in keeper.problem
 
 
 def test_two_runs_that_are_accepted_at_once_are_both_in_the_baseline(here: Path) -> None:
