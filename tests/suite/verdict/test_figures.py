@@ -12,7 +12,7 @@ from suite.verdict.machine import machine
 from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, Outcome
 from suite.verdict.paired import paired, spending
 from suite.verdict.spread import KAPPA, MOST_DF, Learned, Middle, estimate
-from suite.verdict.stored import APART_S, Run, RunSpread, clears, difference, hours_apart
+from suite.verdict.stored import APART_S, ENOUGH_RUNS, Run, RunSpread, clears, difference, hours_apart
 
 COMPARISONS = 4
 PLANNED = 5
@@ -76,12 +76,49 @@ class TestPaired:
         said = f"{math.expm1(0.2):.1%} slower than the base, at least {math.expm1(low):.1%} slower (99% confidence)"
         assert self.judged(*deltas) == (Outcome.FAIL, said)
 
-    def test_a_pass_gives_its_bound(self) -> None:
+    @pytest.mark.parametrize(("planned", "runs"), [(3, 1), (3, 8), (PLANNED, 1)])
+    def test_a_pass_gives_its_bound(self, planned: int, runs: int) -> None:
+        """At its look's share of the error, and of a bisection's runs each at an equal part."""
         deltas = (0.001, -0.001, 0.000)
-        high = t(2, ALPHA_PASS * spending(3, 3)) * 0.001 / math.sqrt(3)
-        outcome, reason = self.judged(*deltas, planned=3)
-        assert outcome is Outcome.PASS
-        assert reason.endswith(f"at most {math.expm1(high):.1%} slower (after 3 sessions)")
+        high = t(2, ALPHA_PASS * spending(3, planned) / runs) * 0.001 / math.sqrt(3)
+        found = paired([[delta] for delta in deltas], 0.05, COMPARISONS, planned, 60.0, runs=runs)
+        assert found.outcome is Outcome.PASS
+        assert found.reason.endswith(f"at most {math.expm1(high):.1%} slower (after 3 sessions)")
+
+    @pytest.mark.parametrize(
+        ("deltas", "planned", "outcome"),
+        [
+            ((0.18, 0.20, 0.22, 0.20), PLANNED, Outcome.FAIL),
+            ((0.17, 0.20, 0.23, 0.20), PLANNED, Outcome.INCONCLUSIVE),
+            ((0.0245, 0.0235, 0.0240, 0.0270), PLANNED, Outcome.INCONCLUSIVE),
+            ((0.0250, 0.0250, 0.0251, 0.0180), 4, Outcome.PASS),
+        ],
+        ids=["at the whole error", "not even then", "below half the tolerance", "the last look below it"],
+    )
+    def test_what_the_third_session_makes_suspicious_may_fail_by_the_fourth(
+        self, deltas: tuple[float, ...], planned: int, outcome: Outcome
+    ) -> None:
+        assert self.judged(*deltas, planned=planned)[0] is outcome
+
+    @pytest.mark.parametrize(("tau2", "outcome"), [(0.0001, Outcome.INCONCLUSIVE), (0.000001, Outcome.FAIL)])
+    def test_with_a_calibration_suspicion_is_at_the_looks_share(self, tau2: float, outcome: Outcome) -> None:
+        """Of the second session; both cells are slower at the whole error there, and at the third look's share."""
+        rounds = [[0.048, 0.050, 0.052]] * 3
+        assert paired(rounds, 0.05, COMPARISONS, PLANNED, 60.0, Learned(tau2, (0.3 * tau2) ** 2)).outcome is outcome
+
+    @pytest.mark.parametrize(
+        ("deltas", "planned", "outcome"),
+        [
+            ((0.0245, 0.0235, 0.0240), PLANNED, Outcome.INCONCLUSIVE),
+            ((0.0245, 0.0235, 0.0240), 3, Outcome.PASS),
+            ((0.0222, 0.0238, 0.0230), PLANNED, Outcome.PASS),
+        ],
+        ids=["half the tolerance is possible", "the last look", "it is not"],
+    )
+    def test_a_pass_before_the_last_look_excludes_half_the_tolerance(
+        self, deltas: tuple[float, ...], planned: int, outcome: Outcome
+    ) -> None:
+        assert self.judged(*deltas, planned=planned)[0] is outcome
 
     def test_suspicion_needs_a_later_look(self) -> None:
         outcome, reason = self.judged(0.20, 0.21, 0.19)
@@ -121,7 +158,11 @@ class TestPaired:
         assert found.ratio is not None
         assert found.ratio.estimate == pytest.approx(math.exp(sum(deltas) / len(deltas)))
 
-    @pytest.mark.parametrize("deltas", [(0.00, 0.10, 0.05), (0.01, -0.02, 0.02)], ids=["towards a fail", "a pass"])
+    @pytest.mark.parametrize(
+        "deltas",
+        [(0.00, 0.10, 0.05), (0.01, -0.02, 0.02), (0.02, 0.00, 0.04), (-0.188, 0.188, 0.0), (-0.2778, 0.2778, 0.0)],
+        ids=["towards a fail", "a pass", "less than half the tolerance", "60 %", "100 %"],
+    )
     def test_advice_is_what_would_decide(self, deltas: tuple[float, ...]) -> None:
         mean, sd, margin = sum(deltas) / 3, float(stats.tstd(deltas)), math.log1p(0.05)
 
@@ -133,6 +174,7 @@ class TestPaired:
         reachable = math.ceil(100 * math.expm1(max(mean, 0) + half(3, ALPHA_PASS))) / 100
         outcome, reason = self.judged(*deltas)
         assert outcome is Outcome.INCONCLUSIVE
+        assert " is possible: " in reason
         assert f"it needs about {needed - 3:.1f} more minutes, a quieter machine" in reason
         assert reason.endswith(f"or a tolerance of {reachable:.0%}")
 
@@ -145,9 +187,14 @@ class TestPaired:
         for tolerance, outcome in ((0.08, Outcome.INCONCLUSIVE), (0.09, Outcome.PASS)):
             assert paired(sessions, tolerance, COMPARISONS, 3, 60.0).outcome is outcome
 
-    def test_the_tolerance_that_a_cell_has_is_not_advised(self) -> None:
-        """The run ended before the last look that was planned, which has most of the error."""
-        outcome, reason = self.judged(0.0100, 0.0101, 0.0190, planned=40)
+    @pytest.mark.parametrize(
+        ("deltas", "planned"),
+        [((0.0100, 0.0101, 0.0190), 40), ((0.0100, 0.0101, 0.0280), 40), ((-0.33, 0.33, 0.0), PLANNED)],
+        ids=["less", "its own", "more than an option may be"],
+    )
+    def test_a_tolerance_of_no_use_is_not_advised(self, deltas: tuple[float, ...], planned: int) -> None:
+        """The first two runs ended before the last look that was planned, which has most of the error."""
+        outcome, reason = self.judged(*deltas, planned=planned)
         assert outcome is Outcome.INCONCLUSIVE
         assert "tolerance" not in reason
 
@@ -184,7 +231,31 @@ class TestMachine:
         assert outcome is Outcome.FAIL
         assert f"at least {-math.expm1(-low):.1%} less" in reason
 
-    @pytest.mark.parametrize(("efficiency", "outcome"), [(0.77, Outcome.FAIL), (0.79, Outcome.PASS)])
+    @pytest.mark.parametrize(
+        ("efficiency", "said", "outcome"),
+        [
+            (0.80, "", Outcome.PASS),
+            (0.785, ": neither clearly equal nor clearly less, because runs differ that much", Outcome.INCONCLUSIVE),
+        ],
+    )
+    def test_a_pass_excludes_the_tolerance(self, efficiency: float, said: str, outcome: Outcome) -> None:
+        had = f"the accepted commit has efficiency {efficiency:.2f}, and had 0.78 to 0.82 in 6 accepted runs"
+        assert self.judged(self.usual, *[efficiency] * 3) == (outcome, f"{had}{said}")
+
+    def test_fewer_runs_or_sessions_than_are_needed_decide_nothing(self) -> None:
+        few = (
+            f"{ENOUGH_RUNS - 1} accepted run(s) of this host, an hour or more apart, have it: {ENOUGH_RUNS} are needed"
+        )
+        assert self.judged(self.steady[: ENOUGH_RUNS - 1], 0.4, 0.4, 0.4) == (Outcome.INCONCLUSIVE, few)
+        assert self.judged(self.steady[:ENOUGH_RUNS], 0.4, 0.4, 0.4)[0] is Outcome.FAIL
+        short = (
+            "the accepted commit was measured on one device and on several in 2 session(s) of this run: 3 are needed"
+        )
+        assert self.judged(self.steady, 0.4, 0.4) == (Outcome.INCONCLUSIVE, short)
+
+    @pytest.mark.parametrize(
+        ("efficiency", "outcome"), [(0.77, Outcome.FAIL), (0.785, Outcome.PASS), (0.79, Outcome.PASS)]
+    )
     def test_a_fail_needs_half_the_tolerance(self, efficiency: float, outcome: Outcome) -> None:
         assert self.judged(self.steady, efficiency, efficiency + 0.0005, efficiency - 0.0005)[0] is outcome
 
