@@ -52,7 +52,7 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def said(process: subprocess.Popen[str], timeout_s: float = 200) -> str:
+def said(process: subprocess.Popen[str], timeout_s: float = 230) -> str:
     return process.communicate(timeout=timeout_s)[0]
 
 

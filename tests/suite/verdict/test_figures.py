@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from suite.verdict.machine import machine
+from suite.verdict.machine import cause, machine
+from suite.verdict.metrics import Interval
 from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, Outcome
-from suite.verdict.paired import paired, spending
+from suite.verdict.paired import paired, spending, surplus
 from suite.verdict.spread import KAPPA, MOST_DF, Learned, Middle, estimate
 from suite.verdict.stored import APART_S, ENOUGH_RUNS, Run, RunSpread, clears, difference, hours_apart
 
@@ -258,6 +259,55 @@ class TestMachine:
     )
     def test_a_fail_needs_half_the_tolerance(self, efficiency: float, outcome: Outcome) -> None:
         assert self.judged(self.steady, efficiency, efficiency + 0.0005, efficiency - 0.0005)[0] is outcome
+
+
+class TestCause:
+    """Which part of a step grew since accepted runs: a further one would lie within t(n - 1) s (1 + 1/n)^(1/2)."""
+
+    had = (1.00, 1.10, 1.20)
+    further = t(2, 0.025) * 0.1 * math.sqrt(1 + 1 / 3)
+
+    def said(self, grown: float, half: float, others: int) -> str:
+        """Return what is said of a part that grew so much, next to others that did not, each within `half`."""
+        names = ["exchange", *[f"other {number}" for number in range(others)]]
+        middle = sum(self.had) / 3
+        now = {name: Interval(middle, middle - half, middle + half) for name in names}
+        now["exchange"] = Interval(middle + grown, middle + grown - half, middle + grown + half)
+        return cause(now, [30.0] * len(names), [dict.fromkeys(names, value) for value in self.had])
+
+    def test_the_growth_has_the_intervals_of_both_sides(self) -> None:
+        half = math.hypot(0.3, self.further)
+        expected = f"takes {5:.0%} [{5 - half:.0%}, {5 + half:.0%}] of an ideal step more than in 3 accepted runs"
+        assert self.said(5.0, 0.3, 1) == f"cause: exchange, which {expected}"
+
+    @pytest.mark.parametrize("off", [-0.001, 0.001])
+    def test_parts_share_an_error_at_the_degrees_of_freedom_of_the_runs(self, off: float) -> None:
+        """The lower bound of the growth of one of four parts is just below zero, and just above it."""
+        half = math.hypot(0.3, self.further)
+        needed = half / t(2, 0.025) * t(2, 0.05 / 4)
+        assert bool(self.said(needed * (1 + off), 0.3, 3)) is (off > 0)
+
+
+class TestSurplus:
+    """By how much a cell looks slower: more than the noise of its rounds explains, and half the tolerance."""
+
+    pattern = (-0.06, -0.02, 0.00, 0.02, 0.06)
+
+    @pytest.mark.parametrize("off", [-1e-6, 1e-6])
+    def test_the_noise_of_the_rounds(self, off: float) -> None:
+        """A session of one round shows no noise, and counts for the mean."""
+        noise = Middle.of(self.pattern)
+        assert noise.variance is not None
+        assert noise.df is not None
+        explained = t(3 * noise.df, 0.01) * math.sqrt(noise.variance / 4)
+        assert math.log1p(0.05) / 2 < explained < math.log1p(0.05)
+        mean = explained + off
+        rounds = [*[[mean + value for value in self.pattern]] * 3, [mean]]
+        assert surplus(rounds, 0.05) == (pytest.approx(mean) if off > 0 else 0.0)
+
+    @pytest.mark.parametrize(("mean", "slower"), [(0.0243, False), (0.0245, True)])
+    def test_half_the_tolerance(self, mean: float, slower: bool) -> None:
+        assert bool(surplus([[mean - 1e-6, mean, mean + 1e-6]] * 3, 0.05)) is slower
 
 
 HERE = "here"
