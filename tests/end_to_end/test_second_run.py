@@ -20,7 +20,7 @@ lr = 0.1
 lr_rule = "linear"
 
 [tool.scaling.workloads.chapter.accuracy]
-epochs = 8
+epochs = 4
 init = "default"
 
 [tool.pytest.ini_options]
@@ -31,7 +31,8 @@ init = "default"
 def test_a_start_like_the_books_second_run_turns_its_weak_cell_red(project: Project) -> None:
     """One workload's (1, 32, .1) against (2, 64, .2), by a trainer that starts anew on two devices.
 
-    Six pairs, because its nets on two devices lie far apart: four of them came to .33 lost and INCONCLUSIVE.
+    After four epochs nets on one device have learned, and those on two devices hardly: .57 lost, at least .32. After
+    eight they lie further apart, and it is .39, at least .12.
     """
     (project.path / "pyproject.toml").write_text(CHAPTER)
     cell_of = ["--scaling-devices", "cpu:2", "--scaling-workload", "chapter", "--scaling-mode", "weak"]
