@@ -38,7 +38,6 @@ SINGLE_PRECISION = {
 }
 
 
-@pytest.mark.timeout(300)  # torch.compile compiles each of the nets, on every rank
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_an_adapter_passes_the_checks(adapter: str, check: str, bench: Bench) -> None:
