@@ -55,7 +55,7 @@ def run_tests(*arguments: str, environment: dict[str, str] | None = None) -> dic
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
         cwd=ROOT,
-        env={**os.environ, **(environment or {})},
+        env={**os.environ, "COLUMNS": "400", **(environment or {})},  # else the summary leaves the reasons out
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
