@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,6 +28,8 @@ from suite.verdict import Outcome
 SUMMARY = "plant a slowdown and a wrong gradient; fail unless both turn the gate red"
 PYTEST_OPTIONS = True
 SLOWDOWN = 0.25  # five times the default tolerance: a gate that misses this is of no use
+# What the check says of a wrong gradient: plain SGD against one device, and a trainer against itself or a reference.
+_OF_THE_GRADIENT = re.compile("the gradient of|is off that of .* on one device")
 
 PLANTED = """\
 from suite.rank import planting
@@ -127,7 +130,7 @@ def judge_wrong(status: int, checks: dict[str, str | None]) -> list[str]:
         return [f"{what}: check 'identity' failed too, where nothing was planted: {alone}"]
     if message is None:
         return [f"{what}: check 'gradient' stayed green"]
-    if "the gradient of" not in message and "is off that of the same trainer" not in message:
+    if _OF_THE_GRADIENT.search(message) is None:
         return [f"{what}: check 'gradient' is red for another reason: {message}"]
     if status != pytest.ExitCode.TESTS_FAILED:
         return [f"{what}: check 'gradient' failed, and pytest's exit status is {status} instead of 1"]

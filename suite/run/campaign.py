@@ -363,7 +363,7 @@ class _Campaign:
     def _say_left(self, what: str) -> None:
         run = self._run
         left_s = (run.planned - self._sessions_done) * run.session_s if run.planned else self._left_s()
-        self._say(f"{what}; at most {max(left_s, 0.0) / 60:.1f} min left")
+        self._say(f"{what}; {f'at most {left_s / 60:.1f} min left' if left_s > 0 else 'past the budget'}")
 
 
 def _arms(units: Sequence[tuple[Arm, ...]]) -> list[Arm]:

@@ -11,7 +11,7 @@ import hashlib
 import os
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -117,16 +117,20 @@ def _machine(devices: Devices, cards: Cards, gpus: Sequence[Gpu]) -> Machine:
     )
 
 
-def git_state(folder: Path) -> tuple[str, bool, str]:
-    """Return the checked-out commit of `folder`, and whether tracked files differ from it.
+def git_state(folder: Path, used: Iterable[Path] = ()) -> tuple[str, bool, str]:
+    """Return the checked-out commit of `folder`, and whether the commit alone would give other code.
 
-    Where git does not tell, the commit is "unknown", and the third value has git's last words.
+    That is so where tracked files differ from it, or where `used`, which are files and folders, have files that git
+    neither tracks nor ignores. Where git does not tell, the commit is "unknown", and the third value is its message.
     """
     try:
         commit = git(folder, "rev-parse", "HEAD")
     except GitError as error:
         return "unknown", False, harmless(str(error))[:LONGEST_TEXT]
-    return commit, bool(_git(folder, "status", "--porcelain", "--untracked-files=no")), ""
+    inside = [str(path) for path in used if path.exists() and path.resolve().is_relative_to(folder.resolve())]
+    status = ("status", "--porcelain", "--untracked-files")
+    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    return commit, bool(changed or (inside and _git(folder, "--literal-pathspecs", *status, "--", *inside))), ""
 
 
 def main_branch(folder: Path) -> str:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 
 from suite.plan import cells
 from suite.plan.cells import Arm, Cell
@@ -88,7 +89,7 @@ class Plan:
 def plan_here(config: Config, cells: Sequence[Cell]) -> Plan:
     """Return the plan of a run on this machine and on the commit that is checked out here, without a baseline."""
     about = machine.describe(config.devices)
-    commit, dirty, commit_problem = machine.git_state(config.root)
+    commit, dirty, commit_problem = machine.git_state(config.root, _sources(config))
     return Plan(
         config=config,
         cells=tuple(cells),
@@ -99,3 +100,13 @@ def plan_here(config: Config, cells: Sequence[Cell]) -> Plan:
         baseline=Baseline(machine_key=about.key),
         main=machine.main_branch(config.root),
     )
+
+
+def _sources(config: Config) -> list[Path]:
+    """Return where the code of the user's own trainers, models and data sets may be: files, and folders of packages."""
+    factories = [name for workload in config.workloads for name in (workload.model, workload.dataset)]
+    sources = [name.rpartition(":")[0] for name in (*config.trainers, *factories) if ":" in name]
+    modules = [Path(source.partition(".")[0]) for source in sources if not source.endswith(".py")]
+    files = [Path(source) for source in sources if source.endswith(".py")]
+    files += [module.with_suffix(".py") for module in modules]
+    return [folder / path for folder in config.paths for path in (*files, *modules)]

@@ -1,6 +1,7 @@
-"""Progress of a run: one line that is rewritten in a terminal, one line for each phase anywhere else.
+"""Progress of a run: what tells the time left is rewritten in a terminal, and is a line for each phase anywhere else.
 
-A line is written between windows and epochs, never during one.
+All other lines, as of the plan and of what else uses the machine, stay. A line is written between windows and epochs,
+never during one.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import pytest
 from suite.processes.failure import harmless
 
 _CHANGING = re.compile(r";|: block |: epoch ")
+_LEFT = re.compile(r"; (at most \S+ min left|past the budget)$")
 
 
 def phase(line: str) -> str:
@@ -42,8 +44,11 @@ class Progress:
         line = harmless(line)
         with self._capture.global_and_fixture_disabled():
             if self._reporter.isatty:
-                columns = self._config.get_terminal_writer().fullwidth
-                self._reporter.rewrite(fitted(f"scaling: {line}", columns), erase=True)
+                columns, whole = self._config.get_terminal_writer().fullwidth, f"scaling: {line}"
+                stays = _LEFT.search(line) is None
+                self._reporter.rewrite(whole if stays else fitted(whole, columns), erase=True)
+                if stays:
+                    self._reporter.write("\n")
             elif phase(line) != self._last_phase:
                 self._last_phase = phase(line)
                 self._reporter.write_line(f"scaling: {line}")

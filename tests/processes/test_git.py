@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from suite.base.git import GitError, git, is_shallow, toplevel
+from suite.options import read
 from suite.run import machine
+from suite.run.plan import plan_here
+from tests.support.project import Project
 from tests.support.repositories import Repository
 
 
@@ -33,6 +36,44 @@ def test_a_run_from_a_hook_of_another_repository_records_its_own_commit(
     assert machine.main_branch(repository.path) == "main"
     (repository.path / "src/a.py").write_text("x = 2\n")
     assert machine.git_state(repository.path) == (commit, True, "")
+
+
+def test_code_of_the_users_that_git_does_not_have_is_a_change(repository: Repository) -> None:
+    """Such a run cannot be rebuilt from its commit. Other files, and ignored ones, do not matter."""
+    used = [repository.path / name for name in ("src", "train.py", "absent.py", "../elsewhere.py")]
+    commit = repository.git("rev-parse", "HEAD")
+    (repository.path / "notes.txt").touch()
+    (repository.path / ".git/info/exclude").write_text("*.pyc\n")
+    (repository.path / "src/a.pyc").touch()
+    (repository.path / "../elsewhere.py").touch()
+    assert machine.git_state(repository.path, used) == (commit, False, "")
+    (repository.path / "src/b.py").touch()
+    assert machine.git_state(repository.path, used) == (commit, True, "")
+    assert machine.git_state(repository.path) == (commit, False, "")
+
+
+@pytest.mark.parametrize(
+    ("options", "dirty"),
+    [
+        (["--scaling-trainer=train.py:Mine"], True),
+        (["--scaling-trainer=package.train:Mine"], True),
+        (["--scaling-trainer=committed:Mine"], False),
+        (["--scaling-workload=mine"], True),
+        ([], False),
+    ],
+)
+def test_a_run_of_code_that_git_does_not_have_is_of_a_changed_tree(
+    project: Project, options: list[str], dirty: bool
+) -> None:
+    project.ini()
+    with (project.path / "pyproject.toml").open("a") as file:
+        file.write('[tool.scaling.workloads.mine]\nmodel = "nets:make"\ndataset = "digits"\nbatch = 8\nlr = 0.1\n')
+    Repository(project.path).commit({"committed.py": ""})
+    for name in ("train.py", "package/train.py", "nets.py"):
+        (project.path / name).parent.mkdir(exist_ok=True)
+        (project.path / name).touch()
+    config = read(project.config("--scaling-devices=cpu:2", *options))
+    assert plan_here(config, []).dirty == dirty
 
 
 def test_git_is_quoted_where_it_does_not_tell_the_commit(

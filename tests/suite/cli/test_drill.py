@@ -25,6 +25,7 @@ from tests.support.project import REPOSITORY, Project
 
 FOUND = "planted.py:Wrong, check 'gradient': step 0: the gradient of 'net.0.weight' is off by 1"
 AGAINST_ITSELF = "planted.py:Wrong, check 'gradient': after step 0, 'net' is off that of the same trainer on one device"
+AGAINST_REFERENCE = AGAINST_ITSELF.replace("the same trainer", "`reference_step`")
 
 
 def run_with(outcome: str, rule: str = "time", **changes: Any) -> Record:
@@ -57,7 +58,7 @@ def test_the_one_green_cell_of_several_is_named() -> None:
     assert "other is not red but PASS" in found
 
 
-@pytest.mark.parametrize("message", [FOUND, AGAINST_ITSELF])
+@pytest.mark.parametrize("message", [FOUND, AGAINST_ITSELF, AGAINST_REFERENCE])
 def test_a_wrong_gradient_that_its_check_names_is_no_complaint(message: str) -> None:
     assert drill.judge_wrong(1, {"gradient": message, "identity": None}) == []
 

@@ -49,6 +49,7 @@ def through_pytest(*, isatty: bool, lines: list[str]) -> list[str]:
         "terminalreporter": SimpleNamespace(
             isatty=isatty,
             rewrite=lambda text, erase: heard.append(text),
+            write=heard.append,
             write_line=heard.append,
             flush=lambda: None,
         ),
@@ -76,6 +77,15 @@ def test_a_log_has_one_line_per_training() -> None:
 
 def test_terminal_of_pytest_shows_every_epoch_in_one_row() -> None:
     assert [len(line) < 40 for line in through_pytest(isatty=True, lines=EPOCHS)] == [True] * 3
+
+
+def test_terminal_of_pytest_keeps_a_line_without_the_time_left_whole() -> None:
+    plan = "plan: 12 cell(s), each with one base of another commit, at most 3.0 min"
+    assert through_pytest(isatty=True, lines=[EPOCHS[0], plan]) == [
+        "scaling: training ddp, seed 1: epoch 1…",
+        f"scaling: {plan}",
+        "\n",
+    ]
 
 
 def test_terminal_of_a_command_rewrites_one_row_and_keeps_a_final_line(monkeypatch: pytest.MonkeyPatch) -> None:
