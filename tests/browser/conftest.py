@@ -6,7 +6,6 @@ import argparse
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -18,35 +17,12 @@ from suite.cli import render as render_command
 from suite.records import record
 from suite.records.record import Record
 from tests.support import records
+from tests.support.watched import Watched
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # A sandbox needs user namespaces, which root and containers often do not have. The pages are our own.
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
 REQUIRED = "SCALING_BROWSER_REQUIRED"  # when set, a missing browser fails the tests
-
-Page = Any  # playwright is not among what the tests need, and has its own types
-
-
-@dataclass
-class Watched:
-    """A page, its requests and its console messages."""
-
-    page: Page
-    requests: list[str] = field(default_factory=list)
-    complaints: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
-        self.page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
-
-    def open(self, path: Path) -> None:
-        """Load a file and wait until the network is idle."""
-        self.page.goto(path.as_uri(), wait_until="networkidle")
-
-    def outside(self, path: Path) -> list[str]:
-        """Requests for anything but this file itself."""
-        return [url for url in self.requests if url != path.as_uri() and not url.startswith("data:")]
 
 
 @pytest.fixture(scope="session")

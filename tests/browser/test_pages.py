@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from tests.browser.conftest import Watched
+from tests.support.watched import Watched
 
 NAMES = ("report", "index", "compare")
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text()

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-import conftest
 from suite.room.quiet import available_cores
+from tests.support import collecting
 from tests.support.project import REPOSITORY
 
 DEFAULT = "not gpu and not scaling and not end_to_end"
@@ -24,7 +24,7 @@ def spread(source: SOURCE = SOURCE.TESTPATHS, *, worker: bool = False, **options
     given = {"numprocesses": None, "dist": "no", "keyword": "", "markexpr": DEFAULT, "usepdb": False}
     option = SimpleNamespace(**{**given, "collectonly": False, **options})
     config = SimpleNamespace(option=option, args_source=source, **({"workerinput": {}} if worker else {}))
-    conftest.pytest_cmdline_main(config)
+    collecting.pytest_cmdline_main(config)
     number: int | None = option.numprocesses
     return number
 
@@ -32,8 +32,8 @@ def spread(source: SOURCE = SOURCE.TESTPATHS, *, worker: bool = False, **options
 @pytest.mark.parametrize(
     ("options", "processes"),
     [
-        ({}, [min(conftest.MOST_PROCESSES, len(available_cores()) + 1)]),
-        ({"markexpr": "end_to_end"}, [min(conftest.MOST_PROCESSES, len(available_cores()))]),
+        ({}, [min(collecting.MOST_PROCESSES, len(available_cores()) + 1)]),
+        ({"markexpr": "end_to_end"}, [min(collecting.MOST_PROCESSES, len(available_cores()))]),
         ({"numprocesses": 0}, [0]),
         *(
             (options, [None])
@@ -57,7 +57,7 @@ def test_only_a_run_of_all_tests_or_of_all_whole_runs_uses_all_cores(
 
 def test_what_the_tests_have_loaded_is_left_out_of_garbage_collection() -> None:
     assert gc.isenabled()
-    assert gc.get_freeze_count() > conftest.FEW
+    assert gc.get_freeze_count() > collecting.FEW
 
 
 def collected(markexpr: str) -> list[Path]:
@@ -65,7 +65,7 @@ def collected(markexpr: str) -> list[Path]:
     config: Any = SimpleNamespace(getoption={"markexpr": markexpr}.get)
 
     def files(folder: Path) -> list[Path]:
-        kept = [path for path in sorted(folder.iterdir()) if not conftest.pytest_ignore_collect(path, config)]
+        kept = [path for path in sorted(folder.iterdir()) if not collecting.pytest_ignore_collect(path, config)]
         return [file for path in kept for file in (files(path) if path.is_dir() else [path])]
 
     loaded = [file for top in ("suite", "tests") for file in files(REPOSITORY / top)]
