@@ -280,7 +280,7 @@ def rank_pool(scaling_config: Config) -> Iterator[Pool]:
             hosts=hosts_of(settings.devices),
         )
     except ValueError as error:
-        pytest.fail(f"ERROR: {error}", pytrace=False)
+        raise pytest.fail.Exception(f"ERROR: {error}", pytrace=False) from None
     with as_interrupts(), pool:
         yield pool
 
@@ -318,8 +318,8 @@ def correctness_examples() -> int | None:
 
 
 @pytest.fixture(scope="session")
-def scaling_run(request: pytest.FixtureRequest) -> RunResult:
-    """Run all selected cells."""
+def scaling_run(request: pytest.FixtureRequest) -> RunResult | str:
+    """Run all selected cells; where that is not possible, return why (`result_of`)."""
     selected = [_parameters(item) for item in request.session.items]
     cells = [parameters["scaling_cell"] for parameters in selected if "scaling_cell" in parameters]
     collectives = [parameters["all_reduce_cell"] for parameters in selected if "all_reduce_cell" in parameters]
@@ -336,7 +336,15 @@ def scaling_run(request: pytest.FixtureRequest) -> RunResult:
             progress, spent_s = Progress(request.config), request.config.stash.get(CONFIRMING_S, 0.0)
             return execute(request.config.stash[CONFIG], cells, collectives, progress, keep, checks, spent_s)
     except ValueError as error:  # RecordError is one
-        pytest.fail(f"ERROR: {error}", pytrace=False)
+        return str(error)
+
+
+def result_of(run: RunResult | str, request: pytest.FixtureRequest) -> RunResult:
+    """Return the run, and fail an item of one that was not possible as one of a cell that is an ERROR."""
+    if isinstance(run, str):
+        request.node.user_properties.extend([("verdict", "ERROR"), ("reason", run)])
+        pytest.fail(f"ERROR: {run}", pytrace=False)
+    return run
 
 
 def _parameters(item: pytest.Item) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import pytest
 
 from suite.benchmarks.replay import Clock, replay
 from suite.plan.collectives import CollectiveCell
+from suite.plugin import result_of
 from suite.records.record import CollectiveRecord
 from suite.render import commands
 
@@ -22,15 +23,16 @@ CLOCK = Clock()
 @pytest.mark.benchmark(timer=CLOCK, group="collectives: seconds a call of the most bytes")
 def test_all_reduce(
     all_reduce_cell: CollectiveCell,
-    scaling_run: RunResult,
+    scaling_run: RunResult | str,
     benchmark: Any,
     request: pytest.FixtureRequest,
 ) -> None:
     """Fails where the algorithm could not be timed, or left something other than the sum; otherwise it passes."""
-    sweep = scaling_run.collective(all_reduce_cell)
+    run = result_of(scaling_run, request)
+    sweep = run.collective(all_reduce_cell)
     request.node.user_properties.extend(properties(sweep))
     if sweep.error:
-        again = commands.collective(scaling_run.record, sweep)
+        again = commands.collective(run.record, sweep)
         pytest.fail(f"ERROR: {sweep.error}\n  see it again: {again}", pytrace=False)
     largest = max(sweep.points, key=lambda point: point.size_bytes)
     figures = {
@@ -38,7 +40,7 @@ def test_all_reduce(
         "algbw_gb_per_s": largest.algbw_gb_per_s,
         "busbw_gb_per_s": largest.busbw_gb_per_s,
     }
-    about = {"cell": all_reduce_cell.id, "run_id": scaling_run.record.run_id}
+    about = {"cell": all_reduce_cell.id, "run_id": run.record.run_id}
     told = {**dict(properties(sweep)), "oversubscribed": sweep.oversubscribed}
     replay(benchmark, CLOCK, largest.samples_s, {**about, **figures, **told})
 

@@ -10,7 +10,7 @@ import pytest
 
 from suite.benchmarks.replay import Clock, replay
 from suite.plan.cells import Cell, arm
-from suite.plugin import CONFIG, ScalingWarning
+from suite.plugin import CONFIG, ScalingWarning, result_of
 from suite.records.record import CellRecord, IntervalRecord, WaterfallRecord
 from suite.render import commands
 from suite.run import samples
@@ -29,28 +29,29 @@ FIGURES = ("sec_per_epoch", "samples_per_s", "tokens_per_s", "device_flop_per_s"
 @pytest.mark.benchmark(timer=CLOCK, group="scaling: seconds a step")
 def test_scaling(
     scaling_cell: Cell,
-    scaling_run: RunResult,
+    scaling_run: RunResult | str,
     benchmark: Any,
     request: pytest.FixtureRequest,
 ) -> None:
     """The cell's verdict: FAIL and ERROR fail, INCONCLUSIVE skips (or fails, as the user wishes), the rest passes."""
     settings = request.config.stash[CONFIG]
-    cell = scaling_run.cell(scaling_cell)
+    run = result_of(scaling_run, request)
+    cell = run.cell(scaling_cell)
     request.node.user_properties.extend(properties(cell))
-    report = os.path.relpath(scaling_run.folder, settings.root)
-    again = f"\n  see it again: {commands.only(scaling_run.record, [cell])}"
-    request.node.user_properties.extend([("run_id", scaling_run.record.run_id), ("report", report)])
+    report = os.path.relpath(run.folder, settings.root)
+    again = f"\n  see it again: {commands.only(run.record, [cell])}"
+    request.node.user_properties.extend([("run_id", run.record.run_id), ("report", report)])
     if cell.outcome is Outcome.ERROR:
         pytest.fail(f"ERROR: {cell.reason}\n{cell.details}{again}", pytrace=False)
     own = arm("candidate", scaling_cell.trainer, scaling_cell)
     replay(
         benchmark,
         CLOCK,
-        samples.step_samples_s(scaling_run.observations, own),
+        samples.step_samples_s(run.observations, own),
         {
             "cell": cell.id,
             "verdict": cell.outcome.value,
-            "run_id": scaling_run.record.run_id,
+            "run_id": run.record.run_id,
             "oversubscribed": cell.oversubscribed,
         },
     )

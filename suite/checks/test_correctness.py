@@ -24,7 +24,7 @@ def test_correctness(
             correctness_trainer, correctness_check, examples=correctness_examples, fresh=fresh_examples
         )
     except WorkerFailure as failure:
-        pytest.fail(f"{correctness_trainer}: {failure}", pytrace=False)
+        raise pytest.fail.Exception(f"{correctness_trainer}: {failure}", pytrace=False) from None
     noted = [(NOTE, f"{correctness_trainer}, {correctness_check}: {note}") for note in result.notes]
     request.node.user_properties.extend([*noted, ("examples", result.examples)])
     if result.failure:

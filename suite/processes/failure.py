@@ -17,6 +17,10 @@ LONGEST = 20_000
 # What a rank says of its last collective, on stderr; `behind` reads it.
 LAST_CALL = "last collective of group {group}: number {number}, {what}"
 _SAID = re.compile(r"^last collective of group (.+?): number (\d{1,18}), (.+)$", re.MULTILINE)
+_REMEDIES = {
+    -signal.SIGKILL: "; if memory ran out, which dmesg tells, use a smaller batch",
+    0: "; a trainer must not end its process",
+}
 _UNFIT = {"Cc", "Cf", "Cs"}  # control and format characters, and halves of surrogate pairs
 
 
@@ -101,6 +105,7 @@ def harmless(text: str, longest: int = LONGEST) -> str:
 def died(group: str, rank: int, exitcode: int | None, stderr_tail: str) -> WorkerFailure:
     """Return the failure of a rank whose process ended while it was needed."""
     how = "its process ended" if exitcode is None else f"its process ended with {describe_exit(exitcode)}"
+    how += "" if exitcode is None else _REMEDIES.get(exitcode, "")
     details = [f"rank {rank}, end of stderr:\n{stderr_tail.rstrip()}"] if stderr_tail.strip() else []
     return WorkerFailure(group, f"rank {rank}: {how}", details)
 

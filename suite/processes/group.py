@@ -152,6 +152,9 @@ class Group:
                     what = "{where}: {error}; the other ranks wait for it".format_map(answer["raised"])
                     raise failure.raised(self.name, rank, what, answer["raised"]["traceback"], refused=True)
                 missing = sorted(set(self._asked) - set(self.answers))
+                # A child that such a rank has started holds its connection open.
+                self.lost += [rank for rank in missing if rank in self.processes and not self._lives(rank)]
+                self._raise_if_broken()
                 raise failure.silent(self.name, missing, command, timeout_s, self._stacks())
         self._raise_if_broken()
         self._answered = True

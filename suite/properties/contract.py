@@ -166,6 +166,23 @@ def _accepts(function: Any, *arguments: object, **keywords: object) -> bool:
     return True
 
 
+def loss_of(returned: Any) -> float | None:
+    """Return what a step has returned as a number, which waits for its device; None where it returned nothing.
+
+    Raises:
+        ContractError: it is something else.
+    """
+    if returned is None:
+        return None
+    try:
+        return float(returned)
+    except (TypeError, ValueError, RuntimeError) as error:
+        what = f"a tensor of shape {tuple(returned.shape)}" if isinstance(returned, Tensor) else type(returned).__name__
+        raise ContractError(
+            f"`step` returned {what}: expected this process's summed loss / global_batch_size as one number, or None"
+        ) from error
+
+
 def close_trainer(trainer: Any) -> None:
     """Call the `close()` of a trainer that has one."""
     if callable(close := getattr(trainer, "close", None)):

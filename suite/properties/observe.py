@@ -10,7 +10,7 @@ import io
 import re
 import traceback
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -135,7 +135,7 @@ def observe(
                 loss = train(X, y, case.batches[step])
             given = [gradients.get(position) for position in by_position]
             record["gradients"].append([None if values is None else values.flatten().tolist() for values in given])
-            record["losses"].append(None if loss is None else float(loss))
+            record["losses"].append(contract.loss_of(loss))
             record["changed"].append(not all(torch.equal(now, given) for now, given in fed))
             record["log"].append(list(log))
             record["noise"].append(noise.digests if noise else [])
@@ -153,14 +153,17 @@ def observe(
     except Exception as error:  # a user's trainer may raise anything, and that is recorded
         if accelerator.is_fatal(error):
             raise  # this process can serve no other case
-        record["raised"] = {
-            "where": where,
-            "error": f"{type(error).__name__}: {error}",
-            "traceback": traceback.format_exc(),
-        }
-    with suppress(Exception):
+        record["raised"] = _raised(where, error)
+    try:
         contract.close_trainer(made)
+    except Exception as error:
+        record["raised"] = record["raised"] or _raised("close()", error)
     return record, getattr(made, "loss", None)
+
+
+def _raised(where: str, error: Exception) -> dict[str, str]:
+    """Return what is recorded of the exception that is being handled."""
+    return {"where": where, "error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
 
 
 def _in_another_instance(

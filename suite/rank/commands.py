@@ -117,6 +117,13 @@ def parameters(state: State, name: str) -> Parameters:
     return Parameters(not_finite=first_not_finite(state.timed[name].trainer.replicas[0]))
 
 
+def close(state: State, name: str) -> dict[str, Any]:
+    """Close the trainer of the arm that was set up under this name, if one was: it may fail, and is told then."""
+    if (timed := state.timed.pop(name, None)) is not None:
+        timed.close()
+    return {}
+
+
 def probe(state: State, name: str, steps: int, variant: dict[str, Any]) -> Probed:
     """Time one window of a diagnostic variant of an arm, as `suite.rank.arm.TimedArm.probe` does."""
     return Probed(duration_ns=state.timed[name].probe(steps, **variant))
@@ -249,7 +256,7 @@ def call(state: State, function: str, arguments: dict[str, Any]) -> dict[str, An
 
 
 _ALL = (
-    *(describe, gpus, prepare, setup, window, parameters, probe, count, trace, train),
+    *(describe, gpus, prepare, setup, window, parameters, probe, count, trace, train, close),
     *(bind, observe, judge, train_model, compare_models, collective, load, call),
 )
 COMMANDS: dict[str, Callable[..., object]] = {command.__name__: command for command in _ALL}

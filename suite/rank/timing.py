@@ -16,6 +16,7 @@ import torch
 from torch import distributed as dist
 
 from reference.per_device import synchronize
+from suite.properties.contract import loss_of
 from suite.room import accelerator
 
 
@@ -41,6 +42,7 @@ def window(
 
     Raises:
         LossNotFinite: the last step returned a loss that is not a finite number.
+        suite.properties.contract.ContractError: it returned something else than a number.
     """
     loss: Any = None
     for _ in range(lead_in):
@@ -54,7 +56,8 @@ def window(
         loss = step()
     synchronize(devices)
     duration_ns = time.perf_counter_ns() - start_ns
-    if loss is not None and not math.isfinite(float(loss)):  # read after the clock: it synchronises
-        raise LossNotFinite(f"the loss is {float(loss)} after {steps} more steps; lower lr, or choose another init")
+    number = loss_of(loss)  # read after the clock: it synchronises
+    if number is not None and not math.isfinite(number):
+        raise LossNotFinite(f"the loss is {number} after {steps} more steps; lower lr, or choose another init")
     accelerator.release(devices)
     return duration_ns

@@ -163,10 +163,10 @@ def accept(config: Config, result: RunResult, failed: Sequence[str], *, complete
             baseline = baselines.read(config.report_dir, record.machine.key)
             grown = baselines.accept(baseline, record, slower=config.accept == "slower")
             path = baselines.write(grown, config.report_dir)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         result.accepted = str(error)
-    except OSError as error:
-        result.accepted = f"not accepted: {error.filename}: {error.strerror}; run again when it can be written"
+        if isinstance(error, OSError):
+            result.accepted = f"not accepted: {error.filename}: {error.strerror}; run again when it can be written"
         result.problem = result.problem or result.accepted
     else:
         said = f"accepted as baseline ({len(grown.runs)} run(s)): {path}"

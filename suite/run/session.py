@@ -47,6 +47,7 @@ MOST_WARM_UPS = 8
 MAX_STEPS = 200
 LEAD_IN_S = 0.05  # of untimed steps or calls before a window on GPUs
 MAX_LEAD_IN = 1000
+CLOSE_TIMEOUT_S = 60.0
 FIRST_STEP_TIMEOUT_S = 120.0  # lazily built kernels, compilation, the first collective
 
 Say = Callable[[str], None]
@@ -186,6 +187,7 @@ class Sessions:
             self._check_parameters(groups, timed)
             for act in afterwards:
                 act(groups)
+            self._close(groups, timed)
             dismiss(side.pool for side in self._pools.values())
         except LauncherEnded:
             kept, self._run.memory = self._run.discarded, memory
@@ -298,6 +300,11 @@ class Sessions:
                 cause = f"rank {rank}: parameter {parameter!r} of {arm.trainer} is not finite after the session's steps"
                 groups.session.failures[arm] = WorkerFailure(arm.side, f"{cause}; lower lr, or choose another init")
                 del groups.by_arm[arm]
+
+    def _close(self, groups: Groups, timed: Sequence[Arm]) -> None:
+        """Let every timed trainer end what it has started; one that cannot has failed."""
+        for arm in timed:
+            groups.request(arm, dict, "close", CLOSE_TIMEOUT_S, name=arm.id)
 
 
 def _same_cell(a: Arm, b: Arm) -> bool:

@@ -81,8 +81,8 @@ def test_a_first_run(project: Project) -> None:
 
 @needs_two_cores
 def test_a_broken_trainer_is_an_error_and_the_others_are_measured(project: Project) -> None:
-    """One rank is killed and one class lacks a part: each is an ERROR, and the others are measured."""
-    trainers = [HERE + "KillsRankOne", HERE + "NoProcesses", "scratch"]
+    """One rank is killed, one class lacks a part, one cannot be closed: ERROR, and the others are measured."""
+    trainers = [HERE + "KillsRankOne", HERE + "NoProcesses", HERE + "CannotClose", "scratch"]
     earlier = project.path / "reports" / "machine" / "runs" / "earlier" / "record.json"
     earlier.parent.mkdir(parents=True)
     earlier.write_text("untouched")
@@ -92,9 +92,10 @@ def test_a_broken_trainer_is_an_error_and_the_others_are_measured(project: Proje
         *("--scaling-world-sizes", "2", "--scaling-mode", "strong", "--scaling-accept", "--scaling-budget", "1"),
     )
     assert result.ret == 1
-    result.assert_outcomes(passed=1, failed=2, deselected=1, warnings=1)
+    result.assert_outcomes(passed=1, failed=3, deselected=1, warnings=1)
     result.stdout.fnmatch_lines_random(
         [
+            "*ERROR: rank 0: RuntimeError: its feed is gone*",
             "*ERROR: rank 1: its process ended with signal 9 (SIGKILL)*",
             '*ERROR: rank 0: ContractError: *`processes` is missing: processes = "one" or "per-device"*',
             "not accepted: a run with an ERROR*",

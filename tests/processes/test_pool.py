@@ -114,9 +114,34 @@ def test_two_ranks_time_windows_and_a_hang_ends_with_every_ranks_stack(pool: Poo
 def test_a_killed_rank_is_named_with_its_signal(pool: Pool, dataset: Prepared) -> None:
     group = pool.launch("killed", 2)
     group.request(SetUp, "setup", name="it", arm=arm(HERE + "KillsRankOne", 2, dataset))
-    with pytest.raises(WorkerFailure, match=r"rank 1: its process ended with signal 9 \(SIGKILL\)"):
+    how = r"rank 1: its process ended with signal 9 \(SIGKILL\); if memory ran out, which dmesg tells, use a smaller"
+    with pytest.raises(WorkerFailure, match=how):
         group.request(Timed, "window", name="it", steps=1)
     assert not children_left(pool)
+
+
+def test_a_rank_that_has_left_is_named_also_where_its_child_keeps_the_connection(pool: Pool, dataset: Prepared) -> None:
+    group = pool.launch("left", 2)
+    group.request(SetUp, "setup", name="it", arm=arm(HERE + "LeavesAChildBehind", 2, dataset))
+    how = "rank 1: its process ended with exit code 0; a trainer must not end its process"
+    with pytest.raises(WorkerFailure, match=how):
+        group.request(Timed, "window", timeout_s=3.0, name="it", steps=1)
+    assert not children_left(pool)
+
+
+def test_a_trainer_that_cannot_be_closed_fails(pool: Pool, dataset: Prepared) -> None:
+    with one_worker(pool, "closes") as group:
+        group.request(SetUp, "setup", name="it", arm=arm(HERE + "CannotClose", 1, dataset))
+        assert group.request(dict, "close", name="another") == [{}]
+        with pytest.raises(WorkerFailure, match="rank 0: RuntimeError: its feed is gone"):
+            group.request(dict, "close", name="it")
+
+
+def test_what_a_step_returns_is_a_number_or_nothing(pool: Pool, dataset: Prepared) -> None:
+    with one_worker(pool, "pair") as group:
+        group.request(SetUp, "setup", name="it", arm=arm(HERE + "ReturnsAPair", 1, dataset))
+        with pytest.raises(WorkerFailure, match="ContractError: `step` returned tuple: expected .* as one number, or"):
+            group.request(Timed, "window", name="it", steps=1)
 
 
 def test_an_exception_comes_with_its_traceback(pool: Pool, dataset: Prepared) -> None:

@@ -188,6 +188,31 @@ def _freeze() -> None:
     libc.pthread_mutex_lock(mutex)
 
 
+class CannotClose(Single):
+    """Raises when it is closed."""
+
+    def close(self) -> None:
+        raise RuntimeError("its feed is gone")
+
+
+class LeavesAChildBehind(DDPTrainer):
+    """The process of one rank ends, and a child of it keeps its connections open."""
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        if dist.get_rank() == 1:
+            if os.fork() == 0:
+                time.sleep(3600)
+            os._exit(0)
+        return super().step(X, y, global_batch_size)
+
+
+class ReturnsAPair(Single):
+    """Returns its loss and something else."""
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Any:
+        return super().step(X, y, global_batch_size), y
+
+
 class Diverges(Single):
     """Returns a loss that is not a number."""
 

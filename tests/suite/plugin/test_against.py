@@ -38,7 +38,8 @@ def test_a_broken_or_foreign_baseline_is_an_error_before_anything_is_measured(pr
     path.write_text(text)
     result = project.inline(*TINY, "--scaling-trainer", "scratch", "--scaling-accept", *ONE_CELL)
     assert result.ret == 1
-    result.assert_outcomes(errors=1, deselected=1)
+    result.assert_outcomes(failed=1, deselected=1)
+    assert "exception" not in result.stdout.str(), "one message"
     message = "not a whole JSON file" if broken else f"it is the baseline of machine {foreign.machine_key}, not of "
     result.stdout.fnmatch_lines([f"*ERROR: *baseline.json: {message}*"])
     assert project.records() == []

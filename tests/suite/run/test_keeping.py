@@ -250,3 +250,11 @@ def test_a_baseline_that_cannot_be_written_is_said_and_is_no_success(tmp_path: P
     execute.accept(run.plan.config, result, [], complete=True)
     assert result.accepted == f"not accepted: {tmp_path / MACHINE.key}: File exists; run again when it can be written"
     assert result.problem == result.accepted
+
+
+def test_a_run_that_was_to_be_accepted_and_is_not_has_a_problem(tmp_path: Path) -> None:
+    """Pytest then ends with a status that is not 0."""
+    run = run_of(config=settings(report_dir=tmp_path, accept="yes"))
+    result = RunResult(results.to_record(run), tmp_path, run)
+    execute.accept(run.plan.config, result, [], complete=True)
+    assert result.problem == result.accepted == "not accepted: no cell was measured; select cells with -m scaling"
