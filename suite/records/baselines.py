@@ -56,6 +56,9 @@ class Identity(NamedTuple):
         return f"{self.workload_hash} on {self.dataset or 'no dataset'}"
 
 
+Credible = Annotated[float, Field(ge=1e-9, le=1e9)]  # the ratio of any two is still a number
+
+
 class AcceptedCell(Part):
     """One run's time for one cell.
 
@@ -77,11 +80,11 @@ class AcceptedCell(Part):
     world_size: int
     dataset: str
     oversubscribed: bool | None = None
-    sec_per_epoch: Annotated[Finite, Field(gt=0)]
-    sessions: int
-    log_se: Finite | None = None
+    sec_per_epoch: Credible
+    sessions: Annotated[int, Field(ge=0)]
+    log_se: Annotated[float, Field(ge=0, le=10.0)] | None = None
     counters: Counters | None = None
-    efficiency: Annotated[Finite, Field(gt=0)] | None = None
+    efficiency: Credible | None = None
     parts: dict[str, Finite] = Field(default_factory=dict, max_length=len(CAUSES))
 
     @property

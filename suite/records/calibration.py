@@ -28,11 +28,15 @@ from suite.verdict.stored import RunSpread
 
 ENOUGH = 10  # sessions; a run uses no spread from fewer, whose tau2_var is itself a guess
 MOST_AGE = timedelta(days=30)  # a machine changes; how far, the run's other cells show, and a cell alone does not
+CLOCKS_DIFFER_BY = timedelta(days=1)
 POWER = 0.95  # the probability that a promised slowdown is found, and the confidence of an upper limit
 MANY = 10_000  # sessions; beyond it a forecast says nothing
 
 Limit = Literal["within", "between", "starts", "budget"]
+MOST = 1e2  # of a logarithm in a file that is believed: its exponential is still a number
 NotNegative = Annotated[float, Field(ge=0)]
+Noise = Annotated[float, Field(ge=0, le=MOST)]
+Log = Annotated[float, Field(ge=-MOST, le=MOST)]
 
 
 class Spread(Part):
@@ -50,11 +54,11 @@ class Spread(Part):
         start_s: how much of it is not timing: starting processes, warming up, ending them.
     """
 
-    locations: tuple[float, ...] = Field(min_length=2)
-    errors: tuple[NotNegative, ...]
+    locations: tuple[Log, ...] = Field(min_length=2)
+    errors: tuple[Noise, ...]
     rounds: tuple[Annotated[int, Field(ge=2)], ...]
-    round_sd: NotNegative
-    log_times: tuple[float, ...] = Field(min_length=2)
+    round_sd: Noise
+    log_times: tuple[Log, ...] = Field(min_length=2)
     session_s: NotNegative
     start_s: NotNegative
 
@@ -292,6 +296,8 @@ class Calibration(Part):
             return "the calibration is of another host"
         if (age := now - self.created_utc) > MOST_AGE:
             return f"the calibration is {age.days} days old, and counts for {MOST_AGE.days}"
+        if -age > CLOCKS_DIFFER_BY:
+            return f"the calibration is of {self.created_utc:%Y-%m-%d}, which is in the future: set the clock"
         changed = differences(self.environment.versions, dict(versions), common=True)
         return ", ".join(f"{name} was {then} when calibrated and is {today}" for name, then, today in changed)
 

@@ -213,7 +213,7 @@ def test_an_accepted_run_keeps_its_time_efficiency_and_what_a_step_did() -> None
     [
         ({"machine_key": "another"}, f"baseline of machine another, not of {KEY}"),
         ({"schema_version": 99}, "schema version 99 is newer"),
-        ({"seconds": 0.0}, "sec_per_epoch: Input should be greater than 0"),
+        ({"seconds": 0.0}, "sec_per_epoch: Input should be greater than or equal to 0.000000001"),
         ({}, "not a whole JSON file"),
     ],
 )

@@ -249,8 +249,9 @@ def test_a_broken_or_foreign_file_is_refused_with_its_reason(tmp_path: Path, tex
         ("another", "2.15.0", 1, "the calibration is of another host"),
         ("host", "2.16.0", 1, "torch was 2.15.0 when calibrated and is 2.16.0"),
         ("host", "2.15.0", 31, "the calibration is 31 days old, and counts for 30"),
+        ("host", "2.15.0", -2, f"the calibration is of {CREATED:%Y-%m-%d}, which is in the future: set the clock"),
     ],
-    ids=["month", "another host", "another version", "older"],
+    ids=["month", "another host", "another version", "older", "from the future"],
 )
 def test_calibration_says_nothing_about_other_hosts_versions_and_times(
     host: str, torch: str, days: int, why: str

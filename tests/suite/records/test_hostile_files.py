@@ -21,6 +21,7 @@ from suite.records import baselines, calibration
 from suite.records.baselines import Baseline
 from suite.records.record import Record, RecordError, read_model
 from suite.render import html, markdown, terminal
+from suite.verdict import stored
 from tests.suite.records.test_calibration import calibrated, entry
 from tests.support import records
 from tests.support.hostile import TEXTS
@@ -104,7 +105,35 @@ def test_a_baseline_is_refused_or_can_be_compared_with(tmp_path: Path, content: 
             baseline.comparable(cell, RUN)
             baseline.pin(cell, RUN)
             baseline.latest(cell, RUN)
-        baselines.accept(baseline, records.make(run_id="next"), slower=True)
+        grown = baselines.accept(baseline, records.make(run_id="next"), slower=True)
+        for cell in RUN.cells:
+            runs = grown.comparable(cell, RUN)
+            if runs and cell.sec_per_epoch is not None:
+                stored.difference(baselines.measured(cell, RUN), runs)
+
+
+@pytest.mark.parametrize("sessions", [0, 1, 2, 9])
+@pytest.mark.parametrize("seconds", [[1e-9, 1e9], [1e-9, 1.0, 1e9], [1e9] * 4 + [1e-9]])
+def test_the_most_absurd_figures_that_a_baseline_may_have_can_be_compared_with(
+    seconds: list[float], sessions: int
+) -> None:
+    [kept] = BASELINE["runs"]
+    figures = {"sessions": sessions, "log_se": 10.0}
+    runs = [
+        {
+            **kept,
+            "run_id": f"202001{day:02}T000000Z-a",
+            "cells": [{**each, "sec_per_epoch": second, **figures} for each in kept["cells"]],
+        }
+        for day, second in enumerate(seconds, 1)
+    ]
+    baseline = Baseline.model_validate({**BASELINE, "runs": runs})
+    compared = [baseline.comparable(cell, RUN) for cell in RUN.cells]
+    assert any(len(of_cell) == len(seconds) for of_cell in compared)
+    for cell, of_cell in zip(RUN.cells, compared, strict=True):
+        if of_cell and cell.sec_per_epoch is not None:
+            stored.difference(baselines.measured(cell, RUN), of_cell)
+            stored.clears(baselines.measured(cell, RUN), of_cell, 0.05)
 
 
 @hostile
