@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
-from suite.verdict import ALPHA_FAIL, ALPHA_PASS, FIRST_LOOK, Learned, Outcome, spending
-from suite.verdict.paired import FIRST_LOOK_LEARNED, SETTLED
+from suite.verdict import ALPHA_FAIL, ALPHA_PASS, Learned, Outcome, spending
+from suite.verdict.paired import SETTLED, first_look
 from suite.verdict.spread import KAPPA, MOST_DF
 
 Floats = npt.NDArray[np.float64]
@@ -150,7 +150,7 @@ FAMILY = (
     Row("one cell: mixture, a fifth of processes, 10 %", mixture(1 / 5, math.log(1.1)), None, 1, (P,), slower=True),
     Row("one cell, stale calibration: 1 %, now 3 %", normal(0.03, 0.03), learned(0.01), cells=1),
     Row("one cell, stale calibration: .3 %, now 3 %", normal(0.01, 0.03), learned(0.003), cells=1),
-    Row("one cell, stale calibration: .3 %, now modes with p = .5", modes(0.5), learned(0.003), 1, (F, P)),
+    Row("one cell, stale calibration: .3 %, now modes with p = .5", modes(0.5), learned(0.003), cells=1),
 )
 
 
@@ -180,7 +180,7 @@ def decide(
     y, w2, f = located(rounds)
     runs, cells, planned = y.shape
     alpha = ALPHA_FAIL / comparisons
-    first = FIRST_LOOK if calibrated is None else FIRST_LOOK_LEARNED
+    first = first_look(learned=calibrated is not None, peers=sizes < cells or not pooled)
     outcome, suspicious = np.zeros((runs, cells), dtype=int), np.zeros((runs, cells), dtype=bool)
     squares, dfs = np.zeros((runs, cells)), np.zeros((runs, cells))
     for n in range(first if pooled else 2, planned + 1):

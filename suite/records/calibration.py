@@ -23,7 +23,6 @@ from suite.records.record import Environment, RecordError, read_inside, write_in
 from suite.room.part import Part
 from suite.verdict import ALPHA_FAIL, FIRST_LOOK, spending
 from suite.verdict.metrics import location, location_variance, variance
-from suite.verdict.paired import FIRST_LOOK_LEARNED
 from suite.verdict.stored import RunSpread
 
 ENOUGH = 10  # sessions; a run uses no spread from fewer, whose tau2_var is itself a guess
@@ -181,11 +180,11 @@ def promise(session_sd: float, comparisons: int, planned: int, tolerance: float 
     Returns:
         A share, 0.04 is 4 %; infinite where there are too few sessions for any FAIL.
     """
-    if planned < FIRST_LOOK:
+    if planned <= FIRST_LOOK:  # a FAIL of a cell alone in its world size takes one more
         return math.inf
     miss = (1 - POWER) / 2
     df, error = planned - 1, session_sd / math.sqrt(planned)
-    alpha = ALPHA_FAIL / comparisons * spending(planned, planned, FIRST_LOOK_LEARNED)
+    alpha = ALPHA_FAIL / comparisons * spending(planned, planned)
     delta = float(nctdtrinc(df, miss, stdtrit(df, 1 - alpha))) * error
     if tolerance is not None:
         delta = max(delta, math.log1p(tolerance) / 2 + float(ndtri(1 - miss)) * error)
@@ -215,7 +214,7 @@ def forecast(spread: Spread, comparisons: int, budget_s: float, tolerance: float
     The limit is one of the noise within sessions, the spread between them, and the seconds that starting costs.
     """
     planned = _sessions(budget_s, spread.session_s)
-    if planned < FIRST_LOOK:
+    if planned <= FIRST_LOOK:
         return Forecast(planned, math.inf, math.inf, "budget")
 
     def promised(session_sd: float, sessions: int = planned) -> float:

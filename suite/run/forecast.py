@@ -7,6 +7,7 @@ when the first session has shown how long one takes.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from suite.run.observations import Observations
 from suite.run.plan import Plan
 from suite.run.session import WINDOW_S, block_count
 from suite.verdict import ALPHA_PASS, FIRST_LOOK
-from suite.verdict.paired import FIRST_LOOK_LEARNED
+from suite.verdict.paired import first_look
 
 RANK_S = 0.4  # of a core, for a forked rank to build its trainer
 ENDING_S = 1.5  # the first steps, and the end of the processes
@@ -116,8 +117,11 @@ def lines(run: Observations, planned: int, each: Length) -> list[str]:
 
 def _scope(run: Observations, planned: int) -> str:
     """Return what a PASS does not exclude, after the fewest sessions that it takes and after all."""
-    calibrated = any(map(run.calibrated, run.comparison.cells))
-    fewest = FIRST_LOOK_LEARNED if calibrated else FIRST_LOOK
+    sizes = Counter(cell.world_size for cell in run.comparison.cells)
+    fewest = min(
+        first_look(learned=run.calibrated(cell) is not None, peers=sizes[cell.world_size] > 1)
+        for cell in run.comparison.cells
+    )
     rarest, at_last = (1 - ALPHA_PASS ** (1 / sessions) for sessions in (fewest, max(planned, fewest)))
     return (
         f"plan: a PASS is about the mean over processes: after {fewest} sessions, the fewest, it does not exclude a "

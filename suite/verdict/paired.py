@@ -7,7 +7,8 @@ the looks (`spending`) and, for FAIL, over everything in the run that can fail, 
     cell.
 
 The first look at which the cell is slower makes it suspicious; FAIL needs a later look, when fresh processes have added
-a session and all sessions together still show it: the fourth session at the earliest, with a calibration the third.
+a session and all sessions together still show it: the fourth session at the earliest, with a calibration and other
+cells of the world size the third.
 Processes of equal code that happen to be slow in three sessions of three are too common for a FAIL (docs/verdict.md).
 PASS before the last look also asks that half the tolerance is improbable, so that a slowdown a little below it does not
 pass early.
@@ -42,6 +43,15 @@ def spending(sessions: int, planned: int, first: int = FIRST_LOOK) -> float:
     return (sessions**3 - before**3) / max(planned, first) ** 3
 
 
+def first_look(*, learned: bool, peers: bool) -> int:
+    """Return after how many sessions a cell may be decided.
+
+    Two are enough where a calibration has `learned` how sessions scatter and its `peers`, the other cells of its world
+    size, would show that they scatter otherwise now. A cell alone could not tell.
+    """
+    return FIRST_LOOK_LEARNED if learned and peers else FIRST_LOOK
+
+
 def paired(
     rounds: Sequence[Sequence[float]],
     tolerance: float,
@@ -65,7 +75,7 @@ def paired(
             each session, in the same order.
         runs: of a bisection, which share the error of a PASS; 1 for a run of its own.
     """
-    first = FIRST_LOOK if learned is None else FIRST_LOOK_LEARNED
+    first = first_look(learned=learned is not None, peers=bool(peers))
     middles = [Middle.of(session) for session in rounds]
     ratio = _ratio(middles)
     if len(rounds) < first:

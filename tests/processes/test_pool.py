@@ -140,7 +140,7 @@ def test_a_trainer_that_cannot_be_closed_fails(pool: Pool, dataset: Prepared) ->
 def test_what_a_step_returns_is_a_number_or_nothing(pool: Pool, dataset: Prepared) -> None:
     with one_worker(pool, "pair") as group:
         group.request(SetUp, "setup", name="it", arm=arm(HERE + "ReturnsAPair", 1, dataset))
-        with pytest.raises(WorkerFailure, match="ContractError: `step` returned tuple: expected .* as one number, or"):
+        with pytest.raises(WorkerFailure, match=r"ContractError: `step` returned tuple: expected .* as one number, or"):
             group.request(Timed, "window", name="it", steps=1)
 
 

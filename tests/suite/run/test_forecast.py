@@ -22,6 +22,7 @@ from tests.support.measurements import AGAINST, accepted_run, arm, baseline, cal
 
 ONE, TWO, WEAK = cell(1), cell(2), cell(2, mode="weak")
 CELLS = (ONE, TWO)
+SURE = calibrated(0.01, ONE, TWO, WEAK)
 UNKNOWN = "plan: the smallest slowdown that this run can find is not known ("
 EACH = forecast.Length(10.0, 8)
 NOW = {"clock": lambda: 0.0, "begun_s": 0.0}
@@ -81,25 +82,28 @@ def test_no_promise_without_a_calibration_or_in_a_short_budget(calibration: obje
 
 
 @pytest.mark.parametrize(
-    ("calibration", "planned", "says"),
+    ("cells", "calibration", "planned", "says"),
     [
         (
+            CELLS,
             None,
             6,
             "after 3 sessions, the fewest, it does not exclude a slow mode in fewer than 63% of them, and after all 6 "
             "in fewer than 39%",
         ),
-        (calibrated(0.01, TWO), 25, "after 2 sessions, the fewest, .* 78% of them, and after all 25 in fewer than 11%"),
-        (None, 3, "after 3 sessions, the fewest, .* 63% of them"),
-        (None, 1, "after 3 sessions, the fewest, .* 63% of them"),
+        ((TWO, WEAK), SURE, 25, "after 2 sessions, the fewest, .* 78% of them, and after all 25 in fewer than 11%"),
+        (CELLS, SURE, 25, "after 3 sessions, the fewest, .* 63% of them, and after all 25 in fewer than 11%"),
+        (CELLS, None, 3, "after 3 sessions, the fewest, .* 63% of them"),
+        (CELLS, None, 1, "after 3 sessions, the fewest, .* 63% of them"),
     ],
-    ids=["six sessions", "calibrated", "three sessions", "too few"],
+    ids=["six sessions", "calibrated", "each alone in its world size", "three sessions", "too few"],
 )
 def test_plan_says_which_slow_modes_the_first_and_the_last_pass_do_not_exclude(
-    calibration: object, planned: int, says: str
+    cells: tuple[Cell, ...], calibration: object, planned: int, says: str
 ) -> None:
     """A cell may pass after three sessions; all of them miss a mode of probability .63 in one run of twenty."""
-    said = forecast.lines(compared(calibration=calibration), planned, EACH)[2]
+    run = compared(calibration=calibration, comparison=Comparison({"base": AGAINST}, cells))
+    said = forecast.lines(run, planned, EACH)[2]
     assert re.fullmatch(f"plan: a PASS is about the mean over processes: {says}", said)
 
 

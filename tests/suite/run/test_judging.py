@@ -35,7 +35,7 @@ MATRIX = [ONE, TWO, cell(1, mode="weak"), WEAK]
 ACCEPTED = baseline(accepted_run({TWO: 0.5}))
 EQUAL = {arm(1): 1.0, arm(1, side="base"): 1.0, arm(2): 0.5, arm(2, side="base"): 0.5}
 SLOWER = {**EQUAL, arm(2): 0.6}
-OLDER = calibrated(0.002, ONE, TWO).model_copy(
+OLDER = calibrated(0.002, ONE, TWO, WEAK).model_copy(
     update={"environment": Environment(versions={"torch": "2.14"}, commit="", dirty=False)}
 )
 
@@ -49,6 +49,13 @@ def compared(step_s: Mapping[Arm, float], *, count: int = 4, **changes: object) 
     run = run_of(ONE, TWO, config=settings(against=AGAINST), **changes)
     run.comparison = Comparison({"base": AGAINST}, run.plan.cells)
     add_sessions(run, step_s, count)
+    return run
+
+
+def with_a_weak_peer(**changes: object) -> Observations:
+    """Return a run before its first session in which a weak cell shows how sessions at 2 devices scatter."""
+    run = run_of(TWO, WEAK, ONE, config=settings(against=AGAINST), **changes)
+    run.comparison = Comparison({"base": AGAINST}, run.plan.cells)
     return run
 
 
@@ -162,19 +169,22 @@ class TestAgainstABase:
         ("known", "outcome"),
         [
             ({}, Outcome.INCONCLUSIVE),
-            ({"calibration": calibrated(0.002, ONE, TWO)}, Outcome.PASS),
-            ({"calibration": calibrated(0.002, ONE, TWO, host="another")}, Outcome.INCONCLUSIVE),
+            ({"calibration": calibrated(0.002, ONE, TWO, WEAK)}, Outcome.PASS),
+            ({"calibration": calibrated(0.002, ONE, TWO, WEAK, host="another")}, Outcome.INCONCLUSIVE),
             ({"calibration": OLDER}, Outcome.INCONCLUSIVE),
         ],
         ids=["never calibrated", "calibrated", "another host", "older versions"],
     )
     def test_two_sessions_suffice_on_a_calibrated_host(self, known: dict[str, object], outcome: Outcome) -> None:
-        assert judged(compared(EQUAL, count=2, planned=2, **known))[1].outcome is outcome
+        run = with_a_weak_peer(planned=2, **known)
+        add_sessions(run, {**EQUAL, arm(2, mode="weak"): 0.5, arm(2, side="base", mode="weak"): 0.5}, count=2)
+        cells = {cell.id: cell.outcome for cell in results.to_record(run).cells}
+        assert cells[TWO.id] is outcome
+        assert cells[ONE.id] is Outcome.INCONCLUSIVE, "no other cell shows how its sessions scatter"
 
     def test_cells_of_a_world_size_show_each_other_how_sessions_scatter(self) -> None:
         """A tenth slower in every session, where the cell beside it moves by 8 % from session to session."""
-        run = run_of(TWO, WEAK, ONE, config=settings(against=AGAINST))
-        run.comparison = Comparison({"base": AGAINST}, run.plan.cells)
+        run = with_a_weak_peer()
         weak = arm(2, mode="weak")
         for sign in (1, -1, 1, -1):
             base = {arm(2, side="base"): 0.5, arm(2, side="base", mode="weak"): 0.5, arm(1, side="base"): 1.0}

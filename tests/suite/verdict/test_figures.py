@@ -17,6 +17,7 @@ from suite.verdict.stored import APART_S, ENOUGH_RUNS, Run, RunSpread, clears, d
 
 COMPARISONS = 4
 PLANNED = 5
+PEERS = [[0.0, 0.0001, -0.0001]]  # another cell of the world size, by session
 
 
 def t(df: float, alpha: float) -> float:
@@ -104,8 +105,8 @@ class TestPaired:
     @pytest.mark.parametrize(("tau2", "outcome"), [(0.0001, Outcome.INCONCLUSIVE), (0.000001, Outcome.FAIL)])
     def test_with_a_calibration_suspicion_is_at_the_looks_share(self, tau2: float, outcome: Outcome) -> None:
         """Of the second session; both cells are slower at the whole error there, and at the third look's share."""
-        rounds = [[0.048, 0.050, 0.052]] * 3
-        assert paired(rounds, 0.05, COMPARISONS, PLANNED, 60.0, Learned(tau2, (0.3 * tau2) ** 2)).outcome is outcome
+        rounds, learned = [[0.048, 0.050, 0.052]] * 3, Learned(tau2, (0.3 * tau2) ** 2)
+        assert paired(rounds, 0.05, COMPARISONS, PLANNED, 60.0, learned, PEERS).outcome is outcome
 
     @pytest.mark.parametrize(
         ("deltas", "planned", "outcome"),
@@ -136,16 +137,17 @@ class TestPaired:
     def test_a_fail_needs_half_the_tolerance(self, middle: float, outcome: Outcome) -> None:
         assert self.judged(*[middle + 1e-6 * sign for sign in (1, -1, 1, -1)], planned=4)[0] is outcome
 
-    def test_a_calibration_lets_the_third_session_decide(self) -> None:
-        """With rounds in every session; without the calibration the same sessions decide nothing."""
+    def test_a_calibration_and_other_cells_let_the_third_session_decide(self) -> None:
+        """With rounds in every session; without either of them the same sessions decide nothing."""
         rounds = [[middle - 0.002, middle, middle + 0.002] for middle in (0.20, 0.21, 0.19)]
         learned = Learned(1e-6, 1e-14)
-        found = paired(rounds, 0.05, COMPARISONS, PLANNED, 60.0, learned)
-        delta = estimate([Middle.of(session) for session in rounds], learned)
+        found = paired(rounds, 0.05, COMPARISONS, PLANNED, 60.0, learned, PEERS)
+        delta = estimate([Middle.of(session) for session in rounds], learned, PEERS)
         low = delta.mean - t(delta.df, ALPHA_FAIL / COMPARISONS * spending(3, PLANNED, 2)) * delta.error
         assert found.outcome is Outcome.FAIL
         assert f"at least {math.expm1(low):.1%} slower" in found.reason
-        assert paired(rounds, 0.05, COMPARISONS, PLANNED, 60.0).outcome is Outcome.INCONCLUSIVE
+        for other in ((learned, ()), (None, PEERS)):
+            assert paired(rounds, 0.05, COMPARISONS, PLANNED, 60.0, *other).outcome is Outcome.INCONCLUSIVE
 
     def test_noisy_peers_keep_a_cell_from_failing(self) -> None:
         rounds = [[delta] for delta in (0.20, 0.21, 0.19, 0.20)]
