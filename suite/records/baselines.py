@@ -96,10 +96,12 @@ class AcceptedCell(Part):
 
 
 class AcceptedRun(Part):
-    """One run that a person accepted."""
+    """One run that a person accepted; `driver` and `system` are those of its machine, "" in earlier files."""
 
     run_id: str
     host: str
+    driver: str = ""
+    system: str = ""
     environment: Environment
     cells: tuple[AcceptedCell, ...]
 
@@ -249,7 +251,14 @@ def accept(baseline: Baseline, record: Record, *, slower: bool) -> Baseline:
         for cell in record.cells
         if cell.sec_per_epoch is not None
     )
-    new = AcceptedRun(run_id=record.run_id, host=record.machine.host, environment=record.environment, cells=cells)
+    new = AcceptedRun(
+        run_id=record.run_id,
+        host=record.machine.host,
+        driver=record.machine.driver,
+        system=record.machine.system,
+        environment=record.environment,
+        cells=cells,
+    )
     return Baseline(machine_key=baseline.machine_key, runs=_pruned((*earlier, new)))
 
 

@@ -18,13 +18,9 @@ MAX_WINDOWS = 4_000  # of all sessions together
 
 def machine(record: Record, accepted: AcceptedRun | None) -> Mapping[str, object]:
     """Return everything about where and how the run was made."""
-    since, compared = _compared(record, accepted)
-    changes = [(what, before, now) for what, before, now in compared if before != now]
     return {
         "facts": list(_facts(record)),
-        "since": since,
-        "changes": bounded(changes, len(changes)),
-        "same": ", ".join(what for what, before, now in compared if before == now),
+        "comparisons": [_changed(since, compared) for since, compared in _compared(record, accepted)],
         "disturbances": figures.disturbances(record),
         "neighbours": record.neighbours[:MAX_LINES],
         "sessions": bounded(map(_session, record.sessions), len(record.sessions), shown=MAX_ROWS),
@@ -43,21 +39,35 @@ def _facts(record: Record) -> Iterable[tuple[str, str]]:
     yield "run", f"{record.run_id}: {len(record.sessions)} sessions in {wall} s, order drawn with seed {seed}"
 
 
-def _compared(record: Record, accepted: AcceptedRun | None) -> tuple[str, list[tuple[str, str, str]]]:
-    """Return the run that this one is compared with, empty where there is none, and of both: what, before, now."""
+_Compared = tuple[str, list[tuple[str, str, str]]]  # a run, and of it and this one: what, before, now
+
+
+def _compared(record: Record, accepted: AcceptedRun | None) -> Iterable[_Compared]:
+    """Yield the runs that this one is compared with: a base, which ran on today's machine, and an accepted run."""
     own = record.environment
     if record.bases:
         base = record.bases[0]
         commits = [] if base.commit is None else [("commit", base.commit[:12], own.commit[:12])]
-        return f"the base, {base.label}", [*_versions(base.versions or own.versions, own.versions), *commits]
-    if accepted is None:
-        return "", []
-    then = accepted.environment
-    return f"the newest accepted run, {accepted.run_id}", [
-        ("host", accepted.host, record.machine.host),
-        ("commit", figures.commit(then), figures.commit(own)),
-        *_versions({**then.versions, **then.variables}, {**own.versions, **own.variables}),
-    ]
+        yield f"the base, {base.label}", [*_versions(base.versions or own.versions, own.versions), *commits]
+    if accepted is not None:
+        then, machine = accepted.environment, record.machine
+        below = (("driver", accepted.driver, machine.driver), ("system", accepted.system, machine.system))
+        yield (
+            f"the newest accepted run, {accepted.run_id}",
+            [
+                ("host", accepted.host, machine.host),
+                ("commit", figures.commit(then), figures.commit(own)),
+                *_versions({**then.versions, **then.variables}, {**own.versions, **own.variables}),
+                *((what, before, now or "-") for what, before, now in below if before),
+            ],
+        )
+
+
+def _changed(since: str, compared: Sequence[tuple[str, str, str]]) -> Mapping[str, object]:
+    """Return what changed since a run, and the names of what did not."""
+    changes = [(what, before, now) for what, before, now in compared if before != now]
+    same = ", ".join(what for what, before, now in compared if before == now)
+    return {"since": since, "changes": bounded(changes, len(changes)), "same": same}
 
 
 def _versions(before: Mapping[str, str], now: Mapping[str, str]) -> list[tuple[str, str, str]]:

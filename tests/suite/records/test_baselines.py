@@ -54,6 +54,16 @@ def test_accepted_runs_are_added_and_read_again(tmp_path: Path) -> None:
     assert again.runs[0].environment.commit == "abc1234"
 
 
+def test_a_file_without_driver_and_system_is_still_read(tmp_path: Path) -> None:
+    path = baselines.write(accepted(records.make()), tmp_path)
+    content = json.loads(path.read_text())
+    assert content["runs"][0].pop("system") == "Linux 6"
+    assert content["runs"][0].pop("driver") == ""
+    path.write_text(json.dumps(content))
+    (run,) = baselines.read(tmp_path, KEY).runs
+    assert (run.driver, run.system) == ("", "")
+
+
 def test_another_workload_or_dataset_is_another_cell() -> None:
     baseline = accepted(records.make())
     other_hash = records.make(workload_hashes={"lenet": "000000000000"})

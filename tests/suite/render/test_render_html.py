@@ -332,13 +332,31 @@ class TestContent:
         environment = {"versions": {"torch": "2.15.0", "cuda": "13"}, "commit": "b" * 40, "dirty": True}
         record = records.make(environment=environment)
         text = section("machine", accepted(record), environment=environment)
-        changes = ("host fedcba abcdef", "torch 2.13.0 2.15.0", "python 3.12.1 -", "cuda - 13", "The same: commit.")
+        changes = (
+            "host fedcba abcdef",
+            "torch 2.13.0 2.15.0",
+            "python 3.12.1 -",
+            "cuda - 13",
+            "The same: commit, system.",
+        )
         assert [change for change in ("Since the newest accepted run, week-0:", *changes) if change not in text] == []
+        assert "driver" not in text, "neither run has one"
         own = baselines.accept(Baseline(machine_key=record.machine.key), record, slower=False)
         page = Page(render(record, own))
         assert "There is no earlier run to compare with." in page.section("machine")
         assert "This run is one of the 1 in the accepted baseline." in page.section("accepting")
         assert "Later runs rebuild its commit" not in page.section("accepting"), "its changes are not committed"
+
+    def test_a_driver_or_kernel_that_changed_is_shown_beside_a_base_that_ran_on_the_new_ones(self) -> None:
+        """The base is a rebuilt commit, so its versions are today's."""
+        record = records.make(machine={**records.MACHINE, "driver": "570.1", "system": "Linux 7"})
+        then = record.machine.model_copy(update={"driver": "560.2", "system": "Linux 6"})
+        week_ago = accepted(record.model_copy(update={"machine": then}))
+        base = {"side": "base", "kind": "ref", "label": "abc1234", "commit": record.environment.commit}
+        text = section("machine", week_ago, machine=record.machine.model_dump(), bases=[base])
+        assert "Nothing since the base, abc1234, as far as is known: torch, commit." in text
+        changes = ("torch 2.13.0 2.15.0", "driver 560.2 570.1", "system Linux 6 Linux 7")
+        assert [each for each in changes if each not in text[text.index("Since the newest accepted run") :]] == []
 
     @pytest.mark.parametrize(
         ("outcome", "interrupted", "expected"),
