@@ -7,17 +7,22 @@ them instead. Everything is quoted for a shell. Records from before that field n
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Sequence
 
 from suite.plan.cells import Cell, names
 from suite.plan.collectives import CollectiveCell
+from suite.plan.config import BUDGET_S
 from suite.records.record import CellRecord, CollectiveRecord, Record
 from suite.verdict import Outcome
 
 _CHOOSING = ("trainer", "workload", "mode", "world-sizes")  # options that say which cells there are
 _MEASURING = ("devices", "data-root", "report-dir")  # where and on what
 _SETTINGS = ("--config-file", "--override-ini")  # where the other options come from
+_SESSIONS = ("budget", "profile")  # options that say how many there are
+_OVERRIDDEN_SESSIONS = tuple(f"--override-ini=scaling_{name}=" for name in _SESSIONS)
+_BUDGET = re.compile(r"\bprofile (\w+), budget (\d+) s\b")  # in the settings of a record
 
 
 def only(record: Record, cells: Sequence[CellRecord]) -> str:
@@ -38,7 +43,15 @@ def collective_id(sweep: CollectiveRecord) -> str:
 
 def longer(record: Record, cells: Sequence[CellRecord]) -> str:
     """Return the command that measures these cells in the sessions of the full profile."""
-    return shlex.join(["pytest", *_without(_narrowed(record, cells), ("budget", "profile")), "--scaling-profile=full"])
+    kept = [each for each in _without(_narrowed(record, cells), _SESSIONS) if not each.startswith(_OVERRIDDEN_SESSIONS)]
+    budget = [f"--scaling-budget={BUDGET_S['full']:.0f}"] if _chose_budget(record) else []
+    return shlex.join(["pytest", *kept, "--scaling-profile=full", *budget])
+
+
+def _chose_budget(record: Record) -> bool:
+    """Return whether the run had another budget than its profile's: one of an ini file would be the next run's, too."""
+    found = [match.groups() for line in record.settings if (match := _BUDGET.search(line))]
+    return any(BUDGET_S.get(profile) != float(seconds) for profile, seconds in found)
 
 
 def accept(record: Record) -> str:

@@ -362,6 +362,27 @@ class TestCommands:
         again = options.read(project.config(*shlex.split(made[0])[1:]))
         assert [workload.name for workload in again.workloads] == ["mine"]
 
+    @pytest.mark.parametrize(
+        ("typed", "budget"),
+        [([], []), (["-o", "scaling_budget=60", "-o", "scaling_profile=quick"], ["--scaling-budget=1800"])],
+        ids=["profile", "typed"],
+    )
+    def test_a_longer_run_has_the_budget_of_the_full_profile(
+        self, project: Project, typed: list[str], budget: list[str]
+    ) -> None:
+        chosen = options.read(project.config("-m", "scaling", *typed))
+        record = records.make(repeat=chosen.repeat, settings=chosen.header())
+        command = shlex.split(commands.longer(record, record.cells[:1]))
+        assert command == ["pytest", "-m", "scaling", *cells_of("1").split(), "--scaling-profile=full", *budget]
+
+    def test_a_longer_run_overrides_the_budget_of_an_ini_file(self, project: Project) -> None:
+        project.ini(scaling_budget="20")
+        chosen = options.read(project.config("-m", "scaling"))
+        record = records.make(repeat=chosen.repeat, settings=chosen.header())
+        _, *command = shlex.split(commands.longer(record, record.cells[:1]))
+        again = options.read(project.config(*command))
+        assert (again.profile, again.budget_s) == ("full", 1800.0)
+
     def test_other_settings_of_pytest_are_not_in_a_command(self, project: Project) -> None:
         others = ["--strict-markers", "--strict-config", "-o", "console_output_style=count"]
         config = project.config("-m", "scaling", *others)
