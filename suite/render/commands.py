@@ -1,7 +1,8 @@
 """Commands to type next, made from the command of the run itself. Pure.
 
 A command has the options of the run (`Record.repeat`), so that it measures the same; one for some of the cells names
-them instead. Everything is quoted for a shell. Records from before that field name all their cells.
+them instead. Where neither options nor `-k` can name these alone, it measures others as well. Everything is quoted for
+a shell. Records from before that field name all their cells.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ _MEASURING = ("devices", "data-root", "report-dir")  # where and on what
 _SETTINGS = ("--config-file", "--override-ini")  # where the other options come from
 _SESSIONS = ("budget", "profile")  # options that say how many there are
 _OVERRIDDEN_SESSIONS = tuple(f"--override-ini=scaling_{name}=" for name in _SESSIONS)
+_PLAIN = re.compile(r"[A-Za-z0-9_./+-]+")  # an id that `-k` can name: pytest escapes other letters in an item's name
 _BUDGET = re.compile(r"\bprofile (\w+), budget (\d+) s\b")  # in the settings of a record
 
 
@@ -96,13 +98,22 @@ def _repeat(record: Record) -> Sequence[str]:
     return record.repeat or ("-m", "scaling", *_cells(record.cells))
 
 
+def selects_others(cells: Sequence[CellRecord]) -> bool:
+    """Return whether the commands for these cells measure other cells as well."""
+    return not _are_product(cells) and not all(map(_PLAIN.fullmatch, _ids(cells)))
+
+
 def _narrowed(record: Record, cells: Sequence[CellRecord]) -> list[str]:
     """Return the run's arguments with other cells, and with `-k` where the options alone would select more."""
-    kept = _without(_unselected(record), _CHOOSING)
+    kept = [*_without(_unselected(record), _CHOOSING), *_cells(cells)]
+    if _are_product(cells) or selects_others(cells):
+        return kept
+    return [*kept, "-k", " or ".join(f"[{each}]" for each in _ids(cells))]
+
+
+def _are_product(cells: Sequence[CellRecord]) -> bool:
     fields = ("trainer", "workload", "mode", "world_size")
-    selected = math.prod(len({getattr(cell, field) for cell in cells}) for field in fields)
-    keyword = ["-k", " or ".join(f"[{each}]" for each in _ids(cells))] if selected != len(cells) else []
-    return [*kept, *_cells(cells), *keyword]
+    return math.prod(len({getattr(cell, field) for cell in cells}) for field in fields) == len(cells)
 
 
 def _ids(cells: Sequence[CellRecord]) -> list[str]:

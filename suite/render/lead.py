@@ -312,9 +312,10 @@ def steps(record: Record) -> Iterable[Step]:
     of = {outcome: [cell for cell in record.cells if cell.outcome is outcome] for outcome in Outcome}
     for outcome in RED:
         if of[outcome]:
-            yield Step(f"see the {outcome.value} again", commands.only(record, of[outcome]))
+            what = f"see the {outcome.value} again{_beside(of[outcome])}"
+            yield Step(what, commands.only(record, of[outcome]))
     if undecided := [cell for cell in of[Outcome.INCONCLUSIVE] if _needs_sessions(cell)]:
-        yield Step("decide what is INCONCLUSIVE", commands.longer(record, undecided))
+        yield Step(f"decide what is INCONCLUSIVE{_beside(undecided)}", commands.longer(record, undecided))
     if not record.checks_to_come:
         yield Step("check the gradients", commands.correctness(record))
     if not baselines.refusal(record):
@@ -325,6 +326,10 @@ def steps(record: Record) -> Iterable[Step]:
     if record.against is None and known and record.machine.hosts == 1:  # on several hosts a base must be a trainer
         yield Step(f"compare with {record.environment.main or 'main'}", commands.against_main(record))
     yield from _about_causes(record)
+
+
+def _beside(cells: Sequence[CellRecord]) -> str:
+    return ", beside other cells" if commands.selects_others(cells) else ""
 
 
 def _needs_sessions(cell: CellRecord) -> bool:
@@ -339,7 +344,7 @@ def _about_causes(record: Record) -> Iterable[Step]:
     if not causes:
         unknown = [cell for cell in record.cells if cell.waterfalls and cell.outcome is Outcome.NO_BASELINE]
         if unknown:
-            yield Step("learn what holds it back", commands.longer(record, unknown))
+            yield Step(f"learn what holds it back{_beside(unknown)}", commands.longer(record, unknown))
         return
     cell, bar = causes[0].cell, causes[0].bar
     small = bar.causes == ("small batch",)

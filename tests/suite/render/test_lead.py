@@ -423,6 +423,23 @@ class TestCommands:
         assert pytest_ == "pytest"
         assert sorted(cell.id for cell in select(arguments).cells) == wanted.split()
 
+    @pytest.mark.parametrize("workload", ["my net", "größe"])
+    def test_cells_that_a_keyword_cannot_name_are_measured_beside_others_and_that_is_said(
+        self, project: Project, workload: str
+    ) -> None:
+        """Pytest takes no space in `-k`, and escapes letters beyond ASCII in an item's name."""
+        (project.path / "pyproject.toml").write_text(PYPROJECT.replace("workloads.tiny", f'workloads."{workload}"'))
+        cells = [
+            cell | {"id": f"ddp-{workload}-{cell['mode']}-{cell['world_size']}", "workload": workload}
+            for cell in records.matrix(trainers=("ddp",), world_sizes=(1, 2), outcome="FAIL")
+        ]
+        diagonal = [cells[0], cells[-1]]
+        record = records.make(cells=diagonal, repeat=["-m", "scaling", "--scaling-devices=cpu:2"])
+        _, *arguments = shlex.split(steps(record)["see the FAIL again, beside other cells"])
+        items = project.inline("--collect-only", "-q", *arguments).outlines
+        named = [cell["id"].encode("ascii", "backslashreplace").decode() for cell in cells]
+        assert [item.partition("[")[2].rstrip("]") for item in items if "[" in item] == named
+
     def test_a_command_for_one_of_two_trainers_with_the_same_class_name_selects_its_cells(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
