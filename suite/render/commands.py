@@ -23,6 +23,8 @@ _MEASURING = ("devices", "data-root", "report-dir")  # where and on what
 _SETTINGS = ("--config-file", "--override-ini")  # where the other options come from
 _SESSIONS = ("budget", "profile")  # options that say how many there are
 _OVERRIDDEN_SESSIONS = tuple(f"--override-ini=scaling_{name}=" for name in _SESSIONS)
+MAX_CHARACTERS = 2_000  # of a command on a page, which never shows one cut
+_ADDED = 100  # characters that a caller adds to the arguments for some cells, at most
 _PLAIN = re.compile(r"[A-Za-z0-9_./+-]+")  # an id that `-k` can name: pytest escapes other letters in an item's name
 _BUDGET = re.compile(r"\bprofile (\w+), budget (\d+) s\b")  # in the settings of a record
 
@@ -98,17 +100,41 @@ def _repeat(record: Record) -> Sequence[str]:
     return record.repeat or ("-m", "scaling", *_cells(record.cells))
 
 
-def selects_others(cells: Sequence[CellRecord]) -> bool:
+def fits(command: str) -> bool:
+    """Return whether a page can show all of a command."""
+    return len(command) <= MAX_CHARACTERS
+
+
+def selects_others(record: Record, cells: Sequence[CellRecord]) -> bool:
     """Return whether the commands for these cells measure other cells as well."""
-    return not _are_product(cells) and not all(map(_PLAIN.fullmatch, _ids(cells)))
+    return _narrowed(record, cells) != _exactly(record, cells)
 
 
 def _narrowed(record: Record, cells: Sequence[CellRecord]) -> list[str]:
-    """Return the run's arguments with other cells, and with `-k` where the options alone would select more."""
-    kept = [*_without(_unselected(record), _CHOOSING), *_cells(cells)]
-    if _are_product(cells) or selects_others(cells):
-        return kept
-    return [*kept, "-k", " or ".join(f"[{each}]" for each in _ids(cells))]
+    """Return the arguments for these cells alone; where `-k` would be too long or cannot name them, for more."""
+    exact = _exactly(record, cells)
+    if exact is not None and (len(cells) == 1 or _short(exact)):
+        return exact
+    wider = _by_options(record, cells)
+    return wider if _short(wider) else list(_repeat(record))
+
+
+def _short(arguments: Sequence[str]) -> bool:
+    return len(shlex.join(arguments)) <= MAX_CHARACTERS - _ADDED
+
+
+def _exactly(record: Record, cells: Sequence[CellRecord]) -> list[str] | None:
+    """Return the arguments that select these cells alone; None where pytest has no words for that."""
+    options = _by_options(record, cells)
+    if _are_product(cells):
+        return options
+    ids = _ids(cells)
+    return [*options, "-k", " or ".join(f"[{each}]" for each in ids)] if all(map(_PLAIN.fullmatch, ids)) else None
+
+
+def _by_options(record: Record, cells: Sequence[CellRecord]) -> list[str]:
+    """Return the run's arguments with every combination of these cells' trainers, workloads, modes and world sizes."""
+    return [*_without(_unselected(record), _CHOOSING), *_cells(cells)]
 
 
 def _are_product(cells: Sequence[CellRecord]) -> bool:

@@ -305,17 +305,21 @@ def red(record: Record) -> list[Step]:
     return again
 
 
-def steps(record: Record) -> Iterable[Step]:
-    """Yield the commands that a reader may want next, at most six."""
+def steps(record: Record) -> list[Step]:
+    """Return the commands that a reader may want next, at most six, without those that are too long for a page."""
+    return [step for step in _steps(record) if commands.fits(step.command)]
+
+
+def _steps(record: Record) -> Iterable[Step]:
     if not record.cells:
         return
     of = {outcome: [cell for cell in record.cells if cell.outcome is outcome] for outcome in Outcome}
     for outcome in RED:
         if of[outcome]:
-            what = f"see the {outcome.value} again{_beside(of[outcome])}"
+            what = f"see the {outcome.value} again{_beside(record, of[outcome])}"
             yield Step(what, commands.only(record, of[outcome]))
     if undecided := [cell for cell in of[Outcome.INCONCLUSIVE] if _needs_sessions(cell)]:
-        yield Step(f"decide what is INCONCLUSIVE{_beside(undecided)}", commands.longer(record, undecided))
+        yield Step(f"decide what is INCONCLUSIVE{_beside(record, undecided)}", commands.longer(record, undecided))
     if not record.checks_to_come:
         yield Step("check the gradients", commands.correctness(record))
     if not baselines.refusal(record):
@@ -328,8 +332,8 @@ def steps(record: Record) -> Iterable[Step]:
     yield from _about_causes(record)
 
 
-def _beside(cells: Sequence[CellRecord]) -> str:
-    return ", beside other cells" if commands.selects_others(cells) else ""
+def _beside(record: Record, cells: Sequence[CellRecord]) -> str:
+    return ", beside other cells" if commands.selects_others(record, cells) else ""
 
 
 def _needs_sessions(cell: CellRecord) -> bool:
@@ -344,7 +348,7 @@ def _about_causes(record: Record) -> Iterable[Step]:
     if not causes:
         unknown = [cell for cell in record.cells if cell.waterfalls and cell.outcome is Outcome.NO_BASELINE]
         if unknown:
-            yield Step(f"learn what holds it back{_beside(unknown)}", commands.longer(record, unknown))
+            yield Step(f"learn what holds it back{_beside(record, unknown)}", commands.longer(record, unknown))
         return
     cell, bar = causes[0].cell, causes[0].bar
     small = bar.causes == ("small batch",)

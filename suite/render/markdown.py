@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from suite.records.record import CellRecord, Record
 from suite.render import figures
+from suite.render.commands import fits
 from suite.render.lead import MOST, cautions, facts, no_baseline, red, steps, title, verdicts
 from suite.render.stopping import stops
 
@@ -114,7 +115,8 @@ def _about_cells(cells: Sequence[CellRecord]) -> list[str]:
 
 def _red(record: Record) -> list[str]:
     """Return a command for each cell that failed, each in a fence of its own, so that none is cut."""
-    blocks = [f"{text(step.what)}:\n\n{_fence(_plain(step.command), 'sh')}\n" for step in red(record)]
+    again = [step for step in red(record) if fits(step.command)]
+    blocks = [f"{text(step.what)}:\n\n{_fence(_plain(step.command), 'sh')}\n" for step in again]
     return ["## What failed, one by one", "", *blocks] if blocks else []
 
 

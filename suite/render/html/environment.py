@@ -17,6 +17,7 @@ from typing import NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from suite.render.commands import fits
 from suite.render.figures import encodable, plural
 
 MAX_TEXT = 4_000  # characters of one text; a stack of every rank is among the longest
@@ -36,7 +37,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         finalize=_fit,
     )
-    environment.globals["plural"] = plural
+    environment.globals |= {"plural": plural, "fits": fits}
     return environment
 
 

@@ -314,6 +314,35 @@ class TestRed:
             assert f"{step.what}, again:\n    {step.command}\n" in shown
             assert f"```sh\n{step.command}\n```" in summary
 
+    @pytest.mark.parametrize(
+        ("count", "expected"),
+        [
+            (3, ["--scaling-trainer=t0,t1,t2", "--scaling-world-sizes=1,2", "-k"]),
+            (50, ["--scaling-trainer=t0,t1,", "--scaling-world-sizes=1,2"]),
+            (500, ["--scaling-tolerance=0.1"]),
+        ],
+        ids=["by -k", "by options", "the whole run"],
+    )
+    def test_a_command_that_a_page_would_cut_measures_more_cells_instead(self, count: int, expected: list[str]) -> None:
+        trainers = [f"t{number}" for number in range(count)]
+        cells = records.matrix(trainers=trainers, modes=("strong",), outcome="FAIL")
+        record = records.make(cells=cells[1:], repeat=["-m", "scaling", "--scaling-tolerance=0.1"])
+        what = "see the FAIL again" + (", beside other cells" if "-k" not in expected else "")
+        command = steps(record)[what]
+        assert all(part in command for part in expected)
+        assert ("-k" in command) == ("-k" in expected)
+        assert f"\n{command}\n" in markdown.render(record)
+        assert command in [code.text for code in Page(html.render(record)).all("code")]
+
+    def test_a_command_that_fits_no_page_is_on_none(self) -> None:
+        typed = [f"--scaling-data-root={'d' * 2_000}"]
+        record = records.full(repeat=typed, collectives=[records.collective(error="hung")])
+        accepted = records.make(cells=records.matrix(outcome="PASS"), repeat=typed)
+        for text in (page(each) for page in (markdown.render, html.render) for each in (record, accepted)):
+            assert "ddd" not in text
+        assert "too long to show here" in html.render(record)
+        assert "by the command that measures it, with" in html.render(accepted)
+
     def test_a_run_without_any_says_nothing_of_it(self) -> None:
         record = records.make(cells=records.matrix())
         assert ", again:" not in terminal.render(record, 160, color=False)

@@ -107,8 +107,8 @@ def test_a_summary_fits_a_comment_on_a_pull_request_and_counts_what_it_left_out(
     ]
     cells[-1] |= {"outcome": "FAIL", "waterfalls": [records.waterfall()]}
     cells[-2] |= {"outcome": "ERROR", "details": "rank 1: exit code 3\n" * 1_000}
-    record = records.make(cells=cells, accuracies=[records.accuracy(trainer=f"t{n}") for n in range(number)])
-    text = markdown.render(record)
+    nets = [records.accuracy(trainer=f"t{n}") for n in range(number)]
+    text = markdown.render(records.make(cells=cells, accuracies=nets, repeat=["-m", "scaling"]))
     assert 55_000 < len(text) <= markdown.MAX_CHARACTERS
     cut = {
         section.partition("\n")[0] for section in text.split("\n## ") if "more left out here; record.json" in section
