@@ -20,6 +20,7 @@ from suite.verdict import Outcome
 
 _CHOOSING = ("trainer", "workload", "mode", "world-sizes")  # options that say which cells there are
 _MEASURING = ("devices", "data-root", "report-dir")  # where and on what
+_CHECKS = ("suite.checks", "suite/checks")  # how the paths of checks begin
 _SETTINGS = ("--config-file", "--override-ini")  # where the other options come from
 _SESSIONS = ("budget", "profile")  # options that say how many there are
 _OVERRIDDEN_SESSIONS = tuple(f"--override-ini=scaling_{name}=" for name in _SESSIONS)
@@ -149,11 +150,15 @@ def _ids(cells: Sequence[CellRecord]) -> list[str]:
 
 
 def _unselected(record: Record) -> list[str]:
-    """Return the run's arguments without those that select some of its items."""
-    kept = list(_repeat(record))
+    """Return the run's arguments without those that select some of its items, or other items than are measured."""
+    kept = [each for each in _repeat(record) if not each.startswith(_CHECKS)]
     if "-k" in kept:
         at = kept.index("-k")
         kept[at : at + 2] = []
+    if "-m" in kept:
+        at = kept.index("-m") + 1
+        # Items that are measured have this marker, on GPUs too; `not gpu` chooses CPU workers where GPUs are.
+        kept[at] = "scaling and not gpu" if "not gpu" in kept[at] else "scaling"
     return list(dict.fromkeys(part if part.startswith("-") else part.partition("::")[0] for part in kept))
 
 

@@ -417,6 +417,20 @@ class TestCommands:
         config = project.config("-m", "scaling", *others)
         assert options.read(config).repeat == ("-m", "scaling")
 
+    @pytest.mark.parametrize(
+        ("markers", "expected"),
+        [("gpu", "scaling"), ("gpu or end_to_end", "scaling"), ("scaling and not gpu", "'scaling and not gpu'")],
+    )
+    def test_a_command_for_cells_runs_no_checks_whatever_the_run_selected(self, markers: str, expected: str) -> None:
+        """As docs/ci/gpu.yml does."""
+        typed = ["-m", markers, "--pyargs", "suite.checks", "suite.benchmarks", "--scaling-require-devices=2"]
+        record = records.make(repeat=typed, collectives=[records.collective()])
+        kept = f"pytest -m {expected} --pyargs suite.benchmarks --scaling-require-devices=2"
+        assert commands.only(record, record.cells[:1]) == f"{kept} {cells_of('1')}"
+        found = f"{kept} --scaling-world-sizes=2 -k '[all_reduce-gloo-2]'"
+        assert commands.collective(record, record.collectives[0]) == found
+        assert set(typed) <= set(shlex.split(commands.accept(record))), "which repeats the run"
+
     def test_a_command_names_the_workload_whatever_the_settings_choose(self, project: Project) -> None:
         project.ini(scaling_workload="resnet18")
         record = records.make(repeat=["-m", "scaling", "--scaling-devices=cpu:2"])
