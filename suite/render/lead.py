@@ -255,8 +255,8 @@ def _held_back(record: Record) -> Iterable[str]:
         cost = f"{interval(cause.bar.step_s, '.1f', factor=1e3)} ms a step ({number(cause.share * 100, '.0f')} %)"
         more = "; another part may cost more" if cause.outdone else ""
         yield f"{cause.cell.id}: {bar_name(cause.bar.causes)}, {cost}{more}"
-    named = [cause.cell for cause in causes]
-    unknown = [cell for cell, _ in apart if cell not in named]
+    named = {cause.cell.id for cause in causes}  # comparing whole cells would take minutes for thousands
+    unknown = [cell for cell, _ in apart if cell.id not in named]
     if unknown:
         sessions = max(fall.sessions for _, fall in apart)
         yield f"not known after {plural(sessions, 'session')}: {some([cell.id for cell in unknown], MOST)}"

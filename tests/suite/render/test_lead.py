@@ -87,6 +87,21 @@ class TestFirstRun:
         ]
         assert "95 % intervals over 2 sessions" in found["How sure?"]
 
+    def test_cells_with_causes_are_not_compared_with_one_another(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Ten thousand of them would be compared fifty million times, field by field."""
+        compared = 0
+
+        def counted(one: CellRecord, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return one is other
+
+        monkeypatch.setattr(CellRecord, "__eq__", counted)
+        cells = [records.cell(id=f"t{n}-lenet-strong-2", waterfalls=[records.waterfall()]) for n in range(100)]
+        found = facts(records.make(cells=[*cells, records.cell(id="unsure", waterfalls=[unsure()])]))
+        assert found["Held back by"].startswith("t0-lenet-strong-2: exchange, 5.6")
+        assert compared < len(cells)
+
     def test_accuracies_are_paired_by_seed_and_the_fewest_pairs_are_said(self) -> None:
         """Only the weak cell needed more seeds, and no cell on one device was selected."""
         reached = {("strong", 1): (0.9, 0.8, 0.8), ("strong", 2): (0.89,), ("weak", 2): (0.87, 0.77, 0.77)}
