@@ -155,9 +155,12 @@ def interval(value: Bounds | None, form: str, *, bounds: bool = True, factor: fl
     return f"{text} [{number(value.low * factor, form)}, {number(value.high * factor, form)}]"
 
 
-def encodable(text: str) -> str:
-    """Replace halves of surrogate pairs and NUL, which JSON may hold and a text file may not."""
-    return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\N{REPLACEMENT CHARACTER}")
+def printable(text: str) -> str:
+    """Replace characters that no file can hold, or that steer a terminal or the direction of lines; newlines stay."""
+    if text.isprintable():  # nearly always
+        return text
+    spaced = text.replace("\t", " ")
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in spaced)
 
 
 def plural(count: int, noun: str) -> str:

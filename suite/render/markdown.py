@@ -22,7 +22,7 @@ MAX_TEXT = 2_000  # characters of one text
 MAX_FENCE = 20_000  # characters of one fence: the commands, the settings
 MAX_STACKS = 4_000  # of one cell
 _MARKS = str.maketrans(
-    {"&": "&amp;", "<": "&lt;", ">": "&gt;", "\\": "&#92;", "|": "\\|", "`": "\\`", "*": "\\*", "~": "\\~"}
+    {"&": "&amp;", "<": "&lt;", ">": "&gt;", "\\": "&#92;", "|": "\\|", "`": "\\`", "*": "\\*", "~": "\\~", "$": "\\$"}
 )
 # A link or an image needs what follows its brackets. A space of no width ends a mention, an address or a reference.
 _ACTIVE = (
@@ -30,6 +30,8 @@ _ACTIVE = (
     (re.compile(r"(?<![^\W_])_|_(?![^\W_])"), r"\\_"),
     (re.compile(r"@(?=\w)|(?<!&)#(?=\d)|:(?=//)|\bwww(?=\.)", re.IGNORECASE), r"\g<0>&#8203;"),
 )
+# What begins a heading, an item of a list, a rule, or underlines a heading.
+_BEGINS = re.compile(r"^(\d+(?=[.)](?:\s|$))|(?=(?:#+|[-+])(?:\s|$)|[-=]+\s*$))")
 
 
 def render(record: Record) -> str:
@@ -204,7 +206,7 @@ def _list(heading: str, lines: Sequence[str]) -> list[str]:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Return the lines of a table, with an empty one at the end. The rows are escaped, the names of columns are not."""
-    lines = ("| " + " | ".join(map(text, row)) + " |" for row in rows)
+    lines = ("| " + " | ".join(map(_inline, row)) + " |" for row in rows)
     return ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns), *lines, ""]
 
 
@@ -223,11 +225,17 @@ def _bounded(lines: Sequence[str], most: int) -> list[str]:
 
 
 def _fence(text: str, language: str = "") -> str:
-    return f"```{language}\n" + figures.encodable(text[:MAX_FENCE]).replace("`", "'") + "\n```"
+    return f"```{language}\n" + figures.printable(text[:MAX_FENCE]).replace("`", "'") + "\n```"
 
 
 def text(value: str) -> str:
     """Return a line of plain text in which nothing is Markdown or HTML, and nothing a link or a mention on GitHub."""
+    line = _inline(value).lstrip()  # four spaces begin a block of code
+    return _BEGINS.sub(r"\g<1>\\", line, count=1)
+
+
+def _inline(value: str) -> str:
+    """Return the same for the middle of a line."""
     value = _plain(value).translate(_MARKS)
     for pattern, replacement in _ACTIVE:
         value = pattern.sub(replacement, value)
@@ -237,4 +245,4 @@ def text(value: str) -> str:
 def _plain(value: str) -> str:
     """Return one line of limited length."""
     cut = value if len(value) <= MAX_TEXT else f"{value[:MAX_TEXT]} …"
-    return " ".join(figures.encodable(cut).splitlines())
+    return figures.printable(" ".join(cut.splitlines()))

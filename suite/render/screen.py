@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from suite.render.figures import printable
+
 # A narrower terminal wraps or scrolls; a table that is folded into its columns cannot be read at all.
 MIN_WIDTH = 160
 
@@ -69,6 +71,5 @@ class Screen:
 
 
 def shown(text: str, styles: Mapping[str, str] = {}) -> Text:
-    """Return plain text: characters that would steer a terminal, or the direction of its lines, are replaced."""
-    plain = "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
-    return Text(plain, style=styles.get(text, ""))
+    """Return plain text, in which nothing steers the terminal."""
+    return Text(printable(text), style=styles.get(text, ""))

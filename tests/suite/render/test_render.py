@@ -152,9 +152,20 @@ def test_markup_in_a_record_stays_text() -> None:
         ("WWW.a.b", "WWW&#8203;.a.b"),
         ("*a* ~~b~~ __c__ _d_", "\\*a\\* \\~\\~b\\~\\~ \\_\\_c\\_\\_ \\_d\\_"),
         ("13.0 [12.1, 13.9] all_reduce a/b.py:C", "13.0 [12.1, 13.9] all_reduce a/b.py:C"),
+        ("$x$ costs $5", "\\$x\\$ costs \\$5"),
+        ("# BIG", "\\# BIG"),
+        ("- x - y", "\\- x - y"),
+        ("+ x", "\\+ x"),
+        ("> x", "&gt; x"),
+        ("12. x", "12\\. x"),
+        ("3) x", "3\\) x"),
+        ("---", "\\---"),
+        ("==", "\\=="),
+        ("    x", "x"),
+        ("-0.030 to +0.010", "-0.030 to +0.010"),
     ],
 )
-def test_no_text_of_a_record_is_a_link_an_image_or_a_mention(hostile: str, shown: str) -> None:
+def test_no_text_of_a_record_is_a_link_an_image_a_mention_a_formula_or_a_block(hostile: str, shown: str) -> None:
     """A summary becomes a comment on a pull request, where such text would call people and fetch pictures."""
     assert markdown.text(hostile) == shown
     assert shown in markdown.render(records.make(neighbours=[hostile]))
