@@ -6,6 +6,8 @@ One module a command, all with the same four names.
 from __future__ import annotations
 
 import argparse
+import io
+import os
 import sys
 from collections.abc import Sequence
 from typing import Protocol
@@ -16,6 +18,7 @@ from suite.cli.command import USAGE_ERROR, Stop
 from suite.processes.ending import as_interrupts
 
 INTERRUPTED = 130  # as a shell's; above 127, so that `git bisect run` stops
+BROKEN_PIPE = 141  # as a shell's, too: what reads the output has ended, as `head` does
 
 
 class Command(Protocol):
@@ -53,11 +56,24 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command, and return its exit status.
+    """Run a command, and return its exit status. Characters that the output cannot encode are shown as "?".
 
     Raises:
         SystemExit: after --help, and after a usage error that argparse or pytest has printed.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python still flushes at its end
+        return BROKEN_PIPE
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     # Without abbreviations, so that no option of pytest's passes for a short form of ours.
     parser = _Parser(
         prog="python -m suite", description="What the suite does besides running pytest.", allow_abbrev=False
