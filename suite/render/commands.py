@@ -92,8 +92,12 @@ def weak(record: Record, cell: CellRecord) -> str:
 
 
 def sweep(record: Record, cell: CellRecord) -> str:
-    """Return the command that shows which accuracy a larger batch leads to, and with which learning rate."""
-    chosen = _without(_cells([cell]), ("mode",))
+    """Return the command that shows which accuracy a larger batch leads to, and with which learning rate.
+
+    Its rules start from what one device does best with.
+    """
+    on_one = cell.model_copy(update={"world_size": 1})
+    chosen = _without(_cells([on_one, cell]), ("mode",))
     return shlex.join(["python", "-m", "suite", "sweep", *_with(_repeat(record), _MEASURING), *chosen])
 
 

@@ -71,7 +71,8 @@ def title(record: Record) -> str:
     if best.world_size == 1:
         return f"{best.workload} on one device, {_speed(best)}"
     times = interval(best.speedup, ".2f", bounds=False)
-    return f"{best.workload} runs {times} times as fast on {plural(best.world_size, 'device')} as on one"
+    where = f"on {plural(best.world_size, 'device')} as the plain trainer on one"
+    return f"{best.workload} runs {times} times as fast {where}"
 
 
 def _hardware(record: Record) -> Iterable[str]:

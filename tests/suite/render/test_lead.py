@@ -74,7 +74,7 @@ class TestFirstRun:
 
     def test_it_says_how_fast_how_well_what_holds_it_back_and_how_sure(self) -> None:
         found = facts(first_run())
-        assert lead.title(first_run()) == "lenet runs 1.80 times as fast on 2 devices as on one"
+        assert lead.title(first_run()) == "lenet runs 1.80 times as fast on 2 devices as the plain trainer on one"
         assert "Verdict" not in found
         assert "did not check gradients" in found["Is it right?"]
         assert "+0.000 in 6 cells (one pair of trainings each" in found["Is it right?"]
@@ -176,8 +176,8 @@ class TestFirstRun:
     @pytest.mark.parametrize(
         ("modes", "what", "expected"),
         [
-            (("strong",), "keep the batch per device (weak scaling)", "pytest -m scaling {} --scaling-mode=weak {}"),
-            (("strong", "weak"), "see the accuracy with a larger batch", "python -m suite sweep {} {}"),
+            (("strong",), "keep the batch per device (weak scaling)", "pytest -m scaling {} --scaling-mode=weak {}2"),
+            (("strong", "weak"), "see the accuracy with a larger batch", "python -m suite sweep {} {}1,2"),
         ],
     )
     def test_a_small_batch_is_met_with_a_larger_one(self, modes: tuple[str, ...], what: str, expected: str) -> None:
@@ -185,7 +185,7 @@ class TestFirstRun:
         fall["bars"][0]["step_s"] = records.interval(0.01, 0.1)
         cells = records.matrix(modes=modes, outcome="NO BASELINE")
         cells[1]["waterfalls"] = [fall]
-        command = expected.format("--scaling-trainer=ddp --scaling-workload=lenet", "--scaling-world-sizes=2")
+        command = expected.format("--scaling-trainer=ddp --scaling-workload=lenet", "--scaling-world-sizes=")
         assert steps(first_run(cells=cells))[what] == command
 
     def test_one_device_several_slow_ones_and_no_cell_have_their_titles(self) -> None:
@@ -193,7 +193,10 @@ class TestFirstRun:
         assert facts(records.make(cells=cells))["Efficiency"] == "needs 2 devices"
         assert lead.title(records.make(cells=cells)) == "lenet on one device, 4,600 samples/s"
         cells = records.matrix(loss=0.7, outcome="NO BASELINE")
-        assert lead.title(first_run(cells=cells)) == "lenet runs 0.60 times as fast on 2 devices as on one"
+        assert (
+            lead.title(first_run(cells=cells))
+            == "lenet runs 0.60 times as fast on 2 devices as the plain trainer on one"
+        )
         assert facts(first_run(cells=cells))["How fast?"].startswith("ddp lenet strong on 1 device: 4,615 samples/s")
         assert lead.title(records.make(cells=[], sessions=[])) == "no cells"
 
