@@ -163,7 +163,8 @@ def from_record(path: Path, command: str, cell_id: str | None = None) -> Recordi
 
 def to_json(recording: Recording) -> str:
     """As JSON, one session a line."""
-    content: dict[str, Any] = recording.model_dump(mode="json", exclude_defaults=True)
+    content: dict[str, Any] = {"schema_version": recording.schema_version}
+    content |= recording.model_dump(mode="json", exclude_defaults=True)
     sessions = ",\n".join(json.dumps(session) for session in content.pop("sessions"))
     return f'{json.dumps(content)[:-1]}, "sessions": [\n{sessions}\n]}}\n'
 

@@ -360,16 +360,17 @@ class Record(Part):
     def _without_weak_accuracies_of_schema_3(
         cls, cells: tuple[CellRecord, ...], info: ValidationInfo
     ) -> tuple[CellRecord, ...]:
-        """Remove weak cells' accuracies where nets were trained at strong scaling alone."""
+        """Remove weak cells' accuracies, and their checks, where nets were trained at strong scaling alone."""
         if info.data.get("schema_version") != 3:
             return cells
-        nothing = {
-            "accuracy": None,
-            "accuracy_note": "this record is of a version that trained at strong scaling alone",
-        }
-        return tuple(
-            cell.model_copy(update=nothing) if cell.mode == "weak" and cell.world_size > 1 else cell for cell in cells
-        )
+        note = "this record is of a version that trained at strong scaling alone"
+        upgraded = []
+        for cell in cells:
+            if cell.mode == "weak" and cell.world_size > 1:
+                checks = tuple(check for check in cell.checks if check.rule != "accuracy")
+                cell = cell.model_copy(update={"accuracy": None, "accuracy_note": note, "checks": checks})
+            upgraded.append(cell)
+        return tuple(upgraded)
 
 
 def oversubscribed_mark(part: CellRecord | CollectiveRecord) -> str:
@@ -392,6 +393,8 @@ def read_model(path: Path, model: type[Model]) -> Model:
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{path}: not a whole JSON file (truncated?); restore it, or remove it") from error
     version = content.get("schema_version") if isinstance(content, dict) else None
+    if isinstance(content, dict) and version is None:
+        raise RecordError(f"{path}: it has no schema_version, which every file of ours has; restore it, or remove it")
     newest = max(get_args(model.model_fields["schema_version"].annotation))
     if isinstance(version, int) and version > newest:
         raise RecordError(

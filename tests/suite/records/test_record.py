@@ -58,7 +58,9 @@ def test_an_interval_is_kept_with_its_ends() -> None:
         (records.make().model_dump_json()[:-40], "not a whole JSON file"),
         ("[" * 100_000, "not a whole JSON file"),
         ("[]", "content: Input should be a valid dictionary"),
-        ("{}", "run_id: Field required"),
+        ("{}", "it has no schema_version, which every file of ours has; restore it"),
+        (records.make().model_dump_json(exclude={"schema_version"}), "it has no schema_version"),
+        ('{"schema_version": 4}', "run_id: Field required"),
         (json.dumps({"seed": 10**400}), "a whole number of 401 digits; ours have 20 at most"),
         (json.dumps({**records.make().model_dump(mode="json"), "extra": 1}), "extra: Extra inputs"),
         (
@@ -71,7 +73,20 @@ def test_an_interval_is_kept_with_its_ends() -> None:
         ),
         (records.make().model_dump_json().replace("NO BASELINE", "GREAT"), "cells.0.outcome: Input should be"),
     ],
-    ids=["empty", "truncated", "deep", "list", "object", "digits", "field", "nan", "large", "outcome"],
+    ids=[
+        "empty",
+        "truncated",
+        "deep",
+        "list",
+        "object",
+        "no version",
+        "version",
+        "digits",
+        "field",
+        "nan",
+        "large",
+        "outcome",
+    ],
 )
 def test_anything_else_is_refused_with_its_reason(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(RecordError, match=message):
@@ -235,7 +250,8 @@ def test_a_link_or_a_pipe_with_the_name_of_an_unfinished_file_is_not_followed_an
 
 def test_weak_accuracies_of_schema_3_are_removed() -> None:
     """They were trained at strong scaling alone."""
-    content = records.make(cells=records.matrix(accuracy=0.97)).model_dump(mode="json")
+    checks = [records.check(rule=rule) for rule in ("time", "accuracy")]
+    content = records.make(cells=records.matrix(accuracy=0.97, checks=checks)).model_dump(mode="json")
     assert [cell.accuracy for cell in Record.model_validate(content).cells] == [0.97] * 4
     older = Record.model_validate(content | {"schema_version": 3})
     assert [(cell.mode, cell.world_size, cell.accuracy) for cell in older.cells] == [
@@ -245,3 +261,4 @@ def test_weak_accuracies_of_schema_3_are_removed() -> None:
         ("weak", 2, None),
     ]
     assert "trained at strong scaling alone" in older.cells[3].accuracy_note
+    assert [[check.rule for check in cell.checks] for cell in older.cells] == [["time", "accuracy"]] * 3 + [["time"]]
