@@ -155,7 +155,7 @@ def _ids(cells: Sequence[CellRecord]) -> list[str]:
 
 def _unselected(record: Record) -> list[str]:
     """Return the run's arguments without those that select some of its items, or other items than are measured."""
-    kept = [each for each in _repeat(record) if not each.startswith(_CHECKS)]
+    kept = list(_repeat(record))
     if "-k" in kept:
         at = kept.index("-k")
         kept[at : at + 2] = []
@@ -163,7 +163,8 @@ def _unselected(record: Record) -> list[str]:
         at = kept.index("-m") + 1
         # Items that are measured have this marker, on GPUs too; `not gpu` chooses CPU workers where GPUs are.
         kept[at] = "scaling and not gpu" if "not gpu" in kept[at] else "scaling"
-    return list(dict.fromkeys(part if part.startswith("-") else part.partition("::")[0] for part in kept))
+    measured = (part for part in kept if not part.startswith(_CHECKS))
+    return list(dict.fromkeys(part if part.startswith("-") else part.partition("::")[0] for part in measured))
 
 
 def _cells(cells: Sequence[CellRecord]) -> list[str]:
