@@ -227,10 +227,11 @@ def _missing_devices(
         why = here.problem or "check the driver (nvidia-smi) and CUDA_VISIBLE_DEVICES"
         shown = f"CUDA: {len(here.gpus)} device(s) found, {gpus} needed"
         return needing, f"{shown}; {why}, or use `-m scaling` for CPU workers"
-    kind, count = settings.devices.kind.upper(), len(settings.devices.names)
+    kind, count = settings.devices.kind.upper(), settings.devices.distinct
     if count < settings.require_devices:
+        ours = [item for item in items if any(map(item.get_closest_marker, OURS))]
         shown = f"{kind}: {count} device(s) found, {settings.require_devices} needed"
-        return cells, f"{shown}; lower --scaling-require-devices"
+        return ours, f"{shown}; lower --scaling-require-devices"
     return (cells, settings.misfit) if settings.misfit else ([], "")
 
 

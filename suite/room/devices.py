@@ -44,6 +44,11 @@ class Devices:
         """How many devices each host has."""
         return len(self.names) // self.hosts
 
+    @property
+    def distinct(self) -> int:
+        """How many GPUs or cores there are on all hosts; ranks that share one do not count twice."""
+        return self.hosts * len(set(self.cores if self.kind == "cpu" else self.names))
+
     def here(self, world_size: int) -> tuple[str, ...]:
         """Return those of the first `world_size` devices that are on the first host, which ranks fill first."""
         return self.names[: min(world_size, self.per_host)]

@@ -47,6 +47,14 @@ def test_more_cpu_workers_than_cores_are_oversubscribed() -> None:
     assert not found.oversubscribed(cores)
     assert found.oversubscribed(cores + 1)
     assert "(oversubscribed)" in str(found)
+    assert found.distinct == cores
+
+
+@pytest.mark.parametrize(
+    ("setting", "distinct"), [("cuda:0,cuda:0", 1), ("cuda:3,cuda:1", 2), ("2xcuda:2", 4), ("3xcpu:1", 3)]
+)
+def test_ranks_that_share_a_device_count_it_once(setting: str, distinct: int) -> None:
+    assert devices.parse(setting).distinct == distinct
 
 
 def test_several_hosts_have_as_many_devices_each() -> None:

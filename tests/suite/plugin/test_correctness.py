@@ -278,3 +278,14 @@ def test_missing_gpus_are_one_failing_item(project: Project, monkeypatch: pytest
     assert result.ret == 1
     result.assert_outcomes(failed=1, deselected=len(CHECKED_TRAINERS) * len(CHECKS) - 1)
     result.stdout.fnmatch_lines(["CUDA: 0 device(s) found, 2 needed*"])
+
+
+def test_required_devices_that_are_missing_are_one_failing_item(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU runner without its driver falls back to CPU workers."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    result = project.inline("-m", "correctness", "--scaling-require-devices=99999", package="suite.checks")
+    assert result.ret == 1
+    result.assert_outcomes(failed=1, deselected=len(CHECKED_TRAINERS) * len(CHECKS) - 1)
+    result.stdout.fnmatch_lines(["CPU: * device(s) found, 99999 needed; lower --scaling-require-devices"])
