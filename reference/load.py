@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,8 +20,9 @@ def load_object(spec: str) -> object:
 
     Args:
         spec: ``module:attribute`` or ``path.py:attribute``. The attribute may be dotted (``Class.method``), and a
-            relative path starts at the working directory. A file can import from its own folder while it is executed,
-            as when it is run as a script.
+            relative path starts at the working directory or, without such a file there, at the first folder of
+            `sys.path` that has it. A file can import from its own folder while it is executed, as when it is run as a
+            script.
 
     Returns:
         The object itself, neither called nor checked.
@@ -73,8 +75,9 @@ def _module_by_name(name: str, spec: str) -> ModuleType:
 
 
 def _module_from_file(path: Path, spec: str) -> ModuleType:
-    path = path.resolve()
-    if not path.is_file():
+    # Path.is_file raises for a name that is too long.
+    path = next(filter(os.path.isfile, [path, *(Path(folder, path) for folder in sys.path)]), path).resolve()
+    if not os.path.isfile(path):
         raise FileNotFoundError(f"{spec!r}: there is no file {path}; relative paths start at the working directory")
     # A hash, because two files may both be called trainer.py. One file must stay one module: loaded twice, its classes
     # would exist twice.

@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +20,7 @@ from suite.base.several import hosts_of
 from suite.plan import floors, workloads
 from suite.plan.base import Base
 from suite.plan.config import BUDGET_S, MIN_SESSIONS, Config
+from suite.plan.project import named_from
 from suite.plan.workloads import Workload
 from suite.processes.failure import harmless
 from suite.room import devices
@@ -113,7 +114,7 @@ def read(config: pytest.Config) -> Config:
         several = hosts_of(chosen) is not None
     except ValueError as error:
         raise pytest.UsageError(f"--scaling: {error}") from error
-    names = get.texts("workload", workloads.defaults(chosen.kind, get.texts("trainer", ())))
+    names = get.texts("workload", workloads.defaults(chosen.kind, get.trainers((), root)))
     for name in names:
         get.one_of("workload", name, known)
     named = get.texts("workload", ())
@@ -122,11 +123,11 @@ def read(config: pytest.Config) -> Config:
         get.one_of("mode", mode, MODES)
     chosen_workloads = tuple(known[name] for name in names)
     default = tuple(name for name in DEFAULT_TRAINERS if any(workload.suits(name) for workload in chosen_workloads))
-    trainers = get.texts("trainer", default)
-    checked = get.texts("trainer", CHECKED_TRAINERS)
+    trainers = get.trainers(default, root)
+    checked = get.trainers(CHECKED_TRAINERS, root)
     for trainer in trainers:
         _check_trainer("trainer", trainer)
-    base = _against(get.text("against", ""), root, several=several)
+    base = _against(get, root, several=several)
     _check_pairs(trainers, base, chosen_workloads)
     profile = get.one_of("profile", get.text("profile", "quick"), BUDGET_S)
     return Config(
@@ -235,6 +236,14 @@ class _Reader:
         parts = (part.strip() for value in given for part in _plain(name, value).split(","))
         return tuple(dict.fromkeys(filter(None, parts)))
 
+    def named(self, name: str, spec: str, root: Path) -> str:
+        """Return a trainer relative to the working directory; an option's ini twin names files relative to `root`."""
+        return spec if self.on_command_line(name) else named_from(spec, root)
+
+    def trainers(self, default: tuple[str, ...], root: Path) -> tuple[str, ...]:
+        """Return the trainers that were asked for."""
+        return tuple(self.named("trainer", spec, root) for spec in self.texts("trainer", default))
+
     def number(self, name: str, default: float, *, above: float) -> float:
         value = self.text(name, str(default))
         try:
@@ -322,16 +331,18 @@ def _check_pairs(trainers: Sequence[str], base: Base | None, chosen: Sequence[Wo
         )
 
 
-def _against(setting: str, root: Path, *, several: bool) -> Base | None:
-    if not setting:
+def _against(get: _Reader, root: Path, *, several: bool) -> Base | None:
+    if not (setting := get.text("against", "")):
         return None
     try:
         base = bases.parse(setting, root, TRAINERS.__contains__)
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
     if base.trainer is not None:
-        _check_trainer("against", base.trainer)
-    elif several:
+        trainer = get.named("against", base.trainer, root)
+        _check_trainer("against", trainer)
+        return replace(base, label=trainer, trainer=trainer)
+    if several:
         raise pytest.UsageError(
             f"--scaling-against {setting!r}: on several hosts a base must be a trainer: name one as module:Class, "
             "which every host has"

@@ -58,6 +58,7 @@ class Checkout:
         if not FULL_NAME.fullmatch(commit):
             raise CheckoutError(f"commit {commit!r}: expected a full object name, as git rev-parse prints it")
         self.notes: tuple[str, ...] = ()
+        self._root = root
         self._commit = commit
         self._label = label or commit[:7]
         self._temporary: TemporaryFolder | None = None
@@ -127,7 +128,8 @@ class Checkout:
         """Return a trainer or model as the base's workers name it: a path.py:Class is moved to the checkout.
 
         Args:
-            spec: a table name, module:Class or path.py:Class, relative to the working directory.
+            spec: a table name, module:Class or path.py:Class, relative to the working directory or, without such a file
+                there, to the user's project.
 
         Raises:
             CheckoutError: the file is outside of the repository, or the commit does not have it.
@@ -135,7 +137,7 @@ class Checkout:
         source, _, name = spec.rpartition(":")
         if not source.endswith(".py"):
             return spec
-        place = self.place(Path(source))
+        place = self.place(Path(source) if os.path.isfile(source) else self._root / source)
         if place is None:
             raise CheckoutError(
                 f"{spec!r} is outside of the repository {self.toplevel}, so its version at {self._label} is not known; "

@@ -23,7 +23,7 @@ from pydantic import Field, ValidationError
 
 from reference.trainers import TRAINERS
 from suite.plan.cells import Cell
-from suite.plan.workloads import section
+from suite.plan.project import named_from, section
 from suite.room.part import Part, problem
 
 _HEADING = "[[tool.scaling.floors]]"
@@ -70,11 +70,11 @@ def available(pyproject: Path, workloads: Collection[str]) -> tuple[Floor, ...]:
     given = section(pyproject, "floors") or []
     if not isinstance(given, list) or not all(isinstance(fields, dict) for fields in given):
         raise ValueError(f"floors in {pyproject.name}: each is a table of its own: write {_HEADING} above it")
-    return tuple(_read(number, fields, pyproject.name, workloads) for number, fields in enumerate(given, 1))
+    return tuple(_read(number, fields, pyproject, workloads) for number, fields in enumerate(given, 1))
 
 
-def _read(number: int, fields: dict[str, Any], file: str, workloads: Collection[str]) -> Floor:
-    where = f"{_HEADING} entry {number} in {file}"
+def _read(number: int, fields: dict[str, Any], pyproject: Path, workloads: Collection[str]) -> Floor:
+    where = f"{_HEADING} entry {number} in {pyproject.name}"
     if "entry" in fields:
         raise ValueError(f"{where}: entry: Extra inputs are not permitted; remove it")
     try:
@@ -87,7 +87,8 @@ def _read(number: int, fields: dict[str, Any], file: str, workloads: Collection[
         raise ValueError(
             f"{where}: trainer {floor.trainer!r}: valid values are {', '.join(TRAINERS)}, module:Class or path.py:Class"
         )
-    return floor
+    own = floor.trainer and named_from(floor.trainer, pyproject.parent)
+    return floor.model_copy(update={"trainer": own})
 
 
 def choose(floors: Sequence[Floor], cell: Cell) -> Floor | None:

@@ -10,7 +10,6 @@ import hashlib
 import json
 import math
 import re
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +18,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
 from reference import trainers as table
 from reference.schedule import scale
+from suite.plan.project import searched_from, section, table_in
 from suite.room.part import Part, problem
 from suite.verdict.accuracy import MARGIN, SEED_PAIRS
 
@@ -260,24 +260,6 @@ def published(workload: Workload, mode: str, world_size: int) -> Published | Non
     return None
 
 
-def section(pyproject: Path, name: str) -> Any:
-    """Return `tool.scaling.<name>` of a pyproject.toml; None where either does not exist.
-
-    Raises:
-        ValueError: something that contains it is no table.
-    """
-    if not pyproject.is_file():
-        return None
-    tools = tomllib.loads(pyproject.read_text(encoding="utf-8")).get("tool", {})
-    return _table(_table(tools, "tool", pyproject).get("scaling", {}), "tool.scaling", pyproject).get(name)
-
-
-def _table(value: Any, name: str, pyproject: Path) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{name} = {value!r} in {pyproject.name}: expected a table, [{name}]")
-    return value
-
-
 def available(pyproject: Path) -> dict[str, Workload]:
     """Return the built-in workloads and those of `[tool.scaling.workloads.NAME]` in a pyproject.toml, if it exists.
 
@@ -285,15 +267,29 @@ def available(pyproject: Path) -> dict[str, Workload]:
         ValueError: a workload of the user's own has a wrong field or name, or the name of a built-in one.
     """
     workloads, own = dict(BUILT_IN), section(pyproject, "workloads")
-    for name, value in ({} if own is None else _table(own, "tool.scaling.workloads", pyproject)).items():
+    for name, value in ({} if own is None else table_in(own, "tool.scaling.workloads", pyproject)).items():
         if not _NAME.fullmatch(name):  # folders and pytest's items are named by it
             rule = "expected a letter or digit, and after it letters, digits, spaces, or any of . _ + -"
             raise ValueError(f"workload {name!r} in {pyproject.name}: {rule}; rename it")
-        fields = _table(value, f"tool.scaling.workloads.{name}", pyproject)
+        fields = table_in(value, f"tool.scaling.workloads.{name}", pyproject)
         if name in BUILT_IN:
             raise ValueError(f"workload {name!r} in {pyproject.name} has the name of a built-in one; rename it")
         try:
-            workloads[name] = Workload.model_validate({**fields, "name": name})
+            workloads[name] = _from(pyproject.parent, Workload.model_validate({**fields, "name": name}))
         except ValidationError as error:
             raise ValueError(f"workload {name!r} in {pyproject.name}: {problem(error)}") from error
     return workloads
+
+
+def _from(folder: Path, workload: Workload) -> Workload:
+    """Return a workload that a file in `folder` has, with models and data as workers find them."""
+
+    def found(part: Any, *names: str) -> Any:
+        specs = {name: getattr(part, name) for name in names}
+        return part.model_copy(update={name: searched_from(spec, folder) for name, spec in specs.items() if spec})
+
+    parts = {"correctness": found(workload.correctness, "model")}
+    if workload.accuracy is not None:
+        parts["accuracy"] = found(workload.accuracy, "dataset")
+    named: Workload = found(workload, "model", "dataset")
+    return named.model_copy(update=parts)

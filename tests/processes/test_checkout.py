@@ -311,6 +311,13 @@ class TestPlaces:
             for spec in ("old.py:Old", f"{repository.path}/bench/old.py:Old", "../bench/old.py:Old"):
                 assert checkout.spec(spec) == f"{checkout.folder}/bench/old.py:Old"
 
+    def test_a_file_of_the_project_is_found_from_a_folder_below(
+        self, repository: Repository, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(repository.path / "src")
+        with Checkout(repository.path / "bench", tag(repository)) as checkout:
+            assert checkout.spec("old.py:make") == f"{checkout.folder}/bench/old.py:make"
+
     def test_a_file_outside_or_newer_than_the_commit_is_an_error(self, repository: Repository, tmp_path: Path) -> None:
         (tmp_path / "mine.py").touch()
         (repository.path / "linked.py").symlink_to(tmp_path / "mine.py")

@@ -180,6 +180,18 @@ def test_a_file_that_raises_is_reported_and_forgotten(tmp_path: Path) -> None:
     assert load_object(f"{path}:Mine") == 1
 
 
+def test_a_file_that_is_not_in_the_working_directory_is_searched_as_a_module_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "nets.py").write_text("one = 1\n")
+    (tmp_path / "here" / "both.py").write_text("one = 2\n")
+    (tmp_path / "both.py").write_text("one = 1\n")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert (load_object("nets.py:one"), load_object("both.py:one")) == (1, 2)
+
+
 @pytest.mark.parametrize(
     ("spec", "error", "message"),
     [

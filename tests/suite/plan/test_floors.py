@@ -53,8 +53,9 @@ RIVALS = 'workload = "lenet"\nefficiency = 0.5', 'trainer = "ddp"\nefficiency = 
     ],
 )
 def test_the_most_specific_entry_that_agrees_with_a_cell_holds(
-    tmp_path: Path, given: list[str], cell: Cell, efficiency: float | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: list[str], cell: Cell, efficiency: float | None
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     found = floors.choose(read(tmp_path, entries(*given)), cell)
     assert (found and found.efficiency) == efficiency
 

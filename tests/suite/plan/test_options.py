@@ -288,6 +288,52 @@ class TestPathsAsValues:
             read(project)
 
 
+class TestNamesOfFiles:
+    """What the ini file and pyproject.toml name starts at their folder, what is typed in the working directory."""
+
+    @pytest.fixture
+    def below(self, project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+        """The project, whose files are in its root; pytest is started in a folder below."""
+        project.ini(scaling_trainer="train.py:Mine", scaling_against="trainer:train.py:Old")
+        with (project.path / "pyproject.toml").open("a") as file:
+            file.write('[[tool.scaling.floors]]\ntrainer = "train.py:Mine"\nefficiency = 0.5\n')
+        (project.path / "train.py").touch()
+        (project.path / "tests").mkdir()
+        monkeypatch.chdir(project.path / "tests")
+        return project
+
+    def test_they_are_found_from_a_folder_below(self, below: Project) -> None:
+        config = read(below, "--scaling-workload=tiny")
+        assert (config.trainers, config.checked) == (("../train.py:Mine",), ("../train.py:Mine",))
+        assert config.against is not None
+        assert (config.against.trainer, config.against.label) == ("../train.py:Old", "../train.py:Old")
+        assert config.floors[0].trainer == "../train.py:Mine"
+
+    def test_from_their_own_folder_they_stay_as_they_are(self, below: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(below.path)
+        config = read(below, "--scaling-workload=tiny")
+        assert (config.trainers, config.floors[0].trainer) == (("train.py:Mine",), "train.py:Mine")
+
+    def test_one_that_is_typed_starts_in_the_working_directory(self, below: Project) -> None:
+        (below.path / "tests" / "own.py").touch()
+        assert read(below, "--scaling-trainer=own.py:Mine").trainers == ("own.py:Mine",)
+        for option in ("trainer", "against"):
+            with pytest.raises(pytest.UsageError, match=rf"--scaling-{option} 'train\.py:Mine': there is no file"):
+                read(below, f"--scaling-{option}=train.py:Mine")
+
+    def test_a_workload_is_the_same_in_every_folder(self, below: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+        here = read(below, "--scaling-workload=tiny").workloads
+        monkeypatch.chdir(below.path)
+        assert read(below, "--scaling-workload=tiny").workloads == here
+        assert here[0].dataset == "data.py:blobs"
+
+    def test_another_file_of_that_name_is_not_taken_for_a_workloads(self, below: Project) -> None:
+        (below.path / "tests" / "data.py").touch()
+        [workload] = read(below, "--scaling-workload=tiny").workloads
+        assert workload.accuracy is not None
+        assert workload.dataset == workload.accuracy.dataset == "../data.py:blobs"
+
+
 def test_a_value_that_no_record_can_hold_is_refused(project: Project) -> None:
     with pytest.raises(pytest.UsageError, match="expected UTF-8 without control characters; rename it"):
         read(project, "--scaling-trainer", "a\x07.py:Mine")

@@ -1,0 +1,51 @@
+"""What a user's project says in its files: the tables of pyproject.toml, and Python files that are named there.
+
+A `path.py:name` in a file starts at the folder of that file, wherever pytest was started. Pure.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+
+def section(pyproject: Path, name: str) -> Any:
+    """Return `tool.scaling.<name>` of a pyproject.toml; None where either does not exist.
+
+    Raises:
+        ValueError: something that contains it is no table.
+    """
+    if not pyproject.is_file():
+        return None
+    tools = tomllib.loads(pyproject.read_text(encoding="utf-8")).get("tool", {})
+    return table_in(table_in(tools, "tool", pyproject).get("scaling", {}), "tool.scaling", pyproject).get(name)
+
+
+def table_in(value: Any, name: str, pyproject: Path) -> dict[str, Any]:
+    """Return a value that must be a table.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} = {value!r} in {pyproject.name}: expected a table, [{name}]")
+    return value
+
+
+def named_from(spec: str, folder: Path) -> str:
+    """Return what a file in `folder` names as `path.py:name`, relative to the working directory; other names stay."""
+    source, colon, name = spec.rpartition(":")
+    if not source.endswith(".py") or os.path.isabs(source) or folder == Path.cwd():
+        return spec
+    return f"{os.path.relpath(folder / source)}{colon}{name}"
+
+
+def searched_from(spec: str, folder: Path) -> str:
+    """Return what `named_from` does, but the name as it is where workers find the same file by it.
+
+    They search `folder` after the working directory (`reference.load`). A workload keeps its hash in every folder.
+    """
+    source = spec.rpartition(":")[0]
+    return named_from(spec, folder) if os.path.isfile(source) else spec
