@@ -114,7 +114,10 @@ def read(config: pytest.Config) -> Config:
         several = hosts_of(chosen) is not None
     except ValueError as error:
         raise pytest.UsageError(f"--scaling: {error}") from error
-    names = get.texts("workload", workloads.defaults(chosen.kind, get.trainers((), root)))
+    asked = get.trainers(root)
+    for trainer in asked:
+        _check_trainer("trainer", trainer)
+    names = get.texts("workload", workloads.defaults(chosen.kind, asked))
     for name in names:
         get.one_of("workload", name, known)
     named = get.texts("workload", ())
@@ -123,10 +126,7 @@ def read(config: pytest.Config) -> Config:
         get.one_of("mode", mode, MODES)
     chosen_workloads = tuple(known[name] for name in names)
     default = tuple(name for name in DEFAULT_TRAINERS if any(workload.suits(name) for workload in chosen_workloads))
-    trainers = get.trainers(default, root)
-    checked = get.trainers(CHECKED_TRAINERS, root)
-    for trainer in trainers:
-        _check_trainer("trainer", trainer)
+    trainers = asked or default
     base = _against(get, root, several=several)
     _check_pairs(trainers, base, chosen_workloads)
     profile = get.one_of("profile", get.text("profile", "quick"), BUDGET_S)
@@ -135,16 +135,16 @@ def read(config: pytest.Config) -> Config:
         devices=chosen,
         world_sizes=_world_sizes(get, chosen),
         trainers=trainers,
-        checked=checked,
+        checked=asked or CHECKED_TRAINERS,
         workloads=chosen_workloads,
         checked_workloads=tuple(known[name] for name in named),
         modes=modes,
         data_root=get.folder("data-root", "data", root),
         tolerance=get.share("tolerance", 0.05),
         budget_s=get.number("budget", BUDGET_S[profile], above=0),
-        min_sessions=1 if get.text("budget", "") else MIN_SESSIONS,
+        min_sessions=1 if get.has("budget") else MIN_SESSIONS,
         against=base,
-        accept=get.one_of("accept", get.text("accept", ""), ("", "yes", "slower")) or None,
+        accept=get.one_of("accept", get.text("accept", ""), ("yes", "slower")) if get.has("accept") else None,
         require_devices=get.whole("require-devices", 0),
         profile=profile,
         inconclusive=get.one_of("inconclusive", get.text("inconclusive", "warn"), ("warn", "fail")),
@@ -170,7 +170,8 @@ def _refuse_detached_paths(config: pytest.Config) -> None:
     here = config.invocation_params.dir
     given = [*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *map(str, config.invocation_params.args)]
     names = {f"--scaling-{option.name}" for option in OPTIONS if option.metavar}
-    pairs = [(name, path, value) for name, value in pairwise(given) if name in names and (path := _path(here, value))]
+    joined = pairwise(given)
+    pairs = [(name, path, value) for name, value in joined if name in names and value and (path := _path(here, value))]
     chosen = [config.rootpath, *([] if config.inipath is None else [config.inipath.parent])]
     test_paths = any(_path(here, argument) for argument in config.getoption("file_or_dir", []))
     if not test_paths and all(folder in (here, *here.parents) for folder in chosen):
@@ -224,25 +225,35 @@ class _Reader:
     def folder(self, name: str, default: str, root: Path) -> Path:
         """Return a folder, relative to the working directory on the command line and to the project in its ini file."""
         here = self._config.invocation_params.dir if self.on_command_line(name) else root
-        return here / self.text(name, default)
+        if not (value := self.text(name, default)).strip():
+            raise pytest.UsageError(f"--scaling-{name} {value!r}: expected the path of a folder")
+        return here / value
 
     def on_command_line(self, name: str) -> bool:
         return self._config.getoption(_dest(name)) is not None
 
+    def has(self, name: str) -> bool:
+        """Return whether there is a value; an empty one on the command line is one, and in an ini file none."""
+        return self.on_command_line(name) or bool(self._config.getini(_dest(name)))
+
     def texts(self, name: str, default: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the values of a repeatable option, each once; commas separate, too."""
-        dest = _dest(name)
-        given = self._config.getoption(dest) or self._config.getini(dest) or default
-        parts = (part.strip() for value in given for part in _plain(name, value).split(","))
-        return tuple(dict.fromkeys(filter(None, parts)))
+        """Return the values of a repeatable option, each once; commas separate, too.
+
+        An empty value on the command line, which "$UNSET" leaves, stays one, and is refused as any unknown value is.
+        """
+        dest, parts = _dest(name), list[str]()
+        for value in self._config.getoption(dest) or self._config.getini(dest) or ():
+            found = [part.strip() for part in _plain(name, value).split(",") if part.strip()]
+            parts += found or ([""] if self.on_command_line(name) else [])
+        return tuple(dict.fromkeys(parts)) or default
 
     def named(self, name: str, spec: str, root: Path) -> str:
         """Return a trainer relative to the working directory; an option's ini twin names files relative to `root`."""
         return spec if self.on_command_line(name) else named_from(spec, root)
 
-    def trainers(self, default: tuple[str, ...], root: Path) -> tuple[str, ...]:
+    def trainers(self, root: Path) -> tuple[str, ...]:
         """Return the trainers that were asked for."""
-        return tuple(self.named("trainer", spec, root) for spec in self.texts("trainer", default))
+        return tuple(self.named("trainer", spec, root) for spec in self.texts("trainer", ()))
 
     def number(self, name: str, default: float, *, above: float) -> float:
         value = self.text(name, str(default))
@@ -301,6 +312,9 @@ def _check_trainer(option: str, spec: str) -> None:
     """Refuse a trainer that is wrong by its name; a worker imports it later, because only workers run user code."""
     if spec in TRAINERS:
         return
+    if "::" in spec:  # as pytest names a test
+        right = spec.replace("::", ":")
+        raise pytest.UsageError(f"--scaling-{option} {spec!r}: a class follows one colon; write {right}")
     if ":" not in spec:
         valid = f"{', '.join(TRAINERS)}, module:Class or path.py:Class"
         raise pytest.UsageError(f"--scaling-{option} {spec!r}: valid values are {valid}")
@@ -332,8 +346,9 @@ def _check_pairs(trainers: Sequence[str], base: Base | None, chosen: Sequence[Wo
 
 
 def _against(get: _Reader, root: Path, *, several: bool) -> Base | None:
-    if not (setting := get.text("against", "")):
+    if not get.has("against"):
         return None
+    setting = get.text("against", "")
     try:
         base = bases.parse(setting, root, TRAINERS.__contains__)
     except ValueError as error:
@@ -352,10 +367,9 @@ def _against(get: _Reader, root: Path, *, several: bool) -> Base | None:
 
 def _world_sizes(get: _Reader, chosen: devices.Devices) -> tuple[int, ...]:
     count = len(chosen.names)
-    given = get.text("world-sizes", "")
-    if not given:
+    if not get.has("world-sizes"):
         return tuple(sorted({2**power for power in range(count.bit_length()) if 2**power <= count} | {count} - {0}))
-    sizes = []
+    given, sizes = get.text("world-sizes", ""), []
     for part in given.split(","):
         if not (WHOLE.fullmatch(part.strip()) and int(part)):
             raise pytest.UsageError(f"--scaling-world-sizes {given!r}: expected whole numbers from 1, such as 1,2,4")

@@ -10,17 +10,25 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+KEYS = ("workloads", "floors")
+
 
 def section(pyproject: Path, name: str) -> Any:
     """Return `tool.scaling.<name>` of a pyproject.toml; None where either does not exist.
 
     Raises:
-        ValueError: something that contains it is no table.
+        ValueError: something that contains it is no table, or has unknown keys.
     """
     if not pyproject.is_file():
         return None
     tools = tomllib.loads(pyproject.read_text(encoding="utf-8")).get("tool", {})
-    return table_in(table_in(tools, "tool", pyproject).get("scaling", {}), "tool.scaling", pyproject).get(name)
+    scaling = table_in(table_in(tools, "tool", pyproject).get("scaling", {}), "tool.scaling", pyproject)
+    if unknown := next((key for key in scaling if key not in KEYS), None):
+        raise ValueError(
+            f"tool.scaling.{unknown} in {pyproject.name}: unknown; valid keys are {', '.join(KEYS)}, "
+            "and options are in [tool.pytest.ini_options], such as scaling_budget"
+        )
+    return scaling.get(name)
 
 
 def table_in(value: Any, name: str, pyproject: Path) -> dict[str, Any]:

@@ -10,13 +10,14 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
 from reference import trainers as table
+from reference.models import MODELS
 from reference.schedule import scale
 from suite.plan.project import searched_from, section, table_in
 from suite.room.part import Part, problem
@@ -129,6 +130,10 @@ class Workload(Part):
 
 
 TEXTS = ("texts-tiny", "texts")  # the built-in data sets for trainers of tokens
+# The keys of `reference.data.DATASETS` and `reference.models.init.INITS`, which load torch.
+DATASETS = ("fashion-mnist", "synthetic", "digits", "auto", *TEXTS)
+INITS = ("default", "normal", "xavier")
+_FACTORY = re.compile(r"[^:]+:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _NAME = re.compile(r"\w[\w.+ -]*")
 _NOTEBOOK = "lecture notebook, scratch"
 _CONCISE = "d2l, concise"
@@ -274,11 +279,41 @@ def available(pyproject: Path) -> dict[str, Workload]:
         fields = table_in(value, f"tool.scaling.workloads.{name}", pyproject)
         if name in BUILT_IN:
             raise ValueError(f"workload {name!r} in {pyproject.name} has the name of a built-in one; rename it")
+        if "name" in fields:
+            raise ValueError(f"workload {name!r} in {pyproject.name}: name: the table has it in its heading; remove it")
         try:
-            workloads[name] = _from(pyproject.parent, Workload.model_validate({**fields, "name": name}))
+            workload = Workload.model_validate({**fields, "name": name})
+            _check_names(workload)
         except ValidationError as error:
             raise ValueError(f"workload {name!r} in {pyproject.name}: {problem(error)}") from error
+        except ValueError as error:
+            raise ValueError(f"workload {name!r} in {pyproject.name}: {error}") from error
+        workloads[name] = _from(pyproject.parent, workload)
     return workloads
+
+
+def _check_names(workload: Workload) -> None:
+    """Refuse a model, data set or initialisation that is neither built in nor, but for the last, a factory.
+
+    Raises:
+        ValueError: there is one; the message has its key and what is valid.
+    """
+    factories: list[tuple[str, str, Collection[str]]] = [
+        ("model", workload.model, MODELS),
+        ("dataset", workload.dataset, DATASETS),
+    ]
+    inits = [("init", workload.init)]
+    if workload.correctness.model is not None:
+        factories.append(("correctness.model", workload.correctness.model, MODELS))
+    if workload.accuracy is not None:
+        factories.append(("accuracy.dataset", workload.accuracy.dataset, DATASETS))
+        inits.append(("accuracy.init", workload.accuracy.init))
+    for key, value, valid in factories:
+        if value not in valid and not _FACTORY.fullmatch(value):
+            raise ValueError(f"{key} {value!r}: valid values are {', '.join(valid)}, module:name or path.py:name")
+    for key, value in inits:
+        if value not in INITS:
+            raise ValueError(f"{key} {value!r}: valid values are {', '.join(INITS)}")
 
 
 def _from(folder: Path, workload: Workload) -> Workload:

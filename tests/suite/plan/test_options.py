@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,22 @@ def test_values_are_completed_and_counted_once(
         ("trainer=none.py:Mine", "there is no file none.py"),
         ("trainer=a:b c", "expected module:Class or path.py:Class"),
         ("workload=nope", "--scaling-workload 'nope': valid values are lenet, resnet18,"),
+        ("trainer=", "--scaling-trainer '': valid values are single, *, module:Class or path.py:Class"),
+        ("trainer=ddp --scaling-trainer=,", "--scaling-trainer '': valid values are single, "),
+        ("trainer=mine.py::Mine", "--scaling-trainer 'mine.py::Mine': a class follows one colon; write mine.py:Mine"),
+        (
+            "against=trainer:mine.py::Mine",
+            "--scaling-against 'mine.py::Mine': a class follows one colon; write mine.py:Mine",
+        ),
+        ("workload=", "--scaling-workload '': valid values are lenet, resnet18,"),
+        ("mode=", "--scaling-mode '': valid values are strong, weak"),
+        ("devices=", "devices '': expected auto, cpu[[]:N[]]"),
+        ("world-sizes=", "--scaling-world-sizes '': expected whole numbers from 1"),
+        ("against=", "--scaling-against '': expected a trainer, a Python interpreter or a git ref"),
+        ("accept=", "--scaling-accept '': valid values are yes, slower"),
+        ("budget=", "--scaling-budget '': expected a number above 0"),
+        ("data-root=", "--scaling-data-root '': expected the path of a folder"),
+        ("report-dir= ", "--scaling-report-dir ' ': expected the path of a folder"),
         ("mode=medium", "--scaling-mode 'medium': valid values are strong, weak"),
         ("counters=loud", "--scaling-counters 'loud': valid values are warn, fail, off"),
         ("profile=slow", "--scaling-profile 'slow': valid values are quick, full"),
@@ -166,6 +183,18 @@ def test_a_bad_value_is_refused_with_the_valid_ones(project: Project, setting: s
     with pytest.raises(pytest.UsageError) as caught:
         read(project, *re.split(" (?=--)", f"--scaling-{setting}"))
     assert fnmatch.fnmatchcase(str(caught.value), f"*{message}*"), caught.value
+
+
+def test_an_empty_value_of_an_ini_file_is_none(project: Project) -> None:
+    twins = [option.dest for option in OPTIONS if option.metavar]
+    given = [f"--override-ini={name}=" for name in twins]
+    assert replace(read(project, *given), repeat=()) == replace(read(project), repeat=())
+
+
+def test_an_empty_value_that_is_not_joined_to_its_option_is_no_path(project: Project) -> None:
+    """A shell makes it of "$UNSET"."""
+    with pytest.raises(pytest.UsageError, match="--scaling-against '': expected a trainer"):
+        read(project, "--scaling-against", "")
 
 
 PYTEST_INI, PYPROJECT = "pytest.ini", "pyproject.toml"

@@ -36,6 +36,11 @@ def test_built_in_workloads_name_things_that_exist() -> None:
     assert {named.init for named in (*BUILT_IN.values(), *recipes)} <= INITS.keys()
 
 
+def test_the_names_that_are_known_without_torch_are_those_of_the_tables() -> None:
+    assert tuple(DATASETS) == workloads.DATASETS
+    assert tuple(INITS) == workloads.INITS
+
+
 def test_the_data_sets_of_texts_are_those_with_tokens(tmp_path: Path) -> None:
     """A worker counts the tokens of a sample; what a workload is made of must be known before one is asked."""
     generated = {name for name, load in DATASETS.items() if load.__module__ == "reference.data.texts"}
@@ -92,6 +97,38 @@ def test_the_users_own_workload_joins_the_built_in_ones(tmp_path: Path) -> None:
         ),
         ('[tool.scaling.workloads.mine]\nmodel = "a:b"\nbatchsize = 1', "workload 'mine' .*: batchsize: Extra inputs"),
         ("[tool.scaling.workloads.mine]\nbatch = 1", "workload 'mine' in pyproject.toml: model: Field required"),
+        ('[tool.scaling.workloads.mine]\nmodel = "a:b"\nname = "x"', "workload 'mine' .*: name: .*; remove it"),
+        *(
+            (
+                f'[tool.scaling.workloads.mine]\nmodel = "{model}"',
+                f"workload 'mine' in pyproject.toml: model '{model}': valid values are lenet, .*, module:name or path",
+            )
+            for model in ("nets", "", "nets:", ":make", "nets:a b", "nets.py::make")
+        ),
+        (
+            '[tool.scaling.workloads.mine]\nmodel = "toy"\ndataset = "nope"',
+            "dataset 'nope': valid values are fashion-mnist, .*texts, module:name or path.py:name",
+        ),
+        (
+            '[tool.scaling.workloads.mine]\nmodel = "toy"\ninit = "a:nope"',
+            "init 'a:nope': valid values are default, normal, xavier$",
+        ),
+        (
+            '[tool.scaling.workloads.mine]\nmodel = "toy"\naccuracy.init = "nope"',
+            "accuracy.init 'nope': valid values are default, normal, xavier$",
+        ),
+        (
+            '[tool.scaling.workloads.mine]\nmodel = "toy"\naccuracy.dataset = "nope"',
+            "accuracy.dataset 'nope': valid values are fashion-mnist",
+        ),
+        (
+            '[tool.scaling.workloads.mine]\nmodel = "toy"\ncorrectness.model = "nope"',
+            "correctness.model 'nope': valid values are lenet",
+        ),
+        (
+            "[[tool.scaling.floor]]\nefficiency = 0.5",
+            "tool.scaling.floor in pyproject.toml: unknown; valid keys are workloads, floors, and options are",
+        ),
         ('[tool.scaling.workloads.lenet]\nmodel = "a:b"', "workload 'lenet' .* has the name of a built-in one"),
         (
             '[tool.scaling.workloads."../up"]\nmodel = "a:b"',
