@@ -198,7 +198,10 @@ def parse(setting: str) -> Devices:
         return _cuda(range(int(number or len(here.gpus))), here)
     entries = [entry.strip() for entry in setting.split(",")]
     if len(entries) > 1 and all(re.fullmatch(r"cpu(:[0-9]{1,5})?", entry) for entry in entries):
-        return _cpu(len(entries))
+        raise ValueError(
+            f"devices {setting!r}: cores have no number here, and cpu:N is N workers with a core each; "
+            f"use cpu:{len(entries)} (taskset -c chooses the cores)"
+        )
     if len(entries) > 1 and all(re.fullmatch(r"cuda:[0-9]{1,5}", entry) for entry in entries):
         return _cuda((int(entry.removeprefix("cuda:")) for entry in entries), survey())
     if re.match(r"(xpu|mps|hip|rocm)\b", setting):

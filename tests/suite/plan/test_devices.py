@@ -189,6 +189,13 @@ def test_anything_else_is_refused_with_what_is_valid(setting: str) -> None:
         devices.parse(setting)
 
 
+@pytest.mark.parametrize("setting", ["cpu:0,cpu:0", "cpu:2,cpu:3", "cpu,cpu", "cpu:0, cpu"])
+def test_a_list_of_cores_is_refused_with_what_asks_for_as_many(setting: str) -> None:
+    """Two ranks on core 0 would otherwise be two cores, unmarked."""
+    with pytest.raises(ValueError, match=rf"devices '{setting}': cores have no number here, .*; use cpu:2 \(taskset"):
+        devices.parse(setting)
+
+
 @pytest.mark.parametrize(
     ("setting", "reason"),
     [
