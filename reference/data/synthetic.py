@@ -21,7 +21,7 @@ _CHUNK = 2_000  # samples made at once: 6 MB of floats
 
 
 def synthetic(data_root: Path, *, train: int = 60_000, test: int = 10_000, seed: int = 0) -> Dataset:
-    """Read the data set from ``data_root/synthetic``; if its files do not exist, make them first.
+    """Read the data set from ``data_root/synthetic``, which git ignores; if its files do not exist, make them first.
 
     Args:
         data_root: made if missing.
@@ -80,6 +80,7 @@ def _write(root: Path, train: int, test: int, seed: int) -> None:
         files += [torch.cat(part) for part in zip(*chunks, strict=True)]
     try:
         raw_folder(root).mkdir(parents=True, exist_ok=True)
+        (root / ".gitignore").write_text("*\n", encoding="utf-8")  # data_root is in a user's own repository
         for name, values in zip(IDX_FILES, files, strict=True):
             write_idx(raw_folder(root) / name, values)
     except OSError as error:

@@ -24,6 +24,7 @@ from reference.data.texts import best, make
 from reference.scatter import chunk_sizes
 from reference.token_loss import IGNORED
 from tests.support.project import REPOSITORY
+from tests.support.repositories import Repository
 from tests.support.strategies import world_sizes
 
 SAMPLE = REPOSITORY.parent / "shared" / "data" / "fashion-mnist-sample"
@@ -141,6 +142,13 @@ def test_several_threads_may_make_the_synthetic_set_at_once(tmp_path: Path) -> N
         made = list(pool.map(lambda _: synthetic(tmp_path, train=500, test=50).train_X, range(4)))
     assert all(torch.equal(X, made[0]) for X in made)
     assert sorted(os.listdir(raw_folder(tmp_path / "synthetic"))) == sorted(IDX_FILES)
+
+
+def test_git_ignores_the_synthetic_set_in_a_users_repository(tmp_path: Path) -> None:
+    repository = Repository(tmp_path)
+    repository.commit({"train.py": ""})
+    synthetic(tmp_path / "data", train=30, test=5)
+    assert repository.git("status", "--porcelain") == ""
 
 
 @pytest.mark.parametrize("content", [b"", b"\0\0\x08", b"\0\0\x0d\x01\0\0\0\x01\0", b"\0\0\x08\x01\0\0\0\x09\0"])
