@@ -9,8 +9,10 @@ against it. Accepting a slowdown drops the earlier runs of the affected cells, w
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -59,6 +61,14 @@ class Identity(NamedTuple):
 Credible = Annotated[float, Field(ge=1e-9, le=1e9)]  # the ratio of any two is still a number
 
 
+class AcceptedNet(Part):
+    """A net that one device trained by the workload's recipe: its seed, data, and accuracy after the last epoch."""
+
+    seed: int
+    dataset: str
+    accuracy: Annotated[float, Field(ge=0, le=1)]
+
+
 class AcceptedCell(Part):
     """One run's time for one cell.
 
@@ -71,6 +81,7 @@ class AcceptedCell(Part):
         efficiency: its estimate; None on one device, or where one device was not measured.
         parts: what each bar of the waterfall takes of the ideal step, by the bar's name
             (`suite.verdict.diagnose.bar_name`); empty where there is no waterfall, and in earlier files.
+        nets: those of one device; empty on several, and in earlier files.
     """
 
     trainer: str
@@ -86,6 +97,7 @@ class AcceptedCell(Part):
     counters: Counters | None = None
     efficiency: Credible | None = None
     parts: dict[str, Finite] = Field(default_factory=dict, max_length=len(CAUSES))
+    nets: tuple[AcceptedNet, ...] = ()
 
     @property
     def identity(self) -> Identity:
@@ -157,6 +169,18 @@ class Baseline(Part):
         """Return the newest accepted run that counted what a step of the cell does, and its counters."""
         holding = ((run, run.find(cell)) for run in reversed(self.runs))
         return next(((run, kept.counters) for run, kept in holding if kept is not None and kept.counters), None)
+
+    def accuracies(self, cell: Identity, dataset: str) -> dict[int, float]:
+        """Return what nets of a cell on one device reached with a dataset, by seed; of each seed the newest."""
+        return self._accuracies.get((cell, dataset), {})
+
+    @cached_property
+    def _accuracies(self) -> Mapping[tuple[Identity, str], dict[int, float]]:
+        reached: dict[tuple[Identity, str], dict[int, float]] = {}
+        for kept in chain.from_iterable(run.cells for run in self.runs):
+            for net in kept.nets:
+                reached.setdefault((kept.identity, net.dataset), {})[net.seed] = net.accuracy
+        return reached
 
     def _holding(self, cell: CellRecord, record: Record) -> list[tuple[AcceptedRun, AcceptedCell]]:
         identity = Identity.of(cell, record)
@@ -247,6 +271,7 @@ def accept(baseline: Baseline, record: Record, *, slower: bool) -> Baseline:
             counters=cell.counters.get("candidate"),
             efficiency=cell.efficiency and cell.efficiency.estimate,
             parts=_parts(cell),
+            nets=_nets(cell, record),
         )
         for cell in record.cells
         if cell.sec_per_epoch is not None
@@ -290,6 +315,15 @@ def _log_se(cell: CellRecord) -> float | None:
     if interval is None or interval.low is None or interval.high is None or cell.sessions < 2:
         return None
     return math.log(interval.high / interval.low) / 2 / t_quantile(cell.sessions - 1, 0.975)
+
+
+def _nets(cell: CellRecord, record: Record) -> tuple[AcceptedNet, ...]:
+    nets = (net for net in record.accuracies if (net.trainer, net.workload) == (cell.trainer, cell.workload))
+    return tuple(
+        AcceptedNet(seed=net.seed, dataset=net.dataset, accuracy=net.per_epoch[-1])
+        for net in nets
+        if cell.world_size == net.world_size == 1 and net.per_epoch
+    )
 
 
 def _slowed(cell: CellRecord) -> bool:

@@ -160,11 +160,23 @@ def _right(record: Record) -> Iterable[str]:
         pairs = one if most == 1 else f"{fewest if fewest == most else f'{fewest} to {most}'} seed pairs each"
         ends = " to ".join(dict.fromkeys(number(end, "+.3f") for end in (min(less), max(less))))
         yield f"Accuracy on several devices minus accuracy on one: {ends} in {plural(len(less), 'cell')} ({pairs})."
-    elif record.accuracies and all(net.world_size == 1 for net in record.accuracies):
+    on_one = _on_one_device(record)
+    yield from (f"{some(cells, MOST)}: {reason}." for reason, cells in on_one.items())
+    if record.accuracies and not differences and not on_one:
         yield (
-            "Accuracy is judged on several devices against one, and no net was trained on several; two ranks can share "
-            "a device (--scaling-devices=cuda:0,cuda:0 or cpu:2)."
+            "Accuracy is judged on several devices against one, and on one against accepted runs; this run had "
+            "neither. Accept it, or let two ranks share a device (--scaling-devices=cuda:0,cuda:0 or cpu:2)."
         )
+
+
+def _on_one_device(record: Record) -> dict[str, list[str]]:
+    """Return what accepted runs say of accuracies on one device, and of which cells."""
+    said: dict[str, list[str]] = {}
+    for cell in record.cells:
+        for check in cell.checks:
+            if check.rule == "accuracy" and cell.world_size == 1:
+                said.setdefault(check.reason, []).append(cell.id)
+    return said
 
 
 def _differences(record: Record) -> list[list[float]]:

@@ -1,11 +1,12 @@
 """Accuracy: nets trained on one device and on k from the same seeds, and whether k devices lose any.
 
-Each net of a pair starts from the pair's seed and is trained by the workload's recipe, with the first session's workers
-when their timing is over. Strong scaling keeps the recipe; weak scaling trains with k times its batch and the rate of
-the workload's rule. Both are compared with one device and the recipe as it is, which is trained once.
+One device is compared with the nets of accepted runs, where it trained from the same seeds. Each net starts from its
+seed and is trained by the workload's recipe, with the first session's workers when their timing is over. Strong scaling
+keeps the recipe; weak scaling trains with k times its batch and the rate of the workload's rule. Both are compared with
+one device and the recipe as it is, which is trained once.
 
 The quick profile trains one pair, and the recipe's other pairs only if that one looks like a loss; the full profile
-trains all pairs. What does not fit into the budget is not trained, and the cell says so.
+trains all. What does not fit into the budget is not trained, and the cell says so.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from dataclasses import replace
 from functools import partial
 
 from reference.schedule import scale
-from suite.plan.cells import Arm, Cell, short
+from suite.plan.cells import Arm, Cell, measured_mode, short
 from suite.plan.workloads import Recipe
 from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import Job, TrainingRecipe
 from suite.records import record
+from suite.records.baselines import Identity
 from suite.run import learning
 from suite.run.observations import Observations
 from suite.run.session import FIRST_STEP_TIMEOUT_S, Groups, Say, Sessions
@@ -32,12 +34,17 @@ SEED = 1  # of the first pair, and of the weights and the order of samples in ev
 SHARE = 0.6  # of the budget is for training at most, the rest for timing
 
 
-def wanted_pairs(run: Observations) -> list[Arm]:
-    """Return the arms on several devices that are compared with one device; none in a run with a named base."""
+def trained(run: Observations) -> list[Arm]:
+    """Return the arms that a recipe trains; none in a run with a named base."""
     if run.plan.config.against is not None:
         return []
-    several = (run.plan.own(cell) for cell in run.plan.cells if cell.world_size > 1)
-    return list(dict.fromkeys(arm for arm in several if run.plan.workload(arm.workload).accuracy is not None))
+    own = dict.fromkeys(map(run.plan.own, run.plan.cells))
+    return [arm for arm in own if run.plan.workload(arm.workload).accuracy is not None]
+
+
+def wanted_pairs(run: Observations) -> list[Arm]:
+    """Return the arms whose nets are compared: several devices with one device, and one with accepted runs."""
+    return [arm for arm in trained(run) if arm.world_size > 1 or _accepted(run, arm)]
 
 
 def allowed_s(run: Observations, left_s: float) -> float:
@@ -68,20 +75,40 @@ def _in_order(run: Observations) -> Iterator[tuple[Arm, int]]:
     yield from ((arm, SEED) for pair in pairs for arm in (_on_one(pair), pair))
     yield from ((run.plan.own(cell), SEED) for cell in run.plan.cells)
     full = run.plan.config.profile == "full"
-    doubtful = [pair for pair in pairs if full or _looks_like_a_loss(run, pair)]
+    doubtful = trained(run) if full else [pair for pair in pairs if _looks_like_a_loss(run, pair)]
     # Seed by seed, so that where time runs out every pair has as many as the others.
     for more in range(1, max((_recipe(run, pair).seed_pairs for pair in doubtful), default=0)):
         for pair in doubtful:
-            if more < _recipe(run, pair).seed_pairs:
+            # One device has no pair from a seed that no accepted run has; a full run trains it, to be accepted itself.
+            paired = full or pair.world_size > 1 or SEED + more in _accepted(run, pair)
+            if paired and more < _recipe(run, pair).seed_pairs:
                 yield from ((arm, SEED + more) for arm in (_on_one(pair), pair))
 
 
 def _looks_like_a_loss(run: Observations, pair: Arm) -> bool:
     """Return whether the first seed lost half the margin or more, which only the other seeds can tell from chance."""
-    one, many = _by_seed(run, _on_one(pair)).get(SEED), _by_seed(run, pair).get(SEED)
-    if one is None or many is None:
+    of_reference, own = _reference(run, pair).get(SEED), _by_seed(run, pair).get(SEED)
+    if of_reference is None or own is None:
         return False
-    return one.per_epoch[-1] - many.per_epoch[-1] >= _recipe(run, pair).margin / 2
+    return of_reference - own.per_epoch[-1] >= _recipe(run, pair).margin / 2
+
+
+def _reference(run: Observations, pair: Arm) -> dict[int, float]:
+    """Return by seed the accuracies that an arm is compared with: on one device, or there in accepted runs."""
+    if pair.world_size == 1:
+        return _accepted(run, pair)
+    return {seed: net.per_epoch[-1] for seed, net in _by_seed(run, _on_one(pair)).items()}
+
+
+def _accepted(run: Observations, arm: Arm) -> dict[int, float]:
+    """Return by seed the accuracies that an arm on one device had in accepted runs."""
+    workload = run.plan.workload(arm.workload)
+    timed_on, trained_on = run.datasets.get(workload.dataset), run.datasets.get(_recipe(run, arm).dataset)
+    if timed_on is None or trained_on is None:
+        return {}
+    shared = run.plan.config.devices.oversubscribed(1)
+    identity = Identity(arm.trainer, measured_mode(arm.mode, 1), 1, workload.hash, timed_on.name, shared)
+    return run.plan.baseline.accuracies(identity, trained_on.name)
 
 
 def judged(run: Observations, pair: Arm, comparisons: int) -> record.CheckRecord:
@@ -89,17 +116,19 @@ def judged(run: Observations, pair: Arm, comparisons: int) -> record.CheckRecord
 
     The check counts from as many pairs as the recipe asks for, and as a FAIL from any number.
     """
-    recipe, many, one = _recipe(run, pair), _by_seed(run, pair), _by_seed(run, _on_one(pair))
-    both = [seed for seed in one if seed in many]
+    recipe, own, reference = _recipe(run, pair), _by_seed(run, pair), _reference(run, pair)
+    both = [seed for seed in reference if seed in own]
+    against = "accepted runs" if pair.world_size == 1 else "1 device"
     verdict = noninferiority(
-        [(one[seed].per_epoch[-1], many[seed].per_epoch[-1]) for seed in both],
+        [(reference[seed], own[seed].per_epoch[-1]) for seed in both],
         margin=recipe.margin,
         comparisons=comparisons,
-        test_samples=many[both[0]].test_samples if both else None,
+        test_samples=own[both[0]].test_samples if both else None,
+        than=f"in {against}" if pair.world_size == 1 else f"on {against}",
     )
     return record.CheckRecord(
         rule="accuracy",
-        against="1 device",
+        against=against,
         outcome=verdict.outcome,
         reason=verdict.reason,
         counts=verdict.outcome is Outcome.FAIL or len(both) >= recipe.seed_pairs,

@@ -115,7 +115,7 @@ class _Campaign:
         if not run.plan.config.calibrate:
             self._rebuild = accepted.rebuild(run, results.to_record(run))
         train = self._collaborators.training(run, self._sessions, self._say_left)
-        training_s = accuracy.allowed_s(run, self._left_s()) if accuracy.wanted_pairs(run) else 0.0
+        training_s = accuracy.allowed_s(run, self._left_s()) if accuracy.trained(run) else 0.0
         self._sessions.replan_blocks(training_s, self._loading_s)
         self._run_sessions(run.plan.cells, on_one, explained, train)
 

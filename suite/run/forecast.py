@@ -95,7 +95,7 @@ def lines(run: Observations, planned: int, each: Length) -> list[str]:
     bases = f" against {', '.join(base.label for base in comparison.bases.values())}" if comparison.bases else ""
     minutes = (run.plan.elapsed_s + planned * each.wall_s) / 60
     training_s = accuracy.allowed_s(run, run.plan.config.budget_s - run.plan.elapsed_s)
-    training = f", and at most {training_s / 60:.1f} min of training" if accuracy.wanted_pairs(run) else ""
+    training = f", and at most {training_s / 60:.1f} min of training" if accuracy.trained(run) else ""
     runs = run.plan.config.runs
     of_runs = f" in a bisection of at most {runs} runs" if runs > 1 else ""
     first = (

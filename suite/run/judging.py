@@ -6,7 +6,7 @@
 - stored: against accepted runs of other times; never fails a cell. Where its accepted commit was not measured in the
   same sessions it keeps the cell INCONCLUSIVE, or passes it where such runs are known to differ little;
 - floor: efficiency against a configured minimum;
-- accuracy: k devices against one;
+- accuracy: k devices against one, and one against accepted runs;
 - counters: what a step does against a base's, where `--scaling-counters fail` asks for it. Counts have no noise.
 
 All but the last share one error budget, which is fixed before anything is measured (`comparisons`).

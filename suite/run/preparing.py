@@ -62,11 +62,10 @@ def _describe(run: Observations, sides: Sides, arms: Sequence[Arm], say: Say) ->
 
 def _load(run: Observations, sides: Sides, arms: Sequence[Arm], say: Say) -> None:
     """Load the datasets that are timed or trained on. Both sides use the candidate's: the same bytes."""
-    trained = {pair.workload for pair in accuracy.wanted_pairs(run)}
     wanted: dict[str, set[str]] = {}
     for workload in map(run.plan.workload, dict.fromkeys(cell.workload for cell in run.plan.cells)):
         wanted.setdefault(workload.dataset, set()).add(workload.name)
-        if workload.accuracy is not None and (workload.name in trained or run.plan.config.against is None):
+        if workload.accuracy is not None and run.plan.config.against is None:
             wanted.setdefault(workload.accuracy.dataset, set()).add(workload.name)
     for name, users in wanted.items():
         if name in run.datasets:

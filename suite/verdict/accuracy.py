@@ -1,8 +1,9 @@
-"""Judge the accuracy on k devices against one: seed-paired non-inferiority.
+"""Judge the accuracy on k devices against one, and on one against accepted runs: seed-paired non-inferiority.
 
 Seeds are the sample. Each pair trains a fresh net from one seed on 1 device and on k, and gives one difference, k minus
-1; pairs are taken as independent draws around the true mean difference, and the test set as given, so the question is
-whether k devices train as well, and not what the net would reach on other images. With n pairs, mean m and spread s,
+1; against accepted runs, the difference is that of one device now and then. Pairs are taken as independent draws around
+the true mean difference, and the test set as given, so the question is whether k devices train as well, and not what
+the net would reach on other images. With n pairs, mean m and spread s,
 
     FAIL  m + t(n - 1, 1 - ALPHA_FAIL / comparisons) s / sqrt(n) < 0  and  m <= -margin / 2
     PASS  m - t(n - 1, 1 - ALPHA_PASS) s / sqrt(n) > -margin
@@ -51,20 +52,22 @@ def noninferiority(
     comparisons: int,
     seed_sd: float = SEED_SD,
     test_samples: int | None = None,
+    than: str = "on 1 device",
 ) -> Verdict:
-    """Judge whether k devices train to the accuracy of one.
+    """Judge whether k devices train to the accuracy of one, or one device to that of accepted runs.
 
     A single pair has no spread of its own and is judged with `seed_sd` and the normal distribution: it can FAIL, never
     PASS. That FAIL keeps its error rate for recipes whose pairs differ by `seed_sd` at most and whose seeds all leave
     the start; one that stays there with probability q looks like a loss with probability q (1 - q).
 
     Args:
-        pairs: accuracy on 1 device and on k, from one seed each, as shares from 0 to 1.
+        pairs: accuracy on 1 device and on k, or then and now, from one seed each, as shares from 0 to 1.
         margin: the loss of accuracy that must not pass.
         comparisons: everything in the run that can fail, all rules together; they share ALPHA_FAIL.
         seed_sd: stated standard deviation of a pair's difference, for a single pair and, without `test_samples`, as
             the least spread of several.
         test_samples: size of the test set behind every accuracy.
+        than: what it is compared with, in words.
 
     Returns:
         PASS, FAIL or INCONCLUSIVE, the last with what it would take. An accuracy that rose never fails.
@@ -89,7 +92,7 @@ def noninferiority(
         mean, error = mean_and_standard_error(differences)
         sd = max(error * math.sqrt(n), _least_spread(mean, test_samples, seed_sd))
         fail_half, pass_half = _half_width(n, sd, ALPHA_FAIL / comparisons), _half_width(n, sd, ALPHA_PASS)
-    text = f"accuracy {_signed(mean)} than on 1 device over {n} seed pair{'s'[: n > 1]}"
+    text = f"accuracy {_signed(mean)} than {than} over {n} seed pair{'s'[: n > 1]}"
     if mean + fail_half < 0 and mean <= -margin / 2:
         return Verdict(Outcome.FAIL, f"{text}, at least {_signed(mean + fail_half)} {CONFIDENCE}")
     if mean - pass_half > -margin:

@@ -218,6 +218,23 @@ def test_an_accepted_run_keeps_its_time_efficiency_and_what_a_step_did() -> None
     assert baseline.newest_counted(counted._replace(trainer="scratch")) is None
 
 
+def test_accepted_runs_keep_the_newest_accuracy_of_each_seed_on_one_device() -> None:
+    """Nets on several devices are compared with one device in their own run."""
+
+    def trained(number: int, *nets: dict[str, Any]) -> Record:
+        of_two = records.accuracy(world_size=2, seed=1)
+        cells = [records.cell(world_size=1), records.cell(world_size=2)]
+        return records.run_of(number, cells=cells, accuracies=[of_two, *nets])
+
+    both = [records.accuracy(world_size=1, seed=seed, per_epoch=[0.5, 0.9 + seed / 100]) for seed in (1, 2)]
+    first, second = trained(1, *both), trained(2, records.accuracy(world_size=1, seed=1, per_epoch=[0.5, 0.95]))
+    baseline = accepted(first, second)
+    one, two = (Identity.of(cell, first) for cell in first.cells)
+    assert baseline.accuracies(one, "digits") == {1: 0.95, 2: 0.92}
+    assert baseline.accuracies(one, "other digits") == {}
+    assert baseline.accuracies(two, "digits") == {}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -116,9 +116,18 @@ class TestFirstRun:
 
     def test_accuracy_on_one_device_alone_is_said_not_to_be_judged(self) -> None:
         found = facts(records.make(cells=[records.cell(accuracy=0.97)], accuracies=[records.accuracy(world_size=1)]))
-        assert (
-            "no net was trained on several; two ranks can share a device (--scaling-devices=" in found["Is it right?"]
+        assert "this run had neither. Accept it, or let two ranks share a device (--scaling-" in found["Is it right?"]
+
+    def test_what_accepted_runs_say_of_accuracy_on_one_device_is_said(self) -> None:
+        check = records.check(
+            rule="accuracy", against="accepted runs", reason="accuracy 0.120 lower than in accepted runs"
         )
+        cells = [records.cell(mode=mode, accuracy=0.8, checks=[check]) for mode in ("strong", "weak")]
+        found = facts(records.make(cells=cells, accuracies=[records.accuracy(world_size=1)]))
+        assert (
+            f"{cells[0]['id']}, {cells[1]['id']}: accuracy 0.120 lower than in accepted runs." in found["Is it right?"]
+        )
+        assert "this run had neither" not in found["Is it right?"]
 
     @pytest.mark.parametrize(("checks", "said"), [(1, "1 check"), (26, "26 checks")])
     def test_checks_of_the_same_run_are_not_denied(self, checks: int, said: str) -> None:

@@ -15,16 +15,29 @@ from suite.plan.workloads import BUILT_IN, Recipe
 from suite.processes.answers import Epoch
 from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import Prepared
+from suite.records.baselines import AcceptedNet, Baseline
 from suite.room.devices import Devices
 from suite.run import accuracy
 from suite.run.accuracy import SEED, SHARE
 from suite.run.observations import Observations, Session
 from suite.run.session import Groups
 from suite.verdict import Outcome
-from tests.support.measurements import AGAINST, LENET, SEED_PAIRS, arm, cell, job, run_of, settings, trained
+from tests.support.measurements import (
+    AGAINST,
+    LENET,
+    SEED_PAIRS,
+    accepted_run,
+    arm,
+    baseline,
+    cell,
+    job,
+    run_of,
+    settings,
+    trained,
+)
 
 PAIR, WEAK = arm(2), arm(2, mode="weak")
-TWO, WEAK_TWO = cell(2), cell(2, mode="weak")
+ONE, TWO, WEAK_TWO = cell(1), cell(2), cell(2, mode="weak")
 SEEDS = tuple(range(SEED, SEED + SEED_PAIRS))
 DIGITS = Prepared(name="digits", folder="", train_samples=1437, test_samples=10_000)
 FASHION = Prepared(name="fashion-mnist", folder="", train_samples=60_000, test_samples=10_000)
@@ -34,6 +47,14 @@ UNTAUGHT = LENET.model_copy(update={"accuracy": None})
 def lenet(**recipe: Any) -> tuple[Any]:
     """Return LeNet with another recipe."""
     return (LENET.model_copy(update={"accuracy": Recipe(**recipe)}),)
+
+
+def accepted_nets(reached: Mapping[int, float], dataset: str = "digits") -> Baseline:
+    """Return the baseline of a run whose nets on one device reached these accuracies, by seed."""
+    run = accepted_run({ONE: 1.0})
+    nets = tuple(AcceptedNet(seed=seed, dataset=dataset, accuracy=share) for seed, share in reached.items())
+    kept = run.cells[0].model_copy(update={"nets": nets, "dataset": FASHION.name, "oversubscribed": False})
+    return baseline(run.model_copy(update={"cells": (kept,)}))
 
 
 class Workers:
@@ -89,9 +110,13 @@ def train(
     left_s: float = 1e6,
     loss: float | None = 0.5,
     not_finite: str = "",
+    accepted: Mapping[int, float] | None = None,
     **changes: Any,
 ) -> tuple[Observations, Workers]:
-    """Train what a first session trains, on one and on k devices of every trainer; `changes` replace settings."""
+    """Train what a first session trains, on one and on k devices of every trainer; `changes` replace settings.
+
+    `accepted` is what an accepted run reached on one device, by seed.
+    """
     arms = [arm(k, each.trainer, mode=each.mode) for each in cells for k in (1, each.world_size)]
     workers = Workers([each for each in dict.fromkeys(arms) if each not in lost], reached, broken)
     workers.epoch_s, workers.left, workers.loss = epoch_s, left_s, loss
@@ -99,6 +124,7 @@ def train(
     workers.step_s = dict.fromkeys(workers.step_s, step_s)
     datasets = {"digits": DIGITS, "auto": FASHION}
     run = run_of(*cells, config=settings(**changes), datasets=datasets, clock=lambda: workers.now, begun_s=0.0)
+    run.plan = replace(run.plan, baseline=accepted_nets(accepted or {}))
     run.jobs |= {each: job(each) for each in workers.by_arm}
     accuracy.training(run, workers, lambda line: None)(workers)  # type: ignore[arg-type]
     return run, workers
@@ -283,6 +309,45 @@ class TestBudget:
         run = run_of(TWO, config=settings(**changes))
         assert accuracy.why_none(run, TWO) == why
         assert accuracy.wanted_pairs(run) == ([] if changes else [PAIR])
+
+
+class TestOnOneDevice:
+    """One device against accepted runs."""
+
+    @pytest.mark.parametrize(
+        ("now", "accepted", "profile", "trained_seeds", "outcome", "counts"),
+        [
+            (0.90, SEEDS, "quick", 1, Outcome.INCONCLUSIVE, False),
+            (0.90, SEEDS, "full", SEED_PAIRS, Outcome.PASS, True),
+            (0.84, SEEDS, "quick", SEED_PAIRS, Outcome.FAIL, True),
+            (0.84, SEEDS[:1], "quick", 1, Outcome.INCONCLUSIVE, False),
+            (0.70, SEEDS[:1], "quick", 1, Outcome.FAIL, True),
+            (0.84, SEEDS[:3], "quick", 3, Outcome.FAIL, True),
+        ],
+        ids=["as before", "as before, full", "a loss", "a loss of one seed", "a large one", "a loss of three seeds"],
+    )
+    def test_accepted_runs_judge_it_seed_by_seed(
+        self, now: float, accepted: tuple[int, ...], profile: str, trained_seeds: int, outcome: Outcome, counts: bool
+    ) -> None:
+        run, workers = train(ONE, reached={1: now}, accepted=dict.fromkeys(accepted, 0.9), profile=profile)
+        assert [seed for _, _, seed in workers.asked] == list(SEEDS[:trained_seeds])
+        [check] = accuracy.checks(run, ONE, 1)
+        assert (check.outcome, check.counts, check.against) == (outcome, counts, "accepted runs")
+        assert "in accepted runs over" in check.reason
+
+    def test_a_loss_that_all_world_sizes_have_fails_one_device(self) -> None:
+        run, _ = train(ONE, TWO, reached={1: 0.84, 2: 0.84}, accepted=dict.fromkeys(SEEDS, 0.9))
+        assert [accuracy.checks(run, each, 1)[0].outcome for each in (ONE, TWO)] == [Outcome.FAIL, Outcome.INCONCLUSIVE]
+
+    def test_a_full_run_trains_all_seeds_for_the_runs_after_it(self) -> None:
+        run, workers = train(ONE, reached={1: 0.9}, profile="full")
+        assert [seed for _, _, seed in workers.asked] == list(SEEDS)
+        assert accuracy.checks(run, ONE, 1) == ()
+
+    def test_nets_of_other_data_are_no_pair(self) -> None:
+        run, _ = train(ONE, reached={1: 0.5})
+        run.plan = replace(run.plan, baseline=accepted_nets({SEED: 0.9}, dataset="other digits"))
+        assert accuracy.wanted_pairs(run) == []
 
 
 class TestJudged:
