@@ -1,11 +1,13 @@
 """Puts generated cases to a trainer in worker processes and shrinks what fails (controller's side).
 
-A group of ranks is started once for each world size and serves all cases, checks and trainers. A rank that dies or
-hangs ends its check without shrinking, with every live rank's stack; the next case gets a fresh group.
+A group of ranks is started once for each world size and serves all cases and checks, of all trainers that import the
+same modules: those of one folder, or all that are not named by a file. A rank that dies or hangs ends its check without
+shrinking, with every live rank's stack; the next case gets a fresh group.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 from collections.abc import Sequence
@@ -74,10 +76,26 @@ class Bench:
     python_path: Sequence[Path] = ()
     _about: dict[str, About] = field(default_factory=dict)
     _bound: set[tuple[Group, str]] = field(default_factory=set)
+    _folder: str = ""  # whose ranks are alive, beside those of trainers that no file names
+    _of_folder: dict[int, Group] = field(default_factory=dict)
 
-    def group(self, size: int) -> Group:
-        """Return the ranks of one world size, started unless they are alive."""
-        return self.pool.group(f"bench-{size}", size, spread=True)
+    def group(self, size: int, trainer: str = "") -> Group:
+        """Return the ranks of one world size for a trainer, started unless they are alive.
+
+        Trainers from files in different folders get different ranks, because each may import a module of its own by
+        the same name. Those of the last such folder end when the next one's start.
+        """
+        folder = _folder(trainer)
+        if not folder:
+            return self.pool.group(f"bench-{size}", size, spread=True)
+        if folder != self._folder:
+            for group in self._of_folder.values():
+                if group.alive:
+                    group.close()
+            self._folder, self._of_folder = folder, {}
+        name = f"bench-{hashlib.sha256(folder.encode()).hexdigest()[:8]}-{size}"
+        self._of_folder[size] = self.pool.group(name, size, spread=True)
+        return self._of_folder[size]
 
     def about(self, trainer: str) -> About:
         """Return a worker's description of a trainer.
@@ -86,7 +104,7 @@ class Bench:
             WorkerFailure: it cannot be loaded, or breaks the protocol.
         """
         if trainer not in self._about:
-            [answer] = self.group(1).request(Described, "describe", trainer=trainer)
+            [answer] = self.group(1, trainer).request(Described, "describe", trainer=trainer)
             self._about[trainer] = answer.about
         return self._about[trainer]
 
@@ -199,7 +217,7 @@ class Bench:
             devices=names,
             backend=backend,
         )
-        group = self.group(job.size)
+        group = self.group(job.size, trainer)
         if (group, trainer) not in self._bound:
             group.request(dict, "bind", arm=job)
             self._bound.add((group, trainer))
@@ -293,6 +311,12 @@ def explain(
     command += ["python", "-m", "suite.checks", trainer, check, str(case), *_named(devices)]
     lines.append(f"  see it again: {shlex.join(command)}")
     return "\n".join(filter(None, [*lines, judgement.details]))
+
+
+def _folder(trainer: str) -> str:
+    """Return the folder of a trainer's file, which it imports from first; "" for one that is named otherwise."""
+    path = trainer.rpartition(":")[0]
+    return os.path.dirname(os.path.realpath(path)) if path.endswith(".py") else ""
 
 
 def _named(devices: Devices) -> list[str]:

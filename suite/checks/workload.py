@@ -71,7 +71,7 @@ def check(bench: Bench, trainer: str, workload: Workload, world_size: int, data_
             return [f"{job.file}-{rank}" for rank in range(place.size)]
 
         def compare(ranks: list[str]) -> Judgement:
-            return bench.group(1).request_first(Judgement, "compare_models", alone=alone, ranks=ranks)
+            return bench.group(1, trainer).request_first(Judgement, "compare_models", alone=alone, ranks=ranks)
 
         [alone] = train("alone", 1)
         judgement = compare(train("together", world_size))

@@ -17,6 +17,7 @@ from reference import nest
 from reference.nest import Nest
 from suite.properties import texts, tolerance
 from suite.properties.case import IMAGE, Case, Net
+from suite.properties.defaults import torchs_own
 from suite.properties.log import Entry, Log
 from suite.properties.texts import TextNet
 
@@ -82,6 +83,7 @@ class CaseNet(nn.Module):
         return scores if self.offset is None else scores + self.offset
 
 
+@torchs_own()
 def build(case: Case, rank: int = 0) -> CaseNet | TextNet:
     """Return the case's network on the CPU with this rank's initial weights and buffers; rank 0's count."""
     with torch.random.fork_rng(devices=[]):
@@ -94,6 +96,7 @@ def build(case: Case, rank: int = 0) -> CaseNet | TextNet:
         return net.to(getattr(torch, case.dtype))
 
 
+@torchs_own()
 def minibatch(case: Case, step: int) -> tuple[Nest, Nest]:
     """Return one step's whole minibatch: X (n, 2 + inputs) in the case's dtype, y (n,) int64; or texts.
 

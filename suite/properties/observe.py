@@ -22,7 +22,7 @@ from reference import nest
 from reference.evaluate import count_correct
 from reference.nest import Nest
 from reference.scatter import shard_bounds
-from suite.properties import contract, nets
+from suite.properties import contract, defaults, nets
 from suite.properties.case import Case
 from suite.properties.log import Log
 from suite.properties.noise import Noise
@@ -39,6 +39,7 @@ Observation = dict[str, Any]
 Loss = Callable[[Tensor, Nest], Tensor]
 
 
+@defaults.kept()
 def observe(
     trainer: type[Any],
     devices: Sequence[torch.device],

@@ -17,6 +17,7 @@ from suite.properties import batch_norm as normalisation
 from suite.properties import nets, precision, resume, suspects, tolerance
 from suite.properties.answers import RIGHT, Judgement
 from suite.properties.case import MAY_REFUSE
+from suite.properties.defaults import torchs_own
 from suite.properties.observe import alike, evaluation_set
 from suite.properties.seen import Parameters, Seen, flat
 
@@ -164,6 +165,7 @@ CHECKS: dict[str, Check] = {
 }
 
 
+@torchs_own()
 def judge(check: str, seen: Seen) -> Judgement:
     """Apply a check of `CHECKS`.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +11,32 @@ from suite.checks.bench import HANG_S, Bench
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import START_TIMEOUT_S
 from suite.processes.jobs import CaseJob
-from suite.properties.answers import About, Described, Judgement
-from suite.properties.case import Case
+from suite.properties.answers import RIGHT, About, Described, Judgement
+from suite.properties.case import Case, Net
 from suite.room import devices
+
+SCALED = """
+from losses import FACTOR
+from reference.trainers.single import Single
+
+class Scaled(Single):
+    def step(self, X, y, global_batch_size):
+        return super().step(X, y, global_batch_size / FACTOR)
+"""
+SETS = """
+import torch
+from reference.trainers.scratch import Scratch
+
+class Plain(Scratch):
+    pass
+
+class Sets(Scratch):
+    def step(self, X, y, global_batch_size):
+        loss = super().step(X, y, global_batch_size)
+        if global_batch_size == 4:
+            torch.{setting}
+        return loss
+"""
 
 
 class Asked:
@@ -76,3 +100,31 @@ def test_ranks_that_cannot_import_a_trainer_say_so_when_they_are_bound(bench: Be
     job = CaseJob(trainer="nowhere:Nothing", processes="one", devices=("cpu:0",), backend="gloo")
     with pytest.raises(WorkerFailure, match=r"'nowhere:Nothing'.*No module named 'nowhere'"):
         bench.group(1).request(dict, "bind", arm=job)
+
+
+def test_trainers_of_different_folders_import_their_own_modules(bench: Bench, tmp_path: Path) -> None:
+    for name, factor in (("once", 1), ("twice", 2)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "losses.py").write_text(f"FACTOR = {factor}\n")
+        (tmp_path / name / "train.py").write_text(SCALED)
+    once, twice = (f"{tmp_path / name / 'train.py'}:Scaled" for name in ("once", "twice"))
+    case = Case(1, (3,))
+    assert not bench.judge(once, "identity", case).finding
+    ended, kept = bench.group(1, once), bench.group(1)
+    assert bench.group(1, "ddp") is kept is bench.group(1, "tests.mutants.averaged_twice:Mutant")
+    assert bench.group(1, f"{tmp_path}/once/other.py:Trainer") is ended
+    assert "2 times" in "".join(bench.judge(twice, "identity", case).suspects)
+    assert not ended.alive
+    assert kept is bench.group(1)
+
+
+@pytest.mark.parametrize(
+    "setting", ["set_grad_enabled(False)", "set_default_dtype(torch.float64)", "set_default_device('meta')"]
+)
+def test_what_a_trainer_sets_for_its_whole_process_ends_with_its_case(
+    bench: Bench, tmp_path: Path, setting: str
+) -> None:
+    (tmp_path / "sets.py").write_text(SETS.format(setting=setting))
+    case = Case(2, (3, 4), net=Net(hidden=(2,), buffer=True))
+    for trainer in ("Sets", "Plain"):
+        assert bench.judge(f"{tmp_path / 'sets.py'}:{trainer}", "trajectory", case) == RIGHT

@@ -137,7 +137,7 @@ def test_the_command_that_shows_a_failure_again_names_its_devices(names: tuple[s
 
 
 def test_an_error_that_ends_a_process_for_its_gpu_ends_the_group_and_is_not_shrunk(bench: Bench) -> None:
-    before = bench.group(1)
+    before = bench.group(1, HERE)
     outcome = search(bench, "AssertsOnTheDevice", "gradient")
     assert "AcceleratorError: CUDA error: device-side assert triggered" in outcome.failure
     assert outcome.crashed
