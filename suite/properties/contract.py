@@ -17,6 +17,7 @@ from reference import nest
 from reference.load import load_object
 from reference.nest import Nest
 from reference.trainers import TRAINERS
+from suite.properties import tolerance
 from suite.properties.answers import About
 
 PROCESSES = ("one", "per-device")
@@ -100,8 +101,13 @@ def apply_loss(loss: Callable[[Tensor, Nest], Tensor], output: Tensor, y: Nest) 
         (), or for labels (n, ...).
 
     Raises:
-        ContractError: it raised, or returned something else.
+        ContractError: it is no function; it raised, returned something else, or returned the sum over samples.
     """
+    if not callable(loss):
+        raise ContractError(
+            f"`loss` is a {type(loss).__name__} after the steps: expected {EXPECTED['loss']}; "
+            "rename it if it is something else"
+        )
     shapes = tuple(y.shape) if isinstance(y, Tensor) else [tuple(leaf.shape) for leaf in nest.leaves(y)]
     called = f"`loss` called with output {tuple(output.shape)} and y {shapes}"
     try:
@@ -111,7 +117,25 @@ def apply_loss(loss: Callable[[Tensor, Nest], Tensor], output: Tensor, y: Nest) 
     if not isinstance(value, Tensor) or not (value.ndim == 0 or (isinstance(y, Tensor) and len(value) == len(y))):
         what = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
         raise ContractError(f"{called} returned {what}: expected {EXPECTED['loss']}")
+    if value.ndim == 0 and isinstance(y, Tensor) and _adds_up(loss, value.detach(), output.detach(), y):
+        raise ContractError(f"{called} returned the sum over the samples: expected {EXPECTED['loss']}")
     return value
+
+
+def _adds_up(loss: Callable[[Tensor, Nest], Tensor], value: Tensor, output: Tensor, y: Tensor) -> bool:
+    """Return whether a loss is two and three times as large where every sample comes two and three times.
+
+    That of a sum is, and that of a mean is not. Values of low precision cannot tell, and are no sum.
+    """
+    if value.dtype not in (torch.float32, torch.float64) or not bool(value):
+        return False
+    allowed = tolerance.half_the_digits(value.dtype) * abs(float(value))
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            made = [float(loss(torch.cat([output] * times), torch.cat([y] * times))) for times in (2, 3)]
+    except Exception:  # it takes no other number of samples, so that this cannot be told
+        return False
+    return abs(made[0] - 2 * float(value)) <= allowed and abs(made[1] - 3 * float(value)) <= allowed
 
 
 def _breaches(trainer: type[Any]) -> list[str]:

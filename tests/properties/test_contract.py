@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 from reference.trainers import TRAINERS, trains
 from suite.properties import contract
@@ -101,3 +105,54 @@ def test_a_loss_that_raises_or_has_a_wrong_shape_is_reported_when_it_is_called(n
     contract.check_instance(trainer, [CPU])
     with pytest.raises(ContractError, match=message):
         contract.apply_loss(trainer.loss, torch.eye(3, 2), torch.tensor([0, 1, 1]))
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (
+            torch.nn.CrossEntropyLoss(reduction="sum"),
+            r"y \(3,\) returned the sum over the samples: expected def loss\(self, output, y\), a tensor: the mean",
+        ),
+        (
+            torch.tensor(0.5),
+            r"`loss` is a Tensor after the steps: expected def loss.*; rename it if it is something else",
+        ),
+    ],
+)
+def test_a_sum_and_the_last_steps_loss_are_reported_when_the_loss_is_applied(loss: Any, message: str) -> None:
+    with pytest.raises(ContractError, match=message):
+        contract.apply_loss(loss, torch.eye(3, 2), torch.tensor([0, 1, 1]))
+
+
+def contrastive(output: Tensor, y: Tensor) -> Tensor:
+    """Compare every sample with all others, as CLIP does."""
+    return F.cross_entropy(output @ output.T, torch.arange(len(output)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda output, y: F.cross_entropy(output, y),
+        lambda output, y: F.cross_entropy(output, y, weight=torch.tensor([1.0, 3.0]).to(output)),
+        lambda output, y: F.cross_entropy(output, y, ignore_index=1),
+        lambda output, y: F.cross_entropy(output, y, ignore_index=0),  # one sample counts, or none
+        lambda output, y: F.cross_entropy(output, y) + 1e-3 * output.logsumexp(1).square().mean(),
+        lambda output, y: F.cross_entropy(F.dropout(output), y),
+        lambda output, y: F.cross_entropy(output + torch.randn_like(output), y),
+        lambda output, y: F.cross_entropy(output, y) * 0,
+        lambda output, y: contrastive(output, y),
+        lambda output, y: contrastive(0 * output, y),  # log n, and log 4 is twice log 2
+    ],
+)
+@pytest.mark.parametrize("labels", [[0], [0, 1], [0, 1, 1, 1]])
+def test_no_mean_is_taken_for_a_sum(loss: Any, dtype: torch.dtype, labels: list[int]) -> None:
+    output = torch.eye(len(labels), 2, dtype=dtype, requires_grad=True)
+    for seed in range(5):
+        torch.manual_seed(seed)
+        given = loss(output, torch.tensor(labels))
+        then = torch.get_rng_state()
+        torch.manual_seed(seed)
+        assert torch.equal(contract.apply_loss(loss, output, torch.tensor(labels)).nan_to_num(), given.nan_to_num())
+        assert torch.equal(torch.get_rng_state(), then)
