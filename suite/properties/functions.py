@@ -6,6 +6,7 @@ between devices: equal ones hide what is not exchanged (pytorch/pytorch#60118).
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 
@@ -28,7 +29,7 @@ def all_reduce_sums(all_reduce_: AllReduce, tensors: Sequence[Tensor]) -> Judgem
     Args:
         all_reduce_: reached through a list made for the call, so that a result put into the list is lost.
         tensors: what the devices start with; they are copied first. Sums of integers, and of floats that are whole
-            and small enough, must be exact; others within `tolerance.sum_bound`.
+            and small enough, must be exact; others within `tolerance.sum_bound`. Infinite and NaN sums must come out.
     """
     if not tensors:
         all_reduce_([])
@@ -36,20 +37,22 @@ def all_reduce_sums(all_reduce_: AllReduce, tensors: Sequence[Tensor]) -> Judgem
     mine = [_copy(tensor) for tensor in tensors]
     addresses = [tensor.data_ptr() for tensor in mine]
     all_reduce_(list(mine))
-    where = f"{len(tensors)} devices, {tuple(tensors[0].shape)} {str(tensors[0].dtype).removeprefix('torch.')}"
+    where = f"{len(tensors)} devices, {tuple(tensors[0].shape)} {_name(tensors[0])}"
     if [tensor.data_ptr() for tensor in mine] != addresses:
         return Judgement(f"{where}: a tensor has moved in memory: the sum must be written into the caller's own")
-    stacked = torch.stack([tensor.cpu() for tensor in tensors])
-    exact, allowed = _sum(stacked)
+    exact, allowed = _sum(torch.stack([_real(tensor) for tensor in tensors]))
     for rank, tensor in enumerate(mine):
-        error = (tensor.cpu().to(exact.dtype) - exact).abs()
-        if tensor.dtype != tensors[0].dtype or not bool((error <= allowed).all()):
+        ours = _real(tensor).to(exact.dtype)
+        within = (ours - exact).abs() <= allowed
+        if tensor.dtype != tensors[0].dtype or not bool(
+            torch.where(exact.isfinite(), within, _same(ours, exact)).all()
+        ):
             return Judgement(
-                f"{where}: device {rank} ends with {tensor.flatten().tolist()[:8]}, the sum is "
+                f"{where}: device {rank} ends with {ours.flatten().tolist()[:8]}, the sum is "
                 f"{exact.flatten().tolist()[:8]}",
                 ("not written back (d2l-ai/d2l-zh#955)", "a tail left out", "added up in a lower precision"),
             )
-        if not torch.equal(tensor.cpu(), mine[0].cpu()):
+        if not bool(_same(tensor.cpu(), mine[0].cpu()).all()):
             return Judgement(
                 f"{where}: devices 0 and {rank} end with different bits", ("each device sums in its own order",)
             )
@@ -60,23 +63,29 @@ def all_reduce_keeps_tensors_apart(all_reduce_: AllReduce, tensors: Sequence[Ten
     """No two tensors share memory afterwards, so that what a device does next does not reach another."""
     mine = [_copy(tensor) for tensor in tensors]
     all_reduce_(list(mine))
-    for rank, tensor in enumerate(mine):
+    for rank, value in itertools.product(range(len(mine)), (0, 1)):  # a sum may be 0 before
         before = [other.clone() for other in mine]
-        tensor.zero_()
+        mine[rank].fill_(value)
         for other, (now, then) in enumerate(zip(mine, before, strict=True)):
-            if other != rank and not torch.equal(now, then):
+            if other != rank and not bool(_same(now, then).all()):
                 return Judgement(
-                    f"{len(mine)} devices: setting device {rank}'s tensor to 0 changes device {other}'s",
+                    f"{len(mine)} devices: setting device {rank}'s tensor to {value} changes device {other}'s",
                     ("results that share their storage",),
                 )
     return RIGHT
 
 
 def scatter_keeps_samples(scatter: Scatter, X: Tensor, devices: Sequence[torch.device]) -> Judgement:
-    """The shards put together are the samples in their order: none is lost, repeated or moved."""
+    """The shards put together are the samples in their order and dtype: none is lost, repeated or moved."""
     shards = scatter(X, devices)
+    if any(shard.dtype != X.dtype for shard in shards):
+        return Judgement(
+            f"{len(X)} samples on {len(devices)} devices: shards of {list(map(_name, shards))}, the samples are "
+            f"{_name(X)}",
+            ("samples that are converted on their way to a device",),
+        )
     together = torch.cat([shard.to(X.device) for shard in shards]) if shards else X[:0]
-    if together.shape == X.shape and torch.equal(together, X):
+    if together.shape == X.shape and bool(_same(together, X).all()):
         return RIGHT
     return Judgement(
         f"{len(X)} samples on {len(devices)} devices: shards of {[len(shard) for shard in shards]} hold "
@@ -227,13 +236,35 @@ def _copy(tensor: Tensor) -> Tensor:
     return copy.copy_(tensor)
 
 
+def _name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _real(tensor: Tensor) -> Tensor:
+    """Return a tensor on the CPU, of complex numbers the real and imaginary parts."""
+    return torch.view_as_real(tensor.cpu().resolve_conj()) if tensor.is_complex() else tensor.cpu()
+
+
+def _same(a: Tensor, b: Tensor) -> Tensor:
+    """Return where two tensors are equal; NaN equals NaN."""
+    return (a == b) | (a.isnan() & b.isnan())
+
+
+def _added(column: list[float]) -> float:
+    """Return the correctly rounded sum, or what floating-point addition makes of one that is infinite or NaN."""
+    try:
+        return math.fsum(column)
+    except (OverflowError, ValueError):
+        return sum(column)
+
+
 def _sum(stacked: Tensor) -> tuple[Tensor, Tensor]:
     """Return the sum over the first axis, and how far a device's result may be from it."""
     if not stacked.is_floating_point():
         exact = stacked.sum(0, dtype=torch.int64)
         return exact, torch.zeros_like(exact)
     columns = stacked.to(torch.float64).reshape(len(stacked), stacked[0].numel()).T.tolist()
-    exact = torch.tensor([math.fsum(column) for column in columns], dtype=torch.float64).reshape(stacked.shape[1:])
+    exact = torch.tensor([_added(column) for column in columns], dtype=torch.float64).reshape(stacked.shape[1:])
     absolute = stacked.to(torch.float64).abs().sum(0)
     whole = (
         bool((stacked == stacked.round()).all())

@@ -23,7 +23,7 @@ from reference.scatter import scatter
 from reference.trainers.scratch import Scratch
 from reference.trainers.single import Single
 from suite.checks import draw
-from suite.properties import nets, suspects, tolerance
+from suite.properties import functions, nets, suspects, tolerance
 from suite.properties.answers import RIGHT, Judgement
 from suite.properties.case import Case, Net
 from suite.properties.observe import Observation, observe
@@ -329,6 +329,60 @@ def test_a_sum_in_bfloat16_stays_within_its_bound(tensors: list[float]) -> None:
 
 
 # The functions that trainers are built from; tests/mutants has the wrong ones.
+
+INF = float("inf")
+COMPLEX = torch.tensor([[1 + 2j, 3 - 1j], [1 + 1j, 5j]])
+
+
+def shares_storage(tensors: list[Tensor]) -> None:
+    total = torch.stack(tensors).sum(0)
+    for tensor in tensors:
+        tensor.set_(total)
+
+
+def writes(change: Callable[[Tensor], Tensor]) -> Callable[[list[Tensor]], None]:
+    """Return an all_reduce that writes the sum, changed, to every device."""
+
+    def all_reduce_(tensors: list[Tensor]) -> None:
+        total = change(torch.stack(tensors).sum(0))
+        for tensor in tensors:
+            tensor.copy_(total)
+
+    return all_reduce_
+
+
+def test_two_sums_of_zero_that_share_their_storage_are_found() -> None:
+    tensors = [torch.tensor([1.0, -2.0]), torch.tensor([-1.0, 2.0])]
+    finding = functions.all_reduce_keeps_tensors_apart(shares_storage, tensors).finding
+    assert finding == "2 devices: setting device 0's tensor to 1 changes device 1's"
+    for summand in (1.0, float("nan")):
+        tensors = [torch.tensor([1.0, -2.0]), torch.tensor([summand, 2.0])]
+        assert functions.all_reduce_keeps_tensors_apart(writes(torch.clone), tensors) == RIGHT
+
+
+def test_samples_that_change_their_dtype_are_found() -> None:
+    X = torch.tensor([[1.0, 2.0], [float("nan"), 3.0], [4.0, 5.0]])
+    assert functions.scatter_keeps_samples(scatter, X, [CPU] * 2) == RIGHT
+    judgement = functions.scatter_keeps_samples(lambda X, devices: scatter(X.double(), devices), X, [CPU] * 2)
+    assert judgement.finding == "3 samples on 2 devices: shards of ['float64', 'float64'], the samples are float32"
+
+
+@pytest.mark.parametrize(
+    ("tensors", "wrong"),
+    [
+        (COMPLEX, lambda total: total.real + 0j),
+        (COMPLEX, lambda total: total.conj()),
+        (torch.tensor([[INF, 1.5], [2.0, 1.0]]), lambda total: total.nan_to_num(posinf=3.0)),
+        (torch.tensor([[INF], [2.0]]), lambda total: -total),
+        (torch.tensor([[INF], [-INF]]), lambda total: total.nan_to_num()),
+        (torch.tensor([[1.5], [float("nan")]]), lambda total: total.nan_to_num()),
+        (torch.tensor([[1e308], [1e308]], dtype=torch.float64), lambda total: total.nan_to_num()),
+    ],
+)
+def test_complex_and_infinite_sums_are_compared(tensors: Tensor, wrong: Callable[[Tensor], Tensor]) -> None:
+    assert functions.all_reduce_sums(writes(torch.clone), list(tensors)) == RIGHT
+    assert "device 0 ends with" in functions.all_reduce_sums(writes(wrong), list(tensors)).finding
+
 
 FUNCTIONS: dict[str, list[Any]] = {
     "all_reduce": list(ALL_REDUCE.values()),
