@@ -88,8 +88,14 @@ def replicas(seen: Seen) -> Judgement:
 
 
 def loss(seen: Seen) -> Judgement:
-    """The losses that the ranks return add up to the mean loss over the minibatch; a step may return None."""
-    return _first_wrong(seen, _loss_at)
+    """The losses that the ranks return add up to the mean loss over the minibatch; a step may return None.
+
+    Under oracle "self" they add up to what one device returns, by its `reference_step` where that returns a loss.
+    """
+    wrong = _first_wrong(seen, _loss_at)
+    if wrong != RIGHT or not any(_loss_uncompared(seen, step) for step in seen.steps):
+        return wrong
+    return Judgement(note="on one device the step returns no loss, so that of k devices was not compared")
 
 
 def inputs(seen: Seen) -> Judgement:
@@ -341,7 +347,7 @@ def _loss_at(seen: Seen, step: int) -> Judgement:
     if seen.oracle == "self":
         assert seen.alone is not None
         expected = seen.alone["losses"][step]
-        if expected is None:  # `reference_step` need not return one
+        if expected is None:
             return RIGHT
     else:
         expected = float(seen.mean_loss(seen.net(step), *nets.minibatch(seen.case, step)).detach())
@@ -352,6 +358,12 @@ def _loss_at(seen: Seen, step: int) -> Judgement:
         f"is {expected:.6g}",
         ("every rank must return its summed loss divided by the global batch size",),
     )
+
+
+def _loss_uncompared(seen: Seen, step: int) -> bool:
+    """Return whether ranks returned a loss where one device returned none."""
+    returned = [observed["losses"][step] for observed in seen.ranks]
+    return seen.alone is not None and seen.alone["losses"][step] is None and any(one is not None for one in returned)
 
 
 def _inputs_at(seen: Seen, step: int) -> Judgement:

@@ -10,7 +10,8 @@ import torch
 from suite.checks import draw
 from suite.checks.bench import Bench
 from suite.checks.draw import CHECKS
-from suite.properties.answers import RIGHT
+from suite.properties.answers import RIGHT, Judgement
+from suite.properties.case import Case
 from suite.properties.noise import Noise
 from tests import mutants
 from tests.support import step_trainers
@@ -60,6 +61,20 @@ def test_a_factor_that_adam_hides_is_named(bench: Bench, mutant: str, check: str
     failure = bench.search(f"{mutants.__path__[0]}/{mutant}.py:Mutant", check).failure
     assert f"that the optimizer is given on rank 0 is off that of {compared} on one device" in failure
     assert "looks like: 2 times the right gradient: Adam divides a factor out again" in failure
+
+
+@pytest.mark.parametrize("trainer", ["WithReference", "WithALossOfReference"])
+def test_a_wrong_loss_is_found_beside_a_reference_step(bench: Bench, trainer: str) -> None:
+    """Whether or not the `reference_step` returns one."""
+    case = Case(2, (4,))
+    assert bench.judge(f"{step_trainers.__file__}:{trainer}", "loss", case) == RIGHT
+    finding = bench.judge(f"{step_trainers.__file__}:{trainer}Misreporting", "loss", case).finding
+    assert "and the mean loss of the minibatch is" in finding
+
+
+def test_a_loss_that_one_device_does_not_return_is_not_compared(bench: Bench) -> None:
+    judgement = bench.judge(f"{step_trainers.__file__}:SilentAlone", "loss", Case(2, (4, 4)))
+    assert judgement == Judgement(note="on one device the step returns no loss, so that of k devices was not compared")
 
 
 def test_noise_that_every_rank_draws_for_itself_is_right(bench: Bench) -> None:

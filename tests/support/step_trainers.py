@@ -178,6 +178,41 @@ class WithReference(WholeStep):
         self.schedule.step()
 
 
+class WithReferenceMisreporting(WithReference):
+    """Wrong: reports the loss of the ranks' means, added up."""
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        """Report too large a loss on more than one rank."""
+        return super().step(X, y, global_batch_size) * dist.get_world_size()
+
+
+class WithALossOfReference(WithReference):
+    """`WithReference` whose plain update returns its loss."""
+
+    def reference_step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:  # type: ignore[override]
+        """Take the step, and return the loss before it."""
+        loss = F.cross_entropy(self.net(X), y).detach()
+        super().reference_step(X, y, global_batch_size)
+        return loss
+
+
+class WithALossOfReferenceMisreporting(WithALossOfReference):
+    """Wrong on one device as well: reports half of the loss."""
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        """Report too small a loss."""
+        return super().step(X, y, global_batch_size) / 2
+
+
+class SilentAlone(WholeStep):
+    """Reports no loss on one device."""
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor | None:  # type: ignore[override]
+        """Return the loss on several ranks only."""
+        loss = super().step(X, y, global_batch_size)
+        return loss if dist.get_world_size() > 1 else None
+
+
 class Hybrid(WholeStep):
     """Hybrid sharding: an even number of ranks is two replicas, an odd number is one.
 
