@@ -105,7 +105,7 @@ def apply_loss(loss: Callable[[Tensor, Nest], Tensor], output: Tensor, y: Nest) 
     """
     if not callable(loss):
         raise ContractError(
-            f"`loss` is a {type(loss).__name__} after the steps: expected {EXPECTED['loss']}; "
+            f"`loss` became a {type(loss).__name__} in the steps: expected {EXPECTED['loss']}; "
             "rename it if it is something else"
         )
     shapes = tuple(y.shape) if isinstance(y, Tensor) else [tuple(leaf.shape) for leaf in nest.leaves(y)]

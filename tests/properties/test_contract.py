@@ -116,7 +116,7 @@ def test_a_loss_that_raises_or_has_a_wrong_shape_is_reported_when_it_is_called(n
         ),
         (
             torch.tensor(0.5),
-            r"`loss` is a Tensor after the steps: expected def loss.*; rename it if it is something else",
+            r"`loss` became a Tensor in the steps: expected def loss.*; rename it if it is something else",
         ),
     ],
 )
