@@ -71,6 +71,7 @@ def observe(
         - "gradients": for every step, what torch's optimisers were given for each parameter of the first replica: a
           flat list, or None; SGD is left out, whose parameters show it;
         - "changed": whether a step changed its minibatch, or one before;
+        - "skipped": whether one of torch's GradScalers found its scale too large in a step, which it then skips;
         - "log": for every step, what the net's forwards saw (`suite.properties.log.Log`);
         - "noise": for every step of a net with dropout, digests of the noise that was drawn for its samples;
         - "correct": of `EVALUATED` test samples, {"shared": how many its replicas together got right of this process's
@@ -99,6 +100,7 @@ def observe(
         "losses": [],
         "gradients": [],
         "changed": [],
+        "skipped": [],
         "log": [],
         "noise": [],
         "correct": None,
@@ -110,8 +112,10 @@ def observe(
     log = model.log
     fed: list[tuple[Tensor, Tensor]] = []
     where, made = "__init__", None
+    scalers: list[torch.amp.GradScaler] = []
     try:
-        made = trainer(model, list(devices), lr=case.lr)
+        with _collected(scalers):
+            made = trainer(model, list(devices), lr=case.lr)
         contract.check_instance(made, list(devices))
         log = _log(made, model)
         train = made.reference_step if record["plain"] else made.step
@@ -132,8 +136,11 @@ def observe(
             del log[:]
             rows, sizes = len(nest.leaves(X)[0]), {size for values in model.parameters() for size in values.shape}
             noting = Noise(rows, sizes) if case.drops else nullcontext()
+            scales = [scaler.get_scale() for scaler in scalers]
             with gradients_at_optimizers(by_position, leave_out=seen_in_parameters) as gradients, noting as noise:
                 loss = train(X, y, case.batches[step])
+            lowered = [scaler.get_scale() < scale for scaler, scale in zip(scalers, scales, strict=True)]
+            record["skipped"].append(any(lowered))
             given = [gradients.get(position) for position in by_position]
             record["gradients"].append([None if values is None else values.flatten().tolist() for values in given])
             record["losses"].append(contract.loss_of(loss))
@@ -160,6 +167,22 @@ def observe(
     except Exception as error:
         record["raised"] = record["raised"] or _raised("close()", error)
     return record, getattr(made, "loss", None)
+
+
+@contextmanager
+def _collected(scalers: list[torch.amp.GradScaler]) -> Iterator[None]:
+    """Add the scalers that are made to a list; a trainer may keep its own anywhere."""
+    make = torch.amp.GradScaler.__init__
+
+    def noting(scaler: torch.amp.GradScaler, *args: Any, **kwargs: Any) -> None:
+        make(scaler, *args, **kwargs)
+        scalers.append(scaler)
+
+    torch.amp.GradScaler.__init__ = noting  # type: ignore[assignment,method-assign]
+    try:
+        yield
+    finally:
+        torch.amp.GradScaler.__init__ = make  # type: ignore[method-assign]
 
 
 def _raised(where: str, error: Exception) -> dict[str, str]:

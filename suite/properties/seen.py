@@ -61,6 +61,13 @@ class Seen:
         """The number of values of each parameter, in order."""
         return [shape.numel() for shape in self._shapes.values()]
 
+    @cached_property
+    def first_skipped(self) -> int | None:
+        """The first step that torch's GradScaler skipped on a rank or on one device; None where it skipped none."""
+        alone = [] if self.alone is None else [self.alone]
+        skips = [observed["skipped"] for observed in (*self.ranks, *alone, *self.disturbed)]
+        return next((step for step in self.steps if any(skipped[step] for skipped in skips)), None)
+
     @property
     def has_reference(self) -> bool:
         """Whether the trainer's `reference_step` trained on one device."""

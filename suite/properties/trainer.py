@@ -146,11 +146,21 @@ def evaluation(seen: Seen) -> Judgement:
 
 
 def low_precision(seen: Seen) -> Judgement:
-    """In bfloat16 the replicas are bit-equal, and k devices stay within the rounding noise of one."""
-    for judgement in (_unchanged(seen), replicas(seen)):
+    """In bfloat16 the replicas are bit-equal, and k devices stay within the rounding noise of one.
+
+    They are compared up to the first step that torch's GradScaler skips: its scale may be too large on k devices alone.
+    """
+    until = seen.first_skipped
+    for judgement in (_unchanged(seen) if until is None else RIGHT, replicas(seen)):
         if judgement != RIGHT:
             return judgement
-    return _first_wrong(seen, precision.judge_step)
+    wrong = next((w for step in seen.steps[:until] if (w := precision.judge_step(seen, step)) != RIGHT), RIGHT)
+    if wrong != RIGHT or until is None:
+        return wrong
+    return Judgement(
+        note="not compared in low precision from a step on that torch's GradScaler skipped: its scale was too large; "
+        "lower init_scale to have all steps compared"
+    )
 
 
 CHECKS: dict[str, Check] = {

@@ -11,7 +11,7 @@ from suite.checks import draw
 from suite.checks.bench import Bench
 from suite.checks.draw import CHECKS
 from suite.properties.answers import RIGHT, Judgement
-from suite.properties.case import Case
+from suite.properties.case import Case, Net
 from suite.properties.noise import Noise
 from tests import mutants
 from tests.support import step_trainers
@@ -70,6 +70,22 @@ def test_a_wrong_loss_is_found_beside_a_reference_step(bench: Bench, trainer: st
     assert bench.judge(f"{step_trainers.__file__}:{trainer}", "loss", case) == RIGHT
     finding = bench.judge(f"{step_trainers.__file__}:{trainer}Misreporting", "loss", case).finding
     assert "and the mean loss of the minibatch is" in finding
+
+
+@pytest.mark.parametrize("trainer", ["Float16", "Float16Overflowing"])
+def test_a_step_that_a_loss_scale_skips_is_not_compared(bench: Bench, trainer: str) -> None:
+    case = Case(2, (2, 1), dtype="bfloat16", net=Net(classes=3))
+    judgement = bench.judge(f"{step_trainers.__file__}:{trainer}", "low_precision", case)
+    assert judgement.finding == ""
+    noted = "not compared in low precision from a step on that torch's GradScaler skipped: its scale was too large"
+    assert judgement.note.partition(";")[0] == noted
+
+
+def test_steps_before_and_without_a_skipped_one_are_compared(bench: Bench) -> None:
+    case = Case(2, (8, 8), dtype="float32", lr=0.1)
+    assert bench.judge(f"{step_trainers.__file__}:Float16", "low_precision", case) == RIGHT
+    wrong = f"{step_trainers.__file__}:Float16WithoutExchange"
+    assert "is off the mean of" in bench.judge(wrong, "low_precision", case).finding
 
 
 def test_a_loss_that_one_device_does_not_return_is_not_compared(bench: Bench) -> None:

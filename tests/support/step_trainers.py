@@ -204,6 +204,46 @@ class WithALossOfReferenceMisreporting(WithALossOfReference):
         return super().step(X, y, global_batch_size) / 2
 
 
+class Float16(WholeStep):
+    """AdamW in float16 autocast, with torch's loss scale at its default."""
+
+    init_scale = 2.0**16
+
+    def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
+        super().__init__(model, devices, lr=lr)
+        self.optimizer = torch.optim.AdamW(self.trained, lr)  # type: ignore[assignment]
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=self.init_scale)
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        """Exchange the scaled gradients; the scaler then sees on every rank whether they are infinite."""
+        for param in self.trained:
+            param.grad = torch.zeros_like(param)
+        with torch.autocast("cpu", dtype=torch.float16):
+            output = self.net(X)
+        output = output.to(torch.promote_types(output.dtype, torch.float32))
+        loss = F.cross_entropy(output, y, reduction="sum") / global_batch_size
+        self.scaler.scale(loss).backward()
+        self.exchange()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return loss.detach()
+
+
+class Float16WithoutExchange(Float16):
+    """Wrong: the ranks take each other's gradients for their own."""
+
+    def exchange(self) -> None:
+        """Replace the gradients by rank 0's."""
+        for grad in self.grads:
+            dist.broadcast(grad, src=0)
+
+
+class Float16Overflowing(Float16):
+    """Starts with a scale that every step finds too large."""
+
+    init_scale = 2.0**100
+
+
 class SilentAlone(WholeStep):
     """Reports no loss on one device."""
 
