@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         case = Case.from_json(json.loads(asked.case))
         used = devices.one_host(devices.parse(asked.devices))
-    except (KeyError, TypeError, ValueError) as error:
+    except (RecursionError, ValueError) as error:
         parser.error(f"{type(error).__name__}: {error}")
     if not used.names:
         why = used.problem or "check the driver (nvidia-smi) and CUDA_VISIBLE_DEVICES"

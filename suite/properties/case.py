@@ -6,9 +6,13 @@ A case is JSON, on its way to the ranks and in the message of a failure, and all
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from typing import Any
+
+from suite.properties import limits
 
 # Checks whose cases a trainer may refuse by raising: unused parameters, a sample that is not a number, and a batch
 # normalisation of one sample, as accumulation in micro-batches can make it of any minibatch.
@@ -99,17 +103,37 @@ class Case:
         """Make a case from what `as_json` returned or a person wrote.
 
         Raises:
-            ValueError: an unknown name; the message lists the valid ones.
+            ValueError: an unknown part, a missing one, or a value that is not valid; the message says what is. So is a
+                case that is too large.
         """
+        limits.require_valid("Case", content)
+        for name in ("world_size", "batches"):
+            if name not in content:
+                raise ValueError(f"Case has no {name}: expected {limits.CASE[name][0]}")
         net, text = dict(content.get("net", {})), content.get("text")
-        for names, kind in ((set(content), cls), (set(net), Net), (set(text or {}), Text)):
-            valid = [part.name for part in fields(kind)]
-            if unknown := names - set(valid):
-                raise ValueError(f"{kind.__name__} has no {sorted(unknown)}: its parts are {', '.join(valid)}")
+        limits.require_valid("Net", net)
+        limits.require_valid("Text", text or {})
         if "hidden" in net:
             net["hidden"] = tuple(net["hidden"])
         built = {"net": Net(**net), "text": None if text is None else Text(**text)}
-        return cls(**{**content, "batches": tuple(content["batches"]), **built})
+        case = cls(**{**content, "batches": tuple(content["batches"]), **built})
+        for name, step in (("spoiled", case.spoiled), ("resumed", case.resumed)):
+            if step is not None and step >= len(case.batches):
+                raise ValueError(f"Case.{name} is step {step} of {len(case.batches)}: expected one of them, from 0")
+        if (numbers := case.numbers()) > limits.MOST_NUMBERS:
+            raise ValueError(f"the case has tensors of {numbers} numbers: expected {limits.MOST_NUMBERS} at most")
+        return case
+
+    def numbers(self) -> int:
+        """Return about how many numbers are in the parameters, in a minibatch, or in its scores by each other."""
+        n = max(self.batches, default=1)
+        if self.text is not None:
+            v, p, w = self.text.vocabulary, self.text.positions, self.text.width
+            return max(v * w + p * w + 8 * self.text.blocks * w * w, n * p * max(v, p, 3 * w))
+        widths = [math.prod(IMAGE) if self.net.conv else self.net.inputs, *self.net.hidden, self.net.classes]
+        same = widths[-2] ** 2 if self.net.tied or self.net.unused != "none" else 0
+        parameters = sum(a * b for a, b in pairwise(widths)) + same
+        return max(parameters, n * max(widths), (n * self.net.classes) ** 2)
 
     def __str__(self) -> str:
         return json.dumps(self.as_json())

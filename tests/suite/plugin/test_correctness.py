@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shlex
 from typing import Any
 
 import pytest
+from hypothesis import given
 
 from suite.checks import __main__ as again
-from suite.checks.bench import Bench, SearchResult, explain
+from suite.checks import draw
+from suite.checks.bench import MOST_REPLICAS, Bench, SearchResult, explain
 from suite.checks.draw import CHECKS
 from suite.options import CHECKED_TRAINERS
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import Group
-from suite.properties import trainer
+from suite.properties import limits, trainer
 from suite.properties.answers import RIGHT, About, Described, Judgement
-from suite.properties.case import Case, Net
+from suite.properties.case import Case, Net, Text
 from suite.room import devices
 from suite.room.devices import Devices
 from tests.support import trainers_under_test
@@ -168,7 +171,43 @@ def test_a_failure_that_does_not_repeat_is_reported(bench: Bench) -> None:
         ),
         ('{"world_size": 2, "batches": [3], "net": {"depth": 2}}', r"Net has no \['depth'\]: its parts are inputs"),
         ("{", "JSONDecodeError"),
-        ('{"batches": [3]}', "world_size"),
+        ("[" * 10**5, "RecursionError"),
+        ("[3]", r"ValueError: Case is \[3\]: expected an object of its parts, world_size, batches"),
+        ("null", "Case is None: expected an object"),
+        ('{"batches": [3]}', "Case has no world_size: expected a whole number from 1 to 64"),
+        ('{"world_size": 2, "batches": 5}', "Case.batches is 5: expected a list of at most 100, each a whole number"),
+        ('{"world_size": 2, "batches": "abc"}', "Case.batches is 'abc'"),
+        ('{"world_size": 2, "batches": [0]}', r"Case.batches is \[0\]"),
+        ('{"world_size": 2, "batches": [true]}', r"Case.batches is \[True\]"),
+        ('{"world_size": "2", "batches": [3]}', "Case.world_size is '2'"),
+        ('{"world_size": 1000000, "batches": [3]}', "Case.world_size is 1000000: expected a whole number from 1 to 64"),
+        ('{"world_size": 2, "batches": [3], "seed": 1e400}', "Case.seed is inf"),
+        ('{"world_size": 2, "batches": [3], "lr": 0}', "Case.lr is 0: expected a number above 0"),
+        ('{"world_size": 2, "batches": [3], "lr": NaN}', "Case.lr is nan"),
+        (
+            '{"world_size": 2, "batches": [3], "dtype": "load"}',
+            "Case.dtype is 'load': expected one of float64, float32",
+        ),
+        ('{"world_size": 2, "batches": [3], "dtype": []}', r"Case.dtype is \[\]"),
+        (
+            '{"world_size": 2, "batches": [3], "spoiled": 1}',
+            "Case.spoiled is step 1 of 1: expected one of them, from 0",
+        ),
+        ('{"world_size": 2, "batches": [3], "net": [1]}', r"Case.net is \[1\]: expected an object"),
+        ('{"world_size": 2, "batches": [3], "text": "ab"}', "Case.text is 'ab'"),
+        ('{"world_size": 2, "batches": [3], "net": {"hidden": [0]}}', r"Net.hidden is \[0\]"),
+        ('{"world_size": 2, "batches": [3], "net": {"norm": "rms"}}', "Net.norm is 'rms': expected one of none, layer"),
+        ('{"world_size": 2, "batches": [3], "text": {"width": 3}}', "Text.width is 3: expected an even number"),
+        ('{"world_size": 2, "batches": [3], "text": {"width": "x"}}', "Text.width is 'x'"),
+        (
+            '{"world_size": 2, "batches": [3], "net": {"hidden": [16384, 16384]}}',
+            "the case has tensors of 268500992 numbers: expected 16777216 at most",
+        ),
+        ('{"world_size": 2, "batches": [4096], "net": {"classes": 1024}}', "the case has tensors of 1759"),
+        (
+            '{"world_size": 2, "batches": [4096], "text": {"positions": 1024, "vocabulary": 9999}}',
+            "the case has tensors of 4193",
+        ),
     ],
 )
 def test_a_case_that_cannot_be_read_is_refused(case: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,6 +229,27 @@ def test_a_case_is_not_put_to_devices_that_are_not_there(
     with pytest.raises(SystemExit, match="2"):
         again.main(["ddp", "gradient", '{"world_size": 2, "batches": [3]}', "--devices", "cuda"])
     assert "error: --devices cuda: no device found; " in capsys.readouterr().err
+
+
+def test_the_parts_of_a_case_are_those_that_are_checked() -> None:
+    parts = {kind.__name__: [part.name for part in dataclasses.fields(kind)] for kind in (Case, Net, Text)}
+    assert {kind: list(rules) for kind, rules in limits.RULES.items()} == parts
+
+
+@pytest.mark.parametrize("trains", ["samples", "tokens"])
+@pytest.mark.parametrize("oracle", ["sgd", "self"])
+@pytest.mark.parametrize("check", CHECKS)
+def test_every_case_that_is_put_to_trainers_can_be_read(check: str, oracle: str, trains: str) -> None:
+    if trains == "tokens" and check in draw.WITHOUT_TEXTS:
+        return
+
+    @given(draw.cases(check, MOST_REPLICAS, oracle, trains))
+    def read(case: Case) -> None:
+        assert Case.from_json(json.loads(str(case))) == case
+
+    read()
+    for case in draw.fixed(check, 2, oracle, trains):
+        assert Case.from_json(json.loads(str(case))) == case
 
 
 def test_a_case_survives_json() -> None:
