@@ -1,4 +1,4 @@
-"""The log that a generated network keeps of its forwards in training; the checks read it afterwards."""
+"""The log that a generated network with dropout or batch normalisation keeps of its forwards in training."""
 
 from __future__ import annotations
 

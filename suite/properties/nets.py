@@ -1,4 +1,7 @@
-"""Builds the network that a case describes, with a log of what every forward in training saw (worker's side).
+"""Builds the network that a case describes (worker's side).
+
+One with dropout or batch normalisation keeps a log of what every forward in training saw. Others read no value of their
+input while they compute, unless a layer is unused, so that a trainer may call them under torch.vmap.
 
 The first two columns of X are not features: they are the sample's number in its minibatch and the step's number. The
 log keeps the sample numbers, so it tells which samples went through the net together, however a trainer splits, and
@@ -35,6 +38,7 @@ class CaseNet(nn.Module):
         self.log = Log()
         self.activation = nn.Tanh() if net.activation == "tanh" else nn.ReLU()
         self.dropout = net.dropout
+        self.logs = net.dropout or net.norm == "batch"
         self.conv = nn.Conv2d(IMAGE[0], 2, 3) if net.conv else None
         width = 2 * (IMAGE[1] - 2) * (IMAGE[2] - 2) if net.conv else net.inputs
         self.hidden = nn.ModuleList()
@@ -56,7 +60,7 @@ class CaseNet(nn.Module):
 
     def forward(self, X: Tensor) -> Tensor:
         """Map X (n, 2 + inputs) to scores (n, classes)."""
-        entry = Entry(X[:, 0].detach().tolist())
+        entry = Entry(X[:, 0].detach().tolist()) if self.logs and self.training else None
         h = X[:, 2:]
         if self.conv is not None:
             h = self.activation(self.conv(h.reshape(len(h), *IMAGE))).flatten(1)
@@ -64,9 +68,10 @@ class CaseNet(nn.Module):
             h = self.activation(norm(layer(h)))
             if self.dropout:
                 mask = F.dropout(torch.ones_like(h), 0.5, self.training)
-                entry["masks"] += [""] * (len(h) - len(entry["masks"]))
-                bits = (mask > 0).int().tolist()
-                entry["masks"] = [a + "".join(map(str, b)) for a, b in zip(entry["masks"], bits, strict=True)]
+                if entry is not None:
+                    entry["masks"] += [""] * (len(h) - len(entry["masks"]))
+                    bits = (mask > 0).int().tolist()
+                    entry["masks"] = [a + "".join(map(str, b)) for a, b in zip(entry["masks"], bits, strict=True)]
                 h = h * mask
         for layer in self.tied:
             h = self.activation(layer(h))
@@ -77,7 +82,7 @@ class CaseNet(nn.Module):
             chosen = chosen_by.get(self.unused, X[:, 0] < 0)
             if bool(chosen.any()):
                 h = h + chosen[:, None] * self.gated(h)
-        if self.training:
+        if entry is not None:
             self.log.append(entry)
         scores: Tensor = self.head(h)
         return scores if self.offset is None else scores + self.offset

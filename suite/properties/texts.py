@@ -2,7 +2,7 @@
 
 X is {"tokens" (n, positions) int64, "length" (n,) int64, "sample" (n,) int64} and y is {"labels" (n, positions) int64,
 -100 where none counts, "weights" (n,) floating}. "sample" is the sample's number in its minibatch, which the model
-keeps in its log and does not compute with.
+keeps in its log, if it has dropout, and does not compute with.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class TextNet(nn.Module):
     def __init__(self, text: Text) -> None:
         super().__init__()
         self.log = Log()
-        self.checkpoint = text.checkpoint
+        self.checkpoint, self.logs = text.checkpoint, text.dropout
         self.embed = nn.Embedding(text.vocabulary, text.width)
         self.place = None if text.rotary else nn.Embedding(text.positions, text.width)
         self.blocks = nn.ModuleList(TextBlock(text, number) for number in range(text.blocks))
@@ -41,8 +41,8 @@ class TextNet(nn.Module):
 
     def forward(self, X: dict[str, Tensor]) -> Tensor:
         """Score every token of the vocabulary at every position."""
-        entry = Entry(X["sample"].tolist(), redrawn=False, drawn=[])
-        if self.training:
+        entry = Entry(X["sample"].tolist() if self.logs else [], redrawn=False, drawn=[])
+        if self.logs and self.training:
             self.log.append(entry)
         positions = torch.arange(X["tokens"].shape[1], device=X["tokens"].device)
         h = self.embed(X["tokens"])

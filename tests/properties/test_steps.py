@@ -63,6 +63,11 @@ def test_a_factor_that_adam_hides_is_named(bench: Bench, mutant: str, check: str
     assert "looks like: 2 times the right gradient: Adam divides a factor out again" in failure
 
 
+@pytest.mark.parametrize("check", ["gradient", "trajectory", "loss", "inputs", "low_precision"])
+def test_a_right_trainer_of_one_gradient_a_sample_passes(bench: Bench, check: str) -> None:
+    passes(bench, "PerSample", check, 8)
+
+
 @pytest.mark.parametrize("trainer", ["WithReference", "WithALossOfReference"])
 def test_a_wrong_loss_is_found_beside_a_reference_step(bench: Bench, trainer: str) -> None:
     """Whether or not the `reference_step` returns one."""

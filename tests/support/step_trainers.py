@@ -244,6 +244,32 @@ class Float16Overflowing(Float16):
     init_scale = 2.0**100
 
 
+class PerSample:
+    """Plain SGD of one gradient for each sample, as differential privacy needs them, by torch.vmap."""
+
+    processes = "one"
+
+    def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
+        self.net, self.lr = model.to(devices[0]), lr
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        trained = {name: param for name, param in self.net.named_parameters() if param.requires_grad}
+        each = torch.func.vmap(torch.func.grad_and_value(self.loss_of_one), in_dims=(None, 0, 0))
+        grads, losses = each({name: param.detach() for name, param in trained.items()}, X, y)
+        with torch.no_grad():
+            for name, param in trained.items():
+                param -= self.lr * grads[name].sum(0) / global_batch_size
+        return losses.sum() / global_batch_size
+
+    def loss_of_one(self, params: dict[str, Tensor], x: Tensor, label: Tensor) -> Tensor:
+        """Return the loss of one sample (2 + inputs,)."""
+        return F.cross_entropy(torch.func.functional_call(self.net, params, (x[None],)), label[None])
+
+    @property
+    def replicas(self) -> list[nn.Module]:
+        return [self.net]
+
+
 class SilentAlone(WholeStep):
     """Reports no loss on one device."""
 
