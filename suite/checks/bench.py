@@ -175,13 +175,13 @@ class Bench:
         if check == "resume" and not about.resumes:
             return SearchResult("", ["not checked: it has no state_dict and load_state_dict of its own"], 0)
         most = MOST_REPLICAS if about.processes == "one" else MOST_RANKS
-        search = _Search(self, trainer, check)
+        # Shrinking tries many cases, and each one that a trainer refuses may cost a fresh group.
+        shrinks = shrink and check not in MAY_REFUSE
+        search = _Search(self, trainer, check, shrinks)
         gpus = len(set(self.devices.names)) * self.devices.hosts
         if self.devices.kind != "cpu" and not about.shares_gpus and gpus < most:
             most = gpus
             search.notes[f"two of its ranks cannot share a GPU: checked on {gpus} device(s) at most"] = None
-        # Shrinking tries many cases, and each one that a trainer refuses may cost a fresh group.
-        shrinks = shrink and check not in MAY_REFUSE
         cases = examples or max(1, int(settings().max_examples * SHARE))
         fixed = draw.fixed(check, most, about.oracle, about.trains)[: cases - 1]
 
@@ -201,6 +201,7 @@ class Bench:
 
         try:
             judge_all()
+            search.shrinks = False
             for case in fixed:
                 search.judge(case)
         except _Wrong:
@@ -239,6 +240,7 @@ class _Search:
     bench: Bench
     trainer: str
     check: str
+    shrinks: bool  # the cases that are judged now
     failure: str = ""
     crashed: bool = False
     smallest: Case | None = None  # the last wrong case, which at the end of a search is the smallest one
@@ -266,6 +268,7 @@ class _Search:
                 self.refused.add(kind)  # once is enough: the group is gone
                 return
             ended = Judgement(failure.cause, details="\n".join(failure.details))
+            self.shrinks = False
             self.failure = self._explained(case, ended)
             self.crashed = True
             raise _Ended from failure
@@ -295,18 +298,26 @@ class _Search:
         self.failure = self._explained(case, replace(judgement, suspects=self.suspects))
 
     def _explained(self, case: Case, judgement: Judgement) -> str:
-        return explain(self.trainer, self.check, case, judgement, self.bench.devices, self.bench.python_path)
+        bench = self.bench
+        return explain(self.trainer, self.check, case, judgement, bench.devices, bench.python_path, shrunk=self.shrinks)
 
 
 def explain(
-    trainer: str, check: str, case: Case, judgement: Judgement, devices: Devices, python_path: Sequence[Path] = ()
+    trainer: str,
+    check: str,
+    case: Case,
+    judgement: Judgement,
+    devices: Devices,
+    python_path: Sequence[Path] = (),
+    *,
+    shrunk: bool = False,
 ) -> str:
     """Return a failure as it is shown: what is wrong, known bugs that it looks like, the case, how to see it again."""
-    what = "net" if case.text is None else "text"
+    what, found = "net" if case.text is None else "text", "smallest case found" if shrunk else "case"
     lines = [f"{trainer}, check {check!r}: {judgement.finding}"]
     lines += [f"  looks like: {suspect}" for suspect in judgement.suspects]
     lines.append(
-        f"  smallest case found: {case.world_size} device(s), minibatches of {list(case.batches)}, {case.dtype}, "
+        f"  {found}: {case.world_size} device(s), minibatches of {list(case.batches)}, {case.dtype}, "
         f"lr {case.lr}, seed {case.seed}, {what} {case.as_json()[what]}"
     )
     folders = os.pathsep.join(os.path.relpath(folder) for folder in python_path)

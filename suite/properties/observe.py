@@ -271,7 +271,7 @@ def _values(trainer: Any) -> list[list[float]]:
 
 
 def alike(a: Tensor, b: Tensor) -> bool:
-    """Return whether parameters are bit-equal; NaN equals NaN."""
+    """Return whether parameters are equal to the last digit; 0 equals -0, and NaN equals NaN."""
     return torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
 
 

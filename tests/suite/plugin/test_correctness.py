@@ -76,7 +76,7 @@ def test_a_failure_is_shrunk_and_can_be_pasted(bench: Bench) -> None:
     """13 = 7 + 6 is found as 3 = 2 + 1, the smallest minibatch that two devices share unevenly."""
     mutant = f"{REPOSITORY}/tests/mutants/mean_of_shard_means_one_process.py:Mutant"
     failure = bench.search(mutant, "gradient", examples=20).failure
-    assert "2 device(s), minibatches of [3], float64" in failure
+    assert "smallest case found: 2 device(s), minibatches of [3], float64" in failure
     assert "net {'inputs': 1}" in failure
     command = shlex.split(failure.partition("see it again: ")[2].splitlines()[0])
     assert command[:3] == ["python", "-m", "suite.checks"]
@@ -84,6 +84,7 @@ def test_a_failure_is_shrunk_and_can_be_pasted(bench: Bench) -> None:
     right, said = again.put(bench, named, check, Case.from_json(json.loads(case)))
     assert not right
     assert failure.splitlines()[0] in said
+    assert "\n  case: 2 device(s), minibatches of [3]" in said
 
 
 class Answers:
@@ -270,6 +271,7 @@ def test_a_hang_ends_its_check_with_stacks_and_the_next_check_runs(
     failure = search(bench, "Hangs", "gradient").failure
     assert "no answer to 'observe' within 2 s" in failure
     assert "rank 1, stack" in failure
+    assert "\n  case: " in failure
     assert "in step" in failure
     assert not search(bench, "Same", "gradient", 3).failure
 
