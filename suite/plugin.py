@@ -379,7 +379,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     ]
     if notes:
         terminalreporter.section("correctness: notes")
-        for note in notes:
+        for note in dict.fromkeys(notes):  # every check of a trainer has those about the trainer
             terminalreporter.write_line(note)
     run = config.stash.get(RUN, None)
     if run is None:

@@ -11,6 +11,7 @@ from suite.checks.bench import Bench, explain
 from suite.checks.draw import CHECKS
 from suite.processes.failure import WorkerFailure
 from suite.processes.pool import Pool
+from suite.properties.answers import UNSEEN
 from suite.properties.case import Case
 from suite.room import devices
 
@@ -49,7 +50,8 @@ def put(bench: Bench, trainer: str, check: str, case: Case) -> tuple[bool, str]:
         return False, str(failure)
     if judgement.finding:
         return False, explain(trainer, check, case, judgement, bench.devices)
-    return True, judgement.note or "right"
+    said = judgement.note or "right"
+    return True, f"{said}; {UNSEEN}" if bench.about(trainer).only_with_itself else said
 
 
 if __name__ == "__main__":

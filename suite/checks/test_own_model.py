@@ -9,6 +9,7 @@ from suite.checks.bench import Bench
 from suite.plan.config import Config
 from suite.plan.workloads import Workload
 from suite.processes.failure import WorkerFailure
+from suite.properties.answers import UNSEEN
 
 
 @pytest.mark.correctness
@@ -27,6 +28,8 @@ def test_own_model(
         )
     except WorkerFailure as failure:
         pytest.fail(f"{correctness_trainer}, workload {correctness_workload.name!r}: {failure}", pytrace=False)
+    if correctness_bench.about(correctness_trainer).only_with_itself:
+        request.node.user_properties.append((NOTE, f"{correctness_trainer}: {UNSEEN}"))
     if judgement.note:
         note = f"{correctness_trainer}, {correctness_workload.name}: {judgement.note}"
         request.node.user_properties.append((NOTE, note))

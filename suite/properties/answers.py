@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+UNSEEN = (
+    'compared with itself on one device (oracle "self"), so an error that does not depend on the number of devices '
+    "stays unseen"
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class About:
@@ -17,6 +22,7 @@ class About:
         unsynced: whether it has `step_unsynced`.
         shares_gpus: whether two of its ranks can share a GPU.
         resumes: whether it has `state_dict` and `load_state_dict`.
+        has_reference: whether it has `reference_step`, with which oracle "self" compares instead.
     """
 
     processes: Literal["one", "per-device"]
@@ -25,6 +31,12 @@ class About:
     unsynced: bool = False
     shares_gpus: bool = True
     resumes: bool = False
+    has_reference: bool = False
+
+    @property
+    def only_with_itself(self) -> bool:
+        """Whether it is compared with nothing but itself on one device."""
+        return self.oracle == "self" and not self.has_reference
 
 
 @dataclass(frozen=True, kw_only=True)

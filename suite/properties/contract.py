@@ -64,6 +64,7 @@ def describe(trainer: type[Any]) -> About:
         unsynced=callable(getattr(trainer, "step_unsynced", None)),
         shares_gpus=bool(getattr(trainer, "shares_gpus", True)),
         resumes=None not in _states(trainer).values(),
+        has_reference=callable(getattr(trainer, "reference_step", None)),
     )
 
 

@@ -105,6 +105,8 @@ class ArmRecord(Part):
     lr: Finite
     processes: Literal["one", "per-device"]
     steps_per_window: int
+    oracle: Literal["sgd", "self"] | None = None  # of the trainer; an earlier record does not say it
+    has_reference: bool = False  # whether the trainer has a `reference_step`
     gradient_bytes: int = 0  # that a replica has to exchange at every step; 0 where it is not known
     memory: tuple[RankMemory, ...] = ()  # by rank; none in an earlier record
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from rich.filesize import decimal
 
+from suite.properties.answers import UNSEEN
 from suite.records import baselines, counters, memory
 from suite.records.record import BarRecord, CellRecord, IntervalRecord, Machine, Record, oversubscribed_mark
 from suite.render import commands, figures
@@ -152,6 +153,10 @@ def _right(record: Record) -> Iterable[str]:
         yield f"This run has {checks} after the measurement; pytest's closing line and JUnit give the outcome."
     elif record.cells:
         yield "This run did not check gradients; the command below does."
+    names = figures.names(record)
+    own = [arm for arm in record.arms if arm.side == "candidate" and arm.oracle == "self" and not arm.has_reference]
+    if trainers := list(dict.fromkeys(names.get(arm.trainer, arm.trainer) for arm in own)):
+        yield f"{some(trainers, MOST)}: {UNSEEN}."
     differences = _differences(record)
     if differences:
         less = [sum(of_seeds) / len(of_seeds) for of_seeds in differences]

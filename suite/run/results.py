@@ -148,7 +148,7 @@ def _from_logs(logs: Sequence[float]) -> IntervalRecord | None:
 
 
 def _arm(run: Observations, arm: Arm) -> record.ArmRecord:
-    job = run.jobs[arm]
+    job, about = run.jobs[arm], run.trainers.get((arm.side, arm.trainer))
     return record.ArmRecord(
         id=arm.id,
         **asdict(arm),
@@ -156,6 +156,8 @@ def _arm(run: Observations, arm: Arm) -> record.ArmRecord:
         lr=job.lr,
         processes=job.processes,
         steps_per_window=run.steps[arm],
+        oracle=about and about.oracle,
+        has_reference=about is not None and about.has_reference,
         gradient_bytes=run.gradient_bytes.get(arm, 0),
         memory=run.memory.get(arm, ()),
     )

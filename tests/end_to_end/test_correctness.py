@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from html import escape
+
 import pytest
 
 from suite.checks import __main__ as again
 from suite.checks.draw import CHECKS
+from suite.properties.answers import UNSEEN
 from tests.support import text_trainers, trainers_under_test
 from tests.support.project import Project
 
@@ -15,6 +18,8 @@ HERE, TEXTS = f"{trainers_under_test.__file__}:", f"{text_trainers.__file__}:"
 def test_a_case_that_is_right_is_reported_as_right(capsys: pytest.CaptureFixture[str]) -> None:
     assert again.main(["scratch", "gradient", '{"world_size": 3, "batches": [5]}']) == 0
     assert capsys.readouterr().out == "right\n"
+    assert again.main([HERE + "Adam", "gradient", '{"world_size": 2, "batches": [3]}']) == 0
+    assert capsys.readouterr().out == f"right; {UNSEEN}\n"
 
 
 def test_a_wrong_trainer_is_a_failure_in_exit_status_and_junit(project: Project) -> None:
@@ -29,6 +34,17 @@ def test_a_wrong_trainer_is_a_failure_in_exit_status_and_junit(project: Project)
         ]
     )
     assert "see it again: python -m suite.checks" in (project.path / "junit.xml").read_text()
+
+
+@pytest.mark.parametrize(("name", "failed"), [("Adam", 0), ("AdamWithoutExchange", 2)])
+def test_what_a_trainer_that_is_compared_with_itself_hides_is_said_once_and_in_junit_of_every_check(
+    project: Project, name: str, failed: int
+) -> None:
+    arguments = ["--scaling-trainer", HERE + name, "-k", "gradient or replicas", "--junitxml", "junit.xml"]
+    result = project.correctness(*arguments)
+    result.assert_outcomes(passed=2 - failed, failed=failed, deselected=len(CHECKS) - 2)
+    assert result.stdout.str().count(f"{HERE}{name}: {UNSEEN}") == 1
+    assert (project.path / "junit.xml").read_text().count(f"{name}: {escape(UNSEEN, quote=True)}") == 2
 
 
 def test_the_nightly_profile_is_known_in_any_project_and_has_ten_times_the_examples(project: Project) -> None:

@@ -23,6 +23,7 @@ def test_built_in_trainers_keep_the_protocol(name: str) -> None:
     about = contract.describe(contract.load_trainer(name))
     assert about.processes in contract.PROCESSES
     assert about.oracle == "sgd"
+    assert not about.only_with_itself
     assert about.trains in trains(name)
 
 

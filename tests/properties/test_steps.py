@@ -12,6 +12,7 @@ from suite.checks.bench import Bench
 from suite.checks.draw import CHECKS
 from suite.properties.answers import RIGHT, Judgement
 from suite.properties.case import Case, Net
+from suite.properties.contract import describe, load_trainer
 from suite.properties.noise import Noise
 from tests import mutants
 from tests.support import step_trainers
@@ -43,6 +44,11 @@ def test_a_loss_scale_that_overflows_on_one_rank_is_not_that_ranks_affair(bench:
     assert bench.judge(wrong, "not_a_number", replace(case, overflows=False)).finding == ""
     assert "of rank 1 differs from rank 0's" in bench.judge(wrong, "not_a_number", case).finding
     assert bench.judge(right, "not_a_number", case) == RIGHT
+
+
+@pytest.mark.parametrize(("name", "alone"), [("WholeStep", True), ("WithReference", False)])
+def test_a_trainer_with_a_reference_step_is_compared_with_more_than_itself(name: str, alone: bool) -> None:
+    assert describe(load_trainer(f"{step_trainers.__file__}:{name}")).only_with_itself is alone
 
 
 @pytest.mark.parametrize("check", ["gradient", "trajectory", "identity", "loss", "not_a_number"])

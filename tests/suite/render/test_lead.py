@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,25 @@ class TestFirstRun:
         for text in (terminal.render(record, 160, color=False), markdown.render(record), html.render(record)):
             assert line in text
             assert "did not check gradients" not in text
+
+    @pytest.mark.parametrize(
+        ("arm", "said"),
+        [
+            ({"oracle": "self"}, True),
+            ({"oracle": "self", "has_reference": True}, False),
+            ({"oracle": "self", "side": "base"}, False),
+            ({"oracle": "sgd"}, False),
+            ({}, False),
+        ],
+    )
+    def test_a_trainer_that_is_compared_with_itself_is_said_to_hide_errors(
+        self, arm: dict[str, object], said: bool
+    ) -> None:
+        record = first_run(arms=[records.arm(**arm)])
+        line = 'ddp: compared with itself on one device (oracle "self"), so an error that does not depend on '
+        assert (line in facts(record)["Is it right?"]) is said
+        for text in (terminal.render(record, 200, color=False), markdown.render(record), unescape(html.render(record))):
+            assert (line in text) is said
 
     def test_git_is_quoted_where_it_does_not_tell_the_commit(self) -> None:
         words = "git rev-parse: fatal: detected dubious ownership in repository at '/builds/x'"

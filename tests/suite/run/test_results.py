@@ -10,6 +10,7 @@ import pytest
 from suite.plan.base import Base
 from suite.plan.cells import SINGLE, Arm
 from suite.processes.failure import WorkerFailure
+from suite.properties.answers import About
 from suite.run import results
 from suite.run.observations import Facts
 from tests.support.measurements import AGAINST, add_sessions, arm, cell, run_of, settings, trained
@@ -36,6 +37,14 @@ def test_texts_have_tokens_and_a_loss_and_gpus_their_flop() -> None:
     assert texts.device_flop_per_s.estimate == pytest.approx(10**6 * texts.samples_per_s.estimate / 2)
     assert texts.test_loss == pytest.approx(1.6)
     assert (images.tokens_per_s, images.device_flop_per_s, images.test_loss) == (None, None, None)
+
+
+def test_an_arm_has_its_trainers_oracle() -> None:
+    run = run_of(cell(2))
+    add_sessions(run, {arm(2): 0.5})
+    assert [(kept.oracle, kept.has_reference) for kept in results.to_record(run).arms] == [(None, False)]
+    run.trainers["candidate", arm(2).trainer] = About(processes="one", oracle="self", has_reference=True)
+    assert [(kept.oracle, kept.has_reference) for kept in results.to_record(run).arms] == [("self", True)]
 
 
 @pytest.mark.parametrize(
