@@ -52,6 +52,7 @@ def facts(record: Record) -> list[Fact]:
         ("Verdict", verdicts(record) if figures.is_compared(record) else ()),
         ("Warnings", cautions(record)),
         ("What changed in a step?", _changed(record)),
+        ("The machine", _machine_left_out(record)),
         ("Is it right?", _right(record)),
         ("How fast?", _fast(record)),
         ("Memory", _memory(record)),
@@ -144,6 +145,12 @@ def _machine(record: Record) -> Iterable[str]:
             if check.rule == "machine" and check.outcome is Outcome.INCONCLUSIVE:
                 unclear.setdefault(check.reason, []).append(cell.id)
     yield from (f"not judged by {some(cells, MOST)}: {reason}" for reason, cells in unclear.items())
+
+
+def _machine_left_out(record: Record) -> Iterable[str]:
+    """Yield that a run with a base does not judge the machine; nothing where there is no efficiency to judge it by."""
+    if record.against is not None and any(cell.world_size > 1 and not cell.oversubscribed for cell in record.cells):
+        yield "not judged with --scaling-against; a run without it judges it by accepted runs"
 
 
 def _right(record: Record) -> Iterable[str]:

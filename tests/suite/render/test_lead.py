@@ -260,6 +260,24 @@ class TestVerdict:
             "PASS: 8 cells",
         )
 
+    @pytest.mark.parametrize(
+        ("against", "cell", "said"),
+        [
+            ("main", {}, True),
+            (None, {}, False),
+            ("main", {"oversubscribed": True}, False),
+            ("main", {"world_size": 1}, False),
+        ],
+    )
+    def test_a_run_with_a_base_says_that_it_does_not_judge_the_machine(
+        self, against: str | None, cell: dict[str, Any], said: bool
+    ) -> None:
+        record = records.make(against=against, cells=[records.cell(**({"world_size": 2, "outcome": "PASS"} | cell))])
+        line = "not judged with --scaling-against; a run without it judges it by accepted runs"
+        assert (facts(record).get("The machine") == line) is said
+        for text in (terminal.render(record, 160, color=False), markdown.render(record), html.render(record)):
+            assert (line in text) is said
+
     def test_what_a_step_does_more_follows_the_verdict_with_its_cells(self) -> None:
         cells = records.matrix()
         for cell in cells[:2]:
