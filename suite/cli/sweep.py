@@ -23,6 +23,7 @@ from suite.processes.failure import WorkerFailure
 from suite.records.record import Environment, write_atomically
 from suite.records.sweep import LINEAR_WARMUP, RULES, Grid, Sweep
 from suite.render import sweep as render
+from suite.render.figures import plural
 from suite.room.devices import cuda_count
 from suite.run.observations import Observations
 from suite.run.progress import StreamProgress
@@ -124,7 +125,7 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
 def _train_all(sweep: Sweep, folder: Path, trainings: Trainings, progress: StreamProgress) -> Sweep:
     """Train every net of the grid, and write both files after each."""
     wanted = list(sweep.grid.wanted())
-    progress.keep(f"{len(wanted)} nets to train")
+    progress.keep(f"{plural(len(wanted), 'net')} to train")
     begun = time.monotonic()
     try:
         for number, (setting, seed) in enumerate(wanted):

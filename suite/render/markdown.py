@@ -89,7 +89,7 @@ def _heading(record: Record) -> list[str]:
         "",
         *(cut if record.interrupted else []),
         f"Commit {text(figures.commit(record.environment))}, compared with {against}, tolerance "
-        f"{figures.number(record.tolerance, '.1%')}, {len(record.sessions)} sessions in "
+        f"{figures.number(record.tolerance, '.1%')}, {figures.plural(len(record.sessions), 'session')} in "
         f"{figures.number(record.wall_s, '.0f')} s. Timed on {timed}.",
         "",
     ]

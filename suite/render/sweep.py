@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from suite.plan.cells import short
 from suite.records.sweep import LINEAR_WARMUP, ONE_DEVICE, Row, Start, Sweep, Trained, scaled
-from suite.render.figures import commit, interval, versions
+from suite.render.figures import commit, interval, plural, versions
 from suite.render.markdown import fitted, table, text
 from suite.render.screen import Screen
 from suite.render.sparkline import sparkline
@@ -113,7 +113,8 @@ def named(start: Start) -> str:
 
 def sentences(sweep: Sweep, rows: list[Result]) -> list[str]:
     """Say how far the rate can be raised, what each rule makes of the best start, and which nets are missing."""
-    missing = [f"{count} nets are missing."] if (count := sweep.missing()) else []
+    count = sweep.missing()
+    missing = [f"{plural(count, 'net')} {'is' if count == 1 else 'are'} missing."] if count else []
     return [*_limits(rows), *_rules(sweep, rows), *missing, *(f"failed: {net}" for net in sweep.failed)]
 
 
@@ -126,9 +127,9 @@ def best_start(rows: list[Result], batch: int) -> Start | None:
 def _about(sweep: Sweep) -> str:
     climb = f", warm-up over {sweep.warmup_epochs}" if LINEAR_WARMUP in sweep.grid.rules else ""
     return (
-        f"{len(sweep.trained)} nets, each fresh from its seed; {sweep.epochs} epochs of {sweep.train_samples:,} samples"
-        f"{climb}; {sweep.test_samples:,} test samples, so one sample changes the accuracy by "
-        f"{1 / sweep.test_samples:.4f}."
+        f"{plural(len(sweep.trained), 'net')}, each fresh from its seed; {plural(sweep.epochs, 'epoch')} of "
+        f"{plural(sweep.train_samples, 'sample')}{climb}; {plural(sweep.test_samples, 'test sample')}, so one sample "
+        f"changes the accuracy by {1 / sweep.test_samples:.4f}."
     )
 
 
@@ -163,8 +164,8 @@ def _rules(sweep: Sweep, rows: list[Result]) -> list[str]:
                 counts = sorted({len(each.nets) for each in here})
                 seeds = "-".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
                 said.append(
-                    f"From ({named(start)}), the best of one device, to {size} devices the accuracy changes by: "
-                    f"{', '.join(parts)} ({seeds} seed(s))."
+                    f"From ({named(start)}), the best of one device, to {plural(size, 'device')} the accuracy changes "
+                    f"by: {', '.join(parts)} ({seeds} seed(s))."
                 )
     return said
 

@@ -218,7 +218,7 @@ class Sessions:
         shared: dict[tuple[str, str, str, int], list[Arm]] = {}
         for arm in arms:
             shared.setdefault((arm.side, arm.trainer, arm.workload, arm.world_size), []).append(arm)
-        self._say(f"session {groups.session.number + 1}: starting {len(shared)} groups of workers")
+        self._say(f"session {groups.session.number + 1}: starting {len(shared)} group(s) of workers")
         # The order is drawn, so that no arm always starts first or last.
         for number, (key, sharing) in enumerate(self._rng.sample(list(shared.items()), len(shared))):
             name = f"{groups.session.number}-{number}-{key[0]}-{short(sharing[0].trainer)}-{key[3]}"

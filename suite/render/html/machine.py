@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from suite.records.baselines import AcceptedRun
 from suite.records.record import Record, Session
 from suite.render import figures
-from suite.render.figures import number
+from suite.render.figures import number, plural
 from suite.render.html.environment import bounded
 from suite.room.conditions import GpuConditions, disturbed
 
@@ -36,7 +36,7 @@ def _facts(record: Record) -> Iterable[tuple[str, str]]:
     yield "commit", figures.commit(record.environment)
     yield "started", f"{figures.when(record.started_utc)} UTC"
     seed, wall = number(record.seed, "d"), number(record.wall_s, ".0f")
-    yield "run", f"{record.run_id}: {len(record.sessions)} sessions in {wall} s, order drawn with seed {seed}"
+    yield "run", f"{record.run_id}: {plural(len(record.sessions), 'session')} in {wall} s, order drawn with seed {seed}"
 
 
 _Compared = tuple[str, list[tuple[str, str, str]]]  # a run, and of it and this one: what, before, now
@@ -138,7 +138,7 @@ def samples(record: Record) -> Mapping[str, object] | None:
         count = len(session.windows)
         if 0 < count <= left:
             left -= count
-            shown.append((f"Session {number(session.number, 'd')}, {count} windows", _arms(session, steps)))
+            shown.append((f"Session {number(session.number, 'd')}, {plural(count, 'window')}", _arms(session, steps)))
     total = sum(len(session.windows) for session in record.sessions)
     return {"sessions": shown, "left_out": total - (MAX_WINDOWS - left)} if total else None
 

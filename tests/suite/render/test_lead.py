@@ -278,6 +278,12 @@ class TestVerdict:
         for text in (terminal.render(record, 160, color=False), markdown.render(record), html.render(record)):
             assert (line in text) is said
 
+    @pytest.mark.parametrize(("sessions", "said"), [(1, "1 session in 100 s"), (2, "2 sessions in 100 s")])
+    def test_one_session_is_not_several(self, sessions: int, said: str) -> None:
+        record = records.make(sessions=[records.session(number) for number in range(sessions)])
+        for text in (terminal.render(record, 160, color=False), markdown.render(record), html.render(record)):
+            assert said in text
+
     def test_what_a_step_does_more_follows_the_verdict_with_its_cells(self) -> None:
         cells = records.matrix()
         for cell in cells[:2]:

@@ -111,5 +111,5 @@ def test_the_terminal_has_the_table_the_sentences_and_what_failed() -> None:
     shown = render.terminal(whole.model_copy(update={"trained": whole.trained[:-1]}), 80)
     assert re.search(r"32, 0\.2 +2 +linear +64 +0\.4 +0\.670 ± 0\.014", shown)
     assert "the largest, 0.4, reaches 0.670." in shown
-    assert "1 nets are missing." in shown
+    assert "1 net is missing." in shown
     assert "failed: 2 device(s): rank 1: gone [bold]" in shown
