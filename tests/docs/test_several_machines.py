@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +32,24 @@ def test_devices_that_the_page_names_can_be_read(setting: str) -> None:
 
 def test_the_slurm_script_parses() -> None:
     subprocess.run(["bash", "-n", SCRIPT], check=True, timeout=30)
+
+
+def test_the_slurm_script_leaves_out_its_own_node_by_the_name_that_slurm_knows(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    programs = {
+        "srun": f'echo "$*" > {told}.part && mv {told}.part {told}',
+        "hostname": "echo node7.example.org",
+        "openssl": "echo secret",
+        "pytest": f"until [ -e {told} ]; do sleep .01; done",  # as the script ends srun after it
+    }
+    for name, line in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    job = {"SLURMD_NODENAME": "gpu-7", "SLURM_NNODES": "2", "SLURM_JOB_ID": "1"}
+    environment = job | {"PATH": f"{tmp_path}:{os.defpath}"}
+    subprocess.run(["bash", SCRIPT], env=environment, check=True, timeout=30)
+    assert "--exclude=gpu-7 " in told.read_text()
+    assert "--rdzv-endpoint=node7.example.org:29400 " in told.read_text()
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is in the extra lint, and the gate runs it")
