@@ -31,7 +31,7 @@ def test_every_example_runs_pytest_and_keeps_what_it_wrote(example: str) -> None
     text = (EXAMPLES | WORKFLOWS)[example]
     assert ("-m scaling" if example == "cpu.yml" else "-m gpu") in text
     assert "--junitxml=" in text
-    assert "reports/*/runs/" in text
+    assert re.search(r"^ +(- )?reports/$|, reports/\*\*'", text, re.MULTILINE), "with the page that its pages link to"
     assert "always" in text, "what failed is what somebody wants to look at"
 
 
