@@ -354,17 +354,23 @@ def _parameters(item: pytest.Item) -> dict[str, Any]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Accept the run where the user asked for it, and end with status 1 where a file of it could not be written."""
+    """Accept the run where the user asked for it, and end with status 1 where that or writing its files failed.
+
+    An ini file that asks for it is also that of sessions which measure nothing, so there only the command line counts.
+    """
     config = session.config
     run = config.stash.get(RUN, None)
     if run is None:
-        return
-    if config.stash[CONFIG].accept:
-        from suite.run.execute import accept
+        accepts = config.getoption("scaling_accept") is not None
+        missed = accepts and not config.option.collectonly and not hasattr(config, "workerinput")
+    else:
+        if config.stash[CONFIG].accept:
+            from suite.run.execute import accept
 
-        outcomes = config.stash[OUTCOMES]
-        accept(config.stash[CONFIG], run, outcomes.failed, complete=outcomes.complete)
-    if run.problem and session.exitstatus == pytest.ExitCode.OK:
+            outcomes = config.stash[OUTCOMES]
+            accept(config.stash[CONFIG], run, outcomes.failed, complete=outcomes.complete)
+        missed = bool(run.problem)
+    if missed and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

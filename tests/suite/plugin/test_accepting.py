@@ -139,12 +139,23 @@ def test_the_index_shows_what_was_accepted_by_the_same_session(project: Project)
     assert (machine / pages.INDEX).read_text() == index.render(found)
 
 
-@pytest.mark.parametrize("more", [(), ("--collect-only",)])
-def test_a_session_without_cells_says_that_nothing_is_accepted(project: Project, more: tuple[str, ...]) -> None:
-    result = project.inline(*mine(project, "pass"), "-m", "not scaling", "--scaling-accept", *more)
-    assert result.ret == 0
-    said = "not accepted: no cell was measured; select cells with -m scaling"
-    assert (said in result.outlines) == (not more)
+@pytest.mark.parametrize(
+    ("asked", "said", "status"),
+    [
+        (("--scaling-accept",), True, 1),
+        (("--scaling-accept=slower",), True, 1),
+        (("--scaling-accept", "--collect-only"), False, 0),
+        (("--override-ini=scaling_accept=yes",), True, 0),
+    ],
+    ids=["asked", "asked as slower", "collected", "in an ini file"],
+)
+def test_a_session_without_cells_says_that_nothing_is_accepted_and_is_no_success(
+    project: Project, asked: tuple[str, ...], said: bool, status: int
+) -> None:
+    """An ini file that asks for it is also that of the project's ordinary tests."""
+    result = project.inline(*mine(project, "pass"), "-m", "not scaling", *asked)
+    assert result.ret == status
+    assert ("not accepted: no cell was measured; select cells with -m scaling" in result.outlines) is said
 
 
 @pytest.mark.parametrize("change", ["# changed\n", ""])
