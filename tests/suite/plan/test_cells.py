@@ -46,4 +46,6 @@ def test_names_tell_trainers_apart_and_are_short_where_they_can_be(trainers: lis
 
 def test_trainers_that_differ_in_the_first_of_very_many_folders_have_their_whole_names() -> None:
     trainers = [first + "/folder" * 100_000 + ".py:Mine" for first in "ab"]
-    assert cells.names(trainers) == {trainer: trainer for trainer in trainers}
+    found = cells.names(trainers)
+    assert len(found) == 2
+    assert all(found.get(trainer) == trainer for trainer in trainers)  # compared as a whole, CI would print 17 MB
