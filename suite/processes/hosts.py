@@ -24,6 +24,8 @@ JOIN_S = 120.0
 ON_CONTROLLER = "is_host=1"  # torch compares names to find out, which fails where a host has several
 # torch tells dead hosts by comparing their clocks with its own; TCP tells us of them.
 CLOCKS = "keep_alive_max_attempt=1000000"
+# How other hosts join. They wait ten minutes for the next rendezvous; torch's default is one, and a run takes longer.
+JOINING = f"read_timeout=600,{CLOCKS}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,7 +219,7 @@ class OtherHosts:
         away = "; ".join(f"a connection from {peer} was closed: {why}" for peer, why in self.listener.refused.items())
         command = (
             f"while torchrun --nnodes={settings.count} --rdzv-backend=c10d --rdzv-endpoint={settings.endpoint} "
-            f"--rdzv-id={settings.run_id} --rdzv-conf={CLOCKS} -m suite.worker; do :; done"
+            f"--rdzv-id={settings.run_id} --rdzv-conf={JOINING} -m suite.worker; do :; done"
         )
         return (
             f"{settings.count} hosts should join at {settings.endpoint} within {settings.join_s:.0f} s, and "

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.processes.hosts import CLOCKS, ENDPOINT, RUN_ID
+from suite.processes.hosts import ENDPOINT, JOINING, RUN_ID
 from suite.processes.remote import SECRET
 from suite.room import devices
 from tests.support.project import REPOSITORY
@@ -21,7 +21,7 @@ SCRIPT = REPOSITORY / "docs" / "several-machines.sbatch"
 
 @pytest.mark.parametrize("text", [PAGE, SCRIPT.read_text(encoding="utf-8")], ids=["page", "script"])
 def test_commands_set_what_hosts_need(text: str) -> None:
-    for needed in (ENDPOINT, RUN_ID, SECRET, CLOCKS, "while torchrun", "-m suite.worker", "--rdzv-backend=c10d"):
+    for needed in (ENDPOINT, RUN_ID, SECRET, JOINING, "while torchrun", "-m suite.worker", "--rdzv-backend=c10d"):
         assert needed in text
 
 

@@ -175,6 +175,7 @@ def test_hosts_that_are_missing_are_counted_with_the_command_to_start_there(else
     assert said.startswith(
         "3 hosts should join at 127.0.0.1:29400 within 120 s, and 1 of the other 2 did: start `while torchr"
     )
+    assert "--rdzv-conf=read_timeout=600,keep_alive_max_attempt=1000000 -m suite.worker; do :; done` on each" in said
     assert said.endswith("(a connection from 10.0.0.9 was closed: its SCALING_SECRET differs)")
 
 
