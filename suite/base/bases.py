@@ -18,7 +18,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from suite.base.git import FULL_NAME, GitError, git, is_shallow, toplevel
+from suite.base.git import FULL_NAME, NO_COMMIT, GitError, git, is_shallow, is_unborn, toplevel
 from suite.plan.base import Base
 
 OLDEST_PYTHON = (3, 10)  # the workers' code needs it, and torch from 2.9 on is built for nothing older
@@ -199,7 +199,7 @@ def _probe(path: str) -> str:
 def _no_such_commit(ref: str, top: Path) -> str:
     names = git(top, "for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/tags", "refs/remotes").split()
     similar = [name for name in names if name.endswith(f"/{ref}")] + difflib.get_close_matches(ref, names)
-    remedy = "git log --all shows what it has"
+    remedy = NO_COMMIT if is_unborn(top) and not names else "git log --all shows what it has"
     if similar:
         remedy = f"similar names are {', '.join(dict.fromkeys(similar))}"
     elif names:

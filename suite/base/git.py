@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 TIMEOUT_S = 30.0
+NO_COMMIT = "the checked-out branch has no commit yet; make one with git add and git commit"
 FULL_NAME = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")  # of a commit, in SHA-1 or SHA-256
 
 # Git sets these for its hooks and for `rebase --exec`; they would redirect a command to another repository.
@@ -78,6 +79,19 @@ def toplevel(folder: Path) -> Path:
         return Path(git(folder, "rev-parse", "--show-toplevel")).resolve()
     except GitError as error:
         raise GitError(f"{folder} is not inside the working tree of a git repository ({error})") from error
+
+
+def is_unborn(folder: Path) -> bool:
+    """Return whether `folder` is in a repository whose branch has no commit yet."""
+    try:
+        git(folder, "symbolic-ref", "--quiet", "HEAD")
+    except GitError:  # no repository, or a commit without a branch
+        return False
+    try:
+        git(folder, "rev-parse", "--verify", "--quiet", "HEAD")
+    except GitError:
+        return True
+    return False
 
 
 def is_shallow(folder: Path) -> bool:

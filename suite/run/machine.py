@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from suite.base.git import GitError, git
+from suite.base.git import NO_COMMIT, GitError, git, is_unborn
 from suite.processes.failure import harmless
 from suite.records.record import MAX_VARIABLES, Machine
 from suite.room import hardware, nvml, quiet, rocm
@@ -121,12 +121,13 @@ def git_state(folder: Path, used: Iterable[Path] = ()) -> tuple[str, bool, str]:
     """Return the checked-out commit of `folder`, and whether the commit alone would give other code.
 
     That is so where tracked files differ from it, or where `used`, which are files and folders, have files that git
-    neither tracks nor ignores. Where git does not tell, the commit is "unknown", and the third value is its message.
+    neither tracks nor ignores. Where git does not tell, the commit is "unknown", and the third value says why.
     """
     try:
         commit = git(folder, "rev-parse", "HEAD")
     except GitError as error:
-        return "unknown", False, harmless(str(error))[:LONGEST_TEXT]
+        why = NO_COMMIT if is_unborn(folder) else str(error)
+        return "unknown", False, harmless(why)[:LONGEST_TEXT]
     inside = [str(path) for path in used if path.exists() and path.resolve().is_relative_to(folder.resolve())]
     status = ("status", "--porcelain", "--untracked-files")
     changed = _git(folder, "status", "--porcelain", "--untracked-files=no")

@@ -25,6 +25,7 @@ ERRORS = re.compile(r"(\w*Error|\w*Exception|\w*Failure|Stop|WrongSum|LossNotFin
 WRITERS = {
     "suite/base/bases.py": ("_no_such_commit", "_why_not_run"),
     "suite/base/checkout.py": ("_remedy",),
+    "suite/base/git.py": ("NO_COMMIT",),
     "suite/plan/config.py": ("misfit",),
     "suite/plugin.py": ("_missing_devices",),
     "suite/processes/folder.py": ("unusable",),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from suite.base.bases import of_ref
 from suite.base.git import GitError, git, is_shallow, toplevel
 from suite.options import read
 from suite.run import machine
@@ -89,6 +90,14 @@ def test_git_is_quoted_where_it_does_not_tell_the_commit(
     assert f"git config --global --add safe.directory {repository.path}" in why
     monkeypatch.setenv("PATH", str(tmp_path))
     assert machine.git_state(repository.path)[2].startswith("git is not on PATH: install it")
+
+
+def test_a_repository_without_a_commit_says_how_to_make_one(tmp_path: Path) -> None:
+    new = Repository(tmp_path / "new")
+    says = "the checked-out branch has no commit yet; make one with git add and git commit"
+    assert machine.git_state(new.path) == ("unknown", False, says)
+    with pytest.raises(ValueError, match=rf"'main' names no commit of the repository .*new; {says}$"):
+        of_ref("main", new.path)
 
 
 def test_no_hook_runs(repository: Repository, tmp_path: Path) -> None:

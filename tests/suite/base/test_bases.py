@@ -224,9 +224,12 @@ class TestRef:
 
     def test_without_a_similar_name_branches_and_tags_are_listed(self, tmp_path: Path) -> None:
         repository = Repository(tmp_path / "new", "--initial-branch=trunk")
+        repository.commit()
+        repository.git("checkout", "--quiet", "--detach")
+        repository.git("branch", "--delete", "--force", "trunk")
         with pytest.raises(ValueError, match=r"'main' names no commit of the repository .*; git log --all shows what"):
             bases.of_ref("main", repository.path)
-        repository.commit()
+        repository.git("checkout", "--quiet", "-b", "trunk")
         repository.git("tag", "v1.0")
         with pytest.raises(ValueError, match=r"'main' names no .*; its branches and tags are trunk, v1\.0$"):
             bases.of_ref("main", repository.path)
