@@ -18,7 +18,7 @@ from suite.cli import gate
 from suite.cli.command import USAGE_ERROR, Stop, new_folder, positive, several, whole_number, writing
 from suite.plan.cells import Cell, short
 from suite.plan.config import Config
-from suite.plan.workloads import Recipe
+from suite.plan.workloads import Recipe, no_recipe
 from suite.processes.failure import WorkerFailure
 from suite.records.record import Environment, write_atomically
 from suite.records.sweep import LINEAR_WARMUP, RULES, Grid, Sweep
@@ -163,8 +163,7 @@ def _recipe(asked: argparse.Namespace, settings: Config) -> Recipe:
             raise Stop(message, USAGE_ERROR)
     [workload], devices = settings.workloads, settings.devices
     if workload.accuracy is None:
-        table = f"[tool.scaling.workloads.{workload.name}.accuracy]"
-        raise Stop(f"workload {workload.name!r} has no recipe to train by: add {table}", USAGE_ERROR)
+        raise Stop(no_recipe(workload.name), USAGE_ERROR)
     if LINEAR_WARMUP in asked.lr_rules and asked.warmup_epochs > asked.epochs[0]:
         longer = f"--warmup-epochs {asked.warmup_epochs} is above --epochs {asked.epochs[0]}"
         raise Stop(f"{longer}: the rate would never be reached; lower it", USAGE_ERROR)

@@ -134,6 +134,7 @@ TEXTS = ("texts-tiny", "texts")  # the built-in data sets for trainers of tokens
 DATASETS = ("fashion-mnist", "synthetic", "digits", "auto", *TEXTS)
 INITS = ("default", "normal", "xavier")
 _FACTORY = re.compile(r"[^:]+:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")  # of TOML
 _NAME = re.compile(r"\w[\w.+ -]*")
 _NOTEBOOK = "lecture notebook, scratch"
 _CONCISE = "d2l, concise"
@@ -314,6 +315,17 @@ def _check_names(workload: Workload) -> None:
     for key, value in inits:
         if value not in INITS:
             raise ValueError(f"{key} {value!r}: valid values are {', '.join(INITS)}")
+
+
+def no_recipe(name: str) -> str:
+    """Return that a workload is not trained for its accuracy, and what to write so that it is."""
+    table = f"[tool.scaling.workloads.{_key(name)}.accuracy]"
+    return f"workload {name!r} has no recipe to train by; write {table} with dataset, batch, lr and epochs"
+
+
+def _key(name: str) -> str:
+    """Return a workload's name as a key of TOML."""
+    return name if _BARE_KEY.fullmatch(name) else f'"{name}"'
 
 
 def _from(folder: Path, workload: Workload) -> Workload:

@@ -19,7 +19,7 @@ from functools import partial
 
 from reference.schedule import scale
 from suite.plan.cells import Arm, Cell, measured_mode, short
-from suite.plan.workloads import Recipe
+from suite.plan.workloads import Recipe, no_recipe
 from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import Job, TrainingRecipe
 from suite.records import record
@@ -161,7 +161,7 @@ def why_none(run: Observations, cell: Cell) -> str:
     if run.plan.config.against is not None:
         return "nothing is trained in a run with a base: the budget is for the comparison"
     if run.plan.workload(cell.workload).accuracy is None:
-        return f"workload {cell.workload} has no recipe to train by"
+        return no_recipe(cell.workload)
     return run.untrained.get(run.plan.own(cell), "the run ended before it was trained")
 
 

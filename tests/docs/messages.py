@@ -27,6 +27,7 @@ WRITERS = {
     "suite/base/checkout.py": ("_remedy",),
     "suite/base/git.py": ("NO_COMMIT",),
     "suite/plan/config.py": ("misfit",),
+    "suite/plan/workloads.py": ("no_recipe",),
     "suite/plugin.py": ("_missing_devices",),
     "suite/processes/folder.py": ("unusable",),
     "suite/processes/pool.py": ("_did_not_start", "_why_ended"),

@@ -179,3 +179,16 @@ def test_another_run_has_no_published_figure(change: dict[str, object]) -> None:
     own = BUILT_IN["lenet"].model_copy(update={"published": {}})
     assert workloads.published(own, "weak", 2) is not None
     assert workloads.published(own.model_copy(update=change), "weak", 2) is None
+
+
+@pytest.mark.parametrize("name", ["mine", "net.v2 wide"])
+def test_the_table_that_gives_a_workload_a_recipe_can_be_written_as_the_message_has_it(
+    name: str, tmp_path: Path
+) -> None:
+    table = workloads.no_recipe(name).partition("; write ")[2].removesuffix(" with dataset, batch, lr and epochs")
+    recipe = 'dataset = "data:load"\nbatch = 8\nlr = 0.1\nepochs = 3\n'
+    own = f'[tool.scaling.workloads."{name}"]\nmodel = "lenet"\n'
+    (tmp_path / "pyproject.toml").write_text(f"{own}{table}\n{recipe}")
+    recipe_read = workloads.available(tmp_path / "pyproject.toml")[name].accuracy
+    assert recipe_read is not None
+    assert recipe_read.epochs == 3

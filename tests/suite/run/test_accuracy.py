@@ -301,7 +301,11 @@ class TestBudget:
         ("changes", "why"),
         [
             ({"against": AGAINST}, "nothing is trained in a run with a base: the budget is for the comparison"),
-            ({"workloads": (UNTAUGHT,)}, "workload lenet has no recipe to train by"),
+            (
+                {"workloads": (UNTAUGHT,)},
+                "workload 'lenet' has no recipe to train by; write [tool.scaling.workloads.lenet.accuracy] with "
+                "dataset, batch, lr and epochs",
+            ),
             ({}, "the run ended before it was trained"),
         ],
     )
