@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+DIVERGED = "lower lr, or choose another init"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
@@ -79,6 +81,8 @@ class Prepared:
         train_samples, test_samples: how many there are.
         tokens: of one sample (`reference.nest.tokens`); 0 where samples are not texts.
         idx_root: where the book's own loader finds the same samples; None where it cannot.
+        not_finite: where the first NaN or infinity of the training samples is, such as "nan in train_X, sample 3"; ""
+            for none. A mask may rightly have some.
     """
 
     name: str
@@ -87,6 +91,14 @@ class Prepared:
     test_samples: int
     tokens: int = 0
     idx_root: str | None = None
+    not_finite: str = ""
+
+    @property
+    def remedy(self) -> str:
+        """What to do where training on it diverges."""
+        if self.not_finite:
+            return f"repair the data set {self.name!r}, which has {self.not_finite}"
+        return DIVERGED
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,6 +27,7 @@ from suite.processes.folder import FOLDER
 from suite.processes.jobs import Job, ModelSpec, Place, Prepared
 from suite.properties import contract
 from suite.rank import counting, flops, kept
+from suite.rank.finite import first_bad_sample
 from suite.rank.timing import window
 from suite.room import accelerator, quiet
 from suite.room.devices import survey
@@ -84,6 +85,7 @@ def prepare_dataset(name: str, data_root: str, folder: str) -> Prepared:
         test_samples=nest.samples(dataset.test_y),
         tokens=nest.tokens(dataset.train_X),
         idx_root=str(dataset.idx_root) if dataset.idx_root is not None else None,
+        not_finite=first_bad_sample("train_X", dataset.train_X) or first_bad_sample("train_y", dataset.train_y),
     )
 
 
@@ -156,6 +158,7 @@ class TimedArm:
         counted = rank == 0 and devices[0].type != "cpu"  # a rate of a GPU says how much of it a model uses
         self.sample_flop = flops.of_a_sample(model, dataset.train_X) if counted else 0
         self._batches = self._endless(dataset, job, job.shard(rank))
+        self._remedy = job.dataset.remedy
         self._read_ahead = READ_AHEAD[workload.loader]
         self._minibatch: tuple[Nest, Nest] | None = None
 
@@ -168,7 +171,7 @@ class TimedArm:
     def window(self, steps: int, lead_in: int = 0) -> int:
         """Return the nanoseconds of `steps` training steps with their feed, as `suite.rank.timing.window` does."""
         self._use_up()
-        return window(self._step, steps, self.devices, lead_in=lead_in)
+        return window(self._step, steps, self.devices, lead_in=lead_in, remedy=self._remedy)
 
     def probe(
         self, steps: int, *, resident: bool, share: int, exchange: bool, alone: bool, lead_in: int = 0
@@ -192,7 +195,7 @@ class TimedArm:
             self._use_up()
         step = self._resident_step(share, exchange) if resident else self._step
         with _kept(self.trainer.replicas):
-            return window(step, steps, self.devices, together=not alone, lead_in=lead_in)
+            return window(step, steps, self.devices, together=not alone, lead_in=lead_in, remedy=self._remedy)
 
     def count(self, steps: int) -> Counted:
         """Count what training steps without their feed do (`suite.rank.counting`), and restore the replicas.

@@ -1,16 +1,20 @@
-"""Whether a trained net's parameters are finite, also where its trainer returns no loss (worker's side)."""
+"""Whether a trained net's parameters, and the samples it is trained on, are finite (worker's side)."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from reference.nest import Nest
 
 
 def first_not_finite(net: nn.Module) -> str:
     """Return the name of the first parameter that has a NaN or an infinity; "" where all are finite.
 
+    A trainer may return no loss that shows it.
     Of a sharded parameter this rank's part is read, so that no rank waits for another one. Nothing as large as a
     parameter is allocated, except for numbers of one byte.
 
@@ -18,6 +22,22 @@ def first_not_finite(net: nn.Module) -> str:
         net: parameters of any device; those that are no real floating point numbers are not read.
     """
     return next((name for name, parameter in net.named_parameters() if not _finite(parameter)), "")
+
+
+def first_bad_sample(name: str, samples: Nest) -> str:
+    """Return where the first NaN or infinity is: "inf in train_X['mask'], sample 3"; "" where all are finite.
+
+    Args:
+        name: of the nest.
+        samples: a nest on the CPU; of its tensors those that are floating are read.
+    """
+    for path, leaf in pytree.tree_flatten_with_path(samples)[0]:
+        if not _finite(leaf):
+            values = leaf.flatten(1) if leaf.ndim > 1 else leaf[:, None]
+            sample = int((~values.isfinite()).any(dim=1).nonzero()[0])
+            found: Tensor = values[sample][~values[sample].isfinite()]
+            return f"{found[0].item()} in {name}{pytree.keystr(path)}, sample {sample}"
+    return ""
 
 
 def _finite(parameter: Any) -> bool:

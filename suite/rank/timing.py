@@ -16,6 +16,7 @@ import torch
 from torch import distributed as dist
 
 from reference.per_device import synchronize
+from suite.processes.jobs import DIVERGED
 from suite.properties.contract import loss_of
 from suite.room import accelerator
 
@@ -25,7 +26,13 @@ class LossNotFinite(ArithmeticError):
 
 
 def window(
-    step: Callable[[], Any], steps: int, devices: Sequence[torch.device], *, together: bool = True, lead_in: int = 0
+    step: Callable[[], Any],
+    steps: int,
+    devices: Sequence[torch.device],
+    *,
+    together: bool = True,
+    lead_in: int = 0,
+    remedy: str = DIVERGED,
 ) -> int:
     """Time `steps` calls of `step`.
 
@@ -36,6 +43,7 @@ def window(
         together: whether all ranks take part and begin at the same time.
         lead_in: steps before the barrier and the clock, the same number on all ranks. A GPU that waited while other
             arms ran has lowered its clocks, and has given its unused memory back, as this one does in the end.
+        remedy: what to do where the loss is not finite.
 
     Returns:
         Nanoseconds on this rank's clock, from the barrier until the last device has finished.
@@ -58,6 +66,6 @@ def window(
     duration_ns = time.perf_counter_ns() - start_ns
     number = loss_of(loss)  # read after the clock: it synchronises
     if number is not None and not math.isfinite(number):
-        raise LossNotFinite(f"the loss is {number} after {steps} more steps; lower lr, or choose another init")
+        raise LossNotFinite(f"the loss is {number} after {steps} more steps; {remedy}")
     accelerator.release(devices)
     return duration_ns

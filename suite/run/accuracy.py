@@ -228,8 +228,8 @@ def _train(run: Observations, sessions: Sessions, groups: Groups, arm: Arm, seed
             what_diverged = "the loss"
         if what_diverged:
             cause = (
-                f"{what_diverged} of {arm.id}, seed {seed}, is not finite after {recipe.epochs} epoch(s): lower lr, or "
-                "choose another init"
+                f"{what_diverged} of {arm.id}, seed {seed}, is not finite after {recipe.epochs} epoch(s); "
+                f"{dataset.remedy}"
             )
             groups.session.failures[arm] = WorkerFailure(arm.side, cause)
 

@@ -298,7 +298,8 @@ class Sessions:
             if broken:
                 rank, parameter = broken[0]
                 cause = f"rank {rank}: parameter {parameter!r} of {arm.trainer} is not finite after the session's steps"
-                groups.session.failures[arm] = WorkerFailure(arm.side, f"{cause}; lower lr, or choose another init")
+                remedy = self._run.jobs[arm].dataset.remedy
+                groups.session.failures[arm] = WorkerFailure(arm.side, f"{cause}; {remedy}")
                 del groups.by_arm[arm]
 
     def _close(self, groups: Groups, timed: Sequence[Arm]) -> None:

@@ -30,6 +30,7 @@ WRITERS = {
     "suite/plan/workloads.py": ("no_recipe",),
     "suite/plugin.py": ("_missing_devices",),
     "suite/processes/folder.py": ("unusable",),
+    "suite/processes/jobs.py": ("remedy", "DIVERGED"),
     "suite/processes/pool.py": ("_did_not_start", "_why_ended"),
     "suite/properties/contract.py": ("_breaches",),
     "suite/records/baselines.py": ("NOTHING_MEASURED", "refusal"),
@@ -41,7 +42,8 @@ WRITERS = {
 }
 MOST_ALTERNATIVES = 8  # of one message, where it has conditional parts
 LEAST_WORDS = 4  # a shorter text in a writer is a part of another one
-RULE = ("expected", "valid values are", "check")  # how a remedy may begin where nothing precedes it
+# How a remedy may begin where nothing precedes it.
+RULE = ("expected", "valid values are", "check", "lower lr", "repair")
 HEAD = """\
 # Messages
 

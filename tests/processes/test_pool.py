@@ -206,6 +206,17 @@ def test_a_loss_that_is_not_a_number_is_reported_without_a_traceback(pool: Pool,
     assert "Traceback" not in str(caught.value)
 
 
+def test_a_sample_that_is_not_a_number_is_named_where_training_on_it_diverges(pool: Pool, tmp_path: Path) -> None:
+    spoilt = "tests.support.learners:spoilt_blobs"
+    with one_worker(pool, "spoilt") as group:
+        [kept] = group.request(Prepared, "prepare", dataset=spoilt, data_root="", folder=str(tmp_path / "kept"))
+        told = replace(job("single"), dataset=kept)
+        group.request(SetUp, "setup", name="it", arm=told)
+        remedy = f"; repair the data set '{spoilt}', which has nan in train_X, sample 3$"
+        with pytest.raises(WorkerFailure, match=f"the loss is nan after 12 more steps{remedy}"):
+            group.request(Timed, "window", name="it", steps=12)
+
+
 def test_a_dataset_smaller_than_the_batch_is_refused(pool: Pool, dataset: Prepared) -> None:
     with one_worker(pool, "small") as group, pytest.raises(WorkerFailure, match="global batch 2000 is above the 1437"):
         group.request(SetUp, "setup", name="it", arm=replace(arm("single", 1, dataset), global_batch=2000))

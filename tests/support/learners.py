@@ -33,6 +33,13 @@ def overlapping_blobs() -> tuple[Pair, Pair]:
     return (X[:TRAIN], y[:TRAIN]), (X[TRAIN:], y[TRAIN:])
 
 
+def spoilt_blobs() -> tuple[Pair, Pair]:
+    """The blobs, of which one has a feature that is not a number."""
+    train, test = overlapping_blobs()
+    train[0][3, 2] = torch.nan
+    return train, test
+
+
 def prepared(folder: Path) -> Prepared:
     """The blobs, as `suite.rank.arm.prepare_dataset` writes them for workers."""
     return prepare_dataset("tests.support.learners:overlapping_blobs", "", str(folder / "blobs"))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from suite.rank.finite import first_not_finite
+from suite.rank.finite import first_bad_sample, first_not_finite
 
 
 class Kinds(nn.Module):
@@ -42,3 +42,18 @@ def test_a_float8_that_is_not_a_number_is_found() -> None:
     net = Kinds()
     net.tiny.data = torch.full((3,), torch.nan).to(torch.float8_e4m3fn)
     assert first_not_finite(net) == "tiny"
+
+
+@pytest.mark.parametrize(
+    ("key", "place", "value", "says"),
+    [
+        ("tokens", 0, 7, ""),
+        ("mask", (4, 1), -torch.inf, "-inf in train_X['mask'], sample 4"),
+        ("parts", 2, torch.nan, "nan in train_X['parts'][1], sample 2"),
+    ],
+)
+def test_a_sample_that_is_not_finite_is_named_with_its_field(key: str, place: object, value: float, says: str) -> None:
+    samples = {"tokens": torch.zeros(5, 3).long(), "mask": torch.zeros(5, 3), "parts": (torch.ones(5), torch.ones(5))}
+    part = samples[key]
+    (part[1] if isinstance(part, tuple) else part)[place] = value  # type: ignore[index]
+    assert first_bad_sample("train_X", samples) == says

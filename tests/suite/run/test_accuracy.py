@@ -152,7 +152,7 @@ def test_a_net_that_is_not_finite_costs_its_arm(loss: float | None, not_finite: 
     if said:
         cause = workers.session.failures[arm(2)].cause
         assert cause.startswith(said)
-        assert cause.endswith("seed 1, is not finite after 20 epoch(s): lower lr, or choose another init")
+        assert cause.endswith("seed 1, is not finite after 20 epoch(s); lower lr, or choose another init")
 
 
 class TestSeedPairs:
