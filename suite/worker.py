@@ -29,7 +29,7 @@ from suite.processes.channel import MAX_LINE_BYTES, Channel, ChannelClosed, Mess
 from suite.processes.folder import TemporaryFolder, unusable
 from suite.processes.messages import Answer, Hello, Launcher
 from suite.rank import recorder
-from suite.room import quiet
+from suite.room import errors, quiet
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -143,7 +143,7 @@ def serve(channel: Channel, rank: int) -> None:
         except BaseException as error:
             plain = isinstance(error, SELF_EXPLAINING) and name not in ("load", "call")  # a test's own code
             trace = "" if plain else traceback.format_exc()
-            text = failure.shortened(f"{type(error).__name__}: {error}")
+            text = failure.shortened(errors.described(error))
             answer = {"error": text, "traceback": failure.shortened(trace)}
         if (size := len(encode(Answer(number, answer)))) > MAX_LINE_BYTES:
             too_long = f"the answer to {name!r} has {size} bytes, above the {MAX_LINE_BYTES} of a message: use less"

@@ -19,6 +19,7 @@ from reference.nest import Nest
 from reference.trainers import TRAINERS
 from suite.properties import tolerance
 from suite.properties.answers import About
+from suite.room import errors
 
 PROCESSES = ("one", "per-device")
 ORACLES = ("sgd", "self")
@@ -114,7 +115,7 @@ def apply_loss(loss: Callable[[Tensor, Nest], Tensor], output: Tensor, y: Nest) 
     try:
         value = loss(output, y)
     except Exception as error:
-        raise ContractError(f"{called} raised {type(error).__name__}: {error}: expected {EXPECTED['loss']}") from error
+        raise ContractError(f"{called} raised {errors.described(error)}: expected {EXPECTED['loss']}") from error
     if not isinstance(value, Tensor) or not (value.ndim == 0 or (isinstance(y, Tensor) and len(value) == len(y))):
         what = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
         raise ContractError(f"{called} returned {what}: expected {EXPECTED['loss']}")

@@ -28,7 +28,7 @@ from suite.properties.log import Log
 from suite.properties.noise import Noise
 from suite.properties.texts import TextNet
 from suite.properties.whole import whole
-from suite.room import accelerator
+from suite.room import accelerator, errors
 
 EVALUATED = 101  # test samples: uneven over 2, 3, 4, ... devices; enough to count otherwise with other buffers
 OTHER = 1000  # added to a rank's number for the weights and generators that a resumed instance starts from
@@ -187,7 +187,7 @@ def _collected(scalers: list[torch.amp.GradScaler]) -> Iterator[None]:
 
 def _raised(where: str, error: Exception) -> dict[str, str]:
     """Return what is recorded of the exception that is being handled."""
-    return {"where": where, "error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+    return {"where": where, "error": errors.described(error), "traceback": traceback.format_exc()}
 
 
 def _in_another_instance(
@@ -237,8 +237,8 @@ def _loaded(state: Any) -> Any:
         return torch.load(file, weights_only=True)
     except Exception as error:  # pickle raises whatever the object's own methods do
         # torch's refusal is a page long, and has the reason in this line.
-        reason = re.search(r"WeightsUnpickler error: (.*)", str(error))
-        said = reason[1] if reason else f"{type(error).__name__}: {error}"
+        reason = re.search(r"WeightsUnpickler error: (.*)", errors.text_of(error))
+        said = reason[1] if reason else errors.described(error)
         raise contract.ContractError(
             f"what `state_dict` returned cannot go through torch.save and torch.load(weights_only=True): {said}; "
             "make it of tensors, numbers, texts, and dicts, lists and tuples of them"

@@ -22,7 +22,7 @@ from suite.processes.jobs import ModelJob
 from suite.properties import modules
 from suite.properties.answers import Judgement
 from suite.rank import kept
-from suite.room import accelerator
+from suite.room import accelerator, errors
 
 COPIES = 6  # of the parameters in a process: the model, the trainer's, gradients, before and after a step, recorded
 REMEDY = "name a smaller model: [tool.scaling.workloads.NAME.correctness] model = 'module:factory', or a smaller batch"
@@ -51,8 +51,9 @@ def train(trainer: type[Any], devices: Sequence[torch.device], job: ModelJob, ra
     try:
         record = modules.observe(trainer, devices, model.double(), minibatches, job.lr, rank, world_size)
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
-            raise TooLarge(f"{str(error).splitlines()[0]}; {REMEDY}") from error
+        said = errors.text_of(error)
+        if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in said:
+            raise TooLarge(f"{said.splitlines()[0]}; {REMEDY}") from error
         raise
     kept.write(record, Path(f"{job.file}-{rank}"))
 

@@ -13,6 +13,8 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
+from suite.room import errors
+
 # How torch words the errors after which a process cannot use its GPU any more, where it raises a plain RuntimeError.
 FATAL = ("CUDA error", "HIP error")
 
@@ -73,7 +75,7 @@ def make_exact(devices: Sequence[torch.device]) -> None:
 
 def is_fatal(error: BaseException) -> bool:
     """Return whether every later call of this process on its GPU may fail after this error, as after an assertion."""
-    return isinstance(error, torch.AcceleratorError) or any(name in str(error) for name in FATAL)
+    return isinstance(error, torch.AcceleratorError) or any(name in errors.text_of(error) for name in FATAL)
 
 
 def versions() -> dict[str, str]:

@@ -152,6 +152,17 @@ def test_an_exception_comes_with_its_traceback(pool: Pool, dataset: Prepared) ->
     assert "trainers_under_test.py" in str(caught.value)
 
 
+def test_an_exception_without_a_text_is_named_by_its_type(pool: Pool, dataset: Prepared) -> None:
+    """It costs its own command, and its worker goes on to tell of it."""
+    cause = "rank 0: Untold: its text cannot be made, for its __str__ or __repr__ raises KeyError$"
+    with one_worker(pool, "untold") as group:
+        group.request(SetUp, "setup", name="it", arm=arm(HERE + "RaisesUntold", 1, dataset))
+        with pytest.raises(WorkerFailure) as caught:
+            group.request(Timed, "window", name="it", steps=1)
+    assert re.match(cause, caught.value.cause)
+    assert "in step" in str(caught.value)
+
+
 def test_any_text_of_an_exception_can_be_stored_and_shown(pool: Pool) -> None:
     """It has a name that is not UTF-8 (a lone surrogate), control characters, and a megabyte."""
     with one_worker(pool, "says") as group, pytest.raises(WorkerFailure) as caught:

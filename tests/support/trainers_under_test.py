@@ -99,6 +99,22 @@ class RaisesUnreadably(Single):
         raise RuntimeError(os.fsdecode(b"caf\xe9"))
 
 
+class Untold(Exception):
+    """An error that has no text."""
+
+    def __str__(self) -> str:
+        raise KeyError("what happened")
+
+    __repr__ = __str__
+
+
+class RaisesUntold(Single):
+    """Raises an error whose text cannot be made."""
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        raise Untold
+
+
 class Adam(DDPTrainer):
     """Right, under oracle "self": another optimiser and a loss of its own."""
 

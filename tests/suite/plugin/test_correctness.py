@@ -62,6 +62,11 @@ def test_a_trainer_that_cannot_be_saved_passes_with_a_note(bench: Bench) -> None
         ("LeavesNaN", "inputs", "infinite or not a number"),
         ("LeavesNaN", "gradient", "not a number"),
         ("Raises", "trajectory", r"the trainer raised: rank 0, step 2: RuntimeError: the third step is too much"),
+        (
+            "RaisesUntold",
+            "gradient",
+            "the trainer raised: rank 0, step 0: Untold: its text cannot be made, .* raises KeyError",
+        ),
         ("Diverges", "inputs", "infinite or not a number"),
         ("Diverges", "loss", "add up to nan"),
         ("ForeignReplicas", "gradient", "the model's have"),
