@@ -2,8 +2,8 @@
 
 It is started by torch's launcher, or forked from `suite.template`, with RANK, WORLD_SIZE and the store's address in its
 environment, and never imports the plugin. The user's trainer, model and dataset run here and nowhere else. Whatever a
-command raises goes back to the controller with its traceback; SIGUSR1 prints every thread's stack to stderr, and the
-last collective.
+command raises goes back to the controller with its traceback; `failure.ASKS` prints every thread's stack to stderr,
+and the last collective.
 
 Without arguments, under torchrun, it is what a host contributes to a run on several: a launcher that starts workers for
 the controller of another host (docs/adr/0028).

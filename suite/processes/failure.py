@@ -14,6 +14,8 @@ T = TypeVar("T")
 # Characters of one text: a message that can still be read, and a long traceback in a record that can still be opened.
 LONGEST_CAUSE = 2_000
 LONGEST = 20_000
+# The signal that asks a rank for its stacks. A trainer may have a use of its own for SIGUSR1, as under SLURM.
+ASKS = signal.SIGRTMIN + 6
 # What a rank says of its last collective, on stderr; `behind` reads it.
 LAST_CALL = "last collective of group {group}: number {number}, {what}"
 _SAID = re.compile(r"^last collective of group (.+?): number (\d{1,18}), (.+)$", re.MULTILINE)
@@ -116,9 +118,15 @@ def raised(group: str, rank: int, error: str, traceback: str, *, refused: bool =
 
 
 def silent(group: str, ranks: list[int], doing: str, deadline_s: float, stacks: dict[int, str]) -> WorkerFailure:
-    """Return the failure of ranks that did not answer in time; `stacks` holds every live rank's Python stack."""
+    """Return the failure of ranks that did not answer in time; `stacks` holds what every live rank printed then."""
     who = ", ".join(map(str, ranks))
     details = [f"rank {rank}, stack:\n{stack.rstrip()}" for rank, stack in sorted(stacks.items()) if stack.strip()]
+    details += [
+        f"rank {rank}: it printed no stack: its process is stopped, waits in the kernel, or uses signal {ASKS} itself; "
+        "a trainer must leave that signal alone"
+        for rank, stack in sorted(stacks.items())
+        if not stack.strip()
+    ]
     plural = "ranks" if len(ranks) > 1 else "rank"
     cause = f"{plural} {who}: no answer to '{doing}' within {deadline_s:.0f} s, ended"
     return WorkerFailure(group, "; ".join([cause, *behind(stacks)]), details, timed_out=True)

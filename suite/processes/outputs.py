@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import signal
 import time
 from collections.abc import Iterable
 from pathlib import Path
+
+from suite.processes.failure import ASKS
 
 TAIL_BYTES = 4000
 STACKS_BYTES = 64 * 1024  # all of them: the thread that holds the others up may be the first or the last
@@ -32,7 +33,7 @@ def stacks(folder: Path, pids: Iterable[int], local_ranks: Iterable[int]) -> dic
     before = {local: sum(path.stat().st_size for path in _files(folder, local)) for local in local_ranks}
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGUSR1)  # `suite.rank.recorder` listens to it
+            os.kill(pid, ASKS)  # `suite.rank.recorder` listens to it
     time.sleep(STACKS_S)
     return {local: stderr_tail(folder, local, size, STACKS_BYTES) for local, size in before.items()}
 

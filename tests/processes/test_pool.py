@@ -111,6 +111,25 @@ def test_two_ranks_time_windows_and_a_hang_ends_with_every_ranks_stack(pool: Poo
     assert not children_left(pool)
 
 
+def test_a_hang_of_a_trainer_that_uses_signals_itself_has_its_stacks(pool: Pool, dataset: Prepared) -> None:
+    group = pool.launch("deaf", 2)
+    group.request(SetUp, "setup", name="it", arm=arm(HERE + "HangsDeaf", 2, dataset))
+    with pytest.raises(WorkerFailure, match="ranks 0, 1: no answer to 'window' within 2 s") as caught:
+        group.request(Timed, "window", timeout_s=2.0, name="it", steps=1)
+    assert "in step" in str(caught.value)
+    if torch_version() >= (2, 15):
+        assert "was not begun by rank 1" in caught.value.cause
+
+
+def test_a_hang_without_stacks_says_why(pool: Pool, dataset: Prepared) -> None:
+    group = pool.launch("mute", 2)
+    group.request(SetUp, "setup", name="it", arm=arm(HERE + "HangsMute", 2, dataset))
+    with pytest.raises(WorkerFailure, match="ranks 0, 1: no answer to 'window' within 2 s") as caught:
+        group.request(Timed, "window", timeout_s=2.0, name="it", steps=1)
+    says = "it printed no stack: .* or uses signal 40 itself; a trainer must leave that signal alone"
+    assert re.fullmatch(f"rank 0: {says}\nrank 1: {says}", "\n".join(caught.value.details))
+
+
 def test_a_killed_rank_is_named_with_its_signal(pool: Pool, dataset: Prepared) -> None:
     group = pool.launch("killed", 2)
     group.request(SetUp, "setup", name="it", arm=arm(HERE + "KillsRankOne", 2, dataset))

@@ -188,6 +188,25 @@ class Hangs(DDPTrainer):
         return super().step(X, y, global_batch_size)
 
 
+class HangsDeaf(Hangs):
+    """Uses signals itself, as libraries do under SLURM, and one rank never joins the exchange."""
+
+    def __init__(self, model: nn.Module, devices: list[torch.device], *, lr: float) -> None:
+        super().__init__(model, devices, lr=lr)
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        os.kill(os.getpid(), signal.SIGCHLD)
+
+
+class HangsMute(Hangs):
+    """Takes every signal that it can, and one rank never joins the exchange."""
+
+    def __init__(self, model: nn.Module, devices: list[torch.device], *, lr: float) -> None:
+        super().__init__(model, devices, lr=lr)
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(number, signal.SIG_IGN)
+
+
 class Freezes(Single):
     """Its thread waits for a mutex while it holds the interpreter's lock, so no Python runs."""
 
