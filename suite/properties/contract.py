@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch import distributed as dist
 
 from reference import nest
 from reference.load import load_object
@@ -210,6 +211,15 @@ def loss_of(returned: Any) -> float | None:
 
 
 def close_trainer(trainer: Any) -> None:
-    """Call the `close()` of a trainer that has one."""
+    """Call the `close()` of a trainer that has one.
+
+    Raises:
+        ContractError: it has destroyed the process group that it found, which other trainers of the process need.
+    """
     if callable(close := getattr(trainer, "close", None)):
+        joined = dist.is_initialized()
         close()
+        if joined and not dist.is_initialized():
+            raise ContractError(
+                "`close` destroyed the process group, which it did not make; destroy only groups of the trainer's own"
+            )

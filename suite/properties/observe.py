@@ -164,6 +164,8 @@ def observe(
         record["raised"] = _raised(where, error)
     try:
         contract.close_trainer(made)
+    except contract.ContractError:
+        raise  # this process has left its group and can serve no other case
     except Exception as error:
         record["raised"] = record["raised"] or _raised("close()", error)
     return record, getattr(made, "loss", None)

@@ -156,6 +156,15 @@ def test_a_trainer_that_cannot_be_closed_fails(pool: Pool, dataset: Prepared) ->
             group.request(dict, "close", name="it")
 
 
+def test_a_trainer_that_destroys_the_process_group_when_it_is_closed_fails(pool: Pool, dataset: Prepared) -> None:
+    group = pool.launch("destroys", 2)
+    group.request(SetUp, "setup", name="it", arm=arm(HERE + "LeavesTheGroup", 2, dataset))
+    with pytest.raises(
+        WorkerFailure, match="ContractError: `close` destroyed the process group, which it did not make"
+    ):
+        group.request(dict, "close", name="it")
+
+
 def test_what_a_step_returns_is_a_number_or_nothing(pool: Pool, dataset: Prepared) -> None:
     with one_worker(pool, "pair") as group:
         group.request(SetUp, "setup", name="it", arm=arm(HERE + "ReturnsAPair", 1, dataset))

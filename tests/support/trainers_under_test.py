@@ -230,6 +230,13 @@ class CannotClose(Single):
         raise RuntimeError("its feed is gone")
 
 
+class LeavesTheGroup(DDPTrainer):
+    """Cleans up more than it made."""
+
+    def close(self) -> None:
+        dist.destroy_process_group()
+
+
 class LeavesAChildBehind(DDPTrainer):
     """The process of one rank ends, and a child of it keeps its connections open."""
 

@@ -67,6 +67,11 @@ def test_a_trainer_that_cannot_be_saved_passes_with_a_note(bench: Bench) -> None
             "gradient",
             "the trainer raised: rank 0, step 0: Untold: its text cannot be made, .* raises KeyError",
         ),
+        (
+            "LeavesTheGroup",
+            "gradient",
+            "rank .: ContractError: `close` destroyed the process group, which it did not make",
+        ),
         ("Diverges", "inputs", "infinite or not a number"),
         ("Diverges", "loss", "add up to nan"),
         ("ForeignReplicas", "gradient", "the model's have"),
