@@ -59,10 +59,11 @@ class Outcomes:
     Attributes:
         complete: whether every selected test has run; Ctrl-C, `-x` and `--maxfail` end pytest before.
         failed: names of those that failed, but for cells whose verdict is FAIL, which the record of the run has.
+        cells_failed: whether cells are among these, or the item that replaces them where they cannot run.
     """
 
     def __init__(self) -> None:
-        self.complete, self.failed = False, list[str]()
+        self.complete, self.failed, self.cells_failed = False, list[str](), False
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
@@ -76,6 +77,7 @@ class Outcomes:
         properties = report.user_properties if isinstance(report, pytest.TestReport) and report.when == "call" else ()
         if report.failed and not hasattr(report, "wasxfail") and ("verdict", Outcome.FAIL.value) not in properties:
             self.failed.append(report.nodeid)
+            self.cells_failed = self.cells_failed or "scaling" in getattr(report, "keywords", ())
 
     pytest_collectreport = pytest_runtest_logreport
 
@@ -390,9 +392,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     run = config.stash.get(RUN, None)
     if run is None:
         if config.stash[CONFIG].accept and not config.option.collectonly:
-            from suite.records.baselines import NOTHING_MEASURED
+            from suite.records.baselines import NOTHING_COULD_RUN, NOTHING_SELECTED
 
-            terminalreporter.write_line(f"not accepted: {NOTHING_MEASURED}")
+            why = NOTHING_COULD_RUN if config.stash[OUTCOMES].cells_failed else NOTHING_SELECTED
+            terminalreporter.write_line(f"not accepted: {why}")
         return
     from suite.render import pages, terminal
 

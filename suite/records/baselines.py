@@ -29,7 +29,9 @@ from suite.verdict.stored import Run, newest
 
 # Rules that fail without any time having become slower: accepting that is no new level of a cell.
 _NOT_ABOUT_TIME = ("floor", "accuracy", "counters")
-NOTHING_MEASURED = "no cell was measured; select cells with -m scaling"
+NOTHING_SELECTED = "no cell was measured; select cells with -m scaling"
+NOTHING_COULD_RUN = "no cell could be measured; repair what failed and run again"
+NOTHING_IN_TIME = "no cell was measured in its budget; raise --scaling-budget"
 
 
 class Identity(NamedTuple):
@@ -217,7 +219,9 @@ def refusal(record: Record) -> str:
     errors = [Outcome.ERROR for sweep in record.collectives if sweep.error]
     if Outcome.ERROR in (*errors, *(cell.outcome for cell in record.cells)):
         return "a run with an ERROR is never a baseline; repair it and run again"
-    return NOTHING_MEASURED if all(cell.sec_per_epoch is None for cell in record.cells) else ""
+    if any(cell.sec_per_epoch is not None for cell in record.cells):
+        return ""
+    return NOTHING_IN_TIME if record.cells else NOTHING_SELECTED
 
 
 def warning(record: Record) -> str:

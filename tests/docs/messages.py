@@ -33,7 +33,7 @@ WRITERS = {
     "suite/processes/jobs.py": ("remedy", "DIVERGED"),
     "suite/processes/pool.py": ("_did_not_start", "_why_ended"),
     "suite/properties/contract.py": ("_breaches",),
-    "suite/records/baselines.py": ("NOTHING_MEASURED", "refusal"),
+    "suite/records/baselines.py": ("NOTHING_SELECTED", "NOTHING_COULD_RUN", "NOTHING_IN_TIME", "refusal"),
     "suite/room/devices.py": ("survey", "_AMD", "_REFUSED"),
     "suite/run/confirming.py": ("problem", "mismatch"),
     "suite/run/keeping.py": ("keep",),

@@ -158,6 +158,26 @@ def test_a_session_without_cells_says_that_nothing_is_accepted_and_is_no_success
     assert ("not accepted: no cell was measured; select cells with -m scaling" in result.outlines) is said
 
 
+@pytest.mark.parametrize(
+    "options",
+    [("--scaling-require-devices=3",), ("-p", "fake_xdist"), ()],
+    ids=["too few devices", "xdist", "a broken baseline"],
+)
+def test_a_session_whose_cells_cannot_run_says_to_repair_what_failed(
+    project: Project, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project.path / "fake_xdist.py").write_text("def pytest_configure(config):\n    config.workerinput = {}\n")
+    monkeypatch.syspath_prepend(str(project.path))
+    if not options:
+        assert project.inline(*LENET, "--scaling-accept").ret == 0
+        [baseline] = project.path.glob("reports/*/baseline.json")
+        baseline.write_text("{")
+    result = project.inline(*LENET, *options, "--scaling-accept")
+    assert result.ret == 1
+    assert "not accepted: no cell could be measured; repair what failed and run again" in result.outlines
+    assert "select cells" not in result.stdout.str()
+
+
 @pytest.mark.parametrize("change", ["# changed\n", ""])
 def test_a_run_with_uncommitted_changes_is_accepted_with_a_warning(project: Project, change: str) -> None:
     Repository(project.path).commit()

@@ -113,6 +113,7 @@ def test_a_cell_of_an_earlier_file_that_does_not_say_whether_ranks_shared_device
 
 NEVER = "a run with an ERROR is never a baseline; repair it and run again"
 NOTHING = "no cell was measured; select cells with -m scaling"
+NOT_IN_TIME = "no cell was measured in its budget; raise --scaling-budget"
 
 
 @pytest.mark.parametrize(
@@ -123,7 +124,7 @@ NOTHING = "no cell was measured; select cells with -m scaling"
         ({"collectives": [records.collective(error="rank 1 hung")]}, True, NEVER),
         ({"interrupted": True}, False, "a run that was cut short is never a baseline; run it to its end"),
         ({"cells": []}, True, NOTHING),
-        ({"cells": [records.cell(outcome="INCONCLUSIVE", sec_per_epoch=None)]}, True, NOTHING),
+        ({"cells": [records.cell(outcome="INCONCLUSIVE", sec_per_epoch=None)]}, True, NOT_IN_TIME),
         (
             {"cells": [records.cell(outcome="FAIL")]},
             False,
