@@ -1,6 +1,6 @@
 """The checks on what trainers are built from: collectives, splits, evaluations and feeds, each given as a function.
 
-Call them from a test of your own function; `tests/support/function_cases.py` shows what to draw. Inputs must differ
+Call them from a test of your own function, or let `suite.checks.functions.search` draw the inputs. They must differ
 between devices: equal ones hide what is not exchanged (pytorch/pytorch#60118).
 """
 

@@ -13,10 +13,10 @@ from collections.abc import Collection
 
 from suite.checks.bench import Bench
 from suite.checks.draw import CHECKS
+from suite.checks.functions import FUNCTION_CHECKS, search
 from suite.processes.pool import Pool
 from suite.room import devices
 from tests.mutants import Entry, entries
-from tests.support.function_cases import FUNCTION_CHECKS, search
 from tests.support.project import REPOSITORY
 
 EXAMPLES = 50
@@ -26,8 +26,8 @@ def finds(check: str, entry: Entry, bench: Bench) -> bool:
     """Say whether a check finds a mutant."""
     if entry.kind == "trainer":
         return check in CHECKS and entry.killed(bench.search(entry.trainer, check, examples=EXAMPLES, shrink=False))
-    checks = FUNCTION_CHECKS[entry.kind]
-    return check in checks and bool(search(entry.kind, check, entry.function(), EXAMPLES).finding)
+    fits = check in FUNCTION_CHECKS and FUNCTION_CHECKS[check].kind == entry.kind
+    return fits and bool(search(check, entry.function(), EXAMPLES).finding)
 
 
 def searches(names: Collection[str], seeds: int) -> int:

@@ -9,8 +9,8 @@ import pytest
 from suite.checks import draw
 from suite.checks.bench import Bench, SearchResult
 from suite.checks.draw import CHECKS
+from suite.checks.functions import FUNCTION_CHECKS, search
 from tests.mutants import Entry, entries
-from tests.support.function_cases import FUNCTION_CHECKS, search
 from tests.support.project import REPOSITORY
 
 MUTANTS = entries()
@@ -25,7 +25,7 @@ def test_a_mutant_is_found(mutant: Entry, bench: Bench, monkeypatch: pytest.Monk
         result = bench.search(mutant.trainer, mutant.killed_by, shrink=False)
         assert mutant.killed(result), result.failure
     else:
-        assert search(mutant.kind, mutant.killed_by, mutant.function()).finding
+        assert search(mutant.killed_by, mutant.function()).finding
 
 
 def test_a_gradient_larger_than_a_bucket_is_found_in_low_precision_too(
@@ -73,5 +73,5 @@ def test_a_mutants_file_has_the_bug_and_its_source(mutant: Entry) -> None:
 
 
 def test_every_check_kills_a_mutant() -> None:
-    checks = {*CHECKS, *(check for checks in FUNCTION_CHECKS.values() for check in checks)}
+    checks = {*CHECKS, *FUNCTION_CHECKS}
     assert {mutant.killed_by for mutant in MUTANTS} == checks

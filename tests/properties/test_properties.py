@@ -23,6 +23,7 @@ from reference.scatter import scatter
 from reference.trainers.scratch import Scratch
 from reference.trainers.single import Single
 from suite.checks import draw
+from suite.checks.functions import FUNCTION_CHECKS, search
 from suite.properties import functions, nets, suspects, tolerance
 from suite.properties.answers import RIGHT, Judgement
 from suite.properties.case import Case, Net
@@ -30,7 +31,6 @@ from suite.properties.observe import Observation, observe
 from suite.properties.packing import packed, unpacked
 from suite.properties.seen import Seen
 from suite.properties.trainer import CHECKS, judge
-from tests.support.function_cases import FUNCTION_CHECKS, search
 
 CPU = torch.device("cpu")
 CASE = Case(2, (5, 3), net=Net(hidden=(3,)))
@@ -397,13 +397,17 @@ FUNCTIONS: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "check", "function"),
+    ("check", "function"),
     [
-        pytest.param(kind, check, function, id=f"{check}-{function.__name__}")
-        for kind, checks in FUNCTION_CHECKS.items()
-        for check in checks
-        for function in FUNCTIONS[kind]
+        pytest.param(name, function, id=f"{name}-{function.__name__}")
+        for name, check in FUNCTION_CHECKS.items()
+        for function in FUNCTIONS[check.kind]
     ],
 )
-def test_the_references_functions_pass_their_checks(kind: str, check: str, function: Any) -> None:
-    assert search(kind, check, function).finding == ""
+def test_the_references_functions_pass_their_checks(check: str, function: Any) -> None:
+    assert search(check, function).finding == ""
+
+
+def test_a_check_that_does_not_exist_is_named_with_those_that_do() -> None:
+    with pytest.raises(ValueError, match="no check 'all_reduce' on functions: valid names are all_reduce_sums, "):
+        search("all_reduce", ALL_REDUCE["naive"])

@@ -1,9 +1,12 @@
-"""Draws inputs for the checks on functions (`suite.properties.functions`), and searches for one that breaks them."""
+"""Draws inputs for the checks on functions (`suite.properties.functions`), and searches for one that a function breaks.
+
+A test of a collective of your own is one line: `assert not search("all_reduce_sums", my_all_reduce_).finding`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
@@ -88,32 +91,31 @@ def _rows(n: int) -> Tensor:
     return torch.arange(3 * n).reshape(n, 3)
 
 
-Check = Callable[[Any, Any], Judgement]
+class _Check(NamedTuple):
+    """A check of a kind of function: what is drawn, and the judgement of a function on it."""
 
-# Kind of function -> name of check -> what is drawn, and the check as a function of (function, drawn).
-FUNCTION_CHECKS: dict[str, dict[str, tuple[st.SearchStrategy[Any], Check]]] = {
-    "all_reduce": {
-        "all_reduce_sums": (reductions(), functions.all_reduce_sums),
-        "all_reduce_keeps_tensors_apart": (reductions(), functions.all_reduce_keeps_tensors_apart),
-    },
-    "scatter": {
-        "scatter_keeps_samples": (
-            splits,
-            lambda f, drawn: functions.scatter_keeps_samples(f, _rows(drawn[0]), [CPU] * drawn[1]),
-        ),
-        "scatter_follows_rule": (
-            splits,
-            lambda f, drawn: functions.scatter_follows_rule(f, _rows(drawn[0]), [CPU] * drawn[1], chunk_sizes(*drawn)),
-        ),
-    },
-    "evaluation": {
-        "evaluation_counts_once": (evaluations(), lambda f, drawn: functions.evaluation_counts_once(f, **drawn))
-    },
-    "feed": {
-        "feed_covers": (feeds, lambda f, drawn: functions.feed_covers(f, **drawn)),
-        "feed_reshuffles": (shuffles, lambda f, drawn: functions.feed_reshuffles(f, **drawn)),
-    },
-    "rank_feed": {"feed_resumes": (interruptions(), lambda f, drawn: functions.feed_resumes(f, **drawn))},
+    kind: str
+    drawn: st.SearchStrategy[Any]
+    judge: Callable[[Any, Any], Judgement]
+
+
+FUNCTION_CHECKS = {
+    "all_reduce_sums": _Check("all_reduce", reductions(), functions.all_reduce_sums),
+    "all_reduce_keeps_tensors_apart": _Check("all_reduce", reductions(), functions.all_reduce_keeps_tensors_apart),
+    "scatter_keeps_samples": _Check(
+        "scatter", splits, lambda f, drawn: functions.scatter_keeps_samples(f, _rows(drawn[0]), [CPU] * drawn[1])
+    ),
+    "scatter_follows_rule": _Check(
+        "scatter",
+        splits,
+        lambda f, drawn: functions.scatter_follows_rule(f, _rows(drawn[0]), [CPU] * drawn[1], chunk_sizes(*drawn)),
+    ),
+    "evaluation_counts_once": _Check(
+        "evaluation", evaluations(), lambda f, drawn: functions.evaluation_counts_once(f, **drawn)
+    ),
+    "feed_covers": _Check("feed", feeds, lambda f, drawn: functions.feed_covers(f, **drawn)),
+    "feed_reshuffles": _Check("feed", shuffles, lambda f, drawn: functions.feed_reshuffles(f, **drawn)),
+    "feed_resumes": _Check("rank_feed", interruptions(), lambda f, drawn: functions.feed_resumes(f, **drawn)),
 }
 
 
@@ -121,9 +123,22 @@ class _Wrong(Exception):
     pass
 
 
-def search(kind: str, check: str, function: Any, examples: int | None = None) -> Judgement:
-    """Return the judgement of the smallest input that a function gets wrong, or an empty one."""
-    strategy, judge = FUNCTION_CHECKS[kind][check]
+def search(check: str, function: Any, examples: int | None = None) -> Judgement:
+    """Put drawn inputs to a function; return the judgement of the smallest that it gets wrong, or an empty one.
+
+    The inputs are the same in every search. They lie on the CPU; on GPUs, call the check itself.
+
+    Args:
+        check: a name in `FUNCTION_CHECKS`.
+        function: an all-reduce, a split, an evaluation or a feed, called as `suite.properties.functions` says.
+        examples: how many inputs, 100 by default, or what hypothesis's profile says.
+
+    Raises:
+        ValueError: there is no such check.
+    """
+    if check not in FUNCTION_CHECKS:
+        raise ValueError(f"there is no check {check!r} on functions: valid names are {', '.join(FUNCTION_CHECKS)}")
+    _, drawn_from, judge = FUNCTION_CHECKS[check]
     wrong: list[Judgement] = []
 
     @settings(
@@ -134,7 +149,7 @@ def search(kind: str, check: str, function: Any, examples: int | None = None) ->
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
-    @given(strategy)
+    @given(drawn_from)
     def judge_all(drawn: Any) -> None:
         judgement = judge(function, drawn)
         if judgement.finding:
