@@ -16,6 +16,7 @@ from suite.plan.cells import PLAIN, SINGLE, Arm, Cell
 from suite.plan.config import Config
 from suite.plan.workloads import LAUNCH_BOUND
 from suite.records.calibration import POWER, promise
+from suite.render.figures import plural
 from suite.room.quiet import available_cores
 from suite.run import accuracy, judging
 from suite.run.observations import Observations
@@ -101,7 +102,7 @@ def lines(run: Observations, planned: int, each: Length) -> list[str]:
     first = (
         f"plan: {len(comparison.cells) or len(run.plan.cells)} cell(s){bases}, "
         f"about {planned} session(s) of {each.wall_s:.0f} s, {minutes:.1f} min in all{training} "
-        f"(budget {run.plan.config.budget_s / 60:.1f} min); {comparisons} checks can fail{of_runs}"
+        f"(budget {run.plan.config.budget_s / 60:.1f} min); {plural(comparisons, 'check')} can fail{of_runs}"
     )
     judges = comparison.bases and not run.plan.config.calibrate
     left_out = ", ".join(cell.id for cell in comparison.over_budget)

@@ -54,6 +54,12 @@ def test_plan_names_cells_bases_sessions_minutes_and_checks(changes: dict[str, o
     assert line.endswith(" (budget 2.0 min); 2 checks can fail")
 
 
+def test_one_check_is_not_several() -> None:
+    alone = Comparison({"base": AGAINST}, CELLS[:1])
+    run = run_of(*CELLS[:1], **{"config": settings(against=AGAINST), "comparison": alone, **NOW})
+    assert forecast.lines(run, 6, EACH)[0].endswith("; 1 check can fail")
+
+
 @pytest.mark.parametrize(("kind", "said"), [("cpu", 0), ("cuda", 1)])
 def test_lenet_is_said_to_say_little_about_gpus(kind: str, said: int) -> None:
     config = settings(devices=Devices(kind, (f"{kind}:0", f"{kind}:1"), ()))
