@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 UNSEEN = (
-    'compared with itself on one device (oracle "self"), so an error that does not depend on the number of devices '
-    "stays unseen"
+    'checks compare it with itself on one device (oracle "self"), so an error that does not depend on the number of '
+    "devices stays unseen"
 )
 
 

@@ -154,7 +154,7 @@ class TestFirstRun:
         self, arm: dict[str, object], said: bool
     ) -> None:
         record = first_run(arms=[records.arm(**arm)])
-        line = 'ddp: compared with itself on one device (oracle "self"), so an error that does not depend on '
+        line = 'ddp: checks compare it with itself on one device (oracle "self"), so an error that does not depend on '
         assert (line in facts(record)["Is it right?"]) is said
         for text in (terminal.render(record, 200, color=False), markdown.render(record), unescape(html.render(record))):
             assert (line in text) is said
