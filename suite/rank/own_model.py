@@ -53,7 +53,7 @@ def train(trainer: type[Any], devices: Sequence[torch.device], job: ModelJob, ra
     except (MemoryError, RuntimeError) as error:
         said = errors.text_of(error)
         if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in said:
-            raise TooLarge(f"{said.splitlines()[0]}; {REMEDY}") from error
+            raise TooLarge(f"{said.partition(chr(10))[0] or type(error).__name__}; {REMEDY}") from error
         raise
     kept.write(record, Path(f"{job.file}-{rank}"))
 
