@@ -28,6 +28,7 @@ from suite.processes.pool import Pool, dismiss
 from suite.records.record import CellRecord
 from tests.support import records, trainers_under_test
 from tests.support.learners import job
+from tests.support.processes import all_end
 
 HERE = f"{trainers_under_test.__file__}:"
 
@@ -63,12 +64,10 @@ def arm(trainer: str, world_size: int, dataset: Prepared, **changes: Any) -> Job
     return replace(told, dataset=dataset, lr=0.01)
 
 
-def children_left(pool: Pool) -> list[psutil.Process]:
-    """Return the worker processes of this pool that are alive, without the launcher."""
-    reaper = psutil.Process(pool._process.pid)
-    [launcher] = reaper.children()
-    children = launcher.children(recursive=True)
-    return [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
+def workers_end(pool: Pool) -> bool:
+    """Wait until all workers of this pool, and what they started, have ended; the launcher stays."""
+    launcher, *orphans = sorted(psutil.Process(pool._process.pid).children(), key=psutil.Process.create_time)
+    return all_end(child.pid for child in (*launcher.children(recursive=True), *orphans))
 
 
 def test_one_worker_times_any_precision_and_layout_and_ends(pool: Pool, dataset: Prepared) -> None:
@@ -85,7 +84,7 @@ def test_one_worker_times_any_precision_and_layout_and_ends(pool: Pool, dataset:
         addresses = {c.laddr.ip for c in listening}
         assert addresses == {"127.0.0.1"}, "the store listens on loopback only"
     assert group.ended == Ended("fine")
-    assert not children_left(pool)
+    assert workers_end(pool)
 
 
 def torch_version() -> tuple[int, ...]:
@@ -108,7 +107,7 @@ def test_two_ranks_time_windows_and_a_hang_ends_with_every_ranks_stack(pool: Poo
     if torch_version() >= (2, 15):  # where its flight recorder is known to be on
         assert late is not None
         assert int(late[1]) > int(late[2])
-    assert not children_left(pool)
+    assert workers_end(pool)
 
 
 def test_a_hang_of_a_trainer_that_uses_signals_itself_has_its_stacks(pool: Pool, dataset: Prepared) -> None:
@@ -136,7 +135,7 @@ def test_a_killed_rank_is_named_with_its_signal(pool: Pool, dataset: Prepared) -
     how = r"rank 1: its process ended with signal 9 \(SIGKILL\); if memory ran out, which dmesg tells, use a smaller"
     with pytest.raises(WorkerFailure, match=how):
         group.request(Timed, "window", name="it", steps=1)
-    assert not children_left(pool)
+    assert workers_end(pool)
 
 
 def test_a_rank_that_has_left_is_named_also_where_its_child_keeps_the_connection(pool: Pool, dataset: Prepared) -> None:
@@ -145,7 +144,7 @@ def test_a_rank_that_has_left_is_named_also_where_its_child_keeps_the_connection
     how = "rank 1: its process ended with exit code 0; a trainer must not end its process"
     with pytest.raises(WorkerFailure, match=how):
         group.request(Timed, "window", timeout_s=3.0, name="it", steps=1)
-    assert not children_left(pool)
+    assert workers_end(pool)
 
 
 def test_a_trainer_that_cannot_be_closed_fails(pool: Pool, dataset: Prepared) -> None:
@@ -208,7 +207,7 @@ def test_an_answer_that_cannot_be_read_is_a_failure_and_ends_its_group(pool: Poo
     with one_worker(pool, "garbled") as group, pytest.raises(WorkerFailure, match=cause):
         group.request(Timed, "call", function="os:getpid", arguments={})
     assert not group.alive
-    assert not children_left(pool)
+    assert workers_end(pool)
 
 
 def test_a_group_is_kept_under_its_name_until_it_fails(pool: Pool) -> None:
@@ -226,7 +225,7 @@ def test_a_group_is_kept_under_its_name_until_it_fails(pool: Pool) -> None:
     dismiss([pool, pool])
     assert (fresh.ended, other.ended) == (Ended(fresh.name), Ended(other.name)), "no rank failed"
     assert not fresh.alive
-    assert not children_left(pool)
+    assert workers_end(pool)
 
 
 def test_the_first_command_has_time_to_load_torch(pool: Pool) -> None:

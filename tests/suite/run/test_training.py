@@ -285,9 +285,9 @@ def test_rank_that_dies_in_the_third_epoch_is_named_after_two_epochs_were_shown(
     ]
 
 
-def test_compiled_replicas_have_room_for_the_versions_of_every_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_replicas_have_room_for_the_versions_of_every_device() -> None:
     """Beyond torch's limit of eight for all devices of a process, it runs what it would compile without a word."""
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)
-    made = make_trainer(Scratch, build("toy"), [CPU] * 3, 0.1, job("scratch", compile=True).workload)
-    made.close()
-    assert torch._dynamo.config.recompile_limit == 24
+    with torch._dynamo.config.patch(recompile_limit=8):  # pytest's monkeypatch takes the setting away at its end
+        made = make_trainer(Scratch, build("toy"), [CPU] * 3, 0.1, job("scratch", compile=True).workload)
+        made.close()
+        assert torch._dynamo.config.recompile_limit == 24
