@@ -23,7 +23,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from docs.evidence.log import ROOT
-from suite.records.record import Record, WaterfallRecord, read_model, write_atomically
+from suite.records.files import read_model, write_atomically
+from suite.records.record import Record, WaterfallRecord
 
 FOUND = Path(__file__).with_name("causes.json")
 BUDGET_S = 75  # three sessions and their starts

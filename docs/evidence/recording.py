@@ -23,7 +23,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from suite.records.record import ArmRecord, CellRecord, Record, Session, read_model, write_atomically
+from suite.records.files import read_model, write_atomically
+from suite.records.record import ArmRecord, CellRecord, Record, Session
 
 RECORDING = Path(__file__).with_name("recording.json")
 

@@ -46,7 +46,8 @@ from docs.evidence.recording import of_record
 from docs.evidence.replay import rate
 from suite.base.git import git
 from suite.records.calibration import Calibration
-from suite.records.record import CellRecord, Record, read_model
+from suite.records.files import read_model
+from suite.records.record import CellRecord, Record
 from suite.verdict import Outcome
 from suite.verdict.outcome import GRAVEST_FIRST
 

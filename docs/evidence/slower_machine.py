@@ -21,7 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from docs.evidence.log import ROOT
-from suite.records.record import Record, read_model
+from suite.records.files import read_model
+from suite.records.record import Record
 from suite.room.quiet import available_cores
 
 HOST = "scaling-machine"

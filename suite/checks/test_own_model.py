@@ -27,7 +27,8 @@ def test_own_model(
             correctness_bench, correctness_trainer, correctness_workload, k, scaling_config.data_root
         )
     except WorkerFailure as failure:
-        pytest.fail(f"{correctness_trainer}, workload {correctness_workload.name!r}: {failure}", pytrace=False)
+        said = f"{correctness_trainer}, workload {correctness_workload.name!r}: {failure}"
+        raise pytest.fail.Exception(said, pytrace=False) from None
     if correctness_bench.about(correctness_trainer).only_with_itself:
         request.node.user_properties.append((NOTE, f"{correctness_trainer}: {UNSEEN}"))
     if judgement.note:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from suite.records.record import is_inside
+from suite.records.files import is_inside
 from suite.room.part import printable
 
 Value = TypeVar("Value")

@@ -11,7 +11,8 @@ from suite.cli import locate
 from suite.cli.command import USAGE_ERROR, Stop, writing
 from suite.records import baselines, calibration, comparison
 from suite.records.comparison import Known
-from suite.records.record import Record, read_model, write_atomically
+from suite.records.files import read_model, write_atomically
+from suite.records.record import Record
 from suite.render import comparison as render
 
 SUMMARY = "lay two runs side by side: what differs around them, and which cells became slower or faster"

@@ -21,7 +21,8 @@ from suite.cli import gate, locate
 from suite.cli.command import USAGE_ERROR, Stop, positive, writing
 from suite.processes.folder import TemporaryFolder
 from suite.records import calibration
-from suite.records.record import Record, RecordError, read_model
+from suite.records.files import RecordError, read_model
+from suite.records.record import Record
 from suite.render import job_summary
 from suite.verdict import Outcome
 

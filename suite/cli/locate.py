@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from suite.cli import gate
-from suite.records.record import RECORD, RecordError, is_inside
+from suite.records.files import RecordError, is_inside
+from suite.records.record import RECORD
 from suite.room.part import printable
 
 Known = TypeVar("Known")

@@ -14,7 +14,8 @@ from suite.cli import locate
 from suite.cli.command import USAGE_ERROR, Stop
 from suite.records import baselines
 from suite.records.baselines import Baseline
-from suite.records.record import Record, RecordError, read_model
+from suite.records.files import RecordError, read_model
+from suite.records.record import Record
 from suite.render import pages
 from suite.room.part import printable
 

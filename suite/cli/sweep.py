@@ -20,7 +20,8 @@ from suite.plan.cells import Cell, short
 from suite.plan.config import Config
 from suite.plan.workloads import Recipe, no_recipe
 from suite.processes.failure import WorkerFailure
-from suite.records.record import Environment, write_atomically
+from suite.records.files import write_atomically
+from suite.records.record import Environment
 from suite.records.sweep import LINEAR_WARMUP, RULES, Grid, Sweep
 from suite.render import sweep as render
 from suite.render.figures import plural

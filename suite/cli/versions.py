@@ -24,7 +24,8 @@ from suite.cli.command import positive
 from suite.cli.first_minutes import Step, Tried, evidence, try_all
 from suite.cli.gate import CORRECTNESS, SCALING
 from suite.records import counters
-from suite.records.record import CellRecord, Record, RecordError, read_model
+from suite.records.files import RecordError, read_model
+from suite.records.record import CellRecord, Record
 from suite.render import figures, lead
 from suite.render.markdown import table, text
 

@@ -13,12 +13,13 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Literal, Protocol
 
 import psutil
 
-from suite.processes import failure
+from suite.processes import failure, outputs
 from suite.processes.channel import Channel, ChannelClosed, Message
 from suite.processes.messages import Answer, Ended, Tell, Value, read
 
@@ -45,11 +46,8 @@ class Owner(Protocol):
     def end_orphans(self) -> None:
         """End what workers have left behind, once no group is left."""
 
-    def stderr_tail(self, name: str, rank: int) -> str:
-        """Return the end of what a rank wrote to stderr."""
-
-    def stacks(self, name: str, ranks: Iterable[int], pids: Iterable[int]) -> dict[int, str]:
-        """Return the stacks of ranks on this host, of which these processes live, by rank."""
+    def log_dir(self, name: str) -> Path:
+        """Return the folder of what a group's ranks on this host write."""
 
 
 class Group:
@@ -282,7 +280,7 @@ class Group:
                 f"rank {rank}: its connection to the controller broke and its process went on; "
                 "a trainer must close and write only what it opened itself"
             )
-            return failure.WorkerFailure(self.name, cause, [self._pool.stderr_tail(self.name, rank)])
+            return failure.WorkerFailure(self.name, cause, [self._stderr_tail(rank)])
         ended = self.ended or Ended(self.name)
         exits = {end.rank: end.exitcode for end in ended.failures}
         said = {end.rank: end.stderr for end in ended.failures}
@@ -296,7 +294,9 @@ class Group:
         return failure.died(self.name, rank, exits.get(rank, 0), said.get(rank) or self._stderr_tail(rank))
 
     def _stderr_tail(self, rank: int) -> str:
-        return self._pool.stderr_tail(self.name, rank) if rank in self.parts[0] else ""
+        """Return the end of what a rank on this host wrote to stderr; "" for one elsewhere."""
+        here = self.parts[0]
+        return outputs.stderr_tail(self._pool.log_dir(self.name), here.index(rank)) if rank in here else ""
 
     def _tell(self, action: Literal["kill", "stacks"]) -> None:
         """Tell the other hosts what to do with their ranks."""
@@ -317,7 +317,9 @@ class Group:
 
     def _stacks(self) -> dict[int, str]:
         self._tell("stacks")
-        here = self._pool.stacks(self.name, self.pids, self._own_pids().values())
+        by_local = {self.parts[0].index(rank): rank for rank in self.pids}
+        said = outputs.stacks(self._pool.log_dir(self.name), self._own_pids().values(), by_local)
+        here = {by_local[local]: text for local, text in said.items()}
         if self.other_launchers:
             self._wait_for(lambda: len(self.stacks) >= len(self.other_launchers), END_TIMEOUT_S)
         return here | {int(rank): text for stacks in self.stacks for rank, text in stacks.items() if rank.isdecimal()}

@@ -190,7 +190,7 @@ class Pool:
         launchers = self._launchers()[: len(parts)]
         group = self.groups[name] = Group(self, name, size, parts, launchers[1:])
         arguments = ["--group", name, *(f"--path={path}" for path in paths)]
-        log_dir, several = str(self._log_dir(name)), self._other_hosts is not None
+        log_dir, several = str(self.log_dir(name)), self._other_hosts is not None
         with contextlib.suppress(ChannelClosed):  # the group is abandoned as soon as it is asked something
             for channel, address, ranks in zip(launchers, self._addresses(), parts, strict=False):
                 told = ("--socket", address, *arguments)
@@ -232,15 +232,9 @@ class Pool:
             self._selector.unregister(channel)
         channel.close()
 
-    def stderr_tail(self, name: str, rank: int) -> str:
-        """Return the end of what a rank wrote to stderr, however much that is."""
-        return outputs.stderr_tail(self._log_dir(name), self._local(name, rank))
-
-    def stacks(self, name: str, ranks: Iterable[int], pids: Iterable[int]) -> dict[int, str]:
-        """Return the stacks of ranks on this host, of which these processes live, by rank."""
-        by_local = {self._local(name, rank): rank for rank in ranks}
-        said = outputs.stacks(self._log_dir(name), pids, by_local)
-        return {by_local[local]: text for local, text in said.items()}
+    def log_dir(self, name: str) -> Path:
+        """Return the folder of what a group's ranks on this host write; torch's agent makes those below it."""
+        return self.folder / "logs" / name
 
     def strays(self, name: str) -> list[int]:
         """Return the processes of a group that torch's agent has started, by their command lines, connected or not."""
@@ -488,14 +482,6 @@ class Pool:
         for folder in (self.folder / "logs").glob("*"):
             if folder.name not in self.groups:
                 shutil.rmtree(folder, ignore_errors=True)
-
-    def _local(self, name: str, rank: int) -> int:
-        """Return the number of a rank among the processes of this host."""
-        here = self.groups[name].parts[0] if name in self.groups else ()
-        return here.index(rank) if rank in here else rank
-
-    def _log_dir(self, name: str) -> Path:
-        return self.folder / "logs" / name
 
 
 def dismiss(pools: Iterable[Pool]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from suite.properties import limits
+from suite.properties import case_rules
 
 # Checks whose cases a trainer may refuse by raising: unused parameters, a sample that is not a number, and a batch
 # normalisation of one sample, as accumulation in micro-batches can make it of any minibatch.
@@ -106,13 +106,13 @@ class Case:
             ValueError: an unknown part, a missing one, or a value that is not valid; the message says what is. So is a
                 case that is too large.
         """
-        limits.require_valid("Case", content)
+        case_rules.require_valid("Case", content)
         for name in ("world_size", "batches"):
             if name not in content:
-                raise ValueError(f"Case has no {name}: expected {limits.CASE[name][0]}")
+                raise ValueError(f"Case has no {name}: expected {case_rules.CASE[name][0]}")
         net, text = dict(content.get("net", {})), content.get("text")
-        limits.require_valid("Net", net)
-        limits.require_valid("Text", text or {})
+        case_rules.require_valid("Net", net)
+        case_rules.require_valid("Text", text or {})
         if "hidden" in net:
             net["hidden"] = tuple(net["hidden"])
         built = {"net": Net(**net), "text": None if text is None else Text(**text)}
@@ -120,8 +120,8 @@ class Case:
         for name, step in (("spoiled", case.spoiled), ("resumed", case.resumed)):
             if step is not None and step >= len(case.batches):
                 raise ValueError(f"Case.{name} is step {step} of {len(case.batches)}: expected one of them, from 0")
-        if (numbers := case.numbers()) > limits.MOST_NUMBERS:
-            raise ValueError(f"the case has tensors of {numbers} numbers: expected {limits.MOST_NUMBERS} at most")
+        if (numbers := case.numbers()) > case_rules.MOST_NUMBERS:
+            raise ValueError(f"the case has tensors of {numbers} numbers: expected {case_rules.MOST_NUMBERS} at most")
         return case
 
     def numbers(self) -> int:

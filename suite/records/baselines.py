@@ -20,7 +20,8 @@ from pydantic import Field
 
 from suite.plan.cells import measured_mode
 from suite.records.counters import Counters
-from suite.records.record import CellRecord, Environment, Finite, Record, RecordError, read_inside, write_inside
+from suite.records.files import RecordError, read_inside, write_inside
+from suite.records.record import CellRecord, Environment, Finite, Record
 from suite.room.part import Part
 from suite.verdict import Outcome
 from suite.verdict.diagnose import CAUSES
@@ -198,7 +199,7 @@ def read(report_dir: Path, machine_key: str) -> Baseline:
     """Return the accepted baseline of a machine key; an empty one where there is no file.
 
     Raises:
-        suite.records.record.RecordError: the file is broken, of a newer schema, of another machine, or lies
+        suite.records.files.RecordError: the file is broken, of a newer schema, of another machine, or lies
             elsewhere.
     """
     path = path_for(report_dir, machine_key)
@@ -353,7 +354,7 @@ def _only(run: AcceptedRun, cells: Sequence[AcceptedCell]) -> AcceptedRun:
 
 
 def write(baseline: Baseline, report_dir: Path) -> Path:
-    """Write the baseline atomically, and return its path; raises as `suite.records.record.write_inside`."""
+    """Write the baseline atomically, and return its path; raises as `suite.records.files.write_inside`."""
     path = path_for(report_dir, baseline.machine_key)
     write_inside(report_dir, path, baseline.model_dump_json(indent=1) + "\n")
     return path

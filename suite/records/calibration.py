@@ -19,7 +19,8 @@ from scipy.special import chdtri, nctdtrinc, ndtri, stdtrit
 
 from suite.plan.cells import measured_mode
 from suite.records.differences import differences
-from suite.records.record import Environment, RecordError, read_inside, write_inside
+from suite.records.files import RecordError, read_inside, write_inside
+from suite.records.record import Environment
 from suite.room.part import Part
 from suite.verdict import ALPHA_FAIL, FIRST_LOOK, spending
 from suite.verdict.metrics import location, location_variance, variance
@@ -312,7 +313,7 @@ class Calibration(Part):
         return self.model_copy(update={"entries": (*kept, *self.entries)})
 
     def write(self, report_dir: Path) -> Path:
-        """Write it atomically, and return its path; raises as `suite.records.record.write_inside`."""
+        """Write it atomically, and return its path; raises as `suite.records.files.write_inside`."""
         path = path_for(report_dir, self.machine_key)
         write_inside(report_dir, path, self.model_dump_json(indent=1) + "\n")
         return path

@@ -21,17 +21,8 @@ from suite.plan.cells import SINGLE
 from suite.records import baselines, changes
 from suite.records.baselines import Baseline, Identity
 from suite.records.differences import differences
-from suite.records.record import (
-    CellRecord,
-    Environment,
-    IntervalRecord,
-    Machine,
-    Record,
-    RecordError,
-    Session,
-    oversubscribed_mark,
-    read_inside,
-)
+from suite.records.files import RecordError, read_inside
+from suite.records.record import CellRecord, Environment, IntervalRecord, Machine, Record, Session, oversubscribed_mark
 from suite.verdict import Outcome
 
 MAX_RUNS = 250  # newest; a page of more would take seconds to open

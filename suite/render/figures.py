@@ -155,7 +155,7 @@ def interval(value: Bounds | None, form: str, *, bounds: bool = True, factor: fl
     return f"{text} [{number(value.low * factor, form)}, {number(value.high * factor, form)}]"
 
 
-def printable(text: str) -> str:
+def legible(text: str) -> str:
     """Replace characters that no file can hold, or that steer a terminal or the direction of lines; newlines stay."""
     if text.isprintable():  # nearly always
         return text

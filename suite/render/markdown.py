@@ -225,7 +225,7 @@ def _bounded(lines: Sequence[str], most: int) -> list[str]:
 
 
 def _fence(text: str, language: str = "") -> str:
-    return f"```{language}\n" + figures.printable(text[:MAX_FENCE]).replace("`", "'") + "\n```"
+    return f"```{language}\n" + figures.legible(text[:MAX_FENCE]).replace("`", "'") + "\n```"
 
 
 def text(value: str) -> str:
@@ -245,4 +245,4 @@ def _inline(value: str) -> str:
 def _plain(value: str) -> str:
     """Return one line of limited length."""
     cut = value if len(value) <= MAX_TEXT else f"{value[:MAX_TEXT]} …"
-    return figures.printable(" ".join(cut.splitlines()))
+    return figures.legible(" ".join(cut.splitlines()))

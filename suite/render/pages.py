@@ -6,7 +6,8 @@ from pathlib import Path
 
 from suite.records import history
 from suite.records.baselines import Baseline
-from suite.records.record import Record, write_atomically
+from suite.records.files import write_atomically
+from suite.records.record import Record
 from suite.render import html, index, markdown
 
 REPORT, SUMMARY, INDEX = "report.html", "summary.md", "index.html"

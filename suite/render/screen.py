@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from suite.render.figures import printable
+from suite.render.figures import legible
 
 # A narrower terminal wraps or scrolls; a table that is folded into its columns cannot be read at all.
 MIN_WIDTH = 160
@@ -72,4 +72,4 @@ class Screen:
 
 def shown(text: str, styles: Mapping[str, str] = {}) -> Text:
     """Return plain text, in which nothing steers the terminal."""
-    return Text(printable(text), style=styles.get(text, ""))
+    return Text(legible(text), style=styles.get(text, ""))

@@ -15,7 +15,8 @@ from suite.processes.failure import harmless
 from suite.processes.folder import locked
 from suite.records import baselines, calibration
 from suite.records.baselines import Baseline
-from suite.records.record import CellRecord, CollectiveRecord, Record, require_inside
+from suite.records.files import require_inside
+from suite.records.record import CellRecord, CollectiveRecord, Record
 from suite.render import job_summary, pages
 from suite.render.figures import some
 from suite.room.limits import allow_descriptors
@@ -163,15 +164,16 @@ def accept(config: Config, result: RunResult, failed: Sequence[str], *, complete
             baseline = baselines.read(config.report_dir, record.machine.key)
             grown = baselines.accept(baseline, record, slower=config.accept == "slower")
             path = baselines.write(grown, config.report_dir)
-    except (ValueError, OSError) as error:
-        result.accepted = str(error)
-        if isinstance(error, OSError):
-            result.accepted = f"not accepted: {error.filename}: {error.strerror}; run again when it can be written"
-        result.problem = result.problem or result.accepted
+    except ValueError as error:
+        refused = str(error)
+    except OSError as error:
+        refused = f"not accepted: {error.filename}: {error.strerror}; run again when it can be written"
     else:
         said = f"accepted as baseline ({len(grown.runs)} run(s)): {path}"
         result.accepted = "\n".join(filter(None, (said, baselines.warning(record))))
         _write_index(path.parent)  # which shows what is accepted
+        return
+    result.accepted, result.problem = refused, result.problem or refused
 
 
 def _check_session(record: Record, failed: Sequence[str], *, complete: bool) -> None:

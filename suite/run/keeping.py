@@ -10,7 +10,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from suite.records.record import RECORD, Record, RecordError, remove_unfinished, write_atomically
+from suite.records.files import RecordError, remove_unfinished, write_atomically
+from suite.records.record import RECORD, Record
 from suite.run.session import Say
 
 Write = Callable[[Path], None]

@@ -14,7 +14,7 @@ import pytest
 
 from suite.cli import compare
 from suite.cli import render as render_command
-from suite.records import record
+from suite.records import files
 from suite.records.record import Record
 from tests.support import records
 from tests.support.watched import Watched
@@ -66,7 +66,7 @@ def pages(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
     folders = []
     for run in (before, after):
         folders.append(reports / run.machine.key / "runs" / run.run_id)
-        record.write_atomically(folders[-1] / "record.json", run.model_dump_json())
+        files.write_atomically(folders[-1] / "record.json", run.model_dump_json())
     assert _command(render_command, str(reports)) == 0
     comparison = reports / "compare.html"
     assert _command(compare, str(folders[0]), str(folders[1]), "--html", str(comparison)) == 0

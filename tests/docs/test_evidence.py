@@ -15,7 +15,7 @@ from scipy.stats import mannwhitneyu
 from docs.evidence import long_run, recording, replay, rules
 from docs.evidence.recording import RecordedSession
 from docs.evidence.replay import Case
-from suite.records.record import RecordError
+from suite.records.files import RecordError
 from suite.verdict import Outcome, Verdict
 from tests.support import records
 from tests.support.recordings import run_record, sessions

@@ -10,7 +10,7 @@ import pytest
 from suite.cli import first_minutes
 from suite.cli.sweep import FILES
 from suite.records import calibration
-from suite.records.record import read_model
+from suite.records.files import read_model
 from suite.records.sweep import Sweep
 from tests.support import trainers_under_test
 from tests.support.project import DATA, PYPROJECT, Project, needs_two_cores, run_suite

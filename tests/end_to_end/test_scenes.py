@@ -8,7 +8,8 @@ import pytest
 
 from suite import options
 from suite.plan.cells import Cell
-from suite.records.record import Record, read_model
+from suite.records.files import read_model
+from suite.records.record import Record
 from suite.run.execute import execute
 from tests.support.nvml import Scene
 from tests.support.project import Project

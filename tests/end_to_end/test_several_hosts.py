@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from suite.records.record import Record, read_model
+from suite.records.files import read_model
+from suite.records.record import Record
 from tests.support.project import DATA, PYPROJECT, REPOSITORY
 from tests.support.several_hosts import Hosts, hosts, needs_namespaces, wrong_clock
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from suite.records.record import Record, read_model
+from suite.records.files import read_model
+from suite.records.record import Record
 from suite.room.quiet import available_cores
 
 REPOSITORY = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
-from suite.records.record import read_model
+from suite.records.files import read_model
 from suite.records.sweep import Setting, Start, Sweep, Trained, scaled
 from suite.render.sweep import signed
 from suite.verdict.metrics import from_values

@@ -1,7 +1,7 @@
 """How every page is made: one jinja2 environment, in which what comes from a record can only ever be text.
 
 Autoescape is on, no template marks anything as safe, and an undefined name is an error. Texts are made fit for a page
-when they are written into it: limited in length, and printable, because a record may hold any character.
+when they are written into it: limited in length, and legible, because a record may hold any character.
 
 A page stays one that a browser opens at once, although a matrix of ten thousand cells is a valid record. Callers sort
 what matters most to the front; the first rows of a table are in view, more are behind a fold, the others are counted.
@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from suite.render.commands import fits
-from suite.render.figures import plural, printable
+from suite.render.figures import legible, plural
 
 MAX_TEXT = 4_000  # characters of one text; a stack of every rank is among the longest
 SHOWN = 200
@@ -57,7 +57,7 @@ def _fit(value: object) -> object:
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     cut = value if len(value) <= MAX_TEXT else f"{value[:MAX_TEXT]} … (cut here; record.json has it whole)"
-    return printable(cut)
+    return legible(cut)
 
 
 class Rows(NamedTuple):

@@ -15,7 +15,7 @@ from suite.plan.config import Config
 from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import Prepared
 from suite.properties.answers import About
-from suite.records.record import read_model
+from suite.records.files import read_model
 from suite.records.sweep import RULES, Setting, Sweep, Trained
 from suite.room.devices import Devices
 from suite.run.observations import Observations

@@ -17,7 +17,8 @@ from suite.benchmarks.replay import Clock, replay
 from suite.benchmarks.test_scaling import properties
 from suite.cli import gate
 from suite.plan.collectives import CollectiveCell
-from suite.records.record import CellRecord, Record, read_model
+from suite.records.files import read_model
+from suite.records.record import CellRecord, Record
 from suite.render import job_summary
 from suite.room.quiet import available_cores
 from tests.support import records, stand_in

@@ -15,7 +15,8 @@ import pytest
 from suite import verdict
 from suite.records import baselines
 from suite.records.baselines import Baseline, Identity
-from suite.records.record import Environment, Record, RecordError
+from suite.records.files import RecordError
+from suite.records.record import Environment, Record
 from suite.verdict import ALPHA_FAIL, Outcome
 from suite.verdict.metrics import from_logs, mean_and_standard_error
 from suite.verdict.stored import KEPT_RUNS, Run, hours_apart

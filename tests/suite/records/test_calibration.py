@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from suite.records import calibration
 from suite.records.calibration import Calibration, Entry, Spread, forecast, promise, spread_of
-from suite.records.record import Environment, RecordError
+from suite.records.files import RecordError
+from suite.records.record import Environment
 from suite.verdict import FIRST_LOOK, Learned, Outcome, paired
 from suite.verdict.metrics import location, location_variance
 

@@ -10,10 +10,11 @@ from urllib.parse import unquote
 
 import pytest
 
-from suite.records import baselines, calibration, history, record
+from suite.records import baselines, calibration, files, history
 from suite.records.differences import differences
+from suite.records.files import RecordError, read_model
 from suite.records.history import Digest, Event, History
-from suite.records.record import Record, RecordError, read_model
+from suite.records.record import Record
 from suite.render import index
 from tests.support import records
 from tests.support.pages import Page
@@ -73,7 +74,7 @@ def test_unreadable_records_are_named_without_their_path_and_the_rest_is_kept(
         (machine / "runs" / name / "record.json").write_text(text)
     (machine / "runs" / "h-no-record").mkdir()
     (machine / "runs" / "i-folder" / "record.json").mkdir(parents=True)
-    monkeypatch.setattr(record, "MAX_RECORD_BYTES", 50_000)
+    monkeypatch.setattr(files, "MAX_RECORD_BYTES", 50_000)
     found = history.read(machine)
     assert len(found.runs) == 2
     reasons = dict(found.skipped)

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from suite.records import baselines, calibration
 from suite.records.baselines import Baseline
-from suite.records.record import Record, RecordError, read_model
+from suite.records.files import RecordError, read_model
+from suite.records.record import Record
 from suite.render import html, markdown, terminal
 from suite.verdict import stored
 from tests.suite.records.test_calibration import calibrated, entry

@@ -13,7 +13,8 @@ from markupsafe import Markup
 
 from suite.records import baselines
 from suite.records.baselines import Baseline
-from suite.records.record import LARGEST, Record, read_model
+from suite.records.files import read_model
+from suite.records.record import LARGEST, Record
 from suite.render import figures, markdown, terminal
 from suite.render.html import environment, render
 from suite.render.html.environment import CHARACTERS, FOLDED, SHOWN, bounded

@@ -17,7 +17,8 @@ import pytest
 
 from suite.processes.folder import locked
 from suite.records import baselines
-from suite.records.record import Record, RecordError, read_model
+from suite.records.files import RecordError, read_model
+from suite.records.record import Record
 from suite.room import devices
 from suite.run import execute, results
 from suite.run.execute import RunResult

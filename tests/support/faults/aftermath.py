@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from suite.records.record import RECORD, Record, RecordError, read_model
+from suite.records.files import RecordError, read_model
+from suite.records.record import RECORD, Record
 from suite.render import pages
 from suite.verdict import Outcome
 from tests.support.faults import catalogue, machine

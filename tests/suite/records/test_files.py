@@ -1,0 +1,167 @@
+"""Files of records are written whole or not at all, and read only where they are small, regular and inside."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from suite.records import files
+from suite.records.files import RecordError
+from suite.records.record import Record
+from tests.support import records
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "record.json"
+    path.write_text(text)
+    return path
+
+
+def test_a_missing_or_huge_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RecordError, match="cannot be read: No such file or directory; check its path"):
+        files.read_model(tmp_path / "none.json", Record)
+    monkeypatch.setattr(files, "MAX_RECORD_BYTES", 10)
+    with pytest.raises(RecordError, match="larger than 10 bytes"):
+        files.read_model(written(tmp_path, "x" * 11), Record)
+    with pytest.raises(RecordError, match="content: Input should be a valid dictionary"):
+        files.read_model(written(tmp_path, "1" * 10), Record)
+
+
+def test_of_a_huge_file_no_more_is_read_than_a_record_may_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MAX_RECORD_BYTES", 10)
+    path = written(tmp_path, "x" * 10_000_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(RecordError, match="larger than 10 bytes"):
+            files.read_model(path, Record)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_device_or_a_pipe_behind_a_records_name_is_refused(tmp_path: Path) -> None:
+    """Git carries links, so that a pull request could make a run read /dev/zero without end, or wait for a writer."""
+    (tmp_path / "endless.json").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "pipe.json")
+    for name in ("endless.json", "pipe.json"):
+        with pytest.raises(RecordError, match=f"{name}: not a regular file"):
+            files.read_model(tmp_path / name, Record)
+
+
+def test_a_link_is_followed_in_its_folder_and_where_it_is_named_and_not_out_of_a_folder(tmp_path: Path) -> None:
+    target, own = written(tmp_path, records.make().model_dump_json()), tmp_path / "own"
+    own.mkdir()
+    (own / "linked.json").symlink_to(target)
+    (own / "loop.json").symlink_to("loop.json")
+    (tmp_path / "folder").symlink_to(own)
+    assert files.read_model(own / "linked.json", Record) == records.make()
+    assert files.read_inside(tmp_path, own / "linked.json", Record) == records.make()
+    with pytest.raises(RecordError, match=r"linked\.json: a link leads out of the report folder; put the file"):
+        files.read_inside(own, own / "linked.json", Record)
+    target.rename(own / target.name)
+    (own / "inside.json").symlink_to(target.name)
+    assert files.read_inside(tmp_path / "folder", tmp_path / "folder" / "inside.json", Record) == records.make()
+    with pytest.raises(RecordError, match=r"loop\.json: cannot be read"):
+        files.read_inside(own, own / "loop.json", Record)
+
+
+def test_a_message_about_a_file_never_steers_a_terminal(tmp_path: Path) -> None:
+    content = {**records.make().model_dump(mode="json"), "\x1b[2J" + "x" * 10_000: 1}
+    with pytest.raises(RecordError) as caught:
+        files.read_model(written(tmp_path, json.dumps(content)), Record)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) <= 500
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, "old")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        files.write_atomically(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_disk_that_takes_only_the_beginning_leaves_the_old_file(tmp_path: Path) -> None:
+    """The system then writes what fits, and says how much that was; only the next write is an error."""
+    path, limits = written(tmp_path, "old"), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            files.write_atomically(path, "x" * (1 << 20) + "end")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_is_whole_on_the_disk_before_it_takes_the_place_of_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another run that starts meanwhile leaves it alone, and removes one that a killed run had begun."""
+    path, killed = tmp_path / "own" / "record.json", tmp_path / "killed"
+    files.write_atomically(path, "old")
+    killed.mkdir()
+    on_disk: list[tuple[str, str]] = []
+
+    def sync(_: int) -> None:
+        [begun] = set(path.parent.iterdir()) - {path}
+        on_disk.append((path.read_text(), begun.read_text()))
+        (killed / begun.name).touch()
+        files.remove_unfinished(tmp_path)
+
+    monkeypatch.setattr(files.os, "fsync", sync)
+    files.write_atomically(path, "new")
+    assert on_disk == [("old", "new")]
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path.parent]
+
+
+def test_ctrl_c_after_the_new_file_took_its_place_is_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, replace = written(tmp_path, "old"), os.replace
+
+    def replace_and_interrupt(*paths: str) -> None:
+        replace(*paths)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(files.os, "replace", replace_and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        files.write_atomically(path, "new")
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_where_a_file_system_has_no_locks_files_are_written_and_none_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may still write what looks unfinished."""
+
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(files.fcntl, "flock", no_locks)
+    files.write_atomically(tmp_path / "record.json", "new")
+    begun = tmp_path / ".record.json.abcd1234"
+    begun.touch()
+    files.remove_unfinished(tmp_path)
+    assert set(tmp_path.iterdir()) == {tmp_path / "record.json", begun}
+
+
+def test_a_link_or_a_pipe_with_the_name_of_an_unfinished_file_is_not_followed_and_not_waited_for(
+    tmp_path: Path,
+) -> None:
+    link = tmp_path / ".record.json.abcd1234"
+    link.symlink_to(written(tmp_path, "of the user's"))
+    os.mkfifo(tmp_path / ".summary.md.abcd1234")
+    files.remove_unfinished(tmp_path)
+    assert link.read_text() == "of the user's"
