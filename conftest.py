@@ -12,10 +12,15 @@ settings.register_profile("default", deadline=None, derandomize=True)
 settings.register_profile("nightly", deadline=None, max_examples=1000)
 settings.load_profile("default")
 
-CASES_AMONG_ALL = 8  # of a check on a trainer, in a run of all tests; `-m correctness` puts 20 to it
+# Cases of a check on a trainer in a run of all tests; `-m correctness` puts 20 to it. Those of sharded trainers take
+# four times as long.
+CASES_AMONG_ALL = 8
+CASES_OF_SHARDED = 4
 
 
-@pytest.fixture(scope="session")
-def correctness_examples(pytestconfig: pytest.Config, fresh_examples: bool) -> int | None:
+@pytest.fixture
+def correctness_examples(pytestconfig: pytest.Config, fresh_examples: bool, correctness_trainer: str) -> int | None:
     """Put fewer cases to the trainers of the reference where their checks are a part of all tests."""
-    return CASES_AMONG_ALL if "not scaling" in pytestconfig.option.markexpr and not fresh_examples else None
+    if "not scaling" not in pytestconfig.option.markexpr or fresh_examples:
+        return None
+    return CASES_OF_SHARDED if correctness_trainer.startswith("fsdp") else CASES_AMONG_ALL

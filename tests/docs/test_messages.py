@@ -14,9 +14,13 @@ from tests.docs import messages
 from tests.docs.messages import HOLE, Message, messages_in
 from tests.support.project import REPOSITORY
 
-EVERY = messages.messages(REPOSITORY)
 RUN = 10  # characters in a row of a message that a test expects, and no other message has
 READS = re.compile(r"match=|fnmatch|readouterr|\.std(out|err)|\.cause|\.failure\b|fails\(|message")
+
+
+@pytest.fixture(scope="module")
+def every() -> list[Message]:
+    return messages.messages(REPOSITORY)
 
 
 def runs(text: str) -> set[str]:
@@ -57,17 +61,17 @@ def unread(every: list[Message], texts: Iterator[str]) -> list[Message]:
     return [message for message in every if not is_read(message)]
 
 
-def test_every_message_says_what_to_do() -> None:
-    silent = [message for message in EVERY if not (message.parts[1] or message.introduces)]
+def test_every_message_says_what_to_do(every: list[Message]) -> None:
+    silent = [message for message in every if not (message.parts[1] or message.introduces)]
     assert silent == []
 
 
-def test_page_is_what_the_code_says() -> None:
-    assert messages.PAGE.read_text(encoding="utf-8") == messages.page(EVERY), "run python -m tests.docs.messages"
+def test_page_is_what_the_code_says(every: list[Message]) -> None:
+    assert messages.PAGE.read_text(encoding="utf-8") == messages.page(every), "run python -m tests.docs.messages"
 
 
-def test_every_message_is_read_by_a_test() -> None:
-    assert unread(EVERY, expected(REPOSITORY / "tests")) == []
+def test_every_message_is_read_by_a_test(every: list[Message]) -> None:
+    assert unread(every, expected(REPOSITORY / "tests")) == []
 
 
 CODE = '''

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+
+LONGEST = ("test_second_run", "test_several_hosts", "test_faults", "test_attribution")  # a minute and more each
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest tests: one that begins last would keep one process waiting for the other."""
+    here = Path(__file__).parent
+    items.sort(key=lambda item: item.path.parent == here and item.path.stem not in LONGEST)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
