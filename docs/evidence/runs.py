@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import random
 import signal
@@ -222,6 +223,7 @@ def line_of(record: Record, name: str) -> Line:
         "planned": record.planned,
         "sessions": len(record.sessions),
         "session_s": [round(session.wall_s, 1) for session in record.sessions],
+        **_windows(record),
         "machine_key": record.machine.key,
         "versions": record.environment.versions,
     }
@@ -235,6 +237,17 @@ def line_of(record: Record, name: str) -> Line:
         rounds = []
     in_1e4 = [[round(1e4 * value) for value in session] for session in rounds]
     return {**line, "ratio": _interval(cell), "reason": cell.reason, "log_ratios_1e4": in_1e4}
+
+
+def _windows(record: Record) -> Line:
+    """Return the seconds of all windows, and the usual SD (its median) of the logarithm of an arm's in a session."""
+    seconds: dict[tuple[int, str], list[float]] = {}
+    for session in record.sessions:
+        for window in session.windows:
+            seconds.setdefault((session.number, window.arm), []).append(max(window.duration_ns) / 1e9)
+    sds = [statistics.stdev(map(math.log, times)) for times in seconds.values() if len(times) > 1]
+    timed_s = round(sum(map(sum, seconds.values())), 1)
+    return {"timed_s": timed_s, "window_sd": round(statistics.median(sds), 4) if sds else None}
 
 
 def _interval(cell: CellRecord) -> list[float] | None:
@@ -257,7 +270,7 @@ def wait_to_end(process: subprocess.Popen[bytes]) -> int:
 def table(lines: Iterable[Line]) -> str:
     """Return the log as Markdown, a row for each kind; a planted slowdown is found when its run ends in FAIL."""
     head = ["kind", "runs", *(outcome.value for outcome in SHOWN), "as wanted (exact 95 %)", "cells decided"]
-    head += ["median s", "max s", *(f"found in {minutes} min" for minutes in (1, 2, 5))]
+    head += ["median s", "max s", "timed s", "SD of a window", *(f"found in {minutes} min" for minutes in (1, 2, 5))]
     rows = [" | ".join(head), "|".join(["---"] * len(head))]
     by_row: dict[tuple[str, bool], list[Line]] = {}
     for line in lines:
@@ -272,9 +285,16 @@ def table(lines: Iterable[Line]) -> str:
         row = [label + ", with a neighbour" * busy, len(ran), *(outcomes[outcome] for outcome in SHOWN)]
         row += [rate(wanted, len(ran)), f"{(cells[Outcome.PASS] + cells[Outcome.FAIL]) / cells.total():.0%}"]
         row += [f"{statistics.median(walls):.0f}", f"{max(walls):.0f}"]
+        row += [_median(ran, "timed_s", "{:.0f}"), _median(ran, "window_sd", "{:.1%}")]
         row += [sum(s <= 60 * minutes for s in failed_s) if KINDS[name].planted else "-" for minutes in (1, 2, 5)]
         rows.append(" | ".join(map(str, row)))
     return "\n".join(f"| {row} |" for row in rows)
+
+
+def _median(ran: Iterable[Line], name: str, form: str) -> str:
+    """Return the median of a field that lines of earlier code lack, as text."""
+    values = [line[name] for line in ran if line.get(name) is not None]
+    return form.format(statistics.median(values)) if values else "-"
 
 
 def _by_cell(line: Line) -> list[str]:

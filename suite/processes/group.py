@@ -26,6 +26,7 @@ from suite.processes.messages import Answer, Ended, Tell, Value, read
 START_TIMEOUT_S = 120.0  # the first answer of a worker includes the import of torch, on a machine that may be busy
 END_TIMEOUT_S = 10.0
 SEND_TIMEOUT_S = 30.0  # a rank that hangs reads nothing, and the socket takes only so much
+ECHO_TIMEOUT_S = 2.0
 RAISED_TIMEOUT_S = 1.0  # a rank that raised leaves the others waiting for it in a collective: they are given so long
 
 
@@ -260,7 +261,8 @@ class Group:
             raise failure.WorkerFailure(self.name, "the group had already ended: an earlier failure says why")
         error = next(((rank, answer) for rank, answer in self.answers.items() if "error" in answer), None)
         if error is not None:
-            self._wait_for(lambda: bool(self.lost), 0.3)  # an exception is often the echo of another rank's death
+            # It is often the echo of another rank's death, whose connections close one after the other.
+            self._wait_for(lambda: bool(self.lost) or len(self.answers) == len(self._asked), ECHO_TIMEOUT_S)
         if self.lost or self.ended is not None:
             raise self._death()
         if error is not None:

@@ -30,7 +30,9 @@ from suite.verdict.stored import Run, newest
 
 # Rules that fail without any time having become slower: accepting that is no new level of a cell.
 _NOT_ABOUT_TIME = ("floor", "accuracy", "counters")
-NOTHING_SELECTED = "no cell was measured; select cells with -m scaling"
+NOTHING_SELECTED = (
+    "no cell was measured; select cells with -m scaling, in your own repository with --pyargs suite.benchmarks too"
+)
 NOTHING_COULD_RUN = "no cell could be measured; repair what failed and run again"
 NOTHING_IN_TIME = "no cell was measured in its budget; raise --scaling-budget"
 
@@ -253,14 +255,14 @@ def accept(baseline: Baseline, record: Record, *, slower: bool) -> Baseline:
             f"not accepted: run {record.run_id} is in the baseline already, and would count as two runs that agree; "
             "measure again"
         )
-    slowed = {Identity.of(cell, record) for cell in record.cells if _slowed(cell)}
+    new_level = {Identity.of(cell, record) for cell in record.cells if slowed(cell)}
     known = {Identity.of(cell, record)._replace(oversubscribed=None): cell.oversubscribed for cell in record.cells}
     hashes = record.workload_hashes  # a workload that is defined differently by now is another one
     earlier = []
     for run in baseline.runs:  # a cell that does not say whether ranks shared devices is taken to be like this run's
         marked = [c.model_copy(update={"oversubscribed": known.get(c.identity, c.oversubscribed)}) for c in run.cells]
         current = [c for c in marked if hashes.get(c.workload) in (c.workload_hash, None)]
-        earlier.append(_only(run, [c for c in current if c.identity not in slowed]))
+        earlier.append(_only(run, [c for c in current if c.identity not in new_level]))
     cells = tuple(
         AcceptedCell(
             trainer=cell.trainer,
@@ -331,7 +333,8 @@ def _nets(cell: CellRecord, record: Record) -> tuple[AcceptedNet, ...]:
     )
 
 
-def _slowed(cell: CellRecord) -> bool:
+def slowed(cell: CellRecord) -> bool:
+    """Return whether a cell failed by its time, and not only by its accuracy, its floor or its counters."""
     failed = [check.rule for check in cell.checks if check.outcome is Outcome.FAIL]
     return cell.outcome is Outcome.FAIL and (not failed or any(rule not in _NOT_ABOUT_TIME for rule in failed))
 

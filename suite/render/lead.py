@@ -348,7 +348,9 @@ def _steps(record: Record) -> Iterable[Step]:
     if not record.checks_to_come:
         yield Step("check the gradients", commands.correctness(record))
     if not baselines.refusal(record):
-        how = "and accept it as slower" if of[Outcome.FAIL] else "as the baseline"
+        how = "as the baseline"
+        if of[Outcome.FAIL]:
+            how = f"and accept it {'as slower' if any(map(baselines.slowed, record.cells)) else 'with its FAIL'}"
         how += ", with all changes committed" if record.environment.dirty else ""
         yield Step(f"measure it again {how}", commands.accept(record))
     known = record.environment.commit != "unknown"

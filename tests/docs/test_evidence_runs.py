@@ -99,6 +99,7 @@ class TestRuns:
         assert (kept["outcome"], kept["planted"], kept["wall_s"]) == ("FAIL", 0.10, 100.0)
         assert (kept["ratio"], kept["sessions"], kept["reason"]) == ([1.1, 1.05, 1.15], 1, "slower")
         assert kept["log_ratios_1e4"] == [[-328, 308]]
+        assert (kept["timed_s"], kept["window_sd"]) == (0.4, 0.0624)
 
     def test_the_table_counts_outcomes_and_times(self) -> None:
         kept = [
@@ -108,15 +109,17 @@ class TestRuns:
         ]
         kept += [line("10", "FAIL", 50.0), line("10", "FAIL", 70.0), line("10", "ERROR", 10.0)]
         rows = runs.table(kept).splitlines()
-        assert rows[2] == "| unchanged | 3 | 1 | 1 | 1 | 0 | 66.7% [9.4%, 99.2%] | 67% | 50 | 130 | - | - | - |"
-        assert rows[3] == "| 10 % slower | 3 | 2 | 0 | 0 | 1 | 66.7% [9.4%, 99.2%] | 67% | 50 | 70 | 1 | 2 | 2 |"
+        assert rows[2] == "| unchanged | 3 | 1 | 1 | 1 | 0 | 66.7% [9.4%, 99.2%] | 67% | 50 | 130 | - | - | - | - | - |"
+        slower = "| 10 % slower | 3 | 2 | 0 | 0 | 1 | 66.7% [9.4%, 99.2%] | 67% | 50 | 70 | - | - | 1 | 2 | 2 |"
+        assert rows[3] == slower
         assert len({row.count("|") for row in rows}) == 1
 
     def test_runs_of_many_cells_and_those_with_a_neighbour_have_their_own_rows(self) -> None:
         cells = {"a": ["PASS", None], "b": ["PASS", None], "c": ["FAIL", None], "d": ["INCONCLUSIVE", None]}
-        kept = [line("matrix", "FAIL", 50.0, cells=cells, neighbour=busy) for busy in (True, False)]
+        noise = {"timed_s": 24.2, "window_sd": 0.0512}
+        kept = [line("matrix", "FAIL", 50.0, cells=cells, neighbour=busy, **noise) for busy in (True, False)]
         rows = runs.table(kept).splitlines()
-        assert rows[2] == "| matrix | 1 | 1 | 0 | 0 | 0 | 0.0% [0.0%, 97.5%] | 75% | 50 | 50 | - | - | - |"
+        assert rows[2] == "| matrix | 1 | 1 | 0 | 0 | 0 | 0.0% [0.0%, 97.5%] | 75% | 50 | 50 | 24 | 5.1% | - | - | - |"
         assert rows[3].startswith("| matrix, with a neighbour | 1 | 1 |")
 
     def test_every_kind_is_a_trainer(self, tmp_path: Path) -> None:

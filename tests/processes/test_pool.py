@@ -129,9 +129,10 @@ def test_a_hang_without_stacks_says_why(pool: Pool, dataset: Prepared) -> None:
     assert re.fullmatch(f"rank 0: {says}\nrank 1: {says}", "\n".join(caught.value.details))
 
 
-def test_a_killed_rank_is_named_with_its_signal(pool: Pool, dataset: Prepared) -> None:
-    group = pool.launch("killed", 2)
-    group.request(SetUp, "setup", name="it", arm=arm(HERE + "KillsRankOne", 2, dataset))
+@pytest.mark.parametrize("trainer", ["KillsRankOne", "RaisesBeforeRankOneIsGone"])
+def test_a_killed_rank_is_named_with_its_signal(pool: Pool, dataset: Prepared, trainer: str) -> None:
+    group = pool.launch(trainer, 2)
+    group.request(SetUp, "setup", name="it", arm=arm(HERE + trainer, 2, dataset))
     how = r"rank 1: its process ended with signal 9 \(SIGKILL\); if memory ran out, which dmesg tells, use a smaller"
     with pytest.raises(WorkerFailure, match=how):
         group.request(Timed, "window", name="it", steps=1)

@@ -179,6 +179,17 @@ class KillsRankOne(DDPTrainer):
         return super().step(X, y, global_batch_size)
 
 
+class RaisesBeforeRankOneIsGone(DDPTrainer):
+    """One rank dies, and on a busy machine the other notices long before all connections of the first are closed."""
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        if dist.get_rank() == 0:
+            raise RuntimeError("Connection closed by peer")
+        time.sleep(1)
+        os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(X, y, global_batch_size)
+
+
 class Hangs(DDPTrainer):
     """One rank never joins the exchange."""
 

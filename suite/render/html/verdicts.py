@@ -107,7 +107,8 @@ def accepting(record: Record, baseline: Baseline | None) -> Mapping[str, object]
     never = baselines.refusal(record)
     return {
         "refused": f"This run cannot be accepted: {never}." if never else "",
-        "slower": any(cell.outcome is Outcome.FAIL for cell in record.cells),
+        "failed": any(cell.outcome is Outcome.FAIL for cell in record.cells),
+        "slowed": any(map(baselines.slowed, record.cells)),
         "command": commands.accept(record),
         "accepted": len(baseline.runs) if baseline else None,
         "included": baseline is not None and any(run.run_id == record.run_id for run in baseline.runs),

@@ -155,7 +155,7 @@ def test_a_session_without_cells_says_that_nothing_is_accepted_and_is_no_success
     """An ini file that asks for it is also that of the project's ordinary tests."""
     result = project.inline(*mine(project, "pass"), "-m", "not scaling", *asked)
     assert result.ret == status
-    assert ("not accepted: no cell was measured; select cells with -m scaling" in result.outlines) is said
+    assert (f"not accepted: {baselines.NOTHING_SELECTED}" in result.outlines) is said
 
 
 @pytest.mark.parametrize(

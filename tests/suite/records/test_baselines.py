@@ -113,7 +113,9 @@ def test_a_cell_of_an_earlier_file_that_does_not_say_whether_ranks_shared_device
 
 
 NEVER = "a run with an ERROR is never a baseline; repair it and run again"
-NOTHING = "no cell was measured; select cells with -m scaling"
+NOTHING = (
+    "no cell was measured; select cells with -m scaling, in your own repository with --pyargs suite.benchmarks too"
+)
 NOT_IN_TIME = "no cell was measured in its budget; raise --scaling-budget"
 
 

@@ -82,6 +82,14 @@ class TestRed:
         assert ", again:" not in terminal.render(record, 160, color=False)
         assert "What failed" not in markdown.render(record)
 
+    @pytest.mark.parametrize(("rule", "how"), [("time", "as slower"), ("accuracy", "with its FAIL")])
+    def test_only_a_run_whose_time_failed_is_accepted_as_slower(self, rule: str, how: str) -> None:
+        failed = records.cell(outcome="FAIL", checks=[records.check(rule=rule, outcome="FAIL")])
+        record = first_run(cells=[failed])
+        assert steps(record)[f"measure it again and accept it {how}"].endswith(" --scaling-accept=slower")
+        text = Page(html.render(record)).section("accepting")
+        assert ("the slowdown is wanted" in text, "no cell became slower" in text) == (rule == "time", rule != "time")
+
     @pytest.mark.parametrize("changes", [{"interrupted": True}, {"collectives": [records.collective(error="hung")]}])
     def test_a_run_that_is_never_a_baseline_offers_no_accepting(self, changes: dict[str, Any]) -> None:
         record = first_run(**changes)

@@ -258,4 +258,4 @@ def test_a_run_that_was_to_be_accepted_and_is_not_has_a_problem(tmp_path: Path) 
     run = run_of(config=settings(report_dir=tmp_path, accept="yes"))
     result = RunResult(results.to_record(run), tmp_path, run)
     execute.accept(run.plan.config, result, [], complete=True)
-    assert result.problem == result.accepted == "not accepted: no cell was measured; select cells with -m scaling"
+    assert result.problem == result.accepted == f"not accepted: {baselines.NOTHING_SELECTED}"
