@@ -69,7 +69,9 @@ def title(record: Record) -> str:
     sped = [cell for cell in record.cells if cell.speedup is not None and not cell.oversubscribed]
     if figures.is_compared(record) or not sped:
         return figures.headline(cell.outcome for cell in record.cells)
-    best = max(sped, key=lambda cell: (cell.world_size, _estimate(cell.speedup)))
+    most = max(sped, key=lambda cell: (cell.world_size, _estimate(cell.speedup)))
+    alike = [cell for cell in sped if (cell.workload, cell.world_size) == (most.workload, most.world_size)]
+    best = max(alike, key=lambda cell: _estimate(cell.samples_per_s))  # as in "How fast?"
     if best.world_size == 1:
         return f"{best.workload} on one device, {_speed(best)}"
     times = interval(best.speedup, ".2f", bounds=False)

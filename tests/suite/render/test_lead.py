@@ -31,6 +31,14 @@ def test_the_efficiency_inside_a_host_stands_beside_that_across_hosts() -> None:
 class TestFirstRun:
     """Nothing to compare with: the figures come first."""
 
+    def test_the_title_is_about_the_cell_that_is_said_to_be_the_fastest(self) -> None:
+        """Each speed-up has its own noise, and the largest need not be that of the fastest cell."""
+        cells = first_run().model_dump(mode="json")["cells"]
+        cells[3] |= {"samples_per_s": records.interval(9000.0), "speedup": records.interval(1.7, 0.1)}
+        record = first_run(cells=cells)
+        assert "runs 1.70 times as fast" in lead.title(record)
+        assert "; 1.70 [1.53, 1.87] times the plain trainer on one" in facts(record)["How fast?"]
+
     def test_it_says_how_fast_how_well_what_holds_it_back_and_how_sure(self) -> None:
         found = facts(first_run())
         assert lead.title(first_run()) == "lenet runs 1.80 times as fast on 2 devices as the plain trainer on one"
