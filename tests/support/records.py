@@ -150,6 +150,13 @@ def hostile(text: str) -> Record:
     return Record.model_validate(spoiled(full().model_dump(mode="json")))
 
 
+def written(folder: Path, text: str) -> Path:
+    """Write a record's file with any content, and return its path."""
+    path = folder / "record.json"
+    path.write_text(text)
+    return path
+
+
 def interval(estimate: float, share: float = 0.05) -> dict[str, float]:
     """An estimate with an interval of `share` of it to either side."""
     half = abs(estimate) * share

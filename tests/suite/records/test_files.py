@@ -15,12 +15,7 @@ from suite.records import files
 from suite.records.files import RecordError
 from suite.records.record import Record
 from tests.support import records
-
-
-def written(tmp_path: Path, text: str) -> Path:
-    path = tmp_path / "record.json"
-    path.write_text(text)
-    return path
+from tests.support.records import written
 
 
 def test_a_missing_or_huge_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

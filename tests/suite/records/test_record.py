@@ -18,12 +18,7 @@ from suite.records.record import IntervalRecord, Record
 from suite.records.sweep import Sweep
 from suite.verdict.metrics import Interval
 from tests.support import records
-
-
-def written(tmp_path: Path, text: str) -> Path:
-    path = tmp_path / "record.json"
-    path.write_text(text)
-    return path
+from tests.support.records import written
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
