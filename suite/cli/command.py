@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from suite.records.files import is_inside
-from suite.room.part import printable
+from suite.room.reading import printable
 
 Value = TypeVar("Value")
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 from suite.cli import gate
 from suite.records.files import RecordError, is_inside
 from suite.records.record import RECORD
-from suite.room.part import printable
+from suite.room.reading import printable
 
 Known = TypeVar("Known")
 

@@ -71,8 +71,10 @@ def _load(run: Observations, sides: Sides, arms: Sequence[Arm], say: Say) -> Non
         if name in run.datasets:
             continue
         say(f"loading the dataset {name}")
-        # Relative to the run's folder, which has another name on every host.
-        told = {"dataset": name, "data_root": str(run.plan.config.data_root), "folder": f"dataset-{len(run.datasets)}"}
+        folder = f"dataset-{len(run.datasets)}"
+        if run.plan.config.devices.hosts == 1:  # else in a folder of the run's that has another name on every host
+            folder = str(sides.pools["candidate"].pool.folder / folder)
+        told = {"dataset": name, "data_root": str(run.plan.config.data_root), "folder": folder}
         try:
             timeout_s = run.plan.deadline_s(TIMEOUT_S)
             run.datasets[name] = sides.ask("candidate", Prepared, "prepare", timeout_s, **told)

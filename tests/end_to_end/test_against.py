@@ -5,6 +5,12 @@ A second of budget leaves one session for each part of a run; what more of them 
 
 from __future__ import annotations
 
+import venv
+from pathlib import Path
+
+import numpy
+import torch
+
 from suite.records import baselines
 from tests.support.accepted import an_hour_an_epoch
 from tests.support.project import ONE_CELL, Project
@@ -77,6 +83,28 @@ def test_a_commit_is_measured_beside_an_older_one_and_missing_trainers_are_error
             f"*ERROR: 'new.py:New': HEAD~1 ({older[:7]}) has no file new.py*compare with a commit that has it*",
         ]
     )
+
+
+def another_interpreter(folder: Path) -> Path:
+    """Return an interpreter that has torch and numpy, and no other package that the suite needs to judge."""
+    venv.create(folder, symlinks=True)
+    [site] = folder.glob("lib/python*/site-packages")
+    installed = sorted({str(Path(module.__path__[0]).parent) for module in (torch, numpy)})
+    blocked = "import sys; sys.modules.update(dict.fromkeys(('pydantic', 'psutil', 'rich', 'scipy', 'jinja2')))"
+    (site / "installed.pth").write_text("\n".join([*installed, blocked, ""]))
+    return folder / "bin" / "python"
+
+
+def test_another_interpreter_with_torch_alone_is_measured_in_the_same_sessions(project: Project) -> None:
+    python = another_interpreter(project.path / "another")
+    result = project.scaling("--scaling-trainer", "scratch", f"--scaling-against={python}", *ONE_CELL)
+    assert result.ret == 0
+    assert project.outcomes() == {"scratch-tiny-strong-1": "INCONCLUSIVE"}
+    [record] = project.records()
+    assert [(base.side, base.kind) for base in record.bases] == [("base", "python")]
+    assert {window.arm for window in record.sessions[0].windows} == {
+        f"{side}:scratch:tiny:strong:1" for side in ("candidate", "base")
+    }
 
 
 def test_a_single_accepted_run_passes_nothing_and_its_commit_is_rebuilt(

@@ -61,7 +61,11 @@ def test_a_trainer_of_samples_is_refused_for_texts_when_a_worker_has_read_it(tra
         return Described(about=About(processes="one"), versions={})
 
     sides = SimpleNamespace(
-        ask=ask, locate=lambda side, name: name, apart=lambda side: None, dismiss=lambda: None, pools={}
+        ask=ask,
+        locate=lambda side, name: name,
+        apart=lambda side: None,
+        dismiss=lambda: None,
+        pools={"candidate": SidePool(SimpleNamespace(folder=Path()))},
     )
     texts = BUILT_IN["gpt-tiny"]
     wanted = replace(arm(2, trainer=trainer), workload="gpt-tiny")
