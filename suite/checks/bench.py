@@ -24,7 +24,7 @@ from suite.processes.failure import WorkerFailure, harmless
 from suite.processes.group import Group
 from suite.processes.jobs import CaseJob
 from suite.processes.pool import Pool
-from suite.properties.answers import About, Described, Judgement
+from suite.properties.answers import RIGHT, About, Described, Judgement
 from suite.properties.case import LOW_PRECISION, MAY_REFUSE, Case
 from suite.room.devices import Devices
 
@@ -76,6 +76,7 @@ class Bench:
     python_path: Sequence[Path] = ()
     _about: dict[str, About] = field(default_factory=dict)
     _bound: set[tuple[Group, str]] = field(default_factory=set)
+    _without_draws: set[str] = field(default_factory=set)  # trainers to which other random numbers make no difference
     _folder: str = ""  # whose ranks are alive, beside those of trainers that no file names
     _of_folder: dict[int, Group] = field(default_factory=dict)
 
@@ -104,7 +105,11 @@ class Bench:
             WorkerFailure: it cannot be loaded, or breaks the protocol.
         """
         if trainer not in self._about:
-            [answer] = self.group(1, trainer).request(Described, "describe", trainer=trainer)
+            try:
+                [answer] = self.group(1, trainer).request(Described, "describe", trainer=trainer)
+            except WorkerFailure as failure:
+                failure.group = "loading it"  # instead of the name of our group
+                raise
             self._about[trainer] = answer.about
         return self._about[trainer]
 
@@ -112,12 +117,30 @@ class Bench:
         """Put one case to a trainer and apply one check.
 
         In low precision, rounding may push k devices once beyond their bound. What is wrong is beyond it in every
-        variant of the case, so that some more of them are judged.
+        variant of the case, so that some more of them are judged. A step that draws random numbers is compared with one
+        device on the numbers that one device draws for each sample.
 
         Raises:
             WorkerFailure: a rank died, hung, refused while others waited for it, or breaks the protocol; or the check
                 itself raised.
         """
+        judgement = self._with_own_draws(trainer, check, case)
+        compared = not (check == "identity" and self.about(trainer).only_with_itself) and check in draw.WITH_ONE_DEVICE
+        if not judgement.finding or judgement.crashed or not compared or trainer in self._without_draws:
+            return judgement
+        with suppress(WorkerFailure):
+            # Replicas that drift apart by the draws of their ranks are wrong, and sharing the draws would hide it.
+            if self._judged(trainer, "replicas", case).finding:
+                return judgement
+            again = self._judged(trainer, check, case, shares_draws=True)
+            if again == judgement:
+                self._without_draws.add(trainer)
+            elif not again.crashed and again != RIGHT:  # else it drew nothing, and was wrong for once
+                return again
+        return judgement
+
+    def _with_own_draws(self, trainer: str, check: str, case: Case) -> Judgement:
+        """Put one case to a trainer whose ranks have generators of their own, and apply one check."""
         if check != LOW_PRECISION:
             return self._judged(trainer, check, case)
         judgement = self._judged(trainer, check, case, FEW_VARIANTS)
@@ -128,21 +151,26 @@ class Bench:
             judgement = self._judged(trainer, check, variant, MANY_VARIANTS)
         return judgement
 
-    def _judged(self, trainer: str, check: str, case: Case, variants: int = 0) -> Judgement:
+    def _judged(
+        self, trainer: str, check: str, case: Case, variants: int = 0, *, shares_draws: bool = False
+    ) -> Judgement:
         """Put one case to a trainer and apply one check, in low precision with so many variants on one device."""
         about = self.about(trainer)
-        told: dict[str, Any] = {"check": check, "case": case.as_json(), "variants": variants, "alone": []}
+        told: dict[str, Any] = {"check": check, "case": case.as_json(), "shares_draws": shares_draws}
+        told |= {"variants": variants, "alone": []}
         if about.oracle == "self" and case.resumed is None:  # a resumed trainer is compared with itself on k devices
             one = case.alone()
             # Whether to skip a step is the trainer's affair, about which a plain reference knows nothing.
-            alone = [self._observe(trainer, one, check, plain=check != "not_a_number")]
+            how = {"plain": check != "not_a_number", "shares_draws": shares_draws}
+            alone = [self._observe(trainer, one, check, **how)]
             [record] = alone[0][1]
             if check == "loss" and record["plain"] and not record["raised"] and None in record["losses"]:
-                alone = [self._observe(trainer, one, check)]  # a `reference_step` need not return a loss
+                how["plain"] = False  # a `reference_step` need not return a loss
+                alone = [self._observe(trainer, one, check, **how)]
             for number in range(1, variants + 1):
                 alone.append(self._observe(trainer, replace(one, variant=number), check))
             told["alone"] = [records[0] for _, records in alone]
-        group, ranks = self._observe(trainer, case, check)
+        group, ranks = self._observe(trainer, case, check, shares_draws=shares_draws)
         try:
             judgement = group.request_first(Judgement, "judge", **told, ranks=ranks)
         except WorkerFailure as failure:
@@ -227,10 +255,12 @@ class Bench:
             self._bound.add((group, trainer))
         return group, job
 
-    def _observe(self, trainer: str, case: Case, check: str, *, plain: bool = False) -> tuple[Group, list[Message]]:
+    def _observe(
+        self, trainer: str, case: Case, check: str, *, plain: bool = False, shares_draws: bool = False
+    ) -> tuple[Group, list[Message]]:
         group, job = self.place(trainer, case.world_size)
-        told = {"arm": job, "case": case.as_json(), "evaluates": check == "evaluation", "plain": plain}
-        return group, group.request(dict, "observe", HANG_S, **told)
+        told = {"arm": job, "case": case.as_json(), "evaluates": check == "evaluation"}
+        return group, group.request(dict, "observe", HANG_S, **told, plain=plain, shares_draws=shares_draws)
 
 
 @dataclass

@@ -115,6 +115,11 @@ CHECKS: dict[str, tuple[Batches, Nets, tuple[str, ...]]] = {
     "refusals": (_steps(2, 3), _awkward, DOUBLE),  # last, because it may end the ranks
 }
 
+# The checks in which k devices are compared with one.
+WITH_ONE_DEVICE = (
+    *("gradient", "trajectory", "identity", "loss", "low_precision", "batch_norm", "not_a_number", "refusals"),
+)
+
 
 @st.composite
 def texts(draw: st.DrawFn) -> Text:

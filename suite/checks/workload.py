@@ -11,14 +11,14 @@ from suite.checks.bench import Bench
 from suite.plan.config import Config
 from suite.plan.workloads import Workload
 from suite.processes.jobs import ModelJob
-from suite.properties.answers import Judgement
+from suite.properties.answers import SHARED_DRAWS, Judgement
 
 TIMEOUT_S = 300.0  # for a model of any size; a hang ends with it
 SEED = 0
 RANDOM = (
-    "one device alone computes something else with another seed, so k devices cannot agree with it: leave randomness "
-    "out, by a factory without dropout in [tool.scaling.workloads.NAME.correctness] model, or a trainer that keeps "
-    "eval mode"
+    "one device alone computes something else with another seed, and k devices do not agree with it even on the random "
+    "numbers that it draws for each sample: leave randomness out, by a factory without dropout in "
+    "[tool.scaling.workloads.NAME.correctness] model, or a trainer that keeps eval mode"
 )
 # Options that say on what, and where the other options come from.
 REPEATED = (
@@ -51,7 +51,7 @@ def check(bench: Bench, trainer: str, workload: Workload, world_size: int, data_
         return Judgement(note=f"two of its ranks cannot share a GPU: not checked on {world_size} devices")
     with tempfile.TemporaryDirectory(dir=bench.pool.folder) as folder:
 
-        def train(name: str, k: int, generator_seed: int = SEED) -> list[str]:
+        def train(name: str, k: int, generator_seed: int = SEED, *, shares_draws: bool = False) -> list[str]:
             group, place = bench.place(trainer, k)
             job = ModelJob(
                 **asdict(place),
@@ -65,20 +65,24 @@ def check(bench: Bench, trainer: str, workload: Workload, world_size: int, data_
                 lr=workload.lr,
                 seed=SEED,
                 generator_seed=generator_seed,
+                shares_draws=shares_draws,
                 file=str(Path(folder) / name),
             )
             group.request(dict, "train_model", TIMEOUT_S, arm=job)
             return [f"{job.file}-{rank}" for rank in range(place.size)]
 
-        def compare(ranks: list[str]) -> Judgement:
-            return bench.group(1, trainer).request_first(Judgement, "compare_models", alone=alone, ranks=ranks)
+        def compare(alone: list[str], ranks: list[str]) -> Judgement:
+            return bench.group(1, trainer).request_first(Judgement, "compare_models", alone=alone[0], ranks=ranks)
 
-        [alone] = train("alone", 1)
-        judgement = compare(train("together", world_size))
+        alone = train("alone", 1)
+        judgement = compare(alone, train("together", world_size))
         # Where one device alone is broken, both comparisons say the same.
         if judgement.finding:
-            again = compare(train("again", 1, SEED + 1000)).finding
+            again = compare(alone, train("again", 1, SEED + 1000)).finding
             if again not in ("", judgement.finding):
+                alone = train("alone", 1, shares_draws=True)
+                if not compare(alone, train("together", world_size, shares_draws=True)).finding:
+                    return Judgement(note=SHARED_DRAWS)
                 return Judgement(f"{RANDOM} ({again})")
         return judgement
 

@@ -55,6 +55,7 @@ class ModelJob(CaseJob):
         data_root: the folder of the datasets.
         seed: of the weights and of the order of samples; rank r starts from seed + r.
         generator_seed: of everything that the model and the trainer draw while they train.
+        shares_draws: whether a sample gets the random numbers that one device would draw for it.
         file: where to write the record, without the rank.
     """
 
@@ -68,6 +69,7 @@ class ModelJob(CaseJob):
     lr: float
     seed: int
     generator_seed: int
+    shares_draws: bool
     file: str
 
 

@@ -10,6 +10,8 @@ UNSEEN = (
     "devices stays unseen"
 )
 
+SHARED_DRAWS = "the step draws random numbers, and was compared on those that one device draws for each sample"
+
 
 @dataclass(frozen=True, kw_only=True)
 class About:

@@ -35,13 +35,12 @@ def judge(seen: Seen) -> Judgement:
         errors = {kind: float((actual - gradient).abs().max()) for kind, gradient in expected.items()}
         fits = {kind for kind in errors if errors[kind] <= seen.half_the_digits * float(expected[kind].abs().max())}
         if not fits:
+            other_bugs = ("the bug that the check `gradient` or `trajectory` names, where that fails too",)
+            unequal = ("statistics of unequal shards averaged (pytorch/pytorch#22192, pytorch/pytorch#36382)",)
             return Judgement(
                 f"step {step}: the gradient behind a batch normalisation fits neither kind of statistics: "
                 + ", ".join(f"{kind} it is off by {error:.3g}" for kind, error in errors.items()),
-                (
-                    "the bug that the check `gradient` names, where that fails too",
-                    "statistics of unequal shards averaged (pytorch/pytorch#22192, pytorch/pytorch#36382)",
-                ),
+                other_bugs if step else other_bugs + unequal,
             )
         kinds &= fits
     if len(seen.steps) == 1 and not _statistics_kept(seen):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -23,10 +24,12 @@ from reference.nest import Nest
 from reference.scatter import shard_bounds
 from suite.properties import contract
 from suite.properties.answers import RIGHT, Judgement
+from suite.properties.draws import DrawsOfOneDevice
 from suite.properties.observe import gradients_at_optimizers
 from suite.properties.suspects import factor
 from suite.properties.tolerance import half_the_digits, roundoff
 from suite.properties.whole import whole
+from suite.room import accelerator
 
 Record = dict[str, Any]
 
@@ -42,6 +45,7 @@ def observe(
     lr: float,
     rank: int = 0,
     world_size: int = 1,
+    draws_from: int | None = None,
 ) -> Record:
     """Train minibatches, one a step.
 
@@ -53,6 +57,7 @@ def observe(
         lr: learning rate.
         rank: of this process.
         world_size: how many processes there are; 1 for a trainer of one process.
+        draws_from: a seed; every step then draws for its samples what one device would (`suite.properties.draws`).
 
     Returns:
         Plain values and tensors on the CPU:
@@ -79,10 +84,15 @@ def observe(
     hooked = _Passes(made.replicas)
     for X, y in minibatches:
         hooked.begin(X)
-        mine = shard_bounds(nest.samples(X), world_size, rank)
+        n = nest.samples(X)
+        mine = shard_bounds(n, world_size, rank)
         before = whole(list(trained.values()))
-        with gradients_at_optimizers(trained) as gradients:
-            made.step(*(nest.move(nest.take(part, mine), devices[0]) for part in (X, y)), nest.samples(X))
+        given = [nest.move(nest.take(part, mine), devices[0]) for part in (X, y)]
+        if draws_from is not None:
+            accelerator.seed(devices, draws_from)
+        draws = nullcontext() if draws_from is None else DrawsOfOneDevice(n, mine)
+        with gradients_at_optimizers(trained) as gradients, draws:
+            made.step(*given, n)
         after = whole(list(trained.values()))
         for name, old, new in zip(trained, before, after, strict=True):
             if plain or name not in gradients:

@@ -24,6 +24,7 @@ from reference.nest import Nest
 from reference.scatter import shard_bounds
 from suite.properties import contract, defaults, nets
 from suite.properties.case import Case
+from suite.properties.draws import DrawsOfOneDevice
 from suite.properties.log import Log
 from suite.properties.noise import Noise
 from suite.properties.texts import TextNet
@@ -48,6 +49,7 @@ def observe(
     *,
     evaluates: bool = True,
     plain: bool = False,
+    shares_draws: bool = False,
 ) -> tuple[Observation, Loss | None]:
     """Train the steps of a case.
 
@@ -58,6 +60,8 @@ def observe(
         rank: of this process; every rank starts from different weights, and rank 0's count.
         evaluates: whether to evaluate the trained replicas, which only the check `evaluation` needs.
         plain: whether to train by the trainer's `reference_step`, where it has one.
+        shares_draws: whether a sample gets the random numbers that one device would draw for it, the same in every
+            step (`suite.properties.draws`).
 
     Returns:
         The record, and the trainer's own loss where it has one:
@@ -73,6 +77,7 @@ def observe(
         - "changed": whether a step changed its minibatch, or one before;
         - "skipped": whether one of torch's GradScalers found its scale too large in a step, which it then skips;
         - "log": for every step, what the net's forwards saw (`suite.properties.log.Log`);
+        - "drew": whether a step drew random numbers; known where it `shares_draws`;
         - "noise": for every step of a net with dropout, digests of the noise that was drawn for its samples;
         - "correct": of `EVALUATED` test samples, {"shared": how many its replicas together got right of this process's
           share, "alone": how many each of its replicas got right of all}; None where it was not evaluated;
@@ -102,6 +107,7 @@ def observe(
         "changed": [],
         "skipped": [],
         "log": [],
+        "drew": False,
         "noise": [],
         "correct": None,
         "uninterrupted": uninterrupted,
@@ -129,16 +135,22 @@ def observe(
                 train, by_position = made.step, dict(enumerate(made.replicas[0].parameters()))
                 record["parameters"][-1] = _values(made)
             where = f"step {step}"
-            whole_batch = nets.minibatch(case, step)
-            mine = shard_bounds(case.batches[step], case.world_size, rank) if per_device else slice(None)
+            whole_batch, n = nets.minibatch(case, step), case.batches[step]
+            mine = shard_bounds(n, case.world_size, rank) if per_device else slice(0, n)
             X, y = nest.move(nest.take(whole_batch, mine), devices[0])
             fed += [(leaf, leaf.clone()) for leaf in nest.leaves((X, y))]
             del log[:]
             rows, sizes = len(nest.leaves(X)[0]), {size for values in model.parameters() for size in values.shape}
-            noting = Noise(rows, sizes) if case.drops else nullcontext()
+            noise = Noise(rows, sizes) if case.drops else None
+            draws = DrawsOfOneDevice(n, mine) if shares_draws else None
+            generators: tuple[object, ...] = ()
+            if shares_draws:
+                accelerator.seed(devices, case.seed)
+                generators = accelerator.host_generators()
             scales = [scaler.get_scale() for scaler in scalers]
-            with gradients_at_optimizers(by_position, leave_out=seen_in_parameters) as gradients, noting as noise:
-                loss = train(X, y, case.batches[step])
+            collecting = gradients_at_optimizers(by_position, leave_out=seen_in_parameters)
+            with collecting as gradients, noise or nullcontext(), draws or nullcontext():
+                loss = train(X, y, n)
             lowered = [scaler.get_scale() < scale for scaler, scale in zip(scalers, scales, strict=True)]
             record["skipped"].append(any(lowered))
             given = [gradients.get(position) for position in by_position]
@@ -146,6 +158,8 @@ def observe(
             record["losses"].append(contract.loss_of(loss))
             record["changed"].append(not all(torch.equal(now, given) for now, given in fed))
             record["log"].append(list(log))
+            if draws is not None:
+                record["drew"] |= draws.drew or accelerator.host_generators() != generators
             record["noise"].append(noise.digests if noise else [])
             record["parameters"].append(_values(made))
             record["differing"].append(_differing(made))

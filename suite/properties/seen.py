@@ -17,8 +17,10 @@ from reference.sgd import sgd_
 from suite.properties import nets, tolerance
 from suite.properties.case import Case
 from suite.properties.contract import apply_loss
+from suite.properties.draws import DrawsOfOneDevice
 from suite.properties.observe import Loss, Observation
 from suite.properties.texts import TextNet
+from suite.room import accelerator
 
 Parameters = list[Tensor]
 ALL = slice(None)
@@ -36,6 +38,7 @@ class Seen:
         disturbed: the records of the trainer on one device for each variant; for oracle "self".
         oracle: "sgd" or "self".
         loss: the trainer's own, None for cross-entropy.
+        shares_draws: whether samples got the random numbers that one device would draw for them; the loss draws alike.
     """
 
     case: Case
@@ -45,6 +48,7 @@ class Seen:
     loss: Loss | None = None
     variants: int = 0
     disturbed: Sequence[Observation] = ()
+    shares_draws: bool = False
 
     @property
     def steps(self) -> range:
@@ -67,6 +71,11 @@ class Seen:
         alone = [] if self.alone is None else [self.alone]
         skips = [observed["skipped"] for observed in (*self.ranks, *alone, *self.disturbed)]
         return next((step for step in self.steps if any(skipped[step] for skipped in skips)), None)
+
+    @property
+    def drew(self) -> bool:
+        """Whether a step drew random numbers; known where it `shares_draws`."""
+        return any(observed["drew"] for observed in (*self.ranks, self.alone or {"drew": False}))
 
     @property
     def has_reference(self) -> bool:
@@ -108,13 +117,22 @@ class Seen:
                 parameter.copy_(value)
         return net
 
-    def mean_loss(self, net: nn.Module, X: Nest, y: Nest) -> Tensor:
-        """Return the trainer's loss, averaged over samples, or for texts as it is; () and differentiable."""
-        return self.loss_of(net(X), y)
+    def loss_of(self, output: Tensor, y: Nest, samples: slice | None = None, n: int | None = None) -> Tensor:
+        """Return the trainer's loss of a net's output, averaged over samples, or for texts as it is; ().
 
-    def loss_of(self, output: Tensor, y: Nest) -> Tensor:
-        """Return the trainer's loss of a net's output, as `mean_loss` does."""
-        return F.cross_entropy(output, y) if self.loss is None else apply_loss(self.loss, output, y).mean()
+        Args:
+            output: the net's.
+            y: of the same samples.
+            samples: which ones of their minibatch they are; all by default.
+            n: samples in their minibatch.
+        """
+        if self.loss is None:
+            return F.cross_entropy(output, y)
+        if not self.shares_draws:
+            return apply_loss(self.loss, output, y).mean()
+        accelerator.seed([], self.case.seed)
+        with DrawsOfOneDevice(n or len(output), samples or slice(0, len(output))):
+            return apply_loss(self.loss, output, y).mean()
 
     def slope(self, step: int) -> float:
         """Return the largest derivative of the loss of a sample by an output of a step, at least 1."""
@@ -127,8 +145,10 @@ class Seen:
 
     def right_gradient(self, step: int, samples: slice = ALL) -> Parameters:
         """Return the float64 gradient of the mean loss over some samples of a step's minibatch, on one device."""
-        net, minibatch = self.net(step), nets.minibatch(self.case, step)
-        return derivative(net, self.mean_loss(net, *nest.take(minibatch, samples)))
+        net, n = self.net(step), self.case.batches[step]
+        mine = slice(*samples.indices(n))
+        X, y = nest.take(nets.minibatch(self.case, step), mine)
+        return derivative(net, self.loss_of(net(X), y, mine, n))
 
     def disturbed_gradient(self, step: int, variant: int) -> Parameters:
         """Return the gradient of a variant's step of plain SGD on one device, read back from the parameters.

@@ -13,7 +13,11 @@ from reference.scatter import chunk_sizes
 ALIKE = 1e-6  # the relative difference up to which a gradient is attributed to a bug
 # The most precise comes first, because an error that it explains would be explained by the others too.
 LOW_PRECISION = {"float32": torch.float32, "16 bits (bfloat16 or float16)": torch.bfloat16}
-BEYOND_ROUNDING = 0.1  # a factor nearer to 1 is an error of low precision
+BEYOND_ROUNDING = 0.1  # a factor nearer to 1 may also be an error of low precision
+NOT_PLAIN = (
+    "another step than plain SGD on mean cross-entropy (another optimizer, weight decay, clipping, a schedule, a loss "
+    'of its own): set oracle = "self", or give the trainer its `loss`'
+)
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class Evidence:
         world_size: devices, idle ones too.
         earlier: right gradients of the steps before, oldest first.
         vectors: which entries belong to parameters of one dimension.
+        parameters: before the step.
     """
 
     actual: Tensor
@@ -35,6 +40,7 @@ class Evidence:
     world_size: int
     earlier: list[Tensor]
     vectors: Tensor
+    parameters: Tensor
 
     @property
     def right(self) -> Tensor:
@@ -43,23 +49,41 @@ class Evidence:
 
 
 def fitting(evidence: Evidence) -> tuple[str, ...]:
-    """Return a line on every bug that would have computed this gradient; several may fit a small case, or none."""
+    """Return a line on every bug that would have computed this gradient; several may fit a small case.
+
+    Where none does, and on one device, the step may be another one than oracle "sgd" expects.
+    """
     actual, right = evidence.actual, evidence.right
     if not bool(actual.isfinite().all()):
         return ("not a number: an overflow, or an average over no samples",)
     lines = dict.fromkeys(line for line, gradient in _candidates(evidence) if _explains(gradient, actual, right))
+    alone = evidence.world_size == 1
     if lines:
         return tuple(lines)
     if scaled := _scaled(actual, right):
-        return scaled
+        return (*scaled, NOT_PLAIN) if alone else scaled
+    decay = factor(actual - right, evidence.parameters)
+    if decay and _alike(actual - right, decay * evidence.parameters):
+        return (f"the right gradient plus {decay:.3g} times the parameters: weight decay", NOT_PLAIN)
     wrong = (actual - right).abs() > ALIKE * right.abs().max()
     if bool(wrong.any()) and bool((wrong <= evidence.vectors).all()):
         return ("only one-dimensional parameters are wrong: biases that are not exchanged",)
-    error = float((actual - right).abs().max()) / float(right.abs().max() or 1)
-    for name, dtype in LOW_PRECISION.items():
-        if error <= 2 * len(evidence.sums) * torch.finfo(dtype).eps:
-            return (f"the error of a sum in {name}: gradients exchanged in lower precision",)
-    return ()
+    near = _scaled(actual, right, beyond=10 * ALIKE)
+    if rounded := _rounded(actual, right, 2 * len(evidence.sums)):
+        what = "a computation" if alone else "gradients exchanged"
+        near = (*near, f"the error of a sum in {rounded}: {what} in lower precision")
+    return (*near, NOT_PLAIN) if alone or not near else near
+
+
+def lower_precision(actual: Tensor, right: Tensor) -> tuple[str, ...]:
+    """Return a line where lower precision explains the error of a float64 gradient, or of what it has changed."""
+    name = _rounded(actual, right, 4)
+    if name is None:
+        return ()
+    return (
+        f"the error of {name}: the trainer computes in less precision than its float64 parameters have; leave a "
+        "precision policy or a cast out where parameters are float64, because `low_precision` checks it",
+    )
 
 
 def fitting_tokens(actual: Tensor, right: Tensor, shards: list[Tensor], world_size: int) -> tuple[str, ...]:
@@ -91,10 +115,17 @@ def factor(actual: Tensor, right: Tensor) -> float:
     return float(actual @ right) / square if square else 0.0
 
 
-def _scaled(actual: Tensor, right: Tensor) -> tuple[str, ...]:
-    """Return a line where the gradient is the right one times a factor that rounding does not explain."""
+def _rounded(actual: Tensor, right: Tensor, steps: int) -> str | None:
+    """Return the name of the most precise kind of numbers of which so many roundings explain the error."""
+    error = float((actual - right).abs().max()) / float(right.abs().max() or 1)
+    fitting = (name for name, dtype in LOW_PRECISION.items() if error <= steps * torch.finfo(dtype).eps)
+    return next(fitting, None)
+
+
+def _scaled(actual: Tensor, right: Tensor, beyond: float = BEYOND_ROUNDING) -> tuple[str, ...]:
+    """Return a line where the gradient is the right one times a factor that differs from 1 by more than `beyond`."""
     share = factor(actual, right)
-    if abs(share - 1) > BEYOND_ROUNDING and _alike(actual, share * right):
+    if abs(share - 1) > beyond and _alike(actual, share * right):
         return (f"{share:.4g} times the right gradient: the learning rate or the average is off by that factor",)
     return ()
 

@@ -15,7 +15,7 @@ from reference.evaluate import count_correct, count_labels
 from reference.scatter import chunk_sizes
 from suite.properties import batch_norm as normalisation
 from suite.properties import nets, precision, resume, suspects, tolerance
-from suite.properties.answers import RIGHT, Judgement
+from suite.properties.answers import RIGHT, SHARED_DRAWS, Judgement
 from suite.properties.case import MAY_REFUSE
 from suite.properties.defaults import torchs_own
 from suite.properties.observe import alike, evaluation_set
@@ -31,11 +31,22 @@ AFTER_NAN = (
 
 MISSING_EXCHANGE = "a missing exchange"
 OFF_ONE_DEVICE = (
-    MISSING_EXCHANGE,
-    "a mean of the shards' means",
-    "clipping before the exchange",
-    "accumulation divided by the wrong count (huggingface/transformers#34191)",
+    f"no bug in particular; often {MISSING_EXCHANGE}, a mean of the shards' means, clipping before the exchange, a "
+    "schedule that advances in every micro-batch, or accumulation divided by the wrong count "
+    "(huggingface/transformers#34191)",
 )
+
+DRAWS_NOTHING = (
+    "random numbers in the step, of which mean cross-entropy has none: give the trainer its own `loss(output, y)`, or "
+    'oracle = "self"'
+)
+NOT_FOR_SAMPLES = (
+    "random numbers that the suite cannot also give to one device: drawn for micro-batches, in threads, or to permute "
+    "samples; draw for all samples of the step at once, or pass the numbers in with X or y"
+)
+
+OWN_SHARE = "every rank must return its summed loss divided by the global batch size"
+AFTER_A_WRONG_STEP = "the loss of other weights, which differ since an earlier step: see the check `trajectory`"
 
 
 def start(seen: Seen) -> Judgement:
@@ -125,9 +136,12 @@ def refusals(seen: Seen) -> Judgement:
 
 def not_a_number(seen: Seen) -> Judgement:
     """A sample that is not a number changes all replicas alike, and as on one device; or the trainer raises."""
-    wrong = _first_wrong(seen, _spoiled_at)
     assert seen.case.spoiled is not None
-    return replace(wrong, suspects=AFTER_NAN) if wrong != RIGHT else RIGHT
+    for step in seen.steps:
+        wrong = _spoiled_at(seen, step)
+        if wrong != RIGHT:
+            return wrong if step < seen.case.spoiled else replace(wrong, suspects=AFTER_NAN)
+    return RIGHT
 
 
 def evaluation(seen: Seen) -> Judgement:
@@ -150,10 +164,11 @@ def low_precision(seen: Seen) -> Judgement:
 
     They are compared up to the first step that torch's GradScaler skips: its scale may be too large on k devices alone.
     """
-    until = seen.first_skipped
-    for judgement in (_unchanged(seen) if until is None else RIGHT, replicas(seen)):
-        if judgement != RIGHT:
-            return judgement
+    until, apart = seen.first_skipped, replicas(seen)
+    if apart != RIGHT:
+        return apart
+    if seen.shares_draws and seen.drew:
+        return Judgement(note="not compared in low precision: the step draws random numbers")
     wrong = next((w for step in seen.steps[:until] if (w := precision.judge_step(seen, step)) != RIGHT), RIGHT)
     if wrong != RIGHT or until is None:
         return wrong
@@ -204,7 +219,14 @@ def judge(check: str, seen: Seen) -> Judgement:
                 return Judgement(note=f"refused: {where}: {error}")
             trace = observed["raised"]["traceback"]
             return Judgement(f"the trainer raised: {where}: {error}", details=trace, crashed=True)
-    return CHECKS[check](seen)
+    judgement = CHECKS[check](seen)
+    if not (seen.shares_draws and seen.drew):
+        return judgement
+    if judgement.finding:
+        plain = seen.oracle == "sgd" and seen.loss is None
+        more = (DRAWS_NOTHING, *judgement.suspects) if plain else (*judgement.suspects, NOT_FOR_SAMPLES)
+        return replace(judgement, suspects=more)
+    return replace(judgement, note=judgement.note or SHARED_DRAWS)
 
 
 def _first_wrong(seen: Seen, judge_step: Callable[[Seen, int], Judgement]) -> Judgement:
@@ -218,7 +240,10 @@ def _unchanged(seen: Seen) -> Judgement:
         return RIGHT
     return Judgement(
         f"{len(seen.steps)} steps on one device have changed no parameter",
-        ("the optimizer holds other parameters than `replicas` (huggingface/accelerate#3256)",),
+        (
+            "the optimizer holds other parameters than `replicas` (huggingface/accelerate#3256)",
+            "accumulation over several calls of `step`: each call must be one whole update, so accumulate inside of it",
+        ),
     )
 
 
@@ -249,18 +274,19 @@ def _against_self(seen: Seen, step: int) -> Judgement:
     given = _given_at(seen, step)
     if given != RIGHT:
         return given
-    begin, expected = seen.parameters(0, None), seen.parameters(step + 1, None)
+    begin, expected, ours = seen.parameters(0, None), seen.parameters(step + 1, None), seen.parameters(step + 1)
     change = max(float((e - b).abs().max()) for e, b in zip(expected, begin, strict=True))
     allowed = seen.half_the_digits * change
     bounds = [torch.full_like(value, allowed) for value in expected]
-    worst = _worst(seen.names, expected, seen.parameters(step + 1), bounds)
+    worst = _worst(seen.names, expected, ours, bounds)
     if worst is None:
         return RIGHT
     name, error, _ = worst
+    less_precise = suspects.lower_precision(flat(ours) - flat(begin), flat(expected) - flat(begin))
     return Judgement(
         f"after step {step}, {name!r} is off that of {_one_device(seen)} by {error:.3g}, where half of the digits of "
         f"the change so far are {allowed:.3g}",
-        OFF_ONE_DEVICE,
+        less_precise or OFF_ONE_DEVICE,
     )
 
 
@@ -288,7 +314,7 @@ def _given_suspects(right: torch.Tensor, ours: torch.Tensor, allowed: float, sam
     """Return what an optimizer's wrong gradient looks like, all parameters in one vector."""
     times = suspects.factor(ours, right)
     if not _size(ours - times * right) <= max(times, 1) * allowed:
-        return OFF_ONE_DEVICE
+        return suspects.lower_precision(ours, right) or OFF_ONE_DEVICE
     factor = f"{times:.4g} times the right gradient: Adam divides a factor out again, and clipping does not"
     # The one sample of a minibatch may also be that of a rank that gets nothing from the others.
     return (factor, MISSING_EXCHANGE) if samples == 1 else (factor,)
@@ -360,13 +386,17 @@ def _loss_at(seen: Seen, step: int) -> Judgement:
         if expected is None:
             return RIGHT
     else:
-        expected = float(seen.mean_loss(seen.net(step), *nets.minibatch(seen.case, step)).detach())
-    if abs(total - expected) <= seen.half_the_digits * (1 + abs(expected)):
+        X, y = nets.minibatch(seen.case, step)
+        expected = float(seen.loss_of(seen.net(step)(X), y).detach())
+    error, allowed = abs(total - expected), seen.half_the_digits * (1 + abs(expected))
+    if error <= allowed:
         return RIGHT
+    right = f"that of {_one_device(seen)}" if seen.oracle == "self" else "the mean loss of the minibatch"
+    elsewhere = seen.oracle == "self" and step > 0 and _against_self(seen, step - 1) != RIGHT
     return Judgement(
-        f"step {step}: the ranks' losses {returned} add up to {total:.6g}, and the mean loss of the minibatch "
-        f"is {expected:.6g}",
-        ("every rank must return its summed loss divided by the global batch size",),
+        f"step {step}: the ranks' losses {returned} add up to {total:.6g}, which is off {right} by {error:.3g}, where "
+        f"half of the digits are {allowed:.3g}",
+        (AFTER_A_WRONG_STEP,) if elsewhere else (OWN_SHARE,),
     )
 
 
@@ -451,6 +481,7 @@ def _suspects(seen: Seen, step: int, rank: int) -> tuple[str, ...]:
             world_size=seen.case.world_size,
             earlier=[flat(seen.right_gradient(earlier)) for earlier in range(step)],
             vectors=flat([torch.full_like(p, p.ndim == 1) for p in seen.parameters(0)]).bool(),
+            parameters=flat(seen.parameters(step, rank)),
         )
     )
 

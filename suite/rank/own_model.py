@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from torch import nn
 
@@ -47,9 +46,10 @@ def train(trainer: type[Any], devices: Sequence[torch.device], job: ModelJob, ra
     batches = itertools.islice(feed(dataset, "resident", batch, seed=job.seed), job.steps)
     minibatches = [nest.move(pair, "cpu", torch.float64) for pair in batches]
     accelerator.seed(devices, job.generator_seed + rank)
-    world_size = job.world_size if job.processes == "per-device" else 1
+    place = {"rank": rank, "world_size": job.world_size if job.processes == "per-device" else 1}
+    draws_from = job.generator_seed if job.shares_draws else None
     try:
-        record = modules.observe(trainer, devices, model.double(), minibatches, job.lr, rank, world_size)
+        record = modules.observe(trainer, devices, model.double(), minibatches, job.lr, **place, draws_from=draws_from)
     except (MemoryError, RuntimeError) as error:
         said = errors.text_of(error)
         if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in said:
@@ -66,6 +66,8 @@ def compare(alone: str, ranks: Sequence[str]) -> Judgement:
 
 def _require_memory(model: nn.Module, job: ModelJob) -> None:
     """Refuse a model that the processes of this machine cannot hold as often as they need it; CPUs only."""
+    import psutil  # only here: a base's interpreter may lack it, and workers of a base load this module
+
     if job.devices[0] != "cpu":
         return
     values = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))

@@ -8,6 +8,8 @@ must not import it.
 
 from __future__ import annotations
 
+import random
+import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
@@ -20,15 +22,27 @@ FATAL = ("CUDA error", "HIP error")
 
 
 def seed(devices: Sequence[torch.device], number: int) -> None:
-    """Seed torch with `number`, and the generator of each accelerator with `number` plus its position in `devices`.
+    """Seed Python, NumPy and torch with `number`, and each accelerator with `number` plus its position in `devices`.
 
     `torch.manual_seed` alone seeds all GPUs alike, and then equal shapes get equal dropout masks on all of them.
     """
+    random.seed(number)
+    if numpy := sys.modules.get("numpy"):  # torch works without it
+        numpy.random.seed(number % 2**32)
     torch.manual_seed(number)
     for position, device in enumerate(devices):
         if device.type != "cpu":
             with torch.accelerator.device_index(device.index):
                 torch.get_device_module(device).manual_seed(number + position)
+
+
+def host_generators() -> tuple[object, ...]:
+    """Return the states of Python's, NumPy's and torch's generators on the host; equal while nothing is drawn."""
+    states = [random.getstate(), torch.get_rng_state().tolist()]
+    if numpy := sys.modules.get("numpy"):
+        name, key, *rest = numpy.random.get_state()
+        states.append((name, key.tolist(), *rest))
+    return tuple(states)
 
 
 def set_precision(precision: str) -> torch.dtype:

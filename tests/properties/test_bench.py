@@ -84,7 +84,12 @@ def test_every_trainer_is_imported_before_its_first_case_and_its_deadline() -> N
         ([], [(0, 2)], ""),
         (["off"], [(0, 2), (0, 8)], ""),
         (["off", "far off"], [(0, 2), (0, 8), (9, 8)], ""),
-        (["off", "off", "off", "off", "still off"], [(0, 2), (0, 8), (9, 8), (10, 8), (11, 8)], "still off"),
+        # The last two: whether the draws of ranks part the replicas, and whether those of one device make it right.
+        (
+            ["off", "off", "off", "off", "still off", "", "still off"],
+            [(0, 2), (0, 8), (9, 8), (10, 8), (11, 8), (0, 0), (0, 0)],
+            "still off",
+        ),
     ],
 )
 def test_in_low_precision_a_finding_must_be_there_in_every_variant(

@@ -382,6 +382,7 @@ class Gathering(PlainStep):
 class NoisyLoss(PlainStep):
     """Adds noise to its outputs, from a generator of its own that every rank seeds apart."""
 
+    oracle: Literal["sgd", "self"] = "self"
     micro_batches = 1
 
     def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:

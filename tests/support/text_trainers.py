@@ -82,8 +82,16 @@ class OneWeightApart(DDPTokensTrainer):
                 self.net.module.blocks[0].qkv.weight[0, 0] += 0.5
 
 
+class MixesTexts(DDPTokensTrainer):
+    """Right, but each text gets the weight of another one of its rank."""
+
+    def step(self, X: Any, y: Any, global_batch_size: int) -> Tensor:
+        weights = y["weights"] + torch.rand(len(y["weights"]))
+        return super().step(X, {**y, "weights": weights[torch.randperm(len(weights))]}, global_batch_size)
+
+
 class DrawsDropout(DDPTokensTrainer):
-    """Right, but it drops inputs at random, so no two runs are equal."""
+    """Right; it leaves out some texts at random."""
 
     def step(self, X: Any, y: Any, global_batch_size: int) -> Tensor:
         kept = F.dropout(y["weights"], 0.5)

@@ -323,8 +323,8 @@ def test_an_exception_of_a_check_itself_is_a_failure_and_no_refusal(
     """A judge without the ranks' parameters raises an exception of its own."""
     observe = bench._observe
 
-    def forget(*arguments: Any) -> tuple[Group, list[dict[str, Any]]]:
-        group, ranks = observe(*arguments)
+    def forget(*arguments: Any, **told: Any) -> tuple[Group, list[dict[str, Any]]]:
+        group, ranks = observe(*arguments, **told)
         return group, [{**seen, "parameters": []} for seen in ranks]
 
     monkeypatch.setattr(bench, "_observe", forget)

@@ -1,0 +1,83 @@
+"""Gives every sample the random numbers that one device would draw for it (worker's side).
+
+A step may draw for its samples: noise, masks, the times of a diffusion. Every rank draws from generators of its own, so
+what k devices compute is rightly not what one computes. Under `DrawsOfOneDevice` they can be compared: all ranks have
+their generators in one state, make each draw for the whole minibatch, and keep the rows of their own samples.
+
+Not covered, and so different from one device: draws for a part of a rank's samples, as in micro-batches; permutations
+of them; and what other threads than the one that calls `step` draw.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+CPU = torch.device("cpu")
+
+
+class DrawsOfOneDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Draws for the whole minibatch where a step draws for its samples; from torch's default generator in any case.
+
+    A random tensor is one for the samples if the length of its first axis is a multiple of their number, and not that
+    of the whole minibatch. All are drawn on the CPU, so that all kinds of devices draw alike.
+
+    Args:
+        n: samples in the whole minibatch.
+        mine: those of this process, a range of them.
+
+    Attributes:
+        drew: whether anything was drawn.
+    """
+
+    def __init__(self, n: int, mine: slice) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.n, self.mine, self.rows = n, mine, mine.stop - mine.start
+        self.drew = False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call an operator; if it draws for the samples, draw for all and return the part that is theirs."""
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **(kwargs or {}))
+        self.drew = True
+        names = [argument.name for argument in func._schema.arguments]
+        told = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
+        if "generator" in told:
+            told["generator"] = None
+        like = next((told[name] for name in ("self", "input") if type(told.get(name)) is Tensor), None)
+        if "out" in told or (like is None and not told.get("size")):
+            return func(**told)
+        if like is None:
+            device, length = torch.device(told.get("device") or CPU), told["size"][0]
+        else:
+            device, length = like.device, len(like) if like.ndim else 0
+        share = length // self.rows if self.rows and length != self.n and length % self.rows == 0 else 0
+        drawn = func(**{name: self._for_all(name, value, share) for name, value in told.items()})
+        if func._schema.is_mutable and like is not None:
+            return like.copy_(self._own(drawn, share))
+        if isinstance(drawn, tuple):
+            return tuple(self._own(one, share).to(device) for one in drawn)
+        return self._own(drawn, share).to(device)
+
+    def _for_all(self, name: str, value: Any, share: int) -> Any:
+        """Return an argument for the whole minibatch; the rows of other processes' samples have any valid values."""
+        if name == "device":
+            return CPU
+        if name == "size" and share:
+            return [share * self.n, *value[1:]]
+        if type(value) is not Tensor:
+            return value
+        if not share or not value.ndim or len(value) != share * self.rows:
+            return value.to(CPU, copy=True)
+        whole = value[:1].to(CPU).repeat(share * self.n, *[1] * (value.ndim - 1))
+        self._own(whole, share).copy_(value)
+        return whole
+
+    def _own(self, drawn: Tensor, share: int) -> Tensor:
+        """Return the rows of this process's samples, `share` for each; everything where the draw is not for samples."""
+        return drawn[share * self.mine.start : share * self.mine.stop] if share else drawn
