@@ -108,7 +108,7 @@ def read(config: pytest.Config) -> Config:
     get = _Reader(config)
     root = config.inipath.parent if config.inipath is not None else config.invocation_params.dir
     try:
-        chosen = devices.parse(get.text("devices", "cpu" if "not gpu" in config.getoption("markexpr") else "auto"))
+        chosen = devices.parse(get.text("devices", _default_devices(config)))
         known = workloads.available(root / "pyproject.toml")
         least = floors.available(root / "pyproject.toml", known)
         several = hosts_of(chosen) is not None
@@ -155,6 +155,22 @@ def read(config: pytest.Config) -> Config:
         python_path=tuple(config.getini("pythonpath")),
         repeat=_repeat(config),
     )
+
+
+def asks_for_gpus(config: pytest.Config) -> bool:
+    """Return whether the expression of `-m` selects tests that need GPUs."""
+    expression = config.getoption("markexpr")
+    return bool(re.search(r"\bgpu\b", expression)) and not _without_gpus(expression)
+
+
+def _default_devices(config: pytest.Config) -> str:
+    if _without_gpus(config.getoption("markexpr")):
+        return "cpu"
+    return "cuda" if asks_for_gpus(config) else "auto"
+
+
+def _without_gpus(expression: str) -> bool:
+    return bool(re.search(r"\bnot\s+gpu\b", expression))
 
 
 def _refuse_detached_paths(config: pytest.Config) -> None:

@@ -145,7 +145,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     """Replace all items that need missing devices by one failing item, so that no run is green because of skips."""
     # Timing first: a test of GPUs in this process leaves a context and cached memory there.
     items.sort(key=lambda item: item.get_closest_marker("scaling") is None)
@@ -153,15 +153,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if isinstance(_parameters(item).get("all_reduce_cell"), CollectiveCell | None)]
     cells = [item for item in items if item.get_closest_marker("scaling")]
     needing, message = _missing_devices(config, items, cells)
-    if needing:
-        _replace(config, items, needing, message)
+    if message:
+        _replace(session, items, needing, message)
     if config.pluginmanager.hasplugin("timeout"):
         for cell in cells:  # the first one measures for all; the run has a budget and deadlines of its own
             cell.add_marker(pytest.mark.timeout(0))
     cells = [cell for cell in cells if cell in items]
     if cells and _under_xdist(config):  # an item, because pytest-xdist takes an error of its workers for a crash
         message = "scaling cells are not timed under xdist: their workers would disturb one another; drop -n"
-        _replace(config, items, cells, message, "xdist")
+        _replace(session, items, cells, message, "xdist")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -182,7 +182,7 @@ def pytest_runtestloop(session: pytest.Session) -> None:
         problem = confirming.problem(_gpus_needed(config))
     config.stash[CONFIRMING_S] = time.monotonic() - begun_s
     if problem:
-        _replace(config, items, needing, f"CUDA: {problem}")
+        _replace(session, items, needing, f"CUDA: {problem}")
         session.testscollected = len(items)
 
 
@@ -191,20 +191,20 @@ def _under_xdist(config: pytest.Config) -> bool:
 
 
 def _replace(
-    config: pytest.Config, items: list[pytest.Item], refused: list[pytest.Item], message: str, name: str = "devices"
+    session: pytest.Session, items: list[pytest.Item], refused: list[pytest.Item], message: str, name: str = "devices"
 ) -> None:
-    """Replace the items that cannot run here by one that fails with this message."""
-    config.hook.pytest_deselected(items=refused[1:])
-    failing = CannotRun.from_parent(refused[0].session, name=name, message=message)
+    """Replace the items that cannot run here, if there are any, by one that fails with this message."""
+    session.config.hook.pytest_deselected(items=refused[1:])
+    failing = CannotRun.from_parent(session, name=name, message=message)
     for marker in ("gpu", *OURS):
-        if refused[0].get_closest_marker(marker):
+        if refused and refused[0].get_closest_marker(marker):
             failing.add_marker(marker)
     items[:] = [failing, *(item for item in items if item not in refused)]
 
 
 def _on_gpus(config: pytest.Config, items: list[pytest.Item]) -> list[pytest.Item]:
     """Return the items that need GPUs. A user's own tests marked gpu are theirs to skip, unless `-m` asks for them."""
-    gpu_asked, on_cuda = "gpu" in config.getoption("markexpr"), config.stash[CONFIG].devices.kind == "cuda"
+    gpu_asked, on_cuda = options.asks_for_gpus(config), config.stash[CONFIG].devices.kind == "cuda"
     return [
         item
         for item in items
@@ -222,10 +222,13 @@ def _gpus_needed(config: pytest.Config) -> int:
 def _missing_devices(
     config: pytest.Config, items: list[pytest.Item], cells: list[pytest.Item]
 ) -> tuple[list[pytest.Item], str]:
-    """Return the items that the devices are too few for, and a message; no items where all can run."""
+    """Return the items that the devices are too few for, and a message, which is empty where all can run.
+
+    Where `-m` asks for GPUs there is a message even if nothing else was selected: a machine without them has no cells.
+    """
     settings = config.stash[CONFIG]
     needing, gpus = _on_gpus(config, items), _gpus_needed(config)
-    if needing and len((here := survey()).gpus) < gpus:
+    if (needing or options.asks_for_gpus(config)) and len((here := survey()).gpus) < gpus:
         why = here.problem or "check the driver (nvidia-smi) and CUDA_VISIBLE_DEVICES"
         shown = f"CUDA: {len(here.gpus)} device(s) found, {gpus} needed"
         return needing, f"{shown}; {why}, or use `-m scaling` for CPU workers"
@@ -233,8 +236,8 @@ def _missing_devices(
     if count < settings.require_devices:
         ours = [item for item in items if any(map(item.get_closest_marker, OURS))]
         shown = f"{kind}: {count} device(s) found, {settings.require_devices} needed"
-        return ours, f"{shown}; lower --scaling-require-devices"
-    return (cells, settings.misfit) if settings.misfit else ([], "")
+        return ours, f"{shown}; lower --scaling-require-devices" if ours else ""
+    return cells, settings.misfit if cells else ""
 
 
 class CannotRun(pytest.Item):

@@ -27,7 +27,17 @@ HERE = f"{trainers_under_test.__file__}:"
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-m", "gpu"], "CUDA: 0 device(s) found, 1 needed; check the driver"),
+        *(
+            (arguments, "CUDA: 0 device(s) found, 1 needed; check the driver")
+            for arguments in (
+                ["-m", "gpu"],
+                ["-m", "gpu", "-k", "ddp"],
+                ["-m", "gpu", "-k", "lenet"],
+                ["-m", "gpu", "--pyargs", "suite.checks"],
+                ["-m", "gpu or correctness", "--pyargs", "suite.checks"],
+                ["-m", "gpu and scaling"],
+            )
+        ),
         (["-m", "gpu", "--scaling-devices", "cuda:1"], "CUDA: 0 device(s) found, 1 needed; check the driver"),
         (["-m", "scaling", "--scaling-devices", "cuda"], "CUDA: 0 device(s) found, 1 needed; check the driver"),
         ([*TINY, "--scaling-require-devices", "3"], f"CPU: {min(2, CORES)} device(s) found, 3 needed; lower"),
