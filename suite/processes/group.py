@@ -288,6 +288,8 @@ class Group:
         said = {end.rank: end.stderr for end in ended.failures}
         # The rank whose connection broke first; where none had one yet, the first that the launcher saw fail.
         rank = (lost or list(exits) or [0])[0]
+        if rank in exits and len(self.parts) == 1:  # connections that break together are noticed in any order
+            rank = next(failed for failed in exits if failed in lost or not lost)
         if self._asked_again and not exits:  # a rank that had failed before is no fault of the launcher's
             return failure.LauncherEnded(ended.cause)
         if ended.cause and (not exits or len(self.parts) > 1):

@@ -62,7 +62,7 @@ class Environment(Part):
     commit: str
     dirty: bool
     variables: dict[str, str] = Field(default_factory=dict, max_length=MAX_VARIABLES)  # of the workers; GPU runs only
-    main: str = ""  # the branch that changes go to, as git names it here; empty where there is none, or none was found
+    main: str = ""  # the branch that changes go to, as git names it here; empty where none can be compared with
     commit_problem: str = ""  # git's last words where the commit is "unknown"; empty in an earlier record
 
     @property

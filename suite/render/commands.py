@@ -67,7 +67,7 @@ def accept(record: Record) -> str:
 
 def against_main(record: Record) -> str:
     """Return the command that measures the same, compared with the branch that changes go to."""
-    return _against(record, f"--scaling-against=ref:{record.environment.main or 'main'}")
+    return _against(record, f"--scaling-against=ref:{record.environment.main}")
 
 
 def _against(record: Record, option: str) -> str:

@@ -355,9 +355,9 @@ def _steps(record: Record) -> Iterable[Step]:
             how = f"and accept it {'as slower' if any(map(baselines.slowed, record.cells)) else 'with its FAIL'}"
         how += ", with all changes committed" if record.environment.dirty else ""
         yield Step(f"measure it again {how}", commands.accept(record))
-    known = record.environment.commit != "unknown"
-    if record.against is None and known and record.machine.hosts == 1:  # on several hosts a base must be a trainer
-        yield Step(f"compare with {record.environment.main or 'main'}", commands.against_main(record))
+    main = record.environment.main
+    if record.against is None and main and record.machine.hosts == 1:  # on several hosts a base must be a trainer
+        yield Step(f"compare with {main}", commands.against_main(record))
     yield from _about_causes(record)
 
 

@@ -128,19 +128,30 @@ def git_state(folder: Path, used: Iterable[Path] = ()) -> tuple[str, bool, str]:
     except GitError as error:
         why = NO_COMMIT if is_unborn(folder) else str(error)
         return "unknown", False, harmless(why)[:LONGEST_TEXT]
-    inside = [str(path) for path in used if path.exists() and path.resolve().is_relative_to(folder.resolve())]
+    inside = [str(path) for path in _inside(folder, used)]
     status = ("status", "--porcelain", "--untracked-files")
     changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
     return commit, bool(changed or (inside and _git(folder, "--literal-pathspecs", *status, "--", *inside))), ""
 
 
-def main_branch(folder: Path) -> str:
-    """Return the branch that the remote has checked out, else a local main or master; empty without any of them."""
+def main_branch(folder: Path, used: Iterable[Path] = ()) -> str:
+    """Return the branch that the remote has checked out, else a local main or master.
+
+    Empty without any of them, and where it does not have all of `used`, which are files and folders here.
+    """
     remote = _git(folder, "symbolic-ref", "--quiet", "--short", "refs/remotes/origin/HEAD")
     known = (
         name for name in ("main", "master") if _git(folder, "rev-parse", "--verify", "--quiet", f"refs/heads/{name}")
     )
-    return remote or next(known, "")
+    branch = remote or next(known, "")
+    names = (path.relative_to(folder.resolve()) for path in _inside(folder, used))
+    has_all = all(_git(folder, "cat-file", "-e", f"{branch}:./{name}") is not None for name in names)
+    return branch if has_all else ""
+
+
+def _inside(folder: Path, used: Iterable[Path]) -> list[Path]:
+    """Return which of the files and folders exist below `folder`, as whole paths."""
+    return [path.resolve() for path in used if path.exists() and path.resolve().is_relative_to(folder.resolve())]
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

@@ -35,7 +35,7 @@ class Plan:
         commit, dirty: of the user's project.
         commit_problem: git's last words where the commit is "unknown".
         baseline, calibration: of this machine; equal builds differ by what a calibration measured.
-        main: the branch that changes of the project go to; empty where it is not known.
+        main: the branch that changes of the project go to; empty where it is not known, or lacks a trainer of the run.
         floors: the least efficiency of the cells that have one.
         seed: draws the order in which arms are timed.
         clock: returns seconds and never goes back.
@@ -88,8 +88,8 @@ class Plan:
 
 def plan_here(config: Config, cells: Sequence[Cell]) -> Plan:
     """Return the plan of a run on this machine and on the commit that is checked out here, without a baseline."""
-    about = machine.describe(config.devices)
-    commit, dirty, commit_problem = machine.git_state(config.root, _sources(config))
+    about, sources = machine.describe(config.devices), _sources(config)
+    commit, dirty, commit_problem = machine.git_state(config.root, sources)
     return Plan(
         config=config,
         cells=tuple(cells),
@@ -98,7 +98,7 @@ def plan_here(config: Config, cells: Sequence[Cell]) -> Plan:
         dirty=dirty,
         commit_problem=commit_problem,
         baseline=Baseline(machine_key=about.key),
-        main=machine.main_branch(config.root),
+        main=machine.main_branch(config.root, sources),
     )
 
 

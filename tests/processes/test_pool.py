@@ -139,6 +139,20 @@ def test_a_killed_rank_is_named_with_its_signal(pool: Pool, dataset: Prepared, t
     assert workers_end(pool)
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_of_ranks_that_end_together_the_first_that_failed_is_named(
+    pool: Pool, dataset: Prepared, order: tuple[int, ...]
+) -> None:
+    """Where the controller is late it sees all connections closed at once."""
+    group = pool.launch("together", 2)
+    group.request(SetUp, "setup", name="it", arm=arm(HERE + "KillsRankOne", 2, dataset))
+    group.post("window", name="it", steps=1)
+    assert all_end(group.pids.values())  # meanwhile the controller reads nothing
+    group.lost += order
+    with pytest.raises(WorkerFailure, match=r"rank 1: its process ended with signal 9"):
+        group.collect(Timed, "window")
+
+
 def test_a_rank_that_has_left_is_named_also_where_its_child_keeps_the_connection(pool: Pool, dataset: Prepared) -> None:
     group = pool.launch("left", 2)
     group.request(SetUp, "setup", name="it", arm=arm(HERE + "LeavesAChildBehind", 2, dataset))

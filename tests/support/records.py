@@ -31,7 +31,7 @@ MACHINE = {
     "memory_bytes": 2**30,
     "system": "Linux 6",
 }
-ENVIRONMENT = {"versions": {"torch": "2.15.0"}, "commit": "abc1234", "dirty": False}
+ENVIRONMENT = {"versions": {"torch": "2.15.0"}, "commit": "abc1234", "dirty": False, "main": "main"}
 CARD = {"index": 0, "name": "Test GPU", "id": "0123456789ab", "capability": "9.0", "compute_mode": "prohibited"}
 
 # Fields with a fixed list of words, which no text from outside can enter.

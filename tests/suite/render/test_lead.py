@@ -135,7 +135,7 @@ class TestFirstRun:
     def test_a_commit_that_git_does_not_know_is_not_compared_and_changes_are_committed_first(self) -> None:
         environment = {"versions": {}, "commit": "unknown", "dirty": False}
         assert not [what for what in steps(first_run(environment=environment)) if "compare" in what]
-        found = steps(first_run(environment={**environment, "commit": "abc1234", "dirty": True}))
+        found = steps(first_run(environment={**environment, "commit": "abc1234", "dirty": True, "main": "main"}))
         assert {"compare with main", "measure it again as the baseline, with all changes committed"} <= found.keys()
 
     def test_the_commands_are_those_of_the_run(self) -> None:

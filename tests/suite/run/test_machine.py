@@ -34,6 +34,17 @@ def test_the_main_branch_is_the_remotes_or_a_local_one(tmp_path: Path) -> None:
     assert machine.main_branch(tmp_path) == "origin/trunk"
 
 
+def test_a_branch_without_a_trainer_of_the_run_is_none_to_compare_with(tmp_path: Path) -> None:
+    made = Repository(tmp_path, "--initial-branch=main")
+    project = tmp_path / "project"
+    made.commit({"project/train.py": "", "project/mine/a.py": "", "b.py": ""})
+    used = [project / name for name in ("train.py", "mine", "absent.py", "../b.py")]
+    assert machine.main_branch(project, used) == "main"
+    made.git("checkout", "--quiet", "-b", "topic")
+    made.commit({"project/new.py": ""})
+    assert machine.main_branch(project, [*used, project / "new.py"]) == ""
+
+
 def marks(root: Path, **changed: str) -> Path:
     """Write the files that tell hosts apart; a value of "" leaves a file out."""
     for path, text in MARKS.items():
