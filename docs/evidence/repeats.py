@@ -15,8 +15,10 @@ import argparse
 import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,22 +54,30 @@ def neighbours(count: int) -> Iterator[None]:
 def run_tests(*arguments: str, environment: dict[str, str] | None = None) -> dict[str, Any]:
     """One run of pytest in the repository: exit status, wall seconds, what its last line counts, what failed."""
     begun = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "COLUMNS": "400", **(environment or {})},  # else the summary leaves the reasons out
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    lines = done.stdout.splitlines() or [""]
+    with tempfile.TemporaryFile("w+") as stdout:
+        tests = subprocess.Popen(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
+            cwd=ROOT,
+            env={**os.environ, "COLUMNS": "400", **(environment or {})},  # else the summary leaves the reasons out
+            stdout=stdout,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a run that does not end has failed, as others have
+                tests.wait(LIMIT_S)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(tests.pid, signal.SIGKILL)
+            status = tests.wait()
+        stdout.seek(0)
+        lines = stdout.read().splitlines() or [""]
     return {
-        "status": done.returncode,
+        "status": status,
         "wall_s": round(time.monotonic() - begun, 1),
         "counts": {name: int(number) for number, name in SUMMARY.findall(lines[-1])},
         "failed": [line for line in lines if line.startswith(("FAILED ", "ERROR "))],
-        "end": lines[-30:] if done.returncode else [],
+        "end": lines[-30:] if status else [],
     }
 
 

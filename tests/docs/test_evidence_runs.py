@@ -23,7 +23,8 @@ from suite.run import preparing
 from tests.support.recordings import run_record
 from tests.support.repositories import Repository
 
-SCRIPTS = sorted(path.stem for path in Path(runs.__file__).parent.glob("*.py"))
+FOLDER = Path(runs.__file__).parent
+SCRIPTS = sorted(".".join(path.relative_to(FOLDER).with_suffix("").parts) for path in FOLDER.rglob("*.py"))
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from suite.records.files import read_model
 from suite.records.sweep import Setting, Start, Sweep, Trained, scaled
-from suite.render.sweep import signed
 from suite.verdict.metrics import from_values
 
 SWEEPS = Path(__file__).parents[1] / "sweeps"
@@ -37,7 +36,8 @@ def second_half(net: Trained) -> float:
 def contrast(one: tuple[Sweep, Setting], other: tuple[Sweep, Setting], measure: Measure) -> str:
     """The mean of `one` minus `other` over seeds that both have, with its 95 % t-interval."""
     nets, others = (sweep.of(setting) for sweep, setting in (one, other))
-    return signed(from_values([measure(net) - measure(others[seed]) for seed, net in nets.items() if seed in others]))
+    mean = from_values([measure(net) - measure(others[seed]) for seed, net in nets.items() if seed in others])
+    return f"{mean.estimate:+.3f} [{mean.low:+.3f}, {mean.high:+.3f}]"
 
 
 def main() -> None:
