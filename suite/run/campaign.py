@@ -1,8 +1,8 @@
 """One run: sessions over all undecided cells, until everything is decided or the budget is spent.
 
-With a base that the user named, every cell is compared with it from the first session on. Otherwise the cells are first
-measured without a base. Where accepted runs have them, that takes few sessions, and the rest of the budget is for
-comparing them with the rebuilt commits of those runs.
+Every cell is compared with its base from the first session on: with the one that the user named, or with the rebuilt
+commits of accepted runs. Without a named base, the first sessions also time what the figures need, train nets and take
+cells apart; where accepted runs have cells, these sessions are few, and the others are for the comparison alone.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ from suite.run.session import Groups, Say, Sessions
 from suite.verdict import FIRST_LOOK, Outcome
 from suite.verdict.stored import ENOUGH_RUNS
 
-# Where accepted commits are rebuilt, at most a quarter of the sessions comes before: figures, training and waterfalls
-# come from these, and the verdict from the others.
-SHARE_BEFORE = 4
+SHARE = 4  # where accepted commits are rebuilt, at most a quarter of the sessions also times what the figures need
 MAX_SESSIONS = {"quick": 6, "full": 20}  # where nothing can be decided, more sessions only narrow the intervals
 
 
@@ -79,13 +77,12 @@ def measure(
     sides_of_run = collaborators.sides(config.devices.kind, root, config.python_path, hosts, note)
     with Meter(config.devices) as meter, sides_of_run as sides:
         campaign = _Campaign(run, sides, meter, say, collaborators, grown)
-        if run.plan.config.against is not None:
-            campaign.compare(Comparison({"base": run.plan.config.against}, run.plan.cells))
-            return
-        campaign.measure_without_base()
-        campaign.sweep()
-        run.stored = accepted.checks(run, results.to_record(run))  # for a run that is interrupted from here on
-        campaign.compare_with_accepted()
+        try:
+            campaign.time_cells()
+            campaign.sweep()
+        finally:
+            if run.plan.config.against is None:
+                run.stored = accepted.checks(run, results.to_record(run))
 
 
 class _Campaign:
@@ -101,23 +98,33 @@ class _Campaign:
         grown: Callable[[], None],
     ) -> None:
         self._run, self._sides, self._say, self._collaborators, self._grown = run, sides, say, collaborators, grown
-        self._rebuild = Comparison()
+        self._of_figures: int | None = None  # sessions that time more than the comparison needs, once that is known
         rng = random.Random(run.plan.seed)
         self._sessions = collaborators.sessions(run, sides.pools, rng, meter, self._left_s, self._say_left)
 
-    def measure_without_base(self) -> None:
-        """Time every cell and what its efficiency and its speed-up need; train."""
-        run = self._run
+    def time_cells(self) -> None:
+        """Time every cell, next to its base where it has one; without a named base also all that its figures need."""
+        run, config = self._run, self._run.plan.config
+        if config.against is not None:
+            self._of_figures = 0
+            self._add(Comparison({"base": config.against}, run.plan.cells))
+            self._compare_alone()
+            self._run_sessions()
+            return
         own = self._units(run.plan.cells)
         on_one = cells.one_device_arms(run.plan.cells, speedup=True)
         explained = attribution.targets(run, run.plan.cells, ["candidate"])
         self._prepare([*_arms(own + on_one), *attribution.arms(run, explained)])
-        if not run.plan.config.calibrate:
-            self._rebuild = accepted.rebuild(run, results.to_record(run))
+        rebuilt = Comparison() if config.calibrate else accepted.rebuild(run, results.to_record(run))
+        compared = tuple(cell for cell in rebuilt.cells if run.plan.own(cell) not in run.lost)
+        if compared:
+            self._say(f"{len(compared)} cell(s) with accepted runs: rebuilding their commits")
+            self._add(replace(rebuilt, cells=compared))
         train = self._collaborators.training(run, self._sessions, self._say_left)
         training_s = accuracy.allowed_s(run, self._left_s()) if accuracy.trained(run) else 0.0
         self._sessions.replan_blocks(training_s, self._loading_s)
-        self._run_sessions(run.plan.cells, on_one, explained, train)
+        self._show_plan([*on_one, *self._on_one(compared)], attribution.arms(run, explained))
+        self._run_sessions(on_one, explained, train)
 
     def sweep(self) -> None:
         """Time the selected collectives, also for the message sizes of the run's gradients."""
@@ -141,17 +148,8 @@ class _Campaign:
         )
         self._grown()
 
-    def compare_with_accepted(self) -> None:
-        """Compare the cells that accepted runs have with the rebuilt commits of those runs."""
-        run = self._run
-        measured = tuple(cell for cell in self._rebuild.cells if run.plan.own(cell) not in run.lost)
-        if measured:
-            self._say(f"{len(measured)} cell(s) with accepted runs: rebuilding their commits")
-            self.compare(replace(self._rebuild, cells=measured, sessions_before=len(run.sessions)))
-            run.stored = accepted.checks(run, results.to_record(run))
-
-    def compare(self, comparison: Comparison) -> None:
-        """Time cells next to their bases until each is decided; the whole budget goes to the comparison."""
+    def _add(self, comparison: Comparison) -> None:
+        """Compare these cells from now on; a base that cannot be had is lost."""
         run = self._run
         run.comparison = comparison
         units = [*self._units(comparison.cells), *self._on_one(comparison.cells)]
@@ -162,12 +160,17 @@ class _Campaign:
                 failure = WorkerFailure(side, str(error))
                 run.lost |= {arm: failure for arm in _arms(units) if arm.side == side}
         self._prepare(_arms(units))
-        chosen = self._carried(comparison.cells)
-        run.comparison = replace(
-            comparison, cells=chosen, over_budget=tuple(cell for cell in comparison.cells if cell not in chosen)
-        )
+
+    def _compare_alone(self) -> None:
+        """Leave all but the comparison from now on, and the cells that the rest of the budget cannot judge."""
+        run = self._run
+        asked = run.comparison.cells
+        chosen = self._carried(asked)
+        left_out = tuple(cell for cell in asked if cell not in chosen)
+        run.comparison = replace(run.comparison, cells=chosen, over_budget=left_out)
         self._sessions.replan_blocks(loading_s=self._loading_s)
-        self._run_sessions(chosen, self._on_one(chosen))
+        if left_out or not run.sessions:
+            self._show_plan(self._on_one(chosen), ())
 
     def _on_one(self, chosen: Sequence[Cell]) -> list[tuple[Arm, ...]]:
         """Return the arms on one device that floors need, and that judging the machine needs of the accepted commit."""
@@ -185,7 +188,10 @@ class _Campaign:
         if self._run.plan.config.min_sessions > 1 or self._run.plan.config.calibrate:
             return tuple(chosen)
         return forecast.carried(
-            chosen, lambda some: self._forecast(self._units(some) + self._on_one(some)).wall_s, self._left_s()
+            chosen,
+            lambda some: self._forecast(self._units(some) + self._on_one(some)).wall_s,
+            self._left_s(),
+            len(self._run.sessions),
         )
 
     def _forecast(self, units: Sequence[tuple[Arm, ...]], untimed: Sequence[Arm] = ()) -> forecast.Length:
@@ -208,7 +214,7 @@ class _Campaign:
         behind, every = {cell: judging.surplus(run, cell) for cell in chosen}, run.plan.config.profile == "full"
         slowest_first = sorted(chosen, key=lambda cell: -behind[cell])
         wanted = attribution.slowest(run, [cell for cell in slowest_first if behind[cell] or every])
-        of_a_fail_s = max(1, FIRST_LOOK + 1 - self._sessions_done) * run.session_s
+        of_a_fail_s = max(1, FIRST_LOOK + 1 - len(run.sessions)) * run.session_s
         if (
             wanted
             and self._keeps_budget
@@ -223,55 +229,73 @@ class _Campaign:
             self._prepare(arms)
         return wanted
 
-    def _explaining(self, wanted: Sequence[attribution.Target]) -> Callable[[Groups], None]:
-        """Return what times these waterfalls with a session's groups; the sessions without them cost less."""
-        run, probe = self._run, self._collaborators.probing(self._run, self._sessions, wanted, self._say_left)
+    def _taking_apart(self, wanted: Sequence[attribution.Target]) -> list[Callable[[Groups], None]]:
+        """Return what times these waterfalls with a session's groups; with a base, sessions without them cost less."""
+        run = self._run
+        if not wanted:
+            return []
+        probe = self._collaborators.probing(run, self._sessions, wanted, self._say_left)
 
         def explain(groups: Groups) -> None:
             start = run.plan.clock()
             probe(groups)
             groups.session.explaining_s = run.plan.clock() - start
 
-        return explain
+        return [explain if run.comparison.bases else probe]
 
     def _prepare(self, arms: Sequence[Arm]) -> None:
         self._collaborators.prepare(self._run, self._sides, arms, self._say)
 
     def _run_sessions(
         self,
-        chosen: Sequence[Cell],
-        on_one: Sequence[tuple[Arm, ...]],
+        on_one: Sequence[tuple[Arm, ...]] = (),
         explained: Sequence[attribution.Target] = (),
         train: Callable[[Groups], None] | None = None,
     ) -> None:
-        """Run sessions over the cells that are still undecided; the first ones also time the waterfalls' variants."""
-        run = self._run
-        run.planned = 0
-        self._show_plan(chosen, on_one, attribution.arms(run, explained))
-        while units := self._units([cell for cell in chosen if self._undecided(cell)]):
-            number = self._sessions_done
+        """Run sessions over the cells that are still undecided.
+
+        The first of them, those of figures, time all cells, the arms on one device that figures need, and the variants
+        of waterfalls.
+        """
+        run, config = self._run, self._run.plan.config
+        while True:
+            number = len(run.sessions)
+            of_figures = not run.comparison.bases or self._of_figures is None or number < self._of_figures
+            units = self._units([cell for cell in run.plan.cells if self._wants_time(cell, of_figures=of_figures)])
             over = run.planned and number >= run.planned
             if over or (self._keeps_budget and run.sessions and self._left_s() < run.session_s):
                 units = [unit for unit in units if self._never_timed(unit)]
             if not units:
                 return
+            beside = [*(on_one if of_figures else ()), *self._on_one(run.comparison.cells)]
             timed = _arms(units)
-            units += [unit for unit in on_one if unit[0] not in timed and unit[0] not in run.lost]
-            probed = explained if number < attribution.SESSIONS[run.plan.config.profile] else []
-            suspects = self._suspects(chosen)
+            units += [unit for unit in dict.fromkeys(beside) if unit[0] not in timed and unit[0] not in run.lost]
+            probed = explained if of_figures and number < attribution.SESSIONS[config.profile] else []
+            suspects = self._suspects(run.comparison.cells)
             untimed = [
                 arm
                 for arm in attribution.arms(run, [*probed, *suspects])
                 if arm not in run.lost and (arm, "setup") not in run.unprobed
             ]
-            afterwards = [self._collaborators.probing(run, self._sessions, probed, self._say_left)] if probed else []
-            afterwards += [self._explaining(suspects)] if suspects else []
+            afterwards = self._taking_apart(list(dict.fromkeys([*probed, *suspects])))
             afterwards += [train] if train is not None and number == 0 else []
-            if number == 0 and run.plan.config.counters != "off" and run.plan.config.explain:
-                afterwards.append(self._collaborators.counting(run, self._sessions, chosen, self._say_left))
-            if self._session(units, untimed, afterwards) and number == 0:
-                # The plan is made once, from what the first session cost and not from what it showed.
-                run.planned = run.plan.config.calibrate or self._planned(1 + self._left_s() / run.session_s)
+            if number == 0 and config.counters != "off" and config.explain:
+                counted = run.plan.cells if of_figures else run.comparison.cells
+                afterwards.append(self._collaborators.counting(run, self._sessions, counted, self._say_left))
+            if self._session(units, untimed, afterwards):
+                self._replan(number)
+
+    def _replan(self, number: int) -> None:
+        """Fix how many sessions there are, from what the first one cost and not from what it showed."""
+        run, config = self._run, self._run.plan.config
+        affordable = number + 1 + self._left_s() / run.session_s
+        if self._of_figures is None:
+            sessions = self._planned(affordable)
+            self._of_figures = min(max(1, sessions // SHARE), FIRST_LOOK) if run.comparison.bases else sessions
+        if not run.planned and (number >= self._of_figures or not run.comparison.bases):
+            run.planned = config.calibrate or self._planned(affordable)
+        if run.comparison.bases and number + 1 == self._of_figures:
+            self._compare_alone()
 
     def _session(
         self, units: Sequence[tuple[Arm, ...]], untimed: Sequence[Arm], afterwards: Sequence[Callable[[Groups], None]]
@@ -292,9 +316,10 @@ class _Campaign:
         self._grown()
         return counts
 
-    def _show_plan(self, chosen: Sequence[Cell], on_one: Sequence[tuple[Arm, ...]], untimed: Sequence[Arm]) -> None:
+    def _show_plan(self, beside: Sequence[tuple[Arm, ...]], untimed: Sequence[Arm]) -> None:
         run = self._run
-        each = self._forecast([*self._units(chosen), *on_one], untimed)
+        chosen = run.plan.cells if self._of_figures is None else run.comparison.cells
+        each = self._forecast([*self._units(chosen), *beside], untimed)
         if not each.wall_s:
             return
         planned = run.plan.config.calibrate or self._planned(self._left_s() / each.wall_s)
@@ -303,14 +328,10 @@ class _Campaign:
             self._say(line)
 
     def _planned(self, affordable: float) -> int:
-        """Return how many sessions the present comparison gets, where the budget allows `affordable`."""
+        """Return how many sessions there are, where the budget allows `affordable`."""
         config = self._run.plan.config
         sessions = max(config.min_sessions, int(affordable))
-        if self._run.comparison.bases:
-            return sessions
-        if self._rebuild.cells:
-            return min(max(1, sessions // SHARE_BEFORE), FIRST_LOOK)
-        return min(sessions, MAX_SESSIONS[config.profile])
+        return sessions if self._run.comparison.bases else min(sessions, MAX_SESSIONS[config.profile])
 
     @property
     def _loading_s(self) -> float:
@@ -322,22 +343,25 @@ class _Campaign:
         """Whether the budget is the user's own, which is kept even if sessions take longer than planned."""
         return self._run.plan.config.min_sessions == 1 and not self._run.plan.config.calibrate
 
-    @property
-    def _sessions_done(self) -> int:
-        """Sessions of the present comparison that have ended."""
-        return len(self._run.sessions) - self._run.comparison.sessions_before
-
     def _outcome(self, cell: Cell, rules: Sequence[str] | None = None) -> Outcome:
         """Return a cell's outcome so far from these rules, or from all of them."""
         checks = judging.checks(self._run, cell)
         return judging.combined([check for check in checks if rules is None or check.rule in rules])[0]
 
+    def _wants_time(self, cell: Cell, *, of_figures: bool) -> bool:
+        """Return whether the next session times a cell."""
+        run = self._run
+        if not of_figures and cell in run.comparison.cells:
+            return self._undecided(cell)
+        own = run.plan.own(cell)
+        return own not in run.lost and (of_figures or self._never_timed((own,)))
+
     def _undecided(self, cell: Cell) -> bool:
         run = self._run
         if any(arm in run.lost for arm in run.arms(cell).values()):
             return False
-        if run.plan.config.calibrate or not run.comparison.bases or not run.planned:
-            return True  # no look is planned before the first session has shown how many there will be
+        if run.plan.config.calibrate or not run.planned:
+            return True  # no look is planned before a session has shown how many there will be
         rules = list(judging.BY_SESSION)
         if cells.arm("candidate", cell.trainer, cell, 1) in run.lost:  # no session can measure its efficiency
             rules.remove("floor")
@@ -362,7 +386,7 @@ class _Campaign:
 
     def _say_left(self, what: str) -> None:
         run = self._run
-        left_s = (run.planned - self._sessions_done) * run.session_s if run.planned else self._left_s()
+        left_s = (run.planned - len(run.sessions)) * run.session_s if run.planned else self._left_s()
         self._say(f"{what}; {f'at most {left_s / 60:.1f} min left' if left_s > 0 else 'past the budget'}")
 
 

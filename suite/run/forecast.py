@@ -76,16 +76,20 @@ def descriptors(plan: Plan) -> int:
     return max(sides * sum(size for _, _, size in groups), OF_A_RANK * max(sizes, default=0)) + devices.hosts + SPARE
 
 
-def carried(cells: Sequence[Cell], cost_s: Callable[[Sequence[Cell]], float], budget_s: float) -> tuple[Cell, ...]:
+def carried(
+    cells: Sequence[Cell], cost_s: Callable[[Sequence[Cell]], float], budget_s: float, ended: int = 0
+) -> tuple[Cell, ...]:
     """Return the cells that a budget can judge; those on one device are the first to be left out.
 
     Args:
         cells: all of them. At least one is kept.
         cost_s: returns the seconds of a session over some of them.
-        budget_s: for all sessions: as many as a FAIL needs, and one to confirm it.
+        budget_s: for all sessions to come: as many as a FAIL needs, and one to confirm it.
+        ended: sessions that they have been measured in before.
     """
+    sessions = max(1, FIRST_LOOK + 1 - ended)
     kept = sorted(cells, key=lambda cell: -cell.world_size)
-    while len(kept) > 1 and (FIRST_LOOK + 1) * cost_s(kept) > budget_s:
+    while len(kept) > 1 and sessions * cost_s(kept) > budget_s:
         kept.pop()
     return tuple(cell for cell in cells if cell in kept)
 
@@ -132,12 +136,11 @@ def _scope(run: Observations, planned: int) -> str:
 
 
 def _short_of_floors(run: Observations, planned: int) -> list[str]:
-    """Say where the sessions are too few for a floor; nothing where rebuilt commits will add theirs."""
-    sessions, adds = run.comparison.sessions_before + planned, run.plan.baseline.runs and not run.comparison.bases
-    if not run.plan.floors or run.plan.config.calibrate or adds or sessions > FIRST_LOOK:
+    """Say where the sessions are too few for a floor."""
+    if not run.plan.floors or run.plan.config.calibrate or planned > FIRST_LOOK:
         return []
     return [
-        f"plan: {sessions} session(s) are too few to fail an efficiency below its floor, which takes {FIRST_LOOK + 1}; "
+        f"plan: {planned} session(s) are too few to fail an efficiency below its floor, which takes {FIRST_LOOK + 1}; "
         "raise --scaling-budget"
     ]
 

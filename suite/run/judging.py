@@ -163,8 +163,7 @@ def _over_budget(run: Observations, cell: Cell) -> CheckRecord:
 def _floor(run: Observations, cell: Cell) -> CheckRecord:
     minimum, own = run.plan.floors[cell].efficiency, run.plan.own(cell)
     one = cells.arm(own.side, own.trainer, cell, 1)
-    planned = run.comparison.sessions_before + run.planned
-    logs = samples.log_efficiencies(run, own, one, cell.mode)[: planned or None]
-    judged = floor(logs, minimum, comparisons(run), planned, run.session_s, tolerance=run.plan.config.tolerance)
+    logs = samples.log_efficiencies(run, own, one, cell.mode)[: run.planned or None]
+    judged = floor(logs, minimum, comparisons(run), run.planned, run.session_s, tolerance=run.plan.config.tolerance)
     reason = f"efficiency: its one-device arm failed: {run.lost[one].cause}" if one in run.lost else judged.reason
     return CheckRecord(rule="floor", against=f"efficiency {minimum:g}", outcome=judged.outcome, reason=reason)

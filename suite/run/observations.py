@@ -92,12 +92,11 @@ class Comparison:
     """What the candidate is compared with in the same sessions.
 
     Attributes:
-        bases: by side; empty while the candidate is measured without a base.
+        bases: by side; empty where the candidate is measured without a base.
         cells: those that are compared: all cells with a base that the user named, and otherwise those whose accepted
             commits are rebuilt.
         sides: with which of the bases a cell is compared, where that is not each of them.
         apart: cells with an accepted commit that could be rebuilt, where the run rebuilds another one.
-        sessions_before: how many sessions had ended when the comparison began.
         over_budget: cells that are not compared, because the budget has no room for them.
     """
 
@@ -105,7 +104,6 @@ class Comparison:
     cells: tuple[Cell, ...] = ()
     sides: Mapping[Cell, tuple[Side, ...]] = field(default_factory=dict)
     apart: tuple[Cell, ...] = ()
-    sessions_before: int = 0
     over_budget: tuple[Cell, ...] = ()
 
 
@@ -133,9 +131,8 @@ class Observations:
         unexplained: cells without a waterfall, and why.
         untrained: arms whose nets were not trained, and why.
         stored: what accepted runs of other times say of each cell.
-        comparison: what the cells are compared with at present.
-        planned: sessions that the budget allows for the present comparison, or without a base; 0 until the first of
-            them has shown how long one takes.
+        comparison: what the cells are compared with.
+        planned: sessions that the budget allows; 0 until one that the later ones resemble has shown how long it takes.
         cut_short: how the run was ended before it was complete, in words; empty where it was not.
     """
 

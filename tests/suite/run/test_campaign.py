@@ -25,6 +25,7 @@ from tests.support.repositories import Repository
 
 ONE, TWO, WEAK = cell(1), cell(2), cell(2, mode="weak")
 OWN, BASE, PIN = arm(2), arm(2, side="base"), arm(2, side="pinned")
+ALONE = {arm(1), arm(1, "single")}  # what the figures of two devices need
 EQUAL = {arm(1): 1.0, arm(1, side="base"): 1.0, OWN: 0.5, BASE: 0.5}
 SLOWER = {**EQUAL, OWN: 5.0}
 
@@ -149,7 +150,7 @@ class TestAgainstANamedBase:
 
 
 class TestAgainstAcceptedRuns:
-    """A few sessions without a base, then a comparison with the rebuilt commits of the accepted runs."""
+    """Cells next to the rebuilt commits of accepted runs; the first sessions also time what the figures need."""
 
     @pytest.fixture(autouse=True)
     def _repository(self, world: World, tmp_path: Path) -> None:
@@ -168,13 +169,14 @@ class TestAgainstAcceptedRuns:
         )
 
     def test_floor_is_not_judged_before_the_comparison_has_a_plan(self) -> None:
-        """The efficiency of .5 is far below the floor; after three sessions alone no look was planned."""
+        """The efficiency of .5 is far below the floor; after the three sessions of figures no look was planned."""
         self.world.step_s = {arm(1): 1.0, OWN: 1.0, BASE: 1.0, arm(1, side="base"): 1.0}
         kept = [accepted_run({TWO: 1.0}, 0, self.commit)]
         config = settings(root=self.repository.path, budget_s=1000.0)
         floors = {TWO: Floor(entry=1, efficiency=0.9)}
         run = self.world.measure(TWO, config=config, baseline=baseline(*kept), floors=floors)
-        assert len(self.world.timed) > run.comparison.sessions_before, "it is compared with the rebuilt commit"
+        assert (len(self.world.timed), run.planned) == (4, 100)
+        assert self.world.outcomes() == [Outcome.FAIL]
 
     @pytest.mark.parametrize(("runs", "extra"), [(4, set()), (5, {arm(1, side="base")})])
     def test_the_accepted_commit_is_timed_on_one_device_to_judge_the_machine(self, runs: int, extra: set[Arm]) -> None:
@@ -189,9 +191,8 @@ class TestAgainstAcceptedRuns:
     ) -> None:
         self.world.step_s = {OWN: own, BASE: own / ratio}
         run = self.measure(TWO, budget_s=1000.0)
-        assert run.comparison.sessions_before == 3
-        assert self.world.timed[3:] == [{OWN, BASE}] * (len(self.world.timed) - 3)
-        assert 3 + 3 <= len(self.world.timed) < run.planned, "a clear case ends soon"
+        assert self.world.timed == [{OWN, BASE, *ALONE}] * 3 + [{OWN, BASE}] * (len(self.world.timed) - 3)
+        assert 4 <= len(self.world.timed) < run.planned, "a clear case ends soon"
         judged = self.world.cells()[TWO.id]
         assert judged.outcome is outcome
         assert [(c.rule, c.outcome, c.counts) for c in judged.checks] == [
@@ -203,20 +204,20 @@ class TestAgainstAcceptedRuns:
         assert judged.checks[1].ratio.low is not None
         assert judged.checks[1].reason.endswith("the comparison with its rebuilt commit decides")
 
-    def test_each_comparison_counts_in_its_first_session(self) -> None:
+    def test_the_first_session_counts_and_trains(self) -> None:
         self.world.step_s = {OWN: 0.5, BASE: 0.5}
         run = self.measure(TWO, cell(2, "scratch"))
-        assert self.world.counted == [(0, run.plan.cells), (3, (TWO,))]
+        assert self.world.counted == [(0, run.plan.cells)]
+        assert self.world.trained == [0]
 
     def test_only_accepted_cells_are_compared(self) -> None:
         self.world.step_s = {OWN: 0.5, BASE: 0.5}
         run = self.measure(ONE, TWO, cell(2, "scratch"))
         assert [line for line in self.world.said if line.startswith("plan:")] == run.notes
-        before, compared = (line for line in run.notes if "cell(s)" in line)
-        assert "against" not in before
-        assert "against the accepted run run-2, rebuilt" in compared
+        [plan] = (line for line in run.notes if "cell(s)" in line)
+        assert plan.startswith("plan: 2 cell(s) against the accepted run run-2, rebuilt")
         assert run.comparison.cells == (ONE, TWO)
-        assert self.world.timed[3] == set(EQUAL)
+        assert self.world.timed[:4] == [{*EQUAL, *ALONE, arm(2, "scratch"), arm(1, "scratch")}] * 3 + [set(EQUAL)]
         assert self.world.outcomes() == [Outcome.PASS, Outcome.PASS, Outcome.NO_BASELINE]
 
     def test_every_cell_is_compared_with_its_own_of_the_rebuilt_commits(self) -> None:
@@ -231,20 +232,22 @@ class TestAgainstAcceptedRuns:
         assert run.comparison.cells == (TWO, ONE, later, earlier)
         pairs = {arm(k, side=side) for k in (1, 2) for side in ("candidate", "base", "pinned")}
         others = {arm(2, "later"), arm(2, "later", "base"), arm(2, "earlier"), arm(2, "earlier", "pinned")}
-        assert self.world.timed[run.comparison.sessions_before] == pairs | others | {arm(1, "later", "base")}
+        assert self.world.timed[3] == pairs | others | {arm(1, "later", "base")}
         passed, slower, undecided = Outcome.PASS, Outcome.FAIL, Outcome.INCONCLUSIVE
         assert self.world.outcomes() == [passed, passed, passed, slower, undecided]
         [named] = [line for line in self.world.said if "not compared with all of their accepted commits" in line]
         assert f": {later.id}, {earlier.id}, {apart.id}; one run rebuilds those of most cells" in named
 
     @pytest.mark.parametrize(
-        ("budget_s", "before", "compared"), [(40.0, 1, 4), (90.0, 2, 7), (130.0, 3, 10), (1000.0, 3, 97)]
+        ("budget_s", "of_figures", "sessions"), [(40.0, 1, 4), (90.0, 2, 9), (130.0, 3, 13), (1000.0, 3, 100)]
     )
-    def test_most_of_the_budget_is_for_the_comparison(self, budget_s: float, before: int, compared: int) -> None:
+    def test_every_session_compares_and_most_do_nothing_else(
+        self, budget_s: float, of_figures: int, sessions: int
+    ) -> None:
         self.world.step_s, self.world.wobble = {OWN: 0.5, BASE: 0.5}, 0.3
         run = self.measure(TWO, budget_s=budget_s)
-        assert (run.comparison.sessions_before, run.planned) == (before, compared)
-        assert len(self.world.timed) == before + compared
+        assert run.planned == sessions
+        assert self.world.timed == [{OWN, BASE, *ALONE}] * of_figures + [{OWN, BASE}] * (sessions - of_figures)
 
     def test_without_a_commit_to_rebuild_the_budget_narrows_the_figures(self) -> None:
         run = self.measure(TWO, commits=["1" * 40] * 3, budget_s=1e6)
@@ -253,10 +256,11 @@ class TestAgainstAcceptedRuns:
 
     @pytest.mark.parametrize("checked_out", [False, True], ids=["no checkout", "does not build"])
     def test_commit_that_cannot_be_measured_leaves_the_cell_inconclusive(self, checked_out: bool) -> None:
-        self.world.not_there, self.world.broken = (set(), {3: {BASE}}) if checked_out else ({"base"}, {})
+        self.world.not_there, self.world.broken = (set(), {0: {BASE}}) if checked_out else ({"base"}, {})
         self.measure(TWO, budget_s=1e6)
         assert self.world.outcomes() == [Outcome.INCONCLUSIVE]
-        assert len(self.world.timed) == 3 + checked_out, "no more sessions for a cell that they cannot decide"
+        assert len(self.world.timed) == 3, "figures; no more sessions for a cell that they cannot decide"
+        assert [OWN in timed for timed in self.world.timed] == [True] * 3
         reason = "the commit of run run-2 could not be measured: "
         assert reason in self.world.cells()[TWO.id].reason
 
@@ -264,7 +268,7 @@ class TestAgainstAcceptedRuns:
         newest = self.repository.commit({"a.py": "a = 2\n"})
         self.world.broken = {3: {BASE}}
         self.measure(TWO, commits=[self.commit, newest, newest], budget_s=1e6)
-        assert [BASE in timed for timed in self.world.timed] == [False, False, False, True]
+        assert [BASE in timed for timed in self.world.timed] == [True] * 4
         assert self.world.timed[3] == {OWN, BASE, PIN}
         assert self.world.outcomes() == [Outcome.INCONCLUSIVE]
 
@@ -274,10 +278,10 @@ class TestAgainstAcceptedRuns:
     ) -> None:
         """A squash-merge may leave the newest accepted commit in no branch."""
         newest = "1" * 40 if newest_is_gone else self.commit
-        self.measure(ONE, TWO, commits=[self.commit, newest, newest], budget_s=40.0, min_sessions=1)
+        self.measure(ONE, TWO, commits=[self.commit, newest, newest], budget_s=25.0, min_sessions=1)
         one = self.world.cells()[ONE.id]
         assert one.outcome is Outcome.INCONCLUSIVE
-        assert "not judged: budget; 40 s have room for 1 cell(s)" in one.reason
+        assert "not judged: budget; 25 s have room for 1 cell(s)" in one.reason
         assert ("the commit of run run-2 cannot be rebuilt" in one.reason) == newest_is_gone
         [beyond] = [check for check in one.checks if check.rule != "stored"]
         expected = ("drift", "the pinned run run-0") if newest_is_gone else ("time", "the accepted run run-2")
@@ -285,22 +289,31 @@ class TestAgainstAcceptedRuns:
 
     def test_lost_cell_is_not_compared(self) -> None:
         self.world.broken = {0: {OWN}}
-        run = self.measure(TWO)
+        self.measure(TWO)
         assert self.world.outcomes() == [Outcome.ERROR]
-        assert (run.comparison.bases, len(self.world.timed)) == ({}, 1)
+        assert len(self.world.timed) == 1
+
+    def test_cell_without_accepted_runs_that_another_broke_gets_a_session_more(self) -> None:
+        """Strong and weak share their workers; a budget of one second has room for one session."""
+        weak = arm(2, mode="weak")
+        self.world.broken, self.world.shares = {0: {OWN}}, {weak: OWN}
+        self.measure(TWO, WEAK, budget_s=1.0, min_sessions=1)
+        assert weak in self.world.timed[1]
+        assert OWN not in self.world.timed[1]
+        assert self.world.outcomes() == [Outcome.ERROR, Outcome.NO_BASELINE]
 
     def test_interrupted_run_shows_what_was_accepted(self) -> None:
-        self.world.step_s, self.world.interrupted_in = {OWN: 0.6}, 3
+        self.world.step_s, self.world.interrupted_in = {OWN: 0.6}, 1
         with pytest.raises(KeyboardInterrupt):
             self.measure(TWO)
         judged = self.world.cells()[TWO.id]
         assert judged.outcome is Outcome.INCONCLUSIVE
         assert {check.rule for check in judged.checks} == {"time", "stored"}
 
-    def test_spent_budget_of_the_user_leaves_one_session_for_the_rebuilt_commit(self) -> None:
+    def test_one_session_is_enough_to_show_the_rebuilt_commit(self) -> None:
         self.world.step_s = {OWN: 0.6, BASE: 0.6}
         self.measure(TWO, budget_s=1.0, min_sessions=1)
-        assert len(self.world.timed) == 2
+        assert self.world.timed == [{OWN, BASE, *ALONE}]
         assert self.world.outcomes() == [Outcome.INCONCLUSIVE]
 
 

@@ -286,10 +286,10 @@ class TestFloors:
         assert judged(run)[2].outcome is outcome
         assert [c.rule for c in judged(run)[2].checks] == ["floor"]
 
-    def test_sessions_before_a_comparison_belong_to_the_same_plan(self) -> None:
+    def test_a_fail_below_the_floor_is_confirmed_by_another_session(self) -> None:
         """Three make the cell suspicious. One more like them confirms that, and three that are not do not."""
         for on_one_s, count, outcome in ((0.8, 1, Outcome.FAIL), (1.2, 3, Outcome.INCONCLUSIVE)):
-            run = self.run_with_floor(0.9, comparison=Comparison(sessions_before=3), planned=3)
+            run = self.run_with_floor(0.9, planned=6)
             add_sessions(run, {arm(1): 0.8, arm(2): 0.5}, count=3)
             assert judged(run)[2].outcome is Outcome.INCONCLUSIVE
             add_sessions(run, {arm(1): on_one_s, arm(2): 0.5}, count)
