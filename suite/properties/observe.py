@@ -77,7 +77,7 @@ def observe(
         - "changed": whether a step changed its minibatch, or one before;
         - "skipped": whether one of torch's GradScalers found its scale too large in a step, which it then skips;
         - "log": for every step, what the net's forwards saw (`suite.properties.log.Log`);
-        - "drew": whether a step drew random numbers; known where it `shares_draws`;
+        - "drew": whether a step drew random numbers; on a GPU known where it `shares_draws`;
         - "noise": for every step of a net with dropout, digests of the noise that was drawn for its samples;
         - "correct": of `EVALUATED` test samples, {"shared": how many its replicas together got right of this process's
           share, "alone": how many each of its replicas got right of all}; None where it was not evaluated;
@@ -143,10 +143,9 @@ def observe(
             rows, sizes = len(nest.leaves(X)[0]), {size for values in model.parameters() for size in values.shape}
             noise = Noise(rows, sizes) if case.drops else None
             draws = DrawsOfOneDevice(n, mine) if shares_draws else None
-            generators: tuple[object, ...] = ()
             if shares_draws:
                 accelerator.seed(devices, case.seed)
-                generators = accelerator.host_generators()
+            generators = accelerator.host_generators()
             scales = [scaler.get_scale() for scaler in scalers]
             collecting = gradients_at_optimizers(by_position, leave_out=seen_in_parameters)
             with collecting as gradients, noise or nullcontext(), draws or nullcontext():
@@ -158,8 +157,8 @@ def observe(
             record["losses"].append(contract.loss_of(loss))
             record["changed"].append(not all(torch.equal(now, given) for now, given in fed))
             record["log"].append(list(log))
-            if draws is not None:
-                record["drew"] |= draws.drew or accelerator.host_generators() != generators
+            drawn_here = accelerator.host_generators() != generators
+            record["drew"] |= drawn_here or (draws is not None and draws.drew)
             record["noise"].append(noise.digests if noise else [])
             record["parameters"].append(_values(made))
             record["differing"].append(_differing(made))

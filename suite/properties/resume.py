@@ -11,7 +11,9 @@ from suite.properties.answers import RIGHT, Judgement
 from suite.properties.observe import alike
 from suite.properties.seen import Seen
 
-GENERATORS = "generators are not resumed, or all ranks got those of rank 0 (radixark/miles#3187)"
+GENERATORS = (
+    "generators (torch's, NumPy's, Python's) are not resumed, or all ranks got those of rank 0 (radixark/miles#3187)"
+)
 STATES = (
     "the optimizer's state is lost, such as momentum (KempnerInstitute/KempnerForge#115)",
     "the schedule starts again (lightly-ai/lightly-train#301)",
@@ -69,5 +71,5 @@ def _wrong(seen: Seen, step: int, what: str, off: float) -> Judgement:
     return Judgement(
         f"resumed before step {resumed}, {what} is off that of the uninterrupted run by {off:.3g} after step "
         f"{step - 1}",
-        (GENERATORS, *STATES) if seen.case.drops else STATES,
+        (GENERATORS, *STATES) if seen.case.drops or seen.drew else STATES,
     )

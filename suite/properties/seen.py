@@ -74,7 +74,7 @@ class Seen:
 
     @property
     def drew(self) -> bool:
-        """Whether a step drew random numbers; known where it `shares_draws`."""
+        """Whether a step drew random numbers; on a GPU known where it `shares_draws`."""
         return any(observed["drew"] for observed in (*self.ranks, self.alone or {"drew": False}))
 
     @property

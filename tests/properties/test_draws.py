@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy
 import pytest
@@ -135,3 +136,10 @@ def test_low_precision_of_a_step_that_draws_is_not_compared(bench: Bench) -> Non
     case = Case(2, (5, 4), dtype="bfloat16", net=Net(hidden=(3,)))
     judgement = bench.judge(named("NoisyLoss"), "low_precision", case)
     assert judgement == Judgement(note="not compared in low precision: the step draws random numbers")
+
+
+def test_generators_that_are_not_resumed_are_named(bench: Bench) -> None:
+    """Torch's are in the trainer's `state_dict`, and NumPy's are not."""
+    judgement = bench.judge(named("OfNumPy"), "resume", replace(ON_THREE, resumed=1))
+    assert judgement.suspects[0].startswith("generators (torch's, NumPy's, Python's) are not resumed")
+    assert bench.judge(named("OwnLoss"), "resume", replace(ON_THREE, resumed=2)).finding == ""
