@@ -197,7 +197,7 @@ def _replace(
     session.config.hook.pytest_deselected(items=refused[1:])
     failing = CannotRun.from_parent(session, name=name, message=message)
     for marker in ("gpu", *OURS):
-        if refused and refused[0].get_closest_marker(marker):
+        if any(item.get_closest_marker(marker) for item in refused):
             failing.add_marker(marker)
     items[:] = [failing, *(item for item in items if item not in refused)]
 

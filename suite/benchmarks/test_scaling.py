@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from suite.run.execute import RunResult
 
 CLOCK = Clock()
+NO_BASELINE = "NO BASELINE: accept this run (--scaling-accept), or measure a base in it (--scaling-against)"
 FIGURES = ("sec_per_epoch", "samples_per_s", "tokens_per_s", "device_flop_per_s", "efficiency", "speedup", "slowdown")
 
 
@@ -57,16 +58,20 @@ def test_scaling(
     )
     if cell.outcome is Outcome.FAIL:
         pytest.fail(f"FAIL: {cell.reason}{again}", pytrace=False)
+    if settings.require_baseline and not settings.accept and lacks_baseline(cell):  # accepting makes it the baseline
+        pytest.fail(NO_BASELINE + again, pytrace=False)
     if cell.outcome is Outcome.INCONCLUSIVE:
         message = f"INCONCLUSIVE: {cell.reason}"
         pytest.fail(message + again, pytrace=False) if settings.inconclusive == "fail" else pytest.skip(message)
     if cell.outcome is Outcome.NO_BASELINE:
-        message = "NO BASELINE: accept this run (--scaling-accept), or measure a base in it (--scaling-against)"
-        if settings.require_baseline and not settings.accept:  # which makes this run the baseline
-            pytest.fail(message + again, pytrace=False)
-        warnings.warn(ScalingWarning(message), stacklevel=1)
+        warnings.warn(ScalingWarning(NO_BASELINE), stacklevel=1)
     if cell.warning:
         warnings.warn(ScalingWarning(f"{cell.id}: {cell.warning}"), stacklevel=1)
+
+
+def lacks_baseline(cell: CellRecord) -> bool:
+    """Return whether a cell has nothing to be compared with, also where something else has decided it or may."""
+    return not any(check.rule in ("time", "drift", "stored") for check in cell.checks)
 
 
 def properties(cell: CellRecord) -> list[tuple[str, str]]:

@@ -322,9 +322,9 @@ class _Search:
                 self._explain(case, judgement)
 
     def _explain(self, case: Case, judgement: Judgement) -> None:
-        """Keep a case as the failure, with the bugs that fit all wrong cases so far."""
+        """Keep a case as the failure, with the bugs that fit all wrong cases so far, or with its own."""
         fitting = tuple(line for line in judgement.suspects if not self.suspects or line in self.suspects)
-        self.suspects = fitting or self.suspects
+        self.suspects = fitting or judgement.suspects
         self.failure = self._explained(case, replace(judgement, suspects=self.suspects))
 
     def _explained(self, case: Case, judgement: Judgement) -> str:

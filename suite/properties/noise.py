@@ -1,7 +1,7 @@
-"""Notes the noise that a step draws for its samples, from whatever generator (worker's side).
+"""Notes the noise that a step draws for its samples, from whatever generator of torch's (worker's side).
 
-Not seen: whole numbers, masks of few bits, noise drawn for one sample or with another first axis than the samples, and
-what other threads than the one that called `step` draw in the forward.
+Not seen: what NumPy and Python draw, whole numbers, masks of few bits, noise drawn for one sample or with another first
+axis than the samples, and what other threads than the one that called `step` draw in the forward.
 """
 
 from __future__ import annotations

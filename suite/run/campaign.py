@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -99,6 +99,7 @@ class _Campaign:
     ) -> None:
         self._run, self._sides, self._say, self._collaborators, self._grown = run, sides, say, collaborators, grown
         self._of_figures: int | None = None  # sessions that time more than the comparison needs, once that is known
+        self._forecast_s = 0.0  # of the last session
         rng = random.Random(run.plan.seed)
         self._sessions = collaborators.sessions(run, sides.pools, rng, meter, self._left_s, self._say_left)
 
@@ -123,7 +124,7 @@ class _Campaign:
         train = self._collaborators.training(run, self._sessions, self._say_left)
         training_s = accuracy.allowed_s(run, self._left_s()) if accuracy.trained(run) else 0.0
         self._sessions.replan_blocks(training_s, self._loading_s)
-        self._show_plan([*on_one, *self._on_one(compared)], attribution.arms(run, explained))
+        self._show_plan([*on_one, *self._on_one(run.plan.cells)], attribution.arms(run, explained), training_s)
         self._run_sessions(on_one, explained, train)
 
     def sweep(self) -> None:
@@ -167,10 +168,10 @@ class _Campaign:
         asked = run.comparison.cells
         chosen = self._carried(asked)
         left_out = tuple(cell for cell in asked if cell not in chosen)
-        run.comparison = replace(run.comparison, cells=chosen, over_budget=left_out)
+        run.comparison = replace(run.comparison, cells=asked if run.sessions else chosen, over_budget=left_out)
         self._sessions.replan_blocks(loading_s=self._loading_s)
         if left_out or not run.sessions:
-            self._show_plan(self._on_one(chosen), ())
+            self._show_plan(self._on_one(chosen))
 
     def _on_one(self, chosen: Sequence[Cell]) -> list[tuple[Arm, ...]]:
         """Return the arms on one device that floors need, and that judging the machine needs of the accepted commit."""
@@ -261,17 +262,17 @@ class _Campaign:
         while True:
             number = len(run.sessions)
             of_figures = not run.comparison.bases or self._of_figures is None or number < self._of_figures
-            units = self._units([cell for cell in run.plan.cells if self._wants_time(cell, of_figures=of_figures)])
+            chosen = [cell for cell in run.plan.cells if self._wants_time(cell, of_figures=of_figures)]
+            units, beside = self._units(chosen), [*(on_one if of_figures else ()), *self._on_one(chosen)]
             over = run.planned and number >= run.planned
-            if over or (self._keeps_budget and run.sessions and self._left_s() < run.session_s):
+            if over or (self._keeps_budget and run.sessions and self._left_s() < self._next_s([*units, *beside])):
                 units = [unit for unit in units if self._never_timed(unit)]
             if not units:
                 return
-            beside = [*(on_one if of_figures else ()), *self._on_one(run.comparison.cells)]
             timed = _arms(units)
             units += [unit for unit in dict.fromkeys(beside) if unit[0] not in timed and unit[0] not in run.lost]
             probed = explained if of_figures and number < attribution.SESSIONS[config.profile] else []
-            suspects = self._suspects(run.comparison.cells)
+            suspects = self._suspects(run.comparison.judged)
             untimed = [
                 arm
                 for arm in attribution.arms(run, [*probed, *suspects])
@@ -283,6 +284,7 @@ class _Campaign:
                 counted = run.plan.cells if of_figures else run.comparison.cells
                 afterwards.append(self._collaborators.counting(run, self._sessions, counted, self._say_left))
             if self._session(units, untimed, afterwards):
+                self._forecast_s = self._forecast(units, untimed).wall_s
                 self._replan(number)
 
     def _replan(self, number: int) -> None:
@@ -316,13 +318,15 @@ class _Campaign:
         self._grown()
         return counts
 
-    def _show_plan(self, beside: Sequence[tuple[Arm, ...]], untimed: Sequence[Arm]) -> None:
+    def _show_plan(
+        self, beside: Sequence[tuple[Arm, ...]], untimed: Sequence[Arm] = (), training_s: float = 0.0
+    ) -> None:
         run = self._run
-        chosen = run.plan.cells if self._of_figures is None else run.comparison.cells
+        chosen = run.plan.cells if self._of_figures is None else run.comparison.judged
         each = self._forecast([*self._units(chosen), *beside], untimed)
         if not each.wall_s:
             return
-        planned = run.plan.config.calibrate or self._planned(self._left_s() / each.wall_s)
+        planned = run.plan.config.calibrate or self._planned((self._left_s() - training_s) / each.wall_s)
         for line in forecast.lines(run, planned, each):
             run.notes.append(line)
             self._say(line)
@@ -332,6 +336,11 @@ class _Campaign:
         config = self._run.plan.config
         sessions = max(config.min_sessions, int(affordable))
         return sessions if self._run.comparison.bases else min(sessions, MAX_SESSIONS[config.profile])
+
+    def _next_s(self, units: Sequence[tuple[Arm, ...]]) -> float:
+        """Return what a session of these arms will cost: what the last one did, less by what is no longer timed."""
+        forecast_s = self._forecast(units).wall_s
+        return self._run.session_s * (min(1.0, forecast_s / self._forecast_s) if self._forecast_s else 1.0)
 
     @property
     def _loading_s(self) -> float:
@@ -343,28 +352,26 @@ class _Campaign:
         """Whether the budget is the user's own, which is kept even if sessions take longer than planned."""
         return self._run.plan.config.min_sessions == 1 and not self._run.plan.config.calibrate
 
-    def _outcome(self, cell: Cell, rules: Sequence[str] | None = None) -> Outcome:
-        """Return a cell's outcome so far from these rules, or from all of them."""
-        checks = judging.checks(self._run, cell)
-        return judging.combined([check for check in checks if rules is None or check.rule in rules])[0]
+    def _outcome(self, cell: Cell, rules: Collection[str]) -> Outcome:
+        """Return a cell's outcome so far from these rules."""
+        return judging.combined([check for check in judging.checks(self._run, cell) if check.rule in rules])[0]
 
     def _wants_time(self, cell: Cell, *, of_figures: bool) -> bool:
         """Return whether the next session times a cell."""
         run = self._run
-        if not of_figures and cell in run.comparison.cells:
-            return self._undecided(cell)
-        own = run.plan.own(cell)
-        return own not in run.lost and (of_figures or self._never_timed((own,)))
+        if run.failure(cell) is not None or cell in run.comparison.over_budget:
+            return False
+        return of_figures or self._never_timed((run.plan.own(cell),)) or self._undecided(cell)
 
     def _undecided(self, cell: Cell) -> bool:
-        run = self._run
-        if any(arm in run.lost for arm in run.arms(cell).values()):
-            return False
+        """Return whether a session may decide a cell that has been timed, by its bases or by its floor."""
+        run, rules = self._run, set[str]()
+        if cell in run.comparison.cells and run.lost.keys().isdisjoint(run.arms(cell).values()):
+            rules |= set(judging.RULE_AGAINST.values())
+        if cell in run.plan.floors and cells.arm("candidate", cell.trainer, cell, 1) not in run.lost:
+            rules.add("floor")
         if run.plan.config.calibrate or not run.planned:
-            return True  # no look is planned before a session has shown how many there will be
-        rules = list(judging.BY_SESSION)
-        if cells.arm("candidate", cell.trainer, cell, 1) in run.lost:  # no session can measure its efficiency
-            rules.remove("floor")
+            return bool(rules)  # no look is planned before a session has shown how many there will be
         return self._outcome(cell, rules) is Outcome.INCONCLUSIVE
 
     def _units(self, chosen: Sequence[Cell]) -> list[tuple[Arm, ...]]:

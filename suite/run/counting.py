@@ -76,7 +76,7 @@ def checks(run: Observations, cell: Cell) -> tuple[CheckRecord, ...]:
     """
     arms, own = run.arms(cell).values(), run.counters.get(run.plan.own(cell))
     missing = [run.uncounted[arm] for arm in arms if arm in run.uncounted]
-    if missing and run.comparison.bases and run.plan.config.counters == "fail":
+    if missing and len(arms) > 1 and run.plan.config.counters == "fail":
         labels = ", ".join(base.label for base in run.comparison.bases.values())
         reason = f"its step and the base's could not both be counted: {missing[0]}"
         return (CheckRecord(rule=counters.RULE, against=labels, outcome=Outcome.INCONCLUSIVE, reason=reason),)

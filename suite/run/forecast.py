@@ -100,11 +100,11 @@ def lines(run: Observations, planned: int, each: Length) -> list[str]:
     bases = f" against {', '.join(base.label for base in comparison.bases.values())}" if comparison.bases else ""
     minutes = (run.plan.elapsed_s + planned * each.wall_s) / 60
     training_s = accuracy.allowed_s(run, run.plan.config.budget_s - run.plan.elapsed_s)
-    training = f", and at most {training_s / 60:.1f} min of training" if accuracy.trained(run) else ""
+    training = f", and at most {max(0.0, training_s) / 60:.1f} min of training" if accuracy.trained(run) else ""
     runs = run.plan.config.runs
     of_runs = f" in a bisection of at most {runs} runs" if runs > 1 else ""
     first = (
-        f"plan: {len(comparison.cells) or len(run.plan.cells)} cell(s){bases}, "
+        f"plan: {len(comparison.judged) or len(run.plan.cells)} cell(s){bases}, "
         f"about {planned} session(s) of {each.wall_s:.0f} s, {minutes:.1f} min in all{training} "
         f"(budget {run.plan.config.budget_s / 60:.1f} min); {plural(comparisons, 'check')} can fail{of_runs}"
     )

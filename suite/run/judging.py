@@ -28,7 +28,6 @@ from suite.verdict.floor import floor
 from suite.verdict.tail import Tail, tail
 
 RULE_AGAINST: dict[Side, str] = {"base": "time", "pinned": "drift"}
-BY_SESSION = ("time", "drift", "floor")  # the rules that a further session may decide
 
 
 def comparisons(run: Observations) -> int:
@@ -69,9 +68,10 @@ def checks(run: Observations, cell: Cell) -> tuple[CheckRecord, ...]:
     arms = run.arms(cell)
     bases = run.comparison.bases if cell in run.comparison.cells else ()
     compared = [side for side in bases if side in arms and arms[side] not in run.lost]
+    over_budget = cell in run.comparison.over_budget
     return (
-        *(_time(run, cell, side) for side in compared),
-        *([_over_budget(run, cell)] if cell in run.comparison.over_budget else []),
+        *(_time(run, cell, side) for side in compared if not over_budget),
+        *([_over_budget(run, cell)] if over_budget else []),
         *run.stored.get(cell, ()),
         *([_floor(run, cell)] if cell in run.plan.floors else []),
         *accuracy.checks(run, cell, comparisons(run)),
@@ -150,13 +150,15 @@ def _time(run: Observations, cell: Cell, side: Side) -> CheckRecord:
 
 
 def _over_budget(run: Observations, cell: Cell) -> CheckRecord:
-    _, side, *_ = run.arms(cell)  # the newest commit, or the pinned one where it is alone
-    room = f"{run.plan.config.budget_s:.0f} s have room for {len(run.comparison.cells)} cell(s)"
+    _, side, *_ = arms = run.arms(cell)  # the newest commit, or the pinned one where it is alone
+    room = f"{run.plan.config.budget_s:.0f} s have room for {len(run.comparison.judged)} cell(s)"
+    seen = against(run, cell, side).ratio if cell in run.comparison.cells and arms[side] not in run.lost else None
     return CheckRecord(
         rule=RULE_AGAINST[side],
         against=run.comparison.bases[side].label,
         outcome=Outcome.INCONCLUSIVE,
         reason=f"not judged: budget; {room}: raise --scaling-budget, or select fewer cells",
+        ratio=seen and interval(seen),
     )
 
 

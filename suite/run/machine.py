@@ -134,19 +134,22 @@ def git_state(folder: Path, used: Iterable[Path] = ()) -> tuple[str, bool, str]:
     return commit, bool(changed or (inside and _git(folder, "--literal-pathspecs", *status, "--", *inside))), ""
 
 
-def main_branch(folder: Path, used: Iterable[Path] = ()) -> str:
+def main_branch(folder: Path, used: Iterable[tuple[Path, str]] = ()) -> str:
     """Return the branch that the remote has checked out, else a local main or master.
 
-    Empty without any of them, and where it does not have all of `used`, which are files and folders here.
+    Empty without any of them, and where it lacks one of `used`: a file here, and a name that is in its text.
     """
-    remote = _git(folder, "symbolic-ref", "--quiet", "--short", "refs/remotes/origin/HEAD")
-    known = (
-        name for name in ("main", "master") if _git(folder, "rev-parse", "--verify", "--quiet", f"refs/heads/{name}")
-    )
-    branch = remote or next(known, "")
-    names = (path.relative_to(folder.resolve()) for path in _inside(folder, used))
-    has_all = all(_git(folder, "cat-file", "-e", f"{branch}:./{name}") is not None for name in names)
-    return branch if has_all else ""
+    remote = _git(folder, "symbolic-ref", "--quiet", "refs/remotes/origin/HEAD")
+    refs = (remote, "refs/heads/main", "refs/heads/master")
+    known = (ref for ref in refs if ref and _git(folder, "rev-parse", "--verify", "--quiet", ref))
+    if (ref := next(known, None)) is None:
+        return ""
+    for path, name in used:
+        for file in _inside(folder, [path]):
+            text = _git(folder, "show", f"{ref}:./{file.relative_to(folder.resolve())}")
+            if text is None or not re.search(rf"\b{re.escape(name)}\b", text):
+                return ""
+    return re.sub("^refs/(heads|remotes)/", "", ref)
 
 
 def _inside(folder: Path, used: Iterable[Path]) -> list[Path]:

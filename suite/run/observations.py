@@ -97,7 +97,8 @@ class Comparison:
             commits are rebuilt.
         sides: with which of the bases a cell is compared, where that is not each of them.
         apart: cells with an accepted commit that could be rebuilt, where the run rebuilds another one.
-        over_budget: cells that are not compared, because the budget has no room for them.
+        over_budget: cells that the budget has no room for; among `cells` are those that were compared in the first
+            sessions all the same.
     """
 
     bases: Mapping[Side, Base] = field(default_factory=dict)
@@ -105,6 +106,11 @@ class Comparison:
     sides: Mapping[Cell, tuple[Side, ...]] = field(default_factory=dict)
     apart: tuple[Cell, ...] = ()
     over_budget: tuple[Cell, ...] = ()
+
+    @property
+    def judged(self) -> tuple[Cell, ...]:
+        """Those that the budget has room for."""
+        return tuple(cell for cell in self.cells if cell not in self.over_budget)
 
 
 @dataclass

@@ -88,8 +88,8 @@ class Plan:
 
 def plan_here(config: Config, cells: Sequence[Cell]) -> Plan:
     """Return the plan of a run on this machine and on the commit that is checked out here, without a baseline."""
-    about, sources = machine.describe(config.devices), _sources(config)
-    commit, dirty, commit_problem = machine.git_state(config.root, sources)
+    about = machine.describe(config.devices)
+    commit, dirty, commit_problem = machine.git_state(config.root, _sources(config))
     return Plan(
         config=config,
         cells=tuple(cells),
@@ -98,15 +98,31 @@ def plan_here(config: Config, cells: Sequence[Cell]) -> Plan:
         dirty=dirty,
         commit_problem=commit_problem,
         baseline=Baseline(machine_key=about.key),
-        main=machine.main_branch(config.root, sources),
+        main=machine.main_branch(config.root, _files(config)),
     )
 
 
 def _sources(config: Config) -> list[Path]:
     """Return where the code of the user's own trainers, models and data sets may be: files, and folders of packages."""
-    factories = [name for workload in config.workloads for name in (workload.model, workload.dataset)]
-    sources = [name.rpartition(":")[0] for name in (*config.trainers, *factories) if ":" in name]
+    sources = [source for source, _ in _named(config)]
     modules = [Path(source.partition(".")[0]) for source in sources if not source.endswith(".py")]
     files = [Path(source) for source in sources if source.endswith(".py")]
     files += [module.with_suffix(".py") for module in modules]
     return [folder / path for folder in config.paths for path in (*files, *modules)]
+
+
+def _files(config: Config) -> list[tuple[Path, str]]:
+    """Return the files that may have the user's own trainers, models and data sets, and the name of each."""
+    found = []
+    for source, name in _named(config):
+        module = Path(*source.split("."))
+        paths = [Path(source)] if source.endswith(".py") else [module.with_suffix(".py"), module / "__init__.py"]
+        found += [(folder / path, name) for folder in config.paths for path in paths]
+    return found
+
+
+def _named(config: Config) -> list[tuple[str, str]]:
+    """Return where the user's own trainers, models and data sets are, a file or a module, and the name of each."""
+    factories = [name for workload in config.workloads for name in (workload.model, workload.dataset)]
+    parts = [name.rpartition(":") for name in (*config.trainers, *factories)]
+    return [(source, name) for source, colon, name in parts if colon]

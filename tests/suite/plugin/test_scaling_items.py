@@ -14,7 +14,7 @@ import pytest
 
 from suite.benchmarks import test_all_reduce
 from suite.benchmarks.replay import Clock, replay
-from suite.benchmarks.test_scaling import properties
+from suite.benchmarks.test_scaling import lacks_baseline, properties
 from suite.cli import gate
 from suite.plan.collectives import CollectiveCell
 from suite.records.files import read_model
@@ -217,3 +217,13 @@ def test_pytest_benchmark_draws_our_files(folder: Path) -> None:
     assert picture.getroot().tag.endswith("svg")
     text = " ".join("".join(element.itertext()) for element in picture.iter())
     assert all(f"ddp-lenet-strong-{k}" in text for k in (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("rules", "lacks"), [([], True), (["floor"], True), (["floor", "stored"], False), (["time"], False)]
+)
+def test_a_cell_with_a_floor_alone_has_no_baseline(rules: list[str], lacks: bool) -> None:
+    """`--scaling-require-baseline` fails it, also where the floor is undecided."""
+    checks = [records.check(rule=rule, outcome="INCONCLUSIVE") for rule in rules]
+    [cell] = records.make(cells=[records.cell(outcome="INCONCLUSIVE", checks=checks)]).cells
+    assert lacks_baseline(cell) is lacks

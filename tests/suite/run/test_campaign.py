@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -286,6 +287,45 @@ class TestAgainstAcceptedRuns:
         [beyond] = [check for check in one.checks if check.rule != "stored"]
         expected = ("drift", "the pinned run run-0") if newest_is_gone else ("time", "the accepted run run-2")
         assert (beyond.rule, beyond.against.removesuffix(", rebuilt")) == expected
+
+    @pytest.mark.parametrize("lost", [True, False], ids=["a commit that does not build", "no accepted run"])
+    def test_a_floor_is_judged_also_where_nothing_is_compared(self, lost: bool) -> None:
+        """Of an efficiency of .5; a FAIL takes four sessions."""
+        measured = TWO if lost else cell(2, "scratch")
+        self.world.step_s = {arm(1): 1.0, arm(1, "scratch"): 1.0, OWN: 1.0, BASE: 1.0, arm(2, "scratch"): 1.0}
+        self.world.broken = {0: {BASE}} if lost else {}
+        kept = [accepted_run({TWO: 1.0}, 0, self.commit)]
+        config = settings(root=self.repository.path, budget_s=1000.0)
+        floors = {measured: Floor(entry=1, efficiency=0.9)}
+        self.world.measure(TWO, measured, config=config, baseline=baseline(*kept), floors=floors)
+        assert self.world.cells()[measured.id].outcome is Outcome.FAIL
+        assert self.world.timed[-1] >= {arm(2, measured.trainer), arm(1, measured.trainer)}
+
+    def test_a_cell_beyond_the_budget_keeps_what_its_base_showed(self) -> None:
+        """It was measured beside it in the first session, before the budget had no more room."""
+        self.world.step_s = {**EQUAL, arm(1): 1.1}
+        run = self.measure(ONE, TWO, budget_s=25.0, min_sessions=1)
+        one = self.world.cells()[ONE.id]
+        assert (run.comparison.over_budget, run.comparison.judged) == ((ONE,), (TWO,))
+        assert "not judged: budget; 25 s have room for 1 cell(s)" in one.reason
+        assert "was not measured here" not in one.reason
+        assert one.slowdown is not None
+        assert one.slowdown.estimate == pytest.approx(1.1, rel=0.03)
+
+    def test_the_first_session_that_only_compares_needs_less_of_the_budget(self) -> None:
+        """After a first session of 20 s, 17 s are left; without the plain trainer on one device, 12 s are enough."""
+        self.world.step_s, self.world.session_s = {OWN: 0.5, BASE: 0.5}, (20.0, 12.0)
+        self.measure(TWO, budget_s=37.0, min_sessions=1)
+        assert len(self.world.timed) == 2
+
+    def test_the_plan_leaves_time_for_training(self) -> None:
+        self.measure(TWO, budget_s=300.0)
+        said = "\n".join(self.world.said)
+        found = re.search(r"about (\d+) session\(s\) of (\d+) s, .* at most ([\d.]+) min of training", said)
+        assert found is not None
+        sessions, session_s, training_min = map(float, found.groups())
+        assert training_min == pytest.approx(3.0)
+        assert sessions * session_s <= 300 - 60 * training_min
 
     def test_lost_cell_is_not_compared(self) -> None:
         self.world.broken = {0: {OWN}}

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from suite.room.devices import Devices
-from suite.run import machine
+from suite.run import machine, plan
+from tests.support.measurements import settings
 from tests.support.project import REPOSITORY
 from tests.support.repositories import Repository
 
@@ -37,12 +38,36 @@ def test_the_main_branch_is_the_remotes_or_a_local_one(tmp_path: Path) -> None:
 def test_a_branch_without_a_trainer_of_the_run_is_none_to_compare_with(tmp_path: Path) -> None:
     made = Repository(tmp_path, "--initial-branch=main")
     project = tmp_path / "project"
-    made.commit({"project/train.py": "", "project/mine/a.py": "", "b.py": ""})
-    used = [project / name for name in ("train.py", "mine", "absent.py", "../b.py")]
+    made.commit({"project/train.py": "class Mine: ...", "project/mine/a.py": "class A: ...", "b.py": ""})
+    used = [(project / "train.py", "Mine"), (project / "mine/a.py", "A"), (project / "absent.py", "X")]
+    used.append((project / "../b.py", "B"))
     assert machine.main_branch(project, used) == "main"
     made.git("checkout", "--quiet", "-b", "topic")
-    made.commit({"project/new.py": ""})
-    assert machine.main_branch(project, [*used, project / "new.py"]) == ""
+    made.commit({"project/new.py": "class New: ...", "project/train.py": "class Mine: ...\nclass Newer: ..."})
+    assert machine.main_branch(project, used) == "main"
+    assert machine.main_branch(project, [*used, (project / "new.py", "New")]) == ""
+    assert machine.main_branch(project, [*used, (project / "train.py", "Newer")]) == ""
+
+
+def test_a_branch_that_the_remote_has_renamed_is_none_to_compare_with(tmp_path: Path) -> None:
+    made = Repository(tmp_path, "--initial-branch=main")
+    made.commit()
+    made.git("symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/gone")
+    assert machine.main_branch(tmp_path) == "main"
+
+
+@pytest.mark.parametrize(
+    ("trainer", "file"),
+    [
+        ("mine.py:Mine", "mine.py"),
+        ("trainers.new:Mine", "trainers/new.py"),
+        ("trainers:Mine", "trainers/__init__.py"),
+        ("ddp", None),
+    ],
+)
+def test_the_file_of_a_trainer_is_found(tmp_path: Path, trainer: str, file: str | None) -> None:
+    files = plan._files(settings(root=tmp_path, trainers=(trainer,)))
+    assert ((tmp_path / str(file), "Mine") in files) == (file is not None)
 
 
 def marks(root: Path, **changed: str) -> Path:
