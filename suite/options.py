@@ -20,7 +20,7 @@ from suite.base.several import hosts_of
 from suite.plan import floors, workloads
 from suite.plan.base import Base
 from suite.plan.config import BUDGET_S, MIN_SESSIONS, Config
-from suite.plan.project import named_from
+from suite.plan.project import named_from, named_in
 from suite.plan.workloads import Workload
 from suite.processes.failure import harmless
 from suite.room import devices
@@ -117,7 +117,11 @@ def read(config: pytest.Config) -> Config:
     asked = get.trainers(root)
     for trainer in asked:
         _check_trainer("trainer", trainer)
-    names = get.texts("workload", workloads.defaults(chosen.kind, asked))
+    # Accepted runs are found by a trainer's name. On several hosts each has a working directory of its own.
+    home = None if several else root
+    timed = tuple(dict.fromkeys(named_in(home, trainer) for trainer in asked))
+    least = tuple(floor.of(floor.trainer and named_in(home, floor.trainer)) for floor in least)
+    names = get.texts("workload", workloads.defaults(chosen.kind, timed))
     for name in names:
         get.one_of("workload", name, known)
     named = get.texts("workload", ())
@@ -126,8 +130,8 @@ def read(config: pytest.Config) -> Config:
         get.one_of("mode", mode, MODES)
     chosen_workloads = tuple(known[name] for name in names)
     default = tuple(name for name in DEFAULT_TRAINERS if any(workload.suits(name) for workload in chosen_workloads))
-    trainers = asked or default
-    base = _against(get, root, several=several)
+    trainers = timed or default
+    base = _against(get, root, home)
     _check_pairs(trainers, base, chosen_workloads)
     profile = get.one_of("profile", get.text("profile", "quick"), BUDGET_S)
     return Config(
@@ -264,8 +268,13 @@ class _Reader:
         return tuple(dict.fromkeys(parts)) or default
 
     def named(self, name: str, spec: str, root: Path) -> str:
-        """Return a trainer relative to the working directory; an option's ini twin names files relative to `root`."""
-        return spec if self.on_command_line(name) else named_from(spec, root)
+        """Return a trainer relative to the working directory.
+
+        An option's ini twin names files relative to `root`, and so may what is typed, without such a file here.
+        """
+        source = spec.rpartition(":")[0]
+        here = os.path.isfile(source) or not os.path.isfile(root / source)
+        return spec if self.on_command_line(name) and here else named_from(spec, root)
 
     def trainers(self, root: Path) -> tuple[str, ...]:
         """Return the trainers that were asked for."""
@@ -361,7 +370,7 @@ def _check_pairs(trainers: Sequence[str], base: Base | None, chosen: Sequence[Wo
         )
 
 
-def _against(get: _Reader, root: Path, *, several: bool) -> Base | None:
+def _against(get: _Reader, root: Path, home: Path | None) -> Base | None:
     if not get.has("against"):
         return None
     setting = get.text("against", "")
@@ -372,8 +381,9 @@ def _against(get: _Reader, root: Path, *, several: bool) -> Base | None:
     if base.trainer is not None:
         trainer = get.named("against", base.trainer, root)
         _check_trainer("against", trainer)
+        trainer = named_in(home, trainer)
         return replace(base, label=trainer, trainer=trainer)
-    if several:
+    if home is None:
         raise pytest.UsageError(
             f"--scaling-against {setting!r}: on several hosts a base must be a trainer: name one as module:Class, "
             "which every host has"

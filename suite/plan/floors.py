@@ -52,6 +52,10 @@ class Floor(Part):
         """The keys that a cell must agree with."""
         return self.model_dump(exclude={"efficiency"}, exclude_none=True)
 
+    def of(self, trainer: str | None) -> Floor:
+        """Return the same floor of a trainer."""
+        return self.model_copy(update={"trainer": trainer})
+
     def holds_for(self, cell: Cell) -> bool:
         """Return whether the cell agrees with every key."""
         return all(getattr(cell, key) == value for key, value in self.keys.items())
@@ -87,8 +91,7 @@ def _read(number: int, fields: dict[str, Any], pyproject: Path, workloads: Colle
         raise ValueError(
             f"{where}: trainer {floor.trainer!r}: valid values are {', '.join(TRAINERS)}, module:Class or path.py:Class"
         )
-    own = floor.trainer and named_from(floor.trainer, pyproject.parent)
-    return floor.model_copy(update={"trainer": own})
+    return floor.of(floor.trainer and named_from(floor.trainer, pyproject.parent))
 
 
 def choose(floors: Sequence[Floor], cell: Cell) -> Floor | None:

@@ -50,6 +50,26 @@ def named_from(spec: str, folder: Path) -> str:
     return f"{os.path.relpath(folder / source)}{colon}{name}"
 
 
+def named_in(folder: Path | None, spec: str) -> str:
+    """Return the name that a file has in `folder`, so that runs that are started elsewhere are of the same trainer.
+
+    Workers search `folder` after the working directory (`reference.load`), so the name stays as it is where they would
+    find another file by the new one, and for an absolute path outside of `folder`.
+
+    Args:
+        folder: the project's; without one every name stays.
+        spec: `path.py:name`, relative to the working directory; other names stay.
+    """
+    source, colon, name = spec.rpartition(":")
+    if folder is None or not source.endswith(".py") or not os.path.isfile(source):
+        return spec
+    path = os.path.relpath(source, folder)
+    found = path if os.path.isfile(path) else folder / path
+    outside = os.path.isabs(source) and path.startswith(os.pardir)
+    same = os.path.isfile(found) and os.path.samefile(found, source)
+    return f"{path}{colon}{name}" if same and not outside else spec
+
+
 def searched_from(spec: str, folder: Path) -> str:
     """Return what `named_from` does, but the name as it is where workers find the same file by it.
 

@@ -331,24 +331,69 @@ class TestNamesOfFiles:
         monkeypatch.chdir(project.path / "tests")
         return project
 
-    def test_they_are_found_from_a_folder_below(self, below: Project) -> None:
-        config = read(below, "--scaling-workload=tiny")
-        assert (config.trainers, config.checked) == (("../train.py:Mine",), ("../train.py:Mine",))
+    def test_trainers_that_are_timed_have_one_name_in_every_folder(
+        self, below: Project, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        arguments = "--scaling-workload=tiny", "--scaling-budget=9"
+        here = read(below, *arguments)
+        monkeypatch.chdir(below.path)
+        at_the_root = read(below, *arguments)
+        assert here.trainers == at_the_root.trainers == ("train.py:Mine",)
+        assert here.floors == at_the_root.floors
+        assert here.floors[0].trainer == "train.py:Mine"
+        assert here.against == at_the_root.against
+        assert here.against is not None
+        assert (here.against.trainer, here.against.label) == ("train.py:Old", "train.py:Old")
+
+    def test_trainers_that_are_checked_are_found_from_the_working_directory(
+        self, below: Project, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert read(below, "--scaling-workload=tiny").checked == ("../train.py:Mine",)
+        assert read(below, "--scaling-trainer=train.py:Mine").checked == ("../train.py:Mine",)
+        monkeypatch.chdir(below.path)
+        assert read(below, "--scaling-workload=tiny").checked == ("train.py:Mine",)
+
+    @pytest.mark.parametrize(
+        ("typed", "name"),
+        [
+            ("own.py", "tests/own.py"),
+            ("./own.py", "tests/own.py"),
+            ("../train.py", "train.py"),
+            ("train.py", "train.py"),
+            ("{root}/train.py", "train.py"),
+            ("../tests/../train.py", "train.py"),
+            ("../../elsewhere.py", "../elsewhere.py"),
+            ("{root}/../elsewhere.py", "{root}/../elsewhere.py"),
+        ],
+    )
+    def test_a_file_that_is_typed_has_the_name_it_has_at_the_root(self, below: Project, typed: str, name: str) -> None:
+        (below.path / "tests" / "own.py").touch()
+        (below.path.parent / "elsewhere.py").touch()
+        typed, name = (f"{path}:Mine".format(root=below.path) for path in (typed, name))
+        config = read(below, f"--scaling-trainer={typed}", f"--scaling-against=trainer:{typed}")
+        assert config.trainers == (name,)
         assert config.against is not None
-        assert (config.against.trainer, config.against.label) == ("../train.py:Old", "../train.py:Old")
+        assert (config.against.trainer, config.against.label) == (name, name)
+
+    def test_another_file_of_that_name_here_is_not_taken_for_a_trainers(self, below: Project) -> None:
+        (below.path / "tests" / "train.py").touch()
+        assert read(below, "--scaling-workload=tiny").trainers == ("../train.py:Mine",)
+        assert read(below, "--scaling-trainer=train.py:Mine").trainers == ("tests/train.py:Mine",)
+        assert read(below).floors[0].trainer == "../train.py:Mine"
+
+    def test_every_host_has_a_working_directory_of_its_own(
+        self, below: Project, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PET_RDZV_ENDPOINT", "127.0.0.1:29500")
+        monkeypatch.setenv("SCALING_SECRET", "0123456789abcdef")
+        config = read(below, "--scaling-devices=2xcpu:1", "--scaling-trainer=../train.py:Mine")
+        assert config.trainers == ("../train.py:Mine",)
         assert config.floors[0].trainer == "../train.py:Mine"
 
-    def test_from_their_own_folder_they_stay_as_they_are(self, below: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.chdir(below.path)
-        config = read(below, "--scaling-workload=tiny")
-        assert (config.trainers, config.floors[0].trainer) == (("train.py:Mine",), "train.py:Mine")
-
-    def test_one_that_is_typed_starts_in_the_working_directory(self, below: Project) -> None:
-        (below.path / "tests" / "own.py").touch()
-        assert read(below, "--scaling-trainer=own.py:Mine").trainers == ("own.py:Mine",)
+    def test_a_file_that_is_nowhere_is_refused(self, below: Project) -> None:
         for option in ("trainer", "against"):
-            with pytest.raises(pytest.UsageError, match=rf"--scaling-{option} 'train\.py:Mine': there is no file"):
-                read(below, f"--scaling-{option}=train.py:Mine")
+            with pytest.raises(pytest.UsageError, match=rf"--scaling-{option} 'nope\.py:Mine': there is no file nope"):
+                read(below, f"--scaling-{option}=nope.py:Mine")
 
     def test_a_workload_is_the_same_in_every_folder(self, below: Project, monkeypatch: pytest.MonkeyPatch) -> None:
         here = read(below, "--scaling-workload=tiny").workloads
