@@ -177,6 +177,17 @@ def _right(record: Record) -> Iterable[str]:
     on_one = _on_one_device(record)
     yield from (f"{some(cells, MOST)}: {reason}." for reason, cells in on_one.items())
     if record.accuracies and not differences and not on_one:
+        yield from _accuracy_not_judged(record)
+
+
+def _accuracy_not_judged(record: Record) -> Iterable[str]:
+    """Yield why nothing is said of accuracy, though nets were trained."""
+    cells = [cell for cell in record.cells if cell.world_size > 1]
+    notes = dict.fromkeys(cell.accuracy_note for cell in cells if cell.accuracy_note)
+    for note in notes:
+        who = some([cell.id for cell in cells if cell.accuracy_note == note], MOST)
+        yield f"Accuracy is not judged by {who}: {note}."
+    if not cells:
         yield (
             "Accuracy is judged on several devices against one, and on one against accepted runs; this run had "
             "neither. Accept it, or let two ranks share a device (--scaling-devices=cuda:0,cuda:0 or cpu:2)."

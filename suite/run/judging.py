@@ -60,6 +60,7 @@ def against(run: Observations, cell: Cell, side: Side) -> Verdict:
         learned,
         [samples.log_ratios(run, *pair) for pair in pairs - {own}],
         runs=run.plan.config.runs,
+        overrun_s=run.plan.overrun_s,
     )
 
 
@@ -151,13 +152,16 @@ def _time(run: Observations, cell: Cell, side: Side) -> CheckRecord:
 
 def _over_budget(run: Observations, cell: Cell) -> CheckRecord:
     _, side, *_ = arms = run.arms(cell)  # the newest commit, or the pinned one where it is alone
-    room = f"{run.plan.config.budget_s:.0f} s have room for {len(run.comparison.judged)} cell(s)"
+    judged, left_out = len(run.comparison.judged), len(run.comparison.over_budget)
     seen = against(run, cell, side).ratio if cell in run.comparison.cells and arms[side] not in run.lost else None
     return CheckRecord(
         rule=RULE_AGAINST[side],
         against=run.comparison.bases[side].label,
         outcome=Outcome.INCONCLUSIVE,
-        reason=f"not judged: budget; {room}: raise --scaling-budget, or select fewer cells",
+        reason=(
+            f"not judged: budget; {run.plan.config.budget_s:.0f} s are spent on {judged} of {judged + left_out} cells: "
+            "raise --scaling-budget, or select fewer cells"
+        ),
         ratio=seen and interval(seen),
     )
 
@@ -166,6 +170,14 @@ def _floor(run: Observations, cell: Cell) -> CheckRecord:
     minimum, own = run.plan.floors[cell].efficiency, run.plan.own(cell)
     one = cells.arm(own.side, own.trainer, cell, 1)
     logs = samples.log_efficiencies(run, own, one, cell.mode)[: run.planned or None]
-    judged = floor(logs, minimum, comparisons(run), run.planned, run.session_s, tolerance=run.plan.config.tolerance)
+    judged = floor(
+        logs,
+        minimum,
+        comparisons(run),
+        run.planned,
+        run.session_s,
+        tolerance=run.plan.config.tolerance,
+        overrun_s=run.plan.overrun_s,
+    )
     reason = f"efficiency: its one-device arm failed: {run.lost[one].cause}" if one in run.lost else judged.reason
     return CheckRecord(rule="floor", against=f"efficiency {minimum:g}", outcome=judged.outcome, reason=reason)

@@ -69,6 +69,11 @@ class Plan:
         """Wall seconds since the run began, starts of processes included."""
         return self.clock() - self.begun_s
 
+    @property
+    def overrun_s(self) -> float:
+        """Wall seconds since the end of the budget; 0 before."""
+        return max(0.0, self.elapsed_s - self.config.budget_s)
+
     def deadline_s(self, longest_s: float) -> float:
         """Return how many seconds a step of the run may take that measures nothing: what is left of the budget.
 

@@ -68,6 +68,7 @@ def floor(
     session_s: float,
     *,
     tolerance: float = 0.05,
+    overrun_s: float = 0.0,
 ) -> Verdict:
     """Judge a cell's efficiency against the least that is asked of it; not for oversubscribed cells.
 
@@ -78,16 +79,18 @@ def floor(
         planned: sessions that the budget allows.
         session_s: wall seconds of one session, for the advice when nothing is clear.
         tolerance: m; an efficiency of `minimum / (1 + m)` must be found.
+        overrun_s: by how much the sessions took longer than the budget, for the advice.
 
     Returns:
         A verdict without a ratio: nothing is compared with another build.
     """
     sessions = len(log_efficiencies)
     if sessions < FIRST_LOOK:
+        more_s = math.ceil((FIRST_LOOK + 1 - sessions) * session_s + overrun_s)
         return Verdict(
             Outcome.INCONCLUSIVE,
             f"efficiency: {sessions} session(s) measured, {FIRST_LOOK} are needed to hold it against the floor of "
-            f"{minimum:.2f}: raise the budget by about {math.ceil((FIRST_LOOK + 1 - sessions) * session_s)} s",
+            f"{minimum:.2f}: raise the budget by about {more_s} s",
         )
     margin = math.log1p(tolerance)
     suspicious = crossing = False
@@ -107,7 +110,7 @@ def floor(
         possible = "below it, which one more session has to confirm"
     else:
         possible = f"neither clearly below it nor clearly above {minimum / (1 + tolerance):.2f}"
-    advice = _advice(shortfall, comparisons, session_s, tolerance)
+    advice = _advice(shortfall, comparisons, session_s, overrun_s, tolerance)
     return Verdict(Outcome.INCONCLUSIVE, f"{text}: {possible}: {advice}")
 
 
@@ -117,7 +120,7 @@ def _words(interval: Interval | None) -> str:
     return f"{interval.estimate:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
 
 
-def _advice(shortfall: _Shortfall, comparisons: int, session_s: float, tolerance: float) -> str:
+def _advice(shortfall: _Shortfall, comparisons: int, session_s: float, overrun_s: float, tolerance: float) -> str:
     """Return the time until the nearer of the two decisions, each at half its error, about a last look's share."""
     mean, margin = shortfall.mean, math.log1p(tolerance)
     decisions = [(margin - mean, ALPHA_PASS)] + ([(mean, ALPHA_FAIL / comparisons)] if mean >= margin / 2 else [])
@@ -128,4 +131,5 @@ def _advice(shortfall: _Shortfall, comparisons: int, session_s: float, tolerance
     needed = observations_needed(shortfall.sessions, enough)
     if needed is None:
         return "it needs a quieter machine, or a larger tolerance"
-    return f"it needs about {(needed - shortfall.sessions) * session_s / 60:.1f} more minutes, or a quieter machine"
+    minutes = ((needed - shortfall.sessions) * session_s + overrun_s) / 60
+    return f"it needs about {minutes:.1f} more minutes, or a quieter machine"

@@ -61,6 +61,7 @@ def paired(
     learned: Learned | None = None,
     peers: Sequence[Sequence[float]] = (),
     runs: int = 1,
+    overrun_s: float = 0.0,
 ) -> Verdict:
     """Judge a cell whose base was measured in the same sessions.
 
@@ -74,6 +75,7 @@ def paired(
         peers: of every other cell of the world size that is compared in these sessions, the middle of the rounds of
             each session, in the same order.
         runs: of a bisection, which share the error of a PASS; 1 for a run of its own.
+        overrun_s: by how much the sessions took longer than the budget, for the advice.
     """
     first = first_look(learned=learned is not None, peers=bool(peers))
     middles = [Middle.of(session) for session in rounds]
@@ -82,7 +84,7 @@ def paired(
         return Verdict(
             Outcome.INCONCLUSIVE,
             f"{len(rounds)} session(s) measured, {first} are needed for a decision: raise the budget by about "
-            f"{math.ceil((first + 1 - len(rounds)) * session_s)} s",
+            f"{math.ceil((first + 1 - len(rounds)) * session_s + overrun_s)} s",
             ratio,
         )
     margin, alpha_fail, alpha_pass = math.log1p(tolerance), ALPHA_FAIL / comparisons, ALPHA_PASS / runs
@@ -107,7 +109,7 @@ def paired(
         possible = f"at least {percent(low)}, which one more session has to confirm"
     else:
         possible = f"and anything from {percent(low)} to {percent(high)} is possible"
-    advice = _advice(delta, tolerance, alpha_fail, alpha_pass, session_s)
+    advice = _advice(delta, tolerance, alpha_fail, alpha_pass, session_s, overrun_s)
     return Verdict(Outcome.INCONCLUSIVE, f"{slower}, {possible}: {advice}", ratio)
 
 
@@ -142,14 +144,16 @@ def _bound(delta: Estimate, direction: int, alpha: float) -> float:
     )
 
 
-def _advice(delta: Estimate, tolerance: float, alpha_fail: float, alpha_pass: float, session_s: float) -> str:
+def _advice(
+    delta: Estimate, tolerance: float, alpha_fail: float, alpha_pass: float, session_s: float, overrun_s: float
+) -> str:
     margin = math.log1p(tolerance)
     towards_fail = delta.mean > margin / 2
     distance, alpha = (delta.mean, alpha_fail) if towards_fail else (margin - delta.mean, alpha_pass)
     needed = observations_needed(delta.sessions, lambda n: _half(delta, n, alpha) < distance)
     minutes = "more time than is sensible"
     if needed is not None:
-        minutes = f"about {(needed - delta.sessions) * session_s / 60:.1f} more minutes"
+        minutes = f"about {((needed - delta.sessions) * session_s + overrun_s) / 60:.1f} more minutes"
     # A PASS needs both: the bound below ln(1 + m), and the estimate below half of it.
     upper = max(max(delta.mean, 0) + _half(delta, delta.sessions, alpha_pass), 2 * delta.mean)
     wider = math.ceil(100 * math.expm1(upper)) / 100

@@ -240,6 +240,15 @@ def test_noise_is_inconclusive_and_says_what_would_help(noise: float, advice: st
     assert re.search(advice, found.reason)
 
 
+def test_the_advice_counts_by_how_much_the_budget_was_not_enough() -> None:
+    few, noisy = [math.log(0.8)], [math.log(0.8) + value for value in (0.1, -0.1, 0.1, -0.1)]
+    seconds, minutes = r"by about (\d+) s", r"about (\d+\.\d) more minutes"
+    for logs, pattern, more in ((few, seconds, 60), (noisy, minutes, 1)):
+        in_time, late = (floor(logs, 0.8, 1, 4, 30.0, overrun_s=overrun_s).reason for overrun_s in (0.0, 60.0))
+        said = [float(found[1]) for reason in (in_time, late) if (found := re.search(pattern, reason))]
+        assert said[1] == pytest.approx(said[0] + more)
+
+
 def test_an_unplanned_look_decides_nothing() -> None:
     """Four scatter too much for a decision; of two hundred the mean is clear."""
     assert spending(5, 4) == 0

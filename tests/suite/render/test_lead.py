@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from reference.schedule import MODES
 from suite.records.record import CellRecord
 from suite.render import html, lead, markdown, terminal
 from tests.support import records
@@ -84,6 +85,14 @@ class TestFirstRun:
     def test_accuracy_on_one_device_alone_is_said_not_to_be_judged(self) -> None:
         found = facts(records.make(cells=[records.cell(accuracy=0.97)], accuracies=[records.accuracy(world_size=1)]))
         assert "this run had neither. Accept it, or let two ranks share a device (--scaling-" in found["Is it right?"]
+
+    def test_cells_on_several_devices_say_why_their_accuracy_is_not_judged(self) -> None:
+        cells = [records.cell(accuracy=0.97)]
+        cells += [records.cell(world_size=k, mode=mode, accuracy_note="no time") for k in (2, 4) for mode in MODES]
+        found = facts(records.make(cells=cells, accuracies=[records.accuracy(world_size=1)]))
+        who = ", ".join(cell["id"] for cell in cells[1:])
+        assert f"Accuracy is not judged by {who}: no time." in found["Is it right?"]
+        assert "several devices against one" not in found["Is it right?"]
 
     def test_what_accepted_runs_say_of_accuracy_on_one_device_is_said(self) -> None:
         check = records.check(

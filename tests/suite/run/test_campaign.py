@@ -15,6 +15,7 @@ from suite.plan.cells import Arm, Cell
 from suite.plan.collectives import CollectiveCell
 from suite.plan.config import Config
 from suite.plan.floors import Floor
+from suite.records.record import CellRecord
 from suite.room.devices import Devices
 from suite.run import campaign
 from suite.run.attribution import SESSIONS
@@ -47,10 +48,24 @@ class TestBudget:
         run = world.measure(ONE, TWO, WEAK, config=against(budget_s=15.0, min_sessions=1))
         assert run.comparison.cells == (TWO,)
         [one, two, weak] = world.cells().values()
-        reason = "not judged: budget; 15 s have room for 1 cell(s): raise --scaling-budget, or select fewer cells"
+        reason = "not judged: budget; 15 s are spent on 1 of 3 cells: raise --scaling-budget, or select fewer cells"
         assert (one.outcome, one.reason, weak.reason) == ("INCONCLUSIVE", reason, reason)
         assert two.reason != reason
         assert any("no room for them: ddp-lenet-strong-1, ddp-lenet-weak-2" in line for line in world.said)
+
+    @pytest.mark.parametrize("budget_s", [1.0, 4.0, 12.0, 25.0])
+    def test_a_budget_raised_as_advised_has_the_sessions_of_a_fail(self, budget_s: float) -> None:
+        """Also where the only session took longer than all of the budget."""
+
+        def judged(budget_s: float) -> CellRecord:
+            world = World()
+            world.step_s = SLOWER
+            world.measure(TWO, config=against(budget_s=budget_s, min_sessions=1))
+            return world.cells()[TWO.id]
+
+        advice = re.search(r"raise the budget by about (\d+) s", judged(budget_s).reason)
+        assert advice
+        assert judged(budget_s + int(advice[1])).outcome is Outcome.FAIL
 
     @pytest.mark.parametrize(
         ("session_s", "changes", "planned", "sessions"),
@@ -282,7 +297,7 @@ class TestAgainstAcceptedRuns:
         self.measure(ONE, TWO, commits=[self.commit, newest, newest], budget_s=25.0, min_sessions=1)
         one = self.world.cells()[ONE.id]
         assert one.outcome is Outcome.INCONCLUSIVE
-        assert "not judged: budget; 25 s have room for 1 cell(s)" in one.reason
+        assert "not judged: budget; 25 s are spent on 1 of 2 cells" in one.reason
         assert ("the commit of run run-2 cannot be rebuilt" in one.reason) == newest_is_gone
         [beyond] = [check for check in one.checks if check.rule != "stored"]
         expected = ("drift", "the pinned run run-0") if newest_is_gone else ("time", "the accepted run run-2")
@@ -307,7 +322,7 @@ class TestAgainstAcceptedRuns:
         run = self.measure(ONE, TWO, budget_s=25.0, min_sessions=1)
         one = self.world.cells()[ONE.id]
         assert (run.comparison.over_budget, run.comparison.judged) == ((ONE,), (TWO,))
-        assert "not judged: budget; 25 s have room for 1 cell(s)" in one.reason
+        assert "not judged: budget; 25 s are spent on 1 of 2 cells" in one.reason
         assert "was not measured here" not in one.reason
         assert one.slowdown is not None
         assert one.slowdown.estimate == pytest.approx(1.1, rel=0.03)

@@ -180,6 +180,8 @@ class TestPaired:
         assert " is possible: " in reason
         assert f"it needs about {needed - 3:.1f} more minutes, a quieter machine" in reason
         assert reason.endswith(f"or a tolerance of {reachable:.0%}")
+        late = paired([[delta] for delta in deltas], 0.05, COMPARISONS, PLANNED, 60.0, overrun_s=120.0)
+        assert f"it needs about {needed - 3 + 2:.1f} more minutes" in late.reason
 
     def test_a_tolerance_that_is_advised_would_pass_the_cell(self) -> None:
         """A PASS also needs an estimate below half of it: at 4 %, the bound of 4.1 % is not enough."""
