@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from suite.checks.bench import Bench, explain
+from suite.checks.bench import Bench, ended, explain
 from suite.checks.draw import CHECKS
 from suite.processes.failure import WorkerFailure
 from suite.processes.pool import Pool
@@ -47,7 +47,7 @@ def put(bench: Bench, trainer: str, check: str, case: Case) -> tuple[bool, str]:
     try:
         judgement = bench.judge(trainer, check, case)
     except WorkerFailure as failure:
-        return False, str(failure)
+        judgement = ended(case, failure)
     if judgement.finding:
         return False, explain(trainer, check, case, judgement, bench.devices)
     said = judgement.note or "right"

@@ -33,6 +33,12 @@ MOST_RANKS = 4  # processes
 HANG_S = 60.0  # a case takes milliseconds, but the first one may load FSDP, or compile for half a minute
 SHARE = 0.2  # of hypothesis's examples, for each check
 FEW_VARIANTS, MANY_VARIANTS = 2, 8  # of a case that one device computes; many where k devices are off the few
+# What a rank that died or hung looks like.
+EMPTY_SHARD = "a rank without samples leaves the step, and the others wait in a collective (pytorch/pytorch#33148)"
+UNUSED = (
+    "a parameter that not every rank uses, so that ranks wait for each other's gradients: pass "
+    "find_unused_parameters=True to DistributedDataParallel, or exchange zeros where there is no gradient"
+)
 CONFIRMATIONS = 3  # other variants in which k devices must be off as well
 
 
@@ -297,9 +303,8 @@ class _Search:
                 self.notes[_first_sentence(f"refused: {failure.cause}")] = None
                 self.refused.add(kind)  # once is enough: the group is gone
                 return
-            ended = Judgement(failure.cause, details="\n".join(failure.details))
             self.shrinks = False
-            self.failure = self._explained(case, ended)
+            self.failure = self._explained(case, ended(case, failure))
             self.crashed = True
             raise _Ended from failure
         if judgement.note:
@@ -330,6 +335,15 @@ class _Search:
     def _explained(self, case: Case, judgement: Judgement) -> str:
         bench = self.bench
         return explain(self.trainer, self.check, case, judgement, bench.devices, bench.python_path, shrunk=self.shrinks)
+
+
+def ended(case: Case, failure: WorkerFailure) -> Judgement:
+    """Return what is shown of a case on which a rank raised, died or hung."""
+    likely = []
+    if not failure.refused and case.world_size > 1:
+        likely += [EMPTY_SHARD] if min(case.batches, default=case.world_size) < case.world_size else []
+        likely += [UNUSED] if (case.text or case.net).unused != "none" else []
+    return Judgement(failure.cause, tuple(likely), details="\n".join(failure.details), crashed=True)
 
 
 def explain(

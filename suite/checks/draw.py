@@ -55,8 +55,9 @@ def _two_samples_each(world_size: int) -> st.SearchStrategy[list[int]]:
 
 
 def _equal_shards(world_size: int) -> st.SearchStrategy[list[int]]:
-    """One or two steps of up to five samples a device, which is more than any net has features or classes."""
-    return st.lists(st.integers(1, 5).map(lambda each: each * world_size), min_size=1, max_size=2)
+    """Two or three steps of up to six samples a device, each of another number of samples."""
+    each = st.integers(1, 6).map(lambda each: each * world_size)
+    return st.lists(each, min_size=2, max_size=3, unique=True)
 
 
 def _plain(draw: st.DrawFn, smooth: bool) -> Net:

@@ -330,5 +330,5 @@ def _factor(right: dict[str, Tensor], actual: dict[str, Tensor]) -> tuple[str, .
     a, b = (torch.cat([side[name].flatten() for name in right]) for side in (right, actual))
     share = factor(b, a)
     if share and float((b - share * a).norm()) <= half_the_digits(PRECISION) * float(b.norm()):
-        return (f"{share:.4g} times the right gradient: the loss is divided by something other than on one device",)
+        return (f"{share:.6g} times the right gradient: the loss is divided by something other than on one device",)
     return ()

@@ -1,7 +1,8 @@
 """Notes the noise that a step draws for its samples, from whatever generator of torch's (worker's side).
 
 Not seen: what NumPy and Python draw, whole numbers, masks of few bits, noise drawn for one sample or with another first
-axis than the samples, and what other threads than the one that called `step` draw in the forward.
+axis than the samples, what other threads than the one that called `step` draw in the forward, and noise of cases whose
+steps have as many samples on a rank.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ ALIKE = 1e-6  # the relative difference up to which a gradient is attributed to 
 # The most precise comes first, because an error that it explains would be explained by the others too.
 LOW_PRECISION = {"float32": torch.float32, "16 bits (bfloat16 or float16)": torch.bfloat16}
 BEYOND_ROUNDING = 0.1  # a factor nearer to 1 may also be an error of low precision
+NONE_FITS = "no bug in particular"
 NOT_PLAIN = (
     "another step than plain SGD on mean cross-entropy (another optimizer, weight decay, clipping, a schedule, a loss "
     'of its own): set oracle = "self", or give the trainer its `loss`'
@@ -75,7 +76,7 @@ def fitting(evidence: Evidence) -> tuple[str, ...]:
         near = (*near, f"the error of a sum in {rounded}: {what} in lower precision")
     if alone:
         return (*near, NOT_PLAIN)
-    return near or (f"no bug in particular; if the check identity fails too, {NOT_PLAIN}",)
+    return near or (f"{NONE_FITS}; if the check identity fails too, {NOT_PLAIN}",)
 
 
 def lower_precision(actual: Tensor, right: Tensor) -> tuple[str, ...]:
@@ -129,7 +130,7 @@ def _scaled(actual: Tensor, right: Tensor, beyond: float = BEYOND_ROUNDING) -> t
     """Return a line where the gradient is the right one times a factor that differs from 1 by more than `beyond`."""
     share = factor(actual, right)
     if abs(share - 1) > beyond and _alike(actual, share * right):
-        return (f"{share:.4g} times the right gradient: the learning rate or the average is off by that factor",)
+        return (f"{share:.6g} times the right gradient: the learning rate or the average is off by that factor",)
     return ()
 
 

@@ -31,7 +31,7 @@ AFTER_NAN = (
 
 MISSING_EXCHANGE = "a missing exchange"
 OFF_ONE_DEVICE = (
-    f"no bug in particular; often {MISSING_EXCHANGE}, a mean of the shards' means, clipping before the exchange, a "
+    f"{suspects.NONE_FITS}; often {MISSING_EXCHANGE}, a mean of the shards' means, clipping before the exchange, a "
     "schedule that advances in every micro-batch, or accumulation divided by the wrong count "
     "(huggingface/transformers#34191)",
 )
@@ -138,12 +138,15 @@ def refusals(seen: Seen) -> Judgement:
 
 def not_a_number(seen: Seen) -> Judgement:
     """A sample that is not a number changes all replicas alike, and as on one device; or the trainer raises."""
-    assert seen.case.spoiled is not None
-    for step in seen.steps:
-        wrong = _spoiled_at(seen, step)
-        if wrong != RIGHT:
-            return wrong if step < seen.case.spoiled else replace(wrong, suspects=AFTER_NAN)
-    return RIGHT
+    spoiled = seen.case.spoiled
+    assert spoiled is not None
+    wrong_at = ((step, _spoiled_at(seen, step)) for step in seen.steps)
+    step, wrong = next((each for each in wrong_at if each[1] != RIGHT), (0, RIGHT))
+    if wrong == RIGHT or step < spoiled:
+        return wrong
+    # A step after the spoiled one may be wrong in a way of its own.
+    known = tuple(line for line in wrong.suspects if not line.startswith(suspects.NONE_FITS))
+    return replace(wrong, suspects=known if step > spoiled and known else AFTER_NAN)
 
 
 def evaluation(seen: Seen) -> Judgement:
@@ -323,7 +326,7 @@ def _given_suspects(right: torch.Tensor, ours: torch.Tensor, allowed: float, sam
     times = suspects.factor(ours, right)
     if not _size(ours - times * right) <= max(times, 1) * allowed:
         return suspects.lower_precision(ours, right) or OFF_ONE_DEVICE
-    factor = f"{times:.4g} times the right gradient: Adam divides a factor out again, and clipping does not"
+    factor = f"{times:.6g} times the right gradient: Adam divides a factor out again, and clipping does not"
     # The one sample of a minibatch may also be that of a rank that gets nothing from the others.
     return (factor, MISSING_EXCHANGE) if samples == 1 else (factor,)
 
@@ -451,7 +454,7 @@ def _masks_at(seen: Seen, step: int) -> Judgement:
     rank_of: dict[str, int] = {}
     for rank, observed in enumerate(seen.ranks):
         for digest in observed["noise"][step]:
-            if rank_of.setdefault(digest, rank) != rank:
+            if rank_of.setdefault(digest, rank) != rank and _is_for_samples(seen, rank, step):
                 return Judgement(
                     f"step {step}: ranks {rank_of[digest]} and {rank} drew the same noise for their samples",
                     ("a generator that has the same seed on every rank (Robbyant/lingbot-vla-v2#41)",),
@@ -461,7 +464,21 @@ def _masks_at(seen: Seen, step: int) -> Judgement:
         return RIGHT
     return Judgement(
         f"step {step}: of {n} samples {trained} went through a net in training mode",
-        ("a replica that was left in evaluation mode: call its train()",),
+        ("a replica that was left in evaluation mode: call its train()", "samples that no replica was given"),
+    )
+
+
+def _is_for_samples(seen: Seen, rank: int, step: int) -> bool:
+    """Return whether noise with a row for each sample is drawn for these, and not as many numbers by chance.
+
+    It is where a step with other samples on this rank draws as often.
+    """
+    drawn = seen.ranks[rank]["noise"]
+    samples = [chunk_sizes(n, seen.case.world_size)[rank] for n in seen.case.batches]
+    return any(
+        len(digests) == len(drawn[step])
+        for digests, count in zip(drawn, samples, strict=False)
+        if count != samples[step]
     )
 
 

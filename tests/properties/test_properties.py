@@ -30,7 +30,7 @@ from suite.properties.case import Case, Net
 from suite.properties.observe import Observation, observe
 from suite.properties.packing import packed, unpacked
 from suite.properties.seen import Seen
-from suite.properties.trainer import CHECKS, judge
+from suite.properties.trainer import AFTER_NAN, CHECKS, judge
 
 CPU = torch.device("cpu")
 CASE = Case(2, (5, 3), net=Net(hidden=(3,)))
@@ -118,6 +118,34 @@ def test_a_gradient_that_is_not_a_number_is_wrong() -> None:
     judgement = judge("gradient", tampered(move(1, float("nan"))))
     assert "step 1" in judgement.finding
     assert judgement.suspects[0].startswith("not a number")
+
+
+class Skipping(Single):
+    """Skips a step whose samples are not all numbers."""
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor | None:
+        return None if X.isnan().any() else super().step(X, y, global_batch_size)
+
+
+def test_a_step_after_the_spoiled_one_may_be_wrong_in_a_way_of_its_own() -> None:
+    case = Case(2, (4, 4, 4), spoiled=1)
+
+    def differ(seen: Observation) -> None:
+        seen["differing"][2] = [(1, 0, 0.25)]
+
+    def nudge(seen: Observation) -> None:
+        seen["parameters"][3][0][0] += 0.1
+
+    for change, looks_like in (
+        (move(0, 2.0), "summed over the devices instead of averaged"),
+        (differ, AFTER_NAN[0]),
+        (move(2, 2.0), "summed over the devices instead of averaged"),
+        (nudge, AFTER_NAN[0]),
+    ):
+        judgement = judge("not_a_number", tampered(change, Skipping, case))
+        assert judgement.finding
+        assert judgement.suspects[0] == looks_like
+    assert judge("not_a_number", tampered(move(0, 1.0), Skipping, case)) == RIGHT
 
 
 def test_an_exception_is_a_finding_with_its_traceback_but_a_note_in_refusals() -> None:

@@ -108,6 +108,14 @@ def test_noise_that_every_rank_draws_for_itself_is_right(bench: Bench) -> None:
     passes(bench, "NoisyLoss", "dropout", 12)
 
 
+def test_numbers_that_ranks_share_are_no_noise_where_a_rank_has_as_many_samples(bench: Bench) -> None:
+    """Three random factors and three samples a rank; the next step has four samples a rank, and three factors again."""
+    shared, wrong = f"{step_trainers.__file__}:SharedFactors", "tests.mutants.noise_of_one_seed:Mutant"
+    case = Case(2, (6, 8), net=Net(hidden=(64,), dropout=True))
+    assert bench.judge(shared, "dropout", case) == RIGHT
+    assert "drew the same noise for their samples" in bench.judge(wrong, "dropout", case).finding
+
+
 def test_a_random_tensor_with_a_row_for_each_sample_is_noise() -> None:
     generator = torch.Generator().manual_seed(0)
     with Noise(5, {2, 3}) as noise:

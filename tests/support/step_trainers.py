@@ -411,6 +411,21 @@ class NoisyLoss(PlainStep):
         return loss.detach()
 
 
+class SharedFactors(NoisyLoss):
+    """Scales its outputs by three random factors, on purpose the same on every rank, as a jitter of colours does."""
+
+    def generator(self) -> torch.Generator:
+        """Return a generator that all ranks have alike."""
+        return torch.Generator().manual_seed(0)
+
+    def backward(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        """Add the scaled gradient of some samples, and return their share of the loss."""
+        output = self.net(X) * torch.rand(3, generator=self.source).prod()
+        loss = F.cross_entropy(output, y, reduction="sum") / global_batch_size
+        self.scaled(loss).backward()
+        return loss.detach()
+
+
 class Gather(torch.autograd.Function):
     """Parts of a minibatch to the whole of it, on every rank."""
 

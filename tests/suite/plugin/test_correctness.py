@@ -13,7 +13,7 @@ from hypothesis import given
 
 from suite.checks import __main__ as again
 from suite.checks import draw
-from suite.checks.bench import MOST_REPLICAS, Bench, SearchResult, explain
+from suite.checks.bench import EMPTY_SHARD, MOST_REPLICAS, UNUSED, Bench, SearchResult, ended, explain
 from suite.checks.draw import CHECKS
 from suite.options import CHECKED_TRAINERS
 from suite.processes.failure import WorkerFailure
@@ -287,7 +287,28 @@ def test_a_hang_ends_its_check_with_stacks_and_the_next_check_runs(
 
 
 def test_a_killed_rank_is_named(bench: Bench) -> None:
-    assert "rank 1: its process ended with signal 9 (SIGKILL)" in search(bench, "KillsRankOne", "gradient").failure
+    killed = "rank 1: its process ended with signal 9 (SIGKILL)"
+    assert killed in search(bench, "KillsRankOne", "gradient").failure
+    right, said = again.put(bench, HERE + "KillsRankOne", "gradient", Case(2, (4,)))
+    assert not right
+    assert said.startswith(f"{HERE}KillsRankOne, check 'gradient': {killed}")
+    assert "\n  case: 2 device(s), minibatches of [4]" in said
+
+
+@pytest.mark.parametrize(
+    ("case", "refused", "looks_like"),
+    [
+        (Case(2, (4, 4)), False, ()),
+        (Case(1, (4, 0)), False, ()),
+        (Case(2, (4, 1)), False, (EMPTY_SHARD,)),
+        (Case(2, (4, 4), net=Net(unused="somewhere")), False, (UNUSED,)),
+        (Case(2, (4, 4), text=Text(unused="somewhere")), False, (UNUSED,)),
+        (Case(2, (1, 4), net=Net(unused="somewhere")), True, ()),
+    ],
+)
+def test_ranks_that_end_look_like_what_their_case_has(case: Case, refused: bool, looks_like: tuple[str, ...]) -> None:
+    judgement = ended(case, WorkerFailure("ranks-1", "rank 1: no answer", ["its stack"], refused=refused))
+    assert judgement == Judgement("rank 1: no answer", looks_like, details="its stack", crashed=True)
 
 
 def test_one_rank_that_raises_is_a_refusal_although_the_others_hang(bench: Bench) -> None:
