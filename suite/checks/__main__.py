@@ -30,8 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (RecursionError, ValueError) as error:
         parser.error(f"{type(error).__name__}: {error}")
     if not used.names:
-        why = used.problem or "check the driver (nvidia-smi) and CUDA_VISIBLE_DEVICES"
-        parser.error(f"--devices {asked.devices}: no device found; {why}, or use cpu:N")
+        parser.error(f"--devices {asked.devices}: no device found; {used.remedy}, or use cpu:N")
     try:
         opened = Pool(kind=used.kind, import_paths=[Path.cwd()], preload="trainers")
     except ValueError as error:

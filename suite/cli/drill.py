@@ -104,7 +104,7 @@ def judge_slow(status: int, record: Record | None) -> list[str]:
     for cell in record.cells:
         by_time = any(check.rule == "time" and check.outcome is Outcome.FAIL for check in cell.checks)
         if cell.outcome is Outcome.INCONCLUSIVE:
-            complaints.append(f"{what}: {cell.id} is INCONCLUSIVE, so this machine is too noisy for it: {cell.reason}")
+            complaints.append(f"{what}: {cell.id} is INCONCLUSIVE, so such a one is not found here: {cell.reason}")
         elif cell.outcome is not Outcome.FAIL:
             complaints.append(f"{what}: {cell.id} is not red but {cell.outcome.value}: {cell.reason}")
         elif not by_time:

@@ -55,6 +55,8 @@ class Config:
     @property
     def misfit(self) -> str:
         """Why no world size can be measured, and what to do; empty where one can."""
+        if not self.devices.names:
+            return f"{self.devices}: no device found; {self.devices.remedy}, or use --scaling-devices=cpu"
         if self.world_sizes:
             return ""
         return f"no world size of the settings fits {self.devices}; choose others with --scaling-world-sizes"

@@ -190,6 +190,9 @@ def _incomparable(first: CellRecord, second: CellRecord, a: Record, b: Record) -
     """Return why two times must not be divided; "" where they may."""
     if a.machine.key != b.machine.key:
         return f"different machines ({a.machine.key}, {b.machine.key}): times are not compared"
+    times = [cell.sec_per_epoch for cell in (first, second)]
+    if not all(time is not None and time.estimate > 0 for time in times):
+        return "not measured in both"
     workload = first.workload
     if a.workload_hashes.get(workload) != b.workload_hashes.get(workload) or workload not in a.workload_hashes:
         return f"workload {workload} is defined differently in the two runs: times are not compared"
@@ -197,9 +200,6 @@ def _incomparable(first: CellRecord, second: CellRecord, a: Record, b: Record) -
         return f"workload {workload} was timed on different data: times are not compared"
     if first.oversubscribed != second.oversubscribed:
         return "oversubscribed in one of the two runs alone: times are not compared"
-    times = [cell.sec_per_epoch for cell in (first, second)]
-    if not all(time is not None and time.estimate > 0 for time in times):
-        return "not measured in both"
     return ""
 
 

@@ -40,6 +40,11 @@ class Devices:
     hosts: int = 1
 
     @property
+    def remedy(self) -> str:
+        """What to do where no device was found."""
+        return self.problem or "check the driver (nvidia-smi) and CUDA_VISIBLE_DEVICES"
+
+    @property
     def per_host(self) -> int:
         """How many devices each host has."""
         return len(self.names) // self.hosts
@@ -206,6 +211,11 @@ def parse(setting: str) -> Devices:
         return _cuda((int(entry.removeprefix("cuda:")) for entry in entries), survey())
     if re.match(r"(xpu|mps|hip|rocm)\b", setting):
         raise ValueError(f"devices {setting!r}: {_REFUSED[setting[:3]]}")
+    if re.fullmatch(r"(cpu|cuda):0+", setting):
+        raise ValueError(
+            f"devices {setting!r}: the number counts devices; cpu:1 is one worker, and cuda:1 one GPU, the first that "
+            "CUDA_VISIBLE_DEVICES lists"
+        )
     raise ValueError(
         f"devices {setting!r}: expected auto, cpu[:N], cuda[:N] with N >= 1, a list such as cuda:0,cuda:1, or several "
         "hosts with as many each, such as 2xcuda:8"

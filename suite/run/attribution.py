@@ -119,6 +119,30 @@ def arms(run: Observations, wanted: Iterable[Target]) -> list[Arm]:
     return list(dict.fromkeys(arm for target in wanted for arm in target.arms(run).values()))
 
 
+def affordable(run: Observations, sessions: Sessions, wanted: Sequence[Target]) -> list[Target]:
+    """Return the waterfalls that a session with a base has time for; it is noted of the cells of the others."""
+    by_cell: dict[Cell, list[Target]] = {}
+    for target in wanted:
+        if target.arms(run)["own"] not in run.lost:
+            by_cell.setdefault(target.cell, []).append(target)
+    costs_s = {cell: _needed_s(run, sessions, sides) for cell, sides in by_cell.items()}
+    too_long = {cell: cost_s for cell, cost_s in costs_s.items() if cost_s > SHARE * run.plan.config.budget_s}
+    run.unexplained |= {cell: _too_long(cost_s) for cell, cost_s in too_long.items()}
+    return [target for target in wanted if target.cell not in too_long]
+
+
+def _needed_s(run: Observations, sessions: Sessions, targets: Iterable[Target]) -> float:
+    """Return the least seconds that the variants of these waterfalls take in a session."""
+    return sum(
+        3 * len(_points(run, target)) * max(WINDOW_S, sessions.step_s.get(target.arms(run)["own"], 0.0))
+        for target in targets
+    )
+
+
+def _too_long(needed_s: float) -> str:
+    return f"the budget did not leave the {needed_s:.0f} s it takes"
+
+
 def probing(run: Observations, sessions: Sessions, wanted: Sequence[Target], say: Say) -> Callable[[Groups], None]:
     """Return a function that times the variants of every target with a session's groups.
 
@@ -136,15 +160,12 @@ def probing(run: Observations, sessions: Sessions, wanted: Sequence[Target], say
                 by_cell.setdefault(target.cell, []).append(target)
         for cell, sides in by_cell.items():
             points = {target: _points(run, target) for target in sides}
-            needed_s = sum(
-                3 * len(timed) * max(WINDOW_S, sessions.step_s.get(target.arms(run)["own"], 0.0))
-                for target, timed in points.items()
-            )
+            needed_s = _needed_s(run, sessions, sides)
             left_s, least = sessions.left_s(), run.plan.config.min_sessions
             if run.comparison.bases:
                 left_s, least = min(left_s, SHARE * run.plan.config.budget_s), 0
             if number >= least and needed_s > left_s:
-                run.unexplained[cell] = f"the budget did not leave the {needed_s:.0f} s it takes"
+                run.unexplained[cell] = _too_long(needed_s)
                 continue
             say(f"session {number + 1}: where the time goes: {cell.id}")
             _time(run, sessions, groups, points, rng, len(sides) * min(SESSION_S, left_s) / len(by_cell))

@@ -224,6 +224,7 @@ class _Campaign:
             why = "the budget has no more time than the sessions of a FAIL need; raise --scaling-budget"
             run.unexplained |= dict.fromkeys((target.cell for target in wanted), why)
             return []
+        wanted = attribution.affordable(run, self._sessions, wanted)
         arms = attribution.arms(run, wanted)
         if any(arm not in run.jobs and arm not in run.lost for arm in arms):
             self._say(f"the parts of {len({target.cell for target in wanted})} cell(s) are timed too")

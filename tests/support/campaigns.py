@@ -14,6 +14,7 @@ from suite.plan.cells import Arm, Cell, Side
 from suite.plan.collectives import CollectiveCell
 from suite.plan.config import Config
 from suite.processes.failure import WorkerFailure
+from suite.properties.answers import About
 from suite.records.counters import Count, Counters
 from suite.records.record import CellRecord, Probe
 from suite.run import campaign, results
@@ -35,6 +36,7 @@ class World:
     session_s: Sequence[float] = (10.0,)  # the last value is for all later sessions
     training_s: float = 0.0  # in the first session
     counting_s: float = 0.0  # in the first session
+    probed_step_s: Mapping[Arm, float] = field(default_factory=dict)  # what a waterfall's steps are expected to take
     explaining_s: float = 0.0  # in every session that takes cells apart
     operators: Mapping[Side, int] = field(default_factory=dict)  # that a step of each side dispatches
     broken: Mapping[int, set[Arm]] = field(default_factory=dict)  # arms that fail, by session
@@ -80,6 +82,8 @@ class World:
 
     def prepare(self, run: Observations, sides: Any, arms: Sequence[Arm], say: Any) -> None:
         run.jobs |= {arm: job(arm) for arm in arms if arm not in run.lost}
+        for arm in arms:
+            run.trainers.setdefault((arm.side, arm.trainer), About(processes="per-device"))
 
     def training(self, run: Observations, *_: object) -> Callable[[Groups], None]:
         def train(groups: Groups) -> None:
@@ -115,6 +119,7 @@ class PretendedSessions:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self.step_s = world.probed_step_s
 
     def replan_blocks(self, training_s: float = 0.0, loading_s: float = 0.0) -> None:
         """The number of blocks is fixed."""

@@ -38,7 +38,7 @@ def run_with(outcome: str, rule: str = "time", **changes: Any) -> Record:
     ("status", "record", "complaint"),
     [
         (0, run_with("PASS"), "ddp-lenet-strong-1 is not red but PASS: why"),
-        (0, run_with("INCONCLUSIVE"), "ddp-lenet-strong-1 is INCONCLUSIVE, so this machine is too noisy for it: why"),
+        (0, run_with("INCONCLUSIVE"), "ddp-lenet-strong-1 is INCONCLUSIVE, so such a one is not found here: why"),
         (1, run_with("ERROR"), "ddp-lenet-strong-1 is not red but ERROR: why"),
         (1, run_with("FAIL", rule="floor"), "ddp-lenet-strong-1 is red for another reason: why"),
         (0, run_with("FAIL"), "every cell is FAIL, and pytest's exit status 0 instead of 1"),
@@ -149,6 +149,16 @@ def test_settings_without_a_world_size_are_refused(project: Project, capsys: pyt
     project.ini(scaling_world_sizes="64")
     assert main(["drill", "--scaling-devices", "cpu:2"]) == 1
     said = "drill: no world size of the settings fits cpu:2; choose others with --scaling-world-sizes"
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("project")
+def test_gpus_that_are_not_there_are_said_to_be_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert main(["drill", "--scaling-devices=cuda"]) == 1
+    said = "drill: cuda:0: no device found; check the driver (nvidia-smi) and CUDA_VISIBLE_DEVICES, or use"
     assert said in capsys.readouterr().err
 
 

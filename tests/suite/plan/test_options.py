@@ -120,6 +120,8 @@ def test_values_are_completed_and_counted_once(
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
+        ("devices=cpu:0", "devices 'cpu:0': the number counts devices; cpu:1 is one worker, and cuda:1 one GPU"),
+        ("devices=cuda:0", "devices 'cuda:0': the number counts devices"),
         ("devices=tpu", "devices 'tpu': expected auto, cpu[[]:N[]]"),
         ("world-sizes=99999", "world size 99999 is above the * device(s) of "),
         ("world-sizes=0", "expected whole numbers from 1"),

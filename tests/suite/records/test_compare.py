@@ -100,6 +100,7 @@ def test_the_interval_covers_the_truth_as_often_as_promised() -> None:
         ({"datasets": {"lenet": "fashion-mnist"}}, "workload lenet was timed on different data"),
         ({"cells": [records.cell(**CELL, oversubscribed=True)]}, "oversubscribed in one of the two runs alone"),
         ({"cells": [records.cell(**CELL, sec_per_epoch=None)]}, "not measured in both"),
+        ({"cells": [records.cell(**CELL, sec_per_epoch=None)], "datasets": {}}, "not measured in both"),
     ],
 )
 def test_times_that_must_not_be_divided_are_shown_with_the_reason(changes: dict[str, Any], message: str) -> None:

@@ -454,6 +454,18 @@ class TestAttribution:
         assert list(world.probed) == probed
         assert ("raise --scaling-budget" in world.cells()[TWO.id].waterfall_note) == (not probed)
 
+    @pytest.mark.parametrize(("step_s", "probed"), [(0.5, [1, 2, 3]), (2.0, [])])
+    def test_no_process_is_started_for_a_waterfall_that_takes_too_long(
+        self, world: World, step_s: float, probed: list[int]
+    ) -> None:
+        """A session with a base has a tenth of the budget for it, here 30 s."""
+        world.step_s, world.probed_step_s = SLOWER, {OWN: step_s, BASE: step_s}
+        world.measure(TWO, config=against(budget_s=300.0))
+        assert world.outcomes() == [Outcome.FAIL]
+        assert list(world.probed) == probed
+        assert any(world.untimed) == bool(probed)
+        assert ("the budget did not leave the" in world.cells()[TWO.id].waterfall_note) == (not probed)
+
     def test_arm_that_only_a_waterfall_needs_costs_no_decided_cell(self, world: World) -> None:
         """The candidate on one device is decided after three sessions; in the fourth its processes do not start."""
         world.step_s, world.broken = {**EQUAL, OWN: 0.515}, {4: {arm(1)}}
