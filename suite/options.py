@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from _pytest.mark.expression import Expression  # what -m is read by; pytest has no public name for it
 
 from reference.schedule import MODES
 from reference.trainers import TRAINERS, trains
@@ -29,6 +30,7 @@ DEFAULT_TRAINERS = ("scratch", "data_parallel", "ddp", "ddp_tokens")  # those th
 # Not those of tokens: two of the others with another loss, whose checks take a minute and a half.
 CHECKED_TRAINERS = tuple(name for name in TRAINERS if "samples" in trains(name))
 WHOLE = re.compile(r"[0-9]{1,6}")  # str.isdigit accepts characters that int refuses
+MARKS = ("scaling", "correctness", "end_to_end")  # beside gpu
 OVERRIDDEN = ("scaling_", "pythonpath")  # how the settings of an ini file begin that a command to type repeats
 
 
@@ -162,19 +164,34 @@ def read(config: pytest.Config) -> Config:
 
 
 def asks_for_gpus(config: pytest.Config) -> bool:
-    """Return whether the expression of `-m` selects tests that need GPUs."""
-    expression = config.getoption("markexpr")
-    return bool(re.search(r"\bgpu\b", expression)) and not _without_gpus(expression)
+    """Return whether the expression of `-m` selects tests because they need GPUs."""
+    return any(on_gpus and not without for without, on_gpus in _selected(config))
 
 
 def _default_devices(config: pytest.Config) -> str:
-    if _without_gpus(config.getoption("markexpr")):
-        return "cpu"
-    return "cuda" if asks_for_gpus(config) else "auto"
+    """Return what is measured where nothing names the devices: CPUs where `-m` leaves out all tests that need GPUs."""
+    if asks_for_gpus(config):
+        return "cuda"
+    selected = _selected(config)
+    left_out = any(without for without, _ in selected) and not any(on_gpus for _, on_gpus in selected)
+    return "cpu" if left_out else "auto"
 
 
-def _without_gpus(expression: str) -> bool:
-    return bool(re.search(r"\bnot\s+gpu\b", expression))
+def _selected(config: pytest.Config) -> list[tuple[bool, bool]]:
+    """Return of tests with each of our marks, and with none, whether `-m` selects them as they are, and on GPUs."""
+    if not config.getoption("markexpr"):
+        return []
+    try:
+        expression = Expression.compile(config.getoption("markexpr"))
+    except (
+        Exception
+    ):  # its kind depends on pytest's version; pytest itself refuses the expression when it has collected
+        return []
+
+    def selects(*marks: str) -> bool:
+        return expression.evaluate(lambda name, **_: name in marks)
+
+    return [(selects(*own), selects(*own, "gpu")) for own in ((), *((mark,) for mark in MARKS))]
 
 
 def _refuse_detached_paths(config: pytest.Config) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 from suite.base.bases import of_ref
 from suite.base.git import FULL_NAME
@@ -93,7 +94,7 @@ def checks(run: Observations, draft: Record) -> dict[Cell, tuple[CheckRecord, ..
             shown.append(_check(PINNED, against_pin, why, cleared, counts=crept or not elsewhere))
         shared = run.plan.config.devices.oversubscribed(cell.world_size)
         if not shared and any(each.log_efficiency is not None for each in accepted):
-            shown.append(_machine(run, cell, newest, accepted, figures.waterfalls))
+            shown.append(_machine(run, cell, own, newest, accepted, figures.waterfalls))
         by_cell[cell] = tuple(shown)
     return by_cell
 
@@ -180,23 +181,29 @@ def _changes(run: Observations, newest: AcceptedRun) -> str:
 def _machine(
     run: Observations,
     cell: Cell,
+    own: Run,
     newest: AcceptedRun | None,
     accepted: Sequence[Run],
     waterfalls: Sequence[WaterfallRecord],
 ) -> CheckRecord:
     """Judge the machine by the accepted commit, whose code is the same as then; only a FAIL counts."""
     sides, arms = _sides_of(run, cell, newest), run.arms(cell)
-    pairs = [(arms[side], cells.arm(side, arms[side].trainer, cell, 1)) for side in sides]
-    pairs.sort(key=lambda pair: not run.lost.keys().isdisjoint(pair))  # where a base failed, the candidate comes first
-    logs = next(filter(None, (samples.log_efficiencies(run, *pair, cell.mode) for pair in pairs)), [])
-    own = hours_apart([each for each in accepted if each.host == run.plan.machine.host])
-    then = [each.log_efficiency for each in own if each.log_efficiency is not None]
-    verdict = machine(logs, then, judging.comparisons(run), tolerance=run.plan.config.tolerance)
+    pairs = {side: (arms[side], cells.arm(side, arms[side].trainer, cell, 1)) for side in sides}
+    # Where a base failed, the candidate comes first.
+    best_first = sorted(pairs, key=lambda side: not run.lost.keys().isdisjoint(pairs[side]))
+    by_side = {side: samples.log_efficiencies(run, *pairs[side], cell.mode) for side in best_first}
+    side, logs = next(((side, logs) for side, logs in by_side.items() if logs), ("candidate", []))
+    behind = samples.log_ratios(run, arms["candidate"], arms[side])  # zeros for the candidate itself
+    here = hours_apart([each for each in accepted if each.host == run.plan.machine.host])
+    then = [(each.log_efficiency, each.log_t) for each in here if each.log_efficiency is not None]
+    longer = own.log_t - fmean(behind or [0.0]) - fmean([log_t for _, log_t in then] or [own.log_t])
+    usual = [log_efficiency for log_efficiency, _ in then]
+    verdict = machine(logs, usual, longer, judging.comparisons(run), tolerance=run.plan.config.tolerance)
     fails, why = verdict.outcome is Outcome.FAIL, [verdict.reason]
     taken_apart = [fall for fall in waterfalls if fall.side in sides]
     if fails and taken_apart:
         fall = max(taken_apart, key=lambda fall: fall.sessions)
-        why.append(cause(fall.shares, fall.dfs, [each.parts for each in own]))
+        why.append(cause(fall.shares, fall.dfs, [each.parts for each in here]))
     if fails and newest is not None and (changed := _changes(run, newest)):
         why.append(f"since then {changed}")
     return CheckRecord(

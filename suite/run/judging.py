@@ -25,6 +25,7 @@ from suite.run import accuracy, counting, samples
 from suite.run.observations import Observations
 from suite.verdict import GRAVEST_FIRST, Outcome, Verdict, metrics
 from suite.verdict.floor import floor
+from suite.verdict.machine import WIDENED
 from suite.verdict.tail import Tail, tail
 
 RULE_AGAINST: dict[Side, str] = {"base": "time", "pinned": "drift"}
@@ -128,6 +129,12 @@ def warning(run: Observations, cell: Cell) -> str:
     if low <= 0 or mean < math.log1p(run.plan.config.tolerance) / 2:
         return ""
     return f"efficiency is {-math.expm1(-mean):.1%} below the base's: the gap widened, nothing is slower"
+
+
+def widened(run: Observations, cell: Cell) -> str:
+    """Return in words that the accepted commit's efficiency fell, and its step takes no longer; else ""."""
+    of_machine = (check.reason for check in run.stored.get(cell, ()) if check.rule == "machine")
+    return next((reason for reason in of_machine if reason.startswith(WIDENED)), "")
 
 
 def slow_tail(run: Observations, cell: Cell) -> Tail | None:

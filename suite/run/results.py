@@ -83,7 +83,8 @@ def _cell(run: Observations, cell: Cell) -> CellRecord:
     speedup, speedup_note = _speedup(run, cell, own)
     tail = judging.slow_tail(run, cell)
     grew = attribution.caution(run, cell) if outcome is not Outcome.FAIL else ""  # after a FAIL the waterfall says it
-    cautions = tuple(filter(None, (judging.warning(run, cell), grew, tail.said if tail else "")))
+    widened = judging.warning(run, cell) or judging.widened(run, cell)
+    cautions = tuple(filter(None, (widened, grew, tail.said if tail else "")))
     figures = {
         "sessions": len(logs),
         "sec_per_epoch": _scaled(step_s, lambda step: metrics.sec_per_epoch(step, in_epoch, batch)),

@@ -9,8 +9,10 @@ accepted commit, measured in this run, and x_1 .. x_n of accepted runs of other 
 where s^2 is estimated from the accepted runs, and f over its root follows Student's t with n - 1 degrees of freedom.
 Where the sessions of this run scatter more than accepted runs do, their standard error takes the place of s for x.
 
-    FAIL   where the lower bound of f is above 0 and f is ln(1 + m) / 2 or more,
-    PASS   where its upper bound is below ln(1 + m).
+    FAIL   where the lower bound of f is above 0, f is ln(1 + m) / 2 or more, and so much longer is its step, too,
+    PASS   where its upper bound is below ln(1 + m), or only one device became faster.
+
+E also falls where one device became faster and k devices did not: then nothing is slower, and a warning says it.
 
 That assumes exchangeable runs, hours apart. It is one look, after the last session. Where sessions scatter several
 times more than accepted runs do, a FAIL without a cause is up to twice as frequent as promised, because s is then not
@@ -31,15 +33,18 @@ from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, CONFIDENCE, Outcome, V
 from suite.verdict.paired import FIRST_LOOK
 from suite.verdict.stored import ENOUGH_RUNS, MIN_BASELINE_RUNS
 
+WIDENED = "the gap widened, nothing is slower"
+
 
 def machine(
-    log_efficiencies: Sequence[float], accepted: Sequence[float], comparisons: int, *, tolerance: float
+    log_efficiencies: Sequence[float], accepted: Sequence[float], longer: float, comparisons: int, *, tolerance: float
 ) -> Verdict:
     """Judge the machine by one cell.
 
     Args:
         log_efficiencies: ln E of the accepted commit in every session of this run.
         accepted: ln E of accepted runs of this host, hours apart.
+        longer: ln(t / t_accepted) of the accepted commit's step on k devices, in this run and on average in those.
         comparisons: how many checks of the run can fail.
         tolerance: m; an efficiency that fell to 1 / (1 + m) must be found.
 
@@ -66,6 +71,8 @@ def machine(
     said = f"the accepted commit has efficiency {math.exp(now):.2f}, and had {_ends(accepted)} in {runs} accepted runs"
     low = shortfall - t_quantile(df, 1 - ALPHA_FAIL / comparisons) * spread
     if low > 0 and shortfall >= margin / 2:
+        if longer < margin / 2:
+            return Verdict(Outcome.PASS, f"{WIDENED}: {said}, and its step on several devices takes no longer")
         return Verdict(
             Outcome.FAIL, f"the machine, not the code: {said}: at least {-math.expm1(-low):.1%} less {CONFIDENCE}"
         )

@@ -58,15 +58,47 @@ def test_the_header_shows_what_is_accepted_and_required(project: Project, argume
 
 
 @pytest.mark.parametrize(
-    ("expression", "kind"), [("not gpu and not scaling", "cpu"), ("gpu", "cuda"), ("correctness", "cuda")]
+    ("expression", "kind"),
+    [
+        ("not gpu and not scaling", "cpu"),
+        ("not (gpu or scaling or end_to_end)", "cpu"),
+        ("scaling and not(gpu)", "cpu"),
+        ("gpu", "cuda"),
+        ("correctness", "cuda"),
+        ("end_to_end", "cuda"),
+        ("scaling or not gpu", "cuda"),
+        ("somebodys_own and not slow", "cuda"),
+        ("(", "cuda"),
+    ],
 )
 def test_a_run_that_leaves_gpu_items_out_is_on_cpu_workers(
     project: Project, gpus: Callable[..., Scene], expression: str, kind: str
 ) -> None:
-    """Otherwise a plain `pytest` on a machine with GPUs would deselect every check."""
+    """Otherwise a plain `pytest` on a machine with GPUs would deselect every check. "(" is pytest's to refuse."""
     gpus(2)
     assert read(project, "-m", expression).devices.kind == kind
     assert read(project, "-m", expression, "--scaling-devices=cuda:2").devices.kind == "cuda"
+
+
+@pytest.mark.parametrize(
+    ("expression", "asks"),
+    [
+        ("", False),
+        ("gpu", True),
+        ("gpu and scaling", True),
+        ("gpu or correctness", True),
+        ("(gpu) and not end_to_end", True),
+        ("not gpu", False),
+        ("not (gpu or scaling or end_to_end)", False),
+        ("not(gpu)", False),
+        ("scaling or not gpu", False),
+        ("scaling or correctness", False),
+    ],
+)
+def test_gpus_are_asked_for_where_a_test_is_selected_because_it_needs_them(
+    project: Project, expression: str, asks: bool
+) -> None:
+    assert options.asks_for_gpus(project.config("-m", expression)) is asks
 
 
 @pytest.mark.parametrize(("setting", "workload"), [("cpu:2", "lenet"), ("cuda:2", "resnet18-bf16")])

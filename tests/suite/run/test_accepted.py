@@ -18,6 +18,7 @@ from suite.room.devices import Devices
 from suite.run import accepted, results
 from suite.run.observations import Comparison, Observations
 from suite.verdict import Outcome
+from suite.verdict.machine import WIDENED
 from tests.support.measurements import (
     COMMIT,
     MACHINE,
@@ -327,16 +328,19 @@ class TestMachine(Rebuilding):
             kept.append(made.model_copy(update={"run_id": f"20261120T{hour:02}0000Z-abc", "cells": tuple(cells)}))
         return kept
 
-    def judged(self, one_s: float, kept: Sequence[AcceptedRun], **changes: object) -> tuple[Observations, CellRecord]:
-        """Return the run and its cell on two devices, where every step takes .5 s there, and `one_s` on one device."""
+    def judged(
+        self, two_s: float, kept: Sequence[AcceptedRun], one_s: float = 0.8, **changes: object
+    ) -> tuple[Observations, CellRecord]:
+        """Return the run and its cell on two devices, where every step takes `two_s`, and `one_s` on one device."""
         run = run_of(self.ONE, CELL, config=settings(root=self.root, **changes), baseline=baseline(*kept))
-        add_sessions(run, {OWN: 0.5, self.OWN_ONE: one_s})
+        add_sessions(run, {OWN: two_s, self.OWN_ONE: one_s})
         run.comparison = accepted.rebuild(run, results.to_record(run))
-        add_sessions(run, {OWN: 0.5, BASE: 0.5, self.OWN_ONE: one_s, self.BASE_ONE: one_s})
+        add_sessions(run, {OWN: two_s, BASE: two_s, self.OWN_ONE: one_s, self.BASE_ONE: one_s})
+        run.stored = accepted.checks(run, results.to_record(run))
         return run, cells_of(run)[1]
 
     def test_code_is_as_fast_as_the_rebuilt_commit_and_the_machine_fails(self) -> None:
-        run, two = self.judged(0.4, self.kept(self.commit["three"], versions=OLDER_TORCH))
+        run, two = self.judged(1.0, self.kept(self.commit["three"], versions=OLDER_TORCH))
         assert two.outcome is Outcome.FAIL
         assert two.reason.startswith(
             "the machine, not the code: the accepted commit has efficiency 0.40, and had 0.80 to"
@@ -345,16 +349,25 @@ class TestMachine(Rebuilding):
         assert {check.rule: check.outcome for check in two.checks}["time"] is Outcome.PASS
         assert "the machine, not the code" in lead.verdicts(results.to_record(run))[0]
 
+    @pytest.mark.parametrize("two_s", [0.5, 0.505])
+    def test_one_device_that_became_faster_is_a_warning_and_no_failure(self, two_s: float) -> None:
+        """The efficiency is half of what it was, and nothing takes longer."""
+        _, two = self.judged(two_s, self.kept(self.commit["three"]), one_s=0.4)
+        assert two.outcome is Outcome.PASS
+        assert two.cautions[0].startswith(f"{WIDENED}: the accepted commit has efficiency 0.40, and had 0.80 to")
+        _, two = self.judged(0.52, self.kept(self.commit["three"]), one_s=0.4)
+        assert (two.outcome, two.cautions) == (Outcome.FAIL, ())
+
     @pytest.mark.parametrize("lost", [BASE, BASE_ONE], ids=["on two devices", "on one device"])
     @pytest.mark.parametrize("sessions", [0, 1], ids=["it cannot be checked out", "it fails later"])
     def test_candidate_of_the_accepted_commit_shows_the_machine_where_the_checkout_of_it_fails(
         self, lost: Arm, sessions: int
     ) -> None:
-        kept, now = self.kept(self.commit["three"]), {OWN: 0.5, self.OWN_ONE: 0.4}
+        kept, now = self.kept(self.commit["three"]), {OWN: 1.0, self.OWN_ONE: 0.8}
         config = settings(root=self.root)
         run = run_of(self.ONE, CELL, config=config, baseline=baseline(*kept), commit=self.commit["three"])
         run.comparison = accepted.rebuild(run, results.to_record(run))
-        add_sessions(run, {**now, BASE: 0.5, self.BASE_ONE: 0.4}, sessions)
+        add_sessions(run, {**now, BASE: 1.0, self.BASE_ONE: 0.8}, sessions)
         add_sessions(run, now)
         run.lost[lost] = WorkerFailure("base", "it does not build")
         two = cells_of(run)[1]
@@ -363,16 +376,16 @@ class TestMachine(Rebuilding):
 
     def test_two_ranks_on_one_card_are_not_judged_by_accepted_runs_on_two(self) -> None:
         shared = Devices("cuda", ("cuda:0", "cuda:0"), ())
-        _, two = self.judged(0.4, self.kept(self.commit["three"]), devices=shared)
+        _, two = self.judged(1.0, self.kept(self.commit["three"]), devices=shared)
         assert (two.outcome, two.checks) == (Outcome.NO_BASELINE, ())
         of_one_card = runs(*AGREEING_S, commits=[self.commit["three"]] * 3)
-        _, two = self.judged(0.4, of_one_card, devices=shared)
+        _, two = self.judged(1.0, of_one_card, devices=shared)
         assert two.outcome is Outcome.PASS
         assert "machine" not in {check.rule for check in two.checks}
 
-    @pytest.mark.parametrize(("one_s", "count"), [(0.81, 6), (0.4, 4)], ids=["as it was", "too little history"])
-    def test_what_is_no_failure_of_the_machine_changes_no_outcome(self, one_s: float, count: int) -> None:
-        run, two = self.judged(one_s, self.kept(self.commit["three"], count))
+    @pytest.mark.parametrize(("two_s", "count"), [(0.494, 6), (1.0, 4)], ids=["as it was", "too little history"])
+    def test_what_is_no_failure_of_the_machine_changes_no_outcome(self, two_s: float, count: int) -> None:
+        run, two = self.judged(two_s, self.kept(self.commit["three"], count))
         assert two.outcome is Outcome.PASS
         [check] = [check for check in two.checks if check.rule == "machine"]
         assert not check.counts

@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 
 from suite.verdict.diagnose import CAUSES, NAMING_ERROR
-from suite.verdict.machine import cause, machine
+from suite.verdict.machine import WIDENED, cause, machine
 from suite.verdict.metrics import Interval, from_values
 from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, Outcome
 from suite.verdict.paired import FIRST_LOOK
@@ -21,8 +21,8 @@ USUAL = tuple(math.log(value) for value in (0.80, 0.79, 0.81, 0.80, 0.82, 0.78))
 TOLERANCE = 0.05
 
 
-def judged(*efficiencies: float, accepted: tuple[float, ...] = USUAL) -> tuple[Outcome, str]:
-    verdict = machine([math.log(value) for value in efficiencies], accepted, 12, tolerance=TOLERANCE)
+def judged(*efficiencies: float, accepted: tuple[float, ...] = USUAL, longer: float = 1.0) -> tuple[Outcome, str]:
+    verdict = machine([math.log(value) for value in efficiencies], accepted, longer, 12, tolerance=TOLERANCE)
     return verdict.outcome, verdict.reason
 
 
@@ -34,6 +34,13 @@ def test_a_link_with_a_tenth_of_its_rate_fails_the_machine_and_not_the_code() ->
         "runs: at least 4"
     )
     assert reason.endswith(" less (99% confidence)")
+
+
+@pytest.mark.parametrize(("longer", "outcome"), [(-0.1, Outcome.PASS), (0.02, Outcome.PASS), (0.03, Outcome.FAIL)])
+def test_a_fail_needs_a_step_that_is_longer_by_half_the_tolerance(longer: float, outcome: Outcome) -> None:
+    found, reason = judged(0.41, 0.40, 0.42, longer=longer)
+    assert found is outcome
+    assert reason.startswith(f"{WIDENED}: the accepted commit has efficiency 0.41") is (outcome is Outcome.PASS)
 
 
 def test_an_efficiency_like_that_of_accepted_runs_passes() -> None:
@@ -82,7 +89,7 @@ def test_error_rates(between: float, within: float) -> None:
         count = 0
         for _ in range(runs):
             accepted = [math.fsum(efficiencies(0.0)) / 4 for _ in range(10)]
-            count += machine(efficiencies(fallen), accepted, comparisons, tolerance=TOLERANCE).outcome is wrong
+            count += machine(efficiencies(fallen), accepted, 1.0, comparisons, tolerance=TOLERANCE).outcome is wrong
         return count / runs
 
     for fallen, wrong, promised in (
@@ -98,7 +105,7 @@ def test_in_a_disturbed_hour_false_alarms_stay_below_twice_the_promise() -> None
     for _ in range(runs):
         accepted, level = [rng.gauss(0.0, 0.02) for _ in range(9)], rng.gauss(0.0, 0.02)
         sessions = [rng.gauss(level, 0.05) for _ in range(12)]
-        alarms += machine(sessions, accepted, comparisons, tolerance=TOLERANCE).outcome is Outcome.FAIL
+        alarms += machine(sessions, accepted, 1.0, comparisons, tolerance=TOLERANCE).outcome is Outcome.FAIL
     assert not exceeds(alarms, runs, 2 * ALPHA_FAIL / comparisons)
     assert alarms / runs > ALPHA_FAIL / comparisons, "as promised: say so"
 
