@@ -189,7 +189,10 @@ def _selected(config: pytest.Config) -> list[tuple[bool, bool]]:
         return []
 
     def selects(*marks: str) -> bool:
-        return expression.evaluate(lambda name, **_: name in marks)
+        def has(mark: str, /, **_: object) -> bool:
+            return mark in marks
+
+        return expression.evaluate(has)
 
     return [(selects(*own), selects(*own, "gpu")) for own in ((), *((mark,) for mark in MARKS))]
 

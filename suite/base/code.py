@@ -8,17 +8,14 @@ from pathlib import Path
 
 import reference
 import suite
-from suite.base.git import GitError, git
+from suite.base.git import git_or_none
 
 MOST_FILES = 1000  # of a project that differ from its commit
 
 
 def commit_here(folder: Path) -> str:
     """Return the commit that is checked out in `folder`; "unknown" outside of a repository."""
-    try:
-        return git(folder, "rev-parse", "HEAD")
-    except GitError:
-        return "unknown"
+    return git_or_none(folder, "rev-parse", "HEAD") or "unknown"
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -29,10 +26,8 @@ def digests(folder: Path) -> dict[str, str]:
     """
     packages = [Path(package.__path__[0]) for package in (suite, reference)]
     own = {f"{path.name}/{file.relative_to(path)}": file for path in packages for file in path.rglob("*.py")}
-    try:
-        listed = git(folder, "ls-files", "-z", "-m", "-o", "--exclude-standard", "--", "*.py", "*pyproject.toml")
-    except GitError:
-        listed = ""
+    wanted = ("--exclude-standard", "--", "*.py", "*pyproject.toml")
+    listed = git_or_none(folder, "ls-files", "-z", "-m", "-o", *wanted) or ""
     changed = {name: folder / name for name in sorted(filter(None, listed.split("\0")))[:MOST_FILES]}
     return dict(_digests({**changed, **own}.items()))
 

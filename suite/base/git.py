@@ -69,6 +69,14 @@ def git(
     return os.fsdecode(done.stdout).removesuffix("\n")
 
 
+def git_or_none(folder: Path, *arguments: str) -> str | None:
+    """Return what git says, without its last line break; None where it fails."""
+    try:
+        return git(folder, *arguments)
+    except GitError:
+        return None
+
+
 def toplevel(folder: Path) -> Path:
     """Return the top of the working tree around `folder`, with links resolved.
 
@@ -83,15 +91,9 @@ def toplevel(folder: Path) -> Path:
 
 def is_unborn(folder: Path) -> bool:
     """Return whether `folder` is in a repository whose branch has no commit yet."""
-    try:
-        git(folder, "symbolic-ref", "--quiet", "HEAD")
-    except GitError:  # no repository, or a commit without a branch
-        return False
-    try:
-        git(folder, "rev-parse", "--verify", "--quiet", "HEAD")
-    except GitError:
-        return True
-    return False
+    # Without a branch there is no repository, or a commit alone is checked out.
+    branch = git_or_none(folder, "symbolic-ref", "--quiet", "HEAD")
+    return branch is not None and git_or_none(folder, "rev-parse", "--verify", "--quiet", "HEAD") is None
 
 
 def is_shallow(folder: Path) -> bool:

@@ -104,7 +104,7 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     measurement = gate.without_base(dataclasses.replace(settings, workloads=(trained,)), cells)
     name = f"{short(settings.trainers[0])}-{trained.name}-{measurement.plan.run_id}"
     folder = asked.out or settings.report_dir / measurement.plan.machine.key / "sweeps" / name
-    progress = StreamProgress(sys.stdout, "sweep")
+    progress = StreamProgress(sys.stdout)
     try:
         with gate.sides(settings) as sides:
             trainings = Trainings(measurement, sides, asked.epochs[-1], asked.warmup_epochs)

@@ -192,10 +192,10 @@ def _trained(cell: CellRecord, sides: Sequence[Alone]) -> list[tuple[str, str, s
     accuracies = (figures.accuracy(each, shortened=False) if each else "-" for each in cells)
     efficiencies = (figures.interval(each.efficiency, ".2f") if each else "-" for each in cells)
     before, after = accuracies
-    rows = [(f"{cell.id}: accuracy", before, after, "")]
+    rows = [(f"{cell.label}: accuracy", before, after, "")]
     if cell.world_size > 1:
         before, after = efficiencies
-        rows.append((f"{cell.id}: efficiency", before, after, ""))
+        rows.append((f"{cell.label}: efficiency", before, after, ""))
     return rows
 
 
@@ -204,12 +204,12 @@ def _timed(cell: CellRecord) -> list[tuple[str, str, str, str]]:
     now, ratio = cell.sec_per_epoch, cell.slowdown
     before = f"{now.estimate / ratio.estimate:.3g}" if now and ratio else "-"
     judged = f"{figures.interval(ratio, '.3f')} {cell.outcome.value}"
-    rows = [(f"{cell.id}: sec/epoch", before, figures.interval(now, ".3g"), judged)]
+    rows = [(f"{cell.label}: sec/epoch", before, figures.interval(now, ".3g"), judged)]
     if len(cell.counters) > 1:
         changed = counters.changes(cell.counters["candidate"], cell.counters["base"])
         said = "; ".join(change.said for change in changed) or "the same"
         before, after = (_counted(cell.counters[side]) for side in ("base", "candidate"))
-        rows.append((f"{cell.id}: a step does", before, after, said))
+        rows.append((f"{cell.label}: a step does", before, after, said))
     return rows
 
 

@@ -104,10 +104,9 @@ def harmless(text: str, longest: int = LONGEST) -> str:
     )
 
 
-def died(group: str, rank: int, exitcode: int | None, stderr_tail: str) -> WorkerFailure:
+def died(group: str, rank: int, exitcode: int, stderr_tail: str) -> WorkerFailure:
     """Return the failure of a rank whose process ended while it was needed."""
-    how = "its process ended" if exitcode is None else f"its process ended with {describe_exit(exitcode)}"
-    how += "" if exitcode is None else _REMEDIES.get(exitcode, "")
+    how = f"its process ended with {describe_exit(exitcode)}{_REMEDIES.get(exitcode, '')}"
     details = [f"rank {rank}, end of stderr:\n{stderr_tail.rstrip()}"] if stderr_tail.strip() else []
     return WorkerFailure(group, f"rank {rank}: {how}", details)
 

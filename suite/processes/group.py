@@ -14,8 +14,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import psutil
 
@@ -23,32 +22,14 @@ from suite.processes import failure, outputs
 from suite.processes.channel import Channel, ChannelClosed, Message
 from suite.processes.messages import Answer, Ended, Tell, Value, read
 
+if TYPE_CHECKING:
+    from suite.processes.pool import Pool
+
 START_TIMEOUT_S = 120.0  # the first answer of a worker includes the import of torch, on a machine that may be busy
 END_TIMEOUT_S = 10.0
 SEND_TIMEOUT_S = 30.0  # a rank that hangs reads nothing, and the socket takes only so much
 ECHO_TIMEOUT_S = 2.0
 RAISED_TIMEOUT_S = 1.0  # a rank that raised leaves the others waiting for it in a collective: they are given so long
-
-
-class Owner(Protocol):
-    """What a group needs of the pool that started it."""
-
-    groups: dict[str, Group]
-
-    def wait(self, deadline: float) -> bool:
-        """Sleep until something arrives; False when the deadline has passed."""
-
-    def forget(self, channel: Channel) -> None:
-        """Close a channel and stop waiting on it."""
-
-    def strays(self, name: str) -> list[int]:
-        """Return the processes of a group that torch's agent has started."""
-
-    def end_orphans(self) -> None:
-        """End what workers have left behind, once no group is left."""
-
-    def log_dir(self, name: str) -> Path:
-        """Return the folder of what a group's ranks on this host write."""
 
 
 class Group:
@@ -64,7 +45,7 @@ class Group:
 
     def __init__(
         self,
-        pool: Owner,
+        pool: Pool,
         name: str,
         size: int,
         parts: Sequence[tuple[int, ...]] = (),

@@ -163,10 +163,12 @@ def spread_of(
     )
 
 
-def promise(session_sd: float, comparisons: int, planned: int, tolerance: float | None = None) -> float:
-    """Return the smallest slowdown that a run finds with probability `POWER` on a calibrated machine, as a share.
+def promise(
+    session_sd: float, comparisons: int, planned: int, tolerance: float | None = None, power: float = POWER
+) -> float:
+    """Return the smallest slowdown that a run finds with probability `power` on a calibrated machine, as a share.
 
-    It can be missed in two ways, and half of what `POWER` leaves goes to each. The last look fails a cell when the mean
+    It can be missed in two ways, and half of what `power` leaves goes to each. The last look fails a cell when the mean
     of n deltas exceeds t(1 - alpha; n - 1) SD / sqrt(n), with alpha that look's share, so the slowdown must put the
     non-central t distribution above that quantile. And the estimate may stay below half the tolerance, where nothing
     fails. Degrees of freedom that the calibration adds make up for the second look that a FAIL needs.
@@ -177,13 +179,14 @@ def promise(session_sd: float, comparisons: int, planned: int, tolerance: float 
         comparisons: how many of the run can fail, and share alpha.
         planned: sessions.
         tolerance: m of the run; None asks for what its noise alone allows.
+        power: the probability.
 
     Returns:
         A share, 0.04 is 4 %; infinite where there are too few sessions for any FAIL.
     """
     if planned <= FIRST_LOOK:  # a FAIL of a cell alone in its world size takes one more
         return math.inf
-    miss = (1 - POWER) / 2
+    miss = (1 - power) / 2
     df, error = planned - 1, session_sd / math.sqrt(planned)
     alpha = ALPHA_FAIL / comparisons * spending(planned, planned)
     delta = float(nctdtrinc(df, miss, stdtrit(df, 1 - alpha))) * error

@@ -295,6 +295,11 @@ class CellRecord(Part):
     counters_note: str = ""  # why it was not
 
     @property
+    def label(self) -> str:
+        """Its id as it is shown, marked where ranks shared devices."""
+        return f"{self.id}{oversubscribed_mark(self)}"
+
+    @property
     def place(self) -> tuple[str, str, str, int]:
         """What a cell of the same place in another run shares: trainer, workload, mode and world size."""
         return self.trainer, self.workload, self.mode, self.world_size

@@ -86,7 +86,7 @@ def counted(cells: Iterable[CellRecord]) -> tuple[list[str], list[list[str]]]:
         for side, counters in cell.counters.items():
             exchanged = [f"{what}: {shown(counters.of(what))}" for what in EXCHANGES if counters.of(what)]
             others = (shown(counters.of(what)) for what in OTHERS)
-            rows.append([cell.id, side, "; ".join(exchanged) or "-", *others])
+            rows.append([cell.label, side, "; ".join(exchanged) or "-", *others])
     used = [number for number in range(len(names)) if number < 3 or any(row[number] != "-" for row in rows)]
     return [names[number] for number in used], [[row[number] for number in used] for row in rows]
 
@@ -193,7 +193,7 @@ def by_reason(cells: Iterable[CellRecord], reason: Callable[[CellRecord], str]) 
     ids: dict[str, list[str]] = {}
     for cell in cells:
         if why := reason(cell):
-            ids.setdefault(why, []).append(cell.id)
+            ids.setdefault(why, []).append(cell.label)
     return ids
 
 

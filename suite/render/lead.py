@@ -100,7 +100,7 @@ def verdicts(record: Record) -> list[str]:
         groups.setdefault((cell.outcome, cell.reason if cell.outcome in GRAVE else ""), []).append(cell)
     lines = []
     for (outcome, reason), cells in groups.items():
-        who = some([cell.id for cell in cells], MOST) if outcome in GRAVE else plural(len(cells), "cell")
+        who = some([cell.label for cell in cells], MOST) if outcome in GRAVE else plural(len(cells), "cell")
         lines.append(f"{outcome.value}: {who}{f': {reason}' if reason else ''}")
     return lines
 
@@ -129,14 +129,14 @@ def _changed(record: Record) -> Iterable[str]:
     for cell in figures.gravest_first(record.cells):
         for check in cell.checks:
             if check.rule == counters.RULE and check.outcome is not Outcome.PASS:
-                cells_of.setdefault(f"{check.reason} (against {check.against})", []).append(cell.id)
+                cells_of.setdefault(f"{check.reason} (against {check.against})", []).append(cell.label)
     for what, cells in cells_of.items():
         yield f"{some(cells, MOST)}: {what}"
 
 
 def cautions(record: Record) -> list[str]:
     """Return the warnings of all cells, those of the gravest cells first."""
-    return [f"{cell.id}: {said}" for cell in figures.gravest_first(record.cells) for said in cell.cautions]
+    return [f"{cell.label}: {said}" for cell in figures.gravest_first(record.cells) for said in cell.cautions]
 
 
 def _machine(record: Record) -> Iterable[str]:
@@ -145,7 +145,7 @@ def _machine(record: Record) -> Iterable[str]:
     for cell in record.cells:
         for check in cell.checks:
             if check.rule == "machine" and check.outcome is Outcome.INCONCLUSIVE:
-                unclear.setdefault(check.reason, []).append(cell.id)
+                unclear.setdefault(check.reason, []).append(cell.label)
     yield from (f"not judged by {some(cells, MOST)}: {reason}" for reason, cells in unclear.items())
 
 
@@ -176,7 +176,9 @@ def _right(record: Record) -> Iterable[str]:
         yield f"Accuracy on several devices minus accuracy on one: {ends} in {plural(len(less), 'cell')} ({pairs})."
     on_one = _on_one_device(record)
     yield from (f"{some(cells, MOST)}: {reason}." for reason, cells in on_one.items())
-    if record.accuracies and not differences and not on_one:
+    if record.against is not None and record.cells:
+        yield "Accuracy is not judged with --scaling-against; a run without it trains nets."
+    elif record.accuracies and not differences and not on_one:
         yield from _accuracy_not_judged(record)
 
 
@@ -185,7 +187,7 @@ def _accuracy_not_judged(record: Record) -> Iterable[str]:
     cells = [cell for cell in record.cells if cell.world_size > 1]
     notes = dict.fromkeys(cell.accuracy_note for cell in cells if cell.accuracy_note)
     for note in notes:
-        who = some([cell.id for cell in cells if cell.accuracy_note == note], MOST)
+        who = some([cell.label for cell in cells if cell.accuracy_note == note], MOST)
         yield f"Accuracy is not judged by {who}: {note}."
     if not cells:
         yield (
@@ -200,7 +202,7 @@ def _on_one_device(record: Record) -> dict[str, list[str]]:
     for cell in record.cells:
         for check in cell.checks:
             if check.rule == "accuracy" and cell.world_size == 1:
-                said.setdefault(check.reason, []).append(cell.id)
+                said.setdefault(check.reason, []).append(cell.label)
     return said
 
 
@@ -286,18 +288,18 @@ def _held_back(record: Record) -> Iterable[str]:
     apart = [(cell, cell.own_waterfall) for cell in record.cells if cell.own_waterfall]
     failed = [(cell, fall) for cell, fall in apart if cell.outcome is Outcome.FAIL and len(cell.waterfalls) > 1]
     if failed:
-        yield from (f"{cell.id}: {fall.sentence}" for cell, fall in failed)
+        yield from (f"{cell.label}: {fall.sentence}" for cell, fall in failed)
         return
     causes = _causes(record)
     for cause in causes:
         cost = f"{interval(cause.bar.step_s, '.1f', factor=1e3)} ms a step ({number(cause.share * 100, '.0f')} %)"
         more = "; another part may cost more" if cause.outdone else ""
-        yield f"{cause.cell.id}: {bar_name(cause.bar.causes)}, {cost}{more}"
+        yield f"{cause.cell.label}: {bar_name(cause.bar.causes)}, {cost}{more}"
     named = {cause.cell.id for cause in causes}  # comparing whole cells would take minutes for thousands
     unknown = [cell for cell, _ in apart if cell.id not in named]
     if unknown:
         sessions = max(fall.sessions for _, fall in apart)
-        yield f"not known after {plural(sessions, 'session')}: {some([cell.id for cell in unknown], MOST)}"
+        yield f"not known after {plural(sessions, 'session')}: {some([cell.label for cell in unknown], MOST)}"
 
 
 class _Cause(NamedTuple):
@@ -335,7 +337,7 @@ def _sure(record: Record) -> Iterable[str]:
 def red(record: Record) -> list[Step]:
     """Return, for each cell and collective that failed, a command that measures it alone; the gravest first."""
     failed = [cell for cell in figures.gravest_first(record.cells) if cell.outcome in RED]
-    again = [Step(f"{cell.outcome.value} {cell.id}", commands.only(record, [cell])) for cell in failed]
+    again = [Step(f"{cell.outcome.value} {cell.label}", commands.only(record, [cell])) for cell in failed]
     for sweep in record.collectives:
         if sweep.error:
             name = commands.collective_id(sweep) + oversubscribed_mark(sweep)

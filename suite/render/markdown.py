@@ -140,13 +140,13 @@ def _lost_time(cells: Sequence[CellRecord]) -> list[str]:
     lines = []
     for cell in cells:
         for fall in cell.waterfalls:
-            lines.append(f"{cell.id}{'' if fall.side == 'candidate' else ' (base)'}: {fall.sentence}")
+            lines.append(f"{cell.label}{'' if fall.side == 'candidate' else ' (base)'}: {fall.sentence}")
     return _list("Where the time went", lines)
 
 
 def _rules(cells: Sequence[CellRecord]) -> list[str]:
     rows = [
-        (cell.id, rule.rule, rule.against, rule.outcome.value + ("" if rule.counts else ", shown only"), rule.reason)
+        (cell.label, rule.rule, rule.against, rule.outcome.value + ("" if rule.counts else ", shown only"), rule.reason)
         for cell in cells
         for rule in cell.checks
     ]
@@ -167,7 +167,7 @@ def _not_counted(cells: Sequence[CellRecord]) -> list[str]:
 
 def _details(cells: Sequence[CellRecord]) -> list[str]:
     return [
-        f"<details><summary>{text(cell.id)}</summary>\n\n{_fence(cell.details[:MAX_STACKS])}\n\n</details>\n"
+        f"<details><summary>{text(cell.label)}</summary>\n\n{_fence(cell.details[:MAX_STACKS])}\n\n</details>\n"
         for cell in cells
         if cell.details
     ]

@@ -93,7 +93,7 @@ def checks(run: Observations, draft: Record) -> dict[Cell, tuple[CheckRecord, ..
             elsewhere = cell in run.comparison.apart and "base" in run.arms(cell)
             shown.append(_check(PINNED, against_pin, why, cleared, counts=crept or not elsewhere))
         shared = run.plan.config.devices.oversubscribed(cell.world_size)
-        if not shared and any(each.log_efficiency is not None for each in accepted):
+        if cell.world_size > 1 and not shared:
             shown.append(_machine(run, cell, own, newest, accepted, figures.waterfalls))
         by_cell[cell] = tuple(shown)
     return by_cell
@@ -169,13 +169,17 @@ def _changed(run: Observations, cell: Cell, newest: AcceptedRun | None) -> str:
     changed = _changes(run, newest)
     return changed and (
         f"the code is not slower than the rebuilt commit, but {changed} since: compare with the older environment "
-        "(--scaling-against=python:...), or accept this run"
+        "(--scaling-against=python:...) or the older driver, or accept this run"
     )
 
 
 def _changes(run: Observations, newest: AcceptedRun) -> str:
-    changes = differences(newest.environment.versions, run.versions.get("candidate", {}), common=True)
-    return ", ".join(f"{name} changed from {before} to {now}" for name, before, now in changes)
+    """Return what else than the code may have changed a step's time since an accepted run, in words."""
+    before, now = dict(newest.environment.versions), dict(run.versions.get("candidate", {}))
+    if newest.driver and run.plan.machine.driver:
+        before["driver"], now["driver"] = newest.driver, run.plan.machine.driver
+    changes = differences(before, now, common=True)
+    return ", ".join(f"{name} changed from {then} to {today}" for name, then, today in changes)
 
 
 def _machine(

@@ -162,6 +162,8 @@ def probing(run: Observations, sessions: Sessions, wanted: Sequence[Target], say
             points = {target: _points(run, target) for target in sides}
             needed_s = _needed_s(run, sessions, sides)
             left_s, least = sessions.left_s(), run.plan.config.min_sessions
+            if least == 1:  # the budget is the user's own, and is kept
+                least = 0
             if run.comparison.bases:
                 left_s, least = min(left_s, SHARE * run.plan.config.budget_s), 0
             if number >= least and needed_s > left_s:

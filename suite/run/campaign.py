@@ -100,6 +100,7 @@ class _Campaign:
         self._run, self._sides, self._say, self._collaborators, self._grown = run, sides, say, collaborators, grown
         self._of_figures: int | None = None  # sessions that time more than the comparison needs, once that is known
         self._forecast_s = 0.0  # of the last session
+        self._shown = 0  # sessions in the plan that was shown last
         rng = random.Random(run.plan.seed)
         self._sessions = collaborators.sessions(run, sides.pools, rng, meter, self._left_s, self._say_left)
 
@@ -124,7 +125,10 @@ class _Campaign:
         train = self._collaborators.training(run, self._sessions, self._say_left)
         training_s = accuracy.allowed_s(run, self._left_s()) if accuracy.trained(run) else 0.0
         self._sessions.replan_blocks(training_s, self._loading_s)
-        self._show_plan([*on_one, *self._on_one(run.plan.cells)], attribution.arms(run, explained), training_s)
+        beside = [*on_one, *self._on_one(run.plan.cells)]
+        carried = self._carried(compared)
+        left_out = [cell for cell in compared if cell not in carried]
+        self._show_plan(beside, attribution.arms(run, explained), training_s, left_out)
         self._run_sessions(on_one, explained, train)
 
     def sweep(self) -> None:
@@ -165,11 +169,13 @@ class _Campaign:
     def _compare_alone(self) -> None:
         """Leave all but the comparison from now on, and the cells that the rest of the budget cannot judge."""
         run = self._run
-        asked = run.comparison.cells
+        asked = run.comparison.judged
         chosen = self._carried(asked)
         left_out = tuple(cell for cell in asked if cell not in chosen)
-        run.comparison = replace(run.comparison, cells=asked if run.sessions else chosen, over_budget=left_out)
-        self._sessions.replan_blocks(loading_s=self._loading_s)
+        kept = run.comparison.cells if run.sessions else chosen
+        run.comparison = replace(run.comparison, cells=kept, over_budget=(*run.comparison.over_budget, *left_out))
+        if left_out or self._of_figures or not run.sessions:
+            self._sessions.replan_blocks(loading_s=self._loading_s)
         if left_out or not run.sessions:
             self._show_plan(self._on_one(chosen))
 
@@ -200,7 +206,14 @@ class _Campaign:
         arms = [arm for arm in (*_arms(units), *untimed) if arm in self._run.jobs]
         if not arms:
             return forecast.Length(0.0, 0)
-        return forecast.session(self._run, arms, self._sides.start_s, self._left_s(), forks=self._sides.forks)
+        return forecast.session(
+            self._run,
+            arms,
+            self._sides.start_s,
+            self._left_s(),
+            forks=self._sides.forks,
+            step_s=self._sessions.step_s,
+        )
 
     def _suspects(self, chosen: Sequence[Cell]) -> list[attribution.Target]:
         """Return the waterfalls, of candidate and base, of the cells that look slower so far.
@@ -291,14 +304,19 @@ class _Campaign:
     def _replan(self, number: int) -> None:
         """Fix how many sessions there are, from what the first one cost and not from what it showed."""
         run, config = self._run, self._run.plan.config
-        affordable = number + 1 + self._left_s() / run.session_s
         if self._of_figures is None:
-            sessions = self._planned(affordable)
+            sessions = self._planned(number + 1 + self._left_s() / run.session_s)
             self._of_figures = min(max(1, sessions // SHARE), FIRST_LOOK) if run.comparison.bases else sessions
-        if not run.planned and (number >= self._of_figures or not run.comparison.bases):
-            run.planned = config.calibrate or self._planned(affordable)
-        if run.comparison.bases and number + 1 == self._of_figures:
+        if run.comparison.bases and number + 1 == max(1, self._of_figures):
             self._compare_alone()
+        if not run.planned and (number >= self._of_figures or not run.comparison.bases):
+            judged = run.comparison.judged
+            units, next_s = [*self._units(judged), *self._on_one(judged)], run.session_s
+            if run.comparison.over_budget:
+                next_s = self._next_s(units) or next_s
+            run.planned = config.calibrate or self._planned(number + 1 + self._left_s() / next_s)
+            if run.comparison.bases and run.planned < self._shown:
+                self._say_plan(run.planned, self._forecast(units)._replace(wall_s=next_s))
 
     def _session(
         self, units: Sequence[tuple[Arm, ...]], untimed: Sequence[Arm], afterwards: Sequence[Callable[[Groups], None]]
@@ -320,16 +338,25 @@ class _Campaign:
         return counts
 
     def _show_plan(
-        self, beside: Sequence[tuple[Arm, ...]], untimed: Sequence[Arm] = (), training_s: float = 0.0
+        self,
+        beside: Sequence[tuple[Arm, ...]],
+        untimed: Sequence[Arm] = (),
+        training_s: float = 0.0,
+        left_out: Sequence[Cell] = (),
     ) -> None:
         run = self._run
         chosen = run.plan.cells if self._of_figures is None else run.comparison.judged
         each = self._forecast([*self._units(chosen), *beside], untimed)
         if not each.wall_s:
             return
-        planned = run.plan.config.calibrate or self._planned((self._left_s() - training_s) / each.wall_s)
-        for line in forecast.lines(run, planned, each):
-            run.notes.append(line)
+        affordable = len(run.sessions) + (self._left_s() - training_s) / each.wall_s
+        planned = run.plan.config.calibrate or self._planned(affordable)
+        self._say_plan(planned, each, left_out)
+
+    def _say_plan(self, planned: int, each: forecast.Length, left_out: Sequence[Cell] = ()) -> None:
+        self._shown = planned
+        for line in forecast.lines(self._run, planned, each, left_out):
+            self._run.notes.append(line)
             self._say(line)
 
     def _planned(self, affordable: float) -> int:

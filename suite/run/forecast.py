@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from suite.plan import workloads
@@ -27,6 +27,7 @@ from suite.verdict.paired import first_look
 
 RANK_S = 0.4  # of a core, for a forked rank to build its trainer
 ENDING_S = 1.5  # the first steps, and the end of the processes
+CURVE = (0.5, 0.8, POWER)  # probabilities with which the plan says what is found
 SPARE = 32  # descriptors for all but ranks and hosts: 16 in the controller (docs/evidence/scale.md), 23 in a rank
 OF_A_RANK = 2  # descriptors that a rank of gloo opens for every rank of its group (docs/several-machines.md)
 
@@ -38,7 +39,15 @@ class Length(NamedTuple):
     rounds: int
 
 
-def session(run: Observations, arms: Sequence[Arm], start_s: float, budget_s: float, *, forks: bool) -> Length:
+def session(
+    run: Observations,
+    arms: Sequence[Arm],
+    start_s: float,
+    budget_s: float,
+    *,
+    forks: bool,
+    step_s: Mapping[Arm, float],
+) -> Length:
     """Return roughly how long a session of these arms is.
 
     Arms of one trainer and world size share their processes.
@@ -49,10 +58,11 @@ def session(run: Observations, arms: Sequence[Arm], start_s: float, budget_s: fl
         start_s: what the first worker took from its launch to its first answer; most of it is loading torch.
         budget_s: of all sessions.
         forks: whether ranks are forked from one template, which loads torch for all of them.
+        step_s: seconds a step of the arms that have been timed; a window has one step or more.
     """
     groups = {(arm.side, arm.trainer, arm.workload, arm.world_size): run.jobs[arm].size for arm in arms}
     each_s, shared_s = (RANK_S, start_s) if forks else (start_s, 0.0)
-    round_s = WINDOW_S * len(arms)
+    round_s = sum(max(WINDOW_S, step_s.get(arm, 0.0)) for arm in arms)
     starting_s = shared_s + sum(groups.values()) * each_s / max(1, len(available_cores())) + round_s  # to warm up
     rounds = 2 * block_count(starting_s, round_s, budget_s)
     return Length(starting_s + rounds * round_s + ENDING_S, rounds)
@@ -94,11 +104,14 @@ def carried(
     return tuple(cell for cell in cells if cell in kept)
 
 
-def lines(run: Observations, planned: int, each: Length) -> list[str]:
-    """Return the plan in sentences: `planned` sessions of this length each."""
+def lines(run: Observations, planned: int, each: Length, left_out: Sequence[Cell] = ()) -> list[str]:
+    """Return the plan in sentences: `planned` sessions, of which those to come have this length each.
+
+    `left_out` are cells that the budget will have no room for when the figures of all have been timed.
+    """
     comparison, comparisons = run.comparison, judging.comparisons(run)
     bases = f" against {', '.join(base.label for base in comparison.bases.values())}" if comparison.bases else ""
-    minutes = (run.plan.elapsed_s + planned * each.wall_s) / 60
+    minutes = (run.plan.elapsed_s + (planned - len(run.sessions)) * each.wall_s) / 60
     training_s = accuracy.allowed_s(run, run.plan.config.budget_s - run.plan.elapsed_s)
     training = f", and at most {max(0.0, training_s) / 60:.1f} min of training" if accuracy.trained(run) else ""
     runs = run.plan.config.runs
@@ -109,8 +122,8 @@ def lines(run: Observations, planned: int, each: Length) -> list[str]:
         f"(budget {run.plan.config.budget_s / 60:.1f} min); {plural(comparisons, 'check')} can fail{of_runs}"
     )
     judges = comparison.bases and not run.plan.config.calibrate
-    left_out = ", ".join(cell.id for cell in comparison.over_budget)
-    named = [f"plan: not judged, because the budget has no room for them: {left_out}"] if left_out else []
+    over = ", ".join(cell.id for cell in dict.fromkeys((*comparison.over_budget, *left_out)))
+    named = [f"plan: not judged, because the budget has no room for them: {over}"] if over else []
     if apart := ", ".join(cell.id for cell in comparison.apart):
         others = "one run rebuilds those of most cells, and these have others"
         named.append(
@@ -157,7 +170,7 @@ def _launch_bound(config: Config) -> list[str]:
 
 
 def _promise(run: Observations, comparisons: int, planned: int, rounds: int) -> str:
-    """Return the smallest slowdown that is found in every cell."""
+    """Return the smallest slowdowns that are found in every cell, with some probabilities: the power curve."""
     cells = run.comparison.cells
     known = [calibrated for calibrated in map(run.calibrated, cells) if calibrated is not None]
     if len(known) < len(cells):
@@ -165,9 +178,10 @@ def _promise(run: Observations, comparisons: int, planned: int, rounds: int) -> 
         unknown = f"plan: the smallest slowdown that this run can find is not known ({why})"
         return f"{unknown}: python -m suite calibrate measures it"
     sds = [calibrated.spread.session_sd_of(rounds) for calibrated in known]
-    slowdown = max(promise(session_sd, comparisons, planned, run.plan.config.tolerance) for session_sd in sds)
-    if not math.isfinite(slowdown) or slowdown > 1:
+    tolerance = run.plan.config.tolerance
+    found = {power: max(promise(sd, comparisons, planned, tolerance, power) for sd in sds) for power in CURVE}
+    if not math.isfinite(found[POWER]) or found[POWER] > 1:
         return "plan: this budget is too short to promise that any slowdown is found; raise it"
     notes = "".join(f"; {note}" for note in dict.fromkeys(calibrated.note for calibrated in known if calibrated.note))
-    promised = f"a slowdown of {slowdown:.1%} or more is found with {POWER:.0%} probability"
-    return f"plan: {promised}, by this machine's calibration{notes}"
+    curve = ", of ".join(f"{slowdown:.1%} or more in {power:.0%}" for power, slowdown in found.items())
+    return f"plan: a slowdown is found, by this machine's calibration: of {curve} of runs{notes}"

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from suite.base.git import NO_COMMIT, GitError, git, is_unborn
+from suite.base.git import NO_COMMIT, GitError, git, git_or_none, is_unborn
 from suite.processes.failure import harmless
 from suite.records.record import MAX_VARIABLES, Machine
 from suite.room import hardware, nvml, quiet, rocm
@@ -97,7 +97,7 @@ def _machine(devices: Devices, cards: Cards, gpus: Sequence[Gpu]) -> Machine:
     memory = psutil.virtual_memory().total
     model, names, topology = _cpu_model(), tuple(gpu.name for gpu in gpus), _topology(gpus)
     hardware_key = [model, str(cores), str(psutil.cpu_count(logical=False)), str(installed_gib(memory)), *names]
-    digest = _digest("\n".join([*hardware_key, topology]), 8)
+    digest = _digest("\n".join([*hardware_key, topology, *_place(devices)]), 8)
     what = f"{len(names)}x{_slug(names[0])}" if names else f"{cores}x{_slug(model)}"
     several = f"{devices.hosts}x" if devices.hosts > 1 else ""
     return Machine(
@@ -117,6 +117,17 @@ def _machine(devices: Devices, cards: Cards, gpus: Sequence[Gpu]) -> Machine:
     )
 
 
+def _place(devices: Devices) -> list[str]:
+    """Return what tells runs on other devices of the machine apart, so that nothing compares them.
+
+    That is which GPUs they are, unless they are the first that CUDA shows, because links between others may differ; and
+    on several hosts how many of each, which decides from where on a world size crosses the network.
+    """
+    used = sorted(set(devices.names))
+    others = devices.kind == "cuda" and used != sorted(f"cuda:{index}" for index in range(len(used)))
+    return [*(used if others else ()), *([str(devices.per_host)] if devices.hosts > 1 else ())]
+
+
 def git_state(folder: Path, used: Iterable[Path] = ()) -> tuple[str, bool, str]:
     """Return the checked-out commit of `folder`, and whether the commit alone would give other code.
 
@@ -130,8 +141,8 @@ def git_state(folder: Path, used: Iterable[Path] = ()) -> tuple[str, bool, str]:
         return "unknown", False, harmless(why)[:LONGEST_TEXT]
     inside = [str(path) for path in _inside(folder, used)]
     status = ("status", "--porcelain", "--untracked-files")
-    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    return commit, bool(changed or (inside and _git(folder, "--literal-pathspecs", *status, "--", *inside))), ""
+    changed = git_or_none(folder, "status", "--porcelain", "--untracked-files=no")
+    return commit, bool(changed or (inside and git_or_none(folder, "--literal-pathspecs", *status, "--", *inside))), ""
 
 
 def main_branch(folder: Path, used: Iterable[tuple[Path, str]] = ()) -> str:
@@ -139,14 +150,14 @@ def main_branch(folder: Path, used: Iterable[tuple[Path, str]] = ()) -> str:
 
     Empty without any of them, and where it lacks one of `used`: a file here, and a name that is in its text.
     """
-    remote = _git(folder, "symbolic-ref", "--quiet", "refs/remotes/origin/HEAD")
+    remote = git_or_none(folder, "symbolic-ref", "--quiet", "refs/remotes/origin/HEAD")
     refs = (remote, "refs/heads/main", "refs/heads/master")
-    known = (ref for ref in refs if ref and _git(folder, "rev-parse", "--verify", "--quiet", ref))
+    known = (ref for ref in refs if ref and git_or_none(folder, "rev-parse", "--verify", "--quiet", ref))
     if (ref := next(known, None)) is None:
         return ""
     for path, name in used:
         for file in _inside(folder, [path]):
-            text = _git(folder, "show", f"{ref}:./{file.relative_to(folder.resolve())}")
+            text = git_or_none(folder, "show", f"{ref}:./{file.relative_to(folder.resolve())}")
             if text is None or not re.search(rf"\b{re.escape(name)}\b", text):
                 return ""
     return re.sub("^refs/(heads|remotes)/", "", ref)
@@ -155,13 +166,6 @@ def main_branch(folder: Path, used: Iterable[tuple[Path, str]] = ()) -> str:
 def _inside(folder: Path, used: Iterable[Path]) -> list[Path]:
     """Return which of the files and folders exist below `folder`, as whole paths."""
     return [path.resolve() for path in used if path.exists() and path.resolve().is_relative_to(folder.resolve())]
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    try:
-        return git(folder, *arguments)
-    except GitError:
-        return None
 
 
 def _cpu_model() -> str:

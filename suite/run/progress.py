@@ -56,10 +56,10 @@ class Progress:
 
 
 class StreamProgress:
-    """Writes to a stream, for a command that does not run pytest."""
+    """Writes to a stream, for the one command that does not run pytest, `sweep`."""
 
-    def __init__(self, stream: TextIO, name: str) -> None:
-        self._stream, self._name = stream, name
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
         self._last_phase = ""
         self._open = False
 
@@ -67,16 +67,16 @@ class StreamProgress:
         """Show a line of progress; it may quote what a trainer says."""
         line = harmless(line)
         if self._stream.isatty():
-            self.write(f"\r\x1b[2K{fitted(f'{self._name}: {line}', shutil.get_terminal_size().columns)}")
+            self.write(f"\r\x1b[2K{fitted(f'sweep: {line}', shutil.get_terminal_size().columns)}")
             self._open = True
         elif phase(line) != self._last_phase:
             self._last_phase = phase(line)
-            self.write(f"{self._name}: {line}\n")
+            self.write(f"sweep: {line}\n")
 
     def keep(self, line: str) -> None:
         """Show a line that is not rewritten by the next one."""
         self.end()
-        self.write(f"{self._name}: {line}\n")
+        self.write(f"sweep: {line}\n")
 
     def end(self) -> None:
         """End the line that is being rewritten, so that other output can follow."""

@@ -36,7 +36,7 @@ class World:
     session_s: Sequence[float] = (10.0,)  # the last value is for all later sessions
     training_s: float = 0.0  # in the first session
     counting_s: float = 0.0  # in the first session
-    probed_step_s: Mapping[Arm, float] = field(default_factory=dict)  # what a waterfall's steps are expected to take
+    known_step_s: Mapping[Arm, float] = field(default_factory=dict)  # what forecasts know after the first session
     explaining_s: float = 0.0  # in every session that takes cells apart
     operators: Mapping[Side, int] = field(default_factory=dict)  # that a step of each side dispatches
     broken: Mapping[int, set[Arm]] = field(default_factory=dict)  # arms that fail, by session
@@ -119,7 +119,7 @@ class PretendedSessions:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.step_s = world.probed_step_s
+        self.step_s: dict[Arm, float] = {}
 
     def replan_blocks(self, training_s: float = 0.0, loading_s: float = 0.0) -> None:
         """The number of blocks is fixed."""
@@ -128,6 +128,7 @@ class PretendedSessions:
         self, units: Sequence[tuple[Arm, ...]], untimed: Sequence[Arm], afterwards: Sequence[Callable[[Groups], None]]
     ) -> None:
         world, run, number = self.world, self.world.run, len(self.world.run.sessions)
+        self.step_s |= world.known_step_s
         arms = [timed for unit in units for timed in unit]
         if units:
             world.timed.append(set(arms))

@@ -24,7 +24,7 @@ def waterfalls(record: Record) -> Mapping[str, object] | None:
     reasons = figures.by_reason(record.cells, lambda cell: "" if cell.waterfalls else cell.waterfall_note)
     if not cells and not reasons:
         return None
-    others = [(cell.id, cell.waterfalls[0].sentence) for cell in cells[MAX_WATERFALLS:]]
+    others = [(cell.label, cell.waterfalls[0].sentence) for cell in cells[MAX_WATERFALLS:]]
     without = [(figures.some(ids, MAX_NAMES), reason) for reason, ids in reasons.items()]
     return {
         "waterfalls": [_waterfall(cell) for cell in cells[:MAX_WATERFALLS]],
@@ -57,7 +57,7 @@ def _waterfall(cell: CellRecord) -> dict[str, object]:
             }
         )
     return {
-        "cell": cell.id,
+        "cell": cell.label,
         "sides": [side.side for side in sides],
         "unit": unit,
         "origin": figures.number(origin * factor, ".3g"),

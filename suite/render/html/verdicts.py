@@ -26,7 +26,7 @@ def verdicts(record: Record) -> Mapping[str, object]:
         "verdicts": bounded((_verdict(record, cell, names) for cell in judged), len(judged)),
         "columns": figures.columns(record),
         "figures": bounded(figures.rows(record, record.cells), len(record.cells)),
-        "stacks": [(cell.id, cell.details) for cell in cells if cell.details][:MAX_STACKS],
+        "stacks": [(cell.label, cell.details) for cell in cells if cell.details][:MAX_STACKS],
         "shortened": any(run.shortened for run in record.accuracies),
         "missing": figures.missing(record.cells)[:MAX_STACKS],
     }
@@ -52,7 +52,7 @@ def rules(record: Record) -> Mapping[str, object] | None:
     drawn = strips([_span(check) for _, check in checks], (1.0, 1.0 + record.tolerance), log=True)
     findings = (
         (
-            cell.id,
+            cell.label,
             check.rule,
             check.against,
             macro("badge", check.outcome.value, check.counts),

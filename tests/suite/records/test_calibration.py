@@ -120,11 +120,19 @@ def test_fewer_than_two_sessions_of_two_rounds_give_no_spread(paired: list[list[
 
 
 @pytest.mark.parametrize(
-    ("planned", "comparisons", "tau", "each"),
-    [(4, 1, 0.01, 14), (6, 12, 0.01, 14), (10, 1, 0.02, 14), (6, 1, 0.01, 4), (6, 1, 0.01, 40)],
+    ("planned", "comparisons", "tau", "each", "power"),
+    [
+        (4, 1, 0.01, 14, 0.95),
+        (6, 12, 0.01, 14, 0.95),
+        (10, 1, 0.02, 14, 0.95),
+        (6, 1, 0.01, 4, 0.95),
+        (6, 1, 0.01, 40, 0.95),
+        (6, 12, 0.02, 14, 0.8),
+        (10, 1, 0.02, 14, 0.5),
+    ],
 )
 def test_a_promised_slowdown_is_found_as_often_as_promised_and_half_of_it_is_not(
-    planned: int, comparisons: int, tau: float, each: int
+    planned: int, comparisons: int, tau: float, each: int, power: float
 ) -> None:
     """Whole runs through all their looks, each on a calibration of twelve sessions of its own.
 
@@ -132,7 +140,7 @@ def test_a_promised_slowdown_is_found_as_often_as_promised_and_half_of_it_is_not
     """
     runs, within = 400, 0.05
     session_sd = estimated(rounds(3000, tau, within, seed=6)).session_sd_of(each)
-    promised = math.log1p(promise(session_sd, comparisons, planned, tolerance=0.05))
+    promised = math.log1p(promise(session_sd, comparisons, planned, 0.05, power))
 
     def found(delta: float) -> float:
         calibrations = rounds(runs * 12, tau, within, seed=7).reshape(runs, 12, 14)
@@ -149,7 +157,7 @@ def test_a_promised_slowdown_is_found_as_often_as_promised_and_half_of_it_is_not
             )
         )
 
-    assert found(promised) >= 0.95 - 4 * math.sqrt(0.95 * 0.05 / runs)
+    assert found(promised) >= power - 4 * math.sqrt(power * (1 - power) / runs)
     assert found(promised / 2) < 0.8
 
 

@@ -103,7 +103,7 @@ class TestStoredFiguresAlone:
 
     def test_ratio_is_shown_with_its_interval(self) -> None:
         run, draft = checked(0.6, *runs(*AGREEING_S))
-        level, pin = judged(run).checks
+        level, pin = (check for check in judged(run).checks if check.rule == "stored")
         assert [(c.rule, c.against, c.counts) for c in (level, pin)] == [
             ("stored", "accepted runs", True),
             ("stored", "the pinned run", True),
@@ -139,7 +139,7 @@ class TestStoredFiguresAlone:
     @pytest.mark.parametrize(("host", "known"), [(MACHINE.host, True), ("another", False)])
     def test_one_run_gives_an_interval_on_a_calibrated_host(self, host: str, known: bool) -> None:
         run, _ = checked(0.6, *runs(0.5), calibration=calibrated(0.01, CELL, host=host))
-        [check] = judged(run).checks
+        [check] = (check for check in judged(run).checks if check.rule == "stored")
         assert check.ratio is not None
         assert (check.ratio.low is not None) is known
 
@@ -219,10 +219,15 @@ class TestRebuiltCommits(Rebuilding):
     """What counts when the rebuilt commits were measured in the same sessions as the candidate."""
 
     def measured(
-        self, kept: Sequence[AcceptedRun], bases: Mapping[Arm, float], own: float = 0.6, count: int = 4
+        self,
+        kept: Sequence[AcceptedRun],
+        bases: Mapping[Arm, float],
+        own: float = 0.6,
+        count: int = 4,
+        **changes: object,
     ) -> CellRecord:
         """Return the cell after sessions in which candidate and bases took that many seconds a step."""
-        run, draft = checked(own, *kept, root=self.root)
+        run, draft = checked(own, *kept, root=self.root, **changes)
         run.comparison = accepted.rebuild(run, draft)
         assert set(run.comparison.bases) == {base.side for base in bases}
         add_sessions(run, {OWN: own, **bases}, count)
@@ -244,6 +249,23 @@ class TestRebuiltCommits(Rebuilding):
         assert result.outcome is Outcome.INCONCLUSIVE
         assert "torch changed from 2.14.0 to 2.15.0 since" in result.reason
         assert "compare with the older environment (--scaling-against=python:...)" in result.reason
+
+    @pytest.mark.parametrize(
+        ("then", "now", "outcome"),
+        [
+            ("570.1", "580.2", Outcome.INCONCLUSIVE),
+            ("570.1", "570.1", Outcome.PASS),
+            ("", "580.2", Outcome.PASS),
+            ("570.1", "", Outcome.PASS),
+        ],
+    )
+    def test_driver_that_changed_since_the_newest_run_is_inconclusive(
+        self, then: str, now: str, outcome: Outcome
+    ) -> None:
+        kept = [run.model_copy(update={"driver": then}) for run in self.newest()]
+        result = self.measured(kept, {BASE: 0.6}, machine=MACHINE.model_copy(update={"driver": now}))
+        assert result.outcome is outcome
+        assert ("driver changed from 570.1 to 580.2 since" in result.reason) is (outcome is Outcome.INCONCLUSIVE)
 
     def test_version_that_changed_before_the_newest_run_does_not_count(self) -> None:
         one, three = self.commit["one"], self.commit["three"]
@@ -348,6 +370,15 @@ class TestMachine(Rebuilding):
         assert "since then torch changed from 2.14.0 to 2.15.0" in two.reason
         assert {check.rule: check.outcome for check in two.checks}["time"] is Outcome.PASS
         assert "the machine, not the code" in lead.verdicts(results.to_record(run))[0]
+
+    def test_accepted_runs_without_an_efficiency_are_too_little_history(self) -> None:
+        """Such as those of `--scaling-world-sizes=2`, which measured nothing on one device."""
+        one_s, two_s = 0.8, 0.5
+        kept = runs(*[two_s] * 6, commits=[self.commit["three"]] * 6)
+        run, two = self.judged(two_s, kept, one_s)
+        assert two.outcome is Outcome.PASS
+        [shown] = [fact.lines for fact in lead.facts(results.to_record(run)) if fact.name == "The machine"]
+        assert "0 accepted run(s) of this host, an hour or more apart, have it: 5 are needed" in shown[0]
 
     @pytest.mark.parametrize("two_s", [0.5, 0.505])
     def test_one_device_that_became_faster_is_a_warning_and_no_failure(self, two_s: float) -> None:

@@ -239,8 +239,8 @@ class TestRounds:
         probe(run, TARGET, WEAK_TARGET)
         assert 2 < 1 + max(taken.round for taken in taken_in(run)) < 2 * MAX_PAIRS
 
-    @pytest.mark.parametrize(("min_sessions", "probed"), [(1, 1), (4, 4)])
-    def test_spent_budget_leaves_two_rounds_in_the_sessions_that_always_take_place(
+    @pytest.mark.parametrize(("min_sessions", "probed"), [(1, 0), (3, 3), (4, 4)])
+    def test_spent_budget_leaves_two_rounds_in_the_sessions_of_a_profile_and_none_in_a_users(
         self, min_sessions: int, probed: int
     ) -> None:
         run = timed(TWO, config=settings(min_sessions=min_sessions))

@@ -67,6 +67,26 @@ class TestBudget:
         assert advice
         assert judged(budget_s + int(advice[1])).outcome is Outcome.FAIL
 
+    def test_cells_that_the_first_session_shows_to_take_too_long_are_not_judged(self, world: World) -> None:
+        """A step takes two seconds, which nobody knew; what is left is spent on the cell that matters most."""
+        world.step_s, world.known_step_s = EQUAL, dict.fromkeys(EQUAL, 2.0)
+        run = world.measure(ONE, TWO, WEAK, config=against(budget_s=60.0, min_sessions=1))
+        assert (run.comparison.cells, run.comparison.judged) == ((ONE, TWO, WEAK), (TWO,))
+        assert world.timed[0] >= {OWN, BASE, arm(1), arm(2, mode="weak")}
+        assert all(timed == {OWN, BASE} for timed in world.timed[1:])
+        one, two, weak = world.outcomes()
+        assert (one, two, weak) == (Outcome.INCONCLUSIVE, Outcome.PASS, Outcome.INCONCLUSIVE)
+        named = [line for line in world.said if line.startswith("plan: not judged, because the budget has no room")]
+        assert named == [f"plan: not judged, because the budget has no room for them: {ONE.id}, {WEAK.id}"]
+
+    def test_fewer_sessions_than_the_plan_had_are_a_new_plan(self, world: World) -> None:
+        world.step_s, world.session_s = EQUAL, (40.0,)
+        run = world.measure(TWO, config=against(budget_s=200.0))
+        plans = [line for line in world.said if line.startswith("plan: 1 cell(s)")]
+        assert run.planned == 5
+        assert len(plans) == 2
+        assert "about 5 session(s) of 40 s, 3.3 min in all" in plans[1]
+
     @pytest.mark.parametrize(
         ("session_s", "changes", "planned", "sessions"),
         [
@@ -215,6 +235,7 @@ class TestAgainstAcceptedRuns:
             ("time", outcome, True),
             ("stored", Outcome.INCONCLUSIVE, False),
             ("stored", Outcome.INCONCLUSIVE, False),
+            ("machine", Outcome.INCONCLUSIVE, False),
         ]
         assert judged.checks[1].ratio is not None
         assert judged.checks[1].ratio.low is not None
@@ -316,6 +337,12 @@ class TestAgainstAcceptedRuns:
         assert self.world.cells()[measured.id].outcome is Outcome.FAIL
         assert self.world.timed[-1] >= {arm(2, measured.trainer), arm(1, measured.trainer)}
 
+    def test_cells_that_will_be_beyond_the_budget_are_in_the_first_plan(self) -> None:
+        self.measure(ONE, TWO, budget_s=15.0, min_sessions=1)
+        [first, *_] = (number for number, line in enumerate(self.world.said) if "no room for them" in line)
+        assert f"for them: {ONE.id}" in self.world.said[first]
+        assert not any("in all" in line for line in self.world.said[first + 1 : first + 3]), "in the plan shown first"
+
     def test_a_cell_beyond_the_budget_keeps_what_its_base_showed(self) -> None:
         """It was measured beside it in the first session, before the budget had no more room."""
         self.world.step_s = {**EQUAL, arm(1): 1.1}
@@ -363,7 +390,7 @@ class TestAgainstAcceptedRuns:
             self.measure(TWO)
         judged = self.world.cells()[TWO.id]
         assert judged.outcome is Outcome.INCONCLUSIVE
-        assert {check.rule for check in judged.checks} == {"time", "stored"}
+        assert {check.rule for check in judged.checks} == {"time", "stored", "machine"}
 
     def test_one_session_is_enough_to_show_the_rebuilt_commit(self) -> None:
         self.world.step_s = {OWN: 0.6, BASE: 0.6}
@@ -459,7 +486,7 @@ class TestAttribution:
         self, world: World, step_s: float, probed: list[int]
     ) -> None:
         """A session with a base has a tenth of the budget for it, here 30 s."""
-        world.step_s, world.probed_step_s = SLOWER, {OWN: step_s, BASE: step_s}
+        world.step_s, world.known_step_s = SLOWER, {OWN: step_s, BASE: step_s}
         world.measure(TWO, config=against(budget_s=300.0))
         assert world.outcomes() == [Outcome.FAIL]
         assert list(world.probed) == probed

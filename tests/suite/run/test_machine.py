@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import configparser
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
 
-from suite.room.devices import Devices
+from suite.room.devices import Build, Devices
 from suite.run import machine, plan
 from tests.support.measurements import settings
+from tests.support.nvml import Scene
 from tests.support.project import REPOSITORY
 from tests.support.repositories import Repository
 
@@ -115,6 +117,25 @@ def test_ci_may_name_the_host(tmp_path: Path) -> None:
 def test_memory_that_the_kernel_keeps_does_not_change_the_key(shown_gib: float, gib: int) -> None:
     assert machine.installed_gib(round(shown_gib * 2**30)) == gib
     assert machine.installed_gib(round(shown_gib * 0.98 * 2**30)) == gib
+
+
+def key(gpus: Callable[..., Scene], *names: str, hosts: int = 1) -> str:
+    gpus(8)
+    return machine.describe(Devices("cuda", names, (), hosts=hosts), Build("13.2", "cuda")).key
+
+
+def test_runs_on_other_gpus_of_a_machine_are_not_compared(gpus: Callable[..., Scene]) -> None:
+    """The first two may have NVLink, and the first and the fifth a way between sockets."""
+    first = key(gpus, "cuda:0", "cuda:1")
+    assert first == key(gpus, "cuda:0") == key(gpus, "cuda:1", "cuda:0") == key(gpus, "cuda:0", "cuda:0")
+    assert len({first, key(gpus, "cuda:0", "cuda:4"), key(gpus, "cuda:4", "cuda:5"), key(gpus, "cuda:4")}) == 4
+
+
+def test_on_several_hosts_the_devices_of_each_count(gpus: Callable[..., Scene]) -> None:
+    """Eight devices of two hosts with eight each are on one of them, and cross the network with four each."""
+    eight, four = (key(gpus, *[f"cuda:{index}" for index in range(each)] * 2, hosts=2) for each in (8, 4))
+    assert eight != four
+    assert four.startswith("2xcuda-8x")
 
 
 def test_variables_that_change_a_gpu_run_are_recorded() -> None:

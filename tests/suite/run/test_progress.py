@@ -68,7 +68,7 @@ def through_pytest(*, isatty: bool, lines: list[str]) -> list[str]:
 def test_a_log_has_one_line_per_training() -> None:
     assert through_pytest(isatty=False, lines=SEEDS) == [f"scaling: {SEEDS[0]}", f"scaling: {SEEDS[3]}"]
     stream = io.StringIO()
-    show = StreamProgress(stream, "sweep")
+    show = StreamProgress(stream)
     for line in SEEDS:
         show(line)
     show.end()
@@ -91,7 +91,7 @@ def test_terminal_of_pytest_keeps_a_line_without_the_time_left_whole() -> None:
 def test_terminal_of_a_command_rewrites_one_row_and_keeps_a_final_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     stream = Terminal()
-    show = StreamProgress(stream, "sweep")
+    show = StreamProgress(stream)
     for line in EPOCHS:
         show(line)
     show.keep("done")
@@ -103,6 +103,6 @@ def test_terminal_of_a_command_rewrites_one_row_and_keeps_a_final_line(monkeypat
 
 def test_stream_that_lacks_block_characters_shows_question_marks() -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    StreamProgress(stream, "sweep")(EPOCHS[1])
+    StreamProgress(stream)(EPOCHS[1])
     stream.seek(0)
     assert "accuracy 0.50 ?" in stream.read()

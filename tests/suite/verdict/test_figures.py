@@ -308,6 +308,7 @@ class TestSurplus:
         mean = explained + off
         rounds = [*[[mean + value for value in self.pattern]] * 3, [mean]]
         assert surplus(rounds, 0.05) == (pytest.approx(mean) if off > 0 else 0.0)
+        assert surplus([[0.5]], 0.05) == surplus([], 0.05) == 0.0, "noise is not known"
 
     @pytest.mark.parametrize(("mean", "slower"), [(0.0243, False), (0.0245, True)])
     def test_half_the_tolerance(self, mean: float, slower: bool) -> None:

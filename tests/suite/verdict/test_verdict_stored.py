@@ -36,13 +36,13 @@ def held(candidate: float, accepted: list[Run], spread: RunSpread | None = None)
     return difference(Run(candidate, 6, 0.0, HOST), accepted, spread)
 
 
-def against_pin(candidate: float, pin: float, accepted: list[Run], spread: RunSpread | None = None) -> RunDifference:
-    return difference(Run(candidate, 6, 0.0, HOST), accepted, spread, Run(pin, 6, 0.0, HOST))
+def against_pin(candidate: float, pin: float, accepted: list[Run]) -> RunDifference:
+    return difference(Run(candidate, 6, 0.0, HOST), accepted, None, Run(pin, 6, 0.0, HOST))
 
 
-def misses(found: RunDifference, truth: float = 0.0) -> bool:
-    """Whether the interval leaves out the true ln ratio."""
-    return not found.ratio.low <= math.exp(truth) <= found.ratio.high
+def misses(found: RunDifference) -> bool:
+    """Whether the interval leaves out equal builds."""
+    return not found.ratio.low <= 1 <= found.ratio.high
 
 
 AGREE, ALONE = runs(0.0, 0.001, -0.001), Run(0.0, 1, None, HOST)
@@ -148,15 +148,6 @@ def test_a_calibration_counts_only_where_runs_are_too_few() -> None:
     assert held(0.1, accepted, RunSpread(0.001, 50)) == held(0.1, accepted)
 
 
-def test_runs_of_another_host_show_the_spread_and_not_the_level() -> None:
-    """This host is 30 % slower than the other and always was: its own run gives the level, the other's the spread."""
-    there = runs(0.0, 0.01, -0.01, 0.005, -0.005, host="there")
-    here = runs(0.26)
-    assert held(0.26, here).ratio.low is None
-    assert not misses(held(0.26, there + here))
-    assert misses(held(0.36, there + here))
-
-
 def test_the_host_is_the_unit_where_each_exists_for_one_job() -> None:
     """Levels differ by 3 % between hosts: the interval covers with hosts as the unit, and not with runs as such."""
     rng = numpy.random.default_rng(6)
@@ -173,12 +164,6 @@ def test_the_host_is_the_unit_where_each_exists_for_one_job() -> None:
         wrong += misses(held(new, [Run(run.log_t, 6, 0.0, HOST) for run in accepted]))
     assert not exceeds(missed, trials, 1 - COVERAGE)
     assert exceeds(wrong, trials, 1 - COVERAGE)
-
-
-def test_the_newest_run_of_each_host_counts() -> None:
-    accepted = [Run(level, 6, 0.0, host) for level in (0.5, 0.001, 0.0) for host in ("b", "c", "d", "e")]
-    assert not misses(held(0.0, accepted))
-    assert misses(held(0.5, accepted))
 
 
 def test_a_run_of_fewer_sessions_carries_its_own_error() -> None:
@@ -218,12 +203,6 @@ def test_an_interval_that_ignores_the_pins_own_error_would_miss_too_often() -> N
     sd = logs[:, 2:].std(axis=1, ddof=1)
     off = abs(logs[:, 0] - logs[:, 1]) > stats.t.ppf(0.975, KEPT_RUNS - 1) * sd
     assert exceeds(int(off.sum()), TRIALS, 1 - COVERAGE)
-
-
-def test_a_pin_of_fewer_sessions_carries_its_own_error() -> None:
-    newest, new = runs(0.0, 0.001, -0.001, 0.0, 0.0), Run(0.06, 6, 0.0, HOST)
-    assert misses(difference(new, newest, None, Run(0.0, 3, 0.001, HOST)))
-    assert not misses(difference(new, newest, None, Run(0.0, 3, 0.05, HOST)))
 
 
 @pytest.mark.parametrize(("within", "between"), [(0.002, 0.0), (0.01, 0.03), (0.01, 0.08), (0.01, 0.2), (0.0, 0.004)])
