@@ -147,7 +147,8 @@ def probing(run: Observations, sessions: Sessions, wanted: Sequence[Target], say
     """Return a function that times the variants of every target with a session's groups.
 
     A cell that does not fit into the rest of the budget is left out and noted, except in the sessions that take place
-    whatever the budget is. With a base in the run, a cell has `SHARE` of the budget in every session.
+    whatever a profile's budget is. In the first one of a user's budget the waterfalls have as much time as this budget.
+    With a base in the run, a cell has `SHARE` of the budget in every session.
     """
 
     def probe(groups: Groups) -> None:
@@ -158,17 +159,19 @@ def probing(run: Observations, sessions: Sessions, wanted: Sequence[Target], say
             by_role = target.arms(run)
             if by_role["own"] not in run.lost and by_role["one"] not in run.lost:
                 by_cell.setdefault(target.cell, []).append(target)
+        spent_s = 0.0
         for cell, sides in by_cell.items():
             points = {target: _points(run, target) for target in sides}
             needed_s = _needed_s(run, sessions, sides)
-            left_s, least = sessions.left_s(), run.plan.config.min_sessions
-            if least == 1:  # the budget is the user's own, and is kept
-                least = 0
+            left_s, least, budget_s = sessions.left_s(), run.plan.config.min_sessions, run.plan.config.budget_s
             if run.comparison.bases:
-                left_s, least = min(left_s, SHARE * run.plan.config.budget_s), 0
+                left_s, least = min(left_s, SHARE * budget_s), 0
+            elif number < least == 1 and needed_s + spent_s > budget_s:  # the budget is the user's own
+                least = 0
             if number >= least and needed_s > left_s:
                 run.unexplained[cell] = _too_long(needed_s)
                 continue
+            spent_s += needed_s
             say(f"session {number + 1}: where the time goes: {cell.id}")
             _time(run, sessions, groups, points, rng, len(sides) * min(SESSION_S, left_s) / len(by_cell))
 

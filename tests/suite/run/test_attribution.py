@@ -239,11 +239,14 @@ class TestRounds:
         probe(run, TARGET, WEAK_TARGET)
         assert 2 < 1 + max(taken.round for taken in taken_in(run)) < 2 * MAX_PAIRS
 
-    @pytest.mark.parametrize(("min_sessions", "probed"), [(1, 0), (3, 3), (4, 4)])
-    def test_spent_budget_leaves_two_rounds_in_the_sessions_of_a_profile_and_none_in_a_users(
-        self, min_sessions: int, probed: int
+    @pytest.mark.parametrize(
+        ("min_sessions", "budget_s", "probed"), [(1, 1.0, 0), (1, 60.0, 1), (3, 1.0, 3), (4, 60.0, 4)]
+    )
+    def test_spent_budget_leaves_two_rounds_in_the_sessions_that_always_take_place(
+        self, min_sessions: int, budget_s: float, probed: int
     ) -> None:
-        run = timed(TWO, config=settings(min_sessions=min_sessions))
+        """A budget of the user's own has one such session, where the waterfalls take no longer than the budget."""
+        run = timed(TWO, config=settings(min_sessions=min_sessions, budget_s=budget_s))
         probe(run, TARGET, left_s=-1.0)
         assert [len(taken_in(run, number)) for number in range(4)] == [16] * probed + [0] * (4 - probed)
         for session in run.sessions:
