@@ -117,6 +117,11 @@ def _rearm() -> None:
     faulthandler.dump_traceback_later(HANG_S, exit=True)
 
 
+def _say(line: str) -> None:
+    """Write a line at once: several processes write to the same pipe, and where nothing is buffered print writes twice."""
+    os.write(sys.stdout.fileno(), f"{line}\n".encode())
+
+
 def main(seconds: float) -> None:
     """Train with all trainers at once, each in a process of its own; exit with 1 if one froze."""
     torch.set_num_threads(1)
@@ -128,12 +133,12 @@ def main(seconds: float) -> None:
                 os.dup2(os.open(f"{folder}/{trainer}", os.O_WRONLY | os.O_CREAT), sys.stderr.fileno())
                 _rearm()
                 steps = train(trainer, seconds, _rearm)
-                print(f"{trainer}: {steps} steps", flush=True)
+                _say(f"{trainer}: {steps} steps")
                 os._exit(0)
             pids[trainer] = pid
         for trainer, pid in pids.items():
             ended[trainer] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            print(f"{trainer}: ended with status {ended[trainer]}", flush=True)
+            _say(f"{trainer}: ended with status {ended[trainer]}")
             print(Path(folder, trainer).read_text(), file=sys.stderr, flush=True)
     sys.exit(any(ended.values()))
 
