@@ -118,7 +118,7 @@ def _rearm() -> None:
 
 
 def _say(line: str) -> None:
-    """Write a line at once: several processes write to the same pipe, and where nothing is buffered print writes twice."""
+    """Write a line at once: several processes share the pipe, and without a buffer `print` writes twice."""
     os.write(sys.stdout.fileno(), f"{line}\n".encode())
 
 
