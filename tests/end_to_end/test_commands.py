@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from suite.__main__ import main
 from suite.cli import first_minutes
 from suite.cli.sweep import FILES
 from suite.records import calibration
 from suite.records.files import read_model
 from suite.records.sweep import Sweep
 from tests.support import trainers_under_test
-from tests.support.project import DATA, PYPROJECT, Project, needs_two_cores, run_suite
+from tests.support.project import DATA, PYPROJECT, REPOSITORY, Project, needs_two_cores, run_suite
 from tests.support.repositories import Repository
 from tests.support.sweeps import NETS, SMALL
 from tests.support.traces import events
@@ -51,8 +52,30 @@ FAST = TRAIN.format(extra="time.sleep(0.004)")
 SLOW = TRAIN.format(extra="time.sleep(0.016)")
 
 
+def test_a_whole_bisection_names_the_slow_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Real checkouts and processes; each commit's own conftest ends the process as a run that judged it would."""
+    ends = "import os\nos._exit({})\n"
+    repository = Repository(tmp_path / "project")
+    repository.commit({"conftest.py": ends.format(0), ".gitignore": "__pycache__/\n"})
+    repository.git("tag", "v1.0")
+    repository.commit({"other": "changed"})
+    slow = repository.commit({"conftest.py": ends.format(1)})
+    repository.commit({"other": "changed again"})
+    monkeypatch.chdir(repository.path)
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    assert main(["bisect", "--good", "v1.0"]) == 0
+    said = capfd.readouterr().err
+    assert f"bisect: {slow} is the first bad commit" in said
+    assert f"bisect: run 1 of at most 8: {repository.git('rev-parse', 'v1.0')[:12]}" in said
+    assert "bisect: 6 runs; with a probability of 5% at most" in said
+    assert repository.git("symbolic-ref", "--short", "HEAD") == "main"
+    assert not repository.git("status", "--porcelain")
+
+
 def test_a_slow_commit_is_judged_bad(tmp_path: Path) -> None:
-    """One run of a bisection, by real workers; tests/suite/cli has whole ones, whose runs are shorter."""
+    """One run of a bisection, by real workers."""
     repository = Repository(tmp_path / "project")
     project = {"pyproject.toml": PYPROJECT, "data.py": DATA, ".gitignore": "reports/\n__pycache__/\n"}
     repository.commit({**project, "train.py": FAST})

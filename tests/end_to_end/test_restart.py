@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from suite.base.sides import Sides
 from suite.plan.cells import Cell
 from suite.plan.workloads import Recipe, Workload
+from suite.processes.failure import WorkerFailure
+from suite.processes.pool import Pool
 from suite.run import campaign, results
 from suite.run.observations import Observations
 from suite.verdict import Outcome
 from tests.processes.test_restart import (  # noqa: F401
     ENDED_AGAIN,
     RESTARTED,
+    pid_of_rank,
     pool,
     said,
     test_what_was_asked_is_repeated_once_and_then_fails,
 )
-from tests.support import learners
+from tests.support import learners, mischief
 from tests.support.measurements import run_of, settings
-from tests.support.processes import kill_launcher
+from tests.support.processes import all_end, kill_launcher
 from tests.support.project import REPOSITORY
 
 BLOBS = f"{learners.__name__}:overlapping_blobs"
@@ -92,3 +97,28 @@ def test_a_session_whose_template_is_killed_is_discarded_once_and_then_an_error(
     [cell] = results.to_record(run).cells
     assert cell.outcome is Outcome.ERROR
     assert re.fullmatch(ENDED_AGAIN, cell.reason)
+
+
+def test_where_nobody_repeats_it_fails_what_was_asked_and_the_next_group_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a correctness check, or a call of `on_ranks`. A rank that had failed before is not the template's fault."""
+    monkeypatch.setattr("suite.processes.pool.END_TIMEOUT_S", 2.0)
+    with Pool(kind="cpu", import_paths=[REPOSITORY]) as own:
+        fails, works = own.launch("fails", 1), own.launch("works", 1)
+        fails.post("call", function=f"{mischief.__name__}:leave", arguments={"code": 3})
+        before, deadline = pid_of_rank(works), time.monotonic() + 60
+        while fails.ended is None and own.wait(deadline):
+            pass
+        kill_launcher(own)
+        assert all_end([before])
+        with pytest.raises(WorkerFailure, match=r"the launcher has ended: signal 9 \(SIGKILL\)"):
+            pid_of_rank(works)
+        with pytest.raises(WorkerFailure, match="rank 0: its process ended with exit code 3"):
+            fails.collect(dict, "call")
+        after = pid_of_rank(works := own.launch("next", 1))
+        reaper = psutil.Process(own._process.pid)
+        reaper.suspend()  # and cannot tell how the launcher ended
+        kill_launcher(own)
+        assert all_end([after])
+        with pytest.raises(WorkerFailure, match="the launcher has ended again: its connection was closed"):
+            pid_of_rank(works)
+        reaper.resume()

@@ -55,7 +55,7 @@ CHECKED = ["start", "gradient", "trajectory", "identity", "loss", "batch_norm", 
 
 @pytest.mark.parametrize("check", CHECKED)
 def test_the_class_passes_the_checks(code: str, bench: Bench, tmp_path: Path, check: str) -> None:
-    outcome = bench.search(written(code, tmp_path), check, examples=10)
+    outcome = bench.search(written(code, tmp_path), check, examples=6)
     assert outcome.failure == ""
     assert outcome.examples
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from suite.checks.bench import Bench
@@ -16,7 +14,6 @@ from suite.processes.failure import LauncherEnded, WorkerFailure
 from suite.processes.group import Group
 from suite.processes.pool import Pool
 from suite.room import quiet
-from tests.support import mischief
 from tests.support.processes import all_end, kill_launcher
 from tests.support.project import REPOSITORY
 
@@ -79,31 +76,6 @@ def test_a_template_that_had_nothing_to_do_or_still_loads_costs_nothing(pool: Po
     assert all_end([pool._process.pid])
     with pytest.raises(WorkerFailure, match=ENDED_AGAIN):
         pool.launch("second", 1)
-
-
-def test_where_nobody_repeats_it_fails_what_was_asked_and_the_next_group_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a correctness check, or a call of `on_ranks`. A rank that had failed before is not the template's fault."""
-    monkeypatch.setattr("suite.processes.pool.END_TIMEOUT_S", 2.0)
-    with Pool(kind="cpu", import_paths=[REPOSITORY]) as pool:
-        fails, works = pool.launch("fails", 1), pool.launch("works", 1)
-        fails.post("call", function=f"{mischief.__name__}:leave", arguments={"code": 3})
-        before, deadline = pid_of_rank(works), time.monotonic() + 60
-        while fails.ended is None and pool.wait(deadline):
-            pass
-        kill_launcher(pool)
-        assert all_end([before])
-        with pytest.raises(WorkerFailure, match=r"the launcher has ended: signal 9 \(SIGKILL\)"):
-            pid_of_rank(works)
-        with pytest.raises(WorkerFailure, match="rank 0: its process ended with exit code 3"):
-            fails.collect(dict, "call")
-        after = pid_of_rank(works := pool.launch("next", 1))
-        reaper = psutil.Process(pool._process.pid)
-        reaper.suspend()  # and cannot tell how the launcher ended
-        kill_launcher(pool)
-        assert all_end([after])
-        with pytest.raises(WorkerFailure, match="the launcher has ended again: its connection was closed"):
-            pid_of_rank(works)
-        reaper.resume()
 
 
 def test_the_kernel_ends_a_worker_before_its_template_where_memory_is_short(bench: Bench) -> None:

@@ -93,7 +93,7 @@ def test_a_block_that_is_recomputed_with_another_mask_is_noted() -> None:
     assert entry["redrawn"]
 
 
-@pytest.mark.parametrize(("trainer", "examples"), [("ddp_tokens", 6), ("fsdp_tokens", 3)])
+@pytest.mark.parametrize(("trainer", "examples"), [("ddp_tokens", 4), ("fsdp_tokens", 2)])
 @pytest.mark.parametrize("check", draw.TEXT_CHECKS)
 def test_the_references_trainers_of_tokens_are_right(bench: Bench, check: str, trainer: str, examples: int) -> None:
     outcome = bench.search(trainer, check, examples=examples)

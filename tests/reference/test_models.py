@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
-from torchvision.models.resnet import BasicBlock
 
 from reference.load import load_object
 from reference.models.init import INITS, build
@@ -99,6 +98,8 @@ def test_gluon_resnet18_is_the_chapters_network() -> None:
 @pytest.mark.parametrize("downsample", [False, True])
 def test_residual_equals_torchvisions_basic_block_without_biases(downsample: bool) -> None:
     """Same weights, biases zero, in training mode: outputs and running statistics agree."""
+    from torchvision.models.resnet import BasicBlock  # loads torch's compiler, for two seconds
+
     channels = 8 if downsample else 4
     ours = Residual(4, channels, downsample=downsample).double()
     shortcut = nn.Conv2d(4, channels, 1, 2, bias=False) if downsample else None

@@ -79,28 +79,6 @@ def test_a_run_that_takes_too_long_is_ended_and_counts_as_the_user_says(
     assert repository.git("symbolic-ref", "--short", "HEAD") == "main"
 
 
-def test_a_whole_bisection_names_the_slow_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Real checkouts and processes; each commit's own conftest ends the process as a run that judged it would."""
-    ends = "import os\nos._exit({})\n"
-    repository = Repository(tmp_path / "project")
-    repository.commit({"conftest.py": ends.format(0), ".gitignore": "__pycache__/\n"})
-    repository.git("tag", "v1.0")
-    repository.commit({"other": "changed"})
-    slow = repository.commit({"conftest.py": ends.format(1)})
-    repository.commit({"other": "changed again"})
-    monkeypatch.chdir(repository.path)
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-    assert main(["bisect", "--good", "v1.0"]) == 0
-    said = capfd.readouterr().err
-    assert f"bisect: {slow} is the first bad commit" in said
-    assert f"bisect: run 1 of at most 8: {repository.git('rev-parse', 'v1.0')[:12]}" in said
-    assert "bisect: 6 runs; with a probability of 5% at most" in said
-    assert repository.git("symbolic-ref", "--short", "HEAD") == "main"
-    assert not repository.git("status", "--porcelain")
-
-
 def test_a_commit_whose_conftest_leaves_is_skipped_and_not_called_bad(
     project: Project, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,16 +6,13 @@ import pytest
 
 from suite.records import baselines, history
 from suite.render import index, pages
-from tests.support import stand_in, trainers_under_test
+from tests.support import stand_in
 from tests.support.project import Project
 from tests.support.repositories import Repository
 
 MEASURED = ("-p", stand_in.__name__, "--scaling-devices=cpu:2", "--scaling-mode=strong")
 LENET = (*MEASURED, "--scaling-trainer=ddp", "-m", "scaling", "-k", "lenet")
 FAILED = "not accepted: {} failed in this pytest session; repair what failed and run again"
-STOPPED = (
-    "not accepted: pytest was stopped before every selected test had run; run all of them, without -x and --maxfail"
-)
 
 
 def accepted(project: Project) -> int:
@@ -35,19 +32,6 @@ def mine(project: Project, *bodies: str) -> tuple[str, ...]:
     tests = (f"def test_{number}_lenet(): {body}\n" for number, body in enumerate(bodies))
     (project.path / "test_mine.py").write_text(f"import pytest\n{''.join(tests)}")
     return "-m", "", "test_mine.py"
-
-
-def test_gradients_that_fail_after_the_measurement_keep_it_from_the_baseline(project: Project) -> None:
-    """Real ranks train with a real trainer that exchanges nothing; `-m gpu` selects both kinds of item, too."""
-    trainer = f"{trainers_under_test.__file__}:NoExchange"
-    chosen = ("-m", "scaling or correctness", "-k", "lenet-strong or NoExchange-gradient")
-    result = project.pytest(*MEASURED, *chosen, f"--scaling-trainer={trainer}", "suite.checks", "--scaling-accept")
-    result.assert_outcomes(passed=2, failed=1, warnings=2, deselected=result.parseoutcomes()["deselected"])
-    result.stdout.fnmatch_lines(["not accepted: *test_correctness[[]*NoExchange-gradient[]] failed in this *"])
-    assert result.ret == 1
-    assert accepted(project) == 0
-    assert [record.checks_to_come for record in project.records()] == [1]
-    result.stdout.fnmatch_lines(["Is it right?  This run has 1 check of correctness after the measurement; *"])
 
 
 def test_a_collective_in_error_keeps_the_run_from_the_baseline(project: Project) -> None:
@@ -99,24 +83,6 @@ def test_a_slowdown_is_accepted_as_slower_and_no_other_failure_with_it(project: 
     result = project.inline(*LENET, "--scaling-accept=slower")
     result.stdout.fnmatch_lines(["accepted as baseline (1 run(s))*"])
     assert (result.ret, accepted(project)) == (1, 1), "a FAIL stays red in the run that is accepted with it"
-
-
-@pytest.mark.parametrize(
-    ("options", "bodies"),
-    [
-        (("-x", "--scaling-accept=slower"), ()),
-        (("--scaling-accept=slower",), ("raise KeyboardInterrupt", "pass")),
-        (("--scaling-accept=slower",), ("pytest.exit(returncode=0)", "pass")),
-    ],
-    ids=["-x", "Ctrl-C", "pytest.exit"],
-)
-def test_a_session_that_was_stopped_is_not_accepted(
-    project: Project, options: tuple[str, ...], bodies: tuple[str, ...]
-) -> None:
-    floor(project, 0.99)
-    result = project.pytest(*LENET, *mine(project, *bodies), *options)
-    result.stdout.fnmatch_lines([STOPPED])
-    assert accepted(project) == 0
 
 
 def test_x_stops_nothing_where_nothing_fails(project: Project) -> None:

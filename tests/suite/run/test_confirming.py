@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -111,45 +107,6 @@ def test_kernels_run_on_later_cards_of_their_generation(
     capability: tuple[int, int], architectures: list[str], runs: bool
 ) -> None:
     assert has_kernels(capability, architectures) is runs
-
-
-def test_a_mismatch_is_one_failing_item_before_anything_is_measured(
-    project: Project, scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A real worker, whose torch finds no driver here; on a machine with GPUs it shows those."""
-    scene(8).export(monkeypatch)
-    (project.path / "test_own.py").write_text("def test_own():\n    pass\n")
-    result = project.pytest(
-        "test_own.py", "-m", "", "--scaling-devices", "cuda", "--scaling-trainer", "ddp", package="suite.benchmarks"
-    )
-    result.stdout.fnmatch_lines(["scaling: devices cuda:8, world sizes 1, 2, 4, 8, *"])
-    assert result.parseoutcomes()["failed"] == 1
-    result.stdout.fnmatch_lines(["test_own.py .*"])
-    (said,) = [line for line in result.outlines if line.startswith("CUDA: ")]
-    assert re.match(r"CUDA: NVML shows 8 GPU\(s\), torch \S+ in a worker shows \d: ", said)
-    assert said.count("; compare the driver (nvidia-smi) with the CUDA version of this torch") == 1
-    assert not project.records()
-
-
-def test_a_cancelled_confirmation_ends_its_worker_and_leaves_no_folder(
-    project: Project, scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """While its worker loads torch."""
-    scene(1).export(monkeypatch)
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    monkeypatch.setenv("TMPDIR", str(temporary))
-    command = [sys.executable, "-m", "pytest", "-p", "suite.plugin", "--pyargs", "suite.benchmarks.test_scaling"]
-    command += ["-m", "gpu", "--scaling-devices=cuda:1", "--scaling-trainer=ddp"]
-    running = subprocess.Popen(command, cwd=project.path, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while not list(temporary.glob("scaling-*/launcher.stderr")):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    time.sleep(0.5)  # until it waits for the worker
-    running.terminate()
-    assert running.wait(60) == pytest.ExitCode.INTERRUPTED
-    assert not list(temporary.glob("scaling-*"))
 
 
 def test_collecting_starts_no_worker(project: Project, gpus: Callable[..., Scene]) -> None:

@@ -1,0 +1,170 @@
+"""What is left of a run that is killed, cancelled, or finds no space for its files; only its timing is replaced."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from suite.processes.folder import locked
+from suite.records import baselines
+from suite.records.files import read_model
+from suite.records.record import Record
+from suite.room import devices
+from suite.run.machine import describe
+from tests.support import stand_in
+from tests.support.project import REPOSITORY
+
+CELLS = ("--scaling-devices", "cpu:2", "--scaling-trainer", "ddp", "-k", "lenet-strong")
+PYTEST = (sys.executable, "-m", "pytest", "-p", "suite.plugin", "--pyargs", "suite.benchmarks.test_scaling")
+COMMAND = (*PYTEST, "-p", stand_in.__name__, "-p", "no:cacheprovider", "-m", "scaling", *CELLS)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A project, with a folder for temporary files beside it."""
+    for name in ("project/reports", "temporary"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "project" / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
+    return tmp_path / "project"
+
+
+def environment(here: Path, **more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "GITHUB"))}
+    return {**kept, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(here.parent / "temporary"), **more}
+
+
+def heed_signals() -> None:
+    """Let SIGINT and SIGHUP end this process: a shell's background job ignores the one, and nohup's the other."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def run(here: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run the gate, with a measurement that takes no time."""
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        cwd=here,
+        env=environment(here, **more),
+        capture_output=True,
+        text=True,
+        timeout=90,
+        preexec_fn=heed_signals,
+    )
+
+
+def run_on_small_disk(here: Path, kib: int, prepare: str) -> subprocess.CompletedProcess[str]:
+    """Run with a report folder on a file system of its own, on which the shell command `prepare` runs before."""
+    if shutil.which("unshare") is None:
+        pytest.skip("needs unshare")
+    script = f'mount -t tmpfs -o size={kib}k none reports && {{ {prepare}; }} && exec "$@"'
+    command = ["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh", *COMMAND]
+    done = subprocess.run(command, cwd=here, env=environment(here), capture_output=True, text=True, timeout=90)
+    if done.returncode != 0 and ("unshare:" in done.stderr or "mount:" in done.stderr):
+        pytest.skip(f"needs a mount of its own: {done.stderr.strip()}")
+    return done
+
+
+def record_under(folder: Path) -> Record:
+    [path] = folder.glob("**/record.json")
+    return read_model(path, Record)
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
+def test_signals_that_end_a_job_end_a_run_as_ctrl_c_does(here: Path, name: str) -> None:
+    done = run(here, **{stand_in.SIGNAL: name})
+    assert done.returncode == pytest.ExitCode.INTERRUPTED, done.stdout
+    record = record_under(here)
+    assert (record.interrupted, record.cut_short) == (True, "Ctrl-C" if name == "SIGINT" else name)
+    assert len(record.sessions) == stand_in.SESSIONS
+    assert f"Cut short ({record.cut_short})" in done.stdout
+    assert {path.name for path in here.glob("reports/*/runs/*/*")} == {"record.json", "summary.md", "report.html"}
+
+
+def test_a_killed_run_leaves_the_record_of_its_last_session(here: Path) -> None:
+    done = run(here, **{stand_in.SIGNAL: "SIGKILL"})
+    assert done.returncode == -signal.SIGKILL
+    record = record_under(here)
+    assert len(record.sessions) == stand_in.SESSIONS
+    assert all(cell.sec_per_epoch is not None for cell in record.cells)
+    assert record.cut_short == "killed, or still running: this was written after 4 session(s)"
+
+
+@pytest.mark.parametrize(
+    ("prepare", "cause"),
+    [
+        ("! head -c 1M /dev/zero > reports/full 2> /dev/null", "No space left on device"),
+        ("mount -o remount,ro none reports", "Read-only file system"),
+    ],
+    ids=["full", "read-only"],
+)
+def test_report_folder_of_no_use_is_noticed_before_measuring(here: Path, prepare: str, cause: str) -> None:
+    done = run_on_small_disk(here, 64, prepare)
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    assert f"{cause}; choose another --scaling-report-dir" in done.stdout
+    assert "Traceback" not in done.stdout
+    assert "NO BASELINE" not in done.stdout, "nothing was measured"
+
+
+@pytest.mark.parametrize("linked", ["", "runs"])
+def test_a_run_changes_nothing_through_a_link(here: Path, linked: str) -> None:
+    """A pull request can bring links; a run removes what killed runs had not finished writing, and makes a folder."""
+    elsewhere = here.parent / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / ".record.json.abcd1234").touch()
+    place = here / "reports" / describe(devices.parse("cpu:2")).key / linked
+    place.parent.mkdir(exist_ok=True)
+    place.symlink_to(elsewhere)
+    done = run(here)
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    assert "runs: a link leads out of the report folder; put the file or folder itself in its place" in done.stdout
+    assert [path.name for path in elsewhere.rglob("*")] == [".record.json.abcd1234"]
+
+
+def test_the_report_folder_itself_may_be_a_link(here: Path) -> None:
+    (here / "reports").rename(here.parent / "kept")
+    (here / "reports").symlink_to(here.parent / "kept")
+    assert run(here).returncode == 0
+    assert record_under(here.parent / "kept").sessions
+
+
+def test_when_the_disk_fills_later_the_run_goes_on_and_names_its_fallback_folder(here: Path) -> None:
+    """The first record fits into 32 KiB, and the pages do not."""
+    done = run_on_small_disk(here, 32, "true")
+    [fallback] = (here.parent / "temporary").glob("scaling-report-*")
+    record = record_under(fallback)
+    assert (record.interrupted, len(record.sessions)) == (False, stand_in.SESSIONS)
+    assert {path.name for path in fallback.iterdir()} == {"record.json", "summary.md", "report.html"}
+    assert f"cannot be written (No space left on device): this run's files are in {fallback}" in done.stdout
+    assert f"report: {fallback}/report.html" in done.stdout
+    assert "NO BASELINE: 2 cells" in done.stdout
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED, "every test passed, and the artifacts are missing"
+
+
+def test_two_runs_that_are_accepted_at_once_are_both_in_the_baseline(here: Path) -> None:
+    """The first one holds the baseline while the second one ends."""
+    assert run(here, "--scaling-accept").returncode == 0
+    [machine] = (here / "reports").iterdir()
+    path = machine / "baseline.json"
+    with locked(machine):
+        accepted = baselines.read(here / "reports", machine.name)
+        second = subprocess.Popen(
+            [*COMMAND, "--scaling-accept"], cwd=here, env=environment(here), stdout=subprocess.PIPE
+        )
+        deadline = time.monotonic() + 60
+        while sum(1 for _ in machine.glob("runs/*/summary.md")) < 2 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        time.sleep(1)  # it would have written by now
+        other = accepted.runs[0].model_copy(update={"run_id": "20250101T000000Z-1234567"})
+        path.write_text(accepted.model_copy(update={"runs": (other, *accepted.runs)}).model_dump_json())
+    said = second.communicate(timeout=60)[0].decode()
+    assert "accepted as baseline (3 run(s))" in said
+    runs = baselines.read(here / "reports", machine.name).runs
+    assert len(runs) == 3
+    assert runs[0].run_id == other.run_id
