@@ -6,8 +6,8 @@ Network namespaces stand for hosts, and `tc tbf` limits the cable in both direct
 measured over the full link, and six runs are accepted, as in `docs.evidence.slower_machine`. Then the same commit is
 measured as before and over a tenth of the link, and over that link a trainer that exchanges twice as much is compared
 with the plain one. Needs root, iproute2, util-linux, git, a C compiler and two cores; about twenty minutes. Where hosts
-take long to start, `--budget 300` gives runs the sessions that a verdict needs. `--accepted 5 --accepted-budget 30
---rows tenth` takes five minutes.
+take long to start, `--budget 300` gives runs the sessions that a verdict needs. `--batch 64` has a quarter of LeNet's
+usual samples in a step and the same gradients to exchange: the link is then more of the step.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class Twice(DDPTrainer):
 """
 FULL, TENTH = "1gbit", "100mbit"
 HOSTS, BUDGET_S = 2, 120
+WORKLOAD = '\n[tool.scaling.workloads.lenet-{0}]\nmodel = "lenet"\nbatch = {0}\n'
 MINE = ("--scaling-trainer=train.py:Mine",)
 TWICE = ("--scaling-trainer=train.py:Twice", "--scaling-against=train.py:Mine", "--scaling-world-sizes=2")
 ROWS = {
@@ -54,21 +55,24 @@ def main() -> None:
     parser.add_argument("--accepted", type=int, default=ACCEPTED, help="how many runs are accepted")
     parser.add_argument("--budget", type=int, default=BUDGET_S, help="seconds of each run")
     parser.add_argument("--accepted-budget", type=int, help="seconds of each run that is accepted, where it is another")
+    parser.add_argument("--batch", type=int, default=256, help="samples a step of LeNet")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), help="what is measured then")
     asked = parser.parse_args()
     print(HEAD)
     with tempfile.TemporaryDirectory(prefix="evidence-") as folder:
         project = Path(folder) / "project"
         project.mkdir()
-        commit(project, TRAINER)
+        commit(project, TRAINER, WORKLOAD.format(asked.batch))
+        workload = f"--scaling-workload=lenet-{asked.batch}"
         for number in range(asked.accepted):
             budget_s = asked.accepted_budget or asked.budget
-            accepted = measured(project, FULL, *MINE, "--scaling-accept", budget_s=budget_s)
+            accepted = measured(project, FULL, workload, *MINE, "--scaling-accept", budget_s=budget_s)
             print(row(f"accepted run {number + 1}, {FULL}", accepted), flush=True)
             move_apart(project)
         for name in asked.rows:
             shown, rate, options = ROWS[name]
-            print(row(f"{shown}, {rate}", measured(project, rate, *options, budget_s=asked.budget)), flush=True)
+            record = measured(project, rate, workload, *options, budget_s=asked.budget)
+            print(row(f"{shown}, {rate}", record), flush=True)
 
 
 def measured(project: Path, rate: str, *options: str, budget_s: int) -> Record:

@@ -112,10 +112,10 @@ def row(name: str, record: Record) -> str:
     return f"| {name} | {efficiency} | {two.outcome} | {' | '.join(words)} |"
 
 
-def commit(project: Path, trainer: str) -> None:
-    """Make a project of one module, `train.py`, with one commit."""
+def commit(project: Path, trainer: str, workload: str = "") -> None:
+    """Make a project of one module, `train.py`, and perhaps a workload of its own, with one commit."""
     (project / "train.py").write_text(trainer)
-    (project / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
+    (project / "pyproject.toml").write_text(f"[tool.pytest.ini_options]\n{workload}")
     (project / ".gitignore").write_text("reports/\ndata/\n__pycache__/\n")
     who = ["-c", "user.name=Evidence", "-c", "user.email=evidence@example.org"]
     for arguments in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "A trainer"]):
