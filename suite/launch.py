@@ -169,7 +169,7 @@ def serve_other_host(about: Path) -> None:
         address = _store().get(_key()).decode()
         channel = remote.dial(address, secret)
         channel.send(read(Launcher, json.loads(about.read_text(encoding="utf-8"))))
-        welcome = read(Welcome, channel.receive(remote.HANDSHAKE_S))
+        welcome = read(Welcome, channel.receive(remote.DIAL_S))
     except (KeyError, ValueError, OSError) as error:
         sys.exit(f"this host cannot take part: {type(error).__name__}: {error}")
     if welcome.refused:

@@ -166,7 +166,7 @@ class Channel:
         del self._buffer[: end + 1]
         try:
             message = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # the latter of a thousand brackets
             raise ChannelGarbled(f"not JSON: {line[:80]!r}") from error
         if not isinstance(message, dict):
             raise ChannelGarbled(f"not a JSON object: {line[:80]!r}")

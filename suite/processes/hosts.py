@@ -98,13 +98,14 @@ def from_environment(
 
 @dataclass
 class Host:
-    """Another host that takes part."""
+    """Another host that takes part, whose address is also known when its connection has ended."""
 
     about: Launcher
     channel: Channel
+    address: str
 
     def __str__(self) -> str:
-        return f"{self.about.host} ({self.channel.peer})"
+        return f"{self.about.host} ({self.address})"
 
 
 class OtherHosts:
@@ -194,7 +195,7 @@ class OtherHosts:
 
     def welcome(self, channel: Channel, launcher: Launcher, kind: str, *, exact: bool) -> Welcome:
         """Let a host in, or refuse it."""
-        host = Host(launcher, channel)
+        host = Host(launcher, channel, channel.peer)
         if refused := self._unlike(launcher, kind):
             self.problem = self.problem or f"host {host} is refused: {refused}"
         else:

@@ -7,6 +7,7 @@ failure. `dismiss` ends the groups of several pools together.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import selectors
 import shutil
@@ -30,7 +31,7 @@ from suite.processes.folder import FOLDER, TemporaryFolder, unusable
 from suite.processes.group import END_TIMEOUT_S, SEND_TIMEOUT_S, START_TIMEOUT_S, Group
 from suite.processes.hosts import Hosts, OtherHosts, network
 from suite.processes.messages import Ended, Hello, Launcher, Stacks, Start, read
-from suite.processes.remote import SECRET, Handshake
+from suite.processes.remote import SECRET, Handshake, Listener
 from suite.room import quiet
 
 
@@ -90,8 +91,6 @@ class Pool:
             raise ValueError(unusable(error)) from error
         self._listener.listen(256)
         self._selector.register(self._listener, selectors.EVENT_READ, None)
-        if self._other_hosts is not None:
-            self._selector.register(self._other_hosts.listener, selectors.EVENT_READ, None)
         self._launcher_log = self.folder / "launcher.stderr"
         launcher = ["suite.template", "--preload", preload] if self.forks else ["suite.launch"]
         launcher += ["--socket", str(self.folder / "controller")]
@@ -212,8 +211,8 @@ class Pool:
         if left <= 0:
             return False
         other_hosts = self._other_hosts
-        for handshake in other_hosts.listener.late() if other_hosts is not None else ():
-            self._refuse(handshake, "it has not proved in time that it knows the secret")
+        if other_hosts is not None:
+            left = min(left, self._let_in(other_hosts.listener))
         for key, _ in self._selector.select(left if slice_s is None else min(left, slice_s)):
             if key.fileobj is self._listener:
                 connection, _ = self._listener.accept()
@@ -386,7 +385,11 @@ class Pool:
             elif owner is not None:
                 owner[0].hear(owner[1], message)
             elif channel in self._launchers():
-                self._hear(message)
+                try:
+                    self._hear(message)
+                except (TypeError, KeyError) as error:
+                    self._lose(channel, None, str(error))
+                    return
             else:
                 owner = self._greet(channel, message)
                 if owner is None and channel not in self._launchers():
@@ -419,6 +422,18 @@ class Pool:
             group.stacks.append(read(Stacks, message).stacks)
         else:
             group.end(read(Ended, message))
+
+    def _let_in(self, listener: Listener) -> float:
+        """Accept connections of other hosts where there is room for one; return seconds until that may change."""
+        for handshake in listener.late():
+            self._refuse(handshake, "it has not proved in time that it knows the secret")
+        accepts = listener in self._selector.get_map()
+        if listener.full and accepts:
+            self._selector.unregister(listener)
+        elif not listener.full and not accepts:
+            self._selector.register(listener, selectors.EVENT_READ, None)
+        first = min((handshake.deadline for handshake in listener.handshakes), default=math.inf)
+        return max(0.0, first - time.monotonic())
 
     def _prove(self, handshake: Handshake, message: Message) -> bool:
         """Let a connection in that knows the secret; otherwise close it and return False."""

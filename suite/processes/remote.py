@@ -20,9 +20,11 @@ LEAST_CHARACTERS = 16
 SCHEME = "tcp://"
 HANDSHAKE_BYTES = 1024
 HANDSHAKE_S = 10.0
-MOST_HANDSHAKES = 64  # connections that have not proved anything yet; a further one is closed
-# A host that vanished without a word is noticed after IDLE + INTERVAL * PROBES seconds.
-KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
+DIAL_S = 60.0  # as long as the controller may be busy, or let others in, before it answers
+MOST_HANDSHAKES = 64  # connections that have not proved anything yet; further ones wait until one of them has
+# A host that vanished without a word is noticed after IDLE + INTERVAL * PROBES seconds; one that has something to
+# acknowledge is sent no probes, and noticed after USER_TIMEOUT milliseconds.
+KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 30_000}
 
 
 class WrongSecret(ConnectionError):
@@ -49,7 +51,7 @@ def proof(secret: bytes, who: str, theirs: str, own: str) -> str:
     return hmac.new(secret, f"torch-scaling-suite:{who}:{theirs}:{own}".encode(), "sha256").hexdigest()
 
 
-def dial(address: str, secret: bytes, *, handshake_s: float = HANDSHAKE_S) -> Channel:
+def dial(address: str, secret: bytes, *, handshake_s: float = DIAL_S) -> Channel:
     """Connect to the controller at "tcp://HOST:PORT", and return the channel when both ends have proved themselves.
 
     Raises:
@@ -93,8 +95,9 @@ class Handshake:
         Raises:
             ChannelClosed: the other end has gone meanwhile.
         """
-        theirs, given = message.get("challenge"), message.get("proof")
-        if not (isinstance(theirs, str) and isinstance(given, str) and given.isascii()):
+        try:
+            theirs, given = _text(message, "challenge"), _text(message, "proof")
+        except ChannelGarbled:
             return False
         if not hmac.compare_digest(given, proof(self._secret, "host", self._own, theirs)):
             return False
@@ -126,7 +129,7 @@ class Listener:
         family, _, _, _, name = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         self._socket.bind(name)
-        self._socket.listen(256)
+        self._socket.listen(socket.SOMAXCONN)  # all ranks of a cell may come at once
         self.host, port = self._socket.getsockname()[:2]
         self.address = f"{SCHEME}{self.host}:{port}"
         self.handshakes: list[Handshake] = []
@@ -136,8 +139,13 @@ class Listener:
         """The descriptor of the socket that listens."""
         return self._socket.fileno()
 
+    @property
+    def full(self) -> bool:
+        """Whether so many connections have not proved anything that further ones must wait."""
+        return len(self.handshakes) >= MOST_HANDSHAKES
+
     def open(self) -> Handshake | None:
-        """Accept a connection and challenge it; None where that is impossible, or too many have not answered yet."""
+        """Accept a connection and challenge it; None where that is impossible."""
         try:
             sock, _ = self._socket.accept()
         except OSError:  # it has gone already
@@ -145,8 +153,6 @@ class Listener:
         _keep_alive(sock)
         channel = Channel(sock, HANDSHAKE_BYTES)
         try:
-            if len(self.handshakes) >= MOST_HANDSHAKES:
-                raise ChannelClosed("too many connections that have not proved anything")
             handshake = Handshake(channel, self._secret)
         except ChannelClosed:
             channel.close()

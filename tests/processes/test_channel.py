@@ -62,7 +62,7 @@ def test_sending_to_a_peer_that_does_not_read_ends_at_the_time_limit() -> None:
         sender.send({"x": "y" * 10_000_000}, timeout_s=0.05)
 
 
-@pytest.mark.parametrize("line", [b"not json\n", b"[1]\n", b"\xff\xfe\n"])
+@pytest.mark.parametrize("line", [b"not json\n", b"[1]\n", b"\xff\xfe\n", b"[" * 100_000 + b"\n"])
 def test_nonsense_is_refused(line: bytes) -> None:
     receiver, peer = pair()
     peer.send(line)

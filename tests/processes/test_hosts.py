@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -156,6 +158,73 @@ def test_a_host_that_is_there_before_the_controllers_own_launcher_takes_part(tmp
         pool.launch("both", 2)
         thread.join(60)
     assert [(start.group, start.ranks) for start in asked] == [("both", (1,))]
+
+
+def test_all_ranks_of_a_large_cell_are_let_in_however_late_they_answer() -> None:
+    """Three times as many connections as may be unproved, and strangers that never answer among the first of them."""
+    secret = ENVIRONMENT["SCALING_SECRET"].encode()
+    with Pool(kind="cpu", python="/bin/true", hosts=known(count=2, per_host=1)) as pool:
+        listener = pool._other_hosts.listener
+        _, _, port = listener.address.rpartition(":")
+        connections = [socket.create_connection(("127.0.0.1", int(port)), 5) for _ in range(3 * remote.MOST_HANDSHAKES)]
+        proved: list[remote.Channel] = []
+
+        def answer() -> None:
+            for connection in connections[5:]:
+                channel = remote.Channel(connection)
+                theirs = channel.receive(30)["challenge"]
+                channel.send({"challenge": "own", "proof": remote.proof(secret, "host", theirs, "own")})
+                assert channel.receive(30)["proof"] == remote.proof(secret, "controller", "own", theirs)
+                proved.append(channel)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        while not listener.full:
+            assert pool.wait(time.monotonic() + 30)
+        assert not pool.wait(time.monotonic() - 1)
+        thread.start()
+        deadline = time.monotonic() + 60
+        while thread.is_alive():
+            assert pool.wait(deadline, 0.05)
+        assert len(proved) == len(connections) - 5
+        assert (len(listener.handshakes), listener.refused) == (5, {})
+        for handshake in listener.handshakes:
+            handshake.deadline = 0.0
+        pool.wait(time.monotonic() + 30, 0.0)
+        assert listener.refused == {"127.0.0.1": "it has not proved in time that it knows the secret"}
+        for connection in connections:
+            connection.close()
+
+
+@pytest.mark.parametrize("nonsense", [b"[" * 1000, b'{"challenge": "\\ud800", "proof": "b"}', b"[]"])
+def test_strangers_cannot_end_a_run(nonsense: bytes) -> None:
+    with Pool(kind="cpu", python="/bin/true", hosts=known(count=2, per_host=1)) as pool:
+        listener = pool._other_hosts.listener
+        _, _, port = listener.address.rpartition(":")
+        with socket.create_connection(("127.0.0.1", int(port)), 5) as stranger:
+            stranger.sendall(nonsense + b"\n")
+            deadline = time.monotonic() + 30
+            while not listener.refused:
+                assert pool.wait(deadline)
+            assert not listener.handshakes
+
+
+def test_a_host_that_talks_nonsense_has_left() -> None:
+    with Pool(kind="cpu", python="/bin/true", hosts=known(count=2, per_host=1)) as pool:
+        listener = pool._other_hosts.listener
+
+        def take_part() -> None:
+            other = remote.dial(listener.address, ENVIRONMENT["SCALING_SECRET"].encode())
+            other.send(LIKE_US)
+            other.receive(30)
+            other.send({"event": "ended"})
+
+        thread = threading.Thread(target=take_part, daemon=True)
+        thread.start()
+        deadline = time.monotonic() + 30
+        while not pool._other_hosts.problem:
+            assert pool.wait(deadline)
+        assert pool._other_hosts.problem.startswith("host b (127.0.0.1) has left the run")
+        thread.join(30)
 
 
 def test_a_launcher_that_ends_by_itself_is_the_cause_and_not_the_hosts_that_have_not_come(tmp_path: Path) -> None:

@@ -14,7 +14,15 @@ from suite.properties.case import Case
 from suite.room.devices import Devices
 
 MUTANT = "tests.mutants.missing_initial_broadcast:Mutant"
-GARBAGE = (b"\x00" * 100 + b"\n", b"x" * 100_000, b'{"challenge": "a", "proof": "b"}\n', b"[]\n", b"")
+GARBAGE = (
+    b"\x00" * 100 + b"\n",
+    b"x" * 100_000,
+    b'{"challenge": "a", "proof": "b"}\n',
+    b'{"challenge": "\\ud800", "proof": "b"}\n',
+    b"[" * 1000 + b"\n",
+    b"[]\n",
+    b"",
+)
 
 
 def start_on_all(pool: Pool, devices: Devices) -> None:
