@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -12,15 +13,15 @@ import pytest
 from suite.records.files import read_model
 from suite.records.record import Record
 from tests.support.project import DATA, PYPROJECT, REPOSITORY
+from tests.support.repositories import Repository
 from tests.support.several_hosts import Hosts, hosts, needs_namespaces, wrong_clock
 
 pytestmark = needs_namespaces
 
 GATE = (
     sys.executable, "-m", "pytest", "-p", "suite.plugin", "-p", "no:cacheprovider", "--pyargs",
-    "suite.benchmarks.test_scaling", "-m", "scaling", "--scaling-devices=3xcpu:1", "--scaling-world-sizes=1,3",
-    "--scaling-workload=tiny", "--scaling-trainer=ddp", "--scaling-mode=strong", "--scaling-counters=off",
-    "--scaling-budget=15",
+    "suite.benchmarks.test_scaling", "-m", "scaling", "--scaling-workload=tiny", "--scaling-trainer=ddp",
+    "--scaling-mode=strong", "--scaling-counters=off", "--scaling-budget=15",
 )  # fmt: skip
 
 # What a controller does with a pool, without a whole run.
@@ -41,6 +42,8 @@ with Pool(kind="cpu", import_paths=[Path.cwd()], preload="trainers", hosts=known
     getattr(controlling, act)(pool, chosen)
 """
 OTHER_FILE = "reference/load.py"
+REFUSED = "the controller refused this host:"
+HAS_LEFT = r"host \S+ \(10\.215\.0\.2\) has left the run: its launcher or its network has ended"
 
 
 @pytest.fixture
@@ -62,26 +65,51 @@ def control(joined: Hosts, project: Path, act: str, *, join_s: float = 100) -> s
     return joined.start(0, sys.executable, "-c", POOL, act, f"{joined.count}xcpu:1", str(join_s), cwd=project)
 
 
-def test_one_run_measures_one_device_and_one_on_each_of_three_hosts(project: Path, tmp_path: Path) -> None:
+def only_record(project: Path) -> Record:
+    [path] = project.glob("reports/*/runs/*/record.json")
+    return read_model(path, Record)
+
+
+def test_one_run_measures_one_device_one_host_and_both_hosts(project: Path, tmp_path: Path) -> None:
     """The second host's clock is a month behind, and every host has its own folder for temporary files."""
-    with hosts(tmp_path, 3) as three:
-        others = [three.join(1, cwd=project, clock=wrong_clock(tmp_path)), three.join(2, cwd=project)]
-        controller = three.start(0, *GATE, cwd=project)
+    with hosts(tmp_path, share_cores=True) as two:
+        other = two.join(1, cwd=project, clock=wrong_clock(tmp_path))
+        controller = two.start(0, *GATE, "--scaling-devices=2xcpu:2", "--scaling-world-sizes=1,2,4", cwd=project)
         shown = said(controller)
         assert controller.returncode == 0, shown
-        for other in others:
-            assert "served the controller" in said(other, 30)
-            assert other.returncode == 0
-    [path] = project.glob("reports/3xcpu-*/runs/*/record.json")
-    record = read_model(path, Record)
-    assert (record.machine.hosts, record.machine.per_host) == (3, 1)
-    assert [(cell.world_size, cell.outcome) for cell in record.cells] == [(1, "NO BASELINE"), (3, "NO BASELINE")]
-    assert record.cells[1].efficiency is not None
-    [all_three] = {arm.id for arm in record.arms if arm.world_size == 3}
-    windows = [window for session in record.sessions for window in session.windows if window.arm == all_three]
+        assert "served the controller" in said(other, 30)
+        assert other.returncode == 0
+    record = only_record(project)
+    assert (record.machine.hosts, record.machine.per_host) == (2, 2)
+    assert [(cell.world_size, cell.outcome) for cell in record.cells] == [(k, "NO BASELINE") for k in (1, 2, 4)]
+    of_a_host, of_both = (cell.efficiency for cell in record.cells[1:])
+    assert of_a_host is not None
+    assert of_both is not None
+    inside, across = map(float, re.findall(r"ddp: (\S+) inside a host \(2 devices\), (\S+) across 2", shown)[0])
+    assert inside == pytest.approx(of_a_host.estimate, abs=0.006)
+    assert across == pytest.approx(of_both.estimate / of_a_host.estimate, abs=0.006)
+    [all_four] = {arm.id for arm in record.arms if arm.world_size == 4}
+    windows = [window for session in record.sessions for window in session.windows if window.arm == all_four]
     assert all(0 < duration < 60e9 for window in windows for duration in window.duration_ns)
-    assert all(len(window.duration_ns) == 3 for window in windows)
-    assert "inside a host (1 device)" in shown
+    assert all(len(window.duration_ns) == 4 for window in windows)
+
+
+def test_a_host_that_dies_while_cells_are_timed_costs_the_cells_that_need_it(project: Path, tmp_path: Path) -> None:
+    with hosts(tmp_path) as two:
+        other = two.join(1, cwd=project)
+        controller = two.start(0, *GATE, "--scaling-devices=2xcpu:1", cwd=project)
+        assert controller.stdout is not None
+        lines = []
+        for line in controller.stdout:  # the deadline of the test ends this
+            lines.append(line)
+            if "session 1: block 1" in line:
+                two.end(other)
+        shown = "".join(lines)
+        assert controller.wait(30) == 1, shown
+    one, both = only_record(project).cells
+    assert one.sec_per_epoch is not None
+    assert both.outcome == "ERROR"
+    assert re.fullmatch(HAS_LEFT, both.reason)
 
 
 def test_gradients_are_checked_over_hosts_and_a_host_that_dies_is_named(project: Path, tmp_path: Path) -> None:
@@ -105,15 +133,35 @@ def test_gradients_are_checked_over_hosts_and_a_host_that_dies_is_named(project:
         "written on the other host before the end",
         "hangs: rank 1: no answer to 'call' within 3 s, ended",
         "in hang_on_rank_1",
-        "host: host",
-        "has left the run: its launcher or its network has ended",
         "alone: [{'returned': 0}]",
     ):
         assert expected in shown, shown
+    assert re.search(f"^host: {HAS_LEFT}$", shown, re.MULTILINE), shown
 
 
-def test_a_host_with_other_code_or_another_secret_is_refused(project: Path, tmp_path: Path) -> None:
+def test_a_host_whose_cable_is_pulled_out_is_named(project: Path, tmp_path: Path) -> None:
+    with hosts(tmp_path) as two:
+        two.join(1, cwd=project)
+        controller = control(two, project, "lose_cable")
+        assert controller.stdout is not None
+        lines = []
+        for line in controller.stdout:  # the deadline of the test ends this
+            lines.append(line.rstrip())
+            print(lines[-1])  # shown where the test runs past its deadline
+            if lines[-1] == "pull the cable":
+                two.cut(1)
+                (project / "pulled").touch()
+    assert controller.wait(30) == 0
+    [later] = [line.removeprefix("later: ") for line in lines if line.startswith("later: ")]
+    assert re.fullmatch(HAS_LEFT, later)
+    assert "alone: [{'returned': 0}]" in lines
+
+
+def test_a_host_with_another_file_or_another_secret_is_refused(project: Path, tmp_path: Path) -> None:
+    repository = Repository(project)
+    commit = repository.commit()
     elsewhere = tmp_path / "elsewhere"
+    repository.git("clone", "--quiet", str(project), str(elsewhere))
     for package in ("suite", "reference"):
         shutil.copytree(REPOSITORY / package, elsewhere / package, ignore=shutil.ignore_patterns("__pycache__"))
     with (elsewhere / OTHER_FILE).open("a") as file:
@@ -122,9 +170,20 @@ def test_a_host_with_other_code_or_another_secret_is_refused(project: Path, tmp_
         stranger = three.join(1, cwd=project, SCALING_SECRET="another secret of as many characters")
         changed = three.join(2, cwd=elsewhere)
         shown = said(control(three, project, "start_on_all"))
-        assert f"is refused: at commit unknown it has another {OTHER_FILE}" in shown
-        assert "the controller refused this host: at commit unknown it has another" in said(changed, 30)
+        assert f"is refused: at commit {commit} it has another {OTHER_FILE}" in shown
+        assert f"{REFUSED} at commit {commit} it has another {OTHER_FILE}" in said(changed, 30)
         assert "refused the proof of this host: is SCALING_SECRET the same there?" in said(stranger, 30)
+
+
+def test_a_host_with_another_commit_is_refused(project: Path, tmp_path: Path) -> None:
+    here = Repository(project).commit()
+    Repository(project).git("clone", "--quiet", str(project), str(tmp_path / "later"))
+    there = Repository(tmp_path / "later").commit({"train.py": "lr = 0.1\n"})
+    differs = f"it has commit {there}, and the controller's host has {here}"
+    with hosts(tmp_path) as two:
+        later = two.join(1, cwd=tmp_path / "later")
+        assert f"(10.215.0.2) is refused: {differs}" in said(control(two, project, "start_on_all"))
+        assert f"{REFUSED} {differs}" in said(later, 30)
 
 
 def test_a_host_that_never_joins_ends_the_run_with_the_command_to_start_there(project: Path, tmp_path: Path) -> None:

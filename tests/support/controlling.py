@@ -6,7 +6,9 @@ import os
 import socket
 import sys
 import time
+from pathlib import Path
 
+from suite.processes import remote
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import Group
 from suite.processes.pool import Pool
@@ -54,6 +56,26 @@ def check_and_lose(pool: Pool, devices: Devices) -> None:
     except WorkerFailure as failure:
         print(f"host: {failure.cause}", flush=True)
     alone = bench.group(1).request(dict, "call", function="tests.support.controlling:rank", arguments={})
+    print(f"alone: {alone}", flush=True)
+
+
+def lose_cable(pool: Pool, devices: Devices) -> None:
+    """Ask two hosts something after the second one's cable was pulled out, and then the first one alone."""
+    remote.KEEPALIVE["TCP_USER_TIMEOUT"] //= 6  # 5 s; connections are made after this
+    group = pool.group("both", devices.hosts)
+    group.wait_connected()
+    print("pull the cable", flush=True)
+    while not Path("pulled").exists():
+        time.sleep(0.05)
+    try:
+        group.request(dict, "call", 90.0, function="tests.support.controlling:rank", arguments={})
+    except WorkerFailure as failure:
+        print(f"first: {failure.cause}", flush=True)
+    try:
+        pool.group("both", devices.hosts).wait_connected()
+    except WorkerFailure as failure:
+        print(f"later: {failure.cause}", flush=True)
+    alone = pool.group("one", 1).request(dict, "call", function="tests.support.controlling:rank", arguments={})
     print(f"alone: {alone}", flush=True)
 
 

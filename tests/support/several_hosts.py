@@ -1,7 +1,7 @@
 """Hosts for tests: network namespaces with a cable between them, each with its own core, folder and clock.
 
 A host has its own network and a private folder for temporary files; of the other hosts' it sees nothing. Its clock may
-be wrong: a library that is loaded before libc moves CLOCK_REALTIME and CLOCK_MONOTONIC.
+be wrong: a library that is loaded before libc moves CLOCK_REALTIME.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.project import REPOSITORY
 
 SECRET = "a secret of sixteen characters or more"
 ENDPOINT = "10.215.0.1:29400"
-TOOLS = ("ip", "unshare", "taskset", "cc")
+TOOLS = ("ip", "tc", "unshare", "taskset", "cc")
 OFF_BY_S = 3600 * 24 * 30
 
 needs_namespaces = [
@@ -71,8 +71,8 @@ class Hosts:
         count: of the hosts.
     """
 
-    def __init__(self, folder: Path, count: int = 2) -> None:
-        self.count, self._folder = count, folder
+    def __init__(self, folder: Path, count: int = 2, *, share_cores: bool = False) -> None:
+        self.count, self._folder, self._share_cores = count, folder, share_cores
         self._names = [f"scaling-{os.getpid()}-{number}" for number in range(count)]
         self._started: list[subprocess.Popen[str]] = []
 
@@ -109,6 +109,10 @@ class Hosts:
                 tbf = ["root", "tbf", "rate", rate, "burst", "256kb", "latency", "50ms"]
                 subprocess.run(["tc", "-n", where, "qdisc", "add", "dev", device, *tbf], check=True)
 
+    def cut(self, number: int) -> None:
+        """Pull out the cable of a host: nothing arrives any more, and nobody is told."""
+        ip("-n", self._names[number], "link", "set", "cable", "down")
+
     def start(
         self, number: int, *command: str, cwd: Path, clock: Path | None = None, **variables: str
     ) -> subprocess.Popen[str]:
@@ -118,6 +122,7 @@ class Hosts:
         others = [self._folder / f"host-{other}" for other in range(self.count) if other != number]
         hidden = "".join(f"mkdir -p {other} && mount -t tmpfs none {other} && " for other in others)
         cores = available_cores()
+        own_cores = cores if self._share_cores else [cores[number % len(cores)]]
         environment = {
             **os.environ,
             "PYTHONPATH": str(cwd if (cwd / "suite").is_dir() else REPOSITORY),
@@ -129,7 +134,7 @@ class Hosts:
             **({"LD_PRELOAD": str(clock)} if clock else {}),
             **variables,
         }
-        pinned = ["ip", "netns", "exec", self._names[number], "taskset", "-c", str(cores[number % len(cores)])]
+        pinned = ["ip", "netns", "exec", self._names[number], "taskset", "-c", ",".join(map(str, own_cores))]
         process = subprocess.Popen(
             [*pinned, "unshare", "--mount", "sh", "-c", f'{hidden}exec "$@"', "sh", *command],
             cwd=cwd,
@@ -158,9 +163,9 @@ class Hosts:
 
 
 @contextlib.contextmanager
-def hosts(folder: Path, count: int = 2) -> Iterator[Hosts]:
-    """Yield hosts, and remove them."""
-    made = Hosts(folder, count)
+def hosts(folder: Path, count: int = 2, *, share_cores: bool = False) -> Iterator[Hosts]:
+    """Yield hosts, and remove them. Each has a core, or all of them have all cores."""
+    made = Hosts(folder, count, share_cores=share_cores)
     try:
         made.set_up()
         yield made
