@@ -61,7 +61,7 @@ def test_scaling(
     if settings.require_baseline and not settings.accept and lacks_baseline(cell):  # accepting makes it the baseline
         pytest.fail(NO_BASELINE + again, pytrace=False)
     if cell.outcome is Outcome.INCONCLUSIVE:
-        message = f"INCONCLUSIVE: {cell.reason}"
+        message = f"INCONCLUSIVE: {cell.label}: {cell.reason}"
         pytest.fail(message + again, pytrace=False) if settings.inconclusive == "fail" else pytest.skip(message)
     if cell.outcome is Outcome.NO_BASELINE:
         warnings.warn(ScalingWarning(NO_BASELINE), stacklevel=1)

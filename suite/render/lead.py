@@ -30,10 +30,17 @@ BY_SESSIONS = ("time", "drift", "floor", "accuracy")  # the rules that a longer 
 
 
 class Fact(NamedTuple):
-    """The answer to one question, in lines."""
+    """The answer to one question.
+
+    Attributes:
+        name: of the question.
+        lines: of the answer, at most `MOST`.
+        left_out: further lines, which the last one counts.
+    """
 
     name: str
     lines: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
 
 
 class Step(NamedTuple):
@@ -60,7 +67,7 @@ def facts(record: Record) -> list[Fact]:
         ("Held back by", _held_back(record)),
         ("How sure?", _sure(record)),
     )
-    every = (Fact(name, _first(tuple(lines))) for name, lines in answers)
+    every = (_shortened(name, tuple(lines)) for name, lines in answers)
     return [fact for fact in every if fact.lines]
 
 
@@ -114,9 +121,12 @@ def no_baseline(record: Record) -> str:
     return f"{Outcome.NO_BASELINE.value}: {plural(count, 'cell')}; {how}" if count else ""
 
 
-def _first(lines: tuple[str, ...]) -> tuple[str, ...]:
-    """Return at most `MOST` lines, the last of which counts what is left out."""
-    return lines if len(lines) <= MOST else (*lines[: MOST - 1], f"and {len(lines) - MOST + 1} more, below")
+def _shortened(name: str, lines: tuple[str, ...]) -> Fact:
+    """Return a fact of at most `MOST` lines, the last of which counts what is left out."""
+    if len(lines) <= MOST:
+        return Fact(name, lines)
+    left_out = lines[MOST - 1 :]
+    return Fact(name, (*lines[: MOST - 1], f"and {len(left_out)} more, below"), left_out)
 
 
 def _estimate(value: IntervalRecord | None) -> float:

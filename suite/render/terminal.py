@@ -7,7 +7,7 @@ from suite.render import figures
 from suite.render.lead import facts, no_baseline, red, steps, title
 from suite.render.screen import Screen
 
-MAX_NOTES = 24  # on cells without a speed-up or an accuracy; the record has all of them
+MAX_NOTES = 24  # lines of a kind below the table; the record has all of them
 
 
 def render(record: Record, width: int, *, color: bool) -> str:
@@ -32,6 +32,11 @@ def render(record: Record, width: int, *, color: bool) -> str:
     screen.line(
         f"compared with {figures.compared_with(record)}" if figures.is_compared(record) else no_baseline(record)
     )
+    for fact in shown:
+        for line in fact.left_out[:MAX_NOTES]:
+            screen.line(line)
+        if len(fact.left_out) > MAX_NOTES:
+            screen.line(f"and {len(fact.left_out) - MAX_NOTES} more; report.html has them")
     for step in red(record):
         screen.line(f"{step.what}, again:\n    {step.command}")
     if any(run.shortened for run in record.accuracies):

@@ -1,8 +1,8 @@
 """Where the time went: times the diagnostic variants of cells with a session's groups, after its blocks.
 
 Nothing that is judged is timed here. A diagnostic variant that fails costs its own bar. A candidate that fails in a
-real training step (`Variant.training`) is lost, as it is in a block, unless a base is in the run: then only blocks
-decide. `suite.verdict.diagnose` defines the variants and makes bars of their times.
+real training step (`Variant.training`) is lost, as it is in a block. `suite.verdict.diagnose` defines the variants and
+makes bars of their times.
 """
 
 from __future__ import annotations
@@ -223,10 +223,7 @@ def _time(
 def _window(
     run: Observations, groups: Groups, target: Target, point: Point, steps: int, timeout_s: float, lead_in: int
 ) -> tuple[int, ...] | None:
-    """Return the nanoseconds of the ranks that took part; None where the workers are gone, or fail now.
-
-    With a base in the run nothing that fails here counts: both sides are timed in blocks, and only that decides.
-    """
+    """Return the nanoseconds of the ranks that took part; None where the workers are gone, or fail now."""
     variant = _VARIANTS[point]
     arm = target.arms(run)[variant.role]
     if (group := groups.by_arm.get(arm)) is None:
@@ -242,7 +239,7 @@ def _window(
             alike = (arm.side, arm.trainer, arm.world_size > 1)
             others = [other for other in run.jobs if (other.side, other.trainer, other.world_size > 1) == alike]
             run.unprobed = {(other, point): f"{arm.id}: {failure.cause}" for other in others} | run.unprobed
-        if variant.training and not run.comparison.bases:
+        if variant.training and arm.side == "candidate":
             run.lost[arm] = failure
         groups.drop(group)
         return None

@@ -37,6 +37,7 @@ OWN_TEST = {
     "0-typo": "other_name",
     "1-to": "shuffled",
     "2-memory": "peak",
+    "4-figures": "books_second_run",
     "2-steps": "resnet18_on_any_split",
     "2-E3": "different_parameters_on_different_devices",
     "3-loss": "falls_back",

@@ -17,5 +17,5 @@ from tests.support.project import REPOSITORY
 def test_the_book_is_trained(row: str) -> None:
     [command] = [command for command in COMMANDS[row] if command.startswith("python")]
     arguments = [sys.executable, *shlex.split(command)[1:]]
-    out = subprocess.run(arguments, cwd=REPOSITORY, capture_output=True, text=True, check=True, timeout=300).stdout
+    out = subprocess.run(arguments, cwd=REPOSITORY, capture_output=True, text=True, check=True, timeout=240).stdout
     assert re.search(r"test acc [\d.]+, [\d.]+ sec/epoch on \[", out), out

@@ -30,10 +30,7 @@ def test_training_that_would_freeze_with_the_collector_on_goes_on(
 
 
 @pytest.mark.parametrize("trainer", ONE_PROCESS)
-def test_threads_that_change_all_the_time_change_no_bit(
-    bench: Bench, trainer: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(on_ranks, "CALL_S", 60.0)
+def test_threads_that_change_all_the_time_change_no_bit(bench: Bench, trainer: str) -> None:
     stressed = "tests.support.freezing:agrees_under_stress"
     assert on_ranks.run(bench, stressed, [1], trainer=trainer, steps=20)[1] == [True]
 

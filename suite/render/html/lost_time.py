@@ -50,7 +50,7 @@ def _waterfall(cell: CellRecord) -> dict[str, object]:
         parts.append(
             {
                 "name": name,
-                "texts": [figures.interval(value, ".2f", factor=factor) for value in values],
+                "texts": [_text(value, side, factor) for value, side in zip(values, sides, strict=True)],
                 "change": _change(values, factor),
                 "bars": [next(drawn) for _ in spans],
                 "total": name in ("ideal", "measured"),
@@ -93,8 +93,23 @@ def _total(value: IntervalRecord, origin: float) -> Span:
     return Span(origin, value.estimate, value.low, value.high, "total")
 
 
+def _bounds(value: IntervalRecord | None) -> tuple[float, float] | None:
+    return None if value is None or value.low is None or value.high is None else (value.low, value.high)
+
+
+def _text(value: IntervalRecord | None, side: WaterfallRecord, factor: float) -> str:
+    """Return a part with its interval; "not known" where that reaches further to a side than the step is long."""
+    bounds = _bounds(value)
+    if bounds is not None and bounds[1] - bounds[0] > 2 * abs(side.measured_s.estimate):
+        return "not known"
+    return figures.interval(value, ".2f", factor=factor)
+
+
 def _change(values: Sequence[IntervalRecord | None], factor: float) -> str:
-    """Return how much longer the candidate takes than the base; empty where either has no such part."""
+    """Return how much longer the candidate takes than the base; empty where the intervals do not show a difference."""
     if len(values) < 2 or values[0] is None or values[1] is None:
+        return ""
+    own, base = (_bounds(value) for value in values)
+    if own is None or base is None or (own[0] <= base[1] and base[0] <= own[1]):
         return ""
     return figures.number((values[0].estimate - values[1].estimate) * factor, "+.2f")

@@ -323,6 +323,13 @@ class TestVerdict:
         record = records.make(cells=cells)
         assert lead.facts(record)[0].lines[-1] == "and 4 more, below"
         assert "- FAIL: cell-8: 8.0% slower" in markdown.render(record)
+        shown = terminal.render(record, 120, color=False)
+        assert [shown.count(f"{n}.0% slower") for n in range(9)] == [1] * 9
+
+    def test_lines_below_the_table_are_bounded_too(self) -> None:
+        cells = [records.cell(id=f"cell-{n}", outcome="INCONCLUSIVE", reason=f"{n} s too few") for n in range(100)]
+        shown = terminal.render(records.make(cells=cells), 120, color=False)
+        assert f"and {100 - lead.MOST + 1 - terminal.MAX_NOTES} more; report.html has them" in shown
 
     def test_red_cells_have_a_command_with_the_same_base_and_a_fail_says_what_grew(self) -> None:
         record = records.full(repeat=["-m", "scaling", "-k", "not tree", "--scaling-against=main"])

@@ -302,6 +302,19 @@ class TestContent:
         *added, measured = map(float, parts.groups())
         assert sum(added) == pytest.approx(measured, abs=0.02)
 
+    def test_a_part_whose_interval_means_nothing_is_not_known(self) -> None:
+        """Feed 6.4 [-114, 127] ms of a step of 35 ms is no figure, and neither is its difference from the base's."""
+        own, base = records.waterfall(), records.waterfall("base")
+        own["bars"][-1]["step_s"] = {"estimate": 0.0064, "low": -0.114, "high": 0.127}
+        text = section("lost_time", cells=[records.cell(waterfalls=[own, base])])
+        assert "feed not known 0.30 [0.24, 0.36] measured" in text
+        assert "6.40" not in text
+
+    def test_a_part_is_called_longer_only_where_intervals_are_apart(self) -> None:
+        own, base = records.waterfall(exchange=0.0062), records.waterfall("base")
+        text = section("lost_time", cells=[records.cell(waterfalls=[own, base])])
+        assert "exchange 6.20 [4.96, 7.44] 5.60 [4.48, 6.72] feed" in text
+
     def test_a_cell_without_a_waterfall_says_why(self) -> None:
         text = section("lost_time", cells=[records.cell(waterfall_note="oversubscribed devices say nothing")])
         assert "ddp-lenet-strong-1 oversubscribed devices say nothing" in text

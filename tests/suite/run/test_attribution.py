@@ -269,12 +269,22 @@ class TestFailures:
         assert causes == ({lost: f"rank 0: {point} went wrong"} if lost else {})
         assert [each.outcome is Outcome.ERROR for each in results.to_record(run).cells] == [lost == ONE, lost == OWN]
 
-    @pytest.mark.parametrize("target", [TARGET, BASE_TARGET])
-    def test_comparison_stays_when_a_waterfall_of_either_side_fails(self, target: Target) -> None:
-        """Cells that look slower are taken apart while they are still judged, and only blocks decide."""
+    @pytest.mark.parametrize(
+        ("target", "point", "lost"),
+        [
+            (TARGET, "step", {OWN}),
+            (TARGET, "unsynced", set()),
+            (BASE_TARGET, "step", set()),
+        ],
+    )
+    def test_beside_a_base_only_the_candidates_own_step_can_be_an_error(
+        self, target: Target, point: str, lost: set[Arm]
+    ) -> None:
+        """Cells that look slower are taken apart while they are still judged; of the base only blocks count."""
         run = timed(TWO, comparison=COMPARISON)
-        probe(run, target, broken=("step",))
-        assert run.lost == {}
+        probe(run, target, broken=(point,))
+        assert run.lost.keys() == lost
+        assert (results.to_record(run).cells[0].outcome is Outcome.ERROR) is bool(lost)
 
     def test_variant_that_hangs_is_tried_at_one_world_size(self) -> None:
         four = cell(4)
