@@ -117,8 +117,12 @@ def _about_cells(cells: Sequence[CellRecord]) -> list[str]:
 
 def _red(record: Record) -> list[str]:
     """Return a command for each cell that failed, each in a fence of its own, so that none is cut."""
-    again = [step for step in red(record) if fits(step.command)]
-    blocks = [f"{text(step.what)}:\n\n{_fence(_plain(step.command), 'sh')}\n" for step in again]
+    blocks = [
+        f"{text(step.what)}:\n\n{_fence(_plain(step.command), 'sh')}\n"
+        if fits(step.command)
+        else f"{text(step.what)}: too long to show here\n"
+        for step in red(record)
+    ]
     return ["## What failed, one by one", "", *blocks] if blocks else []
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +19,7 @@ from suite.records import calibration
 from suite.records.files import read_model
 from suite.records.sweep import Sweep
 from tests.support import trainers_under_test
+from tests.support.processes import all_end
 from tests.support.project import DATA, PYPROJECT, REPOSITORY, Project, needs_two_cores, run_suite
 from tests.support.repositories import Repository
 from tests.support.sweeps import NETS, SMALL
@@ -128,6 +134,35 @@ def test_both_faults_turn_the_gate_red(project: Project) -> None:
     assert "a slowdown of 400% at world size 1, planted in scratch" in done.stdout
     assert "FAIL: " in done.stdout
     assert not list(project.path.glob("reports/*")), "the drill's runs are no part of the machine's history"
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM"])
+def test_a_drill_that_is_killed_or_cancelled_ends_its_gate(tmp_path: Path, name: str) -> None:
+    """The gate ends by KeyboardInterrupt, and so in order: it has workers to end and a record to write."""
+    (tmp_path / "test_gate.py").write_text(
+        "import os, time\nfrom pathlib import Path\nfrom suite.processes.ending import as_interrupts\n"
+        "def test_gate():\n"
+        "    try:\n"
+        "        with as_interrupts():\n"
+        "            Path('pid').write_text(str(os.getpid()))\n"
+        "            time.sleep(60)\n"
+        "    except KeyboardInterrupt:\n"
+        "        Path('ended').touch()\n"
+    )
+    code = (
+        "from suite.cli import drill\nfrom suite.processes.ending import as_interrupts\n"
+        "with as_interrupts(): drill._pytest(['test_gate.py'], ['-p', 'no:cacheprovider'])\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    drilling = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not (pid := tmp_path / "pid").exists() or not pid.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    drilling.send_signal(signal.Signals[name])
+    drilling.wait(60)
+    assert all_end([int(pid.read_text())])
+    assert (tmp_path / "ended").exists()
 
 
 def test_a_run_on_two_cpu_workers_is_tried_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ import pytest
 from suite.base.sides import Sides
 from suite.plan.cells import Cell
 from suite.plan.workloads import Recipe, Workload
-from suite.processes.failure import WorkerFailure
+from suite.processes.failure import LauncherEnded, WorkerFailure
 from suite.processes.pool import Pool
 from suite.run import campaign, results
 from suite.run.observations import Observations
@@ -25,7 +25,6 @@ from tests.processes.test_restart import (  # noqa: F401
     pid_of_rank,
     pool,
     said,
-    test_what_was_asked_is_repeated_once_and_then_fails,
 )
 from tests.support import learners, mischief
 from tests.support.measurements import run_of, settings
@@ -39,9 +38,9 @@ TINY = Workload(
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes end with their parent on Linux only")
 
 
-@pytest.fixture
-def forks() -> bool:
-    return False
+@pytest.fixture(params=[True, False], ids=["forked", "executed"])
+def forks(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
 
 
 def measure(cell: Cell, *moments: str, sessions: int, forks: bool = True) -> tuple[Observations, list[str]]:
@@ -97,6 +96,25 @@ def test_a_session_whose_template_is_killed_is_discarded_once_and_then_an_error(
     [cell] = results.to_record(run).cells
     assert cell.outcome is Outcome.ERROR
     assert re.fullmatch(ENDED_AGAIN, cell.reason)
+
+
+def test_what_was_asked_is_repeated_once_and_then_fails(pool: Pool, said: list[str]) -> None:  # noqa: F811
+    group = pool.group("helper", 1)
+    before = pid_of_rank(group)
+    kill_launcher(pool)
+    assert all_end([before]), "workers end with it"
+    with pytest.raises(LauncherEnded):
+        pid_of_rank(group)
+    again = pool.group("helper", 1)
+    after = pid_of_rank(again)
+    assert re.fullmatch(RESTARTED, "".join(said))
+    kill_launcher(pool)
+    assert all_end([after])
+    with pytest.raises(WorkerFailure, match=ENDED_AGAIN):
+        pid_of_rank(again)
+    with pytest.raises(WorkerFailure, match=f"late: {ENDED_AGAIN}"):
+        pool.launch("late", 1)
+    assert (len(said), pool.groups) == (1, {})
 
 
 def test_where_nobody_repeats_it_fails_what_was_asked_and_the_next_group_works(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from suite.checks.bench import Bench
-from suite.processes.failure import LauncherEnded, WorkerFailure
+from suite.processes.failure import WorkerFailure
 from suite.processes.group import Group
 from suite.processes.pool import Pool
 from suite.room import quiet
@@ -44,25 +44,6 @@ def said() -> list[str]:
 def pool(forks: bool, said: list[str]) -> Iterator[Pool]:
     with Pool(kind="cpu", import_paths=[REPOSITORY], forks=forks, restarted=said.append) as made:
         yield made
-
-
-def test_what_was_asked_is_repeated_once_and_then_fails(pool: Pool, said: list[str]) -> None:
-    group = pool.group("helper", 1)
-    before = pid_of_rank(group)
-    kill_launcher(pool)
-    assert all_end([before]), "workers end with it"
-    with pytest.raises(LauncherEnded):
-        pid_of_rank(group)
-    again = pool.group("helper", 1)
-    after = pid_of_rank(again)
-    assert re.fullmatch(RESTARTED, "".join(said))
-    kill_launcher(pool)
-    assert all_end([after])
-    with pytest.raises(WorkerFailure, match=ENDED_AGAIN):
-        pid_of_rank(again)
-    with pytest.raises(WorkerFailure, match=f"late: {ENDED_AGAIN}"):
-        pool.launch("late", 1)
-    assert (len(said), pool.groups) == (1, {})
 
 
 def test_a_template_that_had_nothing_to_do_or_still_loads_costs_nothing(pool: Pool, said: list[str]) -> None:

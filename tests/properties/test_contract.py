@@ -150,7 +150,7 @@ def contrastive(output: Tensor, y: Tensor) -> Tensor:
 @pytest.mark.parametrize("labels", [[0], [0, 1], [0, 1, 1, 1]])
 def test_no_mean_is_taken_for_a_sum(loss: Any, dtype: torch.dtype, labels: list[int]) -> None:
     output = torch.eye(len(labels), 2, dtype=dtype, requires_grad=True)
-    for seed in range(5):
+    for seed in range(3):
         torch.manual_seed(seed)
         given = loss(output, torch.tensor(labels))
         then = torch.get_rng_state()

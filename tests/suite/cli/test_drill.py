@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +16,7 @@ from suite.records import calibration
 from suite.records.record import Record
 from tests.support import records
 from tests.support.measurements import calibrated, cell
-from tests.support.processes import all_end
-from tests.support.project import REPOSITORY, Project
+from tests.support.project import Project
 
 FOUND = "planted.py:Wrong, check 'gradient': step 0: the gradient of 'net.0.weight' is off by 1"
 AGAINST_ITSELF = "planted.py:Wrong, check 'gradient': after step 0, 'net' is off that of the same trainer on one device"
@@ -170,32 +165,3 @@ def test_several_hosts_are_refused_which_do_not_have_what_is_planted(
     monkeypatch.setenv("SCALING_SECRET", "a secret of sixteen characters or more")
     assert main(["drill", "--scaling-devices=2xcpu:1"]) == 4
     assert "drill: devices 2xcpu:1: this command works on one host; leave out '2x'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM"])
-def test_a_drill_that_is_killed_or_cancelled_ends_its_gate(tmp_path: Path, name: str) -> None:
-    """The gate ends by KeyboardInterrupt, and so in order: it has workers to end and a record to write."""
-    (tmp_path / "test_gate.py").write_text(
-        "import os, time\nfrom pathlib import Path\nfrom suite.processes.ending import as_interrupts\n"
-        "def test_gate():\n"
-        "    try:\n"
-        "        with as_interrupts():\n"
-        "            Path('pid').write_text(str(os.getpid()))\n"
-        "            time.sleep(60)\n"
-        "    except KeyboardInterrupt:\n"
-        "        Path('ended').touch()\n"
-    )
-    code = (
-        "from suite.cli import drill\nfrom suite.processes.ending import as_interrupts\n"
-        "with as_interrupts(): drill._pytest(['test_gate.py'], ['-p', 'no:cacheprovider'])\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    drilling = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while not (pid := tmp_path / "pid").exists() or not pid.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    drilling.send_signal(signal.Signals[name])
-    drilling.wait(60)
-    assert all_end([int(pid.read_text())])
-    assert (tmp_path / "ended").exists()

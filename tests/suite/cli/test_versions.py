@@ -62,6 +62,12 @@ class TestTheList:
         rows = re.findall(r"^\| `torch(\S+)` \| (\S+) \| (\S+) \|$", read("docs", "versions.md"), re.MULTILINE)
         assert {name: (torch, torchvision) for name, torch, torchvision in rows} == VERSIONS
 
+    @pytest.mark.parametrize("path", [("tox.ini",), ("docs", "ci.md")], ids="/".join)
+    def test_no_other_pair_is_pinned(self, path: tuple[str, ...]) -> None:
+        pinned = re.findall(r"torch==(\S+)\s+(?:torch[\d.]+: )?torchvision==([\d.]+\d)", read(*path))
+        assert pinned
+        assert set(pinned) <= set(VERSIONS.values())
+
 
 def test_each_version_is_tried_alone_and_then_both_in_one_run(tmp_path: Path, project: Project) -> None:
     wanted = versions.steps("2.9", "2.15", tmp_path / "all", tmp_path / "here", 60, ["--scaling-trainer=ddp"])

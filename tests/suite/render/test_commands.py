@@ -75,6 +75,7 @@ class TestRed:
         for text in (page(each) for page in (markdown.render, html.render) for each in (record, accepted)):
             assert "ddd" not in text
         assert "too long to show here" in html.render(record)
+        assert markdown.render(record).count("too long to show here") == len(lead.red(record))
         assert "by the command that measures it, with" in html.render(accepted)
 
     def test_a_run_without_any_says_nothing_of_it(self) -> None:
