@@ -58,6 +58,7 @@ class Group:
         self.stacks: list[dict[str, str]] = []
         self._running = len(self.parts)
         self._asked_again = False  # what was asked, where the launcher has ended
+        self._leaving = False
         self.channels: dict[int, Channel] = {}
         self.pids: dict[int, int] = {}
         self.processes: dict[int, psutil.Process] = {}
@@ -190,8 +191,15 @@ class Group:
         self.ended = Ended(self.name, self.ended.failures if self.ended else (), cause)
         self._running = 0
 
+    def came_up(self, rank: int, channel: Channel) -> None:
+        """Take the connection of a rank, and ask it to leave where the others have been asked to before it came up."""
+        self.channels[rank] = channel
+        if self._leaving:
+            self._send([rank], "exit", {})
+
     def leave(self) -> None:
         """Ask the ranks to leave, without waiting."""
+        self._leaving = True
         self._send(range(self.size), "exit", {})
 
     def close(self) -> None:

@@ -467,7 +467,7 @@ class Pool:
         except (TypeError, KeyError):  # also a worker that came up after its group was given up
             self.forget(channel)
             return None
-        group.channels[hello.rank] = channel
+        group.came_up(hello.rank, channel)
         if here:
             group.pids[hello.rank] = hello.pid
             with contextlib.suppress(psutil.Error):  # it has ended already

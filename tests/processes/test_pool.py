@@ -225,6 +225,13 @@ def test_an_answer_that_cannot_be_read_is_a_failure_and_ends_its_group(pool: Poo
     assert workers_end(pool)
 
 
+def test_a_rank_that_comes_up_after_its_group_was_asked_to_leave_leaves_too(pool: Pool) -> None:
+    late = pool.launch("late", 1)
+    assert not late.channels
+    dismiss([pool])
+    assert late.ended == Ended("late"), "it was not killed"
+
+
 def test_a_group_is_kept_under_its_name_until_it_fails(pool: Pool) -> None:
     kept = pool.group("kept", 1)
     assert pool.group("kept", 1) is kept
