@@ -31,7 +31,7 @@ from suite.room.devices import Devices
 MOST_REPLICAS = 8  # virtual devices of one process
 MOST_RANKS = 4  # processes
 HANG_S = 60.0  # a case takes milliseconds, but the first one may load FSDP, or compile for half a minute
-SHARE = 0.2  # of hypothesis's examples, for each check
+SHARE = {"samples": 0.2, "tokens": 0.14}  # of hypothesis's examples, for each check; steps on texts take longer
 FEW_VARIANTS, MANY_VARIANTS = 2, 8  # of a case that one device computes; many where k devices are off the few
 # What a rank that died or hung looks like.
 EMPTY_SHARD = "a rank without samples leaves the step, and the others wait in a collective (pytorch/pytorch#33148)"
@@ -216,7 +216,7 @@ class Bench:
         if self.devices.kind != "cpu" and not about.shares_gpus and gpus < most:
             most = gpus
             search.notes[f"two of its ranks cannot share a GPU: checked on {gpus} device(s) at most"] = None
-        cases = examples or max(1, int(settings().max_examples * SHARE))
+        cases = examples or max(1, round(settings().max_examples * SHARE[about.trains]))
         fixed = draw.fixed(check, most, about.oracle, about.trains)[: cases - 1]
 
         @settings(
