@@ -7,7 +7,6 @@ failure. `dismiss` ends the groups of several pools together.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import selectors
 import shutil
@@ -31,7 +30,7 @@ from suite.processes.folder import FOLDER, TemporaryFolder, unusable
 from suite.processes.group import END_TIMEOUT_S, SEND_TIMEOUT_S, START_TIMEOUT_S, Group
 from suite.processes.hosts import Hosts, OtherHosts, network
 from suite.processes.messages import Ended, Hello, Launcher, Stacks, Start, read
-from suite.processes.remote import SECRET, Handshake, Listener
+from suite.processes.remote import SECRET, Handshake
 from suite.room import quiet
 
 
@@ -212,7 +211,9 @@ class Pool:
             return False
         other_hosts = self._other_hosts
         if other_hosts is not None:
-            left = min(left, self._let_in(other_hosts.listener))
+            for handshake in other_hosts.listener.late():
+                self._refuse(handshake, "it has not proved in time that it knows the secret")
+            left = min(left, other_hosts.listener.watch(self._selector))
         for key, _ in self._selector.select(left if slice_s is None else min(left, slice_s)):
             if key.fileobj is self._listener:
                 connection, _ = self._listener.accept()
@@ -422,18 +423,6 @@ class Pool:
             group.stacks.append(read(Stacks, message).stacks)
         else:
             group.end(read(Ended, message))
-
-    def _let_in(self, listener: Listener) -> float:
-        """Accept connections of other hosts where there is room for one; return seconds until that may change."""
-        for handshake in listener.late():
-            self._refuse(handshake, "it has not proved in time that it knows the secret")
-        accepts = listener in self._selector.get_map()
-        if listener.full and accepts:
-            self._selector.unregister(listener)
-        elif not listener.full and not accepts:
-            self._selector.register(listener, selectors.EVENT_READ, None)
-        first = min((handshake.deadline for handshake in listener.handshakes), default=math.inf)
-        return max(0.0, first - time.monotonic())
 
     def _prove(self, handshake: Handshake, message: Message) -> bool:
         """Let a connection in that knows the secret; otherwise close it and return False."""

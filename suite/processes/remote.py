@@ -7,8 +7,10 @@ and the proof may take `HANDSHAKE_S`. What follows is neither encrypted nor sign
 from __future__ import annotations
 
 import hmac
+import math
 import os
 import secrets
+import selectors
 import socket
 import time
 from collections.abc import Mapping
@@ -20,10 +22,10 @@ LEAST_CHARACTERS = 16
 SCHEME = "tcp://"
 HANDSHAKE_BYTES = 1024
 HANDSHAKE_S = 10.0
-DIAL_S = 60.0  # as long as the controller may be busy, or let others in, before it answers
+DIAL_S = 60.0  # the controller may be busy, or let others in, before it answers
 MOST_HANDSHAKES = 64  # connections that have not proved anything yet; further ones wait until one of them has
-# A host that vanished without a word is noticed after IDLE + INTERVAL * PROBES seconds; one that has something to
-# acknowledge is sent no probes, and noticed after USER_TIMEOUT milliseconds.
+# A host that vanished without a word is noticed after IDLE + INTERVAL * PROBES seconds. While something that was sent
+# is not acknowledged, TCP sends no probes, and it is noticed after USER_TIMEOUT milliseconds.
 KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 30_000}
 
 
@@ -143,6 +145,16 @@ class Listener:
     def full(self) -> bool:
         """Whether so many connections have not proved anything that further ones must wait."""
         return len(self.handshakes) >= MOST_HANDSHAKES
+
+    def watch(self, selector: selectors.BaseSelector) -> float:
+        """Have a selector report connections while there is room for one; return seconds until one may be late."""
+        watched = self in selector.get_map()
+        if self.full and watched:
+            selector.unregister(self)
+        elif not self.full and not watched:
+            selector.register(self, selectors.EVENT_READ)
+        first = min((handshake.deadline for handshake in self.handshakes), default=math.inf)
+        return max(0.0, first - time.monotonic())
 
     def open(self) -> Handshake | None:
         """Accept a connection and challenge it; None where that is impossible."""

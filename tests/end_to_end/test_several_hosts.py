@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,19 @@ def said(process: subprocess.Popen[str], timeout_s: float = 230) -> str:
     return process.communicate(timeout=timeout_s)[0]
 
 
+def followed(process: subprocess.Popen[str], moment: str, act: Callable[[], object]) -> str:
+    """Return all that a controller prints; do something as soon as it prints `moment`."""
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:  # the deadline of the test ends this
+        lines.append(line)
+        print(line, end="")  # shown where the test runs past its deadline
+        if moment in line:
+            act()
+    process.wait(30)
+    return "".join(lines)
+
+
 def control(joined: Hosts, project: Path, act: str, *, join_s: float = 100) -> subprocess.Popen[str]:
     """Start a controller that does one of `tests.support.controlling` on one CPU of each host."""
     return joined.start(0, sys.executable, "-c", POOL, act, f"{joined.count}xcpu:1", str(join_s), cwd=project)
@@ -98,14 +112,8 @@ def test_a_host_that_dies_while_cells_are_timed_costs_the_cells_that_need_it(pro
     with hosts(tmp_path) as two:
         other = two.join(1, cwd=project)
         controller = two.start(0, *GATE, "--scaling-devices=2xcpu:1", cwd=project)
-        assert controller.stdout is not None
-        lines = []
-        for line in controller.stdout:  # the deadline of the test ends this
-            lines.append(line)
-            if "session 1: block 1" in line:
-                two.end(other)
-        shown = "".join(lines)
-        assert controller.wait(30) == 1, shown
+        shown = followed(controller, "session 1: block 1", lambda: two.end(other))
+        assert controller.returncode == 1, shown
     one, both = only_record(project).cells
     assert one.sec_per_epoch is not None
     assert both.outcome == "ERROR"
@@ -116,15 +124,8 @@ def test_gradients_are_checked_over_hosts_and_a_host_that_dies_is_named(project:
     with hosts(tmp_path, 3) as three:
         other, _ = three.join(1, cwd=project), three.join(2, cwd=project)
         controller = control(three, project, "check_and_lose")
-        assert controller.stdout is not None
-        lines = []
-        for line in controller.stdout:  # the deadline of the test ends this
-            lines.append(line.rstrip())
-            print(lines[-1])  # shown where the test runs past its deadline
-            if lines[-1] == "both ranks hang":
-                three.end(other)
-        shown = "\n".join(lines)
-    assert controller.wait(30) == 0, shown
+        shown = followed(controller, "both ranks hang", lambda: three.end(other))
+    assert controller.returncode == 0, shown
     for expected in (
         "ddp on 3 hosts: right",
         "a rank starts differently: before the first step, 'head.weight' on rank 1 is off",
@@ -143,18 +144,15 @@ def test_a_host_whose_cable_is_pulled_out_is_named(project: Path, tmp_path: Path
     with hosts(tmp_path) as two:
         two.join(1, cwd=project)
         controller = control(two, project, "lose_cable")
-        assert controller.stdout is not None
-        lines = []
-        for line in controller.stdout:  # the deadline of the test ends this
-            lines.append(line.rstrip())
-            print(lines[-1])  # shown where the test runs past its deadline
-            if lines[-1] == "pull the cable":
-                two.cut(1)
-                (project / "pulled").touch()
-    assert controller.wait(30) == 0
-    [later] = [line.removeprefix("later: ") for line in lines if line.startswith("later: ")]
-    assert re.fullmatch(HAS_LEFT, later)
-    assert "alone: [{'returned': 0}]" in lines
+
+        def pull() -> None:
+            two.cut(1)
+            (project / "pulled").touch()
+
+        shown = followed(controller, "pull the cable", pull)
+    assert controller.returncode == 0, shown
+    assert re.search(f"^later: {HAS_LEFT}$", shown, re.MULTILINE), shown
+    assert "alone: [{'returned': 0}]" in shown
 
 
 def test_a_host_with_another_file_or_another_secret_is_refused(project: Path, tmp_path: Path) -> None:
