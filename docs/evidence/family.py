@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
-from suite.verdict import ALPHA_FAIL, ALPHA_PASS, Learned, Outcome, spending
+from suite.verdict import ALPHA_FAIL, ALPHA_PASS, FIRST_LOOK, Learned, Outcome, spending
 from suite.verdict.paired import SETTLED, first_look
 from suite.verdict.spread import KAPPA, MOST_DF
 
@@ -66,6 +66,16 @@ def disturbed(share: float) -> Draw:
 
     def draw(rng: np.random.Generator, shape: Shape) -> Floats:
         return np.where(rng.random((shape[0], 1, shape[2], 1)) < share, 5.0, 1.0) * normal(0.07, 0.01)(rng, shape)
+
+    return draw
+
+
+def refined(times: float) -> Draw:
+    """Return rounds of 7 %, and so many times as many from the fourth session on, when other cells are decided."""
+
+    def draw(rng: np.random.Generator, shape: Shape) -> Floats:
+        within = np.where(np.arange(shape[2]) < FIRST_LOOK, 0.07, 0.07 / math.sqrt(times))[:, None]
+        return within * rng.standard_normal(shape) + normal(0.0, 0.01)(rng, shape)
 
     return draw
 
@@ -133,6 +143,8 @@ FAMILY = (
     Row("modes: p = .5 in 2 of the 12 cells", modes(0.5, 2)),
     Row("drift of 10 % over a session", drift(0.1)),
     Row("disturbed: 5 % of sessions five times as noisy", disturbed(0.05)),
+    Row("rounds 7 %, sessions 1 %, six times the rounds from the 4th session", refined(6)),
+    Row("the same, stale calibration: sessions .3 %", refined(6), learned(0.003)),
     Row("one cell 3 times as noisy as the others", one_loud(3.0)),
     Row("one cell 5 times as noisy as the others", one_loud(5.0)),
     Row("stale calibration: sessions .3 %, now 3 %", normal(0.01, 0.03), learned(0.003)),

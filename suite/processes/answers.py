@@ -43,6 +43,13 @@ class Parameters:
 
 
 @dataclass(frozen=True)
+class Connected:
+    """The answer to `connections`: how NCCL connected this rank, in the terms of `suite.rank.transport.said`."""
+
+    transports: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Probed:
     """The answer to `probe`: the nanoseconds of the window on this rank's clock; None on a rank that does not train."""
 

@@ -26,7 +26,7 @@ from suite.processes.answers import Counted
 from suite.processes.folder import FOLDER
 from suite.processes.jobs import Job, ModelSpec, Place, Prepared
 from suite.properties import contract
-from suite.rank import counting, flops, kept
+from suite.rank import counting, flops, kept, transport
 from suite.rank.finite import first_bad_sample
 from suite.rank.timing import window
 from suite.room import accelerator, quiet
@@ -55,6 +55,7 @@ def bind(rank: int, place: Place) -> list[torch.device]:
         torch.set_num_threads(1)
     else:
         torch.accelerator.set_device_index(devices[0])
+        transport.listen()
     if not one:
         join(place.backend, devices[0])
     return devices

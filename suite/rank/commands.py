@@ -20,7 +20,7 @@ import torch
 from torch import distributed as dist
 
 from reference.load import load_object
-from suite.processes.answers import Counted, Epoch, Parameters, Probed, SetUp, Timed, TorchGpus, Traced
+from suite.processes.answers import Connected, Counted, Epoch, Parameters, Probed, SetUp, Timed, TorchGpus, Traced
 from suite.processes.jobs import Apart, CaseJob, Exchange, Job, ModelJob, Place, Prepared, TrainingRecipe
 from suite.processes.messages import read
 from suite.properties import contract
@@ -31,7 +31,7 @@ from suite.properties.case import Case
 from suite.properties.packing import packed, unpacked
 from suite.properties.seen import Seen
 from suite.rank import arm as arms
-from suite.rank import collectives, memory, own_model, profiling, purity, training
+from suite.rank import collectives, memory, own_model, profiling, purity, training, transport
 from suite.rank import gpus as torch_gpus
 from suite.rank.finite import first_not_finite
 from suite.rank.timing import LossNotFinite
@@ -115,6 +115,11 @@ def window(state: State, name: str, steps: int, lead_in: int = 0) -> Timed:
 def parameters(state: State, name: str) -> Parameters:
     """Check that the parameters of the arm that was set up under this name are finite."""
     return Parameters(not_finite=first_not_finite(state.timed[name].trainer.replicas[0]))
+
+
+def connections(state: State) -> Connected:
+    """Return how NCCL connected this process, as `suite.rank.transport.logged` does."""
+    return Connected(transport.logged())
 
 
 def close(state: State, name: str) -> dict[str, Any]:
@@ -256,7 +261,7 @@ def call(state: State, function: str, arguments: dict[str, Any]) -> dict[str, An
 
 
 _ALL = (
-    *(describe, gpus, prepare, setup, window, parameters, probe, count, trace, train, close),
+    *(describe, gpus, prepare, setup, window, parameters, connections, probe, count, trace, train, close),
     *(bind, observe, judge, train_model, compare_models, collective, load, call),
 )
 COMMANDS: dict[str, Callable[..., object]] = {command.__name__: command for command in _ALL}

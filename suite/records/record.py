@@ -90,6 +90,7 @@ class ArmRecord(Part):
     has_reference: bool = False  # whether the trainer has a `reference_step`
     gradient_bytes: int = 0  # that a replica has to exchange at every step; 0 where it is not known
     memory: tuple[RankMemory, ...] = ()  # by rank; none in an earlier record
+    transports: tuple[str, ...] = ()  # by which NCCL connected its ranks, and channels; none on CPUs
 
 
 class BaseRecord(Part):

@@ -142,6 +142,17 @@ def _changed(record: Record) -> Iterable[str]:
                 cells_of.setdefault(f"{check.reason} (against {check.against})", []).append(cell.label)
     for what, cells in cells_of.items():
         yield f"{some(cells, MOST)}: {what}"
+    yield from _connected_otherwise(record)
+
+
+def _connected_otherwise(record: Record) -> Iterable[str]:
+    """Yield arms whose GPUs NCCL connected by other transports than those of the same trainer on another side."""
+    candidates = {arm.id.removeprefix("candidate"): arm for arm in record.arms if arm.side == "candidate"}
+    for other in record.arms:
+        own = candidates.get(other.id.removeprefix(other.side))
+        if own is not None and own.transports and other.transports and set(own.transports) != set(other.transports):
+            both = (", ".join(arm.transports) for arm in (own, other))
+            yield f"{own.id}: NCCL connected its GPUs by {' (against '.join(both)} of {other.id})"
 
 
 def cautions(record: Record) -> list[str]:

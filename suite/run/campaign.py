@@ -297,7 +297,7 @@ class _Campaign:
             if number == 0 and config.counters != "off" and config.explain:
                 counted = run.plan.cells if of_figures else run.comparison.cells
                 afterwards.append(self._collaborators.counting(run, self._sessions, counted, self._say_left))
-            if self._session(units, untimed, afterwards):
+            if self._session(units, untimed, afterwards, self._share_s(number, explained=bool(suspects))):
                 self._forecast_s = self._forecast(units, untimed).wall_s
                 self._replan(number)
 
@@ -318,15 +318,30 @@ class _Campaign:
             if run.comparison.bases and run.planned < self._shown:
                 self._say_plan(run.planned, self._forecast(units)._replace(wall_s=next_s))
 
+    def _share_s(self, number: int, *, explained: bool) -> float:
+        """Return how long the blocks of a session may take where cells are compared: its share of what is left.
+
+        When cells have been decided, the sessions that were planned for all take less time. The rest of it is for more
+        rounds of the others (docs/verdict.md, "Rounds per session"). A calibration has sessions that are alike.
+        """
+        run, to_come = self._run, self._run.planned - number
+        if not run.comparison.bases or to_come <= 0 or run.plan.config.calibrate:
+            return 0.0
+        return self._left_s() / to_come - (len(attribution.SIDES) * attribution.SESSION_S if explained else 0.0)
+
     def _session(
-        self, units: Sequence[tuple[Arm, ...]], untimed: Sequence[Arm], afterwards: Sequence[Callable[[Groups], None]]
+        self,
+        units: Sequence[tuple[Arm, ...]],
+        untimed: Sequence[Arm],
+        afterwards: Sequence[Callable[[Groups], None]],
+        share_s: float,
     ) -> bool:
         """Run a session; return whether it counts."""
         run, discarded = self._run, len(self._run.discarded)
         if run.sessions:
             self._sides.renew()
         try:
-            self._sessions.run(units, untimed, afterwards)
+            self._sessions.run(units, untimed, afterwards, share_s)
         finally:
             timed, counts = _arms(units), len(run.discarded) == discarded
             for arm, failure in (run.sessions if counts else run.discarded)[-1].failures.items():

@@ -46,8 +46,8 @@ class Session:
     """What one session measured.
 
     Attributes:
-        training_s, counting_s, explaining_s: wall seconds that were training, counting what a step does, and timing
-            the parts of cells that look slower.
+        training_s, counting_s, explaining_s, filling_s: wall seconds that were training, counting what a step does,
+            timing the parts of cells that look slower, and more blocks than a session needs.
         windows: in the order they were timed.
         conditions: of each block.
         probes: of each cell, timed after the blocks, to say where the time goes.
@@ -60,6 +60,7 @@ class Session:
     training_s: float = 0.0
     counting_s: float = 0.0
     explaining_s: float = 0.0
+    filling_s: float = 0.0
     windows: list[record.Window] = field(default_factory=list)
     conditions: list[Conditions] = field(default_factory=list)
     probes: dict[Cell, list[record.Probe]] = field(default_factory=dict)
@@ -128,6 +129,7 @@ class Observations:
         gradient_bytes: what one replica exchanges at every step, by arm.
         sample_flop: floating-point operations of training on one sample, by arm; 0 where they were not counted.
         memory: the peak memory of each rank, by arm.
+        transports: how NCCL connected the ranks, by arm; in the terms of `suite.rank.transport.said`.
         counters: what one step does, by arm.
         uncounted: arms whose steps could not be counted, and why.
         sessions: those that ended, and the last one where it was cut short.
@@ -153,6 +155,7 @@ class Observations:
     gradient_bytes: Facts[Arm, int] = field(default_factory=Facts)
     sample_flop: Facts[Arm, int] = field(default_factory=Facts)
     memory: dict[Arm, tuple[RankMemory, ...]] = field(default_factory=dict)
+    transports: Facts[Arm, tuple[str, ...]] = field(default_factory=Facts)
     counters: Facts[Arm, Counters] = field(default_factory=Facts)
     uncounted: dict[Arm, str] = field(default_factory=dict)
     sessions: list[Session] = field(default_factory=list)
@@ -174,7 +177,8 @@ class Observations:
         timed = [session for session in self.sessions if session.windows] or self.sessions
         if not timed:
             return 0.0
-        return timed[-1].wall_s - timed[-1].training_s - timed[-1].counting_s - timed[-1].explaining_s
+        last = timed[-1]
+        return last.wall_s - last.training_s - last.counting_s - last.explaining_s - last.filling_s
 
     @property
     def uncalibrated(self) -> str:

@@ -161,6 +161,7 @@ def _arm(run: Observations, arm: Arm) -> record.ArmRecord:
         has_reference=about is not None and about.has_reference,
         gradient_bytes=run.gradient_bytes.get(arm, 0),
         memory=run.memory.get(arm, ()),
+        transports=run.transports.get(arm, ()),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -17,7 +17,7 @@ from operator import methodcaller
 
 from suite.base.sides import SidePool
 from suite.plan.cells import Arm, Side, short
-from suite.processes.answers import Parameters, SetUp, Timed
+from suite.processes.answers import Connected, Parameters, SetUp, Timed
 from suite.processes.failure import LauncherEnded, WorkerFailure
 from suite.processes.group import START_TIMEOUT_S, Group
 from suite.processes.messages import Value
@@ -35,6 +35,7 @@ WINDOW_S = 0.12
 ROUND_TO_SESSION = 5.0
 MIN_BLOCKS = 2
 MAX_BLOCKS = 30
+KEPT = 0.9  # of the time that is left, for blocks: the rest ends the session, and allows for slower steps
 # A group's name is in its workers' environment, and in their arguments where torch's agent starts them. A length drawn
 # for every session turns what these do to a memory layout (Mytkowicz et al. 2009) into spread between sessions, which a
 # verdict allows for; without it they could favour one side in all sessions of a run.
@@ -137,7 +138,10 @@ class Groups:
 
 
 class Sessions:
-    """Runs sessions one after the other, with an equal number of blocks, and adds them to the run's observations."""
+    """Runs sessions one after the other, and adds them to the run's observations.
+
+    They have an equal number of blocks, and more where fewer arms are left and the time allows it.
+    """
 
     def __init__(
         self,
@@ -160,6 +164,7 @@ class Sessions:
         units: Sequence[tuple[Arm, ...]],
         untimed: Sequence[Arm] = (),
         afterwards: Sequence[Callable[[Groups], None]] = (),
+        share_s: float = 0.0,
     ) -> None:
         """Run one session, and add what it measured to the run, also when it is interrupted.
 
@@ -169,6 +174,7 @@ class Sessions:
             units: arms that are timed in blocks; those of one unit next to each other.
             untimed: more arms to start, for what comes afterwards.
             afterwards: called with the live groups when all blocks are timed, so that nothing disturbs the timing.
+            share_s: seconds from its beginning in which there may be more blocks than planned; 0 for no more.
         """
         started = datetime.now(UTC).isoformat(timespec="seconds")
         session = Session(len(self._run.sessions), started)
@@ -183,8 +189,9 @@ class Sessions:
             self._meter.watch()
             if not self._blocks and timed:
                 self._blocks = self._plan_blocks(groups, starting_s)
-            self._time(groups, units)
+            self._time(groups, units, start + share_s)
             self._check_parameters(groups, timed)
+            self._ask_transports(groups, timed)
             for act in afterwards:
                 act(groups)
             self._close(groups, timed)
@@ -267,15 +274,31 @@ class Sessions:
     def _plan_blocks(self, groups: Groups, starting_s: float) -> int:
         """Return how many blocks every session has, from what the first one shows: `starting_s` is without warm-up."""
         timed = [arm for arm in groups.by_arm if arm in self.step_s]
-        steps = {arm: self._run.steps[arm] + self.lead_in(self.step_s[arm]) for arm in timed}
-        round_s = sum(steps[arm] * self.step_s[arm] for arm in timed) or WINDOW_S
+        round_s = self._round_s(timed)
         warming_s = round_s + sum(self._cold_s[arm] for arm in timed)  # of arms whose steps are known
         start_s = starting_s + self._loading_s + warming_s
         return block_count(start_s, round_s, self.left_s() + start_s - self._training_s)
 
-    def _time(self, groups: Groups, units: Sequence[tuple[Arm, ...]]) -> None:
-        for number in range(self._blocks if units and groups.by_arm else 0):
-            self._say(f"session {groups.session.number + 1}: block {number + 1} of {self._blocks}")
+    def _round_s(self, arms: Iterable[Arm]) -> float:
+        """Return what one window of each of these arms takes."""
+        steps = ((arm, self._run.steps[arm] + self.lead_in(self.step_s[arm])) for arm in arms)
+        return sum(count * self.step_s[arm] for arm, count in steps) or WINDOW_S
+
+    def _more_blocks(self, groups: Groups, units: Sequence[tuple[Arm, ...]], end_s: float) -> int:
+        """Return how many blocks a session has: as planned, or more where they are over before `end_s` of the clock.
+
+        What decides it is the time, and never what was seen of the arms that are left.
+        """
+        block_s = 2 * self._round_s(arm for unit in units for arm in unit if arm in groups.by_arm)
+        return max(self._blocks, min(MAX_BLOCKS, math.floor(KEPT * (end_s - time.monotonic()) / block_s)))
+
+    def _time(self, groups: Groups, units: Sequence[tuple[Arm, ...]], end_s: float) -> None:
+        count = self._more_blocks(groups, units, end_s) if units and groups.by_arm else 0
+        start = time.monotonic()
+        for number in range(count):
+            if number == self._blocks:
+                start = time.monotonic()
+            self._say(f"session {groups.session.number + 1}: block {number + 1} of {count}")
             before = self._meter.read()
             for arm in blocks.block(units, self._rng):
                 if arm not in groups.by_arm:
@@ -289,6 +312,8 @@ class Sessions:
                     held = [answer.memory for answer in answers]
                     self._run.memory[arm] = memory.largest(self._run.memory.get(arm, ()), held)
             groups.session.conditions.append(self._meter.since(before))
+        if count > self._blocks:
+            groups.session.filling_s = time.monotonic() - start
 
     def _check_parameters(self, groups: Groups, timed: Sequence[Arm]) -> None:
         """Take out every timed arm whose parameters are not finite; a trainer may return no loss that shows it."""
@@ -301,6 +326,16 @@ class Sessions:
                 remedy = self._run.jobs[arm].dataset.remedy
                 groups.session.failures[arm] = WorkerFailure(arm.side, f"{cause}; {remedy}")
                 del groups.by_arm[arm]
+
+    def _ask_transports(self, groups: Groups, timed: Sequence[Arm]) -> None:
+        """Ask once how NCCL connected the GPUs of an arm; its first step has made all connections."""
+        if self._run.plan.config.devices.kind == "cpu":
+            return
+        for arm in [arm for arm in timed if arm.world_size > 1 and arm not in self._run.transports]:
+            answers = groups.request(arm, Connected, "connections", self.timeout_s(arm, 1))
+            if answers is not None:
+                said = dict.fromkeys(transport for answer in answers for transport in answer.transports)
+                self._run.transports[arm] = tuple(said)
 
     def _close(self, groups: Groups, timed: Sequence[Arm]) -> None:
         """Let every timed trainer end what it has started; one that cannot has failed."""

@@ -46,6 +46,7 @@ class World:
     not_there: Collection[Side] = ()  # sides whose commit cannot be checked out
     now: float = 0.0
     timed: list[set[Arm]] = field(default_factory=list)  # the arms of every session that timed blocks
+    shares_s: list[float] = field(default_factory=list)  # in which the blocks of every session may end
     untimed: list[set[Arm]] = field(default_factory=list)  # the other arms of every session
     probed: dict[int, list[tuple[str, Side]]] = field(default_factory=dict)  # waterfalls that were measured, by session
     trained: list[int] = field(default_factory=list)  # sessions with training
@@ -56,7 +57,7 @@ class World:
     def measure(self, *cells: Cell, config: Config | None = None, **changes: Any) -> Observations:
         """Run a campaign from time 0."""
         self.now = 0.0
-        for seen in (self.timed, self.untimed, self.trained, self.probed, self.counted):
+        for seen in (self.timed, self.shares_s, self.untimed, self.trained, self.probed, self.counted):
             seen.clear()
         self.run = run_of(*cells, config=config, planned=0, clock=lambda: self.now, begun_s=0.0, **changes)
         collaborators = campaign.Collaborators(
@@ -125,9 +126,14 @@ class PretendedSessions:
         """The number of blocks is fixed."""
 
     def run(
-        self, units: Sequence[tuple[Arm, ...]], untimed: Sequence[Arm], afterwards: Sequence[Callable[[Groups], None]]
+        self,
+        units: Sequence[tuple[Arm, ...]],
+        untimed: Sequence[Arm],
+        afterwards: Sequence[Callable[[Groups], None]],
+        share_s: float,
     ) -> None:
         world, run, number = self.world, self.world.run, len(self.world.run.sessions)
+        world.shares_s.append(share_s)
         self.step_s |= world.known_step_s
         arms = [timed for unit in units for timed in unit]
         if units:

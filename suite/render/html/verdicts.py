@@ -86,19 +86,21 @@ def _span(check: CheckRecord) -> Span | None:
 
 
 def counted(record: Record) -> Mapping[str, object] | None:
-    """Return what one step of each cell does, why it was not counted, and each arm's peak memory; None without any."""
+    """Return what one step of each cell does or why it was not counted, and of each arm peak memory and transports."""
     cells = figures.gravest_first(record.cells)
     columns, rows = figures.counted(cells)
     reasons = figures.by_reason(cells, lambda cell: cell.counters_note)
     without = [(figures.some(ids, MAX_STACKS), reason) for reason, ids in reasons.items()]
     held = [(arm.id, words) for arm in record.arms if (words := memory.shown(arm.memory))]
-    if not rows and not without and not held:
+    connected = [(arm.id, ", ".join(arm.transports)) for arm in record.arms if arm.transports]
+    if not (rows or without or held or connected):
         return None
     return {
         "columns": columns,
         "rows": bounded(rows, len(rows)),
         "without": bounded(without, len(without)),
         "memory": bounded(held, len(held)),
+        "connected": bounded(connected, len(connected)),
     }
 
 

@@ -221,6 +221,26 @@ class TestMemory:
         assert "300.0 MB resident" in html.render(record)
 
 
+class TestTransports:
+    """How NCCL connected the GPUs is in the report; on the first screen only where it changed."""
+
+    P2P, SHM = ("P2P/CUMEM", "16 channels"), ("SHM/direct", "16 channels")
+
+    def test_other_transports_than_the_bases_are_named(self) -> None:
+        record = records.make(arms=[records.arm("base", transports=self.P2P), records.arm(transports=self.SHM)])
+        said = facts(record)["What changed in a step?"]
+        assert said == (
+            "candidate:ddp:lenet:strong:2: NCCL connected its GPUs by SHM/direct, 16 channels "
+            "(against P2P/CUMEM, 16 channels of base:ddp:lenet:strong:2)"
+        )
+
+    @pytest.mark.parametrize("base", [P2P, P2P[::-1], ()])
+    def test_equal_or_unknown_ones_are_only_in_the_report(self, base: tuple[str, ...]) -> None:
+        record = records.make(arms=[records.arm("base", transports=base), records.arm(transports=self.P2P)])
+        assert "What changed in a step?" not in facts(record)
+        assert "P2P/CUMEM, 16 channels" in html.render(record)
+
+
 class TestVerdict:
     """Compared with something: the verdict leads, its cells are named, and a red one has its command."""
 

@@ -122,6 +122,23 @@ class TestBudget:
         assert (run.planned, len(world.timed)) == (25, 25)
         assert world.outcomes() == [Outcome.INCONCLUSIVE]
 
+    def test_time_that_shorter_sessions_leave_is_shared_by_those_to_come(self, world: World) -> None:
+        """A session of the others is short when cells have been decided."""
+        world.step_s, world.wobble, world.session_s = EQUAL, 0.3, (10.0, 10.0, 4.0)
+        assert world.measure(TWO, config=against(budget_s=60.0, explain=False)).planned == 6
+        assert world.shares_s == [0.0, 50 / 5, 40 / 4, 36 / 3, 32 / 2, 28 / 1]
+
+    @pytest.mark.parametrize(
+        ("config", "share_s"), [(settings(), 0.0), (against(calibrate=5), 0.0), (against(budget_s=300.0), 10 - 2 * 6)]
+    )
+    def test_sessions_that_should_be_alike_and_waterfalls_get_no_more_blocks(
+        self, world: World, config: Config, share_s: float
+    ) -> None:
+        """Without a base there is nothing to decide."""
+        world.step_s = SLOWER
+        world.measure(TWO, config=config)
+        assert {round(share, 9) for share in world.shares_s[1:]} == {share_s}
+
     @pytest.mark.parametrize("extra", [{"training_s": 30.0}, {"counting_s": 30.0}], ids=str)
     def test_training_and_counting_do_not_count_as_the_cost_of_a_session(self, extra: dict[str, float]) -> None:
         world = World(session_s=(40.0, 10.0), **extra)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ import pytest
 from suite.base.sides import SidePool
 from suite.checks.bench import Bench
 from suite.plan.cells import Arm
-from suite.processes.answers import PeakMemory, SetUp, Timed
+from suite.processes.answers import Connected, PeakMemory, SetUp, Timed
 from suite.processes.failure import LauncherEnded
 from suite.records.memory import RankMemory
+from suite.records.record import Window
 from suite.room.devices import Devices
 from suite.run.observations import Observations, Session
 from suite.run.session import (
@@ -99,10 +101,10 @@ def warm_up(run: Observations, group: Answering, *arms: Arm) -> tuple[Sessions, 
     return several, groups
 
 
-def time_blocks(count: int, several: Sessions, groups: Groups) -> None:
-    """Time this many blocks of the candidate."""
+def time_blocks(count: int, several: Sessions, groups: Groups, *, more_s: float = 0.0) -> None:
+    """Time this many blocks of the candidate, and as many more as take `more_s`."""
     several._blocks, several._meter = count, Still()  # type: ignore[assignment]
-    several._time(groups, [(OWN,)])
+    several._time(groups, [(OWN,)], time.monotonic() + more_s)
 
 
 def test_arms_that_are_compared_run_windows_of_equal_work() -> None:
@@ -179,6 +181,27 @@ def test_the_peak_memory_of_an_arm_is_that_of_its_timed_windows() -> None:
     assert run.memory[OWN] == (RankMemory(resident_bytes=7),)
 
 
+@pytest.mark.parametrize(("kind", "asked"), [("cpu", 0), ("cuda", 1)])
+def test_how_nccl_connected_an_arm_is_asked_once_and_on_gpus_alone(kind: str, asked: int) -> None:
+    class Tells(Answering):
+        told = 0
+
+        def request(self, kind: type[Any], command: str, *rest: Any, **told: Any) -> list[Any]:
+            if kind is not Connected:
+                return super().request(kind, command, *rest, **told)
+            self.told += 1
+            return [Connected(("P2P/CUMEM", "2 channels")), Connected(("P2P/CUMEM", "SHM/direct", "2 channels"))]
+
+    group = Tells({OWN.id: 0.01, ONE.id: 0.01})
+    devices = Devices(kind, tuple(f"{kind}:{index}" for index in range(2)), ())
+    several, groups = warm_up(run_of(cell(2), config=settings(devices=devices)), group, OWN, ONE)
+    for _ in range(2):
+        several._ask_transports(groups, [OWN, ONE])
+    assert group.told == asked
+    said = {OWN: ("P2P/CUMEM", "2 channels", "SHM/direct")}
+    assert several._run.transports == (said if asked else {})
+
+
 def test_a_session_whose_launcher_ends_leaves_no_time_and_no_memory() -> None:
     class Ends(Answering):
         def request(self, *asked: Any, **told: Any) -> list[Timed]:
@@ -246,6 +269,21 @@ class TestRounds:
         measured._cold_s = measured.step_s
         group: Any = Answering({})
         assert measured._plan_blocks(Groups(Session(0), {OWN: group, BASE: group}), 60.0) == blocks
+
+    @pytest.mark.parametrize(("more_s", "blocks"), [(-5.0, 3), (4.0, 3), (21.0, 9), (1e6, MAX_BLOCKS)])
+    def test_time_that_is_left_is_for_more_blocks_and_not_for_fewer(self, more_s: float, blocks: int) -> None:
+        """A block takes two seconds by the steps that are known; here it takes no time."""
+        run = run_of(cell(2))
+        several, groups = warm_up(run, Answering({OWN.id: 0.01}))
+        several.step_s[OWN] = 1.0 / run.steps[OWN]
+        time_blocks(3, several, groups, more_s=more_s)
+        assert len({window.block for window in groups.session.windows}) == blocks
+        assert bool(groups.session.filling_s) == (blocks > 3)
+
+    def test_more_blocks_are_not_what_a_session_costs(self) -> None:
+        run, window = run_of(cell(2)), Window(arm=OWN.id, block=0, duration_ns=(1,))
+        run.sessions.append(Session(0, wall_s=20.0, filling_s=15.0, windows=[window]))
+        assert run.session_s == 5.0
 
     def test_training_leaves_less_of_the_budget_to_timing(self) -> None:
         run = run_of(cell(2), steps={OWN: 100})

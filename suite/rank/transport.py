@@ -1,0 +1,50 @@
+"""How NCCL connected this process to the others of its group, as its log says it (worker's side).
+
+NCCL says it when it sets up a communicator and when it first connects two ranks, and not while windows are timed. Not
+covered: the algorithm and the protocol of a call, which NCCL says again at every call (`NCCL_DEBUG_SUBSYS=TUNING`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import MutableMapping
+from pathlib import Path
+
+from suite.processes.folder import FOLDER
+
+DEBUG, SUBSYSTEMS, FILE = "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"
+MOST_BYTES = 1 << 22  # of a log; eight ranks with 32 channels write about 100 kB for each communicator
+VIA = re.compile(r"-> \d+\[\d+\].* via ((?:P2P|SHM|NET)/\S+)")
+CHANNELS = re.compile(r"(\d+) coll channels, \d+ collnet channels, (\d+) nvls channels")
+
+
+def listen(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Have NCCL log its connections to a file of this process, unless the user has said what it logs, and where.
+
+    NCCL reads these variables once, so this must precede its first communicator.
+    """
+    if not {DEBUG, SUBSYSTEMS, FILE} & environment.keys() and FOLDER in environment:
+        log = str(Path(environment[FOLDER]) / f"nccl-{os.getpid()}.log")
+        environment.update({DEBUG: "INFO", SUBSYSTEMS: "INIT", FILE: log})
+
+
+def logged(environment: MutableMapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Return what NCCL has logged since `listen`, in the terms of `said`; nothing where the user has the log."""
+    log = Path(environment.get(FILE, ""))
+    if log.parent != Path(environment.get(FOLDER, "")) or not log.is_file():
+        return ()
+    with log.open("rb") as lines:
+        return said(lines.read(MOST_BYTES).decode(errors="replace"))
+
+
+def said(log: str) -> tuple[str, ...]:
+    """Return the transports in NCCL's log, and the most channels of a communicator: "P2P/CUMEM", "16 channels".
+
+    A transport is written as NCCL writes it, without the numbers of network cards: "NET/IB/GDRDMA". "16 NVLS channels"
+    are those that reduce in the switch, where the hardware can.
+    """
+    kinds = {"/".join(part for part in via.split("/") if not part[:1].isdigit()) for via in VIA.findall(log)}
+    most = [max(map(int, counts)) for counts in zip(*CHANNELS.findall(log), strict=True)]
+    names = ("channels", "NVLS channels")
+    return (*sorted(kinds), *(f"{count} {name}" for count, name in zip(most, names, strict=False) if count))

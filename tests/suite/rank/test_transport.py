@@ -1,0 +1,93 @@
+"""How NCCL connected a process: lines as NCCL writes them, and the forms that the installed NCCL has for them."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from suite.processes.folder import FOLDER
+from suite.rank import transport
+
+HEAD = "node7:4021:4078 [0] NCCL INFO"
+CHANNELS = (
+    f"{HEAD} {{0}} coll channels, 0 collnet channels, {{1}} nvls channels, 2 p2p channels, 2 p2p channels per peer"
+)
+
+
+def log(*lines: str) -> str:
+    return "\n".join(f"{HEAD} {line}" for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM", "P2P/CUMEM"),
+        ("Channel 03/0 : 0[0] -> 1[1] via P2P/CUMEM/read", "P2P/CUMEM/read"),
+        ("Channel 00/0 : 0[0] -> 1[1] via P2P/IPC comm 0x55 nRanks 02", "P2P/IPC"),
+        ("Channel 00/0 : 0[0] -> 1[1] via P2P/direct pointer", "P2P/direct"),
+        ("Channel 02/0 : 0[0] -> 7[7] via P2P/indirect/3[3]", "P2P/indirect"),
+        ("Channel 01 : 1[1] -> 0[0] via SHM/direct/direct", "SHM/direct/direct"),
+        ("Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/2/GDRDMA", "NET/IB/GDRDMA"),
+        ("Channel 00/0 : 1[0] -> 0[0] [send] via NET/IB/2(1)/GDRDMA/Shared", "NET/IB/GDRDMA/Shared"),
+        ("Channel 00/0 : 1[0] -> 0[0] [send] via NET/Socket/0", "NET/Socket"),
+    ],
+)
+def test_a_transport_has_nccls_name_without_the_numbers_of_cards(written: str, said: str) -> None:
+    assert transport.said(log("Connected all rings", written, written)) == (said,)
+
+
+def test_all_transports_and_the_most_channels_of_a_communicator_are_told() -> None:
+    """A trainer may have several communicators: of all ranks, and of some."""
+    lines = log("Channel 00/0 : 0[0] -> 1[1] via SHM/direct", "Channel 00/0 : 1[1] -> 2[2] via P2P/CUMEM")
+    several = "\n".join([CHANNELS.format(2, 0), lines, CHANNELS.format(24, 16)])
+    assert transport.said(several) == ("P2P/CUMEM", "SHM/direct", "24 channels", "16 NVLS channels")
+    assert transport.said(CHANNELS.format(2, 0)) == ("2 channels",)
+
+
+@pytest.mark.parametrize("text", ["", "NCCL version 2.30.7+cuda13.2", "via P2P/CUMEM", "\0\ufffd via SHM/\n\n"])
+def test_other_lines_say_nothing(text: str) -> None:
+    assert transport.said(text) == ()
+
+
+def test_nccl_logs_to_a_file_of_the_process_in_the_runs_folder(tmp_path: Path) -> None:
+    environment = {FOLDER: str(tmp_path)}
+    assert transport.logged(environment) == ()
+    transport.listen(environment)
+    assert (environment["NCCL_DEBUG"], environment["NCCL_DEBUG_SUBSYS"]) == ("INFO", "INIT")
+    assert transport.logged(environment) == (), "NCCL has written nothing"
+    written = Path(environment["NCCL_DEBUG_FILE"])
+    assert str(os.getpid()) in written.name
+    written.write_bytes(b"\xff\n" + log("Channel 00/0 : 0[0] -> 1[1] via P2P/IPC").encode())
+    assert transport.logged(environment) == ("P2P/IPC",)
+
+
+@pytest.mark.parametrize(
+    "own", [{"NCCL_DEBUG": "WARN"}, {"NCCL_DEBUG_SUBSYS": "ALL"}, {"NCCL_DEBUG_FILE": "/dev/null"}]
+)
+def test_a_users_own_log_is_left_alone(own: dict[str, str], tmp_path: Path) -> None:
+    environment = {**own, FOLDER: str(tmp_path)}
+    transport.listen(environment)
+    assert environment == {**own, FOLDER: str(tmp_path)}
+    assert transport.logged(environment) == ()
+
+
+def test_the_installed_nccl_has_the_forms_that_are_read() -> None:
+    """The forms are in its library, as printf takes them."""
+    spec = find_spec("nvidia.nccl") if find_spec("nvidia") else None
+    if spec is None or spec.submodule_search_locations is None:
+        pytest.skip("this torch comes without NCCL")
+    [library] = Path(spec.submodule_search_locations[0]).glob("lib/libnccl.so*")
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as code:
+        arrow = b"%d[%d] -> %d[%d]"
+        for form in (
+            arrow + b" via P2P/%s",
+            arrow + b" via P2P/IPC",
+            arrow + b" via SHM/",
+            arrow + b" [send] via NET/%s/%d",
+            b"%d coll channels, %d collnet channels, %d nvls channels",
+        ):
+            assert code.find(form) > 0, form
