@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -35,7 +35,7 @@ WINDOW_S = 0.12
 ROUND_TO_SESSION = 5.0
 MIN_BLOCKS = 2
 MAX_BLOCKS = 30
-KEPT = 0.9  # of the time that is left, for blocks: the rest ends the session, and allows for slower steps
+KEPT = 0.9  # of a session's share of the budget, until its last block ends: the rest is for what comes after it
 # A group's name is in its workers' environment, and in their arguments where torch's agent starts them. A length drawn
 # for every session turns what these do to a memory layout (Mytkowicz et al. 2009) into spread between sessions, which a
 # verdict allows for; without it they could favour one side in all sessions of a run.
@@ -189,7 +189,7 @@ class Sessions:
             self._meter.watch()
             if not self._blocks and timed:
                 self._blocks = self._plan_blocks(groups, starting_s)
-            self._time(groups, units, start + share_s)
+            self._time(groups, units, start + KEPT * share_s)
             self._check_parameters(groups, timed)
             self._ask_transports(groups, timed)
             for act in afterwards:
@@ -274,31 +274,26 @@ class Sessions:
     def _plan_blocks(self, groups: Groups, starting_s: float) -> int:
         """Return how many blocks every session has, from what the first one shows: `starting_s` is without warm-up."""
         timed = [arm for arm in groups.by_arm if arm in self.step_s]
-        round_s = self._round_s(timed)
+        steps = {arm: self._run.steps[arm] + self.lead_in(self.step_s[arm]) for arm in timed}
+        round_s = sum(steps[arm] * self.step_s[arm] for arm in timed) or WINDOW_S
         warming_s = round_s + sum(self._cold_s[arm] for arm in timed)  # of arms whose steps are known
         start_s = starting_s + self._loading_s + warming_s
         return block_count(start_s, round_s, self.left_s() + start_s - self._training_s)
 
-    def _round_s(self, arms: Iterable[Arm]) -> float:
-        """Return what one window of each of these arms takes."""
-        steps = ((arm, self._run.steps[arm] + self.lead_in(self.step_s[arm])) for arm in arms)
-        return sum(count * self.step_s[arm] for arm, count in steps) or WINDOW_S
-
-    def _more_blocks(self, groups: Groups, units: Sequence[tuple[Arm, ...]], end_s: float) -> int:
-        """Return how many blocks a session has: as planned, or more where they are over before `end_s` of the clock.
-
-        What decides it is the time, and never what was seen of the arms that are left.
-        """
-        block_s = 2 * self._round_s(arm for unit in units for arm in unit if arm in groups.by_arm)
-        return max(self._blocks, min(MAX_BLOCKS, math.floor(KEPT * (end_s - time.monotonic()) / block_s)))
-
     def _time(self, groups: Groups, units: Sequence[tuple[Arm, ...]], end_s: float) -> None:
-        count = self._more_blocks(groups, units, end_s) if units and groups.by_arm else 0
-        start = time.monotonic()
-        for number in range(count):
+        """Time as many blocks as planned, and more while another one is likely to end before `end_s` of the clock.
+
+        The clock alone decides that, and never what was seen of the arms.
+        """
+        start = more = time.monotonic()
+        for number in range(MAX_BLOCKS if units else 0):
+            now = time.monotonic()
             if number == self._blocks:
-                start = time.monotonic()
-            self._say(f"session {groups.session.number + 1}: block {number + 1} of {count}")
+                more = now
+            if not groups.by_arm or (number >= self._blocks and now + (now - start) / max(1, number) > end_s):
+                break
+            of = f" of {self._blocks}" if number < self._blocks else " while there is time"
+            self._say(f"session {groups.session.number + 1}: block {number + 1}{of}")
             before = self._meter.read()
             for arm in blocks.block(units, self._rng):
                 if arm not in groups.by_arm:
@@ -312,8 +307,7 @@ class Sessions:
                     held = [answer.memory for answer in answers]
                     self._run.memory[arm] = memory.largest(self._run.memory.get(arm, ()), held)
             groups.session.conditions.append(self._meter.since(before))
-        if count > self._blocks:
-            groups.session.filling_s = time.monotonic() - start
+            groups.session.filling_s = time.monotonic() - more if number >= self._blocks else 0.0
 
     def _check_parameters(self, groups: Groups, timed: Sequence[Arm]) -> None:
         """Take out every timed arm whose parameters are not finite; a trainer may return no loss that shows it."""
