@@ -28,11 +28,13 @@ class PeakMemory:
 class Timed:
     """The answer to `window` and `collective`: the nanoseconds of the window on this rank's clock.
 
-    The answer to `window` also has the peak memory of this rank's process.
+    The answer to `window` also has the peak memory of this rank's process, and the nanoseconds for which others had its
+    cores (`suite.rank.others`); None where that is not known.
     """
 
     duration_ns: int
     memory: PeakMemory | None = None
+    others_ns: int | None = None
 
 
 @dataclass(frozen=True)

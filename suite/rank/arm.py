@@ -144,6 +144,7 @@ class TimedArm:
         """
         workload = job.workload
         self.rank, self.devices = rank, devices
+        self.has_cores = bool(job.pinned) and devices[0].type == "cpu"  # of its own, which is all that it computes on
         self.global_batch = job.global_batch
         self._precision = workload.precision
         accelerator.seed(devices, job.seed + rank)

@@ -34,6 +34,7 @@ from suite.rank import arm as arms
 from suite.rank import collectives, memory, own_model, profiling, purity, training, transport
 from suite.rank import gpus as torch_gpus
 from suite.rank.finite import first_not_finite
+from suite.rank.others import Others
 from suite.rank.timing import LossNotFinite
 from suite.room import accelerator
 
@@ -104,12 +105,14 @@ def setup(state: State, name: str, arm: dict[str, Any]) -> SetUp:
 
 def window(state: State, name: str, steps: int, lead_in: int = 0) -> Timed:
     """Time one window of the arm that was set up under this name."""
-    peak = memory.Peak(state.timed[name].devices)
-    duration_ns = state.timed[name].window(steps, lead_in)
+    timed = state.timed[name]
+    peak, others = memory.Peak(timed.devices), Others() if timed.has_cores else None
+    duration_ns = timed.window(steps, lead_in)
+    others_ns = None if others is None else others.read_ns()
     held = peak.read()
     if name in state.unproven:  # checked after the first window, because a step may import
         _require_pure(state.unproven.pop(name))
-    return Timed(duration_ns=duration_ns, memory=held)
+    return Timed(duration_ns=duration_ns, memory=held, others_ns=others_ns)
 
 
 def parameters(state: State, name: str) -> Parameters:

@@ -15,7 +15,7 @@ from suite.plan.cells import Side
 from suite.plan.workloads import Workload
 from suite.records.counters import Counters
 from suite.records.memory import RankMemory
-from suite.room.conditions import Conditions
+from suite.room.conditions import Conditions, interrupted
 from suite.room.hardware import Card
 from suite.room.part import Part
 from suite.verdict import Outcome
@@ -104,11 +104,20 @@ class BaseRecord(Part):
 
 
 class Window(Part):
-    """One timed window: `duration_ns` of every rank (the slowest counts) for the arm's `steps_per_window` steps."""
+    """One timed window: `duration_ns` of every rank (the slowest counts) for the arm's `steps_per_window` steps.
+
+    `others_ns` is for how much of it others had the cores of each rank; empty where that is not known.
+    """
 
     arm: str
     block: int
     duration_ns: tuple[int, ...]
+    others_ns: tuple[int, ...] = ()
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether others had too much of a rank's cores, by the rule in `suite.room.conditions`."""
+        return interrupted(self.duration_ns, self.others_ns)
 
 
 class Probe(Part):

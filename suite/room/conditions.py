@@ -1,7 +1,9 @@
-"""The conditions of a timed block, and the rule that calls a block disturbed. Pure: `suite.room.meter` reads them.
+"""The conditions of a timed block, and the rules that call a block or a window disturbed. Pure.
 
-The rule is fixed in advance and sees no duration that is judged. It marks a block with all its arms, so that it favours
-neither side of a comparison.
+`suite.room.meter` and the ranks read them.
+
+The rules are fixed in advance and see no duration that is judged. The first marks a block with all its arms, so that
+it favours neither side of a comparison.
 
 **The limit, a tenth of a core.** A process that uses the share f of a core lengthens, at worst, the windows of one arm
 alone. In a block of two arms each has half the time, so that this arm takes 2 f longer. An undisturbed block's pair
@@ -18,6 +20,12 @@ for two ranks and the controller, 8 % of a core in a block of half a second. A b
 resolution; rounding then marks about one in a thousand of the blocks that are just at the limit, and fewer of the
 others. A single shorter burst is not seen; the middle of a session hardly moves with it.
 
+**Windows.** On a CPU a rank also tells for how long others had its own cores (`suite.rank.others`), to the microsecond.
+A kernel's thread that runs for 20 ms in every second is far below the limit of a block, and lengthens every sixth
+window of two ranks by a sixth; on an idle 2-core machine others had half a percent of a window. A window in which they
+had more than 5 % is disturbed. What a trainer itself does on its cores, in whichever thread, is its own; where it has
+child processes, nothing is told.
+
 **GPUs.** A block is disturbed when a card lowered its clocks to protect itself (heat, power supply), when it fell off
 its bus, or when a process appeared that was not there before the run. The software power cap is recorded only: large
 cards reach it in every heavy kernel, all arms alike. Clocks, temperatures, power and ECC errors are recorded only, too;
@@ -26,6 +34,8 @@ cards reach it in every heavy kernel, all arms alike. Clocks, temperatures, powe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from suite.room.part import Part
 
 LIMIT_CORES = 0.10
@@ -33,6 +43,8 @@ LIMIT_PER_CORE = 0.01
 TICK_S = 0.01  # USER_HZ on x86 and ARM
 MACHINE_FIELDS = 3  # user, nice, system
 PROCESS_FIELDS = 2  # user, system
+
+LIMIT_PERCENT = 5  # of a window
 
 PROTECTIVE = frozenset({"hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown"})
 
@@ -104,6 +116,16 @@ def disturbed(conditions: Conditions) -> str:
         if gpu.newcomers:
             reasons.append(f"another process appeared on GPU {gpu.index} (pid {', '.join(map(str, gpu.newcomers))})")
     return "; ".join(reasons)
+
+
+def interrupted(duration_ns: Sequence[int], others_ns: Sequence[int]) -> bool:
+    """Return whether others had the cores of a rank for more than a twentieth of a window.
+
+    Args:
+        duration_ns: of the window on every rank.
+        others_ns: for how much of it others had the rank's cores; empty where that is not known.
+    """
+    return any(100 * other > LIMIT_PERCENT * duration for duration, other in zip(duration_ns, others_ns, strict=False))
 
 
 def limit_cores(conditions: Conditions) -> float:

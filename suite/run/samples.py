@@ -1,16 +1,20 @@
 """From windows to the numbers that a verdict uses: rounds, and one value per session.
 
 A window becomes seconds a step, a session's rounds become their location (`metrics.location`), and sessions become a
-t-interval. Disturbed blocks are left out everywhere but in `step_samples_s`.
+t-interval. Disturbed blocks are left out everywhere but in `step_samples_s`, and so are disturbed windows where enough
+of a session is left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from suite.plan.cells import Arm
 from suite.run.observations import Observations, Session
 from suite.verdict import metrics
+
+FEWEST_ROUNDS = 4  # of a session without its disturbed windows; the middle of four leaves out the two outermost
+FEWEST_SHARE = 0.25  # of its rounds; where less is undisturbed, disturbance is the machine's normal state
 
 
 def rounds(session: Session, arm: Arm, steps: int) -> dict[tuple[int, int], float]:
@@ -25,8 +29,12 @@ def rounds(session: Session, arm: Arm, steps: int) -> dict[tuple[int, int], floa
 
 def over_sessions(run: Observations, arm: Arm) -> list[float]:
     """Return ln(seconds a step) of an arm, one value per session."""
-    per_session = [rounds(session, arm, run.steps[arm]) for session in run.sessions if arm in run.steps]
-    return [metrics.location(list(by_place.values())) for by_place in per_session if by_place]
+    logs = []
+    for session in run.sessions if arm in run.steps else ():
+        clean = _undisturbed(session)
+        if taken := [(log, place in clean) for (_, place), log in rounds(session, arm, run.steps[arm]).items()]:
+            logs.append(metrics.location(_kept(taken)))
+    return logs
 
 
 def step_samples_s(run: Observations, arm: Arm) -> list[float]:
@@ -51,10 +59,22 @@ def by_session(run: Observations, minuend: Arm, subtrahend: Arm) -> dict[int, li
     for session in run.sessions:
         a = rounds(session, minuend, run.steps[minuend])
         b = rounds(session, subtrahend, run.steps[subtrahend])
-        blocks = {block for block, _ in b}
-        if pairs := [a[window] - b[_nearest(window, b)] for window in a if window[0] in blocks]:
-            ratios[session.number] = pairs
+        blocks, clean = {block for block, _ in b}, _undisturbed(session)
+        pairs = [(window, _nearest(window, b)) for window in a if window[0] in blocks]
+        if pairs:
+            ratios[session.number] = _kept([(a[x] - b[y], {x[1], y[1]} <= clean) for x, y in pairs])
     return ratios
+
+
+def _undisturbed(session: Session) -> set[int]:
+    """Return the places in the session of the windows that were not disturbed."""
+    return {place for place, window in enumerate(session.windows) if not window.disturbed}
+
+
+def _kept(taken: Sequence[tuple[float, bool]]) -> list[float]:
+    """Return the values of rounds that were not disturbed; all of them where those are too few."""
+    kept = [value for value, undisturbed in taken if undisturbed]
+    return kept if len(kept) >= max(FEWEST_ROUNDS, FEWEST_SHARE * len(taken)) else [value for value, _ in taken]
 
 
 def _nearest(window: tuple[int, int], others: Iterable[tuple[int, int]]) -> tuple[int, int]:

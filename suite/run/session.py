@@ -302,8 +302,7 @@ class Sessions:
                 told = {"name": arm.id, "steps": steps, "lead_in": lead_in}
                 answers = groups.request(arm, Timed, "window", self.timeout_s(arm, steps + lead_in), **told)
                 if answers is not None:
-                    durations = tuple(answer.duration_ns for answer in answers)
-                    groups.session.windows.append(record.Window(arm=arm.id, block=number, duration_ns=durations))
+                    groups.session.windows.append(_window(arm, number, answers))
                     held = [answer.memory for answer in answers]
                     self._run.memory[arm] = memory.largest(self._run.memory.get(arm, ()), held)
             groups.session.conditions.append(self._meter.since(before))
@@ -335,6 +334,16 @@ class Sessions:
         """Let every timed trainer end what it has started; one that cannot has failed."""
         for arm in timed:
             groups.request(arm, dict, "close", CLOSE_TIMEOUT_S, name=arm.id)
+
+
+def _window(arm: Arm, block: int, answers: Sequence[Timed]) -> record.Window:
+    others = [answer.others_ns for answer in answers if answer.others_ns is not None]
+    return record.Window(
+        arm=arm.id,
+        block=block,
+        duration_ns=tuple(answer.duration_ns for answer in answers),
+        others_ns=tuple(others) if len(others) == len(answers) else (),
+    )
 
 
 def _same_cell(a: Arm, b: Arm) -> bool:

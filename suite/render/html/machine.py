@@ -144,11 +144,11 @@ def samples(record: Record) -> Mapping[str, object] | None:
 
 
 def _arms(session: Session, steps: Mapping[str, int]) -> dict[str, str]:
-    """Return the slowest rank's milliseconds a step, by arm; a dot follows those of a block that does not count."""
+    """Return the slowest rank's milliseconds a step, by arm; a dot follows what was disturbed."""
     texts: dict[str, list[str]] = {}
     left_out = frozenset(session.left_out)
     for window in session.windows:
         step_ns = max(window.duration_ns, default=0) / (steps.get(window.arm, 1) or 1)
-        text = number(step_ns / 1e6, ".2f") + ("·" if window.block in left_out else "")
+        text = number(step_ns / 1e6, ".2f") + ("·" if window.block in left_out or window.disturbed else "")
         texts.setdefault(window.arm, []).append(text)
     return {arm: " ".join(of_arm) for arm, of_arm in texts.items()}

@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from suite.room.conditions import LIMIT_CORES, PROTECTIVE, TICK_S, Conditions, GpuConditions, disturbed, resolution_s
+from suite.room.conditions import (
+    LIMIT_CORES,
+    PROTECTIVE,
+    TICK_S,
+    Conditions,
+    GpuConditions,
+    disturbed,
+    interrupted,
+    resolution_s,
+)
 
 QUIET: dict[str, Any] = {
     "elapsed_s": 0.5,
@@ -96,3 +105,13 @@ def test_the_resolution_is_three_standard_deviations_of_rounding(processes: int)
     assert resolution_s(processes) == pytest.approx(3 * deviation, rel=4 / math.sqrt(2 * len(errors)))
     assert sum(each > resolution_s(processes) for each in errors) / len(errors) < 0.0025  # .00135 if it were normal
     assert sum(each > resolution_s(processes) / 3 for each in errors) / len(errors) > 0.1  # .16: it is not just large
+
+
+@pytest.mark.parametrize(
+    ("others_ns", "expected"),
+    [((), False), ((0, 0), False), ((50, 50), False), ((0, 51), True), ((51, 0), True), ((10**400, 0), True)],
+)
+def test_a_window_is_disturbed_where_others_had_more_than_a_twentieth_of_any_rank(
+    others_ns: tuple[int, ...], expected: bool
+) -> None:
+    assert interrupted((1000, 1000), others_ns) == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 
@@ -103,3 +104,36 @@ def test_efficiency_compares_with_the_trainer_on_one_device(mode: str, efficienc
     run = run_of(cell(mode=mode), config=settings(modes=(mode,)))
     add_session(run, [forth_and_back({one: 1.6, OTHER: 9.0, many: 1.0})])
     assert samples.log_efficiencies(run, many, one, mode) == [pytest.approx(math.log(efficiency))]
+
+
+def with_others(disturbed: set[int], blocks: int = 4) -> Observations:
+    """Return a session of candidate and base, in which the windows at these places take twice as long."""
+    run = run_of(cell())
+    session = add_session(run, [forth_and_back({OWN: 1.1, BASE: 1.0})] * blocks)
+    for place, window in enumerate(session.windows):
+        factor, share = (2, 0.5) if place in disturbed else (1, 0.01)
+        duration_ns = tuple(factor * each for each in window.duration_ns)
+        others_ns = tuple(round(share * each) for each in duration_ns)
+        session.windows[place] = window.model_copy(update={"duration_ns": duration_ns, "others_ns": others_ns})
+    return run
+
+
+def test_a_round_is_left_out_with_a_window_in_which_others_had_the_cores() -> None:
+    """Windows 4 and 9: a candidate's and a base's, of different rounds; the neighbour does not take their place."""
+    run = with_others({4, 9})
+    assert samples.contrast(run, OWN, BASE) == [pytest.approx([math.log(1.1)] * 6)]
+    assert samples.over_sessions(run, OWN) == [pytest.approx(math.log(1.1))]
+
+
+@pytest.mark.parametrize(("blocks", "disturbed"), [(4, range(10)), (16, range(4, 64)), (1, [0])])
+def test_every_round_counts_where_too_few_are_undisturbed(blocks: int, disturbed: Sequence[int]) -> None:
+    """Three of eight, two of 32, one of two."""
+    [rounds] = samples.contrast(with_others(set(disturbed), blocks), OWN, BASE)
+    assert len(rounds) == 2 * blocks
+
+
+def test_windows_of_unknown_share_count() -> None:
+    run = with_others(set())
+    window = run.sessions[0].windows[0]
+    run.sessions[0].windows[0] = window.model_copy(update={"others_ns": (), "duration_ns": (10**12,) * 2})
+    assert len(samples.contrast(run, OWN, BASE)[0]) == 8

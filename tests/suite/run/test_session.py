@@ -202,6 +202,20 @@ def test_how_nccl_connected_an_arm_is_asked_once_and_on_gpus_alone(kind: str, as
     assert several._run.transports == (said if asked else {})
 
 
+@pytest.mark.parametrize(("told", "kept"), [((3, 5), (3, 5)), ((3, None), ()), ((None, None), ())])
+def test_a_window_has_the_share_of_others_where_every_rank_tells_it(
+    told: tuple[int | None, ...], kept: tuple[int, ...]
+) -> None:
+    class Tells(Answering):
+        def request(self, kind: type[Timed], *asked: Any, **more: Any) -> list[Timed]:
+            [answer] = super().request(kind, *asked, **more)
+            return [replace(answer, others_ns=others) for others in told]
+
+    several, groups = warm_up(run_of(cell(2)), Tells({OWN.id: 0.01}))
+    time_blocks(2, several, groups)
+    assert {window.others_ns for window in groups.session.windows} == {kept}
+
+
 def test_a_session_whose_launcher_ends_leaves_no_time_and_no_memory() -> None:
     class Ends(Answering):
         def request(self, *asked: Any, **told: Any) -> list[Timed]:

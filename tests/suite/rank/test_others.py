@@ -1,0 +1,126 @@
+"""For how long others had the cores of a process: real processes on a real core, and a kernel that does not count."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import pytest
+
+from suite.rank.others import CPUS, TASKS, Others
+
+COUNTED = pytest.mark.skipif(
+    not list(CPUS.glob("cpu0/cpuidle/state*/time")), reason="this kernel does not count idle time by core"
+)
+SPIN = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nprint(flush=True)\nwhile True: pass\n"
+
+
+@pytest.fixture
+def core() -> Iterator[int]:
+    """Bind this thread to one of its cores."""
+    before = os.sched_getaffinity(0)
+    chosen = max(before)
+    os.sched_setaffinity(0, {chosen})
+    yield chosen
+    os.sched_setaffinity(0, before)
+
+
+@pytest.fixture
+def no_children(tmp_path: Path) -> Path:
+    """Return the folder of a process whose only thread has no children; pytest's own may have some."""
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "children").write_text("")
+    return tmp_path
+
+
+@contextmanager
+def spinning(core: int) -> Iterator[None]:
+    """Have another process use this core."""
+    with subprocess.Popen([sys.executable, "-c", SPIN, str(core)], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        try:
+            yield
+        finally:
+            other.kill()
+
+
+def spin(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def waited_ns() -> int:
+    """Return for how long this thread was ready to run and another had its core, as the scheduler counts it."""
+    return int(Path("/proc/thread-self/schedstat").read_text().split()[1])
+
+
+@COUNTED
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside a busy process"])
+def test_others_had_the_core_while_a_busy_process_waited(beside: bool, core: int, no_children: Path) -> None:
+    """Alone it waits too, where the machine has other processes."""
+    with spinning(core) if beside else nullcontext():
+        others, waited_before_ns = Others(tasks=no_children), waited_ns()
+        spin(0.25)
+        taken_ns, waited = others.read_ns(), waited_ns() - waited_before_ns
+    assert taken_ns is not None
+    assert abs(taken_ns - waited) < 0.02e9 + 0.1 * waited
+    assert waited > (0.05e9 if beside else -1)
+
+
+def test_an_idle_core_is_nobodys(core: int, no_children: Path, tmp_path: Path) -> None:
+    """A kernel that counts the sleep, and no more, as idle."""
+    state = tmp_path / f"cpu{core}" / "cpuidle" / "state0"
+    state.mkdir(parents=True)
+    (state / "time").write_text("1000")
+    start = time.perf_counter()
+    others, before = Others(cpus=tmp_path, tasks=no_children), time.perf_counter()
+    time.sleep(0.1)
+    slept_s = time.perf_counter() - before
+    (state / "time").write_text(str(1000 + round(slept_s * 1e6)))
+    taken_ns = others.read_ns()
+    assert taken_ns is not None
+    assert taken_ns <= 1e9 * (time.perf_counter() - start - slept_s) + 1000
+
+
+@COUNTED
+def test_all_cores_of_a_process_count(core: int, no_children: Path) -> None:
+    """And its thread is bound to all of them again."""
+    before = os.sched_getaffinity(0)
+    both = {core, min(os.sched_getaffinity(os.getppid()))}
+    os.sched_setaffinity(0, both)
+    with spinning(core):
+        others, start = Others(tasks=no_children), time.perf_counter()
+        time.sleep(0.25)
+        taken_ns, wall_s = others.read_ns(), time.perf_counter() - start
+    assert os.sched_getaffinity(0) == both
+    os.sched_setaffinity(0, before)
+    assert taken_ns is not None
+    assert taken_ns > 0.5e9 * wall_s
+
+
+@COUNTED
+def test_a_process_with_children_does_not_tell(core: int) -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        try:
+            told = Others(tasks=TASKS).read_ns()
+        finally:
+            child.kill()
+    assert told is None
+
+
+@pytest.mark.parametrize("content", [None, "not a number"])
+def test_a_kernel_that_does_not_count_tells_nothing(
+    content: str | None, core: int, no_children: Path, tmp_path: Path
+) -> None:
+    if content is not None:
+        state = tmp_path / f"cpu{core}" / "cpuidle" / "state0"
+        state.mkdir(parents=True)
+        (state / "time").write_text(content)
+    assert Others(cpus=tmp_path, tasks=no_children).read_ns() is None
