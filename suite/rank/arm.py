@@ -144,7 +144,8 @@ class TimedArm:
         """
         workload = job.workload
         self.rank, self.devices = rank, devices
-        self.has_cores = bool(job.pinned) and devices[0].type == "cpu"  # of its own, which is all that it computes on
+        # Cores that nobody else has work for. Between hosts an exchange is work of the kernel, and not of others.
+        self.has_cores = bool(job.pinned) and devices[0].type == "cpu" and hosts.STORE not in os.environ
         self.global_batch = job.global_batch
         self._precision = workload.precision
         accelerator.seed(devices, job.seed + rank)

@@ -17,6 +17,9 @@ FEWEST_ROUNDS = 4  # of a session without its disturbed windows; the middle of f
 FEWEST_SHARE = 0.25  # of its rounds; where less is undisturbed, disturbance is the machine's normal state
 
 
+ALIKE = 4.0  # standard errors by which two arms may differ in how many of their windows were disturbed
+
+
 def rounds(session: Session, arm: Arm, steps: int) -> dict[tuple[int, int], float]:
     """Return ln(seconds a step) of an arm's windows, by block and place in the session; the slowest rank counts."""
     left_out = session.left_out
@@ -31,7 +34,7 @@ def over_sessions(run: Observations, arm: Arm) -> list[float]:
     """Return ln(seconds a step) of an arm, one value per session."""
     logs = []
     for session in run.sessions if arm in run.steps else ():
-        clean = _undisturbed(session)
+        clean = _undisturbed(session, arm)
         if taken := [(log, place in clean) for (_, place), log in rounds(session, arm, run.steps[arm]).items()]:
             logs.append(metrics.location(_kept(taken)))
     return logs
@@ -55,20 +58,39 @@ def by_session(run: Observations, minuend: Arm, subtrahend: Arm) -> dict[int, li
     """
     if minuend not in run.steps or subtrahend not in run.steps:
         return {}
-    ratios = {}
+    ratios, alike = {}, _alike(run, minuend, subtrahend)
     for session in run.sessions:
         a = rounds(session, minuend, run.steps[minuend])
         b = rounds(session, subtrahend, run.steps[subtrahend])
-        blocks, clean = {block for block, _ in b}, _undisturbed(session)
+        blocks, clean = {block for block, _ in b}, _undisturbed(session, minuend, subtrahend)
         pairs = [(window, _nearest(window, b)) for window in a if window[0] in blocks]
         if pairs:
-            ratios[session.number] = _kept([(a[x] - b[y], {x[1], y[1]} <= clean) for x, y in pairs])
+            ratios[session.number] = _kept([(a[x] - b[y], not alike or {x[1], y[1]} <= clean) for x, y in pairs])
     return ratios
 
 
-def _undisturbed(session: Session) -> set[int]:
-    """Return the places in the session of the windows that were not disturbed."""
-    return {place for place, window in enumerate(session.windows) if not window.disturbed}
+def _alike(run: Observations, a: Arm, b: Arm) -> bool:
+    """Return whether two arms on as many cores were disturbed about as often.
+
+    If not, one may cause it itself, and its disturbed windows have to count. Otherwise each arm has half of those of
+    both, and the difference a variance of their number.
+    """
+    if a.world_size != b.world_size:
+        return True
+    marked = [sum(w.disturbed for s in run.sessions for w in s.windows if w.arm == arm.id) for arm in (a, b)]
+    return abs(marked[0] - marked[1]) <= ALIKE * sum(marked) ** 0.5
+
+
+def _undisturbed(session: Session, *arms: Arm) -> set[int]:
+    """Return the places in the session of these arms' windows that were not disturbed.
+
+    All of them where an arm does not tell for how long others had its cores: its own windows would stay, whatever they
+    took, and the other arm's would not.
+    """
+    names = {arm.id for arm in arms}
+    windows = [(place, window) for place, window in enumerate(session.windows) if window.arm in names]
+    told = all(window.others_ns for _, window in windows)
+    return {place for place, window in windows if not (told and window.disturbed)}
 
 
 def _kept(taken: Sequence[tuple[float, bool]]) -> list[float]:

@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 import psutil
 import pytest
 
+from suite.rank.others import CPUS
 from tests.support import trainers_under_test
 from tests.support.project import REPOSITORY, Project, needs_two_cores
 
@@ -54,6 +55,8 @@ def test_a_first_run(project: Project) -> None:
     assert record.accuracies == (), "a second leaves no time to train"
     assert all("raise --scaling-budget" in cell.accuracy_note for cell in record.cells)
     assert len(record.sessions[0].windows) == 2 * 4 * (1 + max(window.block for window in record.sessions[0].windows))
+    counted = any(CPUS.glob("cpu0/cpuidle/state*/time"))
+    assert {len(window.others_ns) for window in record.sessions[0].windows} == {int(counted)}
     held = [rank.resident_bytes for arm in record.arms for rank in arm.memory]
     assert len(held) == len(record.arms), "of one process, which drives both devices"
     assert all(resident is not None and resident > 10_000_000 for resident in held)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from suite.plan.cells import Arm
 from suite.records.record import Window
 from suite.run import samples
 from suite.run.observations import Observations
@@ -132,8 +133,20 @@ def test_every_round_counts_where_too_few_are_undisturbed(blocks: int, disturbed
     assert len(rounds) == 2 * blocks
 
 
-def test_windows_of_unknown_share_count() -> None:
-    run = with_others(set())
-    window = run.sessions[0].windows[0]
-    run.sessions[0].windows[0] = window.model_copy(update={"others_ns": (), "duration_ns": (10**12,) * 2})
+@pytest.mark.parametrize("silent", [OWN, BASE])
+def test_every_round_counts_where_one_side_does_not_tell(silent: Arm) -> None:
+    """One with child processes; otherwise its own disturbed windows would stay, and the other side's would not."""
+    run = with_others({4, 9})
+    windows = run.sessions[0].windows
+    for place, window in enumerate(windows):
+        if window.arm == silent.id:
+            windows[place] = window.model_copy(update={"others_ns": ()})
     assert len(samples.contrast(run, OWN, BASE)[0]) == 8
+
+
+@pytest.mark.parametrize(("share", "rounds"), [(1, 32), (2, 24)])
+def test_every_round_counts_where_one_side_is_disturbed_far_more_often(share: int, rounds: int) -> None:
+    """It may do so itself. Windows of the candidate alone, or of both sides, of eight rounds or sixteen."""
+    own = [place for place in range(64) if place % 4 in (0, 3)]
+    disturbed = own[:20] if share == 1 else own[:4] + [place + 1 for place in own[4:8:2]] + [17, 18]
+    assert len(samples.contrast(with_others(set(disturbed), 16), OWN, BASE)[0]) == rounds

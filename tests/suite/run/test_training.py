@@ -21,11 +21,13 @@ from reference.trainers.single import Single
 from suite.checks.bench import Bench
 from suite.processes.answers import Epoch, Probed, SetUp, Timed
 from suite.processes.failure import WorkerFailure
+from suite.processes.hosts import STORE
 from suite.processes.jobs import Prepared, TrainingRecipe, WarmUp
 from suite.properties.contract import ContractError
 from suite.rank import commands
 from suite.rank.arm import TimedArm, make_trainer, open_dataset, prepare_dataset
 from suite.rank.commands import State
+from suite.rank.others import Others
 from suite.rank.training import Training
 from suite.room import accelerator
 from suite.run.learning import learn
@@ -168,6 +170,20 @@ def test_a_timed_window_has_the_peak_memory_of_its_process(dataset: Prepared) ->
     assert held is not None
     assert (held.resident_bytes or 0) > 10_000_000, "torch alone is larger"
     assert not held.allocated_bytes
+
+
+@pytest.mark.parametrize(
+    ("pinned", "store", "told"), [(((0,),), False, True), ((), False, False), (((0,),), True, False)]
+)
+def test_the_share_of_others_is_told_by_a_process_with_cores_on_one_host(
+    pinned: tuple[tuple[int, ...], ...], store: bool, told: bool, dataset: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between hosts an exchange is work of the kernel, which looks like that of others."""
+    if store:
+        monkeypatch.setenv(STORE, "127.0.0.1:1")
+    monkeypatch.setattr(Others, "read_ns", lambda self: 3)
+    state = State(0, {"an arm": TimedArm(0, [CPU], replace(job("single"), dataset=dataset, pinned=pinned))})
+    assert commands.window(state, "an arm", 2).others_ns == (3 if told else None)
 
 
 def test_unused_memory_is_given_back_after_everything_that_trains(
