@@ -7,6 +7,7 @@ of a session is left.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from suite.plan.cells import Arm
@@ -78,7 +79,7 @@ def _alike(run: Observations, a: Arm, b: Arm) -> bool:
     if a.world_size != b.world_size:
         return True
     marked = [sum(w.disturbed for s in run.sessions for w in s.windows if w.arm == arm.id) for arm in (a, b)]
-    return abs(marked[0] - marked[1]) <= ALIKE * sum(marked) ** 0.5
+    return abs(marked[0] - marked[1]) <= ALIKE * math.sqrt(sum(marked))
 
 
 def _undisturbed(session: Session, *arms: Arm) -> set[int]:
