@@ -324,7 +324,8 @@ class Sessions:
         """Ask once how NCCL connected the GPUs of an arm; its first step has made all connections."""
         if self._run.plan.config.devices.kind == "cpu":
             return
-        for arm in [arm for arm in timed if arm.world_size > 1 and arm not in self._run.transports]:
+        several = [arm for arm in timed if arm.world_size > 1 and arm in groups.by_arm]
+        for arm in [arm for arm in several if arm not in self._run.transports]:
             answers = groups.request(arm, Connected, "connections", self.timeout_s(arm, 1))
             if answers is not None:
                 said = dict.fromkeys(transport for answer in answers for transport in answer.transports)

@@ -198,6 +198,7 @@ def test_how_nccl_connected_an_arm_is_asked_once_and_on_gpus_alone(kind: str, as
     for _ in range(2):
         several._ask_transports(groups, [OWN, ONE])
     assert group.told == asked
+    several._ask_transports(Groups(Session(0)), [BASE])  # it never started, so nothing is known of its steps
     said = {OWN: ("P2P/CUMEM", "2 channels", "SHM/direct")}
     assert several._run.transports == (said if asked else {})
 
