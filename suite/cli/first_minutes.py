@@ -1,8 +1,8 @@
 """`python -m suite.cli.first_minutes`: try everything on a new machine, in ten minutes, and write a page about it.
 
-For the owner of a machine with GPUs on the first day: what works, what is unusual about the machine, and what to run
-next. Every step is a process of its own with a time limit, so one that fails or hangs costs its own line. Nothing here
-is judged or accepted; runs are kept in the page's folder and not in the project's reports.
+For the owner of a machine with GPUs on the first day: what works, which figures it gave next to published ones, what is
+unusual about the machine, and what to run next. A step that fails or hangs costs its own lines. Nothing here is
+accepted; runs are kept in the page's folder and not in the project's reports.
 
 It is a module and not a command of `python -m suite`, because it is needed once a machine. It is in the package and not
 in docs/, because a runner often has only the installed package.
@@ -12,69 +12,32 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import os
 import shlex
 import shutil
-import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import suite
 from suite.cli.gate import CORRECTNESS, SCALING
-from suite.processes.ending import as_interrupts
-from suite.room import devices, hardware, quiet
+from suite.cli.steps import Step, Tried, evidence, try_all
+from suite.records.files import RecordError, read_model
+from suite.records.record import Record
+from suite.render import figures
+from suite.render.lead import facts, title
+from suite.render.markdown import table, text
+from suite.room import devices, hardware
 from suite.room.check import neighbours
 from suite.room.devices import Devices
 from suite.run import machine
 
-ALL_S = 600.0
-END_S = 15.0  # for pytest to end its workers and to write what it has after Ctrl-C
-TAIL_LINES = 6
 SHM = Path("/dev/shm")  # noqa: S108 - NCCL's segments between processes; only its size is read
 LEAST_SHM_BYTES = 1 << 30
 # Variables that change what is measured; images set some of them.
 TELLING = ("CUDA_", "NCCL_", "TORCH_", "PYTORCH_", "NVIDIA_TF32", "OMP_", "MKL_", "HIP_", "ROCR_")
-
-Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Step:
-    """One thing to try.
-
-    Attributes:
-        name: what works if it passes.
-        command: its exit status is 0 if it passes.
-        limit_s: it is ended after so many seconds.
-        failing: what a failure means, and what to look at.
-    """
-
-    name: str
-    command: tuple[str, ...]
-    limit_s: float
-    failing: str
-
-
-@dataclass(frozen=True)
-class Tried:
-    """What became of a step: `problem` is empty where it passed, and `log` has what it printed."""
-
-    step: Step
-    problem: str
-    seconds: float
-    log: Path
-
-    @property
-    def tail(self) -> list[str]:
-        """The last lines that it printed."""
-        if not self.log.is_file():
-            return []
-        return self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:]
+# On GPUs: the default, which can occupy one, and the two that the documents have published figures for.
+ON_GPUS = "resnet18-bf16,resnet18,lenet"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -91,8 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     on = setting(asked.devices, used)
     wanted = [step for step in steps(used, on, asked.folder) if asked.only in step.name]
+    earlier = set(runs(asked.folder))
     tried = try_all(wanted, asked.folder, print)
-    lines = page(on, tried, list(unusual(used)))
+    lines = page(on, tried, list(unusual(used)), measured(path for path in runs(asked.folder) if path not in earlier))
     (asked.folder / "page.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("", *lines, "", f"this page: {asked.folder / 'page.md'}", sep="\n")
     return 1 if any(each.problem for each in tried) else 0
@@ -126,87 +90,24 @@ def steps(used: Devices, on: str, folder: Path) -> list[Step]:
     for trainer, which, limit_s in checks:
         command = (*pytest, *CORRECTNESS, *here, f"--scaling-trainer={trainer}", "-k", which)
         chosen.append(Step(f"{trainer} computes the right gradients", command, limit_s, wrong))
-    measured = (*pytest, *SCALING, *here, "--scaling-mode=strong", "--scaling-trainer=ddp")
-    chosen.append(
-        Step(
-            "a run measures every world size",
-            (*measured, "--scaling-budget=60"),
-            180,
-            "a worker could not train or be timed; the log names rank and cause",
-        )
-    )
-    chosen.append(
-        Step(
-            "a build compared with itself raises no alarm",
-            (
-                *measured,
-                "--scaling-budget=60",
-                "--scaling-against=trainer:ddp",
-                f"--scaling-world-sizes={len(used.names)}",
-            ),
-            180,
-            "a false alarm: something else uses the machine, or its clocks change",
-        )
-    )
+    timed = (*pytest, *SCALING, *here, "--scaling-mode=strong", "--scaling-trainer=ddp")
+    every = "--scaling-budget=60" if used.kind == "cpu" else f"--scaling-budget=120 --scaling-workload={ON_GPUS}"
+    same = f"--scaling-budget=60 --scaling-against=trainer:ddp --scaling-world-sizes={len(used.names)}"
+    untimed = "a worker could not train or be timed; the log names rank and cause"
+    alarm = "a false alarm: something else uses the machine, or its clocks change"
+    missed = "a gate that is green or undecided is of no use here: the log says which, and why"
+    drill = (sys.executable, "-m", "suite", "drill", *here, "--scaling-budget=60")
+    chosen += [
+        Step("a run measures every world size", (*timed, *every.split()), 240, untimed),
+        Step("a build compared with itself raises no alarm", (*timed, *same.split()), 150, alarm),
+        Step("a planted slowdown and a wrong gradient turn the gates red", drill, 180, missed),
+    ]
     if several:
         sweep = (*pytest, "-m", "scaling", "-p", "suite.plugin", "--pyargs", "suite.benchmarks.test_all_reduce", *here)
         backend = used.backend(used.names)
         only = ("-k", f"{backend}-{len(used.names)}")
         chosen.append(Step(f"{backend} exchanges right sums", (*sweep, *only), 120, "the links or their library"))
     return chosen
-
-
-def try_all(wanted: Sequence[Step], folder: Path, say: Say, all_s: float = ALL_S) -> list[Tried]:
-    """Try the steps one after the other, within `all_s` seconds. A signal that ends a job ends the present one."""
-    begun, tried = time.monotonic(), []
-    with as_interrupts():
-        for number, step in enumerate(wanted, start=1):
-            left_s = all_s - (time.monotonic() - begun)
-            say(f"{number} of {len(wanted)}: {step.name} (at most {min(step.limit_s, max(left_s, 0)):.0f} s)")
-            log = folder / f"{number}.log"
-            tried.append(_try(step, log, left_s))
-            say(f"    {tried[-1].problem or 'works'}")
-    return tried
-
-
-def _try(step: Step, log: Path, left_s: float) -> Tried:
-    """Run a step in a process group of its own, which is ended with everything in it at the limit."""
-    begun = time.monotonic()
-    limit_s = min(step.limit_s, left_s)
-    if limit_s <= 0:
-        return Tried(step, "not tried: the time is over", 0.0, log)
-    with log.open("wb") as output:
-        try:
-            process = subprocess.Popen(
-                step.command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=functools.partial(quiet.die_with_parent, signal.SIGTERM),
-            )
-        except OSError as error:
-            return Tried(step, f"cannot be started: {error.strerror}: {step.command[0]}", 0.0, log)
-        problem = ""
-        try:
-            status = process.wait(limit_s)
-            problem = f"exit status {status}" if status else ""
-        except subprocess.TimeoutExpired:
-            problem = f"no end within {limit_s:.0f} s"
-        finally:
-            _end(process)
-    return Tried(step, problem, time.monotonic() - begun, log)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Interrupt what is left of a process, wait, and kill its group."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGINT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(END_S)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def unusual(used: Devices, variables: Mapping[str, str] = os.environ, shm: Path = SHM) -> Iterator[str]:
@@ -226,7 +127,21 @@ def unusual(used: Devices, variables: Mapping[str, str] = os.environ, shm: Path 
         yield f"the environment sets {', '.join(f'{name}={variables[name]}' for name in telling)}"
 
 
-def page(on: str, tried: Sequence[Tried], remarks: Sequence[str]) -> list[str]:
+def runs(folder: Path) -> list[Path]:
+    """Return the records in the page's folder, the oldest first."""
+    return sorted((folder / "reports").glob("*/runs/*/record.json"), key=lambda path: path.parent.name)
+
+
+def measured(paths: Iterable[Path]) -> list[Record]:
+    """Return what runs have left, without what cannot be read."""
+    records = []
+    for path in paths:
+        with contextlib.suppress(RecordError):
+            records.append(read_model(path, Record))
+    return records
+
+
+def page(on: str, tried: Sequence[Tried], remarks: Sequence[str], records: Sequence[Record] = ()) -> list[str]:
     """Return the page, as lines of Markdown."""
     works = [f"- {each.step.name} ({each.seconds:.0f} s)" for each in tried if not each.problem]
     lines = [f"# First minutes on {on}", "", "## What works", "", *(works or ["- nothing"])]
@@ -236,13 +151,26 @@ def page(on: str, tried: Sequence[Tried], remarks: Sequence[str]) -> list[str]:
     for each in broken:
         lines += ["", f"### {each.step.name}: {each.problem}", "", f"If it fails: {each.step.failing}.", ""]
         lines += evidence(each)
+    lines += _figures(records)
     lines += ["", "## What is unusual about this machine", "", *(f"- {remark}" for remark in remarks or ["nothing"])]
+    for record in records[-1:]:
+        commit = ("commit", figures.commit(record.environment))
+        known = [*figures.facts(record.machine, record.environment), commit]
+        lines += ["", "## The machine", "", *(f"- {name}: {text(fact)}" for name, fact in known)]
     return [*lines, "", "## What to run next", "", *(f"    {line}" for line in _next(on, broken))]
 
 
-def evidence(each: Tried) -> list[str]:
-    """Return a step's command, the end of its output, and where all of it is, as an indented block."""
-    return [f"    {line}" for line in (f"$ {shlex.join(each.step.command)}", *each.tail, f"all of it: {each.log}")]
+def _figures(records: Sequence[Record]) -> list[str]:
+    """Return a table of the cells of every run, with published figures next to them, or what collectives reached."""
+    lines = ["", "## What was measured"] if records else []
+    for record in records:
+        against = f"Compared with {figures.compared_with(record)}; " if record.against else ""
+        lines += ["", f"{text(title(record))}. {against}{figures.took(record)}.", ""]
+        if record.cells:
+            lines += table(figures.columns(record), figures.rows(record, record.cells))[:-1]
+        else:
+            lines += [f"- {text(line)}" for fact in facts(record) if fact.name == "Exchange" for line in fact.lines]
+    return lines
 
 
 def _next(on: str, broken: Sequence[Tried]) -> list[str]:
@@ -254,7 +182,7 @@ def _next(on: str, broken: Sequence[Tried]) -> list[str]:
     return [
         f"python -m suite calibrate {devices_option}    # once a machine: how equal builds differ here",
         f"{gate} {devices_option} --scaling-accept    # the baseline",
-        f"python -m suite drill {devices_option}    # is a planted slowdown found?",
+        f"python -m suite drill {devices_option} --slowdown 0.05    # is a slowdown as large as the tolerance found?",
     ]
 
 

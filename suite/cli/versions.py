@@ -21,8 +21,8 @@ from xml.etree import ElementTree
 
 import suite
 from suite.cli.command import positive
-from suite.cli.first_minutes import Step, Tried, evidence, try_all
 from suite.cli.gate import CORRECTNESS, SCALING
+from suite.cli.steps import Step, Tried, evidence, try_all
 from suite.records import counters
 from suite.records.files import RecordError, read_model
 from suite.records.record import CellRecord, Record

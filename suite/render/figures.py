@@ -33,6 +33,7 @@ NET_COLUMNS = (
     "after each epoch: accuracy (time, mean loss; of texts, test loss)",
 )  # fmt: skip
 MAX_EPOCHS = 1000  # of a net that are shown
+_PREFIXES = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 READABLE = 1e15  # larger numbers are shown as powers of ten
 
 
@@ -112,6 +113,12 @@ def counts(outcomes: Iterable[str] | Mapping[str, int]) -> list[tuple[str, int]]
     return [(outcome.value, by_outcome[outcome]) for outcome in GRAVEST_FIRST if by_outcome[outcome]]
 
 
+def took(record: Record) -> str:
+    """Return how many sessions there were, if any, and how long the run took."""
+    sessions = f"{plural(len(record.sessions), 'session')} in " if record.sessions else ""
+    return f"{sessions}{number(record.wall_s, '.0f')} s"
+
+
 def cut_short(record: Record) -> str:
     """Return what a reader of an interrupted run must know first."""
     how = f" ({record.cut_short})" if record.cut_short else ""
@@ -136,6 +143,12 @@ def when(started_utc: str) -> str:
 def number(value: float, form: str) -> str:
     """Return a number in this format, or as a power of ten where that would be a long line of digits."""
     return format(value, form if abs(value) < READABLE else ".3g")
+
+
+def size(count: float) -> str:
+    """Return bytes as in '504.2 KiB'."""
+    unit, name = next(((unit, name) for unit, name in _PREFIXES if count >= unit), (1, "B"))
+    return f"{number(count / unit, '.4g')} {name}"
 
 
 def interval(value: Bounds | None, form: str, *, bounds: bool = True, factor: float = 1.0) -> str:

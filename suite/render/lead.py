@@ -17,7 +17,7 @@ from suite.properties.answers import UNSEEN
 from suite.records import baselines, counters, memory
 from suite.records.record import BarRecord, CellRecord, IntervalRecord, Machine, Record, oversubscribed_mark
 from suite.render import commands, figures
-from suite.render.figures import interval, number, plural, some
+from suite.render.figures import interval, number, plural, size, some
 from suite.room import hardware
 from suite.verdict import Outcome
 from suite.verdict.diagnose import bar_name, outdone
@@ -64,6 +64,7 @@ def facts(record: Record) -> list[Fact]:
         ("How fast?", _fast(record)),
         ("Memory", _memory(record)),
         ("Efficiency", _efficiency(record)),
+        ("Exchange", _exchange(record)),
         ("Held back by", _held_back(record)),
         ("How sure?", _sure(record)),
     )
@@ -72,7 +73,11 @@ def facts(record: Record) -> list[Fact]:
 
 
 def title(record: Record) -> str:
-    """Return the title without the word "Scaling": the number of cells by outcome, or what a first run measured."""
+    """Return the title without the word "Scaling": the cells by outcome, what a first run measured, or the sweeps."""
+    if record.collectives and not record.cells:
+        failed = sum(1 for sweep in record.collectives if sweep.error)
+        swept = f"{plural(len(record.collectives), 'sweep')} of collectives"
+        return f"{swept}, {failed} ERROR" if failed else swept
     sped = [cell for cell in record.cells if cell.speedup is not None and not cell.oversubscribed]
     if figures.is_compared(record) or not sped:
         return figures.headline(cell.outcome for cell in record.cells)
@@ -304,6 +309,20 @@ def _across_hosts(machine: Machine, cells: Sequence[CellRecord], names: Mapping[
             yield f"  {names[cell.trainer]}: {inner}, {across} across {machine.hosts}"
 
 
+def _exchange(record: Record) -> Iterable[str]:
+    """Yield the best bus bandwidth that sweeps of each collective reached on so many devices."""
+    best: dict[tuple[str, int], tuple[float, str]] = {}
+    for sweep in record.collectives:
+        what = f"{sweep.collective} on {plural(sweep.world_size, 'device')}{oversubscribed_mark(sweep)}"
+        for point in sweep.points:
+            bandwidth = f"{number(point.busbw_gb_per_s, '.3g')} GB/s of bus bandwidth"
+            latency = f", latency {interval(sweep.alpha_s, '.3g', factor=1e6)} µs" if sweep.alpha_s else ""
+            line = f"{what}: {bandwidth} at {size(point.size_bytes)} ({sweep.algorithm}{latency})"
+            kind = sweep.collective, sweep.world_size
+            best[kind] = max(best.get(kind, (0.0, "")), (point.busbw_gb_per_s, line))
+    yield from (line for _, line in best.values())
+
+
 def _held_back(record: Record) -> Iterable[str]:
     """Yield what grew since the base after a FAIL; otherwise the largest known cause of each cell."""
     apart = [(cell, cell.own_waterfall) for cell in record.cells if cell.own_waterfall]
@@ -351,7 +370,8 @@ def _sure(record: Record) -> Iterable[str]:
         yield f"Square brackets are 95 % intervals over {sessions} sessions of fresh processes."
     elif sessions:
         yield "No figure has an interval: one session shows no spread."
-    yield figures.disturbances(record)
+    if record.sessions or record.cells:
+        yield figures.disturbances(record)
     yield from (f"Also running: {neighbour}" for neighbour in record.neighbours[:2])
 
 

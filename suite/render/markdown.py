@@ -78,10 +78,11 @@ def _sections(record: Record, cells: Sequence[CellRecord]) -> list[list[str]]:
 
 
 def _heading(record: Record) -> list[str]:
-    timed = ", ".join(
+    data = [
         f"{text(name)}: {text(data)} ({figures.number(record.epoch_samples.get(name, 0), ',')} samples)"
         for name, data in sorted(record.datasets.items())[:20]
-    )
+    ]
+    timed = f" Timed on {', '.join(data)}." if data else ""
     against = text(figures.compared_with(record))
     cut = [f"**{text(figures.cut_short(record))}**", ""]
     return [
@@ -89,8 +90,7 @@ def _heading(record: Record) -> list[str]:
         "",
         *(cut if record.interrupted else []),
         f"Commit {text(figures.commit(record.environment))}, compared with {against}, tolerance "
-        f"{figures.number(record.tolerance, '.1%')}, {figures.plural(len(record.sessions), 'session')} in "
-        f"{figures.number(record.wall_s, '.0f')} s. Timed on {timed}.",
+        f"{figures.number(record.tolerance, '.1%')}, {figures.took(record)}.{timed}",
         "",
     ]
 
@@ -104,10 +104,12 @@ def _lead(record: Record) -> list[str]:
 
 
 def _cells(record: Record, cells: Sequence[CellRecord]) -> list[str]:
-    return ["## Cells", "", *table(figures.columns(record), figures.rows(record, cells))]
+    return ["## Cells", "", *table(figures.columns(record), figures.rows(record, cells))] if cells else []
 
 
 def _about_cells(cells: Sequence[CellRecord]) -> list[str]:
+    if not cells:
+        return []
     note = (
         "Square brackets are 95 % intervals over sessions (fresh processes). Efficiency is R_k / (k R_1) of the "
         "same trainer; the speed-up is over the plain trainer on one device."

@@ -14,8 +14,7 @@ def render(record: Record, width: int, *, color: bool) -> str:
     """Return the first screen, the table, and the closing lines of the trained nets, for so many columns."""
     screen = Screen(width, color=color)
     shown = facts(record)
-    sessions = figures.plural(len(record.sessions), "session")
-    screen.line(f"{title(record)}. {sessions} in {figures.number(record.wall_s, '.0f')} s.")
+    screen.line(f"{title(record)}. {figures.took(record)}.")
     if record.interrupted:
         screen.line(figures.cut_short(record))
     margin = 2 + max((len(fact.name) for fact in shown), default=0)
@@ -26,12 +25,13 @@ def render(record: Record, width: int, *, color: bool) -> str:
     screen.line("")
     for step in steps(record):
         screen.line(f"To {step.what}:\n    {step.command}")
-    columns = figures.columns(record)
-    words = [column for column in ("cell", "verdict") if column in columns]
-    screen.table(columns, figures.rows(record, record.cells), left=words, whole=words)
-    screen.line(
-        f"compared with {figures.compared_with(record)}" if figures.is_compared(record) else no_baseline(record)
-    )
+    if record.cells:
+        columns = figures.columns(record)
+        words = [column for column in ("cell", "verdict") if column in columns]
+        screen.table(columns, figures.rows(record, record.cells), left=words, whole=words)
+        screen.line(
+            f"compared with {figures.compared_with(record)}" if figures.is_compared(record) else no_baseline(record)
+        )
     for fact in shown:
         for line in fact.left_out[:MAX_NOTES]:
             screen.line(line)

@@ -16,8 +16,6 @@ from suite.verdict import metrics
 
 FEWEST_ROUNDS = 4  # of a session without its disturbed windows; the middle of four leaves out the two outermost
 FEWEST_SHARE = 0.25  # of its rounds; where less is undisturbed, disturbance is the machine's normal state
-
-
 ALIKE = 4.0  # standard errors by which two arms may differ in how many of their windows were disturbed
 
 

@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from suite.records.record import CollectivePoint, CollectiveRecord, Record, oversubscribed_mark
 from suite.render import commands
-from suite.render.figures import interval, number
+from suite.render.figures import interval, number, size
 from suite.render.html.chart import MAX_SERIES, Axis, Chart, Point, Series, figure
 from suite.render.html.environment import bounded, macro
 from suite.verdict.metrics import Interval
 
 MAX_CHARTS = 6
 MAX_TICKS = 5
-_PREFIXES = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
 def sweeps(record: Record) -> Mapping[str, object] | None:
@@ -44,21 +43,13 @@ def sweeps(record: Record) -> Mapping[str, object] | None:
     }
 
 
-def size_text(count: float) -> str:
-    """Return bytes as in '504.2 KiB'."""
-    for unit, name in _PREFIXES:
-        if count >= unit:
-            return f"{number(count / unit, '.4g')} {name}"
-    return f"{number(count, '.0f')} B"
-
-
 def _chart(world_size: int, sweeps: Sequence[CollectiveRecord]) -> Chart:
     shown = sweeps[:MAX_SERIES]
     sizes = sorted({point.size_bytes for sweep in shown for point in sweep.points})
     named = sizes[:: -(-len(sizes) // MAX_TICKS)]
     return Chart(
         title=f"Bus bandwidth of {sweeps[0].collective}, k = {number(world_size, 'd')}{oversubscribed_mark(sweeps[0])}",
-        x=Axis("message", log=True, ticks=tuple((size, size_text(size)) for size in named), form=".3g"),
+        x=Axis("message", log=True, ticks=tuple((count, size(count)) for count in named), form=".3g"),
         y=Axis("busbw, GB/s", log=True, form=".3g"),
         series=tuple(
             Series(sweep.algorithm, tuple(Point(p.size_bytes, p.busbw_gb_per_s) for p in sweep.points))
@@ -96,7 +87,7 @@ def _point(sweep: CollectiveRecord, point: CollectivePoint) -> tuple[str, ...]:
     return (
         _name(sweep),
         number(sweep.world_size, "d"),
-        size_text(point.size_bytes),
+        size(point.size_bytes),
         interval(point.time_s, ".1f", factor=1e6),
         expected,
         number(point.algbw_gb_per_s, ".3g"),

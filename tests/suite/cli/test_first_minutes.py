@@ -1,101 +1,41 @@
-"""The first ten minutes on a machine: steps that fail, hang and cannot start, and the page about them."""
+"""The first ten minutes on a machine: which steps are tried, and the page about them."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 
 from suite.cli import first_minutes
-from suite.cli.first_minutes import Step, page, setting, steps, try_all, unusual
+from suite.cli.first_minutes import measured, page, runs, setting, steps, unusual
+from suite.cli.steps import Step, try_all
+from suite.plan import workloads
+from suite.plan.workloads import BUILT_IN
 from suite.room import devices
 from suite.room.devices import Devices
+from tests.support import records
 from tests.support.nvml import Scene
-from tests.support.processes import all_end
-from tests.support.project import REPOSITORY, Project
+from tests.support.project import Project
 
 CPU = devices.parse("cpu:2")
 GPUS = Devices("cuda", ("cuda:0", "cuda:1"), ())
-# Its child ignores what ends it kindly, in the same process group.
-STUBBORN = """\
-import signal, subprocess, sys, time
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-print("child", child.pid, flush=True)
-time.sleep(600)
-"""
 
 
-def python(name: str, code: str, limit_s: float = 60) -> Step:
-    return Step(name, (sys.executable, "-c", code), limit_s, "what to look at")
+def python(name: str, code: str) -> Step:
+    return Step(name, (sys.executable, "-c", code), 60, "what to look at")
 
 
-def test_steps_that_fail_hang_or_cannot_start_cost_their_own_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(first_minutes, "END_S", 0.2)
-    wanted = [
-        python("fails", "print('because'); raise SystemExit(3)"),
-        python("hangs", STUBBORN, limit_s=3),
-        Step("is missing", ("/no/such/program",), 5, "install it"),
-        python("passes", "print('fine')"),
-    ]
-    said: list[str] = []
-    tried = try_all(wanted, tmp_path, said.append)
-    assert [each.problem for each in tried] == [
-        "exit status 3",
-        "no end within 3 s",
-        "cannot be started: No such file or directory: /no/such/program",
-        "",
-    ]
-    assert tried[0].tail == ["because"]
-    child = int(tried[1].tail[0].split()[1])
-    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
-    assert said[0] == "1 of 4: fails (at most 60 s)"
-    text = "\n".join(page("cpu:2", tried, ["the room is loud"]))
+def test_a_step_that_fails_costs_its_own_lines(tmp_path: Path) -> None:
+    wanted = [python("fails", "print('because'); raise SystemExit(3)"), python("passes", "print('fine')")]
+    text = "\n".join(page("cpu:2", try_all(wanted, tmp_path, print), ["the room is loud"]))
     assert "## What works\n\n- passes (" in text
     assert "### fails: exit status 3\n\nIf it fails: what to look at." in text
     assert "    because\n" in text
     assert "- the room is loud" in text
+    assert "## What was measured" not in text
     assert text.endswith("raise SystemExit(3)'")
-
-
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGKILL"])
-def test_a_step_ends_with_the_process_that_tries_it(tmp_path: Path, name: str) -> None:
-    """A step leads a session of its own, which no signal to the job's processes reaches."""
-    step = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
-    code = (
-        "import sys; from pathlib import Path; from suite.cli.first_minutes import Step, try_all\n"
-        f"try_all([Step('sleeps', (sys.executable, '-c', {step!r}), 600, '')], Path(), print)"
-    )
-    trying = subprocess.Popen(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        stderr=subprocess.DEVNULL,
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # which nohup ignores
-    )
-    deadline = time.monotonic() + 60
-    while not (log := tmp_path / "1.log").exists() or not log.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    trying.send_signal(signal.Signals[name])
-    assert trying.wait(60) != 0
-    assert all_end([int(log.read_text().splitlines()[0])])
-
-
-def test_steps_share_the_time_there_is(tmp_path: Path) -> None:
-    begun = time.monotonic()
-    tried = try_all([python("hangs", "import time; time.sleep(60)"), python("waits", "")], tmp_path, print, all_s=1)
-    assert [each.problem for each in tried] == ["no end within 1 s", "not tried: the time is over"]
-    assert time.monotonic() - begun < 30
 
 
 @pytest.mark.parametrize(
@@ -108,10 +48,41 @@ def test_every_step_is_told_the_devices_and_keeps_the_projects_reports_clean(
     wanted = steps(used, on, tmp_path)
     measuring = [step for step in wanted if "suite.plugin" in step.command]
     assert len(measuring) == 6 + (len(used.names) > 1)
-    for step in measuring:
+    [drill] = [step for step in wanted if "drill" in step.command]
+    for step in (*measuring, drill):
         assert f"--scaling-devices={on}" in step.command
         assert f"--scaling-report-dir={tmp_path / 'reports'}" in step.command
     assert ("nvidia-smi" in {step.name for step in wanted}) == (used.kind == "cuda")
+
+
+def test_gpus_are_timed_on_a_workload_of_their_size_and_on_the_documents(tmp_path: Path) -> None:
+    named = {
+        used.kind: [part for step in steps(used, "", tmp_path) for part in step.command if "workload" in part]
+        for used in (CPU, GPUS)
+    }
+    assert named["cpu"] == []  # the default: a ResNet would take hours
+    [option] = named["cuda"]
+    first, *others = option.partition("=")[2].split(",")
+    assert first == workloads.default("cuda")
+    assert others
+    assert all(BUILT_IN[name].published for name in others)
+
+
+def test_what_was_measured_is_shown_next_to_published_figures(tmp_path: Path) -> None:
+    swept = records.run_of(3, cells=[], collectives=[records.collective()])
+    for record in (swept, records.run_of(2, 12.0), records.run_of(1)):
+        folder = tmp_path / "reports" / "machine" / "runs" / record.run_id
+        folder.mkdir(parents=True)
+        (folder / "record.json").write_text(record.model_dump_json())
+    (folder.parent / "torn").mkdir()
+    (folder.parent / "torn" / "record.json").write_text('{"run_id":')
+    lines = page("cpu:2", [], [], measured(runs(tmp_path)))
+    rows = [line for line in lines if line.startswith("| ddp lenet strong |")]
+    assert ["13 [" in row for row in rows] == [True, False]
+    assert all("2.6 s" in row for row in rows)
+    assert any(line.startswith("- all_reduce on 2 devices: 0.994 GB/s") for line in lines)
+    at = lines.index("## The machine")
+    assert any(line.startswith("- versions: torch") for line in lines[at:])
 
 
 def test_what_images_and_containers_change_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

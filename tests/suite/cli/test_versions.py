@@ -13,7 +13,7 @@ import pytest
 
 from suite import options
 from suite.cli import versions
-from suite.cli.first_minutes import Step, Tried
+from suite.cli.steps import Step, Tried
 from suite.cli.versions import VERSIONS, Alone
 from suite.records.record import Record
 from tests.support import records

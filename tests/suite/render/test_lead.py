@@ -205,6 +205,29 @@ class TestFirstRun:
         assert lead.title(records.make(cells=[], sessions=[])) == "no cells"
 
 
+class TestExchange:
+    """Sweeps of collectives, which have no cells."""
+
+    def test_the_best_bandwidth_on_so_many_devices_is_named_with_its_algorithm(self) -> None:
+        slower = records.collective("ring", beta_s_per_byte=2e-9)
+        wider = records.collective(world_size=4, oversubscribed=True)
+        record = records.make(cells=[], sessions=[], collectives=[slower, records.collective(), wider])
+        lines = {fact.name: fact.lines for fact in lead.facts(record)}
+        reached = "GB/s of bus bandwidth at 16 MiB (gloo, latency 100 [90, 110] µs)"
+        assert lines["Exchange"] == (
+            f"all_reduce on 2 devices: 0.994 {reached}",
+            f"all_reduce on 4 devices (oversubscribed): 1.49 {reached}",
+        )
+        assert "How sure?" not in lines
+        assert lead.title(record) == "3 sweeps of collectives"
+
+    def test_a_sweep_that_failed_is_counted(self) -> None:
+        failed = records.collective(points=[], error="rank 1 hung")
+        record = records.make(cells=[], sessions=[], collectives=[failed])
+        assert lead.title(record) == "1 sweep of collectives, 1 ERROR"
+        assert "Exchange" not in facts(record)
+
+
 class TestMemory:
     """What an arm needs of a GPU, beside what the card has."""
 

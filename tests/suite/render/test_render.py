@@ -66,6 +66,16 @@ def test_oversubscription_is_marked_in_every_output() -> None:
     assert "(oversubscribed)" not in html.render(records.full())
 
 
+def test_a_run_of_sweeps_alone_has_their_bandwidth_and_no_empty_table() -> None:
+    record = records.make(cells=[], sessions=[], datasets={}, collectives=[records.collective()])
+    for show in (in_terminal, markdown.render):
+        text = show(record)
+        assert "1 sweep of collectives" in text
+        assert "0.994 GB/s of bus bandwidth" in text
+        assert "sec/epoch" not in text
+        assert "session" not in text
+
+
 def test_trainers_with_the_same_class_name_have_names_of_their_own_in_every_output() -> None:
     cells = records.matrix(trainers=("a.py:Mine", "b.py:Mine"), accuracy=0.97)
     nets = [records.accuracy(trainer=f"{file}.py:Mine") for file in "ab"]

@@ -1,0 +1,86 @@
+"""Steps that fail, hang and cannot start, and what is left of them when they are ended from outside."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from suite.cli import steps
+from suite.cli.steps import Step, try_all
+from tests.support.processes import all_end
+from tests.support.project import REPOSITORY
+
+# Its child ignores what ends it kindly, in the same process group.
+STUBBORN = """\
+import signal, subprocess, sys, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print("child", child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def python(name: str, code: str, limit_s: float = 60) -> Step:
+    return Step(name, (sys.executable, "-c", code), limit_s, "what to look at")
+
+
+def test_steps_that_fail_hang_or_cannot_start_cost_their_own_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "END_S", 0.2)
+    wanted = [
+        python("fails", "print('because'); raise SystemExit(3)"),
+        python("hangs", STUBBORN, limit_s=3),
+        Step("is missing", ("/no/such/program",), 5, "install it"),
+        python("passes", "print('fine')"),
+    ]
+    said: list[str] = []
+    tried = try_all(wanted, tmp_path, said.append)
+    assert [each.problem for each in tried] == [
+        "exit status 3",
+        "no end within 3 s",
+        "cannot be started: No such file or directory: /no/such/program",
+        "",
+    ]
+    assert tried[0].tail == ["because"]
+    child = int(tried[1].tail[0].split()[1])
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+    assert said[0] == "1 of 4: fails (at most 60 s)"
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGKILL"])
+def test_a_step_ends_with_the_process_that_tries_it(tmp_path: Path, name: str) -> None:
+    """A step leads a session of its own, which no signal to the job's processes reaches."""
+    step = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    code = (
+        "import sys; from pathlib import Path; from suite.cli.steps import Step, try_all\n"
+        f"try_all([Step('sleeps', (sys.executable, '-c', {step!r}), 600, '')], Path(), print)"
+    )
+    trying = subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # which nohup ignores
+    )
+    deadline = time.monotonic() + 60
+    while not (log := tmp_path / "1.log").exists() or not log.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    trying.send_signal(signal.Signals[name])
+    assert trying.wait(60) != 0
+    assert all_end([int(log.read_text().splitlines()[0])])
+
+
+def test_steps_share_the_time_there_is(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    tried = try_all([python("hangs", "import time; time.sleep(60)"), python("waits", "")], tmp_path, print, all_s=1)
+    assert [each.problem for each in tried] == ["no end within 1 s", "not tried: the time is over"]
+    assert time.monotonic() - begun < 30
