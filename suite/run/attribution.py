@@ -148,7 +148,7 @@ def probing(run: Observations, sessions: Sessions, wanted: Sequence[Target], say
 
     A cell that does not fit into the rest of the budget is left out and noted, except in the sessions that take place
     whatever a profile's budget is. In the first one of a user's budget the waterfalls have as much time as this budget.
-    With a base in the run, a cell has `SHARE` of the budget in every session.
+    With a base in the run, they have at most `SHARE` of the budget in every session.
     """
 
     def probe(groups: Groups) -> None:
@@ -173,7 +173,7 @@ def probing(run: Observations, sessions: Sessions, wanted: Sequence[Target], say
                 continue
             spent_s += needed_s
             say(f"session {number + 1}: where the time goes: {cell.id}")
-            _time(run, sessions, groups, points, rng, len(sides) * min(SESSION_S, left_s) / len(by_cell))
+            _time(run, sessions, groups, points, rng, min(len(sides) * SESSION_S, left_s) / len(by_cell))
 
     return probe
 

@@ -229,11 +229,7 @@ class _Campaign:
         slowest_first = sorted(chosen, key=lambda cell: -behind[cell])
         wanted = attribution.slowest(run, [cell for cell in slowest_first if behind[cell] or every])
         of_a_fail_s = max(1, FIRST_LOOK + 1 - len(run.sessions)) * run.session_s
-        if (
-            wanted
-            and self._keeps_budget
-            and self._left_s() < of_a_fail_s + len(attribution.SIDES) * attribution.SESSION_S
-        ):
+        if wanted and self._keeps_budget and self._left_s() < of_a_fail_s + self._explaining_s():
             why = "the budget has no more time than the sessions of a FAIL need; raise --scaling-budget"
             run.unexplained |= dict.fromkeys((target.cell for target in wanted), why)
             return []
@@ -243,6 +239,20 @@ class _Campaign:
             self._say(f"the parts of {len({target.cell for target in wanted})} cell(s) are timed too")
             self._prepare(arms)
         return wanted
+
+    def _explaining_s(self) -> float:
+        """Return the seconds that taking cells apart adds to a session: as planned, or as in the last one if more.
+
+        The processes that only waterfalls need are started and warmed up as well, for about as long as the rounds take.
+        """
+        run = self._run
+        alone_s = [session.usual_s for session in run.sessions if session.windows and not session.explaining_s]
+        added_s = [
+            session.wall_s - session.filling_s - (alone_s[-1] if alone_s else session.usual_s)
+            for session in run.sessions
+            if session.explaining_s
+        ]
+        return max([2 * len(attribution.SIDES) * attribution.SESSION_S, *added_s[-1:]])
 
     def _taking_apart(self, wanted: Sequence[attribution.Target]) -> list[Callable[[Groups], None]]:
         """Return what times these waterfalls with a session's groups; with a base, sessions without them cost less."""
@@ -327,7 +337,7 @@ class _Campaign:
         run, to_come = self._run, self._run.planned - number
         if not run.comparison.bases or to_come <= 0 or run.plan.config.calibrate:
             return 0.0
-        return self._left_s() / to_come - (len(attribution.SIDES) * attribution.SESSION_S if explained else 0.0)
+        return self._left_s() / to_come - (self._explaining_s() if explained else 0.0)
 
     def _session(
         self,

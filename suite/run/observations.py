@@ -67,6 +67,11 @@ class Session:
     failures: dict[Arm, WorkerFailure] = field(default_factory=dict)
 
     @property
+    def usual_s(self) -> float:
+        """Wall seconds without what not every session does."""
+        return self.wall_s - self.training_s - self.counting_s - self.explaining_s - self.filling_s
+
+    @property
     def left_out(self) -> set[int]:
         """The disturbed blocks, marked by their conditions alone and never by their times.
 
@@ -177,8 +182,7 @@ class Observations:
         timed = [session for session in self.sessions if session.windows] or self.sessions
         if not timed:
             return 0.0
-        last = timed[-1]
-        return last.wall_s - last.training_s - last.counting_s - last.explaining_s - last.filling_s
+        return timed[-1].usual_s
 
     @property
     def uncalibrated(self) -> str:

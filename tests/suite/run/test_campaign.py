@@ -129,7 +129,7 @@ class TestBudget:
         assert world.shares_s == [0.0, 50 / 5, 40 / 4, 36 / 3, 32 / 2, 28 / 1]
 
     @pytest.mark.parametrize(
-        ("config", "share_s"), [(settings(), 0.0), (against(calibrate=5), 0.0), (against(budget_s=300.0), 10 - 2 * 6)]
+        ("config", "share_s"), [(settings(), 0.0), (against(calibrate=5), 0.0), (against(budget_s=300.0), 10 - 2 * 12)]
     )
     def test_sessions_that_should_be_alike_and_waterfalls_get_no_more_blocks(
         self, world: World, config: Config, share_s: float
@@ -488,7 +488,7 @@ class TestAttribution:
         assert world.probed == {}
         assert (world.outcomes(), alone.planned, len(alone.sessions)) == (outcomes, planned, len(explained.sessions))
 
-    @pytest.mark.parametrize(("budget_s", "probed"), [(51.0, []), (52.0, [1, 2, 3])])
+    @pytest.mark.parametrize(("budget_s", "probed"), [(63.0, []), (64.0, [1, 2, 3])])
     def test_a_users_budget_keeps_the_sessions_that_a_fail_needs(
         self, world: World, budget_s: float, probed: list[int]
     ) -> None:
@@ -497,6 +497,12 @@ class TestAttribution:
         assert world.outcomes() == [Outcome.FAIL]
         assert list(world.probed) == probed
         assert ("raise --scaling-budget" in world.cells()[TWO.id].waterfall_note) == (not probed)
+
+    def test_waterfalls_that_take_longer_than_planned_leave_the_sessions_that_a_fail_needs(self, world: World) -> None:
+        world.step_s, world.explaining_s = SLOWER, 30.0
+        world.measure(TWO, config=against(budget_s=95.0, min_sessions=1))
+        assert world.outcomes() == [Outcome.FAIL]
+        assert list(world.probed) == [1]
 
     @pytest.mark.parametrize(("step_s", "probed"), [(0.5, [1, 2, 3]), (2.0, [])])
     def test_no_process_is_started_for_a_waterfall_that_takes_too_long(
