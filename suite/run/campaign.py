@@ -446,7 +446,10 @@ class _Campaign:
 
     def _say_left(self, what: str) -> None:
         run = self._run
-        left_s = (run.planned - len(run.sessions)) * run.session_s if run.planned else self._left_s()
+        left_s = self._left_s()
+        if run.planned:
+            planned_s = (run.planned - len(run.sessions)) * run.session_s
+            left_s = min(left_s, planned_s) if self._keeps_budget else planned_s
         self._say(f"{what}; {f'at most {left_s / 60:.1f} min left' if left_s > 0 else 'past the budget'}")
 
 

@@ -99,6 +99,7 @@ class World:
             for where, side in wanted:
                 taken = Probe(cell=where.id, side=side, point="step", round=0, steps=1, duration_ns=(1,))
                 groups.session.probes.setdefault(where, []).append(taken)
+            say("where the time goes")
             self.now += self.explaining_s
 
         return probe

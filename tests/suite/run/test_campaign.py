@@ -504,6 +504,13 @@ class TestAttribution:
         assert world.outcomes() == [Outcome.FAIL]
         assert list(world.probed) == [1]
 
+    def test_a_users_budget_has_no_more_time_left_after_longer_sessions_than_planned(self, world: World) -> None:
+        """Sessions of 10 s with waterfalls of 12 s: the third begins after 54 of 90 s, with 50 s planned after it."""
+        world.step_s, world.explaining_s = SLOWER, 12.0
+        world.measure(TWO, config=against(budget_s=90.0, min_sessions=1))
+        left_min = re.findall(r"where the time goes; at most (\S+) min left", "\n".join(world.said))
+        assert left_min == ["1.2", "1.0", "0.6"]
+
     @pytest.mark.parametrize(("step_s", "probed"), [(0.5, [1, 2, 3]), (2.0, [])])
     def test_no_process_is_started_for_a_waterfall_that_takes_too_long(
         self, world: World, step_s: float, probed: list[int]
