@@ -141,8 +141,9 @@ def when(started_utc: str) -> str:
 
 
 def number(value: float, form: str) -> str:
-    """Return a number in this format, or as a power of ten where that would be a long line of digits."""
-    return format(value, form if abs(value) < READABLE else ".3g")
+    """Return a number in this format, as a power of ten only where it would be a long line of digits: '2,090'."""
+    text = format(value, form if abs(value) < READABLE else ".3g")
+    return f"{float(text):,.0f}" if "e+" in text and abs(value) < READABLE else text
 
 
 def size(count: float) -> str:

@@ -242,3 +242,4 @@ def test_outcomes_and_numbers_in_words() -> None:
     assert figures.headline([]) == "no cells"
     assert [figures.number(value, ",.0f") for value in (4_600.0, 1e100)] == ["4,600", "1e+100"]
     assert [figures.number(value, "d") for value in (12, -(10**19))] == ["12", "-1e+19"]
+    assert [figures.number(value, ".3g") for value in (999.9, 2_093, 2e-5)] == ["1,000", "2,090", "2e-05"]
