@@ -1,12 +1,12 @@
-"""Known causes for not scaling, planted one at a time: does the waterfall name them first?
+"""Known causes for not scaling, with sizes drawn at random: is the largest one the largest bar, and is it named?
 
-    python -m docs.evidence.causes
-    python -m docs.evidence.causes --only serial --only "slow rank"
+    python -m docs.evidence.causes --each 15 --minutes 120
     python -m docs.evidence.causes --table
 
-Each is a run of `pytest -m scaling` on two CPU ranks, one cell beside its one-device yardstick, with a trainer, a
-workload or a neighbour that has one thing wrong with it (`docs.evidence.planted_causes`). `causes.json` keeps what the
-runs said. Exit status 1 when a planted cause was not named first.
+The first, repeated until nothing is missing, makes runs of `pytest -m scaling` on two CPU ranks and appends a line for
+each to `causes.jsonl`; the second prints them. A run has one cell beside its one-device yardstick, two minutes, and a
+trainer, a workload or a neighbour with one or two things wrong with it (`docs.evidence.planted_causes`). What is
+missing is drawn in a random order.
 """
 
 from __future__ import annotations
@@ -14,20 +14,32 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
+import random
+import signal
+import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from docs.evidence.log import ROOT
-from suite.records.files import read_model, write_atomically
+from docs.evidence.log import ROOT, Line, append, check_same_code, code_state, read_log
+from docs.evidence.planted_causes import VARIABLE
+from docs.evidence.replay import rate
+from docs.evidence.runs import pytest_once
 from suite.records.record import Record, WaterfallRecord
 
-FOUND = Path(__file__).with_name("causes.json")
-BUDGET_S = 75  # three sessions and their starts
+LOG = Path(__file__).with_name("causes.jsonl")
+BUDGET_S = 120  # of one run
+DELAY_S = (0.010, 0.060)  # the largest delay is between a third of a step of LeNet, about 30 ms, and two steps
+APART = (1.5, 3.0)  # of two delays, the larger is so many times the other
+NARROW_S = 0.006  # what a step of "narrow" loses by its small batch, about; a delay beside it is far from that
+FAR = 4.0
 
 WORKLOADS = """\
 [tool.scaling.workloads.images]
@@ -51,49 +63,72 @@ loader = "book"
 
 [tool.pytest.ini_options]
 """
+PLANTED = "docs.evidence.planted_causes:"
 
 
 @dataclass(frozen=True)
 class Cause:
-    """What is planted, and which of `suite.verdict.diagnose.CAUSES` are right to name first; none where nothing is."""
+    """What is planted, in names of `suite.verdict.diagnose.CAUSES`.
 
-    name: str
+    Args:
+        own: the causes that are right to name for what the trainer, workload or neighbour costs by itself.
+        delayed: the causes whose delay is drawn.
+        trainer: what `--scaling-trainer` takes.
+        workload: one of `WORKLOADS`.
+        neighbour: whether a process keeps a core busy meanwhile.
+    """
+
+    own: tuple[str, ...] = ()
+    delayed: tuple[str, ...] = ()
     trainer: str = "ddp"
     workload: str = "images"
-    expected: tuple[str, ...] = ()
     neighbour: bool = False
 
+    @property
+    def planted(self) -> int:
+        """How many causes there are at once."""
+        return bool(self.own) + len(self.delayed)
 
-PLANTED = "docs.evidence.planted_causes:"
-CAUSES = (
-    Cause("nothing"),
-    Cause("slow loader", workload="hungry", expected=("feed",)),
-    Cause("delayed exchange", trainer=PLANTED + "DelayedExchange", expected=("exchange",)),
-    Cause("slow rank", trainer=PLANTED + "SlowRank", expected=("imbalance",)),
-    Cause("tiny batch", workload="narrow", expected=("small batch",)),
+
+NOTHING = "nothing"
+CAUSES = {
+    NOTHING: Cause(own=("exchange",)),  # what DDP always costs
+    "slow loader": Cause(own=("feed",), workload="hungry"),
+    "tiny batch": Cause(own=("small batch",), workload="narrow"),
     # On two cores it either slows both ranks in turn or holds on to one of them.
-    Cause("busy neighbour", expected=("contention", "imbalance"), neighbour=True),
-    Cause("serial trainer", trainer=PLANTED + "Serial", expected=("overhead",)),
-)
+    "busy neighbour": Cause(own=("contention", "imbalance"), neighbour=True),
+    "serial trainer": Cause(own=("overhead",), trainer=PLANTED + "Serial"),
+    "late dispatch": Cause(delayed=("overhead",), trainer=PLANTED + "LateDispatch"),
+    "delayed exchange": Cause(delayed=("exchange",), trainer=PLANTED + "DelayedExchange"),
+    "slow rank": Cause(delayed=("imbalance",), trainer=PLANTED + "SlowRank"),
+    "delayed exchange, slow rank": Cause(
+        delayed=("exchange", "imbalance"), trainer=PLANTED + "DelayedExchangeOfASlowRank"
+    ),
+    "tiny batch, slow rank": Cause(
+        own=("small batch",), delayed=("imbalance",), trainer=PLANTED + "SlowRank", workload="narrow"
+    ),
+}
 
 
-@dataclass(frozen=True)
-class Named:
-    """What a run said of one cause."""
-
-    cause: str
-    expected: tuple[str, ...]
-    named: tuple[str, ...]
-    right: bool
-    ideal_ms: float
-    measured_ms: float
-    bars_ms: dict[str, tuple[float, float | None, float | None]]
-    sentence: str
+def draw(cause: Cause, rng: random.Random) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Return the delays of a run, in seconds by cause, and the causes that are right to name first."""
+    if not cause.delayed:
+        return {}, cause.own
+    if cause.own:
+        larger = rng.random() < 0.5
+        delay_s = NARROW_S * (FAR if larger else 1 / FAR)
+        return {cause.delayed[0]: round(delay_s, 4)}, cause.delayed if larger else cause.own
+    order = rng.sample(cause.delayed, len(cause.delayed))  # the largest delay first
+    low_s, high_s = DELAY_S
+    delays_s = [math.exp(rng.uniform(math.log(low_s), math.log(high_s)))]
+    while len(delays_s) < len(order):
+        delays_s.append(delays_s[-1] / rng.uniform(*APART))
+    return {name: round(delay_s, 4) for name, delay_s in zip(order, delays_s, strict=True)}, (order[0],)
 
 
 @contextlib.contextmanager
 def neighbour() -> Iterator[None]:
-    """A process that uses all of one core, wherever the system puts it."""
+    """Keep all of one core busy, wherever the system puts the process."""
     process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         yield
@@ -102,12 +137,8 @@ def neighbour() -> Iterator[None]:
         process.wait()
 
 
-def one_run(cause: Cause, folder: Path) -> Record:
-    """Run the gate on one planted cause.
-
-    Args:
-        cause: what is planted.
-        folder: an empty one.
+def one_run(cause: Cause, delays_s: Mapping[str, float], folder: Path) -> Record:
+    """Run the gate once, in an empty folder.
 
     Raises:
         RuntimeError: pytest left no record.
@@ -117,80 +148,131 @@ def one_run(cause: Cause, folder: Path) -> Record:
     command += ["-m", "scaling", "-k", "test_scaling", "--scaling-devices", "cpu:2", "--scaling-world-sizes", "2"]
     command += ["--scaling-mode", "strong", "--scaling-trainer", cause.trainer, "--scaling-workload", cause.workload]
     command += ["--scaling-budget", str(BUDGET_S), f"--scaling-data-root={ROOT / 'data'}"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), VARIABLE: json.dumps(delays_s)}
     with neighbour() if cause.neighbour else contextlib.nullcontext():
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    records = list(folder.glob("reports/*/runs/*/record.json"))
-    if len(records) != 1:
-        said = done.stdout[-2000:] + done.stderr[-2000:]
-        raise RuntimeError(f"{cause.name}: {len(records)} records, expected one:\n{said}")
-    return read_model(records[0], Record)
+        return pytest_once(command, folder, folder, environment)[1]
 
 
-def named(cause: Cause, found: WaterfallRecord) -> Named:
-    """Which cause a waterfall names first, and whether that was the planted one."""
-    largest = max(found.bars, key=lambda bar: bar.step_s.estimate)
-    bars = {" + ".join(bar.causes): tuple(_ms(v) for v in _ends(bar.step_s)) for bar in found.bars}
-    right = not cause.expected or (len(largest.causes) == 1 and largest.causes[0] in cause.expected)
-    return Named(
-        cause=cause.name,
-        expected=cause.expected,
-        named=largest.causes,
-        right=right,
-        ideal_ms=round(found.ideal_s.estimate * 1e3, 2),
-        measured_ms=round(found.measured_s.estimate * 1e3, 2),
-        bars_ms=bars,  # type: ignore[arg-type]
-        sentence=found.sentence,
-    )
+def line_of(name: str, delays_s: Mapping[str, float], right: Sequence[str], record: Record) -> Line:
+    """Return what the log keeps of a run, without what is known of the code; times in milliseconds a step.
+
+    Raises:
+        RuntimeError: the cell has no waterfall.
+    """
+    [cell] = record.cells
+    if not cell.waterfalls:
+        raise RuntimeError(f"{name}: no waterfall: {cell.reason} {cell.details} {cell.waterfall_note}")
+    fall = cell.waterfalls[0]
+    return {
+        "planted": name,
+        "delays_ms": {cause: 1e3 * delay_s for cause, delay_s in delays_s.items()},
+        "right": list(right),
+        "largest": list(max(fall.bars, key=lambda bar: bar.step_s.estimate).causes),
+        "named": None if fall.named is None else list(fall.bars[fall.named].causes),
+        "utc": record.started_utc,
+        "wall_s": round(record.wall_s, 1),
+        "sessions": fall.sessions,
+        "ideal_ms": _ms(fall.ideal_s.estimate),
+        "measured_ms": _ms(fall.measured_s.estimate),
+        "bars_ms": _bars_ms(fall),
+        "sentence": fall.sentence,
+        "machine_key": record.machine.key,
+        "versions": record.environment.versions,
+    }
 
 
-def _ends(interval: object) -> tuple[float | None, ...]:
-    return tuple(getattr(interval, name) for name in ("estimate", "low", "high"))
+def _bars_ms(fall: WaterfallRecord) -> dict[str, list[float | None]]:
+    """Return estimate, low and high of each bar."""
+    ends = ((bar.causes, bar.step_s) for bar in fall.bars)
+    return {" + ".join(causes): [_ms(step.estimate), _ms(step.low), _ms(step.high)] for causes, step in ends}
 
 
 def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds * 1e3, 2)
 
 
-def table(rows: Sequence[Named]) -> str:
-    """Markdown: what was planted, what was named, and every bar in milliseconds a step with its interval."""
-    lines = ["| planted | named first | ideal → measured | bars, ms a step [95 %] |", "|---|---|---|---|"]
-    for row in rows:
-        bars = ", ".join(f"{name} {_bar(values)}" for name, values in row.bars_ms.items())
-        mark = "" if row.right else " (wrong)"
-        lines.append(
-            f"| {row.cause} | {' + '.join(row.named)}{mark} | {row.ideal_ms:.1f} → {row.measured_ms:.1f} ms | {bars} |"
-        )
-    return "\n".join(lines)
+def is_right(line: Line, field: str) -> bool:
+    """Return whether the largest bar, or the named one, is one cause and the planted one, or the larger of the two."""
+    return bool(line[field]) and len(line[field]) == 1 and line[field][0] in line["right"]
 
 
-def _bar(values: tuple[float, float | None, float | None]) -> str:
-    estimate, low, high = values
-    return f"{estimate:.1f}" if low is None or high is None else f"{estimate:.1f} [{low:.1f}, {high:.1f}]"
+def half_width(line: Line) -> float | None:
+    """Return the median over the bars of half their interval, as a share of the measured step."""
+    halves = [(high - low) / 2 for _, low, high in line["bars_ms"].values() if None not in (low, high)]
+    return statistics.median(halves) / line["measured_ms"] if halves else None
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what was asked for, keep it, and print the table."""
-    parser = argparse.ArgumentParser(description="Plant causes for not scaling, and see whether they are named.")
-    parser.add_argument("--only", action="append", choices=[cause.name for cause in CAUSES], help="repeatable")
-    parser.add_argument("--table", action="store_true", help="print what is kept, run nothing")
-    asked = parser.parse_args(arguments)
-    kept = {row["cause"]: Named(**row) for row in json.loads(FOUND.read_text())} if FOUND.exists() else {}
-    for cause in CAUSES:
-        if asked.table or (asked.only and cause.name not in asked.only):
+def table(lines: Iterable[Line]) -> str:
+    """Return the log as Markdown: a row for each thing planted, one for those with one cause, and one for two."""
+    head = ["planted", "runs", "largest bar right (exact 95 %)", "named right", "named wrong", "not named"]
+    head += ["lost, ms a step", "half width of a bar", "median s"]
+    rows = [" | ".join(head), "|".join(["---"] * len(head))]
+    by_name: dict[str, list[Line]] = {}
+    for line in lines:
+        by_name.setdefault(line["planted"], []).append(line)
+    groups = {name: by_name[name] for name in CAUSES if name in by_name}
+    one, two = (
+        [line for name, ran in groups.items() for line in ran if CAUSES[name].planted == count and name != NOTHING]
+        for count in (1, 2)
+    )
+    for label, ran in (groups | {"**one cause**": one, "**two causes**": two}).items():
+        if not ran:
             continue
-        with tempfile.TemporaryDirectory() as folder:
-            [cell] = one_run(cause, Path(folder)).cells
-        if not cell.waterfalls:
-            raise RuntimeError(f"{cause.name}: no waterfall: {cell.reason} {cell.details} {cell.waterfall_note}")
-        kept[cause.name] = named(cause, cell.waterfalls[0])
-        print(f"{cause.name}: {kept[cause.name].sentence}", flush=True)
-        rows = [asdict(kept[known.name]) for known in CAUSES if known.name in kept]
-        write_atomically(FOUND, json.dumps(rows, indent=1) + "\n")
-    rows_kept = [kept[cause.name] for cause in CAUSES if cause.name in kept]
-    print(table(rows_kept))
-    return 0 if all(row.right for row in rows_kept) else 1
+        right = sum(is_right(line, "named") for line in ran)
+        unnamed = sum(line["named"] is None for line in ran)
+        lost = [line["measured_ms"] - line["ideal_ms"] for line in ran]
+        widths = [width for line in ran if (width := half_width(line)) is not None]
+        row = [label, len(ran), rate(sum(is_right(line, "largest") for line in ran), len(ran), 0)]
+        row += [right, len(ran) - right - unnamed, unnamed, f"{min(lost):.1f} to {max(lost):.1f}"]
+        row += [f"{statistics.median(widths):.1%}" if widths else "-"]
+        row += [f"{statistics.median(line['wall_s'] for line in ran):.0f}"]
+        rows.append(" | ".join(map(str, row)))
+    return "\n".join(f"| {row} |" for row in rows)
+
+
+def make(lines: list[Line], each: int, minutes: float, log: Path) -> None:
+    """Make what is missing until the time is up, of one state of the code."""
+    end, rng = time.monotonic() + 60 * minutes, random.SystemRandom()
+    while time.monotonic() < end:
+        done = Counter(line["planted"] for line in lines)
+        left = [name for name in CAUSES for _ in range(each - done[name])]
+        if not left:
+            return
+        state = code_state()
+        check_same_code(lines, state)
+        name = rng.choice(left)
+        delays_s, right = draw(CAUSES[name], rng)
+        with tempfile.TemporaryDirectory(prefix="evidence-") as folder:
+            try:
+                record = one_run(CAUSES[name], delays_s, Path(folder))
+            except KeyboardInterrupt:
+                sys.exit(f"interrupted: the run in progress is not kept, {len(lines)} are")
+        lines.append({**line_of(name, delays_s, right, record), **state})
+        append(log, lines[-1])
+        print(f"{name}: {lines[-1]['sentence']} {len(left) - 1} runs are missing", flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Make the runs that the log lacks, or print its table."""
+    parser = argparse.ArgumentParser(description="Plant causes for not scaling, and see whether they are named.")
+    parser.add_argument("--each", type=int, default=15, help="runs of each kind that are wanted (default: %(default)s)")
+    parser.add_argument(
+        "--minutes", type=float, default=60.0, help="start no run after this long (default: %(default)s)"
+    )
+    parser.add_argument("--log", type=Path, default=LOG, help=f"default: {LOG.name} beside this script")
+    parser.add_argument("--table", action="store_true", help="print the log as Markdown, and run nothing")
+    asked = parser.parse_args(arguments)
+    for ending in (signal.SIGINT, signal.SIGTERM):  # a shell lets what it starts in the background ignore the first
+        signal.signal(ending, signal.default_int_handler)
+    try:
+        lines = read_log(asked.log)
+        if asked.table:
+            print(table(lines))
+        else:
+            make(lines, asked.each, asked.minutes, asked.log)
+    except ValueError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -2,9 +2,11 @@
 
 Annotations are not postponed here, because torch looks at those of a communication hook.
 
-The delays are longer than the step of LeNet on 256 samples, about 60 ms on a core, and than what a busy machine adds.
+`PLANTED_DELAYS_S` is JSON and says how many seconds each cause holds up a step. Without it they are a tenth, longer
+than the step of LeNet on 256 samples, about 60 ms on a core, and than what a busy machine adds.
 """
 
+import json
 import os
 import time
 from collections.abc import Sequence
@@ -17,7 +19,8 @@ from torch import distributed as dist
 from reference.trainers.ddp import DDPTrainer
 from reference.trainers.scratch import Scratch
 
-DELAY_S = float(os.environ.get("PLANTED_DELAY_S", "0.1"))
+VARIABLE = "PLANTED_DELAYS_S"
+DELAYS_S = {"exchange": 0.1, "imbalance": 0.1, "overhead": 0.1} | json.loads(os.environ.get(VARIABLE, "{}"))
 
 
 class DelayedExchange(DDPTrainer):
@@ -30,7 +33,7 @@ class DelayedExchange(DDPTrainer):
 
 
 def _delayed(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    time.sleep(DELAY_S)
+    time.sleep(DELAYS_S["exchange"])
     gradients = bucket.buffer().div_(dist.get_world_size())
     work: Any = dist.all_reduce(gradients, async_op=True)
     return work.get_future().then(lambda done: done.value()[0])  # type: ignore[no-any-return]
@@ -42,8 +45,12 @@ class SlowRank(DDPTrainer):
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
         """As DDP's, and late."""
         if dist.get_world_size() > 1 and dist.get_rank() == dist.get_world_size() - 1:
-            time.sleep(DELAY_S)
+            time.sleep(DELAYS_S["imbalance"])
         return super().step(X, y, global_batch_size)
+
+
+class DelayedExchangeOfASlowRank(SlowRank, DelayedExchange):
+    """Two causes at once."""
 
 
 class LateDispatch(Scratch):
@@ -51,7 +58,7 @@ class LateDispatch(Scratch):
 
     def _step(self, *arguments: Any) -> Tensor:
         if len(self.replicas) > 1:
-            time.sleep(DELAY_S)
+            time.sleep(DELAYS_S["overhead"])
         return super()._step(*arguments)
 
 

@@ -38,7 +38,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -150,18 +150,40 @@ def one_run(
     Raises:
         RuntimeError: pytest left no record.
     """
-    kind, reports, said = KINDS[name], folder / "reports", folder / "pytest.log"
+    kind = KINDS[name]
     root = _clone(folder) if kind.in_clone else ROOT
     command = [sys.executable, "-m", "pytest", "-q", "-m", "scaling", "suite/benchmarks", *kind.options, *options]
-    command += [*_sides(kind, folder), f"--scaling-report-dir={reports}"]
+    command += _sides(kind, folder)
     if calibration is not None:
-        calibration.write(reports)
+        calibration.write(folder / "reports")
     load, start = os.getloadavg()[0], time.monotonic()
-    with said.open("wb") as output, neighbour() if busy else contextlib.nullcontext():
+    with neighbour() if busy else contextlib.nullcontext():
+        status, record = pytest_once(command, root, folder)
+    about = {"status": status, "process_s": round(time.monotonic() - start, 1), "load_before": round(load, 2)}
+    return {**line_of(record, name), **about, "neighbour": busy}
+
+
+def pytest_once(
+    command: Sequence[str], root: Path, folder: Path, environment: Mapping[str, str] | None = None
+) -> tuple[int, Record]:
+    """Run pytest, and return its exit status and the record that it left.
+
+    Args:
+        command: that starts pytest.
+        root: where.
+        folder: for its output, and `reports` in it for its report.
+        environment: its variables; ours without it.
+
+    Raises:
+        RuntimeError: it left no record.
+    """
+    said, reports = folder / "pytest.log", folder / "reports"
+    with said.open("wb") as output:
         # A session of its own: Ctrl-C then reaches it once, through us, and does not disturb its cleaning up.
         process = subprocess.Popen(
-            command,
+            [*command, f"--scaling-report-dir={reports}"],
             cwd=root,
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -171,9 +193,8 @@ def one_run(
     records = list(reports.glob("*/runs/*/record.json"))
     if len(records) != 1:
         tail = "\n".join(said.read_text(errors="replace").splitlines()[-20:])
-        raise RuntimeError(f"run {name}: exit status {status} and {len(records)} records, expected one:\n{tail}")
-    about = {"status": status, "process_s": round(time.monotonic() - start, 1), "load_before": round(load, 2)}
-    return {**line_of(read_model(records[0], Record), name), **about, "neighbour": busy}
+        raise RuntimeError(f"exit status {status} and {len(records)} records, expected one:\n{tail}")
+    return status, read_model(records[0], Record)
 
 
 def _sides(kind: Kind, folder: Path) -> list[str]:
