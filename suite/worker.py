@@ -2,8 +2,8 @@
 
 It is started by torch's launcher, or forked from `suite.template`, with RANK, WORLD_SIZE and the store's address in its
 environment, and never imports the plugin. The user's trainer, model and dataset run here and nowhere else. Whatever a
-command raises goes back to the controller with its traceback; `failure.ASKS` prints every thread's stack to stderr,
-and the last collective.
+command raises goes back to the controller with its traceback and NCCL's last warnings; `failure.ASKS` prints every
+thread's stack to stderr, the last collective and those warnings.
 
 Without arguments, under torchrun, it is what a host contributes to a run on several: a launcher that starts workers for
 the controller of another host (docs/adr/0028).
@@ -28,7 +28,7 @@ from suite.processes import failure, hosts, reaper, remote
 from suite.processes.channel import MAX_LINE_BYTES, Channel, ChannelClosed, Message, encode
 from suite.processes.folder import TemporaryFolder, unusable
 from suite.processes.messages import Answer, Hello, Launcher
-from suite.rank import recorder
+from suite.rank import recorder, transport
 from suite.room import errors, quiet
 
 
@@ -144,6 +144,7 @@ def serve(channel: Channel, rank: int) -> None:
             plain = isinstance(error, SELF_EXPLAINING) and name not in ("load", "call")  # a test's own code
             trace = "" if plain else traceback.format_exc()
             text = failure.shortened(errors.described(error))
+            trace = "\n".join([trace, *transport.warnings()])
             answer = {"error": text, "traceback": failure.shortened(trace)}
         if (size := len(encode(Answer(number, answer)))) > MAX_LINE_BYTES:
             too_long = f"the answer to {name!r} has {size} bytes, above the {MAX_LINE_BYTES} of a message: use less"

@@ -1,4 +1,4 @@
-"""`python -m suite.cli.first_minutes`: try everything on a new machine, in ten minutes, and write a page about it.
+"""`python -m suite.cli.first_minutes`: try everything on a new machine, and write a page about it.
 
 For the owner of a machine with GPUs on the first day: what works, which figures it gave next to published ones, what is
 unusual about the machine, and what to run next. A step that fails or hangs costs its own lines. Nothing here is
@@ -38,6 +38,9 @@ LEAST_SHM_BYTES = 1 << 30
 TELLING = ("CUDA_", "NCCL_", "TORCH_", "PYTORCH_", "NVIDIA_TF32", "OMP_", "MKL_", "HIP_", "ROCR_")
 # On GPUs: the default, which can occupy one, and the two that the documents have published figures for.
 ON_GPUS = "resnet18-bf16,resnet18,lenet"
+# Of a run that can FAIL, which takes four sessions. Workers on GPUs are not forked from a template: each loads CUDA.
+GATE_S = {"cpu": 60, "cuda": 180}
+START_S = 90  # of a run, beside its budget: for pytest, and for what a run does before its first session and at its end
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -78,7 +81,7 @@ def steps(used: Devices, on: str, folder: Path) -> list[Step]:
         driver = ("rocm-smi",) if devices.torch_build().platform == "rocm" else ("nvidia-smi", "-q")
         chosen.append(Step(driver[0], driver, 30, "the driver does not answer: see its log (dmesg)"))
         if own_tests.is_dir():
-            own = (*pytest, "-m", "gpu", str(own_tests))
+            own = (*pytest, "-m", "gpu", f"--scaling-devices={on}", str(own_tests))
             chosen.append(Step("scatter and wrapper equal torch's", own, 90, "a kernel, a peer copy or a stream"))
     wrong = "wrong gradients, or a process group that cannot start; the log has a command that shows it again"
     checks = (
@@ -90,24 +93,26 @@ def steps(used: Devices, on: str, folder: Path) -> list[Step]:
     for trainer, which, limit_s in checks:
         command = (*pytest, *CORRECTNESS, *here, f"--scaling-trainer={trainer}", "-k", which)
         chosen.append(Step(f"{trainer} computes the right gradients", command, limit_s, wrong))
-    timed = (*pytest, *SCALING, *here, "--scaling-mode=strong", "--scaling-trainer=ddp")
-    every = "--scaling-budget=60" if used.kind == "cpu" else f"--scaling-budget=120 --scaling-workload={ON_GPUS}"
-    same = f"--scaling-budget=60 --scaling-against=trainer:ddp --scaling-world-sizes={len(used.names)}"
-    untimed = "a worker could not train or be timed; the log names rank and cause"
-    alarm = "a false alarm: something else uses the machine, or its clocks change"
-    missed = "a gate that is green or undecided is of no use here: the log says which, and why"
-    drill = (sys.executable, "-m", "suite", "drill", *here, "--scaling-budget=60")
-    chosen += [
-        Step("a run measures every world size", (*timed, *every.split()), 240, untimed),
-        Step("a build compared with itself raises no alarm", (*timed, *same.split()), 150, alarm),
-        Step("a planted slowdown and a wrong gradient turn the gates red", drill, 180, missed),
-    ]
     if several:
         sweep = (*pytest, "-m", "scaling", "-p", "suite.plugin", "--pyargs", "suite.benchmarks.test_all_reduce", *here)
         backend = used.backend(used.names)
         only = ("-k", f"{backend}-{len(used.names)}")
         chosen.append(Step(f"{backend} exchanges right sums", (*sweep, *only), 120, "the links or their library"))
-    return chosen
+    timed = (*pytest, *SCALING, *here, "--scaling-mode=strong", "--scaling-trainer=ddp")
+    gate_s = GATE_S[used.kind]
+    every_s, workloads = (gate_s, ()) if used.kind == "cpu" else (2 * gate_s, (f"--scaling-workload={ON_GPUS}",))
+    every = (f"--scaling-budget={every_s}", *workloads)
+    same = (f"--scaling-budget={gate_s}", "--scaling-against=trainer:ddp", f"--scaling-world-sizes={len(used.names)}")
+    untimed = "a worker could not train or be timed; the log names rank and cause"
+    alarm = "a false alarm: something else uses the machine, or its clocks change"
+    missed = "a gate that is green or undecided is of no use here: the log says which, and why"
+    drill = (sys.executable, "-m", "suite", "drill", *here, f"--scaling-budget={gate_s}")
+    return [
+        *chosen,
+        Step("a run measures every world size", (*timed, *every), every_s + START_S, untimed),
+        Step("a build compared with itself raises no alarm", (*timed, *same), gate_s + START_S, alarm),
+        Step("a planted slowdown and a wrong gradient turn the gates red", drill, gate_s + 2 * START_S, missed),
+    ]
 
 
 def unusual(used: Devices, variables: Mapping[str, str] = os.environ, shm: Path = SHM) -> Iterator[str]:

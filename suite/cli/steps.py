@@ -19,7 +19,6 @@ from pathlib import Path
 from suite.processes.ending import as_interrupts
 from suite.room import quiet
 
-ALL_S = 600.0
 END_S = 15.0  # for pytest to end its workers and to write what it has after Ctrl-C
 TAIL_LINES = 6
 
@@ -60,25 +59,20 @@ class Tried:
         return self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:]
 
 
-def try_all(wanted: Sequence[Step], folder: Path, say: Say, all_s: float = ALL_S) -> list[Tried]:
-    """Try the steps one after the other, within `all_s` seconds. A signal that ends a job ends the present one."""
-    begun, tried = time.monotonic(), []
+def try_all(wanted: Sequence[Step], folder: Path, say: Say) -> list[Tried]:
+    """Try the steps one after the other. A signal that ends a job ends the present one."""
+    tried = []
     with as_interrupts():
         for number, step in enumerate(wanted, start=1):
-            left_s = all_s - (time.monotonic() - begun)
-            say(f"{number} of {len(wanted)}: {step.name} (at most {min(step.limit_s, max(left_s, 0)):.0f} s)")
-            log = folder / f"{number}.log"
-            tried.append(_try(step, log, left_s))
+            say(f"{number} of {len(wanted)}: {step.name} (at most {step.limit_s:.0f} s)")
+            tried.append(_try(step, folder / f"{number}.log"))
             say(f"    {tried[-1].problem or 'works'}")
     return tried
 
 
-def _try(step: Step, log: Path, left_s: float) -> Tried:
+def _try(step: Step, log: Path) -> Tried:
     """Run a step in a process group of its own, which is ended with everything in it at the limit."""
     begun = time.monotonic()
-    limit_s = min(step.limit_s, left_s)
-    if limit_s <= 0:
-        return Tried(step, "not tried: the time is over", 0.0, log)
     with log.open("wb") as output:
         try:
             process = subprocess.Popen(
@@ -93,10 +87,10 @@ def _try(step: Step, log: Path, left_s: float) -> Tried:
             return Tried(step, f"cannot be started: {error.strerror}: {step.command[0]}", 0.0, log)
         problem = ""
         try:
-            status = process.wait(limit_s)
+            status = process.wait(step.limit_s)
             problem = f"exit status {status}" if status else ""
         except subprocess.TimeoutExpired:
-            problem = f"no end within {limit_s:.0f} s"
+            problem = f"no end within {step.limit_s:.0f} s"
         finally:
             _end(process)
     return Tried(step, problem, time.monotonic() - begun, log)

@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder: Path = asked.folder.resolve() / f"{asked.base}-{asked.candidate}-{now}"
     folder.mkdir(parents=True, exist_ok=True)
     wanted = steps(asked.base, asked.candidate, asked.folder.resolve(), folder, asked.budget, passed)
-    tried = try_all(wanted, folder, print, all_s=sum(step.limit_s for step in wanted))
+    tried = try_all(wanted, folder, print)
     base, candidate = (alone(name, folder, tried) for name in (asked.base, asked.candidate))
     lines = page(base, candidate, newest(folder / "compared"), [each for each in tried if each.problem])
     (folder / "page.md").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -18,12 +18,20 @@ import threading
 from typing import Any
 
 from suite.processes.failure import ASKS, LAST_CALL
+from suite.rank import transport
 
-BACKENDS = ("nccl", "gloo")
+# Of each backend, torch's function that returns what was recorded, and its arguments. From torch 2.15 on "nccl" is
+# another implementation than before, which records by itself under a name of its own.
+RECORDERS: tuple[tuple[str, str, dict[str, str]], ...] = (
+    ("nccl", "_dump_nccl_trace_json", {}),
+    ("nccl", "_dump_fr_trace_json", {"backend": "nccl"}),
+    ("nccl", "_dump_fr_trace_json", {"backend": "nccl2"}),
+    ("gloo", "_dump_fr_trace_json", {}),
+)
 
 
 def listen() -> None:
-    """Answer `ASKS` on stderr from now on: with every thread's stack, and this rank's last collective."""
+    """Answer `ASKS` on stderr from now on: with every thread's stack, this rank's last collective, NCCL's warnings."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.signal(ASKS, lambda *_: None)  # so that Python notes the signal and writes its number to the pipe
@@ -34,7 +42,7 @@ def listen() -> None:
 
 def _answer(reading: int) -> None:
     while signals := os.read(reading, 64):  # those of the user's own code, too
-        for line in last_calls() if ASKS in signals else ():
+        for line in (*last_calls(), *transport.warnings()) if ASKS in signals else ():
             print(line, file=sys.stderr, flush=True)
 
 
@@ -45,10 +53,10 @@ def last_calls() -> list[str]:
     """
     c10d: Any = sys.modules.get("torch._C._distributed_c10d")  # torch has no public way to its recorder
     last: dict[str, dict[str, Any]] = {}
-    for backend in BACKENDS if c10d is not None else ():
+    for backend, dump, which in RECORDERS if c10d is not None else ():
         with contextlib.suppress(Exception):  # of another version of torch, or of a group that is being set up
-            dump = c10d._dump_nccl_trace_json if backend == "nccl" else c10d._dump_fr_trace_json
-            for entry in json.loads(dump(includeCollectives=True, onlyActive=False)).get("entries", ()):
+            dumped = getattr(c10d, dump)(includeCollectives=True, onlyActive=False, **which)
+            for entry in json.loads(dumped).get("entries", ()):
                 last[f"{entry['process_group'][0]} ({backend})"] = entry
     return [
         LAST_CALL.format(group=group, number=entry["collective_seq_id"], what=_words(entry))

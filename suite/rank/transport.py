@@ -1,7 +1,8 @@
-"""How NCCL connected this process to the others of its group, as its log says it (worker's side).
+"""How NCCL connected this process to the others of its group, and what it warned of, as its log says (worker's side).
 
-NCCL says it when it sets up a communicator and when it first connects two ranks, and not while windows are timed. Not
-covered: the algorithm and the protocol of a call, which NCCL says again at every call (`NCCL_DEBUG_SUBSYS=TUNING`).
+NCCL says how it connects when it sets up a communicator and when it first connects two ranks, and not while windows
+are timed. Not covered: the algorithm and the protocol of a call, which NCCL says again at every call
+(`NCCL_DEBUG_SUBSYS=TUNING`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from suite.processes.folder import FOLDER
 DEBUG, SUBSYSTEMS, FILE = "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"
 MOST_BYTES = 1 << 22  # of a log; eight ranks with 32 channels write about 100 kB for each communicator
 VIA = re.compile(r"-> \d+\[\d+\].* via ((?:P2P|SHM|NET)/\S+)")
+WARNING = re.compile(r"^.* NCCL WARN .*$", re.MULTILINE)
+MOST_WARNINGS = 5
 CHANNELS = re.compile(r"(\d+) coll channels, \d+ collnet channels, (\d+) nvls channels")
 
 
@@ -30,12 +33,21 @@ def listen(environment: MutableMapping[str, str] = os.environ) -> None:
 
 
 def logged(environment: MutableMapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Return what NCCL has logged since `listen`, in the terms of `said`; nothing where the user has the log."""
+    """Return how NCCL has connected this process since `listen`, as `said` does; nothing where the user has the log."""
+    return said(_log(environment))
+
+
+def warnings(environment: MutableMapping[str, str] = os.environ) -> list[str]:
+    """Return the last warnings in the log that NCCL keeps since `listen`, as NCCL writes them."""
+    return WARNING.findall(_log(environment))[-MOST_WARNINGS:]
+
+
+def _log(environment: MutableMapping[str, str]) -> str:
     log = Path(environment.get(FILE, ""))
     if log.parent != Path(environment.get(FOLDER, "")) or not log.is_file():
-        return ()
+        return ""
     with log.open("rb") as lines:
-        return said(lines.read(MOST_BYTES).decode(errors="replace"))
+        return lines.read(MOST_BYTES).decode(errors="replace")
 
 
 def said(log: str) -> tuple[str, ...]:

@@ -98,7 +98,8 @@ def _job(run: Observations, sides: Sides, arm: Arm) -> Job:
     place = Place(
         processes=about.processes,
         devices=names,
-        backend=devices.backend(devices.here(arm.world_size)),
+        # Ranks that exchange nothing need no communicator: NCCL takes seconds to make one, and memory on every GPU.
+        backend="gloo" if arm.trainer == PLAIN else devices.backend(devices.here(arm.world_size)),
         pinned=devices.pinned(arm.world_size),
     )
     return job_of(

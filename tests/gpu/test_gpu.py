@@ -18,24 +18,29 @@ from torch import nn
 from reference.cpu_data_parallel import CPUDataParallel
 from reference.scatter import chunk_sizes, scatter
 from reference.trainers.weighted import Weighted
+from suite.plugin import CONFIG
 from suite.properties import nets
 from suite.properties.case import Case, Net
 from suite.properties.observe import observe
 from suite.properties.seen import Seen
 from suite.properties.trainer import judge
 from suite.rank import counting
-from suite.room.devices import cuda_count
 
 pytestmark = pytest.mark.gpu
 
 
-def gpus(count: int) -> list[torch.device]:
-    """Return this many devices, GPUs used in turn."""
-    return [torch.device("cuda", index % cuda_count()) for index in range(count)]
+Gpus = Callable[[int], list[torch.device]]
+
+
+@pytest.fixture(scope="module")
+def gpus(pytestconfig: pytest.Config) -> Gpus:
+    """Return a function for this many devices: those of `--scaling-devices`, used in turn."""
+    names = pytestconfig.stash[CONFIG].devices.names
+    return lambda count: [torch.device(names[index % len(names)]) for index in range(count)]
 
 
 @given(samples=st.integers(1, 40), count=st.integers(1, 8))
-def test_our_chunks_are_torchs_chunks(samples: int, count: int) -> None:
+def test_our_chunks_are_torchs_chunks(gpus: Gpus, samples: int, count: int) -> None:
     devices = gpus(count)
     X = torch.arange(2 * samples, device=devices[0]).reshape(samples, 2)
     shards = scatter(X, devices)
@@ -46,7 +51,7 @@ def test_our_chunks_are_torchs_chunks(samples: int, count: int) -> None:
 
 
 @given(batch=st.integers(1, 13), count=st.integers(2, 4), seed=st.integers(0, 99))
-def test_our_wrapper_computes_what_torchs_does(batch: int, count: int, seed: int) -> None:
+def test_our_wrapper_computes_what_torchs_does(gpus: Gpus, batch: int, count: int, seed: int) -> None:
     """Outputs and gradients in float64 differ only by the order of their sums."""
     devices = gpus(count)
     case = Case(count, (batch,), seed, net=Net(hidden=(4,), tied=True, buffer=True))
@@ -62,7 +67,9 @@ def test_our_wrapper_computes_what_torchs_does(batch: int, count: int, seed: int
     wrapped.close()
 
 
-def test_a_step_on_a_gpu_is_counted_with_its_launches_its_memory_and_what_the_host_waits_for() -> None:
+def test_a_step_on_a_gpu_is_counted_with_its_launches_its_memory_and_what_the_host_waits_for(
+    gpus: Gpus,
+) -> None:
     [device] = gpus(1)
     X = torch.ones(1000, device=device)
 
@@ -87,9 +94,9 @@ def test_a_step_on_a_gpu_is_counted_with_its_launches_its_memory_and_what_the_ho
     assert counts["peak memory", "", "bytes"] >= X.nbytes
 
 
-def test_weighted_takes_a_gpu_and_the_cpu_together() -> None:
+def test_weighted_takes_a_gpu_and_the_cpu_together(gpus: Gpus) -> None:
     """Weights are measured in the first steps; gradients are right before and after."""
     case = Case(2, (7, 5, 3, 6, 9), net=Net(hidden=(4,)))
-    seen, _ = observe(Weighted, [torch.device("cuda", 0), torch.device("cpu")], case)
+    seen, _ = observe(Weighted, [*gpus(1), torch.device("cpu")], case)
     for check in ("trajectory", "replicas", "loss", "evaluation"):
         assert judge(check, Seen(case, [seen])).finding == ""

@@ -129,6 +129,14 @@ def test_a_hang_without_stacks_says_why(pool: Pool, dataset: Prepared) -> None:
     assert re.fullmatch(f"rank 0: {says}\nrank 1: {says}", "\n".join(caught.value.details))
 
 
+def test_a_failure_shows_what_nccl_warned_of(pool: Pool, dataset: Prepared) -> None:
+    with one_worker(pool, "warned") as group:
+        group.request(SetUp, "setup", name="it", arm=arm(HERE + "Warned", 1, dataset))
+        with pytest.raises(WorkerFailure, match="ncclUnhandledCudaError") as caught:
+            group.request(Timed, "window", name="it", steps=1)
+    assert caught.value.details[0].endswith("init.cc:9 NCCL WARN no NVLS here")
+
+
 @pytest.mark.parametrize("trainer", ["KillsRankOne", "RaisesBeforeRankOneIsGone"])
 def test_a_killed_rank_is_named_with_its_signal(pool: Pool, dataset: Prepared, trainer: str) -> None:
     group = pool.launch(trainer, 2)

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch.nn import functional as F
 from reference.trainers.ddp import DDPTrainer
 from reference.trainers.scratch import Scratch
 from reference.trainers.single import Single
+from suite.rank import transport
 
 
 class Same(DDPTrainer):
@@ -197,6 +199,15 @@ class Hangs(DDPTrainer):
         if dist.get_rank() == 1:
             time.sleep(3600)
         return super().step(X, y, global_batch_size)
+
+
+class Warned(Single):
+    """Fails as where NCCL does: with little in the exception, and the cause in NCCL's log."""
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        transport.listen()
+        Path(os.environ[transport.FILE]).write_text("node7:4021:4078 [0] init.cc:9 NCCL WARN no NVLS here\n")
+        raise RuntimeError("ncclUnhandledCudaError")
 
 
 class HangsDeaf(Hangs):

@@ -1,4 +1,4 @@
-"""The first ten minutes on a machine: which steps are tried, and the page about them."""
+"""The first minutes on a machine: which steps are tried, and the page about them."""
 
 from __future__ import annotations
 
@@ -53,6 +53,26 @@ def test_every_step_is_told_the_devices_and_keeps_the_projects_reports_clean(
         assert f"--scaling-devices={on}" in step.command
         assert f"--scaling-report-dir={tmp_path / 'reports'}" in step.command
     assert ("nvidia-smi" in {step.name for step in wanted}) == (used.kind == "cuda")
+
+
+@pytest.mark.parametrize("used", [CPU, GPUS])
+def test_every_gate_has_the_time_for_the_sessions_that_a_fail_takes(tmp_path: Path, used: Devices) -> None:
+    """A session on a GPU takes 20 s and more, most of it to start workers that load CUDA; a forked one takes 6 s."""
+    budgets = [
+        (float(option.partition("=")[2]), step.limit_s)
+        for step in steps(used, "", tmp_path)
+        for option in step.command
+        if option.startswith("--scaling-budget=")
+    ]
+    assert len(budgets) == 3
+    for budget_s, limit_s in budgets:
+        assert budget_s >= 4 * (40 if used.kind == "cuda" else 15)
+        assert limit_s >= budget_s + 90
+
+
+def test_the_exchange_is_tried_before_what_needs_it(tmp_path: Path) -> None:
+    names = [step.name for step in steps(GPUS, "", tmp_path)]
+    assert names.index("nccl exchanges right sums") < names.index("a run measures every world size")
 
 
 def test_gpus_are_timed_on_a_workload_of_their_size_and_on_the_documents(tmp_path: Path) -> None:

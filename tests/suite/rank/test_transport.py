@@ -65,6 +65,17 @@ def test_nccl_logs_to_a_file_of_the_process_in_the_runs_folder(tmp_path: Path) -
     assert transport.logged(environment) == ("P2P/IPC",)
 
 
+def test_the_last_warnings_are_found_in_the_log(tmp_path: Path) -> None:
+    """What NCCL says when it fails is in its log, and not always in torch's exception."""
+    environment = {FOLDER: str(tmp_path)}
+    assert transport.warnings(environment) == []
+    transport.listen(environment)
+    warned = [f"node7:4021:4078 [0] transport/nvls.cc:{line} NCCL WARN Cuda failure 801" for line in range(9)]
+    Path(environment["NCCL_DEBUG_FILE"]).write_text("\n".join([CHANNELS.format(2, 0), *warned, log("Init COMPLETE")]))
+    assert transport.warnings(environment) == warned[-5:]
+    assert transport.logged(environment) == ("2 channels",)
+
+
 @pytest.mark.parametrize(
     "own", [{"NCCL_DEBUG": "WARN"}, {"NCCL_DEBUG_SUBSYS": "ALL"}, {"NCCL_DEBUG_FILE": "/dev/null"}]
 )
@@ -88,6 +99,7 @@ def test_the_installed_nccl_has_the_forms_that_are_read() -> None:
             arrow + b" via P2P/IPC",
             arrow + b" via SHM/",
             arrow + b" [send] via NET/%s/%d",
+            b" NCCL WARN ",
             b"%d coll channels, %d collnet channels, %d nvls channels",
         ):
             assert code.find(form) > 0, form

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,17 @@ from suite.properties.answers import About, Described
 from suite.room.devices import Devices
 from suite.run.preparing import prepare
 from tests.support.measurements import LENET, arm, cell, job, run_of, settings
+
+
+def sides_of(ask: Callable[..., Described | Prepared]) -> Any:
+    """Return the sides of a run whose workers answer as `ask` does."""
+    return SimpleNamespace(
+        ask=ask,
+        locate=lambda side, name: name,
+        apart=lambda side: None,
+        dismiss=lambda: None,
+        pools={"candidate": SidePool(SimpleNamespace(folder=Path()))},
+    )
 
 
 @pytest.mark.parametrize(("mode", "batch", "lr"), [("strong", 256, 0.2), ("weak", 512, 0.3)])
@@ -37,18 +49,25 @@ def test_a_trainer_that_changes_what_versions_are_seen_costs_nothing() -> None:
             return Prepared(name="digits", folder="", train_samples=1, test_samples=1)
         return Described(about=About(processes="one"), versions={"numpy": next(seen)})
 
-    sides = SimpleNamespace(
-        ask=ask,
-        locate=lambda side, name: name,
-        apart=lambda side: None,
-        dismiss=lambda: None,
-        pools={"candidate": SidePool(SimpleNamespace(folder=Path()))},
-    )
     run = run_of(cell(2), versions={}, clock=lambda: 1000.0, begun_s=0.0)
-    prepare(run, sides, [arm(2), arm(2, trainer="scratch")], lambda line: None)  # type: ignore[arg-type]
+    prepare(run, sides_of(ask), [arm(2), arm(2, trainer="scratch")], lambda line: None)
     assert run.versions == {"candidate": {"numpy": "2.3"}}
     assert not run.lost
     assert deadlines == [60.0] * 3, "of a budget that is spent"
+
+
+def test_ranks_on_gpus_that_exchange_nothing_have_no_communicator() -> None:
+    """NCCL takes seconds to make one, and memory on every GPU."""
+
+    def ask(side: Side, kind: type[Any], command: str, timeout_s: float, **told: object) -> Described | Prepared:
+        if kind is Prepared:
+            return Prepared(name="digits", folder="", train_samples=256, test_samples=1)
+        return Described(about=About(processes="per-device"), versions={})
+
+    on_gpus = settings(devices=Devices("cuda", ("cuda:0", "cuda:1"), ()))
+    run, wanted = run_of(cell(2), config=on_gpus, versions={}), [arm(2), arm(2, trainer=PLAIN)]
+    prepare(run, sides_of(ask), wanted, lambda line: None)
+    assert [run.jobs[each].backend for each in wanted] == ["nccl", "gloo"]
 
 
 @pytest.mark.parametrize("trainer", ["mine.py:OfSamples", "single", PLAIN])
@@ -60,17 +79,10 @@ def test_a_trainer_of_samples_is_refused_for_texts_when_a_worker_has_read_it(tra
             return Prepared(name="texts-tiny", folder="", train_samples=64, test_samples=1, tokens=64)
         return Described(about=About(processes="one"), versions={})
 
-    sides = SimpleNamespace(
-        ask=ask,
-        locate=lambda side, name: name,
-        apart=lambda side: None,
-        dismiss=lambda: None,
-        pools={"candidate": SidePool(SimpleNamespace(folder=Path()))},
-    )
     texts = BUILT_IN["gpt-tiny"]
     wanted = replace(arm(2, trainer=trainer), workload="gpt-tiny")
     run = run_of(replace(cell(2), workload="gpt-tiny"), config=settings(workloads=(texts,)), versions={})
-    prepare(run, sides, [wanted], lambda line: None)  # type: ignore[arg-type]
+    prepare(run, sides_of(ask), [wanted], lambda line: None)
     if ".py" not in trainer:
         assert run.jobs[wanted].dataset.tokens == 64
         return
