@@ -57,7 +57,7 @@ lr = 0.01
 
 [tool.scaling.workloads.hungry]
 model = "docs.evidence.planted_causes:linear"
-batch = 256
+batch = 1024
 lr = 0.01
 loader = "book"
 
