@@ -119,6 +119,7 @@ class Row(NamedTuple):
         draw: returns ln(t / t) of rounds where nothing is slower.
         learned: what a calibration says; None without one.
         cells: of the run; one is alone in its world size.
+        planned: sessions.
         missed: which of the two promises the rule is known not to keep here.
         slower: whether the noise itself makes the candidate slower, so that no FAIL is wrong.
     """
@@ -129,6 +130,7 @@ class Row(NamedTuple):
     cells: int = CELLS
     missed: tuple[Outcome, ...] = ()
     slower: bool = False
+    planned: int = SESSIONS
 
 
 F, P = Outcome.FAIL, Outcome.PASS
@@ -163,6 +165,12 @@ FAMILY = (
     Row("one cell, stale calibration: 1 %, now 3 %", normal(0.03, 0.03), learned(0.01), cells=1),
     Row("one cell, stale calibration: .3 %, now 3 %", normal(0.01, 0.03), learned(0.003), cells=1),
     Row("one cell, stale calibration: .3 %, now modes with p = .5", modes(0.5), learned(0.003), cells=1),
+    Row("one cell, 36 planned: rounds 7 %, sessions 1 %", normal(0.07, 0.01), cells=1, planned=36),
+    Row("one cell, 36 planned: rounds 1 %, sessions 3 %", normal(0.01, 0.03), cells=1, planned=36),
+    Row("one cell, 36 planned: rounds and sessions 1 %, heavy tails (t2)", heavy(0.01, 0.01), cells=1, planned=36),
+    Row("one cell, 36 planned: modes with p = .5", modes(0.5), cells=1, planned=36),
+    Row("one cell, 36 planned, stale calibration: .3 %, now 3 %", normal(0.01, 0.03), learned(0.003), 1, planned=36),
+    Row("one cell, 36 planned, stale calibration, now modes", modes(0.5), learned(0.003), 1, planned=36),
 )
 
 
@@ -258,7 +266,7 @@ def rates(row: Row, runs: int = RUNS, *, pooled: bool = True) -> Rates:
     rng = np.random.default_rng(1)
     unchanged, at_margin, slower = (
         decide(
-            row.draw(rng, (count, row.cells, SESSIONS, ROUNDS)) + shift,
+            row.draw(rng, (count, row.cells, row.planned, ROUNDS)) + shift,
             min(SIZES, row.cells),
             row.cells,
             row.learned,

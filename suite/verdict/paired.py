@@ -27,6 +27,8 @@ from suite.verdict.spread import Estimate, Learned, Middle, estimate
 
 FIRST_LOOK = 3  # sessions; with two, and nothing learned, the t distribution's tail is so heavy that nothing is decided
 FIRST_LOOK_LEARNED = 2
+EVEN = 36  # planned sessions with which every look would have the same share, but for the limits of the power
+LEAST_POWER, MOST_POWER = 1.5, 4.0
 NOT_NOISE = 0.99  # confidence that a cell is not slower by the noise of its rounds alone
 SETTLED = 0.10  # how probable it may still be that the slowdown reaches half the tolerance, for a PASS before the end
 
@@ -34,13 +36,16 @@ SETTLED = 0.10  # how probable it may still be that the slowdown reaches half th
 def spending(sessions: int, planned: int, first: int = FIRST_LOOK) -> float:
     """Return the share of the error probability for the look after `sessions`; over all looks it adds up to 1.
 
-    The cumulative share grows with the cube of the sessions (a power family of Lan and DeMets, 1983): early looks cost
-    little and decide only what is obvious, and the last one keeps most of the power.
+    The cumulative share is a power of the sessions (the family of Kim and DeMets, 1987). Where few are planned, noise
+    leaves most decisions to the last look, which keeps most of the error. Where many are, a quiet cell is decided after
+    a few, and these looks have more of it (docs/adr/0041).
     """
-    if not first <= sessions <= max(planned, first):
+    planned = max(planned, first)
+    if not first <= sessions <= planned:
         return 0.0
+    power = min(max(EVEN / planned, LEAST_POWER), MOST_POWER)
     before = 0 if sessions == first else sessions - 1
-    return (sessions**3 - before**3) / max(planned, first) ** 3
+    return float((sessions / planned) ** power - (before / planned) ** power)
 
 
 def first_look(*, learned: bool, peers: bool) -> int:
@@ -163,6 +168,6 @@ def _advice(
 
 
 def _half(delta: Estimate, sessions: int, alpha: float) -> float:
-    """Return the half width after so many sessions at half the error, which is about a last look's share."""
-    df = delta.df + sessions - delta.sessions
-    return t_quantile(df, 1 - alpha / 2) * math.sqrt(delta.variance / sessions)
+    """Return the half width after so many sessions, at the share of the last look of a plan with as many."""
+    df, planned = delta.df + sessions - delta.sessions, max(sessions, FIRST_LOOK)
+    return t_quantile(df, 1 - alpha * spending(planned, planned)) * math.sqrt(delta.variance / sessions)

@@ -525,7 +525,7 @@ class TestAttribution:
 
     def test_arm_that_only_a_waterfall_needs_costs_no_decided_cell(self, world: World) -> None:
         """The candidate on one device is decided after three sessions; in the fourth its processes do not start."""
-        world.step_s, world.broken = {**EQUAL, OWN: 0.515}, {4: {arm(1)}}
+        world.step_s, world.broken, world.wobble = {**EQUAL, OWN: 0.515}, {4: {arm(1)}}, 0.005
         world.measure(ONE, TWO, config=against(budget_s=300.0))
         assert arm(1) in world.untimed[4]
         assert world.outcomes() == [Outcome.PASS, Outcome.FAIL]

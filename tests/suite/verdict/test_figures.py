@@ -163,14 +163,14 @@ class TestPaired:
 
     @pytest.mark.parametrize(
         "deltas",
-        [(0.00, 0.10, 0.05), (0.01, -0.02, 0.02), (0.02, 0.00, 0.04), (-0.188, 0.188, 0.0), (-0.2778, 0.2778, 0.0)],
-        ids=["towards a fail", "a pass", "less than half the tolerance", "60 %", "100 %"],
+        [(0.00, 0.10, 0.05), (0.01, -0.04, 0.04), (0.02, 0.00, 0.04), (-0.2778, 0.2778, 0.0), (-0.33, 0.33, 0.0)],
+        ids=["towards a fail", "a pass", "less than half the tolerance", "60 %", "75 %"],
     )
     def test_advice_is_what_would_decide(self, deltas: tuple[float, ...]) -> None:
         mean, sd, margin = sum(deltas) / 3, float(stats.tstd(deltas)), math.log1p(0.05)
 
         def half(sessions: int, alpha: float) -> float:
-            return t(sessions - 1, alpha / 2) * sd / math.sqrt(sessions)
+            return t(sessions - 1, alpha * spending(sessions, sessions)) * sd / math.sqrt(sessions)
 
         alpha, distance = (ALPHA_FAIL / COMPARISONS, mean) if mean > margin / 2 else (ALPHA_PASS, margin - mean)
         needed = next(sessions for sessions in range(4, 10_000) if half(sessions, alpha) < distance)
@@ -194,7 +194,7 @@ class TestPaired:
 
     @pytest.mark.parametrize(
         ("deltas", "planned"),
-        [((0.0100, 0.0101, 0.0190), 40), ((0.0100, 0.0101, 0.0280), 40), ((-0.33, 0.33, 0.0), PLANNED)],
+        [((0.0100, 0.0101, 0.0190), 40), ((0.0100, 0.0101, 0.0280), 40), ((-0.45, 0.45, 0.0), PLANNED)],
         ids=["less", "its own", "more than an option may be"],
     )
     def test_a_tolerance_of_no_use_is_not_advised(self, deltas: tuple[float, ...], planned: int) -> None:
@@ -204,14 +204,24 @@ class TestPaired:
         assert "tolerance" not in reason
 
     def test_advice_knows_when_there_is_no_sense(self) -> None:
-        outcome, reason = self.judged(2.0, -2.0, 0.1)
-        assert outcome is Outcome.INCONCLUSIVE
-        assert reason.endswith("it needs more time than is sensible, or a quieter machine")
+        for deltas, or_else in (((2.0, -2.0, 0.1), ""), ((-0.41, 0.41, 0.0), ", or a tolerance of 100%")):
+            outcome, reason = self.judged(*deltas)
+            assert outcome is Outcome.INCONCLUSIVE
+            quieter = ", a quieter machine" if or_else else ", or a quieter machine"
+            assert reason.endswith(f"it needs more time than is sensible{quieter}{or_else}")
 
     def test_the_share_of_a_look_outside_of_the_plan_is_nothing(self) -> None:
         assert [spending(number, 5) for number in (2, 6)] == [0.0, 0.0]
-        assert [spending(number, 5) for number in (3, 4, 5)] == [27 / 125, (64 - 27) / 125, (125 - 64) / 125]
         assert spending(3, 2) == 1.0
+
+    @pytest.mark.parametrize(("planned", "power"), [(5, 4.0), (9, 4.0), (12, 3.0), (24, 1.5), (100, 1.5)])
+    def test_the_more_looks_are_planned_the_more_of_the_error_the_early_ones_have(
+        self, planned: int, power: float
+    ) -> None:
+        shares = [spending(number, planned) for number in range(3, planned + 1)]
+        assert shares[0] == pytest.approx((3 / planned) ** power)
+        assert shares[-1] == pytest.approx(1 - (1 - 1 / planned) ** power)
+        assert sum(shares) == pytest.approx(1)
 
 
 class TestMachine:
