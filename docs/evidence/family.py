@@ -18,7 +18,7 @@ import numpy.typing as npt
 from scipy.special import stdtrit
 
 from suite.verdict import ALPHA_FAIL, ALPHA_PASS, FIRST_LOOK, Learned, Outcome, spending
-from suite.verdict.paired import SETTLED, first_look
+from suite.verdict.paired import SETTLED, fewest, first_look
 from suite.verdict.spread import KAPPA, MOST_DF
 
 Floats = npt.NDArray[np.float64]
@@ -120,6 +120,7 @@ class Row(NamedTuple):
         learned: what a calibration says; None without one.
         cells: of the run; one is alone in its world size.
         planned: sessions.
+        sizes: world sizes of the run, as far as it has as many cells.
         missed: which of the two promises the rule is known not to keep here.
         slower: whether the noise itself makes the candidate slower, so that no FAIL is wrong.
     """
@@ -131,6 +132,7 @@ class Row(NamedTuple):
     missed: tuple[Outcome, ...] = ()
     slower: bool = False
     planned: int = SESSIONS
+    sizes: int = SIZES
 
 
 F, P = Outcome.FAIL, Outcome.PASS
@@ -171,6 +173,9 @@ FAMILY = (
     Row("one cell, 36 planned: modes with p = .5", modes(0.5), cells=1, planned=36),
     Row("one cell, 36 planned, stale calibration: .3 %, now 3 %", normal(0.01, 0.03), learned(0.003), 1, planned=36),
     Row("one cell, 36 planned, stale calibration, now modes", modes(0.5), learned(0.003), 1, planned=36),
+    Row("four world sizes of one cell: modes with p = .5", modes(0.5), cells=4, sizes=4),
+    Row("the same, stale calibration: .3 %, now 3 %", normal(0.01, 0.03), learned(0.003), 4, sizes=4),
+    Row("the same, stale calibration: .3 %, now modes", modes(0.5), learned(0.003), 4, sizes=4),
 )
 
 
@@ -200,7 +205,9 @@ def decide(
     y, w2, f = located(rounds)
     runs, cells, planned = y.shape
     alpha = ALPHA_FAIL / comparisons
-    first = first_look(learned=calibrated is not None, peers=sizes < cells or not pooled)
+    peers = sizes < cells or not pooled
+    first = first_look(learned=calibrated is not None, peers=peers)
+    least_fail = 0 if peers else fewest(ALPHA_FAIL / cells)
     outcome, suspicious = np.zeros((runs, cells), dtype=int), np.zeros((runs, cells), dtype=bool)
     squares, dfs = np.zeros((runs, cells)), np.zeros((runs, cells))
     for n in range(first if pooled else 2, planned + 1):
@@ -230,7 +237,7 @@ def decide(
         crossing = half & (mean - _half_width(df, error, alpha * share) > 0)
         alarming = crossing if calibrated else half & (mean - _half_width(df, error, alpha) > 0)
         settled = n >= planned or mean + _half_width(df, error, SETTLED) < MARGIN / 2
-        fails = undecided & crossing & suspicious
+        fails = undecided & crossing & suspicious & (n >= least_fail)
         passes = undecided & ~fails & settled & (mean < MARGIN / 2)
         passes &= mean + _half_width(df, error, ALPHA_PASS * share) < MARGIN
         outcome = np.where(fails, OUTCOMES.index(F), np.where(passes, OUTCOMES.index(P), outcome))
@@ -267,7 +274,7 @@ def rates(row: Row, runs: int = RUNS, *, pooled: bool = True) -> Rates:
     unchanged, at_margin, slower = (
         decide(
             row.draw(rng, (count, row.cells, row.planned, ROUNDS)) + shift,
-            min(SIZES, row.cells),
+            min(row.sizes, row.cells),
             row.cells,
             row.learned,
             pooled=pooled,

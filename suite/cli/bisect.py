@@ -21,7 +21,7 @@ from suite.base.git import GitError
 from suite.cli import gate
 from suite.cli.bisection import ABORT, BAD, ERROR, GOOD, NAMES, SKIP, GitHistory, find
 from suite.cli.command import USAGE_ERROR, Stop, positive, whole_number
-from suite.records.record import Record
+from suite.records.record import CellRecord, Record
 from suite.run.observations import Observations
 from suite.verdict import Outcome
 
@@ -108,7 +108,7 @@ def judge(
         return ABORT, "interrupted"
     if record is None:
         return SKIP, _WITHOUT_A_RUN.get(status, f"nothing was measured (pytest's exit status {status})")
-    if failed := [f"{cell.id}: {cell.reason}" for cell in record.cells if cell.outcome is Outcome.FAIL]:
+    if failed := [f"{cell.id}: {cell.reason}" for cell in record.cells if _code_failed(cell)]:
         return BAD, "; ".join(failed)
     if late:
         return on_timeout, f"timed out: {late}"
@@ -118,6 +118,12 @@ def judge(
     if undecided or not record.cells:
         return SKIP, "; ".join(undecided) or "no cell was measured"
     return GOOD, "; ".join(f"{cell.id}: {cell.reason}" for cell in record.cells)
+
+
+def _code_failed(cell: CellRecord) -> bool:
+    """Return whether a cell FAILs, and not by the machine alone, which is the same for every commit."""
+    rules = {check.rule for check in cell.checks if check.counts and check.outcome is Outcome.FAIL}
+    return cell.outcome is Outcome.FAIL and rules != {"machine"}
 
 
 def timed_out(run: Observations) -> str:

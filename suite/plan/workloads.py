@@ -73,7 +73,8 @@ class Workload(Part):
             ((train_X, train_y), (test_X, test_y)), tensors or nests of tensors.
         batch: samples a step at world size 1.
         lr: learning rate at world size 1; weak scaling changes it by `lr_rule`.
-        epochs: of the full training run.
+        epochs: of the full training run. A workload of the user's own that says them, and has no recipe, is trained so
+            for its accuracy.
         init: a name from `reference.models.init.INITS`.
         loader: "resident" (whole set on the device, batches by index) or "book" (per-sample transforms, worker
             processes).
@@ -289,6 +290,9 @@ def available(pyproject: Path) -> dict[str, Workload]:
             raise ValueError(f"workload {name!r} in {pyproject.name}: {problem(error)}") from error
         except ValueError as error:
             raise ValueError(f"workload {name!r} in {pyproject.name}: {error}") from error
+        if "epochs" in fields and workload.accuracy is None:
+            own_settings = {field: getattr(workload, field) for field in ("dataset", "batch", "lr", "epochs", "init")}
+            workload = workload.model_copy(update={"accuracy": Recipe(**own_settings)})
         workloads[name] = _from(pyproject.parent, workload)
     return workloads
 
@@ -320,7 +324,7 @@ def _check_names(workload: Workload) -> None:
 def no_recipe(name: str) -> str:
     """Return that a workload is not trained for its accuracy, and what to write so that it is."""
     table = f"[tool.scaling.workloads.{_key(name)}.accuracy]"
-    return f"workload {name!r} has no recipe to train by; write {table} with dataset, batch, lr and epochs"
+    return f"workload {name!r} has no recipe to train by; set its epochs, or write {table} with another batch and rate"
 
 
 def _key(name: str) -> str:

@@ -172,7 +172,7 @@ def _machine(record: Record) -> Iterable[str]:
         for check in cell.checks:
             if check.rule == "machine" and check.outcome is Outcome.INCONCLUSIVE:
                 unclear.setdefault(check.reason, []).append(cell.label)
-    yield from (f"not judged by {some(cells, MOST)}: {reason}" for reason, cells in unclear.items())
+    yield from (f"INCONCLUSIVE by {some(cells, MOST)}: {reason}" for reason, cells in unclear.items())
 
 
 def _machine_left_out(record: Record) -> Iterable[str]:

@@ -84,11 +84,12 @@ def checks(run: Observations, draft: Record) -> dict[Cell, tuple[CheckRecord, ..
         spread = None if calibrated is None else calibrated.spread.of_runs
         newest, pin = run.plan.baseline.latest(figures, draft), run.plan.baseline.pin(figures, draft)
         why = _unmeasured(run, cell, newest, missing) or _changed(run, cell, newest)
-        tolerance = run.plan.config.tolerance
-        shown = [_check(LEVEL, difference(own, accepted, spread), why, clears(own, accepted, tolerance))]
+        tolerance, runs = run.plan.config.tolerance, run.plan.config.runs
+        shown = [_check(LEVEL, difference(own, accepted, spread), why, clears(own, accepted, tolerance, runs=runs))]
         if pin is not None:
             why = _unmeasured(run, cell, run.plan.baseline.pinned(figures, draft), missing)
-            against_pin, cleared = difference(own, accepted, spread, pin), clears(own, accepted, tolerance, pin)
+            against_pin = difference(own, accepted, spread, pin)
+            cleared = clears(own, accepted, tolerance, pin, runs=runs)
             crept = against_pin.ratio.estimate >= math.sqrt(1 + tolerance)
             elsewhere = cell in run.comparison.apart and "base" in run.arms(cell)
             shown.append(_check(PINNED, against_pin, why, cleared, counts=crept or not elsewhere))
@@ -199,16 +200,24 @@ def _machine(
     side, logs = next(((side, logs) for side, logs in by_side.items() if logs), ("candidate", []))
     behind = samples.log_ratios(run, arms["candidate"], arms[side])  # zeros for the candidate itself
     here = hours_apart([each for each in accepted if each.host == run.plan.machine.host])
-    then = [(each.log_efficiency, each.log_t) for each in here if each.log_efficiency is not None]
-    longer = own.log_t - fmean(behind or [0.0]) - fmean([log_t for _, log_t in then] or [own.log_t])
-    usual = [log_efficiency for log_efficiency, _ in then]
-    verdict = machine(logs, usual, longer, judging.comparisons(run), tolerance=run.plan.config.tolerance)
+    then = [each for each in here if each.log_efficiency is not None]
+    longer = own.log_t - fmean(behind or [0.0]) - fmean([each.log_t for each in then] or [own.log_t])
+    changed = _changes(run, newest) if newest is not None else ""
+    verdict = machine(
+        logs,
+        [each.log_efficiency for each in then if each.log_efficiency is not None],
+        longer,
+        judging.comparisons(run),
+        tolerance=run.plan.config.tolerance,
+        usual_sessions=fmean(each.sessions for each in then) if then else 1.0,
+        steps=[each.log_t for each in then] if changed else [],
+    )
     fails, why = verdict.outcome is Outcome.FAIL, [verdict.reason]
     taken_apart = [fall for fall in waterfalls if fall.side in sides]
     if fails and taken_apart:
         fall = max(taken_apart, key=lambda fall: fall.sessions)
         why.append(cause(fall.shares, fall.dfs, [each.parts for each in here]))
-    if fails and newest is not None and (changed := _changes(run, newest)):
+    if fails and changed:
         why.append(f"since then {changed}")
     return CheckRecord(
         rule="machine",

@@ -8,6 +8,7 @@ cells apart; where accepted runs have cells, these sessions are few, and the oth
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +31,7 @@ from suite.run.session import Groups, Say, Sessions
 from suite.verdict import FIRST_LOOK, Outcome
 from suite.verdict.stored import ENOUGH_RUNS
 
-SHARE = 4  # where accepted commits are rebuilt, at most a quarter of the sessions also times what the figures need
+ONE_IN = 4  # where accepted commits are rebuilt, at most a quarter of the sessions also times what the figures need
 MAX_SESSIONS = {"quick": 6, "full": 20}  # where nothing can be decided, more sessions only narrow the intervals
 
 
@@ -192,7 +193,7 @@ class _Campaign:
 
     def _carried(self, chosen: Sequence[Cell]) -> tuple[Cell, ...]:
         """Return the cells that the budget can judge; a profile's budget stretches to all of them."""
-        if self._run.plan.config.min_sessions > 1 or self._run.plan.config.calibrate:
+        if not self._keeps_budget:
             return tuple(chosen)
         return forecast.carried(
             chosen,
@@ -215,7 +216,7 @@ class _Campaign:
             step_s=self._sessions.step_s,
         )
 
-    def _suspects(self, chosen: Sequence[Cell]) -> list[attribution.Target]:
+    def _slower_targets(self, chosen: Sequence[Cell]) -> list[attribution.Target]:
         """Return the waterfalls, of candidate and base, of the cells that look slower so far.
 
         They are timed when the blocks of the next session are over, so that what grew is known when a cell fails. The
@@ -225,9 +226,9 @@ class _Campaign:
         run = self._run
         if not run.comparison.bases:
             return []
-        behind, every = {cell: judging.surplus(run, cell) for cell in chosen}, run.plan.config.profile == "full"
+        behind, full_profile = {cell: judging.surplus(run, cell) for cell in chosen}, run.plan.config.profile == "full"
         slowest_first = sorted(chosen, key=lambda cell: -behind[cell])
-        wanted = attribution.slowest(run, [cell for cell in slowest_first if behind[cell] or every])
+        wanted = attribution.slowest(run, [cell for cell in slowest_first if behind[cell] or full_profile])
         of_a_fail_s = max(1, FIRST_LOOK + 1 - len(run.sessions)) * run.session_s
         if wanted and self._keeps_budget and self._left_s() < of_a_fail_s + self._explaining_s():
             why = "the budget has no more time than the sessions of a FAIL need; raise --scaling-budget"
@@ -296,7 +297,7 @@ class _Campaign:
             timed = _arms(units)
             units += [unit for unit in dict.fromkeys(beside) if unit[0] not in timed and unit[0] not in run.lost]
             probed = explained if of_figures and number < attribution.SESSIONS[config.profile] else []
-            suspects = self._suspects(run.comparison.judged)
+            suspects = self._slower_targets(run.comparison.judged)
             untimed = [
                 arm
                 for arm in attribution.arms(run, [*probed, *suspects])
@@ -312,11 +313,15 @@ class _Campaign:
                 self._replan(number)
 
     def _replan(self, number: int) -> None:
-        """Fix how many sessions there are, from what the first one cost and not from what it showed."""
+        """Fix how many sessions there are, from what they cost and not from what they showed.
+
+        After the first session, cells that look slower are taken apart: what that took counts as if it were left.
+        """
         run, config = self._run, self._run.plan.config
+        left_s = self._left_s() + math.fsum(session.explaining_s for session in run.sessions[1:])
         if self._of_figures is None:
-            sessions = self._planned(number + 1 + self._left_s() / run.session_s)
-            self._of_figures = min(max(1, sessions // SHARE), FIRST_LOOK) if run.comparison.bases else sessions
+            sessions = self._planned(number + 1 + left_s / run.session_s)
+            self._of_figures = min(max(1, sessions // ONE_IN), FIRST_LOOK) if run.comparison.bases else sessions
         if run.comparison.bases and number + 1 == max(1, self._of_figures):
             self._compare_alone()
         if not run.planned and (number >= self._of_figures or not run.comparison.bases):
@@ -324,7 +329,7 @@ class _Campaign:
             units, next_s = [*self._units(judged), *self._on_one(judged)], run.session_s
             if run.comparison.over_budget:
                 next_s = self._next_s(units) or next_s
-            run.planned = config.calibrate or self._planned(number + 1 + self._left_s() / next_s)
+            run.planned = config.calibrate or self._planned(number + 1 + left_s / next_s)
             if run.comparison.bases and run.planned < self._shown:
                 self._say_plan(run.planned, self._forecast(units)._replace(wall_s=next_s))
 

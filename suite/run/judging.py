@@ -1,4 +1,4 @@
-"""Every rule that can fail a cell, and a cell's outcome from all of them.
+"""Every rule that judges a cell, and a cell's outcome from all of them.
 
 - time: against a base in the same sessions, from `--scaling-against` or the accepted commit rebuilt;
 - drift: against the rebuilt commit of the pinned, older baseline in the same sessions;
@@ -9,12 +9,14 @@
 - accuracy: k devices against one, and one against accepted runs;
 - counters: what a step does against a base's, where `--scaling-counters fail` asks for it. Counts have no noise.
 
-All but the last share one error budget, which is fixed before anything is measured (`comparisons`).
+All that can fail a cell, except counters, share one error budget, which is fixed before anything is measured
+(`comparisons`).
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from suite import verdict
@@ -61,18 +63,33 @@ def against(run: Observations, cell: Cell, side: Side) -> Verdict:
         learned,
         [samples.log_ratios(run, *pair) for pair in pairs - {own}],
         runs=run.plan.config.runs,
+        alone=_alone(run),
         overrun_s=run.plan.overrun_s,
     )
+
+
+def _alone(run: Observations) -> int:
+    """Return how many comparisons are the only one of their base and world size; 1 at least."""
+    pairs = {
+        (side, cell.world_size, arms["candidate"])
+        for cell in run.comparison.cells
+        for arms in [run.arms(cell)]
+        for side in run.comparison.bases
+        if side in arms
+    }
+    sizes = Counter((side, world_size) for side, world_size, _ in pairs)
+    return max(1, sum(count == 1 for count in sizes.values()))
 
 
 def checks(run: Observations, cell: Cell) -> tuple[CheckRecord, ...]:
     """Return what every rule that applies to a cell says so far."""
     arms = run.arms(cell)
     bases = run.comparison.bases if cell in run.comparison.cells else ()
-    compared = [side for side in bases if side in arms and arms[side] not in run.lost]
     over_budget = cell in run.comparison.over_budget
+    timed = [(_time(run, cell, side), arms[side]) for side in bases if side in arms and not over_budget]
     return (
-        *(_time(run, cell, side) for side in compared if not over_budget),
+        # A FAIL stands, even if its base, which may be timed for other cells, is lost later.
+        *(check for check, base in timed if base not in run.lost or check.outcome is Outcome.FAIL),
         *([_over_budget(run, cell)] if over_budget else []),
         *run.stored.get(cell, ()),
         *([_floor(run, cell)] if cell in run.plan.floors else []),
@@ -128,7 +145,7 @@ def warning(run: Observations, cell: Cell) -> str:
     low = mean - metrics.t_quantile(len(widened) - 1, 0.95) * error
     if low <= 0 or mean < math.log1p(run.plan.config.tolerance) / 2:
         return ""
-    return f"efficiency is {-math.expm1(-mean):.1%} below the base's: the gap widened, nothing is slower"
+    return f"efficiency is {-math.expm1(-mean):.1%} below the base's: gap widened, nothing slower"
 
 
 def widened(run: Observations, cell: Cell) -> str:
@@ -158,7 +175,8 @@ def _time(run: Observations, cell: Cell, side: Side) -> CheckRecord:
 
 
 def _over_budget(run: Observations, cell: Cell) -> CheckRecord:
-    _, side, *_ = arms = run.arms(cell)  # the newest commit, or the pinned one where it is alone
+    arms = run.arms(cell)
+    side = list(arms)[1]  # the newest commit, or the pinned one where it is alone
     judged, left_out = len(run.comparison.judged), len(run.comparison.over_budget)
     seen = against(run, cell, side).ratio if cell in run.comparison.cells and arms[side] not in run.lost else None
     return CheckRecord(
@@ -186,5 +204,6 @@ def _floor(run: Observations, cell: Cell) -> CheckRecord:
         tolerance=run.plan.config.tolerance,
         overrun_s=run.plan.overrun_s,
     )
-    reason = f"efficiency: its one-device arm failed: {run.lost[one].cause}" if one in run.lost else judged.reason
+    failed = run.lost.get(one) if judged.outcome is Outcome.INCONCLUSIVE else None
+    reason = f"efficiency: its one-device arm failed: {failed.cause}" if failed else judged.reason
     return CheckRecord(rule="floor", against=f"efficiency {minimum:g}", outcome=judged.outcome, reason=reason)

@@ -16,7 +16,7 @@ from suite.verdict import metrics
 
 FEWEST_ROUNDS = 4  # of a session without its disturbed windows; the middle of four leaves out the two outermost
 FEWEST_SHARE = 0.25  # of its rounds; where less is undisturbed, disturbance is the machine's normal state
-ALIKE = 4.0  # standard errors by which two arms may differ in how many of their windows were disturbed
+ALIKE = 4.0  # standard errors by which two arms may differ in what share of their windows was disturbed
 
 
 def rounds(session: Session, arm: Arm, steps: int) -> dict[tuple[int, int], float]:
@@ -57,27 +57,35 @@ def by_session(run: Observations, minuend: Arm, subtrahend: Arm) -> dict[int, li
     """
     if minuend not in run.steps or subtrahend not in run.steps:
         return {}
-    ratios, alike = {}, _alike(run, minuend, subtrahend)
-    for session in run.sessions:
+    ratios = {}
+    for place, session in enumerate(run.sessions, start=1):
         a = rounds(session, minuend, run.steps[minuend])
         b = rounds(session, subtrahend, run.steps[subtrahend])
         blocks, clean = {block for block, _ in b}, _undisturbed(session, minuend, subtrahend)
         pairs = [(window, _nearest(window, b)) for window in a if window[0] in blocks]
-        if pairs:
+        if pairs:  # what a session shows does not change with later ones
+            alike = _alike(run.sessions[:place], minuend, subtrahend)
             ratios[session.number] = _kept([(a[x] - b[y], not alike or {x[1], y[1]} <= clean) for x, y in pairs])
     return ratios
 
 
-def _alike(run: Observations, a: Arm, b: Arm) -> bool:
-    """Return whether two arms on as many cores were disturbed about as often.
+def _alike(sessions: Iterable[Session], a: Arm, b: Arm) -> bool:
+    """Return whether two arms on as many cores were disturbed about as often, in sessions that have timed both.
 
-    If not, one may cause it itself, and its disturbed windows have to count. Otherwise each arm has half of those of
-    both, and the difference a variance of their number.
+    If not, one may cause it itself, and its disturbed windows have to count. Otherwise both have the same share p of
+    their windows disturbed, and what is seen of n windows has a variance of p / n at most. A base that several cells
+    share has more windows than each of them.
     """
     if a.world_size != b.world_size:
         return True
-    marked = [sum(w.disturbed for s in run.sessions for w in s.windows if w.arm == arm.id) for arm in (a, b)]
-    return abs(marked[0] - marked[1]) <= ALIKE * math.sqrt(sum(marked))
+    timed = [[[window.disturbed for window in s.windows if window.arm == arm.id] for arm in (a, b)] for s in sessions]
+    both = [session for session in timed if all(session)]
+    windows, marked = ([sum(map(count, arm)) for arm in zip(*both, strict=True)] for count in (len, sum))
+    if not sum(marked):
+        return True
+    share = sum(marked) / sum(windows)
+    apart = marked[0] / windows[0] - marked[1] / windows[1]
+    return abs(apart) <= ALIKE * math.sqrt(share * (1 / windows[0] + 1 / windows[1]))
 
 
 def _undisturbed(session: Session, *arms: Arm) -> set[int]:

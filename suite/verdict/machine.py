@@ -7,12 +7,15 @@ accepted commit, measured in this run, and x_1 .. x_n of accepted runs of other 
     f = mean(x_i) - x   has variance   s^2 (1 + 1/n),
 
 where s^2 is estimated from the accepted runs, and f over its root follows Student's t with n - 1 degrees of freedom.
-Where the sessions of this run scatter more than accepted runs do, their standard error takes the place of s for x.
+Where the sessions of this run scatter more than accepted runs do, their standard error takes the place of s for x, and
+where they are fewer than an accepted run had, s^2 is so many times as large: a few sessions can agree by chance.
 
     FAIL   where the lower bound of f is above 0, f is ln(1 + m) / 2 or more, and so much longer is its step, too,
     PASS   where its upper bound is below ln(1 + m), or only one device became faster.
 
-E also falls where one device became faster and k devices did not: then nothing is slower, and a warning says it.
+E also falls where one device became faster and k devices did not: then nothing is slower, and a warning says it. Step
+times of other hours differ by more than E does, and a new torch or driver can make one device faster. So where versions
+have changed, a FAIL needs a step that is longer than accepted runs differ by chance.
 
 That assumes exchangeable runs, hours apart. It is one look, after the last session. Where sessions scatter several
 times more than accepted runs do, a FAIL without a cause is up to twice as frequent as promised, because s is then not
@@ -33,11 +36,18 @@ from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, CONFIDENCE, Outcome, V
 from suite.verdict.paired import FIRST_LOOK
 from suite.verdict.stored import ENOUGH_RUNS, MIN_BASELINE_RUNS
 
-WIDENED = "the gap widened, nothing is slower"
+WIDENED = "gap widened, nothing slower"
 
 
 def machine(
-    log_efficiencies: Sequence[float], accepted: Sequence[float], longer: float, comparisons: int, *, tolerance: float
+    log_efficiencies: Sequence[float],
+    accepted: Sequence[float],
+    longer: float,
+    comparisons: int,
+    *,
+    tolerance: float,
+    usual_sessions: float = 1.0,
+    steps: Sequence[float] = (),
 ) -> Verdict:
     """Judge the machine by one cell.
 
@@ -47,6 +57,8 @@ def machine(
         longer: ln(t / t_accepted) of the accepted commit's step on k devices, in this run and on average in those.
         comparisons: how many checks of the run can fail.
         tolerance: m; an efficiency that fell to 1 / (1 + m) must be found.
+        usual_sessions: how many sessions accepted runs had, on average.
+        steps: ln t of the step in accepted runs, where other things than the code have changed since.
 
     Returns:
         A verdict without a ratio: nothing is compared with another build.
@@ -66,13 +78,20 @@ def machine(
     usual, usual_error = mean_and_standard_error(accepted)
     now, error = mean_and_standard_error(log_efficiencies)
     shortfall, margin = usual - now, math.log1p(tolerance)
-    single, df = max((usual_error**2 * runs, runs - 1), (error**2, sessions - 1))
+    fewer = max(1.0, usual_sessions / sessions)
+    single, df = max((usual_error**2 * runs * fewer, runs - 1), (error**2, sessions - 1))
     spread = math.sqrt(single + usual_error**2)
     said = f"the accepted commit has efficiency {math.exp(now):.2f}, and had {_ends(accepted)} in {runs} accepted runs"
     low = shortfall - t_quantile(df, 1 - ALPHA_FAIL / comparisons) * spread
     if low > 0 and shortfall >= margin / 2:
         if longer < margin / 2:
-            return Verdict(Outcome.PASS, f"{WIDENED}: {said}, and its step on several devices takes no longer")
+            return Verdict(Outcome.PASS, f"{WIDENED}: {said}, and its step on several devices is not clearly longer")
+        if steps and longer <= _by_chance(steps, ALPHA_FAIL / comparisons):
+            return Verdict(
+                Outcome.INCONCLUSIVE,
+                f"{said}: accepted runs differ too much to show whether its step on several devices is longer, or only "
+                "one device became faster",
+            )
         return Verdict(
             Outcome.FAIL, f"the machine, not the code: {said}: at least {-math.expm1(-low):.1%} less {CONFIDENCE}"
         )
@@ -109,10 +128,14 @@ def cause(now: Mapping[str, Bounds], dfs: Sequence[float], accepted: Sequence[Ma
     )
 
 
+def _by_chance(values: Sequence[float], alpha: float) -> float:
+    """Return by how much one further value like these exceeds their mean with probability `alpha`."""
+    return t_quantile(len(values) - 1, 1 - alpha) * mean_and_standard_error(values)[1] * math.sqrt(len(values) + 1)
+
+
 def _further(values: Sequence[float]) -> Interval:
     """Return the 95 % interval of one further value like these, of which there are two or more."""
-    mean, error = mean_and_standard_error(values)
-    half = t_quantile(len(values) - 1, 0.975) * error * math.sqrt(len(values) + 1)
+    mean, half = math.fsum(values) / len(values), _by_chance(values, 0.025)
     return Interval(mean, mean - half, mean + half)
 
 

@@ -8,8 +8,8 @@ the looks (`spending`) and, for FAIL, over everything in the run that can fail, 
 
 The first look at which the cell is slower makes it suspicious; FAIL needs a later look, when fresh processes have added
 a session and all sessions together still show it: the fourth session at the earliest, with a calibration and other
-cells of the world size the third.
-Processes of equal code that happen to be slow in three sessions of three are too common for a FAIL (docs/verdict.md).
+cells of the world size the third. Processes of equal code that happen to be slow in three sessions of three are too
+common for a FAIL (docs/verdict.md), and where several cells are alone in their world sizes, so are four of four.
 PASS before the last look also asks that half the tolerance is improbable, so that a slowdown a little below it does not
 pass early.
 
@@ -57,6 +57,15 @@ def first_look(*, learned: bool, peers: bool) -> int:
     return FIRST_LOOK_LEARNED if learned and peers else FIRST_LOOK
 
 
+def fewest(alpha: float) -> int:
+    """Return how many sessions a cell alone in its world size needs for a decision that may be wrong with `alpha`.
+
+    Where processes of one build have two speeds, one side's are slow and the other's fast in a quarter of the sessions,
+    and each time by as much: no bound over few sessions shows that this may be chance.
+    """
+    return math.ceil(math.log(1 / alpha, 4))
+
+
 def paired(
     rounds: Sequence[Sequence[float]],
     tolerance: float,
@@ -66,6 +75,7 @@ def paired(
     learned: Learned | None = None,
     peers: Sequence[Sequence[float]] = (),
     runs: int = 1,
+    alone: int = 1,
     overrun_s: float = 0.0,
 ) -> Verdict:
     """Judge a cell whose base was measured in the same sessions.
@@ -80,9 +90,12 @@ def paired(
         peers: of every other cell of the world size that is compared in these sessions, the middle of the rounds of
             each session, in the same order.
         runs: of a bisection, which share the error of a PASS; 1 for a run of its own.
+        alone: how many comparisons of a run are alone in their world size, where this one is.
         overrun_s: by how much the sessions took longer than the budget, for the advice.
     """
+    peers = [values for values in peers if len(values) >= FIRST_LOOK_LEARNED]
     first = first_look(learned=learned is not None, peers=bool(peers))
+    least_fail, least_pass = (0, 0) if peers else (fewest(ALPHA_FAIL / alone / runs), fewest(ALPHA_PASS / runs))
     middles = [Middle.of(session) for session in rounds]
     ratio = _ratio(middles)
     if len(rounds) < first:
@@ -102,12 +115,12 @@ def paired(
         crossing = low > 0 and delta.mean >= margin / 2
         # The bound of an early look without a calibration is wide, and suspicion alone spends no error.
         alarming = crossing if learned else _bound(delta, -1, alpha_fail) > 0 and delta.mean >= margin / 2
-        if crossing and suspicious:
+        if crossing and suspicious and sessions >= least_fail:
             reason = f"{slower}, at least {percent(low)} {CONFIDENCE}"
             return Verdict(Outcome.FAIL, reason, _ratio(middles[:sessions]))
         settled = sessions >= planned or _bound(delta, 1, SETTLED) < margin / 2
-        if high < margin and delta.mean < margin / 2 and settled:
-            reason = f"{slower}, at most {percent(high)} (after {sessions} sessions)"
+        if high < margin and delta.mean < margin / 2 and settled and sessions >= least_pass:
+            reason = f"{slower}, at {'most' if high >= 0 else 'least'} {percent(high)} (after {sessions} sessions)"
             return Verdict(Outcome.PASS, reason, _ratio(middles[:sessions]))
         suspicious = suspicious or alarming
     if crossing:

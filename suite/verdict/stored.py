@@ -129,28 +129,32 @@ def difference(
     return RunDifference(ratio, f"{text} (95 %: {percent(low)} to {percent(high)})")
 
 
-def clears(candidate: Run, accepted: Sequence[Run], tolerance: float, pin: Run | None = None) -> bool:
+def clears(
+    candidate: Run, accepted: Sequence[Run], tolerance: float, pin: Run | None = None, *, runs: int = 1
+) -> bool:
     """Return whether accepted runs of other hours show that a cell is not slower by the tolerance or more.
 
     P(PASS | slower by the tolerance) <= ALPHA_PASS where runs hours apart are exchangeable. Arguments as in
-    `difference`; `tolerance` is a share.
+    `difference` and, for the runs of a bisection, in `suite.verdict.paired`; `tolerance` is a share.
     """
-    runs = hours_apart([run for run in accepted if run.host == candidate.host])
-    df, margin = len(runs) - 1, math.log1p(tolerance)
-    if len(runs) < ENOUGH_RUNS or (pin is not None and pin.host != candidate.host):
+    here = hours_apart([run for run in accepted if run.host == candidate.host])
+    df, margin = len(here) - 1, math.log1p(tolerance)
+    if len(here) < ENOUGH_RUNS or (pin is not None and pin.host != candidate.host):
         return False
     from scipy.special import chdtri
 
-    variance = _squares(runs) / df
+    variance = _squares(here) / df
     if math.sqrt(variance * df / float(chdtri(df, 1 - ALPHA_PASS))) > margin / 3:
         return False
-    against = runs if pin is None else [pin]
+    against = here if pin is None else [pin]
     delta = candidate.log_t - math.fsum(run.log_t for run in against) / len(against)
     single = [candidate] if pin is None else [candidate, pin]
-    if any(run.log_se is None and run.sessions < max(each.sessions for each in runs) for run in single):
+    if any(run.log_se is None and run.sessions < max(each.sessions for each in here) for run in single):
         return False
-    error = math.sqrt(variance * (1 + 1 / len(against)) + math.fsum(_excess(run, runs) for run in single))
-    return delta < margin / 2 and delta + t_quantile(df, 1 - ALPHA_PASS) * error < margin
+    excess = [_excess(run, here) for run in single]
+    df = min([df, *(run.sessions - 1 for run, more in zip(single, excess, strict=True) if more > 0)])
+    error = math.sqrt(variance * (1 + 1 / len(against)) + math.fsum(excess))
+    return delta < margin / 2 and delta + t_quantile(df, 1 - ALPHA_PASS / runs) * error < margin
 
 
 def newest(runs: Sequence[Run]) -> list[int]:
@@ -221,9 +225,12 @@ def _squares(runs: Sequence[Run]) -> float:
 def _excess(single: Run, runs: Sequence[Run]) -> float:
     """Return the variance that a run has beyond the others' because it was measured in fewer sessions than they were.
 
-    An unknown standard error of theirs counts as 0, which only makes the excess larger.
+    It is what the run's own sessions show, or what those of the others suggest for as many, if that is more: a few can
+    agree by chance. An unknown standard error of theirs counts as 0.
     """
     if single.log_se is None or single.sessions >= max(run.sessions for run in runs):
         return 0.0
-    usual = math.fsum((run.log_se or 0.0) ** 2 for run in runs) / len(runs)
-    return max(0.0, single.log_se**2 - usual)
+    known = [(run.log_se or 0.0, run.sessions) for run in runs]
+    usual = math.fsum(log_se**2 for log_se, _ in known) / len(runs)
+    of_a_session = math.fsum(log_se**2 * sessions for log_se, sessions in known) / len(runs)
+    return max(0.0, max(single.log_se**2, of_a_session / single.sessions) - usual)

@@ -113,7 +113,7 @@ def full(**changes: Any) -> Record:
     cells[2] |= {
         "counters_note": "rank 1 died",
         "waterfalls": [waterfall()],
-        "warning": "the gap widened, nothing is slower",
+        "warning": "gap widened, nothing slower",
     }
     cells[4] |= {"details": "rank 1: exit code 3\nTraceback: out of memory"}
     content: dict[str, Any] = {

@@ -21,12 +21,20 @@ def run_with(*outcomes: str) -> Record:
     return records.make(cells=[records.cell(id=f"cell-{n}", outcome=o, reason="why") for n, o in enumerate(outcomes)])
 
 
+def failed_by(*rules: str) -> Record:
+    """A record of one cell that these rules fail."""
+    checks = [{"rule": rule, "against": "it", "outcome": "FAIL", "reason": "why"} for rule in rules]
+    return records.make(cells=[records.cell(id="cell-0", outcome="FAIL", reason="why", checks=checks)])
+
+
 @pytest.mark.parametrize(
     ("status", "record", "expected", "reason"),
     [
         (0, run_with("PASS", "PASS"), 0, "cell-0: why; cell-1: why"),
         (1, run_with("PASS", "FAIL"), 1, "cell-1: why"),
         (1, run_with("ERROR", "FAIL", "INCONCLUSIVE"), 1, "cell-1: why"),
+        (1, failed_by("machine"), 125, "cell-0: FAIL: why"),
+        (1, failed_by("machine", "time"), 1, "cell-0: why"),
         (0, run_with("PASS", "INCONCLUSIVE"), 125, "cell-1: INCONCLUSIVE: why"),
         (0, run_with("NO BASELINE"), 125, "cell-0: NO BASELINE: why"),
         (1, run_with("ERROR"), 125, "cell-0: ERROR: why"),

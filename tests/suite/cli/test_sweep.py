@@ -131,7 +131,7 @@ class TestOptions:
                 settings(workloads=(LENET.model_copy(update={"accuracy": None}),)),
                 [],
                 4,
-                "'lenet' has no recipe to train by; write [tool.scaling.workloads.lenet.accuracy] with dataset",
+                "'lenet' has no recipe to train by; set its epochs, or write [tool.scaling.workloads.lenet.accuracy]",
             ),
             (settings(), ["--epochs", "3", "--warmup-epochs", "4"], 4, "--warmup-epochs 4 is above --epochs 3"),
             (settings(devices=Devices("cuda", ("cuda:97",), ())), [], 1, "check the driver (nvidia-smi), or use"),

@@ -10,7 +10,7 @@ from reference.data import DATASETS
 from reference.models import MODELS
 from reference.models.init import INITS
 from suite.plan import workloads
-from suite.plan.workloads import BUILT_IN, Workload
+from suite.plan.workloads import BUILT_IN, Recipe, Workload
 
 
 def test_every_run_of_the_documents_has_a_workload() -> None:
@@ -185,10 +185,21 @@ def test_another_run_has_no_published_figure(change: dict[str, object]) -> None:
 def test_the_table_that_gives_a_workload_a_recipe_can_be_written_as_the_message_has_it(
     name: str, tmp_path: Path
 ) -> None:
-    table = workloads.no_recipe(name).partition("; write ")[2].removesuffix(" with dataset, batch, lr and epochs")
+    table = workloads.no_recipe(name).partition(", or write ")[2].removesuffix(" with another batch and rate")
     recipe = 'dataset = "data:load"\nbatch = 8\nlr = 0.1\nepochs = 3\n'
     own = f'[tool.scaling.workloads."{name}"]\nmodel = "lenet"\n'
     (tmp_path / "pyproject.toml").write_text(f"{own}{table}\n{recipe}")
     recipe_read = workloads.available(tmp_path / "pyproject.toml")[name].accuracy
     assert recipe_read is not None
     assert recipe_read.epochs == 3
+
+
+def test_a_workload_that_says_its_epochs_is_trained_by_its_own_figures(tmp_path: Path) -> None:
+    own = '[tool.scaling.workloads.mine]\nmodel = "lenet"\ndataset = "digits"\nbatch = 64\nlr = 0.3\ninit = "xavier"\n'
+    for epochs, accuracy in (
+        ("", None),
+        ("epochs = 3\n", Recipe(dataset="digits", batch=64, lr=0.3, epochs=3, init="xavier")),
+        ("epochs = 3\naccuracy = { epochs = 2 }\n", Recipe(epochs=2)),
+    ):
+        (tmp_path / "pyproject.toml").write_text(own + epochs)
+        assert workloads.available(tmp_path / "pyproject.toml")["mine"].accuracy == accuracy

@@ -48,7 +48,7 @@ class TestProperties:
         notes = {
             "efficiency_note": "needs 2 devices",
             "speedup_note": "not timed",
-            "warning": "the gap widened, nothing is slower",
+            "warning": "gap widened, nothing slower",
         }
         expected = {"sec_per_epoch": "13", "samples_per_s": "4600", "efficiency": "0.8125", "speedup": "1.6"}
         expected |= {"slowdown": "1.01235", "accuracy": "0.9700", **notes}

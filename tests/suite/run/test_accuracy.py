@@ -303,8 +303,8 @@ class TestBudget:
             ({"against": AGAINST}, "nothing is trained in a run with a base: the budget is for the comparison"),
             (
                 {"workloads": (UNTAUGHT,)},
-                "workload 'lenet' has no recipe to train by; write [tool.scaling.workloads.lenet.accuracy] with "
-                "dataset, batch, lr and epochs",
+                "workload 'lenet' has no recipe to train by; set its epochs, or write "
+                "[tool.scaling.workloads.lenet.accuracy] with another batch and rate",
             ),
             ({}, "the run ended before it was trained"),
         ],

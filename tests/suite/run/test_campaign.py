@@ -237,6 +237,14 @@ class TestAgainstAcceptedRuns:
         self.world.measure(TWO, config=settings(root=self.repository.path, budget_s=1000.0), baseline=baseline(*kept))
         assert self.world.timed[-1] == {OWN, BASE} | extra
 
+    def test_a_cell_that_looks_slower_has_no_other_plan(self) -> None:
+        """It is taken apart in the second session, after which the plan is made."""
+        planned = []
+        for own in (0.5, 0.6):
+            self.world.step_s, self.world.explaining_s = {OWN: own, BASE: 0.5}, 12.0
+            planned.append(self.measure(TWO, budget_s=150.0).planned)
+        assert planned[0] == planned[1]
+
     @pytest.mark.parametrize("own", [0.5, 0.6], ids=["as fast as stored", "slower than stored"])
     @pytest.mark.parametrize(("ratio", "outcome"), [(1.0, Outcome.PASS), (1.2, Outcome.FAIL)])
     def test_rebuilt_commit_decides_whatever_stored_figures_say(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -150,3 +151,36 @@ def test_every_round_counts_where_one_side_is_disturbed_far_more_often(share: in
     own = [place for place in range(64) if place % 4 in (0, 3)]
     disturbed = own[:20] if share == 1 else own[:4] + [place + 1 for place in own[4:8:2]] + [17, 18]
     assert len(samples.contrast(with_others(set(disturbed), 16), OWN, BASE)[0]) == rounds
+
+
+def shared_base(own: int, base: int) -> Observations:
+    """Return 32 windows of the candidate and 288 of a base that other cells share; so many of each were disturbed."""
+    run = run_of(cell())
+    session = add_session(run, [[(OWN, 1.1), *[(BASE, 1.0)] * 18, (OWN, 1.1)]] * 16)
+    for timed, count in ((OWN, own), (BASE, base)):
+        places = [place for place, window in enumerate(session.windows) if window.arm == timed.id]
+        disturbed = places[:: len(places) // count][:count] if count else []
+        for place in places:
+            duration_ns = session.windows[place].duration_ns
+            others_ns = tuple(round((0.5 if place in disturbed else 0.01) * each) for each in duration_ns)
+            session.windows[place] = session.windows[place].model_copy(update={"others_ns": others_ns})
+    return run
+
+
+@pytest.mark.parametrize(("own", "base", "left_out"), [(4, 36, True), (20, 20, False), (0, 0, False)])
+def test_a_shared_base_is_disturbed_as_often_by_the_share_of_its_windows(own: int, base: int, left_out: bool) -> None:
+    """An eighth of both; 20 windows of both, which are most of the candidate's and few of the base's."""
+    [rounds] = samples.contrast(shared_base(own, base), OWN, BASE)
+    assert (len(rounds) < 32) is left_out
+
+
+def test_what_a_session_shows_does_not_change_with_later_ones() -> None:
+    """In the first session both sides are disturbed alike, in the second the candidate far more often."""
+    run = with_others({1, 4, 6, 7}, 16)
+    [before] = samples.contrast(run, OWN, BASE)
+    later = with_others({place for place in range(64) if place % 4 in (0, 3)}, 16).sessions[0]
+    run.sessions.append(replace(later, number=1))
+    after = samples.contrast(run, OWN, BASE)
+    assert [len(rounds) for rounds in after] == [len(before), 32]
+    assert len(before) < 32
+

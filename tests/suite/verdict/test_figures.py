@@ -78,7 +78,7 @@ class TestPaired:
         said = f"{math.expm1(0.2):.1%} slower than the base, at least {math.expm1(low):.1%} slower (99% confidence)"
         assert self.judged(*deltas) == (Outcome.FAIL, said)
 
-    @pytest.mark.parametrize(("planned", "runs"), [(3, 1), (3, 8), (PLANNED, 1)])
+    @pytest.mark.parametrize(("planned", "runs"), [(3, 1), (3, 3), (PLANNED, 1)])
     def test_a_pass_gives_its_bound(self, planned: int, runs: int) -> None:
         """At its look's share of the error, and of a bisection's runs each at an equal part."""
         deltas = (0.001, -0.001, 0.000)
@@ -101,6 +101,34 @@ class TestPaired:
         self, deltas: tuple[float, ...], planned: int, outcome: Outcome
     ) -> None:
         assert self.judged(*deltas, planned=planned)[0] is outcome
+
+    @pytest.mark.parametrize(("alone", "runs", "sessions"), [(1, 1, 4), (2, 1, 4), (3, 1, 5), (1, 20, 6)])
+    def test_cells_alone_wait_for_a_fail_until_two_speeds_are_too_improbable(
+        self, alone: int, runs: int, sessions: int
+    ) -> None:
+        """A quarter of the sessions has slow processes of the candidate and fast ones of the base."""
+        slow = [[0.058, 0.060, 0.062, 0.060]] * 8
+        ends = [paired(slow[:n], 0.05, alone * runs, 8, 1.0, runs=runs, alone=alone).outcome for n in range(1, 9)]
+        assert ends.index(Outcome.FAIL) + 1 == sessions
+        assert alone * runs / 4**sessions <= ALPHA_FAIL
+        peers = [[0.001, -0.001, 0.0, 0.001]]
+        assert paired(slow[:4], 0.05, 1, 8, 1.0, peers=peers, runs=runs, alone=alone).outcome is Outcome.FAIL
+
+    @pytest.mark.parametrize(("runs", "sessions"), [(1, 3), (18, 5)])
+    def test_a_cell_alone_in_a_bisection_waits_for_a_pass(self, runs: int, sessions: int) -> None:
+        """At 5 % slower, and in the mode that is 6 % faster: an eighteenth of the error is above 1 / 256."""
+        fast = [[-0.0112] * 8] * 8
+        ends = [paired(fast[:n], 0.05, runs, 8, 1.0, runs=runs).outcome for n in range(1, 9)]
+        assert ends.index(Outcome.PASS) + 1 == sessions
+
+    @pytest.mark.parametrize("peers", [[], [[]], [[0.001]]])
+    def test_a_peer_that_has_not_been_measured_in_two_sessions_shows_nothing(self, peers: list[list[float]]) -> None:
+        """Alone, a cell is decided from the third session on, whatever a calibration says of the day before."""
+        judged = paired([[-0.0112] * 8] * 2, 0.05, 1, 6, 1.0, Learned(9e-6, 4.2e-12), peers)
+        assert judged.outcome is Outcome.INCONCLUSIVE
+
+    def test_a_bound_that_is_faster_is_the_least_that_the_candidate_is_faster(self) -> None:
+        assert "faster than the base, at least 9.1% faster" in self.judged(-0.101, -0.100, -0.099)[1]
 
     @pytest.mark.parametrize(("tau2", "outcome"), [(0.0001, Outcome.INCONCLUSIVE), (0.000001, Outcome.FAIL)])
     def test_with_a_calibration_suspicion_is_at_the_looks_share(self, tau2: float, outcome: Outcome) -> None:
@@ -350,7 +378,7 @@ class TestDifference:
             (Run(0.1, 6, None, HERE), 0.0, 3),
             (Run(0.1, 3, 0.05, HERE), 0.05**2 - 0.75 * 0.01**2, 2),
             (Run(0.1, 2, 0.05, HERE), 0.05**2 - 0.75 * 0.01**2, 1),
-            (Run(0.1, 3, 0.001, HERE), 0.0, 3),
+            (Run(0.1, 3, 0.001, HERE), 0.75 * 6 * 0.01**2 / 3 - 0.75 * 0.01**2, 2),
         ],
         ids=["as many sessions", "of unknown error", "fewer", "two", "fewer and as sure"],
     )
@@ -422,8 +450,8 @@ class TestClears:
     def test_the_bound_is_below_the_tolerance(self, pin: Run | None) -> None:
         accepted = runs(*(0.1 + 0.002 * value for value in self.shape))
         of_runs = stats.tvar([run.log_t for run in accepted]) * (1.2 if pin is None else 2)
-        excess = 0.017**2 - 0.01**2 + (0 if pin is None else 0.012**2 - 0.01**2)
-        limit = self.margin - t(4, ALPHA_PASS) * math.sqrt(of_runs + excess)
+        excess = 0.017**2 - 0.01**2 + (0 if pin is None else 0.0001 * 6 / 4 - 0.01**2)
+        limit = self.margin - t(2, ALPHA_PASS) * math.sqrt(of_runs + excess)
         assert 0 < limit < self.margin / 2
         for off, cleared in ((-1e-6, True), (1e-6, False)):
             new = Run((0.1 if pin is None else pin.log_t) + limit + off, 3, 0.017, HERE)

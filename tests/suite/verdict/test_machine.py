@@ -41,6 +41,28 @@ def test_a_fail_needs_a_step_that_is_longer_by_half_the_tolerance(longer: float,
     assert reason.startswith(f"{WIDENED}: the accepted commit has efficiency 0.41") is (outcome is Outcome.PASS)
 
 
+def test_few_sessions_that_agree_show_less_than_the_many_of_accepted_runs() -> None:
+    """Sessions of 3 %, three of them within .05 %, and accepted runs of twenty each."""
+    accepted = [math.log(0.8) + each for each in (0, 0.003, -0.003, 0.006, -0.006, 0.008, -0.008, 0.009, -0.009)]
+    now = [math.log(0.8) - each for each in (0.0295, 0.0300, 0.0305)]
+    as_many, fewer = (
+        machine(now, accepted, 0.03, 4, tolerance=TOLERANCE, usual_sessions=usual).outcome for usual in (3.0, 20.0)
+    )
+    assert as_many is Outcome.FAIL
+    assert fewer is not Outcome.FAIL
+
+
+@pytest.mark.parametrize(("longer", "outcome"), [(0.1, Outcome.INCONCLUSIVE), (0.6, Outcome.FAIL)])
+def test_where_versions_have_changed_a_fail_needs_a_step_that_is_longer_than_hours_differ(
+    longer: float, outcome: Outcome
+) -> None:
+    """A new torch may have made one device faster, and steps of other hours differ by 5 %."""
+    steps, efficiencies = (0.0, 0.05, -0.05, 0.06, -0.06, 0.0), [math.log(value) for value in (0.41, 0.40, 0.42)]
+    found = machine(efficiencies, USUAL, longer, 12, tolerance=TOLERANCE, steps=steps)
+    assert found.outcome is outcome
+    assert ("or only one device became faster" in found.reason) is (outcome is Outcome.INCONCLUSIVE)
+
+
 def test_a_faster_machine_passes() -> None:
     assert judged(0.99, 0.98, 0.99)[0] is Outcome.PASS
 
