@@ -66,7 +66,7 @@ def test_scaling(
     if cell.outcome is Outcome.NO_BASELINE:
         warnings.warn(ScalingWarning(NO_BASELINE), stacklevel=1)
     if cell.warning:
-        warnings.warn(ScalingWarning(f"{cell.id}: {cell.warning}"), stacklevel=1)
+        warnings.warn(ScalingWarning(f"{cell.label}: {cell.warning}"), stacklevel=1)
 
 
 def lacks_baseline(cell: CellRecord) -> bool:

@@ -11,8 +11,8 @@ level, a share of `ALPHA` at most has any mark, with an autocorrelation from run
   however slow it was.
 - Hosts of one machine key have levels of their own. Runs are compared and shuffled within hosts; where one host
   replaced another nothing is marked, because host and code cannot be told apart there.
-- A series is split at its mark and each part is tested again. The place of the split was chosen from the data, so a part
-  that did not change has a further mark a little more often than a series of its own (docs/history.md).
+- A series is split at its mark and each part is tested again. The split was chosen from the data, so a part that did
+  not change has a further mark a little more often than a series of its own (docs/history.md).
 
 Not covered: the cause, which may be the machine or the build. A slow drift has no single run at which it happened and
 is marked in steps. docs/history.md has the simulated figures.

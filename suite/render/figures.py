@@ -225,7 +225,7 @@ def nets(record: Record) -> Iterator[tuple[str, ...]]:
     known = names(record)
     for run in record.accuracies:
         yield (
-            known[run.trainer],
+            known[run.trainer] + _shared(record, run),
             run.workload,
             number(run.world_size, "d"),
             _setting(run),
@@ -237,6 +237,12 @@ def nets(record: Record) -> Iterator[tuple[str, ...]]:
             run.shortened or "whole",
             ", ".join(_epochs(run)),
         )
+
+
+def _shared(record: Record, run: Accuracy) -> str:
+    """Return the mark of a net whose ranks shared devices, as those of cells with as many did."""
+    marks = [oversubscribed_mark(cell) for cell in record.cells if cell.world_size == run.world_size]
+    return max(marks, default="")
 
 
 def _setting(run: Accuracy) -> str:
@@ -271,7 +277,7 @@ def closing_lines(record: Record) -> list[str]:
         # The seconds of a whole epoch, also where fewer samples were trained on.
         seconds = sec_per_epoch(run.train_s) * samples / run.train_samples
         note = f"  ({run.shortened})" if run.shortened else ""
-        who = f"{known[run.trainer]} {run.workload}" + (" weak" if run.mode == "weak" else "")
+        who = f"{known[run.trainer]} {run.workload}" + (" weak" if run.mode == "weak" else "") + _shared(record, run)
         loss = run.loss[-1] if run.loss else None
         line = closing_line(run.per_epoch[-1], seconds, devices.get(run.trainer, ())[: run.world_size], loss)
         lines.append(f"{who}: {line}{note}")

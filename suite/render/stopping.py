@@ -51,7 +51,9 @@ def device_s(cell: CellRecord) -> float | None:
 def _sentence(stop: Stop) -> str:
     known = [(cell, cell.efficiency) for cell in stop.cells if cell.efficiency and cell.world_size > 1]
     if not known:
-        return "Where to stop is not known: efficiency was not measured."
+        shared = any(cell.oversubscribed for cell in stop.cells)
+        why = "devices were oversubscribed" if shared else "efficiency was not measured"
+        return f"Where to stop is not known: {why}."
     bounded = [(cell, e.low, e.high) for cell, e in known if e.low is not None and e.high is not None]
     if not bounded:
         each = _each([cell for cell, _ in known])

@@ -199,6 +199,12 @@ def test_nets_that_were_trained_on_their_own_dataset_have_the_closing_line_of_th
     assert figures.closing_lines(records.make(**changes)) == []
 
 
+def test_nets_whose_ranks_shared_devices_are_marked() -> None:
+    cells = [cell | {"oversubscribed": cell["world_size"] == 2} for cell in records.matrix()]
+    record = records.make(cells=cells, accuracies=[records.accuracy(), records.accuracy(world_size=1)])
+    assert [row[0] for row in figures.nets(record)] == ["ddp (oversubscribed)", "ddp"]
+
+
 def test_the_summary_shows_time_and_loss_of_each_epoch() -> None:
     net = records.accuracy(mode="weak", batch=64, lr=0.15, train_s=[14.2, 10.1], loss=[0.612, None])
     text = markdown.render(records.make(accuracies=[net]))

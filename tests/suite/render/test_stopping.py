@@ -46,6 +46,12 @@ def test_it_says_no_more_than_was_shown(efficiencies: dict[str, Any], begin: str
     assert sentence.endswith(end)
 
 
+def test_shared_devices_are_the_reason_why_it_is_not_known() -> None:
+    shared = [records.cell(), records.cell(world_size=2, oversubscribed=True)]
+    [found] = stops(records.make(cells=shared))
+    assert found.sentence == "Where to stop is not known: devices were oversubscribed."
+
+
 def test_an_epoch_costs_k_times_its_seconds() -> None:
     found = stop(k2=(0.9, 0.85, 0.95))
     assert [device_s(cell) for cell in found.cells] == [pytest.approx(13.0), pytest.approx(13.0 / 0.9)]
