@@ -1,4 +1,4 @@
-"""The `--scaling-*` options: one table, read once into one frozen `Config`. Nothing else asks pytest for an option."""
+"""The `--scaling-*` options: one table, read once into one frozen `Config`. Nothing else reads them but the plugin."""
 
 from __future__ import annotations
 

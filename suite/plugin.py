@@ -165,8 +165,8 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
             cell.add_marker(pytest.mark.timeout(0))
     cells = [cell for cell in cells if cell in items]
     if cells and _under_xdist(config):  # an item, because pytest-xdist takes an error of its workers for a crash
-        message = "scaling cells are not timed under xdist: their workers would disturb one another; drop -n"
-        _replace(session, items, cells, message, "xdist")
+        why = "scaling cells are not timed under xdist: their workers would disturb one another"
+        _replace(session, items, cells, f"{why}; drop -n", "xdist")
         return
     settings = config.stash[CONFIG]
     measured = [parameters["scaling_cell"] for item in cells if "scaling_cell" in (parameters := _parameters(item))]

@@ -34,21 +34,22 @@ EXACT: dict[torch.dtype, int] = {
 
 @st.composite
 def reductions(draw: st.DrawFn) -> list[Tensor]:
-    """Draw one tensor a device: any dtype, whole numbers or not; some are empty, 0-dim or not contiguous."""
+    """Draw a tensor for each device, no two alike: any dtype, whole or not; some empty, 0-dim or not contiguous."""
     dtype = draw(st.sampled_from(list(EXACT)))
     shape = draw(st.sampled_from([(), (0,), (1,), (5,), (8,), (13,), (3, 5), (2, 0, 3), (4, 2, 3)]))
     k = draw(st.integers(1, 8))
     whole = not dtype.is_floating_point or draw(st.booleans())
     turned = len(shape) > 1 and draw(st.booleans())
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**16)))
-    made = []
-    for _ in range(k):
+    made: list[Tensor] = []
+    while len(made) < k:
         if whole:
             tensor = torch.randint(-EXACT[dtype], EXACT[dtype] + 1, shape, generator=generator).to(dtype)
         else:
             tensor = torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
-        made.append(tensor.transpose(0, -1) if turned else tensor)
-    return made
+        if not tensor.numel() or not any(torch.equal(tensor, other) for other in made):
+            made.append(tensor)
+    return [tensor.transpose(0, -1) if turned else tensor for tensor in made]
 
 
 splits = st.tuples(st.integers(1, 40), st.integers(1, 9))

@@ -95,7 +95,8 @@ def judge(
 ) -> tuple[int, str]:
     """Return what `git bisect run` is to do about a commit, and why.
 
-    One failing cell makes a commit bad, even if others have no verdict; a commit is good only when all cells pass.
+    One failing cell makes a commit bad, even if others have no verdict, unless only the machine fails it. A commit is
+    good only when all cells pass.
 
     Args:
         status: pytest's exit status.

@@ -109,7 +109,15 @@ class Workload(Part):
         judging = {"margin": True, "seed_pairs": True}
         left_out: Any = {"name": True, "published": True, "correctness": True, "accuracy": judging}
         content = self.model_dump(mode="json", exclude=left_out)
+        if self.accuracy == self.own_recipe:  # which adds nothing
+            content["accuracy"] = None
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+
+    @property
+    def own_recipe(self) -> Recipe:
+        """How the net is trained for its accuracy as it is for its time."""
+        same = ("dataset", "batch", "lr", "epochs", "init")
+        return Recipe(**{field: getattr(self, field) for field in same})
 
     @property
     def trains(self) -> str | None:
@@ -291,8 +299,7 @@ def available(pyproject: Path) -> dict[str, Workload]:
         except ValueError as error:
             raise ValueError(f"workload {name!r} in {pyproject.name}: {error}") from error
         if "epochs" in fields and workload.accuracy is None:
-            own_settings = {field: getattr(workload, field) for field in ("dataset", "batch", "lr", "epochs", "init")}
-            workload = workload.model_copy(update={"accuracy": Recipe(**own_settings)})
+            workload = workload.model_copy(update={"accuracy": workload.own_recipe})
         workloads[name] = _from(pyproject.parent, workload)
     return workloads
 
@@ -323,8 +330,8 @@ def _check_names(workload: Workload) -> None:
 
 def no_recipe(name: str) -> str:
     """Return that a workload is not trained for its accuracy, and what to write so that it is."""
-    table = f"[tool.scaling.workloads.{_key(name)}.accuracy]"
-    return f"workload {name!r} has no recipe to train by; set its epochs, or write {table} with another batch and rate"
+    table = f"[tool.scaling.workloads.{_key(name)}.accuracy] with dataset, batch, lr and epochs"
+    return f"workload {name!r} has no recipe to train by; set its epochs, or write {table}"
 
 
 def _key(name: str) -> str:

@@ -1,10 +1,10 @@
 """One group of worker processes as the controller sees it: ask all its ranks one thing, end it.
 
-The controller only ever sleeps on sockets here, so it costs nothing while a window is measured. Four things can go
-wrong with a group, and each becomes a `WorkerFailure`: a rank's process ends (the launcher says with which code or
-signal), a rank's command raises (the worker sends its traceback), a rank is silent past its deadline (every live
-rank is asked for its stack), or an answer is not what the command returns. In all four the group is ended and no
-process of it is left.
+The controller only ever sleeps on sockets here, so it costs nothing while a window is measured. A group fails where a
+rank's process ends (the launcher says with which code or signal), its connection breaks, its command raises (the worker
+sends its traceback), it is silent past its deadline (every live rank is asked for its stack), an answer is not what the
+command returns, or a host has left. Then the group is ended, no process of it is left, and a `WorkerFailure` says why.
+Where the launcher itself has ended, that is a `LauncherEnded`, after which the pool starts another one.
 """
 
 from __future__ import annotations
@@ -260,7 +260,10 @@ class Group:
             raise failure.raised(self.name, rank, str(answer["error"]), str(answer.get("traceback", "")))
 
     def _death(self) -> failure.WorkerFailure | failure.LauncherEnded:
-        """Who died, and how: the launcher notices a little later than the socket, and only it knows the exit code."""
+        """Return how the group ended, as the exception to raise.
+
+        The launcher notices a little later than the socket, and only it knows the exit code.
+        """
         self._wait_for(lambda: self.ended is not None, 2.0)
         lost = list(self.lost)
         cut = [rank for rank in lost if self._lives(rank)]  # before `kill`, after which all of them have ended

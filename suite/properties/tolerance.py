@@ -94,3 +94,28 @@ def sum_bound(tensors: Sequence[Tensor]) -> Tensor:
     """Return the largest error, float64, of a sum over devices in the tensors' own floating-point dtype."""
     error = (len(tensors) - 1) * roundoff(tensors[0].dtype)
     return torch.stack([tensor.to(torch.float64).abs() for tensor in tensors]).sum(0) * error / (1 - error)
+
+
+def worst(
+    names: Sequence[str], expected: Sequence[Tensor], actual: Sequence[Tensor], allowed: Sequence[Tensor]
+) -> tuple[str, float, float] | None:
+    """Return name, error and bound of the entry with the largest error over bound; None where all are within it."""
+    found, most = None, 1.0
+    for name, right, value, a in zip(names, expected, actual, allowed, strict=True):
+        error = (right - value).abs()
+        # 0 / 0 is right: an entry without an error whose bound is 0. NaN is wrong.
+        ratio = torch.where(error == 0, torch.zeros_like(error), error / a).nan_to_num(nan=float("inf")).flatten()
+        if ratio.numel() and float(ratio.max()) > most:
+            at = int(ratio.argmax())
+            found, most = (name, float(error.flatten()[at]), float(a.flatten()[at])), float(ratio.max())
+    return found
+
+
+def size(tensor: Tensor) -> float:
+    """Return the largest absolute value of a tensor, which has one."""
+    return float(tensor.abs().max())
+
+
+def largest(difference: Tensor) -> str:
+    """Return the largest absolute value in words."""
+    return f"{size(difference):.3g}"

@@ -14,12 +14,12 @@ import torch
 from reference.evaluate import count_correct, count_labels
 from reference.scatter import chunk_sizes
 from suite.properties import batch_norm as normalisation
-from suite.properties import nets, precision, resume, suspects, tolerance
+from suite.properties import itself, nets, precision, resume, suspects, tolerance
 from suite.properties.answers import RIGHT, SHARED_DRAWS, Judgement
 from suite.properties.case import MAY_REFUSE
 from suite.properties.defaults import torchs_own
 from suite.properties.observe import alike, evaluation_set
-from suite.properties.seen import Parameters, Seen, flat
+from suite.properties.seen import Seen, flat
 
 Check = Callable[[Seen], Judgement]
 
@@ -28,13 +28,6 @@ AFTER_NAN = (
     "the loss scale is lowered on one rank alone (pytorch/pytorch#136009)",
 )
 
-
-MISSING_EXCHANGE = "a missing exchange"
-OFF_ONE_DEVICE = (
-    f"{suspects.NONE_FITS}; often {MISSING_EXCHANGE}, a mean of the shards' means, clipping before the exchange, a "
-    "schedule that advances in every micro-batch, or accumulation divided by the wrong count "
-    "(huggingface/transformers#34191)",
-)
 
 DRAWS_NOTHING = (
     "random numbers in the step, of which mean cross-entropy has none: give the trainer its own `loss(output, y)`, or "
@@ -59,7 +52,7 @@ def start(seen: Seen) -> Judgement:
             if not torch.equal(theirs, right):
                 return Judgement(
                     f"before the first step, {name!r} on rank {rank} is off the weights that rank 0 was given by "
-                    f"{_largest(theirs - right)}",
+                    f"{tolerance.largest(theirs - right)}",
                     ("no broadcast at the start: every rank trains from weights of its own",),
                 )
     return _replicas_at(seen, 0)
@@ -254,7 +247,7 @@ def _unchanged(seen: Seen) -> Judgement:
 
 def _gradient_at(seen: Seen, step: int) -> Judgement:
     if seen.oracle == "self":
-        return _against_self(seen, step)
+        return itself.judge_step(seen, step)
     expected, actual = seen.right_gradient(step), seen.gradient(step)
     explains = "rounding explains"
     if seen.case.text is None:
@@ -264,7 +257,7 @@ def _gradient_at(seen: Seen, step: int) -> Judgement:
     else:
         explains = "half of the digits are"
         allowed = tolerance.half_of_the_largest(expected, seen.parameters(step), seen.case.lr, seen.half_the_digits)
-    worst = _worst(seen.names, expected, actual, allowed)
+    worst = tolerance.worst(seen.names, expected, actual, allowed)
     if worst is None:
         return RIGHT
     name, error, bound = worst
@@ -272,67 +265,6 @@ def _gradient_at(seen: Seen, step: int) -> Judgement:
         f"step {step}: the gradient of {name!r} is off by {error:.3g}, where {explains} {bound:.3g}",
         _suspects(seen, step, 0),
     )
-
-
-def _against_self(seen: Seen, step: int) -> Judgement:
-    """Judge what optimisers were given in a step, and the parameters after it."""
-    given = _given_at(seen, step)
-    if given != RIGHT:
-        return given
-    begin, expected, ours = seen.parameters(0, None), seen.parameters(step + 1, None), seen.parameters(step + 1)
-    change = max(float((e - b).abs().max()) for e, b in zip(expected, begin, strict=True))
-    allowed = seen.half_the_digits * change
-    bounds = [torch.full_like(value, allowed) for value in expected]
-    worst = _worst(seen.names, expected, ours, bounds)
-    if worst is None:
-        return RIGHT
-    name, error, _ = worst
-    less_precise = suspects.lower_precision(flat(ours) - flat(begin), flat(expected) - flat(begin))
-    return Judgement(
-        f"after step {step}, {name!r} is off that of {_one_device(seen)} by {error:.3g}, where half of the digits of "
-        f"the change so far are {allowed:.3g}",
-        less_precise or OFF_ONE_DEVICE,
-    )
-
-
-def _given_at(seen: Seen, step: int) -> Judgement:
-    """Judge the gradients that optimisers were given in a step, because Adam divides a constant factor out again."""
-    for rank in range(len(seen.ranks)):
-        pairs = zip(seen.names, seen.given(step, None), seen.given(step, rank), strict=True)
-        known = [(name, right, ours) for name, right, ours in pairs if right is not None and ours is not None]
-        # Where a loss scale overflows, a fused optimizer is given what it will not use.
-        known = [each for each in known if not _both_overflow(*each[1:])]
-        names = [name for name, _, _ in known]
-        expected, actual = [right for _, right, _ in known], [ours for _, _, ours in known]
-        allowed = seen.half_the_digits * max(map(_size, expected), default=0.0)
-        worst = _worst(names, expected, actual, [torch.full_like(right, allowed) for right in expected])
-        if worst is None:
-            continue
-        name, error, _ = worst
-        return Judgement(
-            f"step {step}: the gradient of {name!r} that the optimizer is given on rank {rank} is off that of "
-            f"{_one_device(seen)} by {error:.3g}, where half of the digits are {allowed:.3g}",
-            _given_suspects(flat(expected), flat(actual), allowed, seen.case.batches[step]),
-        )
-    return RIGHT
-
-
-def _both_overflow(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return not bool(a.isfinite().all()) and torch.equal(a.isfinite(), b.isfinite())
-
-
-def _given_suspects(right: torch.Tensor, ours: torch.Tensor, allowed: float, samples: int) -> tuple[str, ...]:
-    """Return what an optimizer's wrong gradient looks like, all parameters in one vector."""
-    times = suspects.factor(ours, right)
-    if not _size(ours - times * right) <= max(times, 1) * allowed:
-        return suspects.lower_precision(ours, right) or OFF_ONE_DEVICE
-    factor = f"{times:.6g} times the right gradient: Adam divides a factor out again, and clipping does not"
-    # The one sample of a minibatch may also be that of a rank that gets nothing from the others.
-    return (factor, MISSING_EXCHANGE) if samples == 1 else (factor,)
-
-
-def _one_device(seen: Seen) -> str:
-    return ("`reference_step`" if seen.has_reference else "the same trainer") + " on one device"
 
 
 def _spoiled_at(seen: Seen, step: int) -> Judgement:
@@ -352,21 +284,6 @@ def _spoiled_at(seen: Seen, step: int) -> Judgement:
     return _gradient_at(seen, step)
 
 
-def _worst(
-    names: list[str], expected: Parameters, actual: Parameters, allowed: Parameters
-) -> tuple[str, float, float] | None:
-    """Return name, error and bound of the entry with the largest error over bound; None where all are within it."""
-    worst, most = None, 1.0
-    for name, right, value, a in zip(names, expected, actual, allowed, strict=True):
-        error = (right - value).abs()
-        # 0 / 0 is right: an entry without an error whose bound is 0. NaN is wrong.
-        ratio = torch.where(error == 0, torch.zeros_like(error), error / a).nan_to_num(nan=float("inf")).flatten()
-        if ratio.numel() and float(ratio.max()) > most:
-            at = int(ratio.argmax())
-            worst, most = (name, float(error.flatten()[at]), float(a.flatten()[at])), float(ratio.max())
-    return worst
-
-
 def _replicas_at(seen: Seen, step: int) -> Judgement:
     """Judge whether the replicas are bit-equal before a step."""
     when = "at the start" if step == 0 else f"after step {step - 1}"
@@ -380,7 +297,7 @@ def _replicas_at(seen: Seen, step: int) -> Judgement:
         for name, ours, theirs in zip(seen.names, seen.parameters(step), seen.parameters(step, rank), strict=True):
             if not alike(ours, theirs):
                 return Judgement(
-                    f"{when}, {name!r} of rank {rank} differs from rank 0's by {_largest(ours - theirs)}",
+                    f"{when}, {name!r} of rank {rank} differs from rank 0's by {tolerance.largest(ours - theirs)}",
                     _suspects(seen, step - 1, rank) if step and seen.oracle == "sgd" else (),
                 )
     return RIGHT
@@ -402,13 +319,14 @@ def _loss_at(seen: Seen, step: int) -> Judgement:
     error, allowed = abs(total - expected), seen.half_the_digits * (1 + abs(expected))
     if error <= allowed:
         return RIGHT
-    right = f"that of {_one_device(seen)}" if seen.oracle == "self" else "the mean loss of the minibatch"
-    apart = replicas(seen) != RIGHT or (seen.oracle == "self" and _against_self(seen, step - 1) != RIGHT)
+    right = f"that of {itself.one_device(seen)}" if seen.oracle == "self" else "the mean loss of the minibatch"
+    earlier = seen.oracle == "self" and step > 0 and itself.judge_step(seen, step - 1) != RIGHT
+    apart = step > 0 and (earlier or replicas(seen) != RIGHT)
     own = OWN_SHARE if seen.case.text is None else OWN_PART
     return Judgement(
         f"step {step}: the ranks' losses {returned} add up to {total:.6g}, which is off {right} by {error:.3g}, where "
         f"half of the digits are {allowed:.3g}",
-        (AFTER_A_WRONG_STEP,) if step > 0 and apart else (own,),
+        (AFTER_A_WRONG_STEP,) if apart else (own,),
     )
 
 
@@ -510,11 +428,3 @@ def _suspects(seen: Seen, step: int, rank: int) -> tuple[str, ...]:
             parameters=flat(seen.parameters(step, rank)),
         )
     )
-
-
-def _size(tensor: torch.Tensor) -> float:
-    return float(tensor.abs().max())
-
-
-def _largest(difference: torch.Tensor) -> str:
-    return f"{_size(difference):.3g}"

@@ -7,6 +7,7 @@ are timed. Not covered: the algorithm and the protocol of a call, which NCCL say
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import MutableMapping
@@ -34,20 +35,23 @@ def listen(environment: MutableMapping[str, str] = os.environ) -> None:
 
 def logged(environment: MutableMapping[str, str] = os.environ) -> tuple[str, ...]:
     """Return how NCCL has connected this process since `listen`, as `said` does; nothing where the user has the log."""
-    return said(_log(environment))
+    with contextlib.suppress(OSError), _log(environment).open("rb") as lines:
+        return said(lines.read(MOST_BYTES).decode(errors="replace"))
+    return ()
 
 
 def warnings(environment: MutableMapping[str, str] = os.environ) -> list[str]:
-    """Return the last warnings in the log that NCCL keeps since `listen`, as NCCL writes them."""
-    return WARNING.findall(_log(environment))[-MOST_WARNINGS:]
+    """Return the last warnings in the log that NCCL keeps since `listen`, as NCCL writes them; none without one."""
+    with contextlib.suppress(OSError), _log(environment).open("rb") as lines:
+        lines.seek(max(0, lines.seek(0, os.SEEK_END) - MOST_BYTES))
+        return WARNING.findall(lines.read(MOST_BYTES).decode(errors="replace"))[-MOST_WARNINGS:]
+    return []
 
 
-def _log(environment: MutableMapping[str, str]) -> str:
-    log = Path(environment.get(FILE, ""))
-    if log.parent != Path(environment.get(FOLDER, "")) or not log.is_file():
-        return ""
-    with log.open("rb") as lines:
-        return lines.read(MOST_BYTES).decode(errors="replace")
+def _log(environment: MutableMapping[str, str]) -> Path:
+    """Return where NCCL's log is; a folder, which cannot be opened, where the user has it elsewhere."""
+    log, folder = Path(environment.get(FILE, "")), Path(environment.get(FOLDER, ""))
+    return log if log.parent == folder else folder
 
 
 def said(log: str) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """The first screen of every output: is it right, how fast, what holds it back, how sure, what to type next. Pure.
 
-What is unusual on a GPU comes first. A run that was compared with something begins with its verdicts. The first run on
-a machine begins with its figures, because all its cells have the verdict NO BASELINE. Terminal, summary.md and
+A run that was compared with something begins with its verdicts, after what is unusual on a GPU, why the machine was not
+judged, and why git does not tell the commit, where there is such a thing. The first run on a machine goes on with its
+figures, because all its cells have the verdict NO BASELINE. Terminal, summary.md and
 report.html show the same facts. Cells with the same reason share a line, which names them.
 """
 
@@ -23,6 +24,7 @@ from suite.verdict import Outcome
 from suite.verdict.diagnose import bar_name, outdone
 
 MOST = 6  # lines of a fact, and names in a line
+FEW_RED = 3  # cells of one outcome that have a command each here; of more, each has its own below
 RED = (Outcome.FAIL, Outcome.ERROR)
 GRAVE = (*RED, Outcome.INCONCLUSIVE)
 WORTH_SAYING = 0.01  # the smallest share of a step that is reported as a cause
@@ -387,7 +389,7 @@ def red(record: Record) -> list[Step]:
 
 
 def steps(record: Record) -> list[Step]:
-    """Return the commands that a reader may want next, at most six, without those that are too long for a page."""
+    """Return the commands that a reader may want next, at most ten, without those that are too long for a page."""
     return [step for step in _steps(record) if commands.fits(step.command)]
 
 
@@ -396,9 +398,11 @@ def _steps(record: Record) -> Iterable[Step]:
         return
     of = {outcome: [cell for cell in record.cells if cell.outcome is outcome] for outcome in Outcome}
     for outcome in RED:
-        if of[outcome]:
-            what = f"see the {outcome.value} again{_beside(record, of[outcome])}"
-            yield Step(what, commands.only(record, of[outcome]))
+        few = 1 < len(of[outcome]) <= FEW_RED
+        for cells in [[cell] for cell in of[outcome]] if few else filter(None, [of[outcome]]):
+            which = f" of {cells[0].label}" if few else ""
+            what = f"see the {outcome.value}{which} again{_beside(record, cells)}"
+            yield Step(what, commands.only(record, cells))
     if undecided := [cell for cell in of[Outcome.INCONCLUSIVE] if _needs_sessions(cell)]:
         yield Step(f"decide what is INCONCLUSIVE{_beside(record, undecided)}", commands.longer(record, undecided))
     if not record.checks_to_come:

@@ -16,7 +16,6 @@ All that can fail a cell, except counters, share one error budget, which is fixe
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 
 from suite import verdict
@@ -63,22 +62,9 @@ def against(run: Observations, cell: Cell, side: Side) -> Verdict:
         learned,
         [samples.log_ratios(run, *pair) for pair in pairs - {own}],
         runs=run.plan.config.runs,
-        alone=_alone(run),
+        alone=max(1, run.alone),
         overrun_s=run.plan.overrun_s,
     )
-
-
-def _alone(run: Observations) -> int:
-    """Return how many comparisons are the only one of their base and world size; 1 at least."""
-    pairs = {
-        (side, cell.world_size, arms["candidate"])
-        for cell in run.comparison.cells
-        for arms in [run.arms(cell)]
-        for side in run.comparison.bases
-        if side in arms
-    }
-    sizes = Counter((side, world_size) for side, world_size, _ in pairs)
-    return max(1, sum(count == 1 for count in sizes.values()))
 
 
 def checks(run: Observations, cell: Cell) -> tuple[CheckRecord, ...]:
@@ -88,7 +74,7 @@ def checks(run: Observations, cell: Cell) -> tuple[CheckRecord, ...]:
     over_budget = cell in run.comparison.over_budget
     timed = [(_time(run, cell, side), arms[side]) for side in bases if side in arms and not over_budget]
     return (
-        # A FAIL stands, even if its base, which may be timed for other cells, is lost later.
+        # A FAIL stands, even if the rebuilt commit, which may be timed for other cells, is lost later.
         *(check for check, base in timed if base not in run.lost or check.outcome is Outcome.FAIL),
         *([_over_budget(run, cell)] if over_budget else []),
         *run.stored.get(cell, ()),
@@ -149,7 +135,7 @@ def warning(run: Observations, cell: Cell) -> str:
 
 
 def widened(run: Observations, cell: Cell) -> str:
-    """Return in words that the accepted commit's efficiency fell, and its step takes no longer; else ""."""
+    """Return in words that the accepted commit's efficiency fell, and its step is not clearly longer; else ""."""
     of_machine = (check.reason for check in run.stored.get(cell, ()) if check.rule == "machine")
     return next((reason for reason in of_machine if reason.startswith(WIDENED)), "")
 

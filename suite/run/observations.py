@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
@@ -19,6 +20,7 @@ from suite.records.counters import Counters
 from suite.records.memory import RankMemory
 from suite.room.conditions import Conditions, disturbed
 from suite.run.plan import Plan
+from suite.verdict.paired import needed
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -198,6 +200,22 @@ class Observations:
             return None
         workload = self.plan.workload(cell.workload)
         return self.plan.calibration.spread(cell.trainer, workload.hash, cell.mode, cell.world_size)
+
+    @property
+    def alone(self) -> int:
+        """How many of the comparisons that are judged are the only one of their base and world size."""
+        judged = set[tuple[Side, int, Arm]]()
+        for cell in self.comparison.judged:
+            own, *bases = self.arms(cell).items()
+            if own[1] not in self.lost:
+                judged |= {(side, cell.world_size, own[1]) for side, base in bases if base not in self.lost}
+        groups = Counter((side, world_size) for side, world_size, _ in judged)
+        return sum(count == 1 for count in groups.values())
+
+    @property
+    def needed(self) -> int:
+        """How many sessions decide any cell, if nothing but noise is in doubt."""
+        return needed(self.alone, self.plan.config.runs)
 
     def arms(self, cell: Cell) -> dict[Side, Arm]:
         """Return the candidate's arm of a cell and those of the bases that it is compared with."""

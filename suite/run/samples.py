@@ -57,35 +57,51 @@ def by_session(run: Observations, minuend: Arm, subtrahend: Arm) -> dict[int, li
     """
     if minuend not in run.steps or subtrahend not in run.steps:
         return {}
-    ratios = {}
-    for place, session in enumerate(run.sessions, start=1):
+    ratios, disturbance = {}, _Disturbance(minuend, subtrahend)
+    for session in run.sessions:
+        disturbance.add(session)
         a = rounds(session, minuend, run.steps[minuend])
         b = rounds(session, subtrahend, run.steps[subtrahend])
         blocks, clean = {block for block, _ in b}, _undisturbed(session, minuend, subtrahend)
         pairs = [(window, _nearest(window, b)) for window in a if window[0] in blocks]
         if pairs:  # what a session shows does not change with later ones
-            alike = _alike(run.sessions[:place], minuend, subtrahend)
+            alike = disturbance.alike
             ratios[session.number] = _kept([(a[x] - b[y], not alike or {x[1], y[1]} <= clean) for x, y in pairs])
     return ratios
 
 
-def _alike(sessions: Iterable[Session], a: Arm, b: Arm) -> bool:
-    """Return whether two arms on as many cores were disturbed about as often, in sessions that have timed both.
+class _Disturbance:
+    """How often two arms were disturbed, over the sessions so far that have timed both.
 
-    If not, one may cause it itself, and its disturbed windows have to count. Otherwise both have the same share p of
-    their windows disturbed, and what is seen of n windows has a variance of p / n at most. A base that several cells
-    share has more windows than each of them.
+    If one was far more often, it may cause it itself, and its disturbed windows have to count. Otherwise both have the
+    same share p of their windows disturbed, and what is seen of n windows has a variance of p / n at most. A base that
+    several cells share has more windows than each of them.
     """
-    if a.world_size != b.world_size:
-        return True
-    timed = [[[window.disturbed for window in s.windows if window.arm == arm.id] for arm in (a, b)] for s in sessions]
-    both = [session for session in timed if all(session)]
-    windows, marked = ([sum(map(count, arm)) for arm in zip(*both, strict=True)] for count in (len, sum))
-    if not sum(marked):
-        return True
-    share = sum(marked) / sum(windows)
-    apart = marked[0] / windows[0] - marked[1] / windows[1]
-    return abs(apart) <= ALIKE * math.sqrt(share * (1 / windows[0] + 1 / windows[1]))
+
+    def __init__(self, *arms: Arm) -> None:
+        self._ids = [arm.id for arm in arms]
+        self._on_as_many = len({arm.world_size for arm in arms}) == 1
+        self._windows, self._marked = [0, 0], [0, 0]
+
+    def add(self, session: Session) -> None:
+        """Count the windows of one more session."""
+        both: list[list[bool]] = [[], []]
+        for window in session.windows:
+            if window.arm in self._ids:
+                both[self._ids.index(window.arm)].append(window.disturbed)
+        if all(both):
+            for arm, marks in enumerate(both):
+                self._windows[arm] += len(marks)
+                self._marked[arm] += sum(marks)
+
+    @property
+    def alike(self) -> bool:
+        """Whether both were disturbed about as often; of arms on different numbers of cores nothing is known."""
+        if not self._on_as_many or not sum(self._marked):
+            return True
+        share = sum(self._marked) / sum(self._windows)
+        a, b = (marked / windows for marked, windows in zip(self._marked, self._windows, strict=True))
+        return abs(a - b) <= ALIKE * math.sqrt(share * sum(1 / windows for windows in self._windows))
 
 
 def _undisturbed(session: Session, *arms: Arm) -> set[int]:

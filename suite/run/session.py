@@ -26,7 +26,6 @@ from suite.records import memory, record
 from suite.room.meter import Meter
 from suite.run import blocks
 from suite.run.observations import Observations, Session
-from suite.verdict import FIRST_LOOK
 
 # A window is long compared with the microseconds of the clock and of the barrier, and short compared with the seconds
 # over which a machine's speed drifts.
@@ -54,21 +53,21 @@ FIRST_STEP_TIMEOUT_S = 120.0  # lazily built kernels, compilation, the first col
 Say = Callable[[str], None]
 
 
-def timing_s(start_s: float, round_s: float, budget_s: float) -> float:
+def timing_s(start_s: float, round_s: float, budget_s: float, sessions: int) -> float:
     """Return the seconds of a session's timing that decide at the least cost (docs/verdict.md, "Rounds per session").
 
     Args:
         start_s: what a session takes before its timing.
         round_s: what one window of every arm takes.
-        budget_s: of all sessions. A FAIL needs `FIRST_LOOK` sessions and one to confirm it, so timing gets no more than
-            lets so many fit.
+        budget_s: of all sessions.
+        sessions: that decide a cell: timing gets no more than lets so many fit.
     """
-    return min(ROUND_TO_SESSION * math.sqrt(start_s * round_s), budget_s / (FIRST_LOOK + 1) - start_s)
+    return min(ROUND_TO_SESSION * math.sqrt(start_s * round_s), budget_s / sessions - start_s)
 
 
-def block_count(start_s: float, round_s: float, budget_s: float) -> int:
+def block_count(start_s: float, round_s: float, budget_s: float, sessions: int) -> int:
     """Return how many blocks every session has; a block is two rounds. Arguments as in `timing_s`."""
-    return min(MAX_BLOCKS, max(MIN_BLOCKS, round(timing_s(start_s, round_s, budget_s) / (2 * round_s))))
+    return min(MAX_BLOCKS, max(MIN_BLOCKS, round(timing_s(start_s, round_s, budget_s, sessions) / (2 * round_s))))
 
 
 def hang_timeout_s(expected_s: float) -> float:
@@ -278,7 +277,7 @@ class Sessions:
         round_s = sum(steps[arm] * self.step_s[arm] for arm in timed) or WINDOW_S
         warming_s = round_s + sum(self._cold_s[arm] for arm in timed)  # of arms whose steps are known
         start_s = starting_s + self._loading_s + warming_s
-        return block_count(start_s, round_s, self.left_s() + start_s - self._training_s)
+        return block_count(start_s, round_s, self.left_s() + start_s - self._training_s, self._run.needed)
 
     def _time(self, groups: Groups, units: Sequence[tuple[Arm, ...]], end_s: float) -> None:
         """Time as many blocks as planned, and more while another one is likely to end before `end_s` of the clock.

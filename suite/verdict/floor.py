@@ -121,12 +121,13 @@ def _words(interval: Interval | None) -> str:
 
 
 def _advice(shortfall: _Shortfall, comparisons: int, session_s: float, overrun_s: float, tolerance: float) -> str:
-    """Return the time until the nearer of the two decisions, each at half its error, about a last look's share."""
+    """Return the time until the nearer of the two decisions, at the last look of a plan with as many sessions."""
     mean, margin = shortfall.mean, math.log1p(tolerance)
     decisions = [(margin - mean, ALPHA_PASS)] + ([(mean, ALPHA_FAIL / comparisons)] if mean >= margin / 2 else [])
 
     def enough(n: int) -> bool:
-        return any(shortfall.half_width(alpha / 2, n) < distance for distance, alpha in decisions)
+        share = spending(n, n)
+        return any(shortfall.half_width(alpha * share, n) < distance for distance, alpha in decisions)
 
     needed = observations_needed(shortfall.sessions, enough)
     if needed is None:

@@ -66,6 +66,18 @@ def fewest(alpha: float) -> int:
     return math.ceil(math.log(1 / alpha, 4))
 
 
+def needed(alone: int, runs: int) -> int:
+    """Return how many sessions decide any cell either way, if nothing but noise is in doubt: what a plan must have.
+
+    Args:
+        alone: comparisons that are alone in their world size; 0 where there is none.
+        runs: of a bisection, 1 for a run of its own.
+    """
+    if not alone:
+        return FIRST_LOOK + 1
+    return max(FIRST_LOOK + 1, fewest(ALPHA_FAIL / alone / runs), fewest(ALPHA_PASS / runs))
+
+
 def paired(
     rounds: Sequence[Sequence[float]],
     tolerance: float,
@@ -96,13 +108,14 @@ def paired(
     peers = [values for values in peers if len(values) >= FIRST_LOOK_LEARNED]
     first = first_look(learned=learned is not None, peers=bool(peers))
     least_fail, least_pass = (0, 0) if peers else (fewest(ALPHA_FAIL / alone / runs), fewest(ALPHA_PASS / runs))
+    least = max(first, min(least_fail, least_pass))
     middles = [Middle.of(session) for session in rounds]
     ratio = _ratio(middles)
-    if len(rounds) < first:
+    if len(rounds) < least:
         return Verdict(
             Outcome.INCONCLUSIVE,
-            f"{len(rounds)} session(s) measured, {first} are needed for a decision: raise the budget by about "
-            f"{math.ceil((first + 1 - len(rounds)) * session_s + overrun_s)} s",
+            f"{len(rounds)} session(s) measured, {least} are needed for a decision: raise the budget by about "
+            f"{math.ceil((least + 1 - len(rounds)) * session_s + overrun_s)} s",
             ratio,
         )
     margin, alpha_fail, alpha_pass = math.log1p(tolerance), ALPHA_FAIL / comparisons, ALPHA_PASS / runs
@@ -124,10 +137,10 @@ def paired(
             return Verdict(Outcome.PASS, reason, _ratio(middles[:sessions]))
         suspicious = suspicious or alarming
     if crossing:
-        possible = f"at least {percent(low)}, which one more session has to confirm"
+        possible = f"at least {percent(low)}, which fresh sessions have to confirm"
     else:
         possible = f"and anything from {percent(low)} to {percent(high)} is possible"
-    advice = _advice(delta, tolerance, alpha_fail, alpha_pass, session_s, overrun_s)
+    advice = _advice(delta, tolerance, (alpha_fail, least_fail), (alpha_pass, least_pass), session_s, overrun_s)
     return Verdict(Outcome.INCONCLUSIVE, f"{slower}, {possible}: {advice}", ratio)
 
 
@@ -163,17 +176,22 @@ def _bound(delta: Estimate, direction: int, alpha: float) -> float:
 
 
 def _advice(
-    delta: Estimate, tolerance: float, alpha_fail: float, alpha_pass: float, session_s: float, overrun_s: float
+    delta: Estimate,
+    tolerance: float,
+    fail: tuple[float, int],
+    clear: tuple[float, int],
+    session_s: float,
+    overrun_s: float,
 ) -> str:
+    """Return what would decide; `fail` and `clear` are the errors of a FAIL and a PASS, and their fewest sessions."""
     margin = math.log1p(tolerance)
-    towards_fail = delta.mean > margin / 2
-    distance, alpha = (delta.mean, alpha_fail) if towards_fail else (margin - delta.mean, alpha_pass)
-    needed = observations_needed(delta.sessions, lambda n: _half(delta, n, alpha) < distance)
+    distance, (alpha, least) = (delta.mean, fail) if delta.mean > margin / 2 else (margin - delta.mean, clear)
+    enough = observations_needed(delta.sessions, lambda n: n >= least and _half(delta, n, alpha) < distance)
     minutes = "more time than is sensible"
-    if needed is not None:
-        minutes = f"about {((needed - delta.sessions) * session_s + overrun_s) / 60:.1f} more minutes"
+    if enough is not None:
+        minutes = f"about {((enough - delta.sessions) * session_s + overrun_s) / 60:.1f} more minutes"
     # A PASS needs both: the bound below ln(1 + m), and the estimate below half of it.
-    upper = max(max(delta.mean, 0) + _half(delta, delta.sessions, alpha_pass), 2 * delta.mean)
+    upper = max(max(delta.mean, 0) + _half(delta, delta.sessions, clear[0]), 2 * delta.mean)
     wider = math.ceil(100 * math.expm1(upper)) / 100
     if not tolerance < wider <= 1:  # more than --scaling-tolerance may be, or time alone is missing
         return f"it needs {minutes}, or a quieter machine"

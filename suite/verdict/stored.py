@@ -129,9 +129,7 @@ def difference(
     return RunDifference(ratio, f"{text} (95 %: {percent(low)} to {percent(high)})")
 
 
-def clears(
-    candidate: Run, accepted: Sequence[Run], tolerance: float, pin: Run | None = None, *, runs: int = 1
-) -> bool:
+def clears(candidate: Run, accepted: Sequence[Run], tolerance: float, pin: Run | None = None, *, runs: int = 1) -> bool:
     """Return whether accepted runs of other hours show that a cell is not slower by the tolerance or more.
 
     P(PASS | slower by the tolerance) <= ALPHA_PASS where runs hours apart are exchangeable. Arguments as in

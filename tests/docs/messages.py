@@ -19,6 +19,7 @@ from tests.support.project import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "messages.md"
 TOPS = ("suite", "reference")
+CONFLICT = "torch_scaling_suite.py"  # beside them
 HOLE = "…"  # what only the moment knows
 ERRORS = re.compile(r"(\w*Error|\w*Exception|\w*Failure|Stop|WrongSum|LossNotFinite|fail|raised)")
 # What returns or collects the text of a message that its caller raises or shows: functions and tables.
@@ -28,7 +29,7 @@ WRITERS = {
     "suite/base/git.py": ("NO_COMMIT",),
     "suite/plan/config.py": ("misfit",),
     "suite/plan/workloads.py": ("no_recipe",),
-    "suite/plugin.py": ("_missing_devices",),
+    "suite/plugin.py": ("_missing_devices", "pytest_collection_modifyitems"),
     "suite/processes/folder.py": ("unusable",),
     "suite/processes/jobs.py": ("remedy", "DIVERGED"),
     "suite/processes/pool.py": ("_did_not_start", "_why_ended"),
@@ -39,6 +40,7 @@ WRITERS = {
     "suite/run/keeping.py": ("keep",),
     "suite/template.py": ("_start",),
     "suite/worker.py": ("serve",),
+    CONFLICT: ("conflict",),
 }
 MOST_ALTERNATIVES = 8  # of one message, where it has conditional parts
 LEAST_WORDS = 4  # a shorter text in a writer is a part of another one
@@ -47,10 +49,10 @@ RULE = ("expected", "valid values are", "check", "lower lr", "repair")
 HEAD = """\
 # Messages
 
-Every error message in the code of `suite/` and `reference/`, what is wrong and what to do. `…` is what only the moment
-knows: a name, a value, the words of git or of an exception. A message that ends with one introduces another message,
-which has the remedy. `python -m tests.docs.messages` writes this page from the code. For what happens then, exit
-statuses among it, see [Reliability](reliability.md).
+Every error message in the code that can be looked up by its words, what is wrong and what to do. `…` is what only the
+moment knows: a name, a value, the words of git or of an exception. A message that ends with one introduces another
+message, which has the remedy. `python -m tests.docs.messages` writes this page from the code. For what happens then,
+exit statuses among it, see [Reliability](reliability.md).
 
 The suite checks its own work, too. A message about something that you did not write, name or set is a defect of the
 suite: please report it.
@@ -84,8 +86,9 @@ class Message(NamedTuple):
 
 
 def messages(folder: Path) -> list[Message]:
-    """Return the messages in the modules of `TOPS`, by file, in the order of the code."""
+    """Return the messages in the modules of `TOPS` and in `CONFLICT`, by file, in the order of the code."""
     paths = {str(path.relative_to(folder)): path for top in TOPS for path in sorted((folder / top).rglob("*.py"))}
+    paths |= {CONFLICT: folder / CONFLICT} if (folder / CONFLICT).exists() else {}
     every = [messages_in(file, path.read_text(encoding="utf-8"), WRITERS.get(file, ())) for file, path in paths.items()]
     return list(itertools.chain.from_iterable(every))
 
@@ -158,14 +161,15 @@ def page(every: Sequence[Message]) -> str:
     lines = [HEAD]
     for room, some in itertools.groupby(every, lambda message: _room(message.file)):
         lines += [f"## `{room}`", "", _summary(room), "", "| what is wrong | what to do |", "|---|---|"]
-        lines += [f"| {' | '.join(map(_cell, message.parts))} |" for message in some]
+        found = [message.parts for message in some if _words(message.parts[0])]  # else there is nothing to look up
+        lines += [f"| {' | '.join(map(_cell, parts))} |" for parts in found]
         lines.append("")
     return "\n".join(lines)
 
 
 def _room(file: str) -> str:
     path = Path(file)
-    return str(path if path.parent.name in TOPS else path.parent)
+    return str(path if path.parent.name in ("", *TOPS) else path.parent)
 
 
 def _summary(room: str) -> str:

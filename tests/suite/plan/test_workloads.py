@@ -185,7 +185,7 @@ def test_another_run_has_no_published_figure(change: dict[str, object]) -> None:
 def test_the_table_that_gives_a_workload_a_recipe_can_be_written_as_the_message_has_it(
     name: str, tmp_path: Path
 ) -> None:
-    table = workloads.no_recipe(name).partition(", or write ")[2].removesuffix(" with another batch and rate")
+    table = workloads.no_recipe(name).partition(", or write ")[2].removesuffix(" with dataset, batch, lr and epochs")
     recipe = 'dataset = "data:load"\nbatch = 8\nlr = 0.1\nepochs = 3\n'
     own = f'[tool.scaling.workloads."{name}"]\nmodel = "lenet"\n'
     (tmp_path / "pyproject.toml").write_text(f"{own}{table}\n{recipe}")

@@ -211,7 +211,7 @@ class TestCommands:
 
     @pytest.mark.parametrize("workload", ["my net", "größe"])
     def test_cells_that_a_keyword_cannot_name_are_measured_beside_others_and_that_is_said(
-        self, project: Project, workload: str
+        self, project: Project, workload: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Pytest takes no space in `-k`, and escapes letters beyond ASCII in an item's name."""
         (project.path / "pyproject.toml").write_text(PYPROJECT.replace("workloads.tiny", f'workloads."{workload}"'))
@@ -220,6 +220,7 @@ class TestCommands:
             for cell in records.matrix(trainers=("ddp",), world_sizes=(1, 2), outcome="FAIL")
         ]
         diagonal = [cells[0], cells[-1]]
+        monkeypatch.setattr(lead, "FEW_RED", 1)  # more than that share a command
         record = records.make(cells=diagonal, repeat=["-m", "scaling", "--scaling-devices=cpu:2"])
         _, *arguments = shlex.split(steps(record)["see the FAIL again, beside other cells"])
         items = project.inline("--collect-only", "-q", *arguments).outlines

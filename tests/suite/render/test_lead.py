@@ -374,6 +374,13 @@ class TestVerdict:
         shown = terminal.render(records.make(cells=cells), 120, color=False)
         assert f"and {100 - lead.MOST + 1 - terminal.MAX_NOTES} more; report.html has them" in shown
 
+    @pytest.mark.parametrize(("failed", "commands"), [(1, 1), (3, 3), (4, 1)])
+    def test_a_few_red_cells_have_a_command_each(self, failed: int, commands: int) -> None:
+        cells = [records.cell(id=f"ddp-lenet-strong-{k}", world_size=k, outcome="FAIL") for k in range(1, failed + 1)]
+        again = [what for what in steps(records.make(cells=cells)) if what.startswith("see the FAIL")]
+        assert len(again) == commands
+        assert ("see the FAIL of ddp-lenet-strong-3 again" in again[-1]) is (failed == 3)
+
     def test_red_cells_have_a_command_with_the_same_base_and_a_fail_says_what_grew(self) -> None:
         record = records.full(repeat=["-m", "scaling", "-k", "not tree", "--scaling-against=main"])
         assert steps(record)["see the FAIL again"] == f"pytest -m scaling --scaling-against=main {cells_of('2')}"

@@ -304,7 +304,7 @@ class TestBudget:
             (
                 {"workloads": (UNTAUGHT,)},
                 "workload 'lenet' has no recipe to train by; set its epochs, or write "
-                "[tool.scaling.workloads.lenet.accuracy] with another batch and rate",
+                "[tool.scaling.workloads.lenet.accuracy] with dataset, batch, lr and epochs",
             ),
             ({}, "the run ended before it was trained"),
         ],

@@ -238,12 +238,12 @@ class TestAgainstAcceptedRuns:
         assert self.world.timed[-1] == {OWN, BASE} | extra
 
     def test_a_cell_that_looks_slower_has_no_other_plan(self) -> None:
-        """It is taken apart in the second session, after which the plan is made."""
+        """Sessions of figures take all cells apart. In the fourth, before the plan is made, it is the only one."""
         planned = []
         for own in (0.5, 0.6):
             self.world.step_s, self.world.explaining_s = {OWN: own, BASE: 0.5}, 12.0
             planned.append(self.measure(TWO, budget_s=150.0).planned)
-        assert planned[0] == planned[1]
+        assert planned == [11, 11]
 
     @pytest.mark.parametrize("own", [0.5, 0.6], ids=["as fast as stored", "slower than stored"])
     @pytest.mark.parametrize(("ratio", "outcome"), [(1.0, Outcome.PASS), (1.2, Outcome.FAIL)])

@@ -205,7 +205,7 @@ class TestSessionSeconds:
 )
 def test_cells_on_one_device_are_left_out_of_a_short_budget_first(budget_s: float, kept: tuple[Cell, ...]) -> None:
     """At 10 s a cell and four sessions."""
-    assert forecast.carried((ONE, TWO, WEAK), lambda some: 10.0 * len(some), budget_s) == kept
+    assert forecast.carried((ONE, TWO, WEAK), 4, lambda some: 10.0 * len(some), budget_s) == kept
 
 
 HOSTS = Devices("cuda", tuple(f"cuda:{number % 8}" for number in range(1024)), (), hosts=128)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
-from suite.plan.cells import Arm
+from suite.plan.cells import Arm, Cell
 from suite.plan.floors import Floor
 from suite.processes.failure import WorkerFailure
 from suite.records.record import CellRecord, CheckRecord, Environment
@@ -74,6 +74,39 @@ def test_the_runs_of_a_bisection_share_both_errors() -> None:
     of_alone, of_shared = (judging.against(run, ONE, "base") for run in (alone, shared))
     assert "(after 3 sessions)" in of_alone.reason
     assert "(after 5 sessions)" in of_shared.reason
+
+
+class TestAlone:
+    """Comparisons that are the only one of their base and world size wait longer for a FAIL."""
+
+    @pytest.mark.parametrize(
+        ("measured", "alone", "needed"),
+        [
+            (MATRIX, 1, 4),  # both modes on one device are one arm
+            ([ONE, TWO], 2, 4),
+            ([cell(k) for k in (1, 2, 4, 8)], 4, 5),
+            ([*MATRIX, *(cell(k, "scratch") for k in (1, 2))], 0, 4),
+        ],
+    )
+    def test_by_world_size(self, measured: Sequence[Cell], alone: int, needed: int) -> None:
+        run = run_of(*measured, config=settings(against=AGAINST))
+        run.comparison = Comparison({"base": AGAINST}, tuple(measured))
+        assert (run.alone, run.needed) == (alone, needed)
+
+    def test_what_is_lost_shows_nothing(self) -> None:
+        run = run_of(*MATRIX, config=settings(against=AGAINST))
+        run.comparison = Comparison({"base": AGAINST}, run.plan.cells)
+        run.lost[run.plan.own(WEAK)] = WorkerFailure("candidate", "it died")
+        assert run.alone == 2
+
+    @pytest.mark.parametrize(("sessions", "outcome"), [(4, Outcome.INCONCLUSIVE), (5, Outcome.FAIL)])
+    def test_four_of_them_fail_after_five_sessions(self, sessions: int, outcome: Outcome) -> None:
+        measured = [cell(k) for k in (1, 2, 4, 8)]
+        run = run_of(*measured, config=settings(against=AGAINST), planned=6)
+        run.comparison = Comparison({"base": AGAINST}, tuple(measured))
+        slow = {arm(k, side=side): 1.0 + (side == "candidate") for k in (1, 2, 4, 8) for side in ("candidate", "base")}
+        add_sessions(run, slow, count=sessions)
+        assert judging.against(run, measured[0], "base").outcome is outcome
 
 
 class TestComparisons:

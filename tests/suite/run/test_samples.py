@@ -183,4 +183,3 @@ def test_what_a_session_shows_does_not_change_with_later_ones() -> None:
     after = samples.contrast(run, OWN, BASE)
     assert [len(rounds) for rounds in after] == [len(before), 32]
     assert len(before) < 32
-

@@ -20,7 +20,6 @@ from suite.records.record import Window
 from suite.room.devices import Devices
 from suite.run.observations import Observations, Session
 from suite.run.session import (
-    FIRST_LOOK,
     MAX_BLOCKS,
     MAX_STEPS,
     MIN_BLOCKS,
@@ -270,11 +269,12 @@ class TestRounds:
         def cost(rounds: float) -> float:
             return (start_s + rounds * round_s) * (1 + ROUND_TO_SESSION**2 / rounds)
 
-        chosen = timing_s(start_s, round_s, 1e6) / round_s
+        chosen = timing_s(start_s, round_s, 1e6, 4) / round_s
         assert all(cost(chosen) < cost(chosen * factor) for factor in (0.5, 0.9, 1.1, 2.0))
 
-    def test_a_decision_and_its_confirmation_fit_into_the_budget(self) -> None:
-        assert (FIRST_LOOK + 1) * (10.0 + timing_s(10.0, 2.0, 60.0)) == pytest.approx(60.0)
+    @pytest.mark.parametrize("sessions", [4, 5])
+    def test_as_many_sessions_as_a_decision_takes_fit_into_the_budget(self, sessions: int) -> None:
+        assert sessions * (10.0 + timing_s(10.0, 2.0, 60.0, sessions)) == pytest.approx(60.0)
 
     @pytest.mark.parametrize(("left_s", "blocks"), [(1.0, MIN_BLOCKS), (1e6, MAX_BLOCKS)])
     def test_a_session_has_several_rounds_and_an_end(self, left_s: float, blocks: int) -> None:

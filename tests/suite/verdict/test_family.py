@@ -33,6 +33,14 @@ def test_modes_and_stale_calibrations_raised_alarms_while_cells_were_judged_alon
         assert exceeds(shown.any_fail, shown.runs, 2 * ALPHA_FAIL)
 
 
+def test_the_simulated_rule_of_cells_alone_in_their_world_sizes_is_the_rule() -> None:
+    rng, cells, planned = np.random.default_rng(4), 4, 6
+    rounds = family.modes(0.5)(rng, (200, cells, planned, 8)) + 0.06
+    for run, outcomes in zip(rounds.tolist(), family.decide(rounds, cells, cells), strict=True):
+        judged = [paired(sessions, 0.05, cells, planned, 1.0, alone=cells).outcome for sessions in run]
+        assert judged == [OUTCOMES[outcome] for outcome in outcomes]
+
+
 @pytest.mark.parametrize("learned", [None, family.learned(0.003), family.learned(0.03)], ids=["", "low", "high"])
 @pytest.mark.parametrize("shift", [0.0, 0.1])
 def test_the_simulated_rule_is_the_rule(learned: Learned | None, shift: float) -> None:

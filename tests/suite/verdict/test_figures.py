@@ -116,7 +116,7 @@ class TestPaired:
 
     @pytest.mark.parametrize(("runs", "sessions"), [(1, 3), (18, 5)])
     def test_a_cell_alone_in_a_bisection_waits_for_a_pass(self, runs: int, sessions: int) -> None:
-        """At 5 % slower, and in the mode that is 6 % faster: an eighteenth of the error is above 1 / 256."""
+        """At 5 % slower, and in the mode that is 6 % faster: an eighteenth of the error is below 1 / 256."""
         fast = [[-0.0112] * 8] * 8
         ends = [paired(fast[:n], 0.05, runs, 8, 1.0, runs=runs).outcome for n in range(1, 9)]
         assert ends.index(Outcome.PASS) + 1 == sessions
