@@ -230,8 +230,8 @@ def table(lines: Iterable[Line]) -> str:
     return "\n".join(f"| {row} |" for row in rows)
 
 
-def make(lines: list[Line], each: int, minutes: float, log: Path) -> None:
-    """Make what is missing until the time is up, of one state of the code."""
+def make(lines: list[Line], each: int, minutes: float, log: Path, *, mixed: bool) -> None:
+    """Make what is missing until the time is up, of one state of the code unless it may be `mixed`."""
     end, rng = time.monotonic() + 60 * minutes, random.SystemRandom()
     while time.monotonic() < end:
         done = Counter(line["planted"] for line in lines)
@@ -239,7 +239,8 @@ def make(lines: list[Line], each: int, minutes: float, log: Path) -> None:
         if not left:
             return
         state = code_state()
-        check_same_code(lines, state)
+        if not mixed:
+            check_same_code(lines, state)
         name = rng.choice(left)
         delays_s, right = draw(CAUSES[name], rng)
         with tempfile.TemporaryDirectory(prefix="evidence-") as folder:
@@ -260,6 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--minutes", type=float, default=60.0, help="start no run after this long (default: %(default)s)"
     )
     parser.add_argument("--log", type=Path, default=LOG, help=f"default: {LOG.name} beside this script")
+    parser.add_argument("--mixed", action="store_true", help="keep runs of different or uncommitted code in one log")
     parser.add_argument("--table", action="store_true", help="print the log as Markdown, and run nothing")
     asked = parser.parse_args(arguments)
     for ending in (signal.SIGINT, signal.SIGTERM):  # a shell lets what it starts in the background ignore the first
@@ -269,7 +271,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if asked.table:
             print(table(lines))
         else:
-            make(lines, asked.each, asked.minutes, asked.log)
+            make(lines, asked.each, asked.minutes, asked.log, mixed=asked.mixed)
     except ValueError as error:
         parser.error(str(error))
 
