@@ -18,7 +18,7 @@ import numpy.typing as npt
 from scipy.special import stdtrit
 
 from suite.verdict import ALPHA_FAIL, ALPHA_PASS, FIRST_LOOK, Learned, Outcome, spending
-from suite.verdict.paired import SETTLED, fewest, first_look
+from suite.verdict.paired import SETTLED, fewest_alone, first_look
 from suite.verdict.spread import KAPPA, MOST_DF
 
 Floats = npt.NDArray[np.float64]
@@ -207,7 +207,7 @@ def decide(
     alpha = ALPHA_FAIL / comparisons
     peers = sizes < cells or not pooled
     first = first_look(learned=calibrated is not None, peers=peers)
-    least_fail = 0 if peers else fewest(ALPHA_FAIL / cells)
+    least_fail = 0 if peers else fewest_alone(ALPHA_FAIL / cells)
     outcome, suspicious = np.zeros((runs, cells), dtype=int), np.zeros((runs, cells), dtype=bool)
     squares, dfs = np.zeros((runs, cells)), np.zeros((runs, cells))
     for n in range(first if pooled else 2, planned + 1):

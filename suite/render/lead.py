@@ -2,8 +2,8 @@
 
 A run that was compared with something begins with its verdicts, after what is unusual on a GPU, why the machine was not
 judged, and why git does not tell the commit, where there is such a thing. The first run on a machine goes on with its
-figures, because all its cells have the verdict NO BASELINE. Terminal, summary.md and
-report.html show the same facts. Cells with the same reason share a line, which names them.
+figures, because all its cells have the verdict NO BASELINE. Terminal, summary.md and report.html show the same facts.
+Cells with the same reason share a line, which names them.
 """
 
 from __future__ import annotations

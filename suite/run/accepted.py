@@ -200,17 +200,14 @@ def _machine(
     side, logs = next(((side, logs) for side, logs in by_side.items() if logs), ("candidate", []))
     behind = samples.log_ratios(run, arms["candidate"], arms[side])  # zeros for the candidate itself
     here = hours_apart([each for each in accepted if each.host == run.plan.machine.host])
-    then = [each for each in here if each.log_efficiency is not None]
-    longer = own.log_t - fmean(behind or [0.0]) - fmean([each.log_t for each in then] or [own.log_t])
     changed = _changes(run, newest) if newest is not None else ""
     verdict = machine(
         logs,
-        [each.log_efficiency for each in then if each.log_efficiency is not None],
-        longer,
+        own.log_t - fmean(behind or [0.0]),
+        here,
         judging.comparisons(run),
         tolerance=run.plan.config.tolerance,
-        usual_sessions=fmean(each.sessions for each in then) if then else 1.0,
-        steps=[each.log_t for each in then] if changed else [],
+        changed=bool(changed),
     )
     fails, why = verdict.outcome is Outcome.FAIL, [verdict.reason]
     taken_apart = [fall for fall in waterfalls if fall.side in sides]

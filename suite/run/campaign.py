@@ -197,7 +197,7 @@ class _Campaign:
             return tuple(chosen)
         return forecast.carried(
             chosen,
-            self._run.needed,
+            self._run.sessions_needed,
             lambda some: self._forecast(self._units(some) + self._on_one(some)).wall_s,
             self._left_s(),
             len(self._run.sessions),
@@ -230,7 +230,7 @@ class _Campaign:
         behind, full_profile = {cell: judging.surplus(run, cell) for cell in chosen}, run.plan.config.profile == "full"
         slowest_first = sorted(chosen, key=lambda cell: -behind[cell])
         wanted = attribution.slowest(run, [cell for cell in slowest_first if behind[cell] or full_profile])
-        of_a_fail_s = max(1, run.needed - len(run.sessions)) * run.session_s
+        of_a_fail_s = max(1, run.sessions_needed - len(run.sessions)) * run.session_s
         if wanted and self._keeps_budget and self._left_s() < of_a_fail_s + self._explaining_s():
             why = "the budget has no more time than the sessions of a FAIL need; raise --scaling-budget"
             run.unexplained |= dict.fromkeys((target.cell for target in wanted), why)
@@ -316,13 +316,9 @@ class _Campaign:
     def _replan(self, number: int) -> None:
         """Fix how many sessions there are, from what they cost and not from what they showed.
 
-        After the first session, cells that look slower are taken apart: what that took beyond the waterfalls of the
-        first counts as if it were left. Later sessions of figures have such waterfalls, too.
+        So the time that cells took because they look slower counts as if it were left.
         """
-        run, config = self._run, self._run.plan.config
-        usual_s = [run.sessions[0].explaining_s if s.number < (self._of_figures or 0) else 0.0 for s in run.sessions]
-        beyond_s = (max(0.0, s.explaining_s - usual) for s, usual in zip(run.sessions[1:], usual_s[1:], strict=True))
-        left_s = self._left_s() + math.fsum(beyond_s)
+        run, config, left_s = self._run, self._run.plan.config, self._left_s() + self._for_slower_cells_s
         if self._of_figures is None:
             sessions = self._planned(number + 1 + left_s / run.session_s)
             self._of_figures = min(max(1, sessions // ONE_IN), FIRST_LOOK) if run.comparison.bases else sessions
@@ -336,6 +332,13 @@ class _Campaign:
             run.planned = config.calibrate or self._planned(number + 1 + left_s / next_s)
             if run.comparison.bases and run.planned < self._shown:
                 self._say_plan(run.planned, self._forecast(units)._replace(wall_s=next_s))
+
+    @property
+    def _for_slower_cells_s(self) -> float:
+        """How long cells were taken apart that look slower, beyond the waterfalls that the figures need anyway."""
+        first, *later = self._run.sessions
+        of_figures_s = [first.explaining_s if each.number < (self._of_figures or 0) else 0.0 for each in later]
+        return math.fsum(max(0.0, each.explaining_s - s) for each, s in zip(later, of_figures_s, strict=True))
 
     def _share_s(self, number: int, *, explained: bool) -> float:
         """Return how long the blocks of a session may take where cells are compared: its share of what is left.
@@ -396,7 +399,7 @@ class _Campaign:
     def _planned(self, affordable: float) -> int:
         """Return how many sessions there are, where the budget allows `affordable`."""
         config = self._run.plan.config
-        least = config.min_sessions if self._keeps_budget else max(config.min_sessions, self._run.needed)
+        least = config.min_sessions if self._keeps_budget else max(config.min_sessions, self._run.sessions_needed)
         sessions = max(least, int(affordable))
         return sessions if self._run.comparison.bases else min(sessions, MAX_SESSIONS[config.profile])
 

@@ -23,8 +23,7 @@ from suite.run.observations import Observations
 from suite.run.plan import Plan
 from suite.run.session import WINDOW_S, block_count
 from suite.verdict import ALPHA_PASS, FIRST_LOOK
-from suite.verdict.paired import fewest as fewest_sessions
-from suite.verdict.paired import first_look
+from suite.verdict.paired import fewest_alone, first_look
 
 RANK_S = 0.4  # of a core, for a forked rank to build its trainer
 ENDING_S = 1.5  # the first steps, and the end of the processes
@@ -65,7 +64,7 @@ def session(
     each_s, shared_s = (RANK_S, start_s) if forks else (start_s, 0.0)
     round_s = sum(max(WINDOW_S, step_s.get(arm, 0.0)) for arm in arms)
     starting_s = shared_s + sum(groups.values()) * each_s / max(1, len(available_cores())) + round_s  # to warm up
-    rounds = 2 * block_count(starting_s, round_s, budget_s, run.needed)
+    rounds = 2 * block_count(starting_s, round_s, budget_s, run.sessions_needed)
     return Length(starting_s + rounds * round_s + ENDING_S, rounds)
 
 
@@ -138,7 +137,7 @@ def lines(run: Observations, planned: int, each: Length, left_out: Sequence[Cell
 def _scope(run: Observations, planned: int) -> str:
     """Return what a PASS does not exclude, after the fewest sessions that it takes and after all."""
     sizes = Counter(cell.world_size for cell in run.comparison.cells)
-    alone = fewest_sessions(ALPHA_PASS / run.plan.config.runs)
+    alone = fewest_alone(ALPHA_PASS / run.plan.config.runs)
     fewest = min(
         max(first_look(learned=run.calibrated(cell) is not None, peers=peers), 0 if peers else alone)
         for cell in run.comparison.cells
@@ -184,7 +183,7 @@ def _promise(run: Observations, comparisons: int, planned: int, rounds: int) -> 
     sds = [calibrated.spread.session_sd_of(rounds) for calibrated in known]
     tolerance = run.plan.config.tolerance
     found = {power: max(promise(sd, comparisons, planned, tolerance, power) for sd in sds) for power in CURVE}
-    if planned < run.needed or not math.isfinite(found[POWER]) or found[POWER] > 1:
+    if planned < run.sessions_needed or not math.isfinite(found[POWER]) or found[POWER] > 1:
         return "plan: this budget is too short to promise that any slowdown is found; raise it"
     notes = "".join(f"; {note}" for note in dict.fromkeys(calibrated.note for calibrated in known if calibrated.note))
     curve = ", of ".join(f"{slowdown:.1%} or more in {power:.0%}" for power, slowdown in found.items())

@@ -62,7 +62,7 @@ def against(run: Observations, cell: Cell, side: Side) -> Verdict:
         learned,
         [samples.log_ratios(run, *pair) for pair in pairs - {own}],
         runs=run.plan.config.runs,
-        alone=max(1, run.alone),
+        alone=max(1, run.comparisons_alone),
         overrun_s=run.plan.overrun_s,
     )
 

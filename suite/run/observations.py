@@ -20,7 +20,7 @@ from suite.records.counters import Counters
 from suite.records.memory import RankMemory
 from suite.room.conditions import Conditions, disturbed
 from suite.run.plan import Plan
-from suite.verdict.paired import needed
+from suite.verdict.paired import sessions_needed
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -202,7 +202,7 @@ class Observations:
         return self.plan.calibration.spread(cell.trainer, workload.hash, cell.mode, cell.world_size)
 
     @property
-    def alone(self) -> int:
+    def comparisons_alone(self) -> int:
         """How many of the comparisons that are judged are the only one of their base and world size."""
         judged = set[tuple[Side, int, Arm]]()
         for cell in self.comparison.judged:
@@ -213,9 +213,9 @@ class Observations:
         return sum(count == 1 for count in groups.values())
 
     @property
-    def needed(self) -> int:
-        """How many sessions decide any cell, if nothing but noise is in doubt."""
-        return needed(self.alone, self.plan.config.runs)
+    def sessions_needed(self) -> int:
+        """How many sessions a plan must have for any cell to be decided."""
+        return sessions_needed(self.comparisons_alone, self.plan.config.runs)
 
     def arms(self, cell: Cell) -> dict[Side, Arm]:
         """Return the candidate's arm of a cell and those of the bases that it is compared with."""

@@ -29,41 +29,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 from suite.verdict.diagnose import outdone, supported
 from suite.verdict.metrics import Bounds, Interval, difference, mean_and_standard_error, t_quantile
 from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, CONFIDENCE, Outcome, Verdict
 from suite.verdict.paired import FIRST_LOOK
-from suite.verdict.stored import ENOUGH_RUNS, MIN_BASELINE_RUNS
+from suite.verdict.stored import ENOUGH_RUNS, MIN_BASELINE_RUNS, Run
 
 WIDENED = "gap widened, nothing slower"
 
 
 def machine(
     log_efficiencies: Sequence[float],
-    accepted: Sequence[float],
-    longer: float,
+    log_t: float,
+    accepted: Sequence[Run],
     comparisons: int,
     *,
     tolerance: float,
-    usual_sessions: float = 1.0,
-    steps: Sequence[float] = (),
+    changed: bool = False,
 ) -> Verdict:
     """Judge the machine by one cell.
 
     Args:
         log_efficiencies: ln E of the accepted commit in every session of this run.
-        accepted: ln E of accepted runs of this host, hours apart.
-        longer: ln(t / t_accepted) of the accepted commit's step on k devices, in this run and on average in those.
+        log_t: ln of the accepted commit's seconds on k devices in this run, a step or an epoch as in `accepted`.
+        accepted: runs of this host, hours apart; those whose efficiency is known count.
         comparisons: how many checks of the run can fail.
         tolerance: m; an efficiency that fell to 1 / (1 + m) must be found.
-        usual_sessions: how many sessions accepted runs had, on average.
-        steps: ln t of the step in accepted runs, where other things than the code have changed since.
+        changed: whether versions or the driver have changed since.
 
     Returns:
         A verdict without a ratio: nothing is compared with another build.
     """
-    runs, sessions = len(accepted), len(log_efficiencies)
+    known = [(run, run.log_efficiency) for run in accepted if run.log_efficiency is not None]
+    efficiencies, times = [efficiency for _, efficiency in known], [run.log_t for run, _ in known]
+    runs, sessions = len(known), len(log_efficiencies)
     if runs < ENOUGH_RUNS:
         return Verdict(
             Outcome.INCONCLUSIVE,
@@ -75,18 +76,20 @@ def machine(
             f"the accepted commit was measured on one device and on several in {sessions} session(s) of this run: "
             f"{FIRST_LOOK} are needed",
         )
-    usual, usual_error = mean_and_standard_error(accepted)
+    usual, usual_error = mean_and_standard_error(efficiencies)
     now, error = mean_and_standard_error(log_efficiencies)
     shortfall, margin = usual - now, math.log1p(tolerance)
-    fewer = max(1.0, usual_sessions / sessions)
+    fewer = max(1.0, fmean(run.sessions for run, _ in known) / sessions)
     single, df = max((usual_error**2 * runs * fewer, runs - 1), (error**2, sessions - 1))
     spread = math.sqrt(single + usual_error**2)
-    said = f"the accepted commit has efficiency {math.exp(now):.2f}, and had {_ends(accepted)} in {runs} accepted runs"
+    had = f"{_ends(efficiencies)} in {runs} accepted runs"
+    said = f"the accepted commit has efficiency {math.exp(now):.2f}, and had {had}"
     low = shortfall - t_quantile(df, 1 - ALPHA_FAIL / comparisons) * spread
     if low > 0 and shortfall >= margin / 2:
+        longer = log_t - fmean(times)
         if longer < margin / 2:
             return Verdict(Outcome.PASS, f"{WIDENED}: {said}, and its step on several devices is not clearly longer")
-        if steps and longer <= _by_chance(steps, ALPHA_FAIL / comparisons):
+        if changed and longer <= _by_chance(times, ALPHA_FAIL / comparisons):
             return Verdict(
                 Outcome.INCONCLUSIVE,
                 f"{said}: accepted runs differ too much to show whether its step on several devices is longer, or only "

@@ -57,7 +57,7 @@ def first_look(*, learned: bool, peers: bool) -> int:
     return FIRST_LOOK_LEARNED if learned and peers else FIRST_LOOK
 
 
-def fewest(alpha: float) -> int:
+def fewest_alone(alpha: float) -> int:
     """Return how many sessions a cell alone in its world size needs for a decision that may be wrong with `alpha`.
 
     Where processes of one build have two speeds, one side's are slow and the other's fast in a quarter of the sessions,
@@ -66,8 +66,8 @@ def fewest(alpha: float) -> int:
     return math.ceil(math.log(1 / alpha, 4))
 
 
-def needed(alone: int, runs: int) -> int:
-    """Return how many sessions decide any cell either way, if nothing but noise is in doubt: what a plan must have.
+def sessions_needed(alone: int, runs: int) -> int:
+    """Return how many sessions a plan must have for any cell to be decided, either way.
 
     Args:
         alone: comparisons that are alone in their world size; 0 where there is none.
@@ -75,7 +75,7 @@ def needed(alone: int, runs: int) -> int:
     """
     if not alone:
         return FIRST_LOOK + 1
-    return max(FIRST_LOOK + 1, fewest(ALPHA_FAIL / alone / runs), fewest(ALPHA_PASS / runs))
+    return max(FIRST_LOOK + 1, fewest_alone(ALPHA_FAIL / alone / runs), fewest_alone(ALPHA_PASS / runs))
 
 
 def paired(
@@ -107,7 +107,8 @@ def paired(
     """
     peers = [values for values in peers if len(values) >= FIRST_LOOK_LEARNED]
     first = first_look(learned=learned is not None, peers=bool(peers))
-    least_fail, least_pass = (0, 0) if peers else (fewest(ALPHA_FAIL / alone / runs), fewest(ALPHA_PASS / runs))
+    least_fail = 0 if peers else fewest_alone(ALPHA_FAIL / alone / runs)
+    least_pass = 0 if peers else fewest_alone(ALPHA_PASS / runs)
     least = max(first, min(least_fail, least_pass))
     middles = [Middle.of(session) for session in rounds]
     ratio = _ratio(middles)

@@ -22,9 +22,14 @@ from suite.run.attribution import Target
 from suite.run.observations import Observations
 from suite.run.session import Groups
 from suite.verdict import Outcome
-from tests.support.measurements import BLOCKS, WOBBLE, add_session, forth_and_back, job, run_of
+from tests.support.measurements import BLOCKS, WOBBLE, add_session, arm, cell, forth_and_back, job, run_of
 
 NEIGHBOUR = "pid 1 (make) uses 90 % of a core"
+ONE, TWO, WEAK = cell(1), cell(2), cell(2, mode="weak")
+OWN, BASE, PIN = arm(2), arm(2, side="base"), arm(2, side="pinned")
+ALONE = {arm(1), arm(1, "single")}  # what the figures of two devices need
+EQUAL = {arm(1): 1.0, arm(1, side="base"): 1.0, OWN: 0.5, BASE: 0.5}
+SLOWER = {**EQUAL, OWN: 5.0}
 
 
 @dataclass
@@ -82,9 +87,9 @@ class World:
         return [judged.outcome for judged in self.cells().values()]
 
     def prepare(self, run: Observations, sides: Any, arms: Sequence[Arm], say: Any) -> None:
-        run.jobs |= {arm: job(arm) for arm in arms if arm not in run.lost}
-        for arm in arms:
-            run.trainers.setdefault((arm.side, arm.trainer), About(processes="per-device"))
+        run.jobs |= {each: job(each) for each in arms if each not in run.lost}
+        for each in arms:
+            run.trainers.setdefault((each.side, each.trainer), About(processes="per-device"))
 
     def training(self, run: Observations, *_: object) -> Callable[[Groups], None]:
         def train(groups: Groups) -> None:

@@ -91,13 +91,13 @@ class TestAlone:
     def test_by_world_size(self, measured: Sequence[Cell], alone: int, needed: int) -> None:
         run = run_of(*measured, config=settings(against=AGAINST))
         run.comparison = Comparison({"base": AGAINST}, tuple(measured))
-        assert (run.alone, run.needed) == (alone, needed)
+        assert (run.comparisons_alone, run.sessions_needed) == (alone, needed)
 
     def test_what_is_lost_shows_nothing(self) -> None:
         run = run_of(*MATRIX, config=settings(against=AGAINST))
         run.comparison = Comparison({"base": AGAINST}, run.plan.cells)
         run.lost[run.plan.own(WEAK)] = WorkerFailure("candidate", "it died")
-        assert run.alone == 2
+        assert run.comparisons_alone == 2
 
     @pytest.mark.parametrize(("sessions", "outcome"), [(4, Outcome.INCONCLUSIVE), (5, Outcome.FAIL)])
     def test_four_of_them_fail_after_five_sessions(self, sessions: int, outcome: Outcome) -> None:

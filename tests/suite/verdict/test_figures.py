@@ -259,7 +259,8 @@ class TestMachine:
     steady = tuple(math.log(0.8) + 0.0005 * (-1) ** number for number in range(8))
 
     def judged(self, accepted: tuple[float, ...], *efficiencies: float) -> tuple[Outcome, str]:
-        found = machine([math.log(value) for value in efficiencies], accepted, 1.0, COMPARISONS, tolerance=0.05)
+        runs = [Run(0.0, log_efficiency=each) for each in accepted]
+        found = machine([math.log(value) for value in efficiencies], 1.0, runs, COMPARISONS, tolerance=0.05)
         return found.outcome, found.reason
 
     @pytest.mark.parametrize("efficiencies", [(0.41, 0.40, 0.42), (0.20, 0.22, 0.24, 0.22)], ids=["runs", "sessions"])

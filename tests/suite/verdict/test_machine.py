@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from typing import ClassVar
 
 import pytest
@@ -12,15 +13,24 @@ from suite.verdict.diagnose import CAUSES, NAMING_ERROR
 from suite.verdict.machine import WIDENED, cause, machine
 from suite.verdict.metrics import Interval, from_values
 from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, Outcome
-from suite.verdict.stored import MIN_BASELINE_RUNS
+from suite.verdict.stored import MIN_BASELINE_RUNS, Run
 from tests.support.rates import exceeds
 
 USUAL = tuple(math.log(value) for value in (0.80, 0.79, 0.81, 0.80, 0.82, 0.78))
 TOLERANCE = 0.05
 
 
+def accepted_runs(
+    log_efficiencies: Sequence[float], times: Sequence[float] | None = None, sessions: int = 1
+) -> list[Run]:
+    """Return accepted runs whose step takes a second, or e to the power of these times."""
+    known = zip(log_efficiencies, times or [0.0] * len(log_efficiencies), strict=True)
+    return [Run(log_t, sessions, log_efficiency=log_efficiency) for log_efficiency, log_t in known]
+
+
 def judged(*efficiencies: float, accepted: tuple[float, ...] = USUAL, longer: float = 1.0) -> tuple[Outcome, str]:
-    verdict = machine([math.log(value) for value in efficiencies], accepted, longer, 12, tolerance=TOLERANCE)
+    now = [math.log(value) for value in efficiencies]
+    verdict = machine(now, longer, accepted_runs(accepted), 12, tolerance=TOLERANCE)
     return verdict.outcome, verdict.reason
 
 
@@ -46,7 +56,8 @@ def test_few_sessions_that_agree_show_less_than_the_many_of_accepted_runs() -> N
     accepted = [math.log(0.8) + each for each in (0, 0.003, -0.003, 0.006, -0.006, 0.008, -0.008, 0.009, -0.009)]
     now = [math.log(0.8) - each for each in (0.0295, 0.0300, 0.0305)]
     as_many, fewer = (
-        machine(now, accepted, 0.03, 4, tolerance=TOLERANCE, usual_sessions=usual).outcome for usual in (3.0, 20.0)
+        machine(now, 0.03, accepted_runs(accepted, sessions=sessions), 4, tolerance=TOLERANCE).outcome
+        for sessions in (3, 20)
     )
     assert as_many is Outcome.FAIL
     assert fewer is not Outcome.FAIL
@@ -58,7 +69,7 @@ def test_where_versions_have_changed_a_fail_needs_a_step_that_is_longer_than_hou
 ) -> None:
     """A new torch may have made one device faster, and steps of other hours differ by 5 %."""
     steps, efficiencies = (0.0, 0.05, -0.05, 0.06, -0.06, 0.0), [math.log(value) for value in (0.41, 0.40, 0.42)]
-    found = machine(efficiencies, USUAL, longer, 12, tolerance=TOLERANCE, steps=steps)
+    found = machine(efficiencies, longer, accepted_runs(USUAL, steps), 12, tolerance=TOLERANCE, changed=True)
     assert found.outcome is outcome
     assert ("or only one device became faster" in found.reason) is (outcome is Outcome.INCONCLUSIVE)
 
@@ -79,8 +90,8 @@ def test_error_rates(between: float, within: float) -> None:
     def rate(fallen: float, wrong: Outcome) -> float:
         count = 0
         for _ in range(runs):
-            accepted = [math.fsum(efficiencies(0.0)) / 4 for _ in range(10)]
-            count += machine(efficiencies(fallen), accepted, 1.0, comparisons, tolerance=TOLERANCE).outcome is wrong
+            accepted = accepted_runs([math.fsum(efficiencies(0.0)) / 4 for _ in range(10)], sessions=4)
+            count += machine(efficiencies(fallen), 1.0, accepted, comparisons, tolerance=TOLERANCE).outcome is wrong
         return count / runs
 
     for fallen, wrong, promised in (
@@ -94,9 +105,9 @@ def test_in_a_disturbed_hour_false_alarms_stay_below_twice_the_promise() -> None
     """Sessions of 5 %, where nine accepted runs without noise of their own differed by 2 %; 8,000 runs."""
     rng, comparisons, runs, alarms = random.Random(1), 4, 8000, 0
     for _ in range(runs):
-        accepted, level = [rng.gauss(0.0, 0.02) for _ in range(9)], rng.gauss(0.0, 0.02)
+        accepted, level = accepted_runs([rng.gauss(0.0, 0.02) for _ in range(9)]), rng.gauss(0.0, 0.02)
         sessions = [rng.gauss(level, 0.05) for _ in range(12)]
-        alarms += machine(sessions, accepted, 1.0, comparisons, tolerance=TOLERANCE).outcome is Outcome.FAIL
+        alarms += machine(sessions, 1.0, accepted, comparisons, tolerance=TOLERANCE).outcome is Outcome.FAIL
     assert not exceeds(alarms, runs, 2 * ALPHA_FAIL / comparisons)
     assert alarms / runs > ALPHA_FAIL / comparisons, "as promised: say so"
 
