@@ -169,12 +169,23 @@ class Sides:
         """Whether workers are forked from a template."""
         return self.pools["candidate"].pool.forks
 
+    @property
+    def loading_s(self) -> float:
+        """What loading templates takes of every session."""
+        return max(pool.loading_s for pool in self._by_python.values())
+
+    @property
+    def next_load_s(self) -> float:
+        """What the next session will wait for templates."""
+        return max(pool.next_load_s for pool in self._by_python.values())
+
     def _pool(self, python: str) -> Pool:
         if python not in self._by_python:
             pool = Pool(
                 kind=self._kind,
                 python=python,
                 import_paths=self._paths,
+                renewed=True,
                 hosts=self._hosts,
                 restarted=self._restarted,
             )

@@ -53,9 +53,13 @@ class Connected:
 
 @dataclass(frozen=True)
 class Probed:
-    """The answer to `probe`: the nanoseconds of the window on this rank's clock; None on a rank that does not train."""
+    """The answer to `probe`: the nanoseconds of the window on this rank's clock; None on a rank that does not train.
+
+    `others_ns` as in `Timed`.
+    """
 
     duration_ns: int | None
+    others_ns: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,12 +7,11 @@ failure. `dismiss` ends the groups of several pools together.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import selectors
 import shutil
-import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,11 +26,14 @@ import suite
 from suite.processes import failure, outputs
 from suite.processes.channel import Channel, ChannelClosed, ChannelGarbled, Message, short
 from suite.processes.folder import FOLDER, TemporaryFolder, unusable
-from suite.processes.group import END_TIMEOUT_S, SEND_TIMEOUT_S, START_TIMEOUT_S, Group
+from suite.processes.group import SEND_TIMEOUT_S, START_TIMEOUT_S, Group
 from suite.processes.hosts import Hosts, OtherHosts, network
+from suite.processes.launcher_process import LauncherProcess
 from suite.processes.messages import Ended, Hello, Launcher, Stacks, Start, read
 from suite.processes.remote import SECRET, Handshake
 from suite.room import quiet
+
+MOST_AT_ONCE = 4  # templates that load at the same time; each keeps 0.4 GB until its session has ended
 
 
 class Pool:
@@ -48,6 +50,7 @@ class Pool:
         python: str = sys.executable,
         import_paths: Sequence[Path] = (),
         forks: bool = True,
+        renewed: bool = False,
         hosts: Hosts | None = None,
         restarted: Callable[[str], None] | None = None,
     ) -> None:
@@ -61,6 +64,7 @@ class Pool:
             import_paths: folders the workers may import a user's trainer or model from.
             forks: whether workers may be forked from a template (`suite.template`). CUDA, and systems other than Linux,
                 have them executed by torch's agent in any case.
+            renewed: whether `renew` will be called. Templates are loaded one a core then, for as many sessions.
             hosts: of a run on several; torch's agent executes the workers then, and no launcher is started again.
             restarted: is told in a sentence that the launcher ended and will be started again. Its groups then raise
                 `LauncherEnded` instead of `WorkerFailure`, and whoever has asked them repeats all of it.
@@ -77,8 +81,10 @@ class Pool:
         self._started = 0
         self._restarted = restarted
         self._launcher_deaths, self._restart_due = 0, False
+        self._at_once = min(MOST_AT_ONCE, max(1, len(quiet.available_cores()))) if self.forks and renewed else 1
+        self._load_begun = 0.0
+        self.load_s = 0.0
         self._selector = selectors.DefaultSelector()
-        self._launcher: Channel | None = None
         try:
             self._temporary = TemporaryFolder()
             self.folder = self._temporary.path
@@ -90,9 +96,9 @@ class Pool:
             raise ValueError(unusable(error)) from error
         self._listener.listen(256)
         self._selector.register(self._listener, selectors.EVENT_READ, None)
-        self._launcher_log = self.folder / "launcher.stderr"
         launcher = ["suite.template", "--preload", preload] if self.forks else ["suite.launch"]
         launcher += ["--socket", str(self.folder / "controller")]
+        self._launches = itertools.count()
         told: dict[str, str] = {}
         if self._other_hosts is not None:
             launcher = self._other_hosts.command(launcher, self.folder / "torchrun")
@@ -110,7 +116,8 @@ class Pool:
             "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(self.folder / "inductor")),
         }
         self._environment.pop(SECRET, None)  # nothing on this host needs it but the controller
-        self._process = self._start()
+        self._ahead: list[LauncherProcess] = []
+        self._process = self._next(self._at_once)
 
     def __enter__(self) -> Pool:
         return self
@@ -124,11 +131,27 @@ class Pool:
         It changes nothing where workers are executed, each with a layout of its own.
         """
         if self.forks:
-            self._end_launcher()
-            if self._launcher is not None:
-                self.forget(self._launcher)
-                self._launcher = None
-            self._process, self._restart_due = self._start(), False
+            self._end(self._process)
+            self._process, self._restart_due = self._next(self._at_once), False
+
+    @property
+    def loading_s(self) -> float:
+        """What loading templates takes of every session; 0 where each worker loads torch by itself."""
+        return self.load_s / self._at_once if self.forks else 0.0
+
+    @property
+    def next_load_s(self) -> float:
+        """What the next session will wait for templates: all of a load, or nothing where one is there already."""
+        return 0.0 if self._ahead or not self.forks else self.load_s
+
+    def wait_for_templates(self) -> None:
+        """Wait until no template loads any more, so that nothing is timed beside one."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while any(each.loading for each in (self._process, *self._ahead)) and self.wait(deadline, 0.2):
+            pass
+        for late in [each for each in self._ahead if each.channel is None]:
+            self._ahead.remove(late)
+            late.end()
 
     def paths(
         self,
@@ -242,8 +265,8 @@ class Pool:
 
     def end_orphans(self) -> None:
         """End the processes that workers started and did not end, once no group is left that may need them."""
-        if self._reaped and self._was_up and not self.groups:
-            self._process.send_signal(signal.SIGUSR1)
+        if not self.groups:
+            self._process.end_orphans()
 
     def close(self) -> None:
         """End every process and remove the folder."""
@@ -253,7 +276,8 @@ class Pool:
         finally:  # also after a second Ctrl-C: workers end with the launcher, and the folder goes
             try:
                 self._part()
-                self._end_launcher()
+                for each in (self._process, *self._ahead):
+                    self._end(each)
             finally:
                 self._temporary.close()
         for key in list(self._selector.get_map().values()):
@@ -270,15 +294,14 @@ class Pool:
             return
         for channel in [host.channel for host in self._other_hosts.hosts]:
             self.forget(channel)
-        if self._launcher is not None:
-            self.forget(self._launcher)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(END_TIMEOUT_S)
+        if self._process.channel is not None:
+            self.forget(self._process.channel)
+            self._process.wait()
 
     def _launchers(self) -> list[Channel]:
         """Return the channels of all launchers that are up, this host's first."""
         others = [] if self._other_hosts is None else [host.channel for host in self._other_hosts.hosts]
-        return others if self._launcher is None else [self._launcher, *others]
+        return others if self._process.channel is None else [self._process.channel, *others]
 
     def _addresses(self) -> Iterator[str]:
         """Yield where the workers of each host find this process."""
@@ -294,11 +317,11 @@ class Pool:
         """
         other_hosts = self._other_hosts
         assert other_hosts is not None
-        while other_hosts.waiting and self._process.poll() is None:
+        while other_hosts.waiting and self._process.status is None:
             self.wait(time.monotonic() + 0.2)
         if not other_hosts.joined or len(other_hosts.hosts) < needed - 1:
             cause, tail = self._did_not_start()
-            ended, turned_away = self._process.poll() is not None, other_hosts.problem or other_hosts.listener.refused
+            ended, turned_away = self._process.status is not None, other_hosts.problem or other_hosts.listener.refused
             other_hosts.problem = cause if ended and not turned_away else other_hosts.missing()
             raise failure.WorkerFailure(name, other_hosts.problem, [tail] if ended else [])
 
@@ -310,29 +333,30 @@ class Pool:
         """
         deadline = time.monotonic() + START_TIMEOUT_S
         self.wait(deadline, 0)  # its end may have arrived while nobody listened
-        while self._launcher is None:
+        while self._process.channel is None:
             if self._restart_due:
-                self._end_launcher()
-                self._process, self._restart_due = self._start(), False
-            if self._process.poll() is None and self.wait(deadline, 0.2):
+                self._end(self._process)
+                self._process, self._restart_due = self._next(), False
+            if self._process.loading and self.wait(deadline, 0.2):
                 continue
-            killed = (self._process.poll() or 0) < 0
-            if killed and not self._was_up:  # while it loaded torch
+            killed = (self._process.status or 0) < 0
+            if killed and not self._process.was_up:  # while it loaded torch
                 self._note_end()
             if not self._restart_due:
                 cause, tail = self._did_not_start()
-                raise failure.WorkerFailure(name, self._why_ended() if self._was_up or killed else cause, [tail])
+                raise failure.WorkerFailure(
+                    name, self._why_ended() if self._process.was_up or killed else cause, [tail]
+                )
 
     def _did_not_start(self) -> tuple[str, str]:
         """Return that the launcher did not start, with its last line, and the end of all that it said."""
-        tail = self._launcher_log.read_text(errors="replace")[-outputs.TAIL_BYTES :]
+        tail = self._process.said()
         last = (tail.strip().splitlines() or ["no output"])[-1]
         return f"the launcher did not start: {last}", tail
 
     def _note_end(self) -> None:
         """Record that the launcher has ended by itself, and all groups with it."""
-        with contextlib.suppress(subprocess.TimeoutExpired):  # the reaper ends workers first
-            self._process.wait(END_TIMEOUT_S)
+        self._process.wait()  # the reaper ends workers first
         self._launcher_deaths += 1
         self._restart_due = self._launcher_deaths == 1 and self._other_hosts is None
         tell = self._restarted if self._restart_due else None
@@ -343,34 +367,28 @@ class Pool:
 
     def _why_ended(self) -> str:
         """Return how the launcher ended by itself, in words."""
-        status = self._process.poll()
+        status = self._process.status
         again = " again" * (self._launcher_deaths > 1)
         how = "its connection was closed" if status is None else failure.describe_exit(status)
         return f"the launcher has ended{again}: {how}; dmesg may tell what ended it"
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        self._was_up = False
-        with self._launcher_log.open("wb") as log:
-            return subprocess.Popen(
-                self._command,
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C reaches the controller, and the controller ends the rest in order
-            )
+    def _next(self, at_once: int = 1) -> LauncherProcess:
+        """Return a launcher that was started ahead and lives, or start one, with others for later."""
+        self._ahead = [each for each in self._ahead if each.status is None]
+        if not self._ahead:
+            self._load_begun = time.monotonic()
+            self._ahead = [self._start() for _ in range(at_once)]
+        return self._ahead.pop(0)
 
-    def _end_launcher(self) -> None:
-        """End it with every process of its own; the reaper does, where there is one."""
-        try:
-            if self._reaped:
-                self._process.terminate()
-            else:
-                self._process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel may hold one in a driver
-                self._process.wait(2 * END_TIMEOUT_S)
-        finally:
-            self._process.kill()
+    def _start(self) -> LauncherProcess:
+        log = self.folder / f"launcher-{next(self._launches)}.stderr"
+        return LauncherProcess(self._command, self._environment, log, reaped=self._reaped)
+
+    def _end(self, launcher: LauncherProcess) -> None:
+        if launcher.channel is not None:
+            self.forget(launcher.channel)
+            launcher.channel = None
+        launcher.end()
 
     def _read(self, channel: Channel, owner: tuple[Group, int] | Handshake | None) -> None:
         try:
@@ -411,9 +429,11 @@ class Pool:
         if left:
             for group in [group for group in self.groups.values() if channel in group.other_launchers]:
                 group.abandon(left)
-        elif channel is self._launcher:
-            self._launcher = None
+        elif channel is self._process.channel:
+            self._process.channel = None
             self._note_end()
+        else:
+            self._ahead = [each for each in self._ahead if each.channel is not channel]
 
     def _hear(self, message: Message) -> None:
         """Record what a launcher tells of a group."""
@@ -470,8 +490,11 @@ class Pool:
         Raises:
             KeyError: it is neither.
         """
-        if not launcher.host and self._launcher is None:
-            self._launcher, self._was_up = channel, True
+        own = [each for each in (self._process, *self._ahead) if each.channel is None and each.has(channel.peer_pid())]
+        if not launcher.host and own:
+            own[0].channel, own[0].was_up = channel, True
+            if own[0] is self._process:
+                self.load_s = time.monotonic() - self._load_begun
         elif launcher.host and self._other_hosts is not None:
             welcome = self._other_hosts.welcome(channel, launcher, self._kind, exact=self._exact)
             with contextlib.suppress(ChannelClosed):

@@ -12,9 +12,10 @@ import platform
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import distributed as dist
@@ -37,6 +38,8 @@ from suite.rank.finite import first_not_finite
 from suite.rank.others import Others
 from suite.rank.timing import LossNotFinite
 from suite.room import accelerator
+
+Value = TypeVar("Value")
 
 # Errors whose message suffices, without a traceback.
 SELF_EXPLAINING = (contract.ContractError, own_model.TooLarge, LossNotFinite, ImportError, FileNotFoundError)
@@ -106,9 +109,8 @@ def setup(state: State, name: str, arm: dict[str, Any]) -> SetUp:
 def window(state: State, name: str, steps: int, lead_in: int = 0) -> Timed:
     """Time one window of the arm that was set up under this name."""
     timed = state.timed[name]
-    peak, others = memory.Peak(timed.devices), Others() if timed.has_cores else None
-    duration_ns = timed.window(steps, lead_in)
-    others_ns = None if others is None else others.read_ns()
+    peak = memory.Peak(timed.devices)
+    duration_ns, others_ns = _beside_others(timed, partial(timed.window, steps, lead_in))
     held = peak.read()
     if name in state.unproven:  # checked after the first window, because a step may import
         _require_pure(state.unproven.pop(name))
@@ -134,7 +136,9 @@ def close(state: State, name: str) -> dict[str, Any]:
 
 def probe(state: State, name: str, steps: int, variant: dict[str, Any]) -> Probed:
     """Time one window of a diagnostic variant of an arm, as `suite.rank.arm.TimedArm.probe` does."""
-    return Probed(duration_ns=state.timed[name].probe(steps, **variant))
+    timed = state.timed[name]
+    duration_ns, others_ns = _beside_others(timed, partial(timed.probe, steps, **variant))
+    return Probed(duration_ns=duration_ns, others_ns=others_ns)
 
 
 def count(state: State, name: str, steps: int) -> Counted:
@@ -148,6 +152,13 @@ def trace(state: State, arm: dict[str, Any], warm_up: int, steps: int, path: str
     with contextlib.closing(profiling.TracedArm(state.rank, state.devices(job), job)) as traced:
         traced.window(warm_up)
         return profiling.trace(traced, steps, Path(f"{path}-rank{state.rank}.json.gz"))
+
+
+def _beside_others(timed: arms.TimedArm, act: Callable[[], Value]) -> tuple[Value, int | None]:
+    """Return what `act` returns, and for how many nanoseconds meanwhile others had this rank's cores."""
+    others = Others() if timed.has_cores else None
+    value = act()
+    return value, None if others is None else others.read_ns()
 
 
 def _require_pure(apart: Apart | None) -> None:

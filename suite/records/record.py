@@ -103,14 +103,12 @@ class BaseRecord(Part):
     versions: dict[str, str] = Field(default_factory=dict)
 
 
-class Window(Part):
-    """One timed window: `duration_ns` of every rank (the slowest counts) for the arm's `steps_per_window` steps.
+class Timing(Part):
+    """What every timed window has: `duration_ns` of the ranks that took part.
 
-    `others_ns` is for how much of it others had the cores of each rank; empty where that is not known.
+    `others_ns` is for how much of it others had the cores of each of them; empty where that is not known.
     """
 
-    arm: str
-    block: int
     duration_ns: tuple[int, ...]
     others_ns: tuple[int, ...] = ()
 
@@ -120,10 +118,17 @@ class Window(Part):
         return interrupted(self.duration_ns, self.others_ns)
 
 
-class Probe(Part):
+class Window(Timing):
+    """One window of all ranks (the slowest counts), of the arm's `steps_per_window` steps."""
+
+    arm: str
+    block: int
+
+
+class Probe(Timing):
     """One window of a diagnostic variant (`suite.verdict.diagnose.Point`), without the feed unless the variant has it.
 
-    `cell` is that whose waterfall it is part of; `duration_ns` has every rank that took part.
+    `cell` is that whose waterfall it is part of. A round in which a window was disturbed has it again.
     """
 
     cell: str
@@ -131,7 +136,6 @@ class Probe(Part):
     point: Point
     round: int
     steps: int
-    duration_ns: tuple[int, ...]
 
 
 class Session(Part):

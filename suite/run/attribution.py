@@ -31,9 +31,10 @@ from suite.verdict.outcome import ALPHA_WARN, WORTH
 # Sessions with a waterfall. Quick: the fewest of a profile; a t-interval over fewer is too wide to name a cause. Full:
 # three times as many make it a third as wide, with the smaller t-quantile.
 SESSIONS = {"quick": 4, "full": 12}
+OF_A_SLOWER_CELL = {"quick": 3, "full": 12}  # a FAIL waits for them; parts share how much sessions differ
 WINDOW_S = 0.06
-SESSION_S = 6.0  # of a session for each side, shared by its cells; all have a round forwards and one backwards
-MAX_PAIRS = 6  # of such rounds
+SESSION_S = 4.0  # of a session for each side, shared by its cells; all have a round forwards and one backwards
+MORE = 2  # windows in the place of one that others disturbed (docs/adr/0043)
 MOST_CELLS = 3  # with a base in the run: the slowest ones, so that a session does not become many times longer
 
 SHARE = 0.1
@@ -111,7 +112,7 @@ def slowest(run: Observations, slower: Sequence[Cell]) -> list[Target]:
 
 def _complete(run: Observations, target: Target) -> bool:
     timed = sum(bool(_rounds(session, target.cell, target.side)) for session in run.sessions)
-    return timed >= SESSIONS[run.plan.config.profile]
+    return timed >= OF_A_SLOWER_CELL[run.plan.config.profile]
 
 
 def arms(run: Observations, wanted: Iterable[Target]) -> list[Arm]:
@@ -196,34 +197,48 @@ def _time(
 
     def window_s(target: Target, point: Point, steps: int) -> float | None:
         timeout_s = run.plan.deadline_s(FIRST_STEP_TIMEOUT_S)
-        taken_ns = _window(run, groups, target, point, steps, timeout_s, sessions.lead_in())
-        return None if taken_ns is None else max(taken_ns) / steps / 1e9
+        answers = _window(run, groups, target, point, steps, timeout_s, sessions.lead_in())
+        return None if answers is None else max(duration_ns for duration_ns, _ in answers) / steps / 1e9
 
     for target, point in order:
         usual_s = sessions.step_s.get(target.arms(run)[_VARIANTS[point].role], 0.0)
         if (warm_s := warm_step_s(partial(window_s, target, point), usual_s)) is not None:
             step_s[target, point] = warm_s
-    round_s = sum(max(WINDOW_S, one_s) for one_s in step_s.values())
-    pairs = max(1, min(MAX_PAIRS, int(allowed_s / (2 * round_s)))) if round_s else 0
+    steps = {key: max(1, math.ceil(WINDOW_S / one_s)) for key, one_s in step_s.items()}
+    round_s = sum(steps[key] * one_s for key, one_s in step_s.items())
+    pairs = max(1, int(allowed_s / (2 * round_s))) if round_s else 0
     for number in range(2 * pairs):
         for target, point in order if number % 2 == 0 else order[::-1]:
             if (target, point) not in step_s:
                 continue
-            one_s = step_s[target, point]
-            steps, lead_in = max(1, math.ceil(WINDOW_S / one_s)), sessions.lead_in(one_s)
-            timeout_s = hang_timeout_s((steps + lead_in) * one_s)
-            taken_ns = _window(run, groups, target, point, steps, timeout_s, lead_in)
-            if taken_ns is not None:
-                about = {"cell": target.cell.id, "side": target.side, "point": point}
-                taken = {"round": number, "steps": steps, "duration_ns": taken_ns}
-                probe = record.Probe.model_validate({**about, **taken})
+            count, lead_in = steps[target, point], sessions.lead_in(step_s[target, point])
+            timeout_s = hang_timeout_s((count + lead_in) * step_s[target, point])
+            for _ in range(1 + MORE):
+                answers = _window(run, groups, target, point, count, timeout_s, lead_in)
+                if answers is None:
+                    break
+                others = [others_ns for _, others_ns in answers if others_ns is not None]
+                probe = record.Probe(
+                    cell=target.cell.id,
+                    side=target.side,
+                    point=point,
+                    round=number,
+                    steps=count,
+                    duration_ns=tuple(duration_ns for duration_ns, _ in answers),
+                    others_ns=tuple(others) if len(others) == len(answers) else (),
+                )
                 groups.session.probes.setdefault(target.cell, []).append(probe)
+                if not probe.disturbed:
+                    break
 
 
 def _window(
     run: Observations, groups: Groups, target: Target, point: Point, steps: int, timeout_s: float, lead_in: int
-) -> tuple[int, ...] | None:
-    """Return the nanoseconds of the ranks that took part; None where the workers are gone, or fail now."""
+) -> list[tuple[int, int | None]] | None:
+    """Return the nanoseconds of the ranks that took part, and those that others had of their cores.
+
+    None where the workers are gone, or fail now.
+    """
     variant = _VARIANTS[point]
     arm = target.arms(run)[variant.role]
     if (group := groups.by_arm.get(arm)) is None:
@@ -243,7 +258,7 @@ def _window(
             run.lost[arm] = failure
         groups.drop(group)
         return None
-    return tuple(answer.duration_ns for answer in answers if answer.duration_ns is not None)
+    return [(each.duration_ns, each.others_ns) for each in answers if each.duration_ns is not None]
 
 
 def _points(run: Observations, target: Target) -> list[Point]:
@@ -310,17 +325,17 @@ def note(run: Observations, cell: Cell) -> str:
 
 
 def _rounds(session: Session, cell: Cell, side: Side) -> Rounds:
-    """Return seconds a step of the ranks in every window.
+    """Return seconds a step of the ranks in every round: of its last window, before which others disturbed the rest.
 
     Blocks time "one" and "step" as well, and in more windows, but earlier: what disturbs them would be mistaken for the
     difference between "step" and "resident", which is the feed.
     """
-    rounds: dict[Point, list[Sequence[float]]] = {}
+    rounds: dict[Point, dict[int, Sequence[float]]] = {}
     for probe in session.probes.get(cell, ()):
         if probe.side == side:
             step_s = tuple(duration / probe.steps / 1e9 for duration in probe.duration_ns)
-            rounds.setdefault(probe.point, []).append(step_s)
-    return rounds
+            rounds.setdefault(probe.point, {})[probe.round] = step_s
+    return {point: list(by_round.values()) for point, by_round in rounds.items()}
 
 
 def _to_record(run: Observations, target: Target, fall: Waterfall, grown: Growth | None) -> record.WaterfallRecord:

@@ -125,7 +125,7 @@ class _Campaign:
             self._add(replace(rebuilt, cells=compared))
         train = self._collaborators.training(run, self._sessions, self._say_left)
         training_s = accuracy.allowed_s(run, self._left_s()) if accuracy.trained(run) else 0.0
-        self._sessions.replan_blocks(training_s, self._loading_s)
+        self._sessions.replan_blocks(training_s)
         beside = [*on_one, *self._on_one(run.plan.cells)]
         carried = self._carried(compared)
         left_out = [cell for cell in compared if cell not in carried]
@@ -176,7 +176,7 @@ class _Campaign:
         kept = run.comparison.cells if run.sessions else chosen
         run.comparison = replace(run.comparison, cells=kept, over_budget=(*run.comparison.over_budget, *left_out))
         if left_out or self._of_figures or not run.sessions:
-            self._sessions.replan_blocks(loading_s=self._loading_s)
+            self._sessions.replan_blocks()
         if left_out or not run.sessions:
             self._show_plan(self._on_one(chosen))
 
@@ -211,9 +211,9 @@ class _Campaign:
         return forecast.session(
             self._run,
             arms,
-            self._sides.start_s,
             self._left_s(),
-            forks=self._sides.forks,
+            loading_s=self._sides.loading_s,
+            rank_s=forecast.RANK_S if self._sides.forks else self._sides.start_s,
             step_s=self._sessions.step_s,
         )
 
@@ -291,7 +291,9 @@ class _Campaign:
             chosen = [cell for cell in run.plan.cells if self._wants_time(cell, of_figures=of_figures)]
             units, beside = self._units(chosen), [*(on_one if of_figures else ()), *self._on_one(chosen)]
             over = run.planned and number >= run.planned
-            if over or (self._keeps_budget and run.sessions and self._left_s() < self._next_s([*units, *beside])):
+            to_load_s = self._sides.next_load_s - self._sides.loading_s  # more than sessions share, or less
+            next_s = self._next_s([*units, *beside]) + to_load_s
+            if over or (self._keeps_budget and run.sessions and self._left_s() < next_s):
                 units = [unit for unit in units if self._never_timed(unit)]
             if not units:
                 return
@@ -404,14 +406,9 @@ class _Campaign:
         return sessions if self._run.comparison.bases else min(sessions, MAX_SESSIONS[config.profile])
 
     def _next_s(self, units: Sequence[tuple[Arm, ...]]) -> float:
-        """Return what a session of these arms will cost: what the last one did, less by what is no longer timed."""
+        """Return what sessions of these arms cost: what the last one did, less by what is no longer timed."""
         forecast_s = self._forecast(units).wall_s
         return self._run.session_s * (min(1.0, forecast_s / self._forecast_s) if self._forecast_s else 1.0)
-
-    @property
-    def _loading_s(self) -> float:
-        """What later sessions take longer to start: the first one has the template that answered the questions."""
-        return 0.0 if self._run.sessions or not self._sides.forks else self._sides.start_s
 
     @property
     def _keeps_budget(self) -> bool:

@@ -1,7 +1,7 @@
 """What a run is going to do, said beforehand: cells, minutes, and the smallest slowdown that it will find.
 
-The forecast uses the time that one worker took to start. The number of sessions by which error is spent is fixed later,
-when the first session has shown how long one takes.
+The forecast uses the time that templates took to load, or one worker to start. The number of sessions by which error is
+spent is fixed later, when the first session has shown how long one takes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from suite.run.session import WINDOW_S, block_count
 from suite.verdict import ALPHA_PASS, FIRST_LOOK
 from suite.verdict.paired import fewest_alone, first_look
 
-RANK_S = 0.4  # of a core, for a forked rank to build its trainer
+RANK_S = 0.4  # of a core, for a forked rank to build its trainer; others load torch before
 ENDING_S = 1.5  # the first steps, and the end of the processes
 CURVE = (0.5, 0.8, POWER)  # probabilities with which the plan says what is found
 SPARE = 32  # descriptors for all but ranks and hosts: 16 in the controller (docs/evidence/scale.md), 23 in a rank
@@ -42,10 +42,10 @@ class Length(NamedTuple):
 def session(
     run: Observations,
     arms: Sequence[Arm],
-    start_s: float,
     budget_s: float,
     *,
-    forks: bool,
+    loading_s: float,
+    rank_s: float,
     step_s: Mapping[Arm, float],
 ) -> Length:
     """Return roughly how long a session of these arms is.
@@ -55,15 +55,14 @@ def session(
     Args:
         run: has the jobs of the arms.
         arms: of the session.
-        start_s: what the first worker took from its launch to its first answer; most of it is loading torch.
         budget_s: of all sessions.
-        forks: whether ranks are forked from one template, which loads torch for all of them.
+        loading_s: what loading templates takes of a session; 0 where each rank loads torch by itself.
+        rank_s: of a core, until a rank has built its trainer.
         step_s: seconds a step of the arms that have been timed; a window has one step or more.
     """
     groups = {(arm.side, arm.trainer, arm.workload, arm.world_size): run.jobs[arm].size for arm in arms}
-    each_s, shared_s = (RANK_S, start_s) if forks else (start_s, 0.0)
     round_s = sum(max(WINDOW_S, step_s.get(arm, 0.0)) for arm in arms)
-    starting_s = shared_s + sum(groups.values()) * each_s / max(1, len(available_cores())) + round_s  # to warm up
+    starting_s = loading_s + sum(groups.values()) * rank_s / max(1, len(available_cores())) + round_s  # to warm up
     rounds = 2 * block_count(starting_s, round_s, budget_s, run.sessions_needed)
     return Length(starting_s + rounds * round_s + ENDING_S, rounds)
 

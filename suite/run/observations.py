@@ -50,6 +50,8 @@ class Session:
     Attributes:
         training_s, counting_s, explaining_s, filling_s: wall seconds that were training, counting what a step does,
             timing the parts of cells that look slower, and more blocks than a session needs.
+        waiting_s: wall seconds until the templates were loaded, which those of several sessions are at once.
+        loading_s: an equal share of such seconds.
         windows: in the order they were timed.
         conditions: of each block.
         probes: of each cell, timed after the blocks, to say where the time goes.
@@ -63,6 +65,8 @@ class Session:
     counting_s: float = 0.0
     explaining_s: float = 0.0
     filling_s: float = 0.0
+    waiting_s: float = 0.0
+    loading_s: float = 0.0
     windows: list[record.Window] = field(default_factory=list)
     conditions: list[Conditions] = field(default_factory=list)
     probes: dict[Cell, list[record.Probe]] = field(default_factory=dict)
@@ -70,8 +74,9 @@ class Session:
 
     @property
     def usual_s(self) -> float:
-        """Wall seconds without what not every session does."""
-        return self.wall_s - self.training_s - self.counting_s - self.explaining_s - self.filling_s
+        """Wall seconds without what not every session does, and with an equal share of what several do at once."""
+        own_s = self.wall_s - self.training_s - self.counting_s - self.explaining_s - self.filling_s
+        return own_s - self.waiting_s + self.loading_s
 
     @property
     def left_out(self) -> set[int]:
@@ -180,7 +185,7 @@ class Observations:
 
     @property
     def session_s(self) -> float:
-        """Wall seconds of the last session that timed blocks, without what not every one does; 0 before the first."""
+        """`Session.usual_s` of the last session that timed blocks; 0 before the first."""
         timed = [session for session in self.sessions if session.windows] or self.sessions
         if not timed:
             return 0.0

@@ -156,7 +156,7 @@ class Sessions:
         self._cold_s: dict[Arm, float] = {}  # an arm's first step in fresh processes
         self._run, self._pools, self._rng = run, pools, rng
         self._meter, self.left_s, self._say = meter, left_s, say
-        self._blocks, self._training_s, self._loading_s = 0, 0.0, 0.0
+        self._blocks, self._training_s = 0, 0.0
 
     def run(
         self,
@@ -182,13 +182,15 @@ class Sessions:
         kept, memory, nets = self._run.sessions, dict(self._run.memory), len(self._run.accuracies)
         try:
             timed = list(dict.fromkeys(arm for unit in units for arm in unit))
+            self._wait_for_templates(session)
+            begun = time.monotonic()
             self._start(groups, list(dict.fromkeys((*timed, *untimed))))
-            starting_s = time.monotonic() - start
+            starting_s = session.loading_s + time.monotonic() - begun
             self._warm_up(groups, timed)
             self._meter.watch()
             if not self._blocks and timed:
                 self._blocks = self._plan_blocks(groups, starting_s)
-            self._time(groups, units, start + KEPT * share_s)
+            self._time(groups, units, begun + KEPT * (share_s - session.loading_s))
             self._check_parameters(groups, timed)
             self._ask_transports(groups, timed)
             for act in afterwards:
@@ -203,14 +205,13 @@ class Sessions:
             session.wall_s = time.monotonic() - start
             kept.append(session)
 
-    def replan_blocks(self, training_s: float = 0.0, loading_s: float = 0.0) -> None:
+    def replan_blocks(self, training_s: float = 0.0) -> None:
         """Let the next session choose the number of blocks, because other arms are timed from now on.
 
         Args:
             training_s: of the rest of the budget, which are not for timing.
-            loading_s: what the sessions after it take longer to start, because they load torch anew.
         """
-        self._blocks, self._training_s, self._loading_s = 0, training_s, loading_s
+        self._blocks, self._training_s = 0, training_s
 
     def timeout_s(self, arm: Arm, steps: int) -> float:
         """Return after how many seconds an arm's `steps` count as hung."""
@@ -219,6 +220,13 @@ class Sessions:
     def lead_in(self, step_s: float = LEAD_IN_S) -> int:
         """Return how many untimed steps precede a window on the run's devices, as `lead_in` has it; by default one."""
         return lead_in(self._run.plan.config.devices.kind, step_s)
+
+    def _wait_for_templates(self, session: Session) -> None:
+        begun, pools = time.monotonic(), [side.pool for side in self._pools.values()]
+        for pool in pools:
+            pool.wait_for_templates()
+        session.waiting_s = time.monotonic() - begun
+        session.loading_s = max(pool.loading_s for pool in pools)
 
     def _start(self, groups: Groups, arms: list[Arm]) -> None:
         shared: dict[tuple[str, str, str, int], list[Arm]] = {}
@@ -271,12 +279,17 @@ class Sessions:
         return step_s
 
     def _plan_blocks(self, groups: Groups, starting_s: float) -> int:
-        """Return how many blocks every session has, from what the first one shows: `starting_s` is without warm-up."""
+        """Return how many blocks every session has, from what the first one shows.
+
+        Args:
+            groups: of the session.
+            starting_s: seconds from its beginning to the warm-up, with an equal share of loading templates.
+        """
         timed = [arm for arm in groups.by_arm if arm in self.step_s]
         steps = {arm: self._run.steps[arm] + self.lead_in(self.step_s[arm]) for arm in timed}
         round_s = sum(steps[arm] * self.step_s[arm] for arm in timed) or WINDOW_S
         warming_s = round_s + sum(self._cold_s[arm] for arm in timed)  # of arms whose steps are known
-        start_s = starting_s + self._loading_s + warming_s
+        start_s = starting_s + warming_s
         return block_count(start_s, round_s, self.left_s() + start_s - self._training_s, self._run.sessions_needed)
 
     def _time(self, groups: Groups, units: Sequence[tuple[Arm, ...]], end_s: float) -> None:

@@ -71,7 +71,7 @@ def test_a_cancelled_confirmation_ends_its_worker_and_leaves_no_folder(
     command += ["-m", "gpu", "--scaling-devices=cuda:1", "--scaling-trainer=ddp"]
     running = subprocess.Popen(command, cwd=project.path, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
-    while not list(temporary.glob("scaling-*/launcher.stderr")):
+    while not list(temporary.glob("scaling-*/launcher-0.stderr")):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     time.sleep(0.5)  # until it waits for the worker

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import random
+import socket
 import sys
 import threading
+import time
+from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 from suite import template
 from suite.checks.bench import Bench
 from suite.processes.messages import Ended, Start
+from suite.processes.pool import MOST_AT_ONCE, Pool
+from suite.room.quiet import available_cores
 from tests.support import on_ranks
+from tests.support.processes import all_end, launcher_of
+from tests.support.project import REPOSITORY
 
 HERE = "tests.processes.test_template"
+forked = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="workers are forked on Linux only")
 
 
 def what_a_worker_starts_with() -> dict[str, Any]:
@@ -47,3 +58,79 @@ def test_a_template_with_a_second_thread_refuses_to_fork() -> None:
     [answer] = sent
     assert answer.group == "g"
     assert "threads and cannot fork" in answer.cause
+
+
+@pytest.fixture
+def renewed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
+    """A pool that loads three templates at once, and whose first one is up."""
+    monkeypatch.setattr("suite.processes.pool.quiet.available_cores", lambda: {0, 1, 2})
+    with Pool(kind="cpu", import_paths=[REPOSITORY], renewed=True) as made:
+        parent_of_a_rank(made, "first")
+        yield made
+
+
+def parent_of_a_rank(pool: Pool, name: str) -> int:
+    group = pool.launch(name, 1)
+    [answer] = group.request(dict, "call", function="os:getppid", arguments={})
+    group.close()
+    return int(answer["returned"])
+
+
+@forked
+class TestSeveralAtOnce:
+    """Templates for several sessions are loaded at the same time, one a core."""
+
+    def test_each_session_has_one_that_no_other_session_had(self, renewed: Pool) -> None:
+        first, parents, waited_for = renewed._process.pid, set[int](), list[float]()
+        for number in range(3):
+            waited_for.append(renewed.next_load_s)
+            renewed.renew()
+            renewed.wait_for_templates()
+            parents.add(parent_of_a_rank(renewed, f"session {number}"))
+        assert len(parents) == 3
+        assert waited_for[:2] == [0.0, 0.0] < waited_for[2:]
+        assert renewed.loading_s == renewed.load_s / 3 > 0.0
+        assert all_end([first])
+
+    def test_nothing_is_timed_beside_one_that_loads(self, renewed: Pool) -> None:
+        renewed.wait_for_templates()
+        assert [each.loading for each in (renewed._process, *renewed._ahead)] == [False] * 3
+
+    def test_one_that_ends_before_its_session_costs_nothing(self, renewed: Pool) -> None:
+        renewed.wait_for_templates()
+        killed = renewed._ahead[0].pid
+        launcher_of(renewed._ahead[0]).kill()
+        assert all_end([killed])
+        renewed.wait(time.monotonic() + 1)
+        renewed.renew()
+        assert renewed._process.pid != killed
+        assert parent_of_a_rank(renewed, "second")
+
+    def test_no_other_process_passes_for_one_that_loads_which_is_ended_if_it_is_late(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("suite.processes.pool.quiet.available_cores", lambda: {0, 1})
+        with Pool(kind="cpu", import_paths=[REPOSITORY], renewed=True) as made:
+            [late] = made._ahead
+            launcher_of(late).suspend()
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
+                stranger.connect(str(made.folder / "controller"))
+                stranger.sendall(b'{"event": "launcher"}\n')
+                parent_of_a_rank(made, "first")
+                stranger.settimeout(2)
+                assert stranger.recv(1) == b""
+            assert late.loading
+            monkeypatch.setattr("suite.processes.pool.START_TIMEOUT_S", 0.5)
+            made.wait_for_templates()
+            assert made._ahead == []
+            assert all_end([late.pid])
+
+    def test_all_end_with_the_pool(self) -> None:
+        with Pool(kind="cpu", import_paths=[REPOSITORY], renewed=True) as made:
+            pids = [each.pid for each in (made._process, *made._ahead)]
+            assert len(pids) == min(MOST_AT_ONCE, len(available_cores()))
+        assert all_end(pids)
+
+
+def test_a_pool_that_is_not_renewed_has_one(bench: Bench) -> None:
+    assert bench.pool._ahead == []

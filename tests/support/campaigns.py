@@ -42,6 +42,7 @@ class World:
     training_s: float = 0.0  # in the first session
     counting_s: float = 0.0  # in the first session
     known_step_s: Mapping[Arm, float] = field(default_factory=dict)  # what forecasts know after the first session
+    next_load_s: float = 2.0  # what a session waits for its template; 2 s of each are its share
     explaining_s: float = 0.0  # in every session that takes cells apart
     operators: Mapping[Side, int] = field(default_factory=dict)  # that a step of each side dispatches
     broken: Mapping[int, set[Arm]] = field(default_factory=dict)  # arms that fail, by session
@@ -128,7 +129,7 @@ class PretendedSessions:
         self.world = world
         self.step_s: dict[Arm, float] = {}
 
-    def replan_blocks(self, training_s: float = 0.0, loading_s: float = 0.0) -> None:
+    def replan_blocks(self, training_s: float = 0.0) -> None:
         """The number of blocks is fixed."""
 
     def run(
@@ -171,7 +172,8 @@ class PretendedSides:
     """Replaces `suite.base.sides.Sides`; none of its workers starts."""
 
     def __init__(self, world: World) -> None:
-        self.world, self.pools, self.forks, self.start_s = world, {"candidate": None}, True, 2.0
+        self.world, self.pools, self.forks = world, {"candidate": None}, True
+        self.loading_s, self.next_load_s = 2.0, world.next_load_s
 
     def __enter__(self) -> PretendedSides:
         return self

@@ -6,13 +6,10 @@ at its end as ever, and so is what a test kills.
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
-
-from suite.processes.group import END_TIMEOUT_S
+from suite.processes.launcher_process import LauncherProcess
 from suite.processes.pool import Pool, dismiss
 
-_close, _end_launcher = Pool.close, Pool._end_launcher
+_close, _end = Pool.close, Pool._end
 
 
 def _leave(pool: Pool) -> None:
@@ -21,16 +18,15 @@ def _leave(pool: Pool) -> None:
     _close(pool)
 
 
-def _let_launcher_leave(pool: Pool) -> None:
+def _let_leave(pool: Pool, launcher: LauncherProcess) -> None:
     """Let launcher or template see that the controller has gone, and end one that does not leave for it."""
-    if pool._other_hosts is None and pool._launcher is not None:
-        pool.forget(pool._launcher)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            pool._process.wait(END_TIMEOUT_S)
-    _end_launcher(pool)
+    if pool._other_hosts is None and launcher.channel is not None:
+        pool.forget(launcher.channel)
+        launcher.wait()
+    _end(pool, launcher)
 
 
 def pytest_configure() -> None:
     """Take the place of two methods of `Pool`, for the whole process."""
     Pool.close = _leave  # type: ignore[method-assign]
-    Pool._end_launcher = _let_launcher_leave  # type: ignore[method-assign]
+    Pool._end = _let_leave  # type: ignore[method-assign]

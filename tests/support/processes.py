@@ -7,15 +7,21 @@ from collections.abc import Iterable
 
 import psutil
 
+from suite.processes.launcher_process import LauncherProcess
 from suite.processes.pool import Pool
 
 
 def kill_launcher(pool: Pool) -> None:
     """Send SIGKILL to the launcher of a pool, or to its template."""
-    reaper, deadline = psutil.Process(pool._process.pid), time.monotonic() + 30
+    launcher_of(pool._process).kill()
+
+
+def launcher_of(own: LauncherProcess) -> psutil.Process:
+    """Return the launcher or template below a reaper, as soon as that has started it."""
+    reaper, deadline = psutil.Process(own.pid), time.monotonic() + 30
     while not (launchers := reaper.children()) and time.monotonic() < deadline:
         time.sleep(0.01)
-    launchers[0].kill()
+    return launchers[0]
 
 
 def all_end(pids: Iterable[int], *, within_s: float = 30) -> bool:

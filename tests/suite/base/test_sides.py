@@ -43,6 +43,7 @@ class Idle:
     def __init__(self, **told: Any) -> None:
         self.told, self.closed, self.groups = told, False, dict[str, Answering]()
         self.asked, self.renewed = list[tuple[Any, ...]](), 0
+        self.loading_s, self.next_load_s = 2.0 * len(self.made), 4.0 * len(self.made)
         self.folder = Path("scaling-1")
         self.made.append(self)
 
@@ -113,13 +114,14 @@ class TestPools:
         assert base.told["kind"] == "cuda"
         assert (candidate.closed, base.closed) == (True, True)
         assert (candidate.renewed, base.renewed) == (1, 1), "a new template for a session"
+        assert (made.loading_s, made.next_load_s) == (2.0, 4.0), "of both at the same time"
 
     def test_another_commit_has_its_own_files_in_the_same_pool(
         self, older: Sides, pools: list[Idle], repository: Repository
     ) -> None:
         [pool] = pools
         told = {"kind": "cpu", "python": sys.executable, "import_paths": [repository.path] * 2}
-        assert pool.told == told | {"hosts": None, "restarted": None}
+        assert pool.told == told | {"renewed": True, "hosts": None, "restarted": None}
         [([folder], reference_path, _)] = pool.asked
         assert (folder / "mine.py").read_text() == "version = 1\n"
         assert older.pools["base"].paths == (str(folder),)

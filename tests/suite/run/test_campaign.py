@@ -16,7 +16,7 @@ from suite.plan.config import Config
 from suite.plan.floors import Floor
 from suite.records.record import CellRecord
 from suite.room.devices import Devices
-from suite.run.attribution import SESSIONS
+from suite.run.attribution import OF_A_SLOWER_CELL, SESSIONS
 from suite.verdict import Outcome
 from tests.support.campaigns import BASE, EQUAL, NEIGHBOUR, ONE, OWN, SLOWER, TWO, WEAK, World
 from tests.support.measurements import AGAINST, BLOCKS, arm, cell, settings
@@ -119,7 +119,7 @@ class TestBudget:
         assert world.shares_s == [0.0, 50 / 5, 40 / 4, 36 / 3, 32 / 2, 28 / 1]
 
     @pytest.mark.parametrize(
-        ("config", "share_s"), [(settings(), 0.0), (against(calibrate=5), 0.0), (against(budget_s=300.0), 10 - 2 * 12)]
+        ("config", "share_s"), [(settings(), 0.0), (against(calibrate=5), 0.0), (against(budget_s=300.0), 10 - 2 * 8)]
     )
     def test_sessions_that_should_be_alike_and_waterfalls_get_no_more_blocks(
         self, world: World, config: Config, share_s: float
@@ -128,6 +128,15 @@ class TestBudget:
         world.step_s = SLOWER
         world.measure(TWO, config=config)
         assert {round(share, 9) for share in world.shares_s[1:]} == {share_s}
+
+    @pytest.mark.parametrize(("next_load_s", "sessions"), [(2.0, 3), (0.0, 3), (12.0, 2)])
+    def test_a_users_budget_has_no_session_that_would_wait_too_long_for_its_template(
+        self, world: World, next_load_s: float, sessions: int
+    ) -> None:
+        """Each takes 10 s, of which loading is 2 s."""
+        world.step_s, world.next_load_s = EQUAL, next_load_s
+        run = world.measure(TWO, config=against(budget_s=35.0, min_sessions=1))
+        assert len(run.sessions) == sessions
 
     @pytest.mark.parametrize("extra", [{"training_s": 30.0}, {"counting_s": 30.0}], ids=str)
     def test_training_and_counting_do_not_count_as_the_cost_of_a_session(self, extra: dict[str, float]) -> None:
@@ -235,7 +244,8 @@ class TestAttribution:
         world.step_s = {**EQUAL, OWN: 1.0, arm(2, mode="weak"): 1.0}
         run = world.measure(ONE, TWO, WEAK, config=against(budget_s=300.0))
         assert world.outcomes() == [Outcome.PASS, Outcome.FAIL, Outcome.PASS]
-        assert world.probed == {number: [(TWO.id, "candidate"), (TWO.id, "base")] for number in (1, 2, 3)}
+        taken_apart = range(1, 1 + OF_A_SLOWER_CELL["quick"])
+        assert world.probed == {number: [(TWO.id, "candidate"), (TWO.id, "base")] for number in taken_apart}
         assert len(run.sessions) == len(world.timed) == 4, "no session of its own"
         assert any("the parts of 1 cell(s) are timed too" in line for line in world.said)
         notes = [judged.waterfall_note for judged in world.cells().values()]
@@ -264,7 +274,7 @@ class TestAttribution:
         assert world.probed == {}
         assert (world.outcomes(), alone.planned, len(alone.sessions)) == (outcomes, planned, len(explained.sessions))
 
-    @pytest.mark.parametrize(("budget_s", "probed"), [(63.0, []), (64.0, [1, 2, 3])])
+    @pytest.mark.parametrize(("budget_s", "probed"), [(55.0, []), (56.0, [1, 2, 3])])
     def test_a_users_budget_keeps_the_sessions_that_a_fail_needs(
         self, world: World, budget_s: float, probed: list[int]
     ) -> None:
@@ -302,7 +312,7 @@ class TestAttribution:
     def test_arm_that_only_a_waterfall_needs_costs_no_decided_cell(self, world: World) -> None:
         """The candidate on one device is decided after three sessions; in the fourth its processes do not start."""
         world.step_s, world.broken, world.wobble = {**EQUAL, OWN: 0.515}, {4: {arm(1)}}, 0.005
-        world.measure(ONE, TWO, config=against(budget_s=300.0))
+        world.measure(ONE, TWO, config=against(budget_s=300.0, profile="full"))
         assert arm(1) in world.untimed[4]
         assert world.outcomes() == [Outcome.PASS, Outcome.FAIL]
 

@@ -165,31 +165,32 @@ class TestSessionSeconds:
 
     OWN, WEAK, BASE = arm(2), arm(2, mode="weak"), arm(2, side="base")
 
-    def working_s(self, *arms: object, start_s: float = 4.0, processes: str = "one", forks: bool = False) -> float:
+    def working_s(self, *arms: object, loading_s: float = 0.0, rank_s: float = 4.0, processes: str = "one") -> float:
         run = run_of(cell(2), jobs={timed: replace(job(timed), processes=processes) for timed in arms})
         timing_s = (1 + 2 * MIN_BLOCKS) * forecast.WINDOW_S * len(arms)  # and a window of each to warm up
-        return forecast.session(run, arms, start_s, 0.0, forks=forks, step_s={}).wall_s - forecast.ENDING_S - timing_s
+        length = forecast.session(run, arms, 0.0, loading_s=loading_s, rank_s=rank_s, step_s={})
+        return length.wall_s - forecast.ENDING_S - timing_s
 
     def test_every_process_starts_and_modes_share_theirs(self) -> None:
         one_s = 4.0 / len(available_cores())
         assert self.working_s(self.OWN) == pytest.approx(one_s)
         assert self.working_s(self.OWN, self.WEAK) == pytest.approx(one_s)
         assert self.working_s(self.OWN, self.BASE) == pytest.approx(2 * one_s)
-        assert self.working_s(self.OWN, start_s=8.0) == pytest.approx(2 * one_s)
+        assert self.working_s(self.OWN, rank_s=8.0) == pytest.approx(2 * one_s)
         assert self.working_s(self.OWN, processes="per-device") == pytest.approx(2 * one_s)
 
-    def test_forked_processes_load_torch_once(self) -> None:
-        one, two = self.working_s(self.OWN, forks=True), self.working_s(self.OWN, self.BASE, forks=True)
-        each_s = forecast.RANK_S / len(available_cores())
+    def test_templates_load_torch_once_for_all_processes(self) -> None:
+        one, two = self.working_s(self.OWN, loading_s=3.0), self.working_s(self.OWN, self.BASE, loading_s=3.0)
+        each_s = 4.0 / len(available_cores())
         assert two - one == pytest.approx(each_s)
-        assert one == pytest.approx(4.0 + each_s)
+        assert one == pytest.approx(3.0 + each_s)
 
     def test_a_window_has_a_whole_step(self) -> None:
         run = run_of(cell(2), jobs={timed: job(timed) for timed in (self.OWN, self.BASE)})
 
         def session_s(**step_s: float) -> float:
             known = {self.OWN: step_s.get("own", 0.0)}
-            return forecast.session(run, [self.OWN, self.BASE], 4.0, 0.0, forks=True, step_s=known).wall_s
+            return forecast.session(run, [self.OWN, self.BASE], 0.0, loading_s=3.0, rank_s=0.4, step_s=known).wall_s
 
         assert session_s(own=0.001) == session_s()
         assert session_s(own=2.0) - session_s() == pytest.approx((1 + 2 * MIN_BLOCKS) * (2.0 - forecast.WINDOW_S))
@@ -197,7 +198,7 @@ class TestSessionSeconds:
     @pytest.mark.parametrize(("budget_s", "blocks"), [(0.0, MIN_BLOCKS), (1e6, MAX_BLOCKS)])
     def test_a_session_has_the_rounds_that_its_time_and_the_budget_give(self, budget_s: float, blocks: int) -> None:
         run = run_of(cell(2), jobs={self.OWN: job(self.OWN)})
-        assert forecast.session(run, [self.OWN], 60.0, budget_s, forks=True, step_s={}).rounds == 2 * blocks
+        assert forecast.session(run, [self.OWN], budget_s, loading_s=60.0, rank_s=0.4, step_s={}).rounds == 2 * blocks
 
 
 @pytest.mark.parametrize(

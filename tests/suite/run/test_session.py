@@ -82,6 +82,11 @@ class Pool:
         self.group, self.pool = group, self
         self.groups: dict[str, Answering] = {}
         self.names: list[str] = []
+        self.loading_s = 2.5
+
+    def wait_for_templates(self) -> None:
+        """Wait for a moment."""
+        time.sleep(0.01)
 
     def launch(self, name: str, size: int) -> Answering:
         self.names.append(name)
@@ -228,7 +233,9 @@ def test_a_session_whose_launcher_ends_leaves_no_time_and_no_memory() -> None:
     measured._meter = Still()  # type: ignore[assignment]
     measured.run([(OWN,)])
     assert (run.sessions, len(run.discarded)) == ([], 1)
-    assert run.discarded[0].windows
+    [discarded] = run.discarded
+    assert discarded.windows
+    assert 0.02 <= discarded.waiting_s < discarded.loading_s == 2.5, "for the templates of both pools"
     assert run.memory == {OWN: (RankMemory(resident_bytes=1),)}
 
 
@@ -318,15 +325,12 @@ class TestRounds:
             blocks[training_s] = measured._plan_blocks(groups, start_s - 1.01)  # without the warm-up
         assert 4 * (start_s + 2 * blocks[100.0]) <= 80.0 < 4 * (start_s + 2 * blocks[0.0]) <= 180.0
 
-    def test_what_later_sessions_take_to_load_torch_is_no_time_for_blocks(self) -> None:
-        measured = sessions(run_of(cell(2), steps={OWN: 100}), Answering({}))
-        measured.left_s, measured.step_s = (lambda: 100.0), {OWN: 0.01}
-        measured._cold_s = {OWN: 0.01}
-        groups, blocks = Groups(Session(0), {OWN: Answering({})}), list[int]()  # type: ignore[dict-item]
-        for loading_s, starting_s in [(6.0, 4.0), (0.0, 10.0), (0.0, 4.0)]:
-            measured.replan_blocks(loading_s=loading_s)
-            blocks.append(measured._plan_blocks(groups, starting_s))
-        assert blocks[0] == blocks[1] != blocks[2]
+    def test_templates_that_several_sessions_load_at_once_cost_each_of_them_the_same(self) -> None:
+        run, window = run_of(cell(2)), Window(arm=OWN.id, block=0, duration_ns=(1,))
+        for waiting_s in (0.0, 6.0):
+            wall_s = 5.0 + waiting_s
+            run.sessions.append(Session(0, wall_s=wall_s, waiting_s=waiting_s, loading_s=3.0, windows=[window]))
+            assert run.session_s == 8.0
 
 
 def test_workers_get_what_is_left_of_the_budget_to_start() -> None:
