@@ -33,7 +33,7 @@ from suite.verdict.outcome import ALPHA_WARN, WORTH
 SESSIONS = {"quick": 4, "full": 12}
 OF_A_SLOWER_CELL = {"quick": 3, "full": 12}  # a FAIL waits for them; parts share how much sessions differ
 WINDOW_S = 0.06
-SESSION_S = 4.0  # of a session for each side, shared by its cells; all have a round forwards and one backwards
+SESSION_S = 5.0  # of a session for each side, shared by its cells; all have a round forwards and one backwards
 MORE = 2  # windows in the place of one that others disturbed (docs/adr/0043)
 MOST_CELLS = 3  # with a base in the run: the slowest ones, so that a session does not become many times longer
 

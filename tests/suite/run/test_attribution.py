@@ -28,7 +28,7 @@ COMPARISON = Comparison({"base": AGAINST}, (TWO,))
 
 # Milliseconds a step of one device on 256 samples; every other time follows from it and from what a test adds.
 ONE_MS = 40.0
-PAIRS = 3  # of rounds in a session: the windows of one side's eight variants take 0.52 s, and a side has 4 s
+PAIRS = 4  # of rounds in a session: the windows of one side's eight variants take 0.52 s, and a side has 5 s
 
 
 class Scripted:

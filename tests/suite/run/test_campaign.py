@@ -119,7 +119,7 @@ class TestBudget:
         assert world.shares_s == [0.0, 50 / 5, 40 / 4, 36 / 3, 32 / 2, 28 / 1]
 
     @pytest.mark.parametrize(
-        ("config", "share_s"), [(settings(), 0.0), (against(calibrate=5), 0.0), (against(budget_s=300.0), 10 - 2 * 8)]
+        ("config", "share_s"), [(settings(), 0.0), (against(calibrate=5), 0.0), (against(budget_s=300.0), 10 - 2 * 10)]
     )
     def test_sessions_that_should_be_alike_and_waterfalls_get_no_more_blocks(
         self, world: World, config: Config, share_s: float
@@ -274,7 +274,7 @@ class TestAttribution:
         assert world.probed == {}
         assert (world.outcomes(), alone.planned, len(alone.sessions)) == (outcomes, planned, len(explained.sessions))
 
-    @pytest.mark.parametrize(("budget_s", "probed"), [(55.0, []), (56.0, [1, 2, 3])])
+    @pytest.mark.parametrize(("budget_s", "probed"), [(59.0, []), (60.0, [1, 2, 3])])
     def test_a_users_budget_keeps_the_sessions_that_a_fail_needs(
         self, world: World, budget_s: float, probed: list[int]
     ) -> None:
