@@ -119,10 +119,19 @@ class Timing(Part):
 
 
 class Window(Timing):
-    """One window of all ranks (the slowest counts), of the arm's `steps_per_window` steps."""
+    """One window of all ranks (the slowest counts), of the arm's `steps_per_window` steps.
+
+    Where others disturbed it, it was timed again at once: these are the last one's times, and `first` has the first's.
+    """
 
     arm: str
     block: int
+    first: Timing | None = None
+
+    @property
+    def unselected(self) -> Timing:
+        """The times that nothing has chosen, whatever others did meanwhile."""
+        return self.first or self
 
 
 class Probe(Timing):

@@ -304,11 +304,12 @@ def disturbances(record: Record) -> str:
     left_out = sum(len(session.left_out) for session in record.sessions)
     steal = sum(conditions.steal or 0.0 for conditions in blocks) / len(blocks)
     foreign = sum(conditions.foreign or 0.0 for conditions in blocks) / len(blocks)
-    known = [window.disturbed for session in record.sessions for window in session.windows if window.others_ns]
-    windows = f" They had more than a twentieth of {sum(known)} of {len(known)} windows." if known else ""
+    windows = [window.unselected for session in record.sessions for window in session.windows]
+    known = [window.disturbed for window in windows if window.others_ns]
+    had = f" They had more than a twentieth of {sum(known)} of {len(known)} windows." if known else ""
     return (
         f"{marked} of {len(blocks)} blocks were disturbed, and {left_out} were left out; on average other processes "
-        f"used {number(foreign, '.0%')} of a core and the hypervisor took {number(steal, '.0%')}.{windows}"
+        f"used {number(foreign, '.0%')} of a core and the hypervisor took {number(steal, '.0%')}.{had}"
     )
 
 

@@ -22,7 +22,7 @@ from suite.records import record
 from suite.records.record import interval
 from suite.room.conditions import LIMIT_CORES
 from suite.run.observations import Observations, Session
-from suite.run.session import FIRST_STEP_TIMEOUT_S, Groups, Say, Sessions, hang_timeout_s, warm_step_s
+from suite.run.session import FIRST_STEP_TIMEOUT_S, MORE, Groups, Say, Sessions, hang_timeout_s, timing_of, warm_step_s
 from suite.verdict import explain
 from suite.verdict.diagnose import OWN_WORK, Growth, Point, Rounds, Waterfall, growth, waterfall
 from suite.verdict.explain import About, against_base, sentence
@@ -34,7 +34,6 @@ SESSIONS = {"quick": 4, "full": 12}
 OF_A_SLOWER_CELL = {"quick": 3, "full": 12}  # a FAIL waits for them; parts share how much sessions differ
 WINDOW_S = 0.06
 SESSION_S = 5.0  # of a session for each side, shared by its cells; all have a round forwards and one backwards
-MORE = 2  # windows in the place of one that others disturbed (docs/adr/0043)
 MOST_CELLS = 3  # with a base in the run: the slowest ones, so that a session does not become many times longer
 
 SHARE = 0.1
@@ -217,16 +216,9 @@ def _time(
                 answers = _window(run, groups, target, point, count, timeout_s, lead_in)
                 if answers is None:
                     break
-                others = [others_ns for _, others_ns in answers if others_ns is not None]
-                probe = record.Probe(
-                    cell=target.cell.id,
-                    side=target.side,
-                    point=point,
-                    round=number,
-                    steps=count,
-                    duration_ns=tuple(duration_ns for duration_ns, _ in answers),
-                    others_ns=tuple(others) if len(others) == len(answers) else (),
-                )
+                about = {"cell": target.cell.id, "side": target.side, "point": point}
+                taken = {"round": number, "steps": count, **dict(timing_of(answers))}
+                probe = record.Probe.model_validate({**about, **taken})
                 groups.session.probes.setdefault(target.cell, []).append(probe)
                 if not probe.disturbed:
                     break

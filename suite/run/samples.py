@@ -19,11 +19,17 @@ FEWEST_SHARE = 0.25  # of its rounds; where less is undisturbed, disturbance is 
 ALIKE = 4.0  # standard errors by which two arms may differ in what share of their windows was disturbed
 
 
-def rounds(session: Session, arm: Arm, steps: int) -> dict[tuple[int, int], float]:
-    """Return ln(seconds a step) of an arm's windows, by block and place in the session; the slowest rank counts."""
+def rounds(session: Session, arm: Arm, steps: int, *, unselected: bool = False) -> dict[tuple[int, int], float]:
+    """Return ln(seconds a step) of an arm's windows, by block and place in the session; the slowest rank counts.
+
+    Args:
+        session, arm: whose windows.
+        steps: of each of them.
+        unselected: of windows that were timed again, take the first times.
+    """
     left_out = session.left_out
     return {
-        (window.block, place): metrics.log_step_s(max(window.duration_ns), steps)
+        (window.block, place): metrics.log_step_s(max((window.unselected if unselected else window).duration_ns), steps)
         for place, window in enumerate(session.windows)
         if window.arm == arm.id and window.block not in left_out
     }
@@ -34,7 +40,8 @@ def over_sessions(run: Observations, arm: Arm) -> list[float]:
     logs = []
     for session in run.sessions if arm in run.steps else ():
         clean = _undisturbed(session, arm)
-        if taken := [(log, place in clean) for (_, place), log in rounds(session, arm, run.steps[arm]).items()]:
+        logs_of_rounds = rounds(session, arm, run.steps[arm], unselected=clean is None)
+        if taken := [(log, clean is None or place in clean) for (_, place), log in logs_of_rounds.items()]:
             logs.append(metrics.location(_kept(taken)))
     return logs
 
@@ -42,7 +49,7 @@ def over_sessions(run: Observations, arm: Arm) -> list[float]:
 def step_samples_s(run: Observations, arm: Arm) -> list[float]:
     """Return seconds a step of every window of an arm, disturbed or not, in the order of timing."""
     return [
-        max(window.duration_ns) / run.steps[arm] / 1e9
+        max(window.unselected.duration_ns) / run.steps[arm] / 1e9
         for session in run.sessions
         for window in session.windows
         if window.arm == arm.id
@@ -59,14 +66,14 @@ def by_session(run: Observations, minuend: Arm, subtrahend: Arm) -> dict[int, li
         return {}
     ratios, disturbance = {}, _Disturbance(minuend, subtrahend)
     for session in run.sessions:
-        disturbance.add(session)
-        a = rounds(session, minuend, run.steps[minuend])
-        b = rounds(session, subtrahend, run.steps[subtrahend])
-        blocks, clean = {block for block, _ in b}, _undisturbed(session, minuend, subtrahend)
+        disturbance.add(session)  # up to this one: what a session shows does not change with later ones
+        clean = _undisturbed(session, minuend, subtrahend) if disturbance.alike else None
+        a, b = (rounds(session, arm, run.steps[arm], unselected=clean is None) for arm in (minuend, subtrahend))
+        blocks = {block for block, _ in b}
         pairs = [(window, _nearest(window, b)) for window in a if window[0] in blocks]
-        if pairs:  # what a session shows does not change with later ones
-            alike = disturbance.alike
-            ratios[session.number] = _kept([(a[x] - b[y], not alike or {x[1], y[1]} <= clean) for x, y in pairs])
+        if pairs:
+            taken = [(a[x] - b[y], clean is None or {x[1], y[1]} <= clean) for x, y in pairs]
+            ratios[session.number] = _kept(taken)
     return ratios
 
 
@@ -88,7 +95,7 @@ class _Disturbance:
         both: list[list[bool]] = [[], []]
         for window in session.windows:
             if window.arm in self._ids:
-                both[self._ids.index(window.arm)].append(window.disturbed)
+                both[self._ids.index(window.arm)].append(window.unselected.disturbed)
         if all(both):
             for arm, marks in enumerate(both):
                 self._windows[arm] += len(marks)
@@ -104,16 +111,16 @@ class _Disturbance:
         return abs(a - b) <= ALIKE * math.sqrt(share * sum(1 / windows for windows in self._windows))
 
 
-def _undisturbed(session: Session, *arms: Arm) -> set[int]:
+def _undisturbed(session: Session, *arms: Arm) -> set[int] | None:
     """Return the places in the session of these arms' windows that were not disturbed.
 
-    All of them where an arm does not tell for how long others had its cores: its own windows would stay, whatever they
-    took, and the other arm's would not.
+    None where an arm does not tell for how long others had its cores: its own windows would stay, whatever they took,
+    and the other arm's would not.
     """
     names = {arm.id for arm in arms}
     windows = [(place, window) for place, window in enumerate(session.windows) if window.arm in names]
     told = all(window.others_ns for _, window in windows)
-    return {place for place, window in windows if not (told and window.disturbed)}
+    return {place for place, window in windows if not window.disturbed} if told else None
 
 
 def _kept(taken: Sequence[tuple[float, bool]]) -> list[float]:

@@ -15,9 +15,9 @@ from suite.processes.failure import WorkerFailure
 from suite.properties.answers import About
 from suite.records.record import Probe, WaterfallRecord
 from suite.run import attribution, results
-from suite.run.attribution import MORE, Target
+from suite.run.attribution import Target
 from suite.run.observations import Comparison, Observations
-from suite.run.session import Groups, Sessions
+from suite.run.session import MORE, Groups, Sessions
 from suite.verdict import Outcome
 from tests.support.measurements import AGAINST, QUIET, add_sessions, arm, cell, job, run_of, settings
 

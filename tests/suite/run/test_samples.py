@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from suite.plan.cells import Arm
-from suite.records.record import Window
+from suite.records.record import Timing, Window
 from suite.run import samples
 from suite.run.observations import Observations
 from tests.support.measurements import STEPS, add_session, add_sessions, arm, cell, forth_and_back, run_of, settings
@@ -151,6 +151,37 @@ def test_every_round_counts_where_one_side_is_disturbed_far_more_often(share: in
     own = [place for place in range(64) if place % 4 in (0, 3)]
     disturbed = own[:20] if share == 1 else own[:4] + [place + 1 for place in own[4:8:2]] + [17, 18]
     assert len(samples.contrast(with_others(set(disturbed), 16), OWN, BASE)[0]) == rounds
+
+
+def timed_again(told: bool = True, own: Sequence[int] = (4, 12), base: Sequence[int] = (5, 9)) -> Observations:
+    """Return `with_others`, whose disturbed windows were timed again undisturbed."""
+    run, undisturbed = with_others({*own, *base}, 16), with_others(set(), 16).sessions[0].windows
+    windows = run.sessions[0].windows
+    for place, window in enumerate(windows):
+        if window.disturbed:
+            first = Timing(duration_ns=window.duration_ns, others_ns=window.others_ns)
+            windows[place] = undisturbed[place].model_copy(update={"first": first})
+        if not told and window.arm == BASE.id:
+            windows[place] = undisturbed[place].model_copy(update={"others_ns": ()})
+    return run
+
+
+def test_a_window_that_was_timed_again_counts_with_its_last_times() -> None:
+    run = timed_again()
+    assert samples.contrast(run, OWN, BASE) == [pytest.approx([math.log(1.1)] * 32)]
+    assert samples.over_sessions(run, OWN) == [pytest.approx(math.log(1.1))]
+    assert sorted(samples.step_samples_s(run, OWN)) == pytest.approx([1.1] * 30 + [2.2] * 2), "raw ones are the first"
+
+
+@pytest.mark.parametrize(
+    ("told", "own"), [(False, (4, 12)), (True, (3, 7, 11, 15, *range(0, 64, 4)))], ids=["one side", "far more"]
+)
+def test_first_times_count_where_the_last_would_favour_a_side(told: bool, own: Sequence[int]) -> None:
+    """A side does not tell for how long others had its cores, or is disturbed far more often and may do so itself."""
+    run = timed_again(told, own, ())
+    [rounds] = samples.contrast(run, OWN, BASE)
+    assert len(rounds) == 32
+    assert sum(value > math.log(2.0) for value in rounds) == len(own)
 
 
 def shared_base(own: int, base: int) -> Observations:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from suite.run.session import (
     MAX_BLOCKS,
     MAX_STEPS,
     MIN_BLOCKS,
+    MORE_SHARE,
     ROUND_TO_SESSION,
     WINDOW_S,
     Groups,
@@ -221,6 +224,45 @@ def test_a_window_has_the_share_of_others_where_every_rank_tells_it(
     assert {window.others_ns for window in groups.session.windows} == {kept}
 
 
+class Disturbed(Answering):
+    """A group whose windows take half as long again where others disturb them, as `pattern` says over and over."""
+
+    def __init__(self, pattern: Sequence[bool]) -> None:
+        super().__init__({OWN.id: 0.01})
+        self.pattern = itertools.cycle(pattern)
+
+    def request(self, *asked: Any, **more: Any) -> list[Timed]:
+        [answer], disturbed = super().request(*asked, **more), next(self.pattern)
+        others_ns = disturbed * answer.duration_ns // 2
+        return [replace(answer, duration_ns=answer.duration_ns + others_ns, others_ns=others_ns)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "asked", "last_ms"),
+    [
+        ([False], 10, {120}),
+        ([False, False, True, False], 13, {120}),
+        ([False, True, True, False], 14, {120, 180}),
+        ([True], 14, {180}),
+    ],
+    ids=["never", "every fourth", "twice in a row", "always"],
+)
+def test_a_window_that_others_disturbed_is_timed_again_at_once(
+    pattern: list[bool], asked: int, last_ms: set[int]
+) -> None:
+    """Up to twice, and by two for every five windows of the session so far; the first times are kept."""
+    several, groups = warm_up(run_of(cell(2)), Answering({OWN.id: 0.01}))
+    group = Disturbed(pattern)
+    groups.by_arm[OWN] = group  # type: ignore[assignment]
+    time_blocks(5, several, groups)
+    windows = groups.session.windows
+    assert (len(windows), len(group.asked)) == (10, asked)
+    assert {max(window.duration_ns) // 10**6 for window in windows} == last_ms
+    again = [window for window in windows if window.first is not None]
+    assert all(window.unselected.disturbed for window in again)
+    assert bool(again) == (asked > 10)
+
+
 def test_a_session_whose_launcher_ends_leaves_no_time_and_no_memory() -> None:
     class Ends(Answering):
         def request(self, *asked: Any, **told: Any) -> list[Timed]:
@@ -281,7 +323,8 @@ class TestRounds:
 
     @pytest.mark.parametrize("sessions", [4, 5])
     def test_as_many_sessions_as_a_decision_takes_fit_into_the_budget(self, sessions: int) -> None:
-        assert sessions * (10.0 + timing_s(10.0, 2.0, 60.0, sessions)) == pytest.approx(60.0)
+        """With as many windows as may be timed again."""
+        assert sessions * (10.0 + (1 + MORE_SHARE) * timing_s(10.0, 2.0, 60.0, sessions)) == pytest.approx(60.0)
 
     @pytest.mark.parametrize(("left_s", "blocks"), [(1.0, MIN_BLOCKS), (1e6, MAX_BLOCKS)])
     def test_a_session_has_several_rounds_and_an_end(self, left_s: float, blocks: int) -> None:
