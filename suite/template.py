@@ -22,6 +22,7 @@ import selectors
 import signal
 import socket
 import sys
+import time
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -191,12 +192,13 @@ def main() -> None:
     parser.add_argument("--preload", choices=("torch", "trainers"), required=True)
     arguments = parser.parse_args()
     quiet.die_with_parent()
+    begun = time.monotonic()
     with quiet.fast_imports():
         for module in TORCH if arguments.preload == "torch" else TRAINERS:
             importlib.import_module(module)
     gc.freeze()  # what every worker shares is not looked through, and so not copied, by their collectors
     channel = Channel.connect(arguments.socket)
-    channel.send(Launcher())
+    channel.send(Launcher(load_s=time.monotonic() - begun))
     Template(channel, timed=arguments.preload == "torch").serve()
 
 

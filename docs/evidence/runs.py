@@ -263,11 +263,13 @@ def line_of(record: Record, name: str) -> Line:
 def _windows(record: Record) -> Line:
     """Return the seconds of all windows, and the usual SD (its median) of the logarithm of an arm's in a session."""
     seconds: dict[tuple[int, str], list[float]] = {}
+    again_s = 0.0
     for session in record.sessions:
         for window in session.windows:
             seconds.setdefault((session.number, window.arm), []).append(max(window.duration_ns) / 1e9)
+            again_s += max(window.first.duration_ns) / 1e9 if window.first else 0.0
     sds = [statistics.stdev(map(math.log, times)) for times in seconds.values() if len(times) > 1]
-    timed_s = round(sum(map(sum, seconds.values())), 1)
+    timed_s = round(again_s + sum(map(sum, seconds.values())), 1)
     return {"timed_s": timed_s, "window_sd": round(statistics.median(sds), 4) if sds else None}
 
 

@@ -68,6 +68,8 @@ class Sides:
         python_path: Sequence[Path] = (),
         hosts: Hosts | None = None,
         restarted: Callable[[str], None] | None = None,
+        *,
+        renewed: bool = True,
     ) -> None:
         """Open the candidate's pool.
 
@@ -76,9 +78,9 @@ class Sides:
             root: the user's project; workers may import from it and from the working directory.
             python_path: more folders that they may import from.
             hosts: of a run on several.
-            restarted: as `suite.processes.pool.Pool` has it. Questions are repeated here.
+            restarted, renewed: as `suite.processes.pool.Pool` has them. Questions are repeated here.
         """
-        self._restarted = restarted
+        self._restarted, self._renewed = restarted, renewed
         self._kind, self._root, self._hosts = kind, root, hosts
         self._paths = [Path.cwd(), root, *python_path]
         self._closing = contextlib.ExitStack()
@@ -159,6 +161,11 @@ class Sides:
         """End all workers, so that no helper is idle on the machine while others are timed."""
         dismiss(self._by_python.values())
 
+    def wait_for_templates(self) -> None:
+        """Wait until no template loads any more."""
+        for pool in self._by_python.values():
+            pool.wait_for_templates()
+
     def renew(self) -> None:
         """Let the workers of the next session have another memory layout."""
         for pool in self._by_python.values():
@@ -185,7 +192,7 @@ class Sides:
                 kind=self._kind,
                 python=python,
                 import_paths=self._paths,
-                renewed=True,
+                renewed=self._renewed,
                 hosts=self._hosts,
                 restarted=self._restarted,
             )

@@ -106,16 +106,14 @@ def itself(settings: Config, sessions: int) -> Config:
 
 def entries_of(run: Observations) -> tuple[Entry, ...]:
     """Return the spread of every cell that was measured in two sessions or more."""
-    walls = [session.wall_s for session in run.sessions]
-    timed = [sum(max(w.duration_ns) for w in session.windows) / 1e9 for session in run.sessions]
     entries = []
     for cell in run.plan.cells:
         own, base = arm("candidate", cell.trainer, cell), arm("base", cell.trainer, cell)
         spread = calibration.spread_of(
             samples.contrast(run, own, base),
             samples.over_sessions(run, own),
-            statistics.fmean(walls),
-            statistics.fmean(wall - busy for wall, busy in zip(walls, timed, strict=True)),
+            statistics.fmean(session.usual_s for session in run.sessions),
+            statistics.fmean(session.usual_s - session.timing_s for session in run.sessions),
         )
         if spread is not None:
             workload = run.plan.workload(cell.workload)

@@ -134,7 +134,7 @@ def sides(settings: Config) -> Sides:
         Stop: there is no place for their files.
     """
     try:
-        return Sides(settings.devices.kind, settings.root, settings.python_path)
+        return Sides(settings.devices.kind, settings.root, settings.python_path, renewed=False)
     except ValueError as error:
         raise Stop(str(error)) from error
 

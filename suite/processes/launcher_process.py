@@ -52,12 +52,12 @@ class LauncherProcess:
 
     def has(self, pid: int | None) -> bool:
         """Return whether a process of this host is its own or was started by it; None where that cannot be known."""
-        if pid is None or pid == self.pid:
+        if pid is None:
             return True
-        try:
-            return self.pid in [parent.pid for parent in psutil.Process(pid).parents()]
-        except psutil.Error:  # it has ended
-            return False
+        with contextlib.suppress(psutil.Error):  # it has ended
+            while pid > 1 and pid != self.pid:
+                pid = psutil.Process(pid).ppid()
+        return pid == self.pid
 
     @property
     def loading(self) -> bool:

@@ -67,6 +67,7 @@ class Launcher:
         files: digests by path of the suite's files, and of the project's that differ from the commit.
         cores, gpus: how many its workers may use.
         node: torch's number of the host.
+        load_s: seconds that loading torch took; 0 where each worker loads it.
     """
 
     host: str = ""
@@ -76,6 +77,7 @@ class Launcher:
     cores: int = 0
     gpus: int = 0
     node: int = 0
+    load_s: float = 0.0
     event: Literal["launcher"] = "launcher"
 
 

@@ -64,7 +64,7 @@ class Pool:
             import_paths: folders the workers may import a user's trainer or model from.
             forks: whether workers may be forked from a template (`suite.template`). CUDA, and systems other than Linux,
                 have them executed by torch's agent in any case.
-            renewed: whether `renew` will be called. Templates are loaded one a core then, for as many sessions.
+            renewed: whether `renew` will be called. Templates are loaded one a core then, for as many times.
             hosts: of a run on several; torch's agent executes the workers then, and no launcher is started again.
             restarted: is told in a sentence that the launcher ended and will be started again. Its groups then raise
                 `LauncherEnded` instead of `WorkerFailure`, and whoever has asked them repeats all of it.
@@ -82,7 +82,6 @@ class Pool:
         self._restarted = restarted
         self._launcher_deaths, self._restart_due = 0, False
         self._at_once = min(MOST_AT_ONCE, max(1, len(quiet.available_cores()))) if self.forks and renewed else 1
-        self._load_begun = 0.0
         self.load_s = 0.0
         self._selector = selectors.DefaultSelector()
         try:
@@ -144,9 +143,9 @@ class Pool:
         """What the next session will wait for templates: all of a load, or nothing where one is there already."""
         return 0.0 if self._ahead or not self.forks else self.load_s
 
-    def wait_for_templates(self) -> None:
-        """Wait until no template loads any more, so that nothing is timed beside one."""
-        deadline = time.monotonic() + START_TIMEOUT_S
+    def wait_for_templates(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Wait until no template loads any more, so that nothing is timed beside one; end those that are late."""
+        deadline = time.monotonic() + timeout_s
         while any(each.loading for each in (self._process, *self._ahead)) and self.wait(deadline, 0.2):
             pass
         for late in [each for each in self._ahead if each.channel is None]:
@@ -276,8 +275,9 @@ class Pool:
         finally:  # also after a second Ctrl-C: workers end with the launcher, and the folder goes
             try:
                 self._part()
-                for each in (self._process, *self._ahead):
-                    self._end(each)
+                with contextlib.ExitStack() as each_of_them:
+                    for each in (self._process, *self._ahead):
+                        each_of_them.callback(self._end, each)
             finally:
                 self._temporary.close()
         for key in list(self._selector.get_map().values()):
@@ -374,10 +374,11 @@ class Pool:
 
     def _next(self, at_once: int = 1) -> LauncherProcess:
         """Return a launcher that was started ahead and lives, or start one, with others for later."""
+        if self._ahead:
+            self.wait(time.monotonic() + START_TIMEOUT_S, 0)  # the end of one may have arrived while nobody listened
         self._ahead = [each for each in self._ahead if each.status is None]
-        if not self._ahead:
-            self._load_begun = time.monotonic()
-            self._ahead = [self._start() for _ in range(at_once)]
+        for _ in range(0 if self._ahead else at_once):
+            self._ahead.append(self._start())
         return self._ahead.pop(0)
 
     def _start(self) -> LauncherProcess:
@@ -433,7 +434,9 @@ class Pool:
             self._process.channel = None
             self._note_end()
         else:
-            self._ahead = [each for each in self._ahead if each.channel is not channel]
+            for dead in [each for each in self._ahead if each.channel is channel]:
+                self._ahead.remove(dead)
+                dead.end()
 
     def _hear(self, message: Message) -> None:
         """Record what a launcher tells of a group."""
@@ -493,8 +496,7 @@ class Pool:
         own = [each for each in (self._process, *self._ahead) if each.channel is None and each.has(channel.peer_pid())]
         if not launcher.host and own:
             own[0].channel, own[0].was_up = channel, True
-            if own[0] is self._process:
-                self.load_s = time.monotonic() - self._load_begun
+            self.load_s = launcher.load_s
         elif launcher.host and self._other_hosts is not None:
             welcome = self._other_hosts.welcome(channel, launcher, self._kind, exact=self._exact)
             with contextlib.suppress(ChannelClosed):

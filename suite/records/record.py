@@ -137,7 +137,7 @@ class Window(Timing):
 class Probe(Timing):
     """One window of a diagnostic variant (`suite.verdict.diagnose.Point`), without the feed unless the variant has it.
 
-    `cell` is that whose waterfall it is part of. A round in which a window was disturbed has it again.
+    `cell` is that whose waterfall it is part of. Where it was timed again, as `Window` is, these are the last times.
     """
 
     cell: str

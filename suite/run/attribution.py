@@ -22,7 +22,7 @@ from suite.records import record
 from suite.records.record import interval
 from suite.room.conditions import LIMIT_CORES
 from suite.run.observations import Observations, Session
-from suite.run.session import FIRST_STEP_TIMEOUT_S, MORE, Groups, Say, Sessions, hang_timeout_s, timing_of, warm_step_s
+from suite.run.session import FIRST_STEP_TIMEOUT_S, Again, Groups, Say, Sessions, hang_timeout_s, timing_of, warm_step_s
 from suite.verdict import explain
 from suite.verdict.diagnose import OWN_WORK, Growth, Point, Rounds, Waterfall, growth, waterfall
 from suite.verdict.explain import About, against_base, sentence
@@ -205,6 +205,7 @@ def _time(
             step_s[target, point] = warm_s
     steps = {key: max(1, math.ceil(WINDOW_S / one_s)) for key, one_s in step_s.items()}
     round_s = sum(steps[key] * one_s for key, one_s in step_s.items())
+    again = Again()
     pairs = max(1, int(allowed_s / (2 * round_s))) if round_s else 0
     for number in range(2 * pairs):
         for target, point in order if number % 2 == 0 else order[::-1]:
@@ -212,16 +213,16 @@ def _time(
                 continue
             count, lead_in = steps[target, point], sessions.lead_in(step_s[target, point])
             timeout_s = hang_timeout_s((count + lead_in) * step_s[target, point])
-            for _ in range(1 + MORE):
+            tries: list[record.Timing] = []
+            while again.wanted(tries):
                 answers = _window(run, groups, target, point, count, timeout_s, lead_in)
                 if answers is None:
                     break
+                tries.append(timing_of(answers))
+            if tries:
                 about = {"cell": target.cell.id, "side": target.side, "point": point}
-                taken = {"round": number, "steps": count, **dict(timing_of(answers))}
-                probe = record.Probe.model_validate({**about, **taken})
+                probe = record.Probe.model_validate({**about, "round": number, "steps": count, **dict(tries[-1])})
                 groups.session.probes.setdefault(target.cell, []).append(probe)
-                if not probe.disturbed:
-                    break
 
 
 def _window(
@@ -317,17 +318,17 @@ def note(run: Observations, cell: Cell) -> str:
 
 
 def _rounds(session: Session, cell: Cell, side: Side) -> Rounds:
-    """Return seconds a step of the ranks in every round: of its last window, before which others disturbed the rest.
+    """Return seconds a step of the ranks in every window.
 
     Blocks time "one" and "step" as well, and in more windows, but earlier: what disturbs them would be mistaken for the
     difference between "step" and "resident", which is the feed.
     """
-    rounds: dict[Point, dict[int, Sequence[float]]] = {}
+    rounds: dict[Point, list[Sequence[float]]] = {}
     for probe in session.probes.get(cell, ()):
         if probe.side == side:
             step_s = tuple(duration / probe.steps / 1e9 for duration in probe.duration_ns)
-            rounds.setdefault(probe.point, {})[probe.round] = step_s
-    return {point: list(by_round.values()) for point, by_round in rounds.items()}
+            rounds.setdefault(probe.point, []).append(step_s)
+    return rounds
 
 
 def _to_record(run: Observations, target: Target, fall: Waterfall, grown: Growth | None) -> record.WaterfallRecord:

@@ -143,6 +143,7 @@ class _Campaign:
                 answer = self._sides.ask("candidate", Described, "describe", timeout_s, trainer=SINGLE)
                 run.versions["candidate"] = answer.versions
             self._sides.dismiss()
+            self._sides.wait_for_templates()
         run.collectives = self._collaborators.sweep(
             self._sides.pools["candidate"],
             run.plan.sweeps,
@@ -250,7 +251,7 @@ class _Campaign:
         run = self._run
         alone_s = [session.usual_s for session in run.sessions if session.windows and not session.explaining_s]
         added_s = [
-            session.wall_s - session.filling_s - (alone_s[-1] if alone_s else session.usual_s)
+            session.usual_s + session.explaining_s - (alone_s[-1] if alone_s else session.usual_s)
             for session in run.sessions
             if session.explaining_s
         ]

@@ -50,6 +50,7 @@ class Session:
     Attributes:
         training_s, counting_s, explaining_s, filling_s: wall seconds that were training, counting what a step does,
             timing the parts of cells that look slower, and more blocks than a session needs.
+        timing_s: wall seconds of all blocks.
         waiting_s: wall seconds until the templates were loaded, which those of several sessions are at once.
         loading_s: an equal share of such seconds.
         windows: in the order they were timed.
@@ -65,6 +66,7 @@ class Session:
     counting_s: float = 0.0
     explaining_s: float = 0.0
     filling_s: float = 0.0
+    timing_s: float = 0.0
     waiting_s: float = 0.0
     loading_s: float = 0.0
     windows: list[record.Window] = field(default_factory=list)

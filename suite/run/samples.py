@@ -9,27 +9,52 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from suite.plan.cells import Arm
 from suite.run.observations import Observations, Session
 from suite.verdict import metrics
 
 FEWEST_ROUNDS = 4  # of a session without its disturbed windows; the middle of four leaves out the two outermost
-FEWEST_SHARE = 0.25  # of its rounds; where less is undisturbed, disturbance is the machine's normal state
-ALIKE = 4.0  # standard errors by which two arms may differ in what share of their windows was disturbed
+FEWEST_SHARE = 0.25  # of its rounds, undisturbed at first; where less is, disturbance is the machine's normal state
+ALIKE = 2.0  # standard errors by which two arms may differ in what share of their windows was disturbed
 
 
-def rounds(session: Session, arm: Arm, steps: int, *, unselected: bool = False) -> dict[tuple[int, int], float]:
-    """Return ln(seconds a step) of an arm's windows, by block and place in the session; the slowest rank counts.
+class Round(NamedTuple):
+    """ln(seconds a step) of one window, or of one window over another.
+
+    Attributes:
+        log: of its last times.
+        clean: whether others did not disturb it then.
+        first_log, first_clean: of its first times, where it was timed again; otherwise the same.
+    """
+
+    log: float
+    clean: bool
+    first_log: float
+    first_clean: bool
+
+    def over(self, other: Round) -> Round:
+        """Return the ratio of two windows."""
+        clean, first_clean = self.clean and other.clean, self.first_clean and other.first_clean
+        return Round(self.log - other.log, clean, self.first_log - other.first_log, first_clean)
+
+
+def rounds(session: Session, arm: Arm, steps: int) -> dict[tuple[int, int], Round]:
+    """Return an arm's windows, by block and place in the session; the slowest rank counts.
 
     Args:
         session, arm: whose windows.
         steps: of each of them.
-        unselected: of windows that were timed again, take the first times.
     """
     left_out = session.left_out
     return {
-        (window.block, place): metrics.log_step_s(max((window.unselected if unselected else window).duration_ns), steps)
+        (window.block, place): Round(
+            metrics.log_step_s(max(window.duration_ns), steps),
+            not window.disturbed,
+            metrics.log_step_s(max(window.unselected.duration_ns), steps),
+            not window.unselected.disturbed,
+        )
         for place, window in enumerate(session.windows)
         if window.arm == arm.id and window.block not in left_out
     }
@@ -39,10 +64,8 @@ def over_sessions(run: Observations, arm: Arm) -> list[float]:
     """Return ln(seconds a step) of an arm, one value per session."""
     logs = []
     for session in run.sessions if arm in run.steps else ():
-        clean = _undisturbed(session, arm)
-        logs_of_rounds = rounds(session, arm, run.steps[arm], unselected=clean is None)
-        if taken := [(log, clean is None or place in clean) for (_, place), log in logs_of_rounds.items()]:
-            logs.append(metrics.location(_kept(taken)))
+        if taken := list(rounds(session, arm, run.steps[arm]).values()):
+            logs.append(metrics.location(_kept(taken, chosen=_told(session, arm))))
     return logs
 
 
@@ -67,13 +90,11 @@ def by_session(run: Observations, minuend: Arm, subtrahend: Arm) -> dict[int, li
     ratios, disturbance = {}, _Disturbance(minuend, subtrahend)
     for session in run.sessions:
         disturbance.add(session)  # up to this one: what a session shows does not change with later ones
-        clean = _undisturbed(session, minuend, subtrahend) if disturbance.alike else None
-        a, b = (rounds(session, arm, run.steps[arm], unselected=clean is None) for arm in (minuend, subtrahend))
+        a, b = (rounds(session, arm, run.steps[arm]) for arm in (minuend, subtrahend))
         blocks = {block for block, _ in b}
-        pairs = [(window, _nearest(window, b)) for window in a if window[0] in blocks]
-        if pairs:
-            taken = [(a[x] - b[y], clean is None or {x[1], y[1]} <= clean) for x, y in pairs]
-            ratios[session.number] = _kept(taken)
+        if pairs := [a[window].over(b[_nearest(window, b)]) for window in a if window[0] in blocks]:
+            chosen = disturbance.alike and _told(session, minuend, subtrahend)
+            ratios[session.number] = _kept(pairs, chosen=chosen)
     return ratios
 
 
@@ -111,22 +132,25 @@ class _Disturbance:
         return abs(a - b) <= ALIKE * math.sqrt(share * sum(1 / windows for windows in self._windows))
 
 
-def _undisturbed(session: Session, *arms: Arm) -> set[int] | None:
-    """Return the places in the session of these arms' windows that were not disturbed.
+def _told(session: Session, *arms: Arm) -> bool:
+    """Return whether all these arms tell for how long others had their cores.
 
-    None where an arm does not tell for how long others had its cores: its own windows would stay, whatever they took,
-    and the other arm's would not.
+    Otherwise the windows of one that does not would stay, whatever they took, and those of the other would not.
     """
     names = {arm.id for arm in arms}
-    windows = [(place, window) for place, window in enumerate(session.windows) if window.arm in names]
-    told = all(window.others_ns for _, window in windows)
-    return {place for place, window in windows if not window.disturbed} if told else None
+    return all(window.others_ns for window in session.windows if window.arm in names)
 
 
-def _kept(taken: Sequence[tuple[float, bool]]) -> list[float]:
-    """Return the values of rounds that were not disturbed; all of them where those are too few."""
-    kept = [value for value, undisturbed in taken if undisturbed]
-    return kept if len(kept) >= max(FEWEST_ROUNDS, FEWEST_SHARE * len(taken)) else [value for value, _ in taken]
+def _kept(taken: Sequence[Round], *, chosen: bool) -> list[float]:
+    """Return the last times of the rounds that others did not disturb; the first times of all where those are too few.
+
+    Args:
+        taken: rounds of one session.
+        chosen: whether what others did may choose among them.
+    """
+    kept = [each.log for each in taken if each.clean]
+    enough = len(kept) >= FEWEST_ROUNDS and sum(each.first_clean for each in taken) >= FEWEST_SHARE * len(taken)
+    return kept if chosen and enough else [each.first_log for each in taken]
 
 
 def _nearest(window: tuple[int, int], others: Iterable[tuple[int, int]]) -> tuple[int, int]:

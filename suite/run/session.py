@@ -176,7 +176,7 @@ class Sessions:
             units: arms that are timed in blocks; those of one unit next to each other.
             untimed: more arms to start, for what comes afterwards.
             afterwards: called with the live groups when all blocks are timed, so that nothing disturbs the timing.
-            share_s: seconds from its beginning in which there may be more blocks than planned; 0 for no more.
+            share_s: of the budget for it; there may be more blocks than planned in it. 0 for no more.
         """
         started = datetime.now(UTC).isoformat(timespec="seconds")
         session = Session(len(self._run.sessions), started)
@@ -193,7 +193,7 @@ class Sessions:
             self._meter.watch()
             if not self._blocks and timed:
                 self._blocks = self._plan_blocks(groups, starting_s)
-            self._time(groups, units, begun + KEPT * (share_s - session.loading_s))
+            self._time(groups, units, begun + KEPT * (share_s - max(session.loading_s, session.waiting_s)))
             self._check_parameters(groups, timed)
             self._ask_transports(groups, timed)
             for act in afterwards:
@@ -227,7 +227,7 @@ class Sessions:
     def _wait_for_templates(self, session: Session) -> None:
         begun, pools = time.monotonic(), [side.pool for side in self._pools.values()]
         for pool in pools:
-            pool.wait_for_templates()
+            pool.wait_for_templates(self._run.plan.deadline_s(START_TIMEOUT_S))
         session.waiting_s = time.monotonic() - begun
         session.loading_s = max(pool.loading_s for pool in pools)
 
@@ -301,7 +301,7 @@ class Sessions:
         The clock alone decides that, and never what was seen of the arms.
         """
         start = more = time.monotonic()
-        again = _Again()
+        again = Again()
         for number in range(MAX_BLOCKS if units else 0):
             now = time.monotonic()
             if number == self._blocks:
@@ -324,6 +324,7 @@ class Sessions:
                     )
             groups.session.conditions.append(self._meter.since(before))
             groups.session.filling_s = time.monotonic() - more if number >= self._blocks else 0.0
+            groups.session.timing_s = time.monotonic() - start
 
     def _timing(self, groups: Groups, arm: Arm) -> record.Timing | None:
         steps, lead_in = self._run.steps[arm], self.lead_in(self.step_s[arm])
@@ -365,7 +366,7 @@ class Sessions:
 
 
 @dataclass
-class _Again:
+class Again:
     """Decides by what others did, and never by how long a window took, whether it is timed once more."""
 
     windows: int = 0

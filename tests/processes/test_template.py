@@ -104,6 +104,7 @@ class TestSeveralAtOnce:
         renewed.wait(time.monotonic() + 1)
         renewed.renew()
         assert renewed._process.pid != killed
+        assert renewed._launcher_deaths == 0, "another one that ends is started again"
         assert parent_of_a_rank(renewed, "second")
 
     def test_no_other_process_passes_for_one_that_loads_which_is_ended_if_it_is_late(
@@ -120,8 +121,7 @@ class TestSeveralAtOnce:
                 stranger.settimeout(2)
                 assert stranger.recv(1) == b""
             assert late.loading
-            monkeypatch.setattr("suite.processes.pool.START_TIMEOUT_S", 0.5)
-            made.wait_for_templates()
+            made.wait_for_templates(timeout_s=0.5)
             assert made._ahead == []
             assert all_end([late.pid])
 

@@ -17,7 +17,7 @@ from suite.records.record import Probe, WaterfallRecord
 from suite.run import attribution, results
 from suite.run.attribution import Target
 from suite.run.observations import Comparison, Observations
-from suite.run.session import MORE, Groups, Sessions
+from suite.run.session import Groups, Sessions
 from suite.verdict import Outcome
 from tests.support.measurements import AGAINST, QUIET, add_sessions, arm, cell, job, run_of, settings
 
@@ -229,10 +229,9 @@ class TestRounds:
     def test_a_window_that_others_disturbed_is_timed_again(self, disturbed: int, lost_ms: float) -> None:
         """Where all are disturbed, that is how the machine is."""
         run = timed(TWO)
-        probe(run, TARGET, disturbed=disturbed)
+        asked = probe(run, TARGET, disturbed=disturbed).asked
         assert bars_ms(only(run))["feed"] == pytest.approx(lost_ms, abs=1e-3)
-        windows = [sum(taken.point == "step" and taken.round == n for taken in taken_in(run)) for n in range(2 * PAIRS)]
-        assert max(windows) == 1 + min(MORE, disturbed)
+        assert (len(asked) > len(run.sessions) * (16 + 16 * PAIRS)) == (disturbed > 0)
 
     def test_order_is_drawn_for_every_session(self) -> None:
         run = timed(TWO)

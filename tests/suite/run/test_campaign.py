@@ -129,13 +129,17 @@ class TestBudget:
         world.measure(TWO, config=config)
         assert {round(share, 9) for share in world.shares_s[1:]} == {share_s}
 
-    @pytest.mark.parametrize(("next_load_s", "sessions"), [(2.0, 3), (0.0, 3), (12.0, 2)])
-    def test_a_users_budget_has_no_session_that_would_wait_too_long_for_its_template(
-        self, world: World, next_load_s: float, sessions: int
+    @pytest.mark.parametrize(
+        ("second_s", "budget_s", "next_load_s", "sessions"),
+        [(10.0, 39.0, 2.0, 3), (10.0, 39.0, 12.0, 2), (11.0, 30.0, 2.0, 2), (11.0, 30.0, 0.0, 3)],
+    )
+    def test_whether_a_session_fits_into_a_users_budget_is_asked_with_what_it_waits_for_its_template(
+        self, second_s: float, budget_s: float, next_load_s: float, sessions: int
     ) -> None:
-        """Each takes 10 s, of which loading is 2 s."""
-        world.step_s, world.next_load_s = EQUAL, next_load_s
-        run = world.measure(TWO, config=against(budget_s=35.0, min_sessions=1))
+        """An equal share of loading is 2 s of each."""
+        world = World(session_s=(10.0, second_s), next_load_s=next_load_s)
+        world.step_s = {**EQUAL, OWN: 0.52}
+        run = world.measure(TWO, config=against(budget_s=budget_s, min_sessions=1))
         assert len(run.sessions) == sessions
 
     @pytest.mark.parametrize("extra", [{"training_s": 30.0}, {"counting_s": 30.0}], ids=str)

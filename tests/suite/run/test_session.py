@@ -87,7 +87,7 @@ class Pool:
         self.names: list[str] = []
         self.loading_s = 2.5
 
-    def wait_for_templates(self) -> None:
+    def wait_for_templates(self, timeout_s: float) -> None:
         """Wait for a moment."""
         time.sleep(0.01)
 

@@ -123,15 +123,16 @@ def _runs(pid: int) -> bool:
 def helper(controller: int, module: str) -> int | None:
     """Return the process of a controller that runs a module (`python -m module`), the oldest one; None before it does.
 
-    A template's workers have its command line: they are its children, and younger.
+    A template's workers have its command line and are younger, and templates of later sessions may be.
     """
+    found: dict[int, float] = {}
     with contextlib.suppress(psutil.Error):
         for process in psutil.Process(controller).children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 command = process.cmdline()
                 if "-m" in command and command[command.index("-m") + 1] == module:
-                    return process.pid
-    return None
+                    found[process.pid] = process.create_time()
+    return min(found, key=found.__getitem__, default=None)
 
 
 def send(pid: int, name: str) -> None:
