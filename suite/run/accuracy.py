@@ -1,9 +1,10 @@
 """Accuracy: nets trained on one device and on k from the same seeds, and whether k devices lose any.
 
 One device is compared with the nets of accepted runs, where it trained from the same seeds. Each net starts from its
-seed and is trained by the workload's recipe, with the first session's workers when their timing is over. Strong scaling
-keeps the recipe; weak scaling trains with k times its batch and the rate of the workload's rule. Both are compared with
-one device and the recipe as it is, which is trained once.
+seed and is trained by the workload's recipe, with the first session's workers when their timing is over, or, next to
+accepted commits in the quick profile, in what the comparison leaves of the budget (docs/adr/0044). Strong scaling keeps
+the recipe; weak scaling trains with k times its batch and the rate of the workload's rule. Both are compared with one
+device and the recipe as it is, which is trained once.
 
 The quick profile trains one pair, and the recipe's other pairs only if that one looks like a loss; the full profile
 trains all. What does not fit into the budget is not trained, and the cell says so.
@@ -12,6 +13,7 @@ trains all. What does not fit into the budget is not trained, and the cell says 
 from __future__ import annotations
 
 import math
+import random
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -47,14 +49,22 @@ def wanted_pairs(run: Observations) -> list[Arm]:
     return [arm for arm in trained(run) if arm.world_size > 1 or _accepted(run, arm)]
 
 
+def needed(run: Observations) -> list[Arm]:
+    """Return the arms that are trained, with those on one device that they are compared with."""
+    return list(dict.fromkeys(each for arm in trained(run) for each in (_on_one(arm), arm)))
+
+
 def allowed_s(run: Observations, left_s: float) -> float:
-    """Return how many wall seconds training may take: a share of the budget, and `left_s` where the user set one."""
+    """Return how many wall seconds training may take: a share of the budget.
+
+    No more than `left_s`, where the user set the budget and when sessions are over.
+    """
     share_s = SHARE * run.plan.config.budget_s
-    return min(share_s, left_s) if run.plan.config.min_sessions == 1 else share_s
+    return min(share_s, left_s) if run.plan.config.min_sessions == 1 or run.sessions else share_s
 
 
 def training(run: Observations, sessions: Sessions, say: Say) -> Callable[[Groups], None]:
-    """Return a function that trains all nets with the first session's groups."""
+    """Return a function that trains nets with a session's groups."""
 
     def train(groups: Groups) -> None:
         start = run.plan.clock()
@@ -72,6 +82,8 @@ def training(run: Observations, sessions: Sessions, say: Say) -> Callable[[Group
 def _in_order(run: Observations) -> Iterator[tuple[Arm, int]]:
     """Yield arm and seed of every net to train; which pairs need more seeds is read from the first ones."""
     pairs = wanted_pairs(run)
+    if run.compares_first:  # time runs out as a rule, and other runs have the other pairs
+        random.Random(run.plan.seed).shuffle(pairs)
     yield from ((arm, SEED) for pair in pairs for arm in (_on_one(pair), pair))
     yield from ((run.plan.own(cell), SEED) for cell in run.plan.cells)
     full = run.plan.config.profile == "full"

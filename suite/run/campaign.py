@@ -125,12 +125,28 @@ class _Campaign:
             self._add(replace(rebuilt, cells=compared))
         train = self._collaborators.training(run, self._sessions, self._say_left)
         training_s = accuracy.allowed_s(run, self._left_s()) if accuracy.trained(run) else 0.0
+        if run.compares_first:
+            training_s = 0.0
+            explained = [target for target in explained if target.cell not in compared]
         self._sessions.replan_blocks(training_s)
         beside = [*on_one, *self._on_one(run.plan.cells)]
         carried = self._carried(compared)
         left_out = [cell for cell in compared if cell not in carried]
         self._show_plan(beside, attribution.arms(run, explained), training_s, left_out)
-        self._run_sessions(on_one, explained, train)
+        self._run_sessions(on_one, explained, None if run.compares_first else train)
+        if run.compares_first:
+            self._train_last(train)
+
+    def _train_last(self, train: Callable[[Groups], None]) -> None:
+        """Train nets in what the comparison has left of the budget."""
+        run = self._run
+        arms = [arm for arm in accuracy.needed(run) if arm in run.steps and arm not in run.lost]
+        if self._left_s() <= 0:
+            run.untrained |= dict.fromkeys(arms, "the comparison with accepted commits took the budget; raise it")
+        elif arms:
+            self._say(f"the comparison is over, and {self._left_s():.0f} s are left for training")
+            run.lost |= self._sessions.run_apart(arms, train)
+            self._grown()
 
     def sweep(self) -> None:
         """Time the selected collectives, also for the message sizes of the run's gradients."""

@@ -113,7 +113,10 @@ def lines(run: Observations, planned: int, each: Length, left_out: Sequence[Cell
     bases = f" against {', '.join(base.label for base in comparison.bases.values())}" if comparison.bases else ""
     minutes = (run.plan.elapsed_s + (planned - len(run.sessions)) * each.wall_s) / 60
     training_s = accuracy.allowed_s(run, run.plan.config.budget_s - run.plan.elapsed_s)
-    training = f", and at most {max(0.0, training_s) / 60:.1f} min of training" if accuracy.trained(run) else ""
+    training = f"at most {max(0.0, training_s) / 60:.1f} min of training"
+    if run.compares_first:
+        training = "training in what they leave"
+    training = f", and {training}" if accuracy.trained(run) else ""
     runs = run.plan.config.runs
     of_runs = f" in a bisection of at most {runs} runs" if runs > 1 else ""
     first = (

@@ -209,6 +209,12 @@ class Observations:
         return self.plan.calibration.spread(cell.trainer, workload.hash, cell.mode, cell.world_size)
 
     @property
+    def compares_first(self) -> bool:
+        """Whether nets are trained and cells taken apart in what the comparison leaves (docs/adr/0044)."""
+        config = self.plan.config
+        return bool(self.comparison.bases) and config.against is None and config.profile == "quick"
+
+    @property
     def comparisons_alone(self) -> int:
         """How many of the comparisons that are judged are the only one of their base and world size."""
         judged = set[tuple[Side, int, Arm]]()

@@ -6,6 +6,7 @@ does not count (docs/adr/0033).
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import time
@@ -207,6 +208,16 @@ class Sessions:
         finally:  # where it was interrupted, the pools end what is left
             session.wall_s = time.monotonic() - start
             kept.append(session)
+
+    def run_apart(self, arms: Sequence[Arm], act: Callable[[Groups], None]) -> dict[Arm, WorkerFailure]:
+        """Start the processes of these arms once more, for something that is not timed, and return what was lost."""
+        groups = Groups(Session(len(self._run.sessions)))
+        with contextlib.suppress(LauncherEnded):  # what it did not do is missing, and says so
+            self._start(groups, list(arms))
+            act(groups)
+            self._close(groups, [arm for arm in arms if arm in groups.by_arm])
+        dismiss(side.pool for side in self._pools.values())
+        return groups.session.failures
 
     def replan_blocks(self, training_s: float = 0.0) -> None:
         """Let the next session choose the number of blocks, because other arms are timed from now on.

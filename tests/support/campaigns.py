@@ -19,7 +19,7 @@ from suite.records.counters import Count, Counters
 from suite.records.record import CellRecord, Probe
 from suite.run import campaign, results
 from suite.run.attribution import Target
-from suite.run.observations import Observations
+from suite.run.observations import Observations, Session
 from suite.run.session import Groups
 from suite.verdict import Outcome
 from tests.support.measurements import BLOCKS, WOBBLE, add_session, arm, cell, forth_and_back, job, run_of
@@ -55,7 +55,9 @@ class World:
     shares_s: list[float] = field(default_factory=list)  # in which the blocks of every session may end
     untimed: list[set[Arm]] = field(default_factory=list)  # the other arms of every session
     probed: dict[int, list[tuple[str, Side]]] = field(default_factory=dict)  # waterfalls that were measured, by session
-    trained: list[int] = field(default_factory=list)  # sessions with training
+    trained: list[int] = field(default_factory=list)  # sessions with training; -1 for one apart
+    apart: list[set[Arm]] = field(default_factory=list)
+    diverges: Collection[Arm] = ()
     counted: list[tuple[int, tuple[Cell, ...]]] = field(default_factory=list)  # sessions with counting, and their cells
     swept: list[CollectiveCell] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
@@ -63,7 +65,7 @@ class World:
     def measure(self, *cells: Cell, config: Config | None = None, **changes: Any) -> Observations:
         """Run a campaign from time 0."""
         self.now = 0.0
-        for seen in (self.timed, self.shares_s, self.untimed, self.trained, self.probed, self.counted):
+        for seen in (self.timed, self.shares_s, self.untimed, self.trained, self.apart, self.probed, self.counted):
             seen.clear()
         self.run = run_of(*cells, config=config, planned=0, clock=lambda: self.now, begun_s=0.0, **changes)
         collaborators = campaign.Collaborators(
@@ -96,6 +98,7 @@ class World:
         def train(groups: Groups) -> None:
             self.trained.append(groups.session.number)
             groups.session.training_s = self.training_s
+            groups.session.failures |= dict.fromkeys(self.diverges, WorkerFailure("group", "the loss is not finite"))
 
         return train
 
@@ -128,6 +131,12 @@ class PretendedSessions:
     def __init__(self, world: World) -> None:
         self.world = world
         self.step_s: dict[Arm, float] = {}
+
+    def run_apart(self, arms: Sequence[Arm], act: Callable[[Groups], None]) -> dict[Arm, WorkerFailure]:
+        self.world.apart.append(set(arms))
+        groups = Groups(Session(-1))
+        act(groups)
+        return groups.session.failures
 
     def replan_blocks(self, training_s: float = 0.0) -> None:
         """The number of blocks is fixed."""

@@ -55,12 +55,12 @@ class TestAgainstAcceptedRuns:
         assert self.world.timed[-1] == {OWN, BASE} | extra
 
     def test_a_cell_that_looks_slower_has_no_other_plan(self) -> None:
-        """Sessions of figures take all cells apart. In the fourth, before the plan is made, it is the only one."""
+        """It is taken apart in the second session, before the plan is made."""
         planned = []
         for own in (0.5, 0.6):
             self.world.step_s, self.world.explaining_s = {OWN: own, BASE: 0.5}, 12.0
             planned.append(self.measure(TWO, budget_s=150.0).planned)
-        assert planned == [11, 11]
+        assert planned == [15, 15]
 
     @pytest.mark.parametrize("own", [0.5, 0.6], ids=["as fast as stored", "slower than stored"])
     @pytest.mark.parametrize(("ratio", "outcome"), [(1.0, Outcome.PASS), (1.2, Outcome.FAIL)])
@@ -83,11 +83,36 @@ class TestAgainstAcceptedRuns:
         assert judged.checks[1].ratio.low is not None
         assert judged.checks[1].reason.endswith("the comparison with its rebuilt commit decides")
 
-    def test_the_first_session_counts_and_trains(self) -> None:
+    def test_the_first_session_counts_and_nets_are_trained_when_the_comparison_is_over(self) -> None:
         self.world.step_s = {OWN: 0.5, BASE: 0.5}
         run = self.measure(TWO, cell(2, "scratch"))
         assert self.world.counted == [(0, run.plan.cells)]
-        assert self.world.trained == [0]
+        assert self.world.trained == [-1]
+        assert self.world.apart == [{OWN, arm(1), arm(2, "scratch"), arm(1, "scratch")}]
+        assert any("the comparison is over, and" in line for line in self.world.said)
+        assert len(run.sessions) == len(self.world.timed)
+
+    def test_the_full_profile_trains_in_the_first_session(self) -> None:
+        self.world.step_s = {OWN: 0.5, BASE: 0.5}
+        self.measure(TWO, profile="full")
+        assert (self.world.trained, self.world.apart) == ([0], [])
+
+    def test_a_comparison_that_takes_the_budget_trains_nothing(self) -> None:
+        self.world.step_s, self.world.wobble = {OWN: 0.5, BASE: 0.5}, 0.3
+        self.measure(TWO, budget_s=40.0)
+        assert self.world.trained == []
+        assert "the comparison with accepted commits took the budget" in self.world.cells()[TWO.id].accuracy_note
+
+    def test_a_net_that_diverges_after_the_comparison_is_an_error(self) -> None:
+        self.world.step_s, self.world.diverges = {OWN: 0.5, BASE: 0.5}, {OWN}
+        self.measure(TWO)
+        assert self.world.outcomes() == [Outcome.ERROR]
+
+    def test_cells_next_to_accepted_commits_are_taken_apart_where_they_look_slower(self) -> None:
+        self.world.step_s = {OWN: 0.5, BASE: 0.5}
+        self.measure(TWO, cell(2, "scratch"))
+        assert self.world.probed == {number: [(cell(2, "scratch").id, "candidate")] for number in range(3)}
+        assert "with --scaling-profile=full every cell does" in self.world.cells()[TWO.id].waterfall_note
 
     def test_only_accepted_cells_are_compared(self) -> None:
         self.world.step_s = {OWN: 0.5, BASE: 0.5}
@@ -204,6 +229,8 @@ class TestAgainstAcceptedRuns:
 
     def test_the_plan_leaves_time_for_training(self) -> None:
         self.measure(TWO, budget_s=300.0)
+        assert any("min in all, and training in what they leave (" in line for line in self.world.said)
+        self.measure(TWO, budget_s=300.0, profile="full")
         said = "\n".join(self.world.said)
         found = re.search(r"about (\d+) session\(s\) of (\d+) s, .* at most ([\d.]+) min of training", said)
         assert found is not None
