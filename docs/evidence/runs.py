@@ -13,7 +13,8 @@ time, at two ranks only (`suite.rank.planting.slowed`), or twice the time of eve
 in a random order, so that no kind has the quiet hours for itself.
 
 A `checkout` is the same cell, and a `matrix` all default cells, in a fresh clone against its own commit
-(`--scaling-against ref:HEAD`). The clone's path has a random length, and the base has a path of its own. A third of
+(`--scaling-against ref:HEAD`); `accepted` is all default cells next to a run of that clone that was accepted a moment
+before. The clone's path has a random length, and the base has a path of its own. A third of
 them, drawn at random, have a neighbour: a process that keeps one core busy for half of every two seconds.
 
 10 and 5 % are judged at the default tolerance of 5 % and the default budget. A slowdown below the tolerance may pass by
@@ -96,6 +97,7 @@ class Kind:
     wanted: tuple[Outcome, ...]
     options: tuple[str, ...] = ONE_CELL
     in_clone: bool = False  # against its own commit; else against `Same`
+    accepted: bool = False  # the run before it in the clone was accepted
 
 
 NOT_RED = (Outcome.PASS, Outcome.INCONCLUSIVE)
@@ -103,6 +105,7 @@ KINDS = {
     "unchanged": Kind("Unchanged", 0.0, NOT_RED),
     "checkout": Kind("ddp", 0.0, NOT_RED, in_clone=True),
     "matrix": Kind("", 0.0, NOT_RED, ("--scaling-devices", "cpu:2"), in_clone=True),
+    "accepted": Kind("", 0.0, NOT_RED, ("--scaling-devices", "cpu:2"), in_clone=True, accepted=True),
     "10": Kind("Slower10", 0.10, (Outcome.FAIL,)),
     "5": Kind("Slower5", 0.05, (Outcome.FAIL,)),
     "3": Kind("Slower3", 0.03, (Outcome.FAIL,), (*ONE_CELL, "--scaling-tolerance", "0.03", "--scaling-budget", "300")),
@@ -156,6 +159,8 @@ def one_run(
     command += _sides(kind, folder)
     if calibration is not None:
         calibration.write(folder / "reports")
+    if kind.accepted:
+        pytest_once([*command, "--scaling-accept=yes"], root, folder)
     load, start = os.getloadavg()[0], time.monotonic()
     with neighbour() if busy else contextlib.nullcontext():
         status, record = pytest_once(command, root, folder)
@@ -178,6 +183,7 @@ def pytest_once(
         RuntimeError: it left no record.
     """
     said, reports = folder / "pytest.log", folder / "reports"
+    before = set(reports.glob("*/runs/*/record.json"))
     with said.open("wb") as output:
         # A session of its own: Ctrl-C then reaches it once, through us, and does not disturb its cleaning up.
         process = subprocess.Popen(
@@ -190,7 +196,7 @@ def pytest_once(
             start_new_session=True,
         )
         status = wait_to_end(process)
-    records = list(reports.glob("*/runs/*/record.json"))
+    records = list({*reports.glob("*/runs/*/record.json")} - before)
     if len(records) != 1:
         tail = "\n".join(said.read_text(errors="replace").splitlines()[-20:])
         raise RuntimeError(f"exit status {status} and {len(records)} records, expected one:\n{tail}")
@@ -199,6 +205,8 @@ def pytest_once(
 
 def _sides(kind: Kind, folder: Path) -> list[str]:
     """Return the options that say what is compared."""
+    if kind.accepted:
+        return []
     if kind.in_clone:
         return [*(["--scaling-trainer", kind.trainer] if kind.trainer else []), "--scaling-against", "ref:HEAD"]
     planted = folder / "planted.py"

@@ -213,8 +213,9 @@ def _train(run: Observations, sessions: Sessions, groups: Groups, arm: Arm, seed
         first_s = run.plan.deadline_s(FIRST_STEP_TIMEOUT_S)
         curve = learning.learn(ask, job, recipe, epoch_s, what, say, left_s, run.plan.clock, first_s)
     except learning.OutOfTime as error:
+        has = "has left for it" if run.compares_first else "has for it"
         run.untrained[arm] = (
-            f"{error.needed_s:.0f} s or more of training do not fit into what the budget has for it "
+            f"{error.needed_s:.0f} s or more of training do not fit into what the budget {has} "
             f"({SHARE:.0%} of {run.plan.config.budget_s:.0f} s at most, for all cells); raise --scaling-budget"
         )
         return
