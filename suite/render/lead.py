@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from rich.filesize import decimal
 
+from suite.plan.workloads import no_recipe
 from suite.properties.answers import UNSEEN
 from suite.records import baselines, counters, memory
 from suite.records.record import BarRecord, CellRecord, IntervalRecord, Machine, Record, oversubscribed_mark
@@ -205,13 +206,18 @@ def _right(record: Record) -> Iterable[str]:
     on_one = _on_one_device(record)
     yield from (f"{some(cells, MOST)}: {reason}." for reason, cells in on_one.items())
     if record.against is not None and record.cells:
-        yield "Accuracy is not judged with --scaling-against; a run without it trains nets."
-    elif record.accuracies and not differences and not on_one:
+        yield "Accuracy is not judged with --scaling-against; a run without it trains nets where the budget has time."
+    elif not differences and not on_one and (record.accuracies or _had_no_time(record)):
         yield from _accuracy_not_judged(record)
 
 
+def _had_no_time(record: Record) -> bool:
+    """Return whether cells have a recipe, and no net was trained by it."""
+    return any(cell.accuracy_note not in ("", no_recipe(cell.workload)) for cell in record.cells)
+
+
 def _accuracy_not_judged(record: Record) -> Iterable[str]:
-    """Yield why nothing is said of accuracy, though nets were trained."""
+    """Yield why nothing is said of accuracy, though there are recipes."""
     cells = [cell for cell in record.cells if cell.world_size > 1]
     notes = dict.fromkeys(cell.accuracy_note for cell in cells if cell.accuracy_note)
     for note in notes:

@@ -310,10 +310,14 @@ def note(run: Observations, cell: Cell) -> str:
     if cell in run.unexplained:
         return run.unexplained[cell]
     if cell in run.comparison.cells:
-        every = "without --scaling-against" if run.plan.config.against is not None else "with --scaling-profile=full"
+        if run.plan.config.against is None:
+            return (
+                "next to accepted commits only cells that look slower have one in the quick profile; "
+                "with --scaling-profile=full every cell does"
+            )
         return (
-            f"with a base in the run only cells that look slower have one (in the full profile the slowest), at most "
-            f"{MOST_CELLS} in a session; {every} every cell does"
+            f"with a named base only cells that look slower have one (in the full profile the slowest), at most "
+            f"{MOST_CELLS} in a session; without --scaling-against a first run has one of every cell"
         )
     return "; ".join(cause for (arm, _), cause in run.unprobed.items() if arm == run.plan.own(cell))
 

@@ -2,7 +2,8 @@
 
 Every cell is compared with its base from the first session on: with the one that the user named, or with the rebuilt
 commits of accepted runs. Without a named base, the first sessions also time what the figures need, train nets and take
-cells apart; where accepted runs have cells, these sessions are few, and the others are for the comparison alone.
+cells apart; where accepted runs have cells, these sessions are few, the others are for the comparison alone, and the
+quick profile trains when that is over.
 """
 
 from __future__ import annotations
@@ -102,6 +103,7 @@ class _Campaign:
         self._of_figures: int | None = None  # sessions that time more than the comparison needs, once that is known
         self._forecast_s = 0.0  # of the last session
         self._shown = 0  # sessions in the plan that was shown last
+        self._comparing = True
         rng = random.Random(run.plan.seed)
         self._sessions = collaborators.sessions(run, sides.pools, rng, meter, self._left_s, self._say_left)
 
@@ -127,7 +129,8 @@ class _Campaign:
         training_s = accuracy.allowed_s(run, self._left_s()) if accuracy.trained(run) else 0.0
         if run.compares_first:
             training_s = 0.0
-            explained = [target for target in explained if target.cell not in compared]
+            if not self._judges_machine:  # a FAIL of the machine names the part that grew
+                explained = [target for target in explained if not self._has_base(target.cell)]
         self._sessions.replan_blocks(training_s)
         beside = [*on_one, *self._on_one(run.plan.cells)]
         carried = self._carried(compared)
@@ -138,14 +141,21 @@ class _Campaign:
             self._train_last(train)
 
     def _train_last(self, train: Callable[[Groups], None]) -> None:
-        """Train nets in what the comparison has left of the budget."""
+        """Train nets in what the comparison has left of the budget, where that is more than it takes to start."""
         run = self._run
         arms = [arm for arm in accuracy.needed(run) if arm in run.steps and arm not in run.lost]
-        if self._left_s() <= 0:
-            run.untrained |= dict.fromkeys(arms, "the comparison with accepted commits took the budget; raise it")
-        elif arms:
-            self._say(f"the comparison is over, and {self._left_s():.0f} s are left for training")
-            run.lost |= self._sessions.run_apart(arms, train)
+        if not arms:
+            return
+        if self._left_s() <= self._forecast([(arm,) for arm in arms]).wall_s:
+            why = "the comparison with accepted commits took the budget; raise --scaling-budget"
+            run.untrained |= dict.fromkeys(arms, why)
+            return
+        self._comparing = False
+        allowed_s = accuracy.allowed_s(run, self._left_s())
+        self._say(f"the comparison is over, and {allowed_s:.0f} s are left for training")
+        try:
+            self._sessions.run_apart(arms, train)
+        finally:
             self._grown()
 
     def sweep(self) -> None:
@@ -201,12 +211,22 @@ class _Campaign:
         """Return the arms on one device that floors need, and that judging the machine needs of the accepted commit."""
         run = self._run
         of_floors = cells.one_device_arms([cell for cell in chosen if cell in run.plan.floors], speedup=False)
-        judges_machine = run.plan.config.against is None and len(run.plan.baseline.runs) >= ENOUGH_RUNS
-        if not judges_machine:
+        if not self._judges_machine:
             return of_floors
         bases = [(cell, arms["base"]) for cell in chosen if "base" in (arms := run.arms(cell))]
         of_base = [(cells.arm("base", base.trainer, cell, 1),) for cell, base in bases]
         return list(dict.fromkeys([*of_floors, *of_base]))
+
+    @property
+    def _judges_machine(self) -> bool:
+        """Whether there are as many accepted runs as judging the machine takes."""
+        return self._run.plan.config.against is None and len(self._run.plan.baseline.runs) >= ENOUGH_RUNS
+
+    def _has_base(self, cell: Cell) -> bool:
+        """Return whether a cell is compared with a commit that could be had."""
+        run = self._run
+        compared = cell in run.comparison.cells
+        return compared and any(arm.side != "candidate" and arm not in run.lost for arm in run.arms(cell).values())
 
     def _carried(self, chosen: Sequence[Cell]) -> tuple[Cell, ...]:
         """Return the cells that the budget can judge; a profile's budget stretches to all of them."""
@@ -474,7 +494,7 @@ class _Campaign:
     def _say_left(self, what: str) -> None:
         run = self._run
         left_s = self._left_s()
-        if run.planned:
+        if run.planned and self._comparing:
             planned_s = (run.planned - len(run.sessions)) * run.session_s
             left_s = min(left_s, planned_s) if self._keeps_budget else planned_s
         self._say(f"{what}; {f'at most {left_s / 60:.1f} min left' if left_s > 0 else 'past the budget'}")

@@ -210,9 +210,10 @@ class Observations:
 
     @property
     def compares_first(self) -> bool:
-        """Whether nets are trained and cells taken apart in what the comparison leaves (docs/adr/0044)."""
+        """Whether nets are trained in what the comparison leaves of the budget (docs/adr/0044)."""
         config = self.plan.config
-        return bool(self.comparison.bases) and config.against is None and config.profile == "quick"
+        accepted = bool(self.comparison.bases) and config.against is None
+        return accepted and config.profile == "quick" and config.accept is None
 
     @property
     def comparisons_alone(self) -> int:

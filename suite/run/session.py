@@ -6,7 +6,6 @@ does not count (docs/adr/0033).
 
 from __future__ import annotations
 
-import contextlib
 import math
 import random
 import time
@@ -19,7 +18,7 @@ from operator import methodcaller
 from suite.base.sides import SidePool
 from suite.plan.cells import Arm, Side, short
 from suite.processes.answers import Connected, Parameters, SetUp, Timed
-from suite.processes.failure import LauncherEnded, WorkerFailure
+from suite.processes.failure import LauncherEnded, WorkerFailure, repeated
 from suite.processes.group import START_TIMEOUT_S, Group
 from suite.processes.messages import Value
 from suite.processes.pool import dismiss
@@ -188,7 +187,7 @@ class Sessions:
             timed = list(dict.fromkeys(arm for unit in units for arm in unit))
             self._wait_for_templates(session)
             begun = time.monotonic()
-            self._start(groups, list(dict.fromkeys((*timed, *untimed))))
+            self._start(groups, list(dict.fromkeys((*timed, *untimed))), f"session {session.number + 1}")
             starting_s = session.loading_s + time.monotonic() - begun
             self._warm_up(groups, timed)
             self._meter.watch()
@@ -209,15 +208,26 @@ class Sessions:
             session.wall_s = time.monotonic() - start
             kept.append(session)
 
-    def run_apart(self, arms: Sequence[Arm], act: Callable[[Groups], None]) -> dict[Arm, WorkerFailure]:
-        """Start the processes of these arms once more, for something that is not timed, and return what was lost."""
-        groups = Groups(Session(len(self._run.sessions)))
-        with contextlib.suppress(LauncherEnded):  # what it did not do is missing, and says so
-            self._start(groups, list(arms))
-            act(groups)
-            self._close(groups, [arm for arm in arms if arm in groups.by_arm])
-        dismiss(side.pool for side in self._pools.values())
-        return groups.session.failures
+    def run_apart(self, arms: Sequence[Arm], train: Callable[[Groups], None]) -> None:
+        """Start the processes of these arms once more, to train nets when all timing is over.
+
+        An arm that fails while it trains is lost. One whose processes do not start keeps what it has.
+        """
+        repeated(partial(self._train_apart, arms, train))
+
+    def _train_apart(self, arms: Sequence[Arm], train: Callable[[Groups], None]) -> None:
+        groups, nets, not_started = Groups(Session(len(self._run.sessions))), len(self._run.accuracies), set[Arm]()
+        try:
+            self._start(groups, list(arms), "training")
+            not_started = set(groups.session.failures)
+            train(groups)
+        except LauncherEnded:
+            del self._run.accuracies[nets:]
+            raise
+        finally:
+            failures = groups.session.failures.items()
+            self._run.lost |= {arm: failure for arm, failure in failures if arm not in not_started}
+            dismiss(side.pool for side in self._pools.values())
 
     def replan_blocks(self, training_s: float = 0.0) -> None:
         """Let the next session choose the number of blocks, because other arms are timed from now on.
@@ -242,11 +252,11 @@ class Sessions:
         session.waiting_s = time.monotonic() - begun
         session.loading_s = max(pool.loading_s for pool in pools)
 
-    def _start(self, groups: Groups, arms: list[Arm]) -> None:
+    def _start(self, groups: Groups, arms: list[Arm], what: str) -> None:
         shared: dict[tuple[str, str, str, int], list[Arm]] = {}
         for arm in arms:
             shared.setdefault((arm.side, arm.trainer, arm.workload, arm.world_size), []).append(arm)
-        self._say(f"session {groups.session.number + 1}: starting {len(shared)} group(s) of workers")
+        self._say(f"{what}: starting {len(shared)} group(s) of workers")
         # The order is drawn, so that no arm always starts first or last.
         for number, (key, sharing) in enumerate(self._rng.sample(list(shared.items()), len(shared))):
             name = f"{groups.session.number}-{number}-{key[0]}-{short(sharing[0].trainer)}-{key[3]}"

@@ -132,11 +132,11 @@ class PretendedSessions:
         self.world = world
         self.step_s: dict[Arm, float] = {}
 
-    def run_apart(self, arms: Sequence[Arm], act: Callable[[Groups], None]) -> dict[Arm, WorkerFailure]:
+    def run_apart(self, arms: Sequence[Arm], train: Callable[[Groups], None]) -> None:
         self.world.apart.append(set(arms))
         groups = Groups(Session(-1))
-        act(groups)
-        return groups.session.failures
+        train(groups)
+        self.world.run.lost |= groups.session.failures
 
     def replan_blocks(self, training_s: float = 0.0) -> None:
         """The number of blocks is fixed."""

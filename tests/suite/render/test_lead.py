@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from reference.schedule import MODES
+from suite.plan.workloads import no_recipe
 from suite.records.record import CellRecord
 from suite.render import html, lead, markdown, terminal
 from tests.support import records
@@ -93,6 +94,14 @@ class TestFirstRun:
         who = ", ".join(cell["id"] for cell in cells[1:])
         assert f"Accuracy is not judged by {who}: no time." in found["Is it right?"]
         assert "several devices against one" not in found["Is it right?"]
+
+    def test_a_run_that_had_no_time_to_train_says_so(self) -> None:
+        """Nothing is said where no workload has a recipe."""
+        cells = [records.cell(world_size=k, accuracy_note="no time") for k in (1, 2)]
+        said = facts(records.make(cells=cells, accuracies=[]))["Is it right?"]
+        assert f"Accuracy is not judged by {cells[1]['id']}: no time." in said
+        unable = [each | {"accuracy_note": no_recipe(each["workload"])} for each in cells]
+        assert "ccuracy" not in facts(records.make(cells=unable, accuracies=[]))["Is it right?"]
 
     def test_what_accepted_runs_say_of_accuracy_on_one_device_is_said(self) -> None:
         check = records.check(

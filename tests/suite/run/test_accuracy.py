@@ -19,7 +19,7 @@ from suite.records.baselines import AcceptedNet, Baseline
 from suite.room.devices import Devices
 from suite.run import accuracy
 from suite.run.accuracy import SEED, SHARE
-from suite.run.observations import Observations, Session
+from suite.run.observations import Comparison, Observations, Session
 from suite.run.session import Groups
 from suite.verdict import Outcome
 from tests.support.measurements import (
@@ -111,11 +111,14 @@ def train(
     loss: float | None = 0.5,
     not_finite: str = "",
     accepted: Mapping[int, float] | None = None,
+    compared: bool = False,
+    seed: int = 0,
     **changes: Any,
 ) -> tuple[Observations, Workers]:
     """Train what a first session trains, on one and on k devices of every trainer; `changes` replace settings.
 
-    `accepted` is what an accepted run reached on one device, by seed.
+    `accepted` is what an accepted run reached on one device, by seed. With `compared` all cells were compared with a
+    rebuilt commit before, by a run with this seed.
     """
     arms = [arm(k, each.trainer, mode=each.mode) for each in cells for k in (1, each.world_size)]
     workers = Workers([each for each in dict.fromkeys(arms) if each not in lost], reached, broken)
@@ -124,7 +127,9 @@ def train(
     workers.step_s = dict.fromkeys(workers.step_s, step_s)
     datasets = {"digits": DIGITS, "auto": FASHION}
     run = run_of(*cells, config=settings(**changes), datasets=datasets, clock=lambda: workers.now, begun_s=0.0)
-    run.plan = replace(run.plan, baseline=accepted_nets(accepted or {}))
+    run.plan = replace(run.plan, baseline=accepted_nets(accepted or {}), seed=seed)
+    if compared:
+        run.comparison = Comparison({"base": AGAINST}, run.plan.cells)
     run.jobs |= {each: job(each) for each in workers.by_arm}
     accuracy.training(run, workers, lambda line: None)(workers)  # type: ignore[arg-type]
     return run, workers
@@ -276,6 +281,19 @@ class TestBudget:
                 r"for all cells\); raise --scaling-budget",
                 accuracy.why_none(run, cut),
             )
+
+    def test_what_the_comparison_leaves_is_for_pairs_in_a_drawn_order(self) -> None:
+        orders, cells = list[list[tuple[str, int, int]]](), [TWO, cell(2, "scratch"), cell(2, "data_parallel")]
+        for compared in (False, True):
+            runs = [train(*cells, reached={1: 0.9, 2: 0.9}, compared=compared, seed=seed) for seed in range(8)]
+            orders.append([workers.asked[0] for _, workers in runs])
+        first, drawn = map(set, orders)
+        assert len(first) == 1 < len(drawn)
+        assert {world_size for _, world_size, _ in drawn} == {1}, "one device before several, pair by pair"
+        run, _ = train(*cells, reached={1: 0.9, 2: 0.9}, compared=True, epoch_s=25 / self.EPOCHS)
+        cut = [why for each in cells if (why := accuracy.why_none(run, each))]
+        assert len(cut) == 2
+        assert all("do not fit into what the budget has left for it" in why for why in cut)
 
     def test_no_epoch_is_begun_where_the_timed_steps_are_too_slow(self) -> None:
         run, workers = train(TWO, reached={1: 0.9, 2: 0.9}, step_s=100.0)

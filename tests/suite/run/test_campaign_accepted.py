@@ -92,10 +92,23 @@ class TestAgainstAcceptedRuns:
         assert any("the comparison is over, and" in line for line in self.world.said)
         assert len(run.sessions) == len(self.world.timed)
 
-    def test_the_full_profile_trains_in_the_first_session(self) -> None:
+    @pytest.mark.parametrize("change", [{"profile": "full"}, {"accept": "yes"}], ids=str)
+    def test_a_full_run_and_one_that_is_to_be_accepted_train_first_and_take_all_cells_apart(
+        self, change: dict[str, Any]
+    ) -> None:
         self.world.step_s = {OWN: 0.5, BASE: 0.5}
-        self.measure(TWO, profile="full")
+        self.measure(TWO, **change)
         assert (self.world.trained, self.world.apart) == ([0], [])
+        assert (TWO.id, "candidate") in self.world.probed[0]
+
+    def test_where_the_machine_is_judged_all_cells_are_taken_apart(self) -> None:
+        """Its FAIL names the part that grew."""
+        kept = [accepted_run({TWO: 0.5}, number, self.commit) for number in range(5)]
+        self.world.step_s = {OWN: 0.5, BASE: 0.5}
+        config = settings(root=self.repository.path, budget_s=1000.0)
+        self.world.measure(TWO, config=config, baseline=baseline(*kept))
+        assert self.world.probed[0] == [(TWO.id, "candidate")]
+        assert self.world.trained == [-1]
 
     def test_a_comparison_that_takes_the_budget_trains_nothing(self) -> None:
         self.world.step_s, self.world.wobble = {OWN: 0.5, BASE: 0.5}, 0.3

@@ -16,7 +16,7 @@ from suite.base.sides import SidePool
 from suite.checks.bench import Bench
 from suite.plan.cells import Arm
 from suite.processes.answers import Connected, PeakMemory, SetUp, Timed
-from suite.processes.failure import LauncherEnded
+from suite.processes.failure import LauncherEnded, WorkerFailure
 from suite.records.memory import RankMemory
 from suite.records.record import Window
 from suite.room.devices import Devices
@@ -33,7 +33,7 @@ from suite.run.session import (
     timing_s,
 )
 from tests.support import learners
-from tests.support.measurements import arm, cell, job, run_of, settings
+from tests.support.measurements import arm, cell, job, run_of, settings, trained
 
 OWN, BASE, ONE = arm(2), arm(2, side="base"), arm(1)
 
@@ -165,7 +165,7 @@ def test_names_of_a_sides_groups_have_another_length_in_every_session() -> None:
     run, pool = run_of(cell(2), jobs={OWN: job(OWN)}), Pool(Answering({}))
     made = Sessions(run, {"candidate": pool}, random.Random(1), None, lambda: 1.0, lambda line: None)  # type: ignore[arg-type, dict-item]
     for number in range(20):
-        made._start(Groups(Session(number)), [OWN])
+        made._start(Groups(Session(number)), [OWN], "session")
     assert len({len(name) for name in pool.names}) > 10
 
 
@@ -281,6 +281,54 @@ def test_a_session_whose_launcher_ends_leaves_no_time_and_no_memory() -> None:
     assert run.memory == {OWN: (RankMemory(resident_bytes=1),)}
 
 
+class TestApart:
+    """Nets that are trained when all timing is over."""
+
+    def test_an_arm_that_fails_there_is_lost_and_no_session_is_added(self) -> None:
+        run, failure = (
+            run_of(cell(2), jobs={OWN: job(OWN), ONE: job(ONE)}),
+            WorkerFailure("group", "the loss is not finite"),
+        )
+        measured = sessions(run, Answering({}))
+        measured.run_apart([OWN, ONE], lambda groups: groups.session.failures.update({OWN: failure}))
+        assert run.lost == {OWN: failure}
+        assert (run.sessions, run.discarded) == ([], [])
+
+    def test_an_arm_whose_processes_do_not_start_keeps_what_it_has(self) -> None:
+        class Fails(Answering):
+            def collect(self, *_: object) -> list[SetUp]:
+                raise WorkerFailure("group", "rank 0: gone")
+
+        run, seen = run_of(cell(2), jobs={OWN: job(OWN)}), list[Groups]()
+        sessions(run, Fails({})).run_apart([OWN], seen.append)
+        assert run.lost == {}
+        assert [(groups.by_arm, list(groups.session.failures)) for groups in seen] == [({}, [OWN])]
+
+    def test_it_is_repeated_once_where_the_launcher_ends(self) -> None:
+        run, nets = run_of(cell(2), jobs={OWN: job(OWN)}), list[int]()
+
+        def train(groups: Groups) -> None:
+            nets.append(len(run.accuracies))
+            run.accuracies.append(trained(0.9, 2))
+            if len(nets) == 1:
+                raise LauncherEnded("the launcher has ended")
+
+        sessions(run, Answering({})).run_apart([OWN], train)
+        assert nets == [0, 0], "what the first try trained does not count"
+        assert len(run.accuracies) == 1
+
+    def test_what_was_lost_before_an_interrupt_is_known(self) -> None:
+        run, failure = run_of(cell(2), jobs={OWN: job(OWN)}), WorkerFailure("group", "the loss is not finite")
+
+        def train(groups: Groups) -> None:
+            groups.session.failures[OWN] = failure
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            sessions(run, Answering({})).run_apart([OWN], train)
+        assert run.lost == {OWN: failure}
+
+
 def test_an_arm_whose_parameters_are_not_finite_is_lost(bench: Bench, tmp_path: Path) -> None:
     """Real ranks that return no loss. The other arms go on."""
     spoilt, fine = arm(2, trainer="tests.support.learners:DivergesSilently"), arm(2, trainer="ddp")
@@ -303,7 +351,7 @@ def test_a_model_that_changes_from_session_to_session_costs_nothing() -> None:
     run = run_of(cell(2), jobs={OWN: job(OWN)})
     for gradient_bytes in (8, 12):
         group = Answering({}, gradient_bytes)
-        sessions(run, group)._start(Groups(Session(0)), [OWN])
+        sessions(run, group)._start(Groups(Session(0)), [OWN], "session")
     assert run.gradient_bytes == {OWN: 8}
     assert run.sample_flop == {OWN: 80}
 
@@ -380,7 +428,7 @@ def test_workers_get_what_is_left_of_the_budget_to_start() -> None:
     """Or 60 s where less is left. It counts from the launch, so several that hang cost the time of one."""
     run = run_of(cell(2), jobs={OWN: job(OWN)}, clock=lambda: 119.0, begun_s=0.0)
     group = Answering({})
-    sessions(run, group)._start(Groups(Session(0)), [OWN])
+    sessions(run, group)._start(Groups(Session(0)), [OWN], "session")
     assert group.start_timeout_s == 60.0
     assert group.deadlines == [60.0], "of the set-up"
 
