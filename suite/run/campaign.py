@@ -146,7 +146,7 @@ class _Campaign:
         arms = [arm for arm in accuracy.needed(run) if arm in run.steps and arm not in run.lost]
         if not arms:
             return
-        if self._left_s() <= self._forecast([(arm,) for arm in arms]).wall_s:
+        if self._left_s() <= self._forecast([(arm,) for arm in arms], least=True).wall_s:
             why = "the comparison with accepted commits took the budget; raise --scaling-budget"
             run.untrained |= dict.fromkeys(arms, why)
             return
@@ -240,15 +240,17 @@ class _Campaign:
             len(self._run.sessions),
         )
 
-    def _forecast(self, units: Sequence[tuple[Arm, ...]], untimed: Sequence[Arm] = ()) -> forecast.Length:
-        """Return how long a session of these arms will be; 0 where none of them can be started."""
+    def _forecast(
+        self, units: Sequence[tuple[Arm, ...]], untimed: Sequence[Arm] = (), *, least: bool = False
+    ) -> forecast.Length:
+        """Return how long a session of these arms will be, by default or at least; 0 where none can be started."""
         arms = [arm for arm in (*_arms(units), *untimed) if arm in self._run.jobs]
         if not arms:
             return forecast.Length(0.0, 0)
         return forecast.session(
             self._run,
             arms,
-            self._left_s(),
+            0.0 if least else self._left_s(),
             loading_s=self._sides.loading_s,
             rank_s=forecast.RANK_S if self._sides.forks else self._sides.start_s,
             step_s=self._sessions.step_s,
@@ -267,7 +269,7 @@ class _Campaign:
         behind, full_profile = {cell: judging.surplus(run, cell) for cell in chosen}, run.plan.config.profile == "full"
         slowest_first = sorted(chosen, key=lambda cell: -behind[cell])
         wanted = attribution.slowest(run, [cell for cell in slowest_first if behind[cell] or full_profile])
-        of_a_fail_s = max(1, run.sessions_needed - len(run.sessions)) * run.session_s
+        of_a_fail_s = run.sessions_lacking * run.session_s
         if wanted and self._keeps_budget and self._left_s() < of_a_fail_s + self._explaining_s():
             why = "the budget has no more time than the sessions of a FAIL need; raise --scaling-budget"
             run.unexplained |= dict.fromkeys((target.cell for target in wanted), why)
@@ -349,7 +351,7 @@ class _Campaign:
                 counted = run.plan.cells if of_figures else run.comparison.cells
                 afterwards.append(self._collaborators.counting(run, self._sessions, counted, self._say_left))
             if self._session(units, untimed, afterwards, self._share_s(number, explained=bool(suspects))):
-                self._forecast_s = self._forecast(units, untimed).wall_s
+                self._forecast_s = self._forecast(units, untimed, least=True).wall_s
                 self._replan(number)
 
     def _replan(self, number: int) -> None:
@@ -444,7 +446,7 @@ class _Campaign:
 
     def _next_s(self, units: Sequence[tuple[Arm, ...]]) -> float:
         """Return what sessions of these arms cost: what the last one did, less by what is no longer timed."""
-        forecast_s = self._forecast(units).wall_s
+        forecast_s = self._forecast(units, least=True).wall_s
         return self._run.session_s * (min(1.0, forecast_s / self._forecast_s) if self._forecast_s else 1.0)
 
     @property

@@ -231,6 +231,11 @@ class Observations:
         """How many sessions a plan must have for any cell to be decided."""
         return sessions_needed(self.comparisons_alone, self.plan.config.runs)
 
+    @property
+    def sessions_lacking(self) -> int:
+        """How many more sessions that takes, at least the next one."""
+        return max(1, self.sessions_needed - len(self.sessions))
+
     def arms(self, cell: Cell) -> dict[Side, Arm]:
         """Return the candidate's arm of a cell and those of the bases that it is compared with."""
         arms: dict[Side, Arm] = {"candidate": self.plan.own(cell)}

@@ -314,7 +314,7 @@ class Sessions:
         round_s = sum(steps[arm] * self.step_s[arm] for arm in timed) or WINDOW_S
         warming_s = round_s + sum(self._cold_s[arm] for arm in timed)  # of arms whose steps are known
         start_s = starting_s + warming_s
-        return block_count(start_s, round_s, self.left_s() + start_s - self._training_s, self._run.sessions_needed)
+        return block_count(start_s, round_s, self.left_s() + start_s - self._training_s, self._run.sessions_lacking)
 
     def _time(self, groups: Groups, units: Sequence[tuple[Arm, ...]], end_s: float) -> None:
         """Time as many blocks as planned, and more while another one is likely to end before `end_s` of the clock.

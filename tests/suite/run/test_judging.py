@@ -12,7 +12,7 @@ from suite.processes.failure import WorkerFailure
 from suite.records.record import CellRecord, CheckRecord, Environment
 from suite.room.devices import Devices
 from suite.run import judging, results
-from suite.run.observations import Comparison, Observations
+from suite.run.observations import Comparison, Observations, Session
 from suite.verdict import Outcome
 from tests.support.measurements import (
     AGAINST,
@@ -92,6 +92,10 @@ class TestAlone:
         run = run_of(*measured, config=settings(against=AGAINST))
         run.comparison = Comparison({"base": AGAINST}, tuple(measured))
         assert (run.comparisons_alone, run.sessions_needed) == (alone, needed)
+        assert run.sessions_lacking == needed
+        for lacking in [*range(needed - 1, 0, -1), 1, 1]:
+            run.sessions.append(Session(len(run.sessions)))
+            assert run.sessions_lacking == lacking
 
     def test_what_is_lost_shows_nothing(self) -> None:
         run = run_of(*MATRIX, config=settings(against=AGAINST))
