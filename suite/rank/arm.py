@@ -52,6 +52,8 @@ def bind(rank: int, place: Place) -> list[torch.device]:
     if place.pinned:
         quiet.pin(itertools.chain(*place.pinned) if one else place.pinned[rank] or _own_cores(devices[0]))
     if devices[0].type == "cpu":
+        if place.pinned:
+            quiet.take_turns()
         torch.set_num_threads(1)
     else:
         torch.accelerator.set_device_index(devices[0])

@@ -84,6 +84,16 @@ def pin(cores: Iterable[int]) -> None:
         os.sched_setaffinity(0, chosen)
 
 
+def take_turns() -> None:
+    """Let no thread of this process interrupt another one when it wakes (Linux only; threads to come inherit it).
+
+    A rank's own threads share its core. Where gloo's interrupt the one that trains, steps take longer, in some windows
+    more than in others (docs/adr/0045).
+    """
+    with contextlib.suppress(AttributeError, OSError):
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
 def share_cores(loadavg: Path = Path("/proc/loadavg")) -> None:
     """Set this process's scheduling policy, which those that it starts inherit; not for what is timed (Linux only).
 

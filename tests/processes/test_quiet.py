@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from suite.checks.bench import Bench
 from suite.room import quiet
+from tests.support.project import REPOSITORY
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
@@ -36,6 +39,34 @@ def test_ranks_interrupt_each_other_only_where_something_else_runs(running: int,
     asked = f"{share}; import os; print(os.sched_getscheduler(0) == os.{policy})"
     command = [sys.executable, "-c", asked, str(loadavg)]
     assert subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout == "True\n"
+
+
+def policies_of_threads() -> dict[str, list[bool]]:
+    """Return whether this rank, pinned or not, and a thread that it starts then let other threads finish."""
+    import torch
+
+    from suite.processes.jobs import Place
+    from suite.rank.arm import bind
+
+    assert torch.get_num_threads()
+    found: dict[str, list[bool]] = {}
+    for what, pinned in (("free", ()), ("pinned", ((quiet.available_cores()[0],),))):
+        bind(0, Place(processes="one", devices=("cpu",), backend="gloo", pinned=pinned))
+        with ThreadPoolExecutor(1) as pool:
+            later = pool.submit(os.sched_getscheduler, 0).result()
+        found[what] = [policy == os.SCHED_BATCH for policy in (os.sched_getscheduler(0), later)]
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="scheduling policies are Linux's")
+def test_threads_of_a_pinned_rank_take_turns() -> None:
+    """Those of gloo would interrupt the one that trains."""
+    here = "tests.processes.test_quiet"
+    asked = f"import json, {here}; print(json.dumps({here}.policies_of_threads()))"
+    done = subprocess.run(
+        [sys.executable, "-c", asked], capture_output=True, text=True, check=True, timeout=100, cwd=REPOSITORY
+    )
+    assert json.loads(done.stdout) == {"free": [False, False], "pinned": [True, True]}
 
 
 @pytest.mark.parametrize(("kind", "shown"), [("cpu", ""), ("cuda", "0,1")])
