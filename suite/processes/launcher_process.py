@@ -69,7 +69,7 @@ class LauncherProcess:
         """How it ended, as `subprocess.Popen.returncode`; None while it lives."""
         return self._process.poll()
 
-    def wait(self, timeout_s: float = END_TIMEOUT_S) -> None:
+    def wait(self, timeout_s: float) -> None:
         """Wait until it has ended, or until the time is over."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout_s)

@@ -26,7 +26,7 @@ import suite
 from suite.processes import failure, outputs
 from suite.processes.channel import Channel, ChannelClosed, ChannelGarbled, Message, short
 from suite.processes.folder import FOLDER, TemporaryFolder, unusable
-from suite.processes.group import SEND_TIMEOUT_S, START_TIMEOUT_S, Group
+from suite.processes.group import END_TIMEOUT_S, SEND_TIMEOUT_S, START_TIMEOUT_S, Group
 from suite.processes.hosts import Hosts, OtherHosts, network
 from suite.processes.launcher_process import LauncherProcess
 from suite.processes.messages import Ended, Hello, Launcher, Stacks, Start, read
@@ -296,7 +296,7 @@ class Pool:
             self.forget(channel)
         if self._process.channel is not None:
             self.forget(self._process.channel)
-            self._process.wait()
+            self._process.wait(END_TIMEOUT_S)
 
     def _launchers(self) -> list[Channel]:
         """Return the channels of all launchers that are up, this host's first."""
@@ -356,7 +356,7 @@ class Pool:
 
     def _note_end(self) -> None:
         """Record that the launcher has ended by itself, and all groups with it."""
-        self._process.wait()  # the reaper ends workers first
+        self._process.wait(END_TIMEOUT_S)  # the reaper ends workers first
         self._launcher_deaths += 1
         self._restart_due = self._launcher_deaths == 1 and self._other_hosts is None
         tell = self._restarted if self._restart_due else None

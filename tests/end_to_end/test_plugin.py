@@ -73,7 +73,7 @@ def test_a_first_run(project: Project) -> None:
     assert float(str(properties["efficiency"])) > 0
     benchmarks = {b["param"]: b for b in json.loads((project.path / "bench.json").read_text())["benchmarks"]}
     ours = [
-        max(w.duration_ns) / next(a.steps_per_window for a in record.arms if a.id == w.arm) / 1e9
+        max(w.unselected.duration_ns) / next(a.steps_per_window for a in record.arms if a.id == w.arm) / 1e9
         for session in record.sessions
         for w in session.windows
         if w.arm == "candidate:scratch:tiny:strong:2"

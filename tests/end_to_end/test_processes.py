@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import signal
@@ -104,6 +105,7 @@ def test_nothing_is_left_when_the_controller_is_killed(forks: bool, tmp_path: Pa
 
 def test_two_hosts_leave_nothing_in_tmpdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On every host torchrun makes a folder for logs, which it leaves."""
+    importlib.import_module("torch._dynamo")  # makes a folder in TMPDIR when this process first imports it
     with loopback.listen() as listener:
         endpoint = f"127.0.0.1:{listener.getsockname()[1]}"
     environment = {"PET_RDZV_ENDPOINT": endpoint, "PET_RDZV_ID": "7", "SCALING_SECRET": SECRET, "TMPDIR": str(tmp_path)}

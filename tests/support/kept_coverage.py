@@ -6,6 +6,7 @@ at its end as ever, and so is what a test kills.
 
 from __future__ import annotations
 
+from suite.processes.group import END_TIMEOUT_S
 from suite.processes.launcher_process import LauncherProcess
 from suite.processes.pool import Pool, dismiss
 
@@ -22,7 +23,7 @@ def _let_leave(pool: Pool, launcher: LauncherProcess) -> None:
     """Let launcher or template see that the controller has gone, and end one that does not leave for it."""
     if pool._other_hosts is None and launcher.channel is not None:
         pool.forget(launcher.channel)
-        launcher.wait()
+        launcher.wait(END_TIMEOUT_S)
     _end(pool, launcher)
 
 
