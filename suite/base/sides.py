@@ -179,12 +179,12 @@ class Sides:
     @property
     def loading_s(self) -> float:
         """What loading templates takes of every session."""
-        return max(pool.loading_s for pool in self._by_python.values())
+        return max(pool.launchers.loading_s for pool in self._by_python.values())
 
     @property
     def next_load_s(self) -> float:
         """What the next session will wait for templates."""
-        return max(pool.next_load_s for pool in self._by_python.values())
+        return max(pool.launchers.next_load_s for pool in self._by_python.values())
 
     def _pool(self, python: str) -> Pool:
         if python not in self._by_python:

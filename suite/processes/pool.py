@@ -7,7 +7,6 @@ failure. `dismiss` ends the groups of several pools together.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import selectors
 import shutil
@@ -28,7 +27,7 @@ from suite.processes.channel import Channel, ChannelClosed, ChannelGarbled, Mess
 from suite.processes.folder import FOLDER, TemporaryFolder, unusable
 from suite.processes.group import END_TIMEOUT_S, SEND_TIMEOUT_S, START_TIMEOUT_S, Group
 from suite.processes.hosts import Hosts, OtherHosts, network
-from suite.processes.launcher_process import LauncherProcess
+from suite.processes.launchers import LauncherProcess, Launchers
 from suite.processes.messages import Ended, Hello, Launcher, Stacks, Start, read
 from suite.processes.remote import SECRET, Handshake
 from suite.room import quiet
@@ -81,8 +80,6 @@ class Pool:
         self._started = 0
         self._restarted = restarted
         self._launcher_deaths, self._restart_due = 0, False
-        self._at_once = min(MOST_AT_ONCE, max(1, len(quiet.available_cores()))) if self.forks and renewed else 1
-        self.load_s = 0.0
         self._selector = selectors.DefaultSelector()
         try:
             self._temporary = TemporaryFolder()
@@ -97,16 +94,13 @@ class Pool:
         self._selector.register(self._listener, selectors.EVENT_READ, None)
         launcher = ["suite.template", "--preload", preload] if self.forks else ["suite.launch"]
         launcher += ["--socket", str(self.folder / "controller")]
-        self._launches = itertools.count()
         told: dict[str, str] = {}
         if self._other_hosts is not None:
             launcher = self._other_hosts.command(launcher, self.folder / "torchrun")
             told = {**self._other_hosts.environment(), **network(self._other_hosts.listener.host)}
-        self._reaped = sys.platform == "linux"
-        if self._reaped:
+        if reaped := sys.platform == "linux":
             launcher = ["suite.processes.reaper", str(self.folder), *launcher]
-        self._command = [python, "-m", *launcher]
-        self._environment = {
+        environment = {
             **quiet.environment({**os.environ, **told}, kind, exact=self._exact),
             FOLDER: str(self.folder),
             "PYTHONPATH": os.pathsep.join(paths),
@@ -114,9 +108,10 @@ class Pool:
             # Its own place has a name that others can foresee, and outlives the run.
             "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(self.folder / "inductor")),
         }
-        self._environment.pop(SECRET, None)  # nothing on this host needs it but the controller
-        self._ahead: list[LauncherProcess] = []
-        self._process = self._next(self._at_once)
+        environment.pop(SECRET, None)  # nothing on this host needs it but the controller
+        at_once = min(MOST_AT_ONCE, max(1, len(quiet.available_cores()))) if self.forks and renewed else 1
+        command, forget = [python, "-m", *launcher], self.forget
+        self.launchers = Launchers(command, environment, self.folder, reaped=reaped, at_once=at_once, forget=forget)
 
     def __enter__(self) -> Pool:
         return self
@@ -130,27 +125,16 @@ class Pool:
         It changes nothing where workers are executed, each with a layout of its own.
         """
         if self.forks:
-            self._end(self._process)
-            self._process, self._restart_due = self._next(self._at_once), False
-
-    @property
-    def loading_s(self) -> float:
-        """What loading templates takes of every session; 0 where each worker loads torch by itself."""
-        return self.load_s / self._at_once if self.forks else 0.0
-
-    @property
-    def next_load_s(self) -> float:
-        """What the next session will wait for templates: all of a load, or nothing where one is there already."""
-        return 0.0 if self._ahead or not self.forks else self.load_s
+            self.wait(time.monotonic() + START_TIMEOUT_S, 0)  # the end of one may have arrived while nobody listened
+            self.launchers.renew()
+            self._restart_due = False
 
     def wait_for_templates(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait until no template loads any more, so that nothing is timed beside one; end those that are late."""
         deadline = time.monotonic() + timeout_s
-        while any(each.loading for each in (self._process, *self._ahead)) and self.wait(deadline, 0.2):
+        while any(each.loading for each in self.launchers.all) and self.wait(deadline, 0.2):
             pass
-        for late in [each for each in self._ahead if each.channel is None]:
-            self._ahead.remove(late)
-            late.end()
+        self.launchers.end_late()
 
     def paths(
         self,
@@ -207,7 +191,7 @@ class Pool:
             self._wait_for_hosts(name, needed=len(parts))
         self._wait_for_launcher(name)
         self._drop_logs()
-        launchers = self._launchers()[: len(parts)]
+        launchers = self._channels()[: len(parts)]
         group = self.groups[name] = Group(self, name, size, parts, launchers[1:])
         arguments = ["--group", name, *(f"--path={path}" for path in paths)]
         log_dir, several = str(self.log_dir(name)), self._other_hosts is not None
@@ -275,9 +259,7 @@ class Pool:
         finally:  # also after a second Ctrl-C: workers end with the launcher, and the folder goes
             try:
                 self._part()
-                with contextlib.ExitStack() as each_of_them:
-                    for each in (self._process, *self._ahead):
-                        each_of_them.callback(self._end, each)
+                self.launchers.end()
             finally:
                 self._temporary.close()
         for key in list(self._selector.get_map().values()):
@@ -298,7 +280,11 @@ class Pool:
             self.forget(self._process.channel)
             self._process.wait(END_TIMEOUT_S)
 
-    def _launchers(self) -> list[Channel]:
+    @property
+    def _process(self) -> LauncherProcess:
+        return self.launchers.current
+
+    def _channels(self) -> list[Channel]:
         """Return the channels of all launchers that are up, this host's first."""
         others = [] if self._other_hosts is None else [host.channel for host in self._other_hosts.hosts]
         return others if self._process.channel is None else [self._process.channel, *others]
@@ -335,8 +321,8 @@ class Pool:
         self.wait(deadline, 0)  # its end may have arrived while nobody listened
         while self._process.channel is None:
             if self._restart_due:
-                self._end(self._process)
-                self._process, self._restart_due = self._next(), False
+                self.launchers.restart()
+                self._restart_due = False
             if self._process.loading and self.wait(deadline, 0.2):
                 continue
             killed = (self._process.status or 0) < 0
@@ -372,25 +358,6 @@ class Pool:
         how = "its connection was closed" if status is None else failure.describe_exit(status)
         return f"the launcher has ended{again}: {how}; dmesg may tell what ended it"
 
-    def _next(self, at_once: int = 1) -> LauncherProcess:
-        """Return a launcher that was started ahead and lives, or start one, with others for later."""
-        if self._ahead:
-            self.wait(time.monotonic() + START_TIMEOUT_S, 0)  # the end of one may have arrived while nobody listened
-        self._ahead = [each for each in self._ahead if each.status is None]
-        for _ in range(0 if self._ahead else at_once):
-            self._ahead.append(self._start())
-        return self._ahead.pop(0)
-
-    def _start(self) -> LauncherProcess:
-        log = self.folder / f"launcher-{next(self._launches)}.stderr"
-        return LauncherProcess(self._command, self._environment, log, reaped=self._reaped)
-
-    def _end(self, launcher: LauncherProcess) -> None:
-        if launcher.channel is not None:
-            self.forget(launcher.channel)
-            launcher.channel = None
-        launcher.end()
-
     def _read(self, channel: Channel, owner: tuple[Group, int] | Handshake | None) -> None:
         try:
             messages = channel.pump()
@@ -404,7 +371,7 @@ class Pool:
                 owner = None
             elif owner is not None:
                 owner[0].hear(owner[1], message)
-            elif channel in self._launchers():
+            elif channel in self._channels():
                 try:
                     self._hear(message)
                 except (TypeError, KeyError) as error:
@@ -412,7 +379,7 @@ class Pool:
                     return
             else:
                 owner = self._greet(channel, message)
-                if owner is None and channel not in self._launchers():
+                if owner is None and channel not in self._channels():
                     return
 
     def _lose(self, channel: Channel, owner: tuple[Group, int] | Handshake | None, why: str) -> None:
@@ -434,9 +401,7 @@ class Pool:
             self._process.channel = None
             self._note_end()
         else:
-            for dead in [each for each in self._ahead if each.channel is channel]:
-                self._ahead.remove(dead)
-                dead.end()
+            self.launchers.gone(channel)
 
     def _hear(self, message: Message) -> None:
         """Record what a launcher tells of a group."""
@@ -493,11 +458,10 @@ class Pool:
         Raises:
             KeyError: it is neither.
         """
-        own = [each for each in (self._process, *self._ahead) if each.channel is None and each.has(channel.peer_pid())]
-        if not launcher.host and own:
-            own[0].channel, own[0].was_up = channel, True
-            self.load_s = launcher.load_s
-        elif launcher.host and self._other_hosts is not None:
+        if not launcher.host:
+            if not self.launchers.came_up(channel, launcher):
+                raise KeyError(launcher.host)
+        elif self._other_hosts is not None:
             welcome = self._other_hosts.welcome(channel, launcher, self._kind, exact=self._exact)
             with contextlib.suppress(ChannelClosed):
                 channel.send(welcome, SEND_TIMEOUT_S)

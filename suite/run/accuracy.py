@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -50,8 +50,9 @@ def wanted_pairs(run: Observations) -> list[Arm]:
 
 
 def needed(run: Observations) -> list[Arm]:
-    """Return the arms that are trained, with those on one device that they are compared with."""
-    return list(dict.fromkeys(each for arm in trained(run) for each in (_on_one(arm), arm)))
+    """Return the arms that are trained, with those on one device that they are compared with; none that was lost."""
+    both = dict.fromkeys(each for arm in trained(run) for each in (_on_one(arm), arm))
+    return [arm for arm in both if arm in run.steps and arm not in run.lost]
 
 
 def allowed_s(run: Observations, left_s: float) -> float:
@@ -61,6 +62,33 @@ def allowed_s(run: Observations, left_s: float) -> float:
     """
     share_s = SHARE * run.plan.config.budget_s
     return min(share_s, left_s) if run.plan.config.min_sessions == 1 or run.sessions else share_s
+
+
+def train_last(
+    run: Observations,
+    sessions: Sessions,
+    arms: Sequence[Arm],
+    train: Callable[[Groups], None],
+    left_s: float,
+    starting_s: float,
+    say: Say,
+) -> None:
+    """Train nets in what the comparison has left of the budget.
+
+    Args:
+        run, sessions: whose timing is over.
+        arms: from `needed`.
+        train: from `training`.
+        left_s: of the budget.
+        starting_s: what their processes take to start at least; with less, nothing is trained, and the arms say so.
+        say: receives a line.
+    """
+    if left_s <= starting_s:
+        why = "the comparison with accepted commits took the budget; raise --scaling-budget"
+        run.untrained |= dict.fromkeys(arms, why)
+    elif arms:
+        say(f"the comparison is over, and {allowed_s(run, left_s):.0f} s are left for training")
+        sessions.train_apart(arms, train)
 
 
 def training(run: Observations, sessions: Sessions, say: Say) -> Callable[[Groups], None]:

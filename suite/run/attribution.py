@@ -22,7 +22,8 @@ from suite.records import record
 from suite.records.record import interval
 from suite.room.conditions import LIMIT_CORES
 from suite.run.observations import Observations, Session
-from suite.run.session import FIRST_STEP_TIMEOUT_S, Again, Groups, Say, Sessions, hang_timeout_s, timing_of, warm_step_s
+from suite.run.retries import Retries, timing
+from suite.run.session import FIRST_STEP_TIMEOUT_S, Groups, Say, Sessions, hang_timeout_s, warm_step_s
 from suite.verdict import explain
 from suite.verdict.diagnose import OWN_WORK, Growth, Point, Rounds, Waterfall, growth, waterfall
 from suite.verdict.explain import About, against_base, sentence
@@ -196,8 +197,8 @@ def _time(
 
     def window_s(target: Target, point: Point, steps: int) -> float | None:
         timeout_s = run.plan.deadline_s(FIRST_STEP_TIMEOUT_S)
-        answers = _window(run, groups, target, point, steps, timeout_s, sessions.lead_in())
-        return None if answers is None else max(duration_ns for duration_ns, _ in answers) / steps / 1e9
+        taken = _window(run, groups, target, point, steps, timeout_s, sessions.lead_in())
+        return None if taken is None else max(taken.duration_ns) / steps / 1e9
 
     for target, point in order:
         usual_s = sessions.step_s.get(target.arms(run)[_VARIANTS[point].role], 0.0)
@@ -205,7 +206,7 @@ def _time(
             step_s[target, point] = warm_s
     steps = {key: max(1, math.ceil(WINDOW_S / one_s)) for key, one_s in step_s.items()}
     round_s = sum(steps[key] * one_s for key, one_s in step_s.items())
-    again = Again()
+    retries = Retries()
     pairs = max(1, int(allowed_s / (2 * round_s))) if round_s else 0
     for number in range(2 * pairs):
         for target, point in order if number % 2 == 0 else order[::-1]:
@@ -213,13 +214,8 @@ def _time(
                 continue
             count, lead_in = steps[target, point], sessions.lead_in(step_s[target, point])
             timeout_s = hang_timeout_s((count + lead_in) * step_s[target, point])
-            tries: list[record.Timing] = []
-            while again.wanted(tries):
-                answers = _window(run, groups, target, point, count, timeout_s, lead_in)
-                if answers is None:
-                    break
-                tries.append(timing_of(answers))
-            if tries:
+            window = partial(_window, run, groups, target, point, count, timeout_s, lead_in)
+            if tries := retries.timings(window):
                 about = {"cell": target.cell.id, "side": target.side, "point": point}
                 probe = record.Probe.model_validate({**about, "round": number, "steps": count, **dict(tries[-1])})
                 groups.session.probes.setdefault(target.cell, []).append(probe)
@@ -227,11 +223,8 @@ def _time(
 
 def _window(
     run: Observations, groups: Groups, target: Target, point: Point, steps: int, timeout_s: float, lead_in: int
-) -> list[tuple[int, int | None]] | None:
-    """Return the nanoseconds of the ranks that took part, and those that others had of their cores.
-
-    None where the workers are gone, or fail now.
-    """
+) -> record.Timing | None:
+    """Return what the ranks tell that took part; None where the workers are gone, or fail now."""
     variant = _VARIANTS[point]
     arm = target.arms(run)[variant.role]
     if (group := groups.by_arm.get(arm)) is None:
@@ -251,7 +244,7 @@ def _window(
             run.lost[arm] = failure
         groups.drop(group)
         return None
-    return [(each.duration_ns, each.others_ns) for each in answers if each.duration_ns is not None]
+    return timing([(each.duration_ns, each.others_ns) for each in answers if each.duration_ns is not None])
 
 
 def _points(run: Observations, target: Target) -> list[Point]:

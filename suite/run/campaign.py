@@ -138,25 +138,13 @@ class _Campaign:
         self._show_plan(beside, attribution.arms(run, explained), training_s, left_out)
         self._run_sessions(on_one, explained, None if run.compares_first else train)
         if run.compares_first:
-            self._train_last(train)
-
-    def _train_last(self, train: Callable[[Groups], None]) -> None:
-        """Train nets in what the comparison has left of the budget, where that is more than it takes to start."""
-        run = self._run
-        arms = [arm for arm in accuracy.needed(run) if arm in run.steps and arm not in run.lost]
-        if not arms:
-            return
-        if self._left_s() <= self._forecast([(arm,) for arm in arms], least=True).wall_s:
-            why = "the comparison with accepted commits took the budget; raise --scaling-budget"
-            run.untrained |= dict.fromkeys(arms, why)
-            return
-        self._comparing = False
-        allowed_s = accuracy.allowed_s(run, self._left_s())
-        self._say(f"the comparison is over, and {allowed_s:.0f} s are left for training")
-        try:
-            self._sessions.run_apart(arms, train)
-        finally:
-            self._grown()
+            self._comparing = False
+            arms = accuracy.needed(run)
+            starting_s = self._forecast([(arm,) for arm in arms], least=True).wall_s
+            try:
+                accuracy.train_last(run, self._sessions, arms, train, self._left_s(), starting_s, self._say)
+            finally:
+                self._grown()
 
     def sweep(self) -> None:
         """Time the selected collectives, also for the message sizes of the run's gradients."""

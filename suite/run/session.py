@@ -26,15 +26,13 @@ from suite.records import memory, record
 from suite.room.meter import Meter
 from suite.run import blocks
 from suite.run.observations import Observations, Session
+from suite.run.retries import MORE_SHARE, Retries, timing
 
 # A window is long compared with the microseconds of the clock and of the barrier, and short compared with the seconds
 # over which a machine's speed drifts.
 WINDOW_S = 0.12
 # A round's SD over that between sessions: 9 % over 1.8 % with two ranks on shared cores (docs/log.md, the quiet room).
 ROUND_TO_SESSION = 5.0
-# A window that others disturbed is timed again at once, twice at most, and by so many for each of a session's windows.
-MORE = 2
-MORE_SHARE = 0.4
 MIN_BLOCKS = 2
 MAX_BLOCKS = 30
 KEPT = 0.9  # of a session's share of the budget, until its last block ends: the rest is for what comes after it
@@ -208,7 +206,7 @@ class Sessions:
             session.wall_s = time.monotonic() - start
             kept.append(session)
 
-    def run_apart(self, arms: Sequence[Arm], train: Callable[[Groups], None]) -> None:
+    def train_apart(self, arms: Sequence[Arm], train: Callable[[Groups], None]) -> None:
         """Start the processes of these arms once more, to train nets when all timing is over.
 
         An arm that fails while it trains is lost. One whose processes do not start keeps what it has.
@@ -250,7 +248,7 @@ class Sessions:
         for pool in pools:
             pool.wait_for_templates(self._run.plan.deadline_s(START_TIMEOUT_S))
         session.waiting_s = time.monotonic() - begun
-        session.loading_s = max(pool.loading_s for pool in pools)
+        session.loading_s = max(pool.launchers.loading_s for pool in pools)
 
     def _start(self, groups: Groups, arms: list[Arm], what: str) -> None:
         shared: dict[tuple[str, str, str, int], list[Arm]] = {}
@@ -322,7 +320,7 @@ class Sessions:
         The clock alone decides that, and never what was seen of the arms.
         """
         start = more = time.monotonic()
-        again = Again()
+        retries = Retries()
         for number in range(MAX_BLOCKS if units else 0):
             now = time.monotonic()
             if number == self._blocks:
@@ -335,10 +333,7 @@ class Sessions:
             for arm in blocks.block(units, self._rng):
                 if arm not in groups.by_arm:
                     continue
-                tries: list[record.Timing] = []
-                while again.wanted(tries) and (taken := self._timing(groups, arm)) is not None:
-                    tries.append(taken)
-                if tries:
+                if tries := retries.timings(partial(self._window, groups, arm)):
                     first = tries[0] if len(tries) > 1 else None
                     groups.session.windows.append(
                         record.Window(**dict(tries[-1]), arm=arm.id, block=number, first=first)
@@ -347,7 +342,7 @@ class Sessions:
             groups.session.filling_s = time.monotonic() - more if number >= self._blocks else 0.0
             groups.session.timing_s = time.monotonic() - start
 
-    def _timing(self, groups: Groups, arm: Arm) -> record.Timing | None:
+    def _window(self, groups: Groups, arm: Arm) -> record.Timing | None:
         steps, lead_in = self._run.steps[arm], self.lead_in(self.step_s[arm])
         told = {"name": arm.id, "steps": steps, "lead_in": lead_in}
         answers = groups.request(arm, Timed, "window", self.timeout_s(arm, steps + lead_in), **told)
@@ -355,7 +350,7 @@ class Sessions:
             return None
         held = [answer.memory for answer in answers]
         self._run.memory[arm] = memory.largest(self._run.memory.get(arm, ()), held)
-        return timing_of([(answer.duration_ns, answer.others_ns) for answer in answers])
+        return timing([(answer.duration_ns, answer.others_ns) for answer in answers])
 
     def _check_parameters(self, groups: Groups, timed: Sequence[Arm]) -> None:
         """Take out every timed arm whose parameters are not finite; a trainer may return no loss that shows it."""
@@ -384,33 +379,6 @@ class Sessions:
         """Let every timed trainer end what it has started; one that cannot has failed."""
         for arm in timed:
             groups.request(arm, dict, "close", CLOSE_TIMEOUT_S, name=arm.id)
-
-
-@dataclass
-class Again:
-    """Decides by what others did, and never by how long a window took, whether it is timed once more."""
-
-    windows: int = 0
-    more: int = 0
-
-    def wanted(self, tries: Sequence[record.Timing]) -> bool:
-        """Return whether a window is wanted after these of the same arm and place."""
-        if not tries:
-            self.windows += 1
-            return True
-        if not tries[-1].disturbed or len(tries) > MORE or self.more >= MORE_SHARE * self.windows:
-            return False
-        self.more += 1
-        return True
-
-
-def timing_of(answers: Sequence[tuple[int, int | None]]) -> record.Timing:
-    """Return what the ranks tell of a window: its nanoseconds, and those that others had of their cores."""
-    others = [others_ns for _, others_ns in answers if others_ns is not None]
-    return record.Timing(
-        duration_ns=tuple(duration_ns for duration_ns, _ in answers),
-        others_ns=tuple(others) if len(others) == len(answers) else (),
-    )
 
 
 def _same_cell(a: Arm, b: Arm) -> bool:

@@ -83,23 +83,23 @@ class TestSeveralAtOnce:
     def test_each_session_has_one_that_no_other_session_had(self, renewed: Pool) -> None:
         first, parents, waited_for = renewed._process.pid, set[int](), list[float]()
         for number in range(3):
-            waited_for.append(renewed.next_load_s)
+            waited_for.append(renewed.launchers.next_load_s)
             renewed.renew()
             renewed.wait_for_templates()
             parents.add(parent_of_a_rank(renewed, f"session {number}"))
         assert len(parents) == 3
         assert waited_for[:2] == [0.0, 0.0] < waited_for[2:]
-        assert renewed.loading_s == renewed.load_s / 3 > 0.0
+        assert renewed.launchers.loading_s == renewed.launchers.load_s / 3 > 0.0
         assert all_end([first])
 
     def test_nothing_is_timed_beside_one_that_loads(self, renewed: Pool) -> None:
         renewed.wait_for_templates()
-        assert [each.loading for each in (renewed._process, *renewed._ahead)] == [False] * 3
+        assert [each.loading for each in renewed.launchers.all] == [False] * 3
 
     def test_one_that_ends_before_its_session_costs_nothing(self, renewed: Pool) -> None:
         renewed.wait_for_templates()
-        killed = renewed._ahead[0].pid
-        launcher_of(renewed._ahead[0]).kill()
+        killed = renewed.launchers.all[1].pid
+        launcher_of(renewed.launchers.all[1]).kill()
         assert all_end([killed])
         renewed.wait(time.monotonic() + 1)
         renewed.renew()
@@ -112,7 +112,7 @@ class TestSeveralAtOnce:
     ) -> None:
         monkeypatch.setattr("suite.processes.pool.quiet.available_cores", lambda: {0, 1})
         with Pool(kind="cpu", import_paths=[REPOSITORY], renewed=True) as made:
-            [late] = made._ahead
+            [_, late] = made.launchers.all
             launcher_of(late).suspend()
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
                 stranger.connect(str(made.folder / "controller"))
@@ -122,15 +122,15 @@ class TestSeveralAtOnce:
                 assert stranger.recv(1) == b""
             assert late.loading
             made.wait_for_templates(timeout_s=0.5)
-            assert made._ahead == []
+            assert made.launchers.all == (made.launchers.current,)
             assert all_end([late.pid])
 
     def test_all_end_with_the_pool(self) -> None:
         with Pool(kind="cpu", import_paths=[REPOSITORY], renewed=True) as made:
-            pids = [each.pid for each in (made._process, *made._ahead)]
+            pids = [each.pid for each in made.launchers.all]
             assert len(pids) == min(MOST_AT_ONCE, len(available_cores()))
         assert all_end(pids)
 
 
 def test_a_pool_that_is_not_renewed_has_one(bench: Bench) -> None:
-    assert bench.pool._ahead == []
+    assert bench.pool.launchers.all == (bench.pool.launchers.current,)

@@ -132,7 +132,7 @@ class PretendedSessions:
         self.world = world
         self.step_s: dict[Arm, float] = {}
 
-    def run_apart(self, arms: Sequence[Arm], train: Callable[[Groups], None]) -> None:
+    def train_apart(self, arms: Sequence[Arm], train: Callable[[Groups], None]) -> None:
         self.world.apart.append(set(arms))
         groups = Groups(Session(-1))
         train(groups)

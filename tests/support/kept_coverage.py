@@ -7,10 +7,10 @@ at its end as ever, and so is what a test kills.
 from __future__ import annotations
 
 from suite.processes.group import END_TIMEOUT_S
-from suite.processes.launcher_process import LauncherProcess
+from suite.processes.launchers import LauncherProcess, Launchers
 from suite.processes.pool import Pool, dismiss
 
-_close, _end = Pool.close, Pool._end
+_close, _end = Pool.close, Launchers._end
 
 
 def _leave(pool: Pool) -> None:
@@ -19,15 +19,15 @@ def _leave(pool: Pool) -> None:
     _close(pool)
 
 
-def _let_leave(pool: Pool, launcher: LauncherProcess) -> None:
+def _let_leave(launchers: Launchers, launcher: LauncherProcess) -> None:
     """Let launcher or template see that the controller has gone, and end one that does not leave for it."""
-    if pool._other_hosts is None and launcher.channel is not None:
-        pool.forget(launcher.channel)
+    if launcher.channel is not None:
+        launchers._forget(launcher.channel)
         launcher.wait(END_TIMEOUT_S)
-    _end(pool, launcher)
+    _end(launchers, launcher)
 
 
 def pytest_configure() -> None:
-    """Take the place of two methods of `Pool`, for the whole process."""
+    """Take the place of two methods, for the whole process."""
     Pool.close = _leave  # type: ignore[method-assign]
-    Pool._end = _let_leave  # type: ignore[method-assign]
+    Launchers._end = _let_leave  # type: ignore[method-assign]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import psutil
 
-from suite.processes.launcher_process import LauncherProcess
+from suite.processes.launchers import LauncherProcess
 from suite.processes.pool import Pool
 
 

@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,7 +44,7 @@ class Idle:
     def __init__(self, **told: Any) -> None:
         self.told, self.closed, self.groups = told, False, dict[str, Answering]()
         self.asked, self.renewed = list[tuple[Any, ...]](), 0
-        self.loading_s, self.next_load_s = 2.0 * len(self.made), 4.0 * len(self.made)
+        self.launchers = SimpleNamespace(loading_s=2.0 * len(self.made), next_load_s=4.0 * len(self.made))
         self.folder = Path("scaling-1")
         self.made.append(self)
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,11 +22,11 @@ from suite.records.memory import RankMemory
 from suite.records.record import Window
 from suite.room.devices import Devices
 from suite.run.observations import Observations, Session
+from suite.run.retries import MORE_SHARE
 from suite.run.session import (
     MAX_BLOCKS,
     MAX_STEPS,
     MIN_BLOCKS,
-    MORE_SHARE,
     ROUND_TO_SESSION,
     WINDOW_S,
     Groups,
@@ -85,7 +86,7 @@ class Pool:
         self.group, self.pool = group, self
         self.groups: dict[str, Answering] = {}
         self.names: list[str] = []
-        self.loading_s = 2.5
+        self.launchers = SimpleNamespace(loading_s=2.5)
 
     def wait_for_templates(self, timeout_s: float) -> None:
         """Wait for a moment."""
@@ -290,7 +291,7 @@ class TestApart:
             WorkerFailure("group", "the loss is not finite"),
         )
         measured = sessions(run, Answering({}))
-        measured.run_apart([OWN, ONE], lambda groups: groups.session.failures.update({OWN: failure}))
+        measured.train_apart([OWN, ONE], lambda groups: groups.session.failures.update({OWN: failure}))
         assert run.lost == {OWN: failure}
         assert (run.sessions, run.discarded) == ([], [])
 
@@ -300,7 +301,7 @@ class TestApart:
                 raise WorkerFailure("group", "rank 0: gone")
 
         run, seen = run_of(cell(2), jobs={OWN: job(OWN)}), list[Groups]()
-        sessions(run, Fails({})).run_apart([OWN], seen.append)
+        sessions(run, Fails({})).train_apart([OWN], seen.append)
         assert run.lost == {}
         assert [(groups.by_arm, list(groups.session.failures)) for groups in seen] == [({}, [OWN])]
 
@@ -313,7 +314,7 @@ class TestApart:
             if len(nets) == 1:
                 raise LauncherEnded("the launcher has ended")
 
-        sessions(run, Answering({})).run_apart([OWN], train)
+        sessions(run, Answering({})).train_apart([OWN], train)
         assert nets == [0, 0], "what the first try trained does not count"
         assert len(run.accuracies) == 1
 
@@ -325,7 +326,7 @@ class TestApart:
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            sessions(run, Answering({})).run_apart([OWN], train)
+            sessions(run, Answering({})).train_apart([OWN], train)
         assert run.lost == {OWN: failure}
 
 
