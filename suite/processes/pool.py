@@ -323,6 +323,7 @@ class Pool:
             if self._restart_due:
                 self.launchers.restart()
                 self._restart_due = False
+                continue  # one that waited for a later session is up already
             if self._process.loading and self.wait(deadline, 0.2):
                 continue
             killed = (self._process.status or 0) < 0

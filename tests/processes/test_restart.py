@@ -59,6 +59,17 @@ def test_a_template_that_had_nothing_to_do_or_still_loads_costs_nothing(pool: Po
         pool.launch("second", 1)
 
 
+def test_a_template_that_waited_for_a_later_session_takes_its_place_at_once(said: list[str]) -> None:
+    with Pool(kind="cpu", import_paths=[REPOSITORY], renewed=True, restarted=said.append) as pool:
+        pool.wait_for_templates()
+        waits = pool.launchers.all[-1]
+        kill_launcher(pool)
+        assert all_end([pool._process.pid])
+        pid_of_rank(pool.launch("first", 1))
+        assert pool._process is waits or len(quiet.available_cores()) == 1, "on one core none waits"
+    assert re.fullmatch(RESTARTED, "".join(said))
+
+
 def test_the_kernel_ends_a_worker_before_its_template_where_memory_is_short(bench: Bench) -> None:
     own, of_worker = (
         int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in ("self", pid_of_rank(bench.group(1)))
