@@ -18,7 +18,7 @@ import numpy.typing as npt
 from scipy.special import stdtrit
 
 from suite.verdict import ALPHA_FAIL, ALPHA_PASS, FIRST_LOOK, Learned, Outcome, spending
-from suite.verdict.paired import SETTLED, fewest_alone, first_look
+from suite.verdict.paired import SETTLED, fewest_alone
 from suite.verdict.spread import KAPPA, MOST_DF
 
 Floats = npt.NDArray[np.float64]
@@ -49,6 +49,17 @@ def modes(probability: float, cells: int = CELLS) -> Draw:
 
     def draw(rng: np.random.Generator, shape: Shape) -> Floats:
         slow = (rng.random((2, *shape[:3], 1)) < probability) & (np.arange(shape[1])[:, None, None] < cells)
+        return 0.002 * rng.standard_normal(shape) + 0.06 * (slow[0].astype(float) - slow[1])
+
+    return draw
+
+
+def both_modes(probability: float) -> Draw:
+    """Return what `modes` does to trainers in both modes: the second half of the cells share the first's processes."""
+
+    def draw(rng: np.random.Generator, shape: Shape) -> Floats:
+        runs, cells, sessions, _ = shape
+        slow = np.tile(rng.random((2, runs, cells // 2, sessions, 1)) < probability, (1, 1, 2, 1, 1))
         return 0.002 * rng.standard_normal(shape) + 0.06 * (slow[0].astype(float) - slow[1])
 
     return draw
@@ -121,6 +132,7 @@ class Row(NamedTuple):
         cells: of the run; one is alone in its world size.
         planned: sessions.
         sizes: world sizes of the run, as far as it has as many cells.
+        affected: how many cells at most have this noise, if the others have less.
         missed: which of the two promises the rule is known not to keep here.
         slower: whether the noise itself makes the candidate slower, so that no FAIL is wrong.
     """
@@ -133,6 +145,7 @@ class Row(NamedTuple):
     slower: bool = False
     planned: int = SESSIONS
     sizes: int = SIZES
+    affected: int | None = None
 
 
 F, P = Outcome.FAIL, Outcome.PASS
@@ -144,13 +157,14 @@ FAMILY = (
     Row("heavy tails (t2): rounds .2 %, sessions 2 %", heavy(0.002, 0.02)),
     Row("modes: 6 % slower with p = .3, rounds .2 %", modes(0.3)),
     Row("modes: 6 % slower with p = .5, rounds .2 %", modes(0.5)),
-    Row("modes: p = .5 in 2 of the 12 cells", modes(0.5, 2)),
+    Row("modes: p = .5 in 2 of the 12 cells", modes(0.5, 2), affected=2),
+    Row("the same, stale calibration: sessions .3 %", modes(0.5, 2), learned(0.003), affected=2),
     Row("drift of 10 % over a session", drift(0.1)),
     Row("disturbed: 5 % of sessions five times as noisy", disturbed(0.05)),
     Row("rounds 7 %, sessions 1 %, six times the rounds from the 4th session", refined(6)),
     Row("the same, stale calibration: sessions .3 %", refined(6), learned(0.003)),
-    Row("one cell 3 times as noisy as the others", one_loud(3.0)),
-    Row("one cell 5 times as noisy as the others", one_loud(5.0)),
+    Row("one cell 3 times as noisy as the others", one_loud(3.0), affected=SIZES),
+    Row("one cell 5 times as noisy as the others", one_loud(5.0), affected=SIZES, missed=(P,)),
     Row("stale calibration: sessions .3 %, now 3 %", normal(0.01, 0.03), learned(0.003)),
     Row("stale calibration: sessions .3 %, now 5 %", normal(0.01, 0.05), learned(0.003)),
     Row("stale calibration: sessions .3 %, now modes with p = .5", modes(0.5), learned(0.003)),
@@ -176,6 +190,8 @@ FAMILY = (
     Row("four world sizes of one cell: modes with p = .5", modes(0.5), cells=4, sizes=4),
     Row("the same, stale calibration: .3 %, now 3 %", normal(0.01, 0.03), learned(0.003), 4, sizes=4),
     Row("the same, stale calibration: .3 %, now modes", modes(0.5), learned(0.003), 4, sizes=4),
+    Row("three world sizes of one trainer, strong and weak: modes with p = .5", both_modes(0.5), cells=6, sizes=6),
+    Row("the same, stale calibration: .3 %", both_modes(0.5), learned(0.003), 6, sizes=6),
 )
 
 
@@ -206,11 +222,10 @@ def decide(
     runs, cells, planned = y.shape
     alpha = ALPHA_FAIL / comparisons
     peers = sizes < cells or not pooled
-    first = first_look(learned=calibrated is not None, peers=peers)
     least_fail = 0 if peers else fewest_alone(ALPHA_FAIL / cells)
     outcome, suspicious = np.zeros((runs, cells), dtype=int), np.zeros((runs, cells), dtype=bool)
     squares, dfs = np.zeros((runs, cells)), np.zeros((runs, cells))
-    for n in range(first if pooled else 2, planned + 1):
+    for n in range(FIRST_LOOK if pooled else 2, planned + 1):
         undecided = outcome == 0
         mean, own = y[..., :n].mean(axis=-1), y[..., :n].var(axis=-1, ddof=1)
         squares = np.where(undecided, (n - 1) * own, squares)  # a decided cell has no further sessions
@@ -233,7 +248,7 @@ def decide(
             prior, prior_df = np.where(larger, predicted, prior), np.where(larger, predicted_df, prior_df)
         df = prior_df + n - 1
         error = np.sqrt(np.maximum((prior_df * prior + (n - 1) * own) / df, own) / n)
-        share, half = spending(n, planned, first), mean >= MARGIN / 2
+        share, half = spending(n, planned), mean >= MARGIN / 2
         crossing = half & (mean - _half_width(df, error, alpha * share) > 0)
         alarming = crossing if calibrated else half & (mean - _half_width(df, error, alpha) > 0)
         settled = n >= planned or mean + _half_width(df, error, SETTLED) < MARGIN / 2
@@ -255,7 +270,7 @@ class Rates(NamedTuple):
 
     Attributes:
         any_fail: runs with any FAIL, of `runs` in which nothing is slower.
-        wrong_pass: cells that PASS, of `slower` that are slower by the tolerance.
+        wrong_pass: cells that PASS, of `slower` that have the noise and are slower by the tolerance.
         clears: share of unchanged cells that PASS.
         finds: share of cells that FAIL where they are 10 % slower.
     """
@@ -270,7 +285,7 @@ class Rates(NamedTuple):
 
 def rates(row: Row, runs: int = RUNS, *, pooled: bool = True) -> Rates:
     """Simulate a row; cells of one run are independent, so that each counts for a wrong PASS."""
-    rng = np.random.default_rng(1)
+    rng, affected = np.random.default_rng(1), row.affected or row.cells
     unchanged, at_margin, slower = (
         decide(
             row.draw(rng, (count, row.cells, row.planned, ROUNDS)) + shift,
@@ -281,7 +296,7 @@ def rates(row: Row, runs: int = RUNS, *, pooled: bool = True) -> Rates:
         )
         for shift, count in (
             (0.0, runs),
-            (MARGIN, max(1, runs // row.cells)),
+            (MARGIN, max(1, runs // affected)),
             (math.log(1.1), max(1, runs // row.cells)),
         )
     )
@@ -289,8 +304,8 @@ def rates(row: Row, runs: int = RUNS, *, pooled: bool = True) -> Rates:
     return Rates(
         int((unchanged == fails).any(axis=1).sum()),
         runs,
-        int((at_margin == passes).sum()),
-        at_margin.size,
+        int((at_margin[:, :affected] == passes).sum()),
+        at_margin[:, :affected].size,
         float((unchanged == passes).mean()),
         float((slower == fails).mean()),
     )

@@ -69,6 +69,11 @@ class Cell:
         """Readable, and unique within a run; the pytest item's parameter id."""
         return f"{self.name or short(self.trainer)}-{self.workload}-{self.mode}-{self.world_size}"
 
+    @property
+    def processes(self) -> tuple[str, str, int]:
+        """What the cells have in common whose arms of a side are timed in the same processes."""
+        return self.trainer, self.workload, self.world_size
+
 
 @dataclass(frozen=True)
 class Arm:

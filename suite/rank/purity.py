@@ -1,20 +1,26 @@
 """Checks in a base's worker that it runs the base's code; uses the standard library only.
 
 An editable install leads imports to the candidate's working tree, by a .pth file or an import hook, wherever the worker
-is started. Both sides of the comparison would then run the same code, and it would pass. Covers Python modules, also
-compiled ones; not files that code opens or loads by itself (data, `torch.ops.load_library`).
+is started, and any other install of the working tree has a copy of it. Both sides of the comparison would then run the
+same code, and it would pass. Covers Python modules, also compiled ones; not files that code opens or loads by itself
+(data, `torch.ops.load_library`), and not a wheel that was built from the working tree and is elsewhere.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib.metadata
+import json
 import os
 import sys
 import sysconfig
 from collections.abc import Iterable
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 
 def strays(candidate_root: str, allowed: Iterable[str]) -> list[str]:
-    """Return the loaded modules whose file is in the candidate's working tree.
+    """Return the loaded modules whose file is in the candidate's working tree, or was installed from there.
 
     Args:
         candidate_root: the top of the candidate's working tree.
@@ -23,10 +29,11 @@ def strays(candidate_root: str, allowed: Iterable[str]) -> list[str]:
 
     Returns:
         "module (file)", sorted. Links are followed, so a link from site-packages into the working tree counts.
-        Installed packages and the standard library of an environment in the working tree do not count.
+        Other packages and the standard library of an environment in the working tree do not count.
     """
     root = os.path.realpath(candidate_root)
-    fine = [os.path.realpath(folder) for folder in (*allowed, *_interpreter())]
+    fine = [os.path.realpath(folder) for folder in allowed]
+    interpreter = [os.path.realpath(folder) for folder in _interpreter()]
     modules = []
     for name, module in list(sys.modules.items()):
         try:
@@ -37,7 +44,8 @@ def strays(candidate_root: str, allowed: Iterable[str]) -> list[str]:
         if not isinstance(file, str) or not os.path.isabs(file):
             continue
         path = os.path.realpath(file)
-        if _is_in(path, [root]) and not _is_in(path, fine) and not _is_installed(path[len(root) :]):
+        loose = _is_in(path, [root]) and not _is_in(path, interpreter) and not _is_installed(path[len(root) :])
+        if (loose or path in _copies(root)) and not _is_in(path, fine):
             modules.append(f"{name} ({path})")
     return sorted(modules)
 
@@ -53,11 +61,25 @@ def require_pure(candidate_root: str, allowed: Iterable[str]) -> None:
     if modules := strays(candidate_root, allowed):
         more = f" and {len(modules) - 3} more" if len(modules) > 3 else ""
         raise ImportError(
-            f"the base has imported {', '.join(modules[:3])}{more} from the candidate's working tree {candidate_root}: "
-            "it would be compared with itself. Either the base's commit does not have them, or an editable install "
-            "leads to them; put the folder they are imported from on PYTHONPATH, whose place in the checkout comes "
-            "first, or install the project without --editable"
+            f"the base has imported {', '.join(modules[:3])}{more} from the candidate's working tree {candidate_root}, "
+            "or from what was installed out of it: it would be compared with itself. Either the base's commit does not "
+            "have them, or the install leads to them; put the folder they are imported from on PYTHONPATH or in "
+            "pytest's setting pythonpath, whose place in the checkout comes first"
         )
+
+
+@functools.cache
+def _copies(root: str) -> frozenset[str]:
+    """Return the files that were installed from a folder, or from an archive in it (PEP 610 has the origin)."""
+    files: set[str] = set()
+    for distribution in importlib.metadata.distributions():
+        try:
+            origin = urlsplit(json.loads(distribution.read_text("direct_url.json") or "{}")["url"])
+        except (KeyError, TypeError, ValueError):  # installed from an index, or by a tool that writes something else
+            continue
+        if origin.scheme == "file" and _is_in(os.path.join(os.path.realpath(url2pathname(origin.path)), ""), [root]):
+            files.update(os.path.realpath(str(distribution.locate_file(file))) for file in distribution.files or ())
+    return frozenset(files)
 
 
 def _interpreter() -> Iterable[str]:

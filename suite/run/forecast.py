@@ -23,7 +23,7 @@ from suite.run.observations import Observations
 from suite.run.plan import Plan
 from suite.run.session import WINDOW_S, block_count
 from suite.verdict import ALPHA_PASS, FIRST_LOOK
-from suite.verdict.paired import fewest_alone, first_look
+from suite.verdict.paired import fewest_alone
 
 RANK_S = 0.4  # of a core, for a forked rank to build its trainer; others load torch before
 ENDING_S = 1.5  # the first steps, and the end of the processes
@@ -138,13 +138,9 @@ def lines(run: Observations, planned: int, each: Length, left_out: Sequence[Cell
 
 def _scope(run: Observations, planned: int) -> str:
     """Return what a PASS does not exclude, after the fewest sessions that it takes and after all."""
-    sizes = Counter(cell.world_size for cell in run.comparison.cells)
+    sizes = Counter(size for *_, size in {cell.processes for cell in run.comparison.cells})
     alone = fewest_alone(ALPHA_PASS / run.plan.config.runs)
-    fewest = min(
-        max(first_look(learned=run.calibrated(cell) is not None, peers=peers), 0 if peers else alone)
-        for cell in run.comparison.cells
-        for peers in [sizes[cell.world_size] > 1]
-    )
+    fewest = FIRST_LOOK if max(sizes.values()) > 1 else max(FIRST_LOOK, alone)
     rarest, at_last = (1 - ALPHA_PASS ** (1 / sessions) for sessions in (fewest, max(planned, fewest)))
     return (
         f"plan: a PASS is about the mean over processes: after {fewest} sessions, the fewest, it does not exclude a "

@@ -27,6 +27,7 @@ from suite.run.observations import Observations
 from suite.verdict import GRAVEST_FIRST, Outcome, Verdict, metrics
 from suite.verdict.floor import floor
 from suite.verdict.machine import WIDENED
+from suite.verdict.outcome import ALPHA_WARN
 from suite.verdict.tail import Tail, tail
 
 RULE_AGAINST: dict[Side, str] = {"base": "time", "pinned": "drift"}
@@ -46,21 +47,27 @@ def comparisons(run: Observations) -> int:
 
 
 def against(run: Observations, cell: Cell, side: Side) -> Verdict:
-    """Return a cell's verdict against a base in the run; other cells of its world size show how sessions scatter."""
+    """Return a cell's verdict against a base in the run.
+
+    Cells of its world size with processes of their own show how sessions scatter: another trainer or workload, for
+    strong and weak scaling share processes.
+    """
     learned = None
     if calibrated := run.calibrated(cell):
         learned = verdict.Learned(calibrated.spread.tau**2, calibrated.spread.tau2_var)
-    alike = [other for other in run.comparison.cells if other.world_size == cell.world_size]
-    pairs = {(arms["candidate"], arms[side]) for arms in map(run.arms, alike) if side in arms}
-    own = (run.arms(cell)["candidate"], run.arms(cell)[side])
+    others = [other for other in run.comparison.cells if other.world_size == cell.world_size]
+    apart = [run.arms(other) for other in others if other.processes != cell.processes]
+    beside = [(arms["candidate"], arms[side]) for arms in apart if side in arms]
+    rounds = samples.by_session(run, run.arms(cell)["candidate"], run.arms(cell)[side])
+    peers = [samples.by_session(run, *pair) for pair in dict.fromkeys(beside)]
     return verdict.paired(
-        samples.contrast(run, *own),
+        list(rounds.values()),
         run.plan.config.tolerance,
         comparisons(run),
         run.planned,
         run.session_s,
         learned,
-        [samples.log_ratios(run, *pair) for pair in pairs - {own}],
+        [[metrics.location(peer[number]) if number in peer else None for number in rounds] for peer in peers],
         runs=run.plan.config.runs,
         alone=max(1, run.comparisons_alone),
         overrun_s=run.plan.overrun_s,
@@ -128,7 +135,8 @@ def warning(run: Observations, cell: Cell) -> str:
     if len(widened) < verdict.FIRST_LOOK or against(run, cell, "base").outcome is not Outcome.PASS:
         return ""
     mean, error = metrics.mean_and_standard_error(widened)
-    low = mean - metrics.t_quantile(len(widened) - 1, 0.95) * error
+    several = {run.plan.own(each) for each in run.comparison.cells if each.world_size > 1}
+    low = mean - metrics.t_quantile(len(widened) - 1, 1 - ALPHA_WARN / len(several)) * error
     if low <= 0 or mean < math.log1p(run.plan.config.tolerance) / 2:
         return ""
     return f"efficiency is {-math.expm1(-mean):.1%} below the base's: gap widened, nothing slower"

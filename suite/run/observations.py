@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
@@ -217,14 +216,14 @@ class Observations:
 
     @property
     def comparisons_alone(self) -> int:
-        """How many of the comparisons that are judged are the only one of their base and world size."""
-        judged = set[tuple[Side, int, Arm]]()
+        """How many of the comparisons that are judged have no other processes beside them at their world size."""
+        judged: dict[tuple[Side, int], dict[Arm, tuple[str, str, int]]] = {}
         for cell in self.comparison.judged:
             own, *bases = self.arms(cell).items()
-            if own[1] not in self.lost:
-                judged |= {(side, cell.world_size, own[1]) for side, base in bases if base not in self.lost}
-        groups = Counter((side, world_size) for side, world_size, _ in judged)
-        return sum(count == 1 for count in groups.values())
+            for side, base in bases:
+                if own[1] not in self.lost and base not in self.lost:
+                    judged.setdefault((side, cell.world_size), {})[own[1]] = cell.processes
+        return sum(len(arms) for arms in judged.values() if len(set(arms.values())) == 1)
 
     @property
     def sessions_needed(self) -> int:

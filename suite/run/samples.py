@@ -154,8 +154,10 @@ def _kept(taken: Sequence[Round], *, chosen: bool) -> list[float]:
 
 
 def _nearest(window: tuple[int, int], others: Iterable[tuple[int, int]]) -> tuple[int, int]:
-    """Return the window of the same block that was timed at the nearest place."""
-    return min((other for other in others if other[0] == window[0]), key=lambda other: abs(other[1] - window[1]))
+    """Return the window of the same block that was timed at the nearest place, of two the one nearer to its middle."""
+    same = [other for other in others if other[0] == window[0]]
+    middle = sum(place for _, place in same) / len(same)  # a block is the same backwards
+    return min(same, key=lambda other: (abs(other[1] - window[1]), abs(other[1] - middle)))
 
 
 def contrast(run: Observations, minuend: Arm, subtrahend: Arm) -> list[list[float]]:

@@ -81,7 +81,7 @@ class Waterfall:
     Attributes:
         sessions: that had all variants.
         gap_s: between the two.
-        slow_rank: which rank was slowest on average where ranks ran independently; None where there was only one.
+        slow_rank: which rank was the slowest in every session where ranks ran independently; None where none was.
     """
 
     sessions: int
@@ -319,15 +319,11 @@ def _bars(start: float, levels: Sequence[tuple[str, float | None]]) -> dict[tupl
 
 
 def _slow_rank(sessions: Sequence[Rounds], common: Sequence[Point]) -> int | None:
-    windows = [
-        ranks
-        for point in ("unsynced", "plain")
-        if point in common
-        for rounds in sessions
-        for ranks in rounds[point]
-        if len(ranks) > 1
-    ]
-    if not windows:
-        return None
-    means = [fmean(window[rank] for window in windows) for rank in range(min(map(len, windows)))]
-    return max(range(len(means)), key=means.__getitem__)
+    """Return the rank that was the slowest in every session, on average over its windows; None where none was."""
+    points: list[Point] = [point for point in common if point in ("unsynced", "plain")]
+    slowest = set()
+    for rounds in sessions:
+        if windows := [ranks for point in points for ranks in rounds[point] if len(ranks) > 1]:
+            means = [fmean(times) for times in zip(*windows, strict=False)]
+            slowest |= {rank for rank, mean in enumerate(means) if mean == max(means)}
+    return slowest.pop() if len(slowest) == 1 else None

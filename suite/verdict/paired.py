@@ -7,9 +7,9 @@ the looks (`spending`) and, for FAIL, over everything in the run that can fail, 
     cell.
 
 The first look at which the cell is slower makes it suspicious; FAIL needs a later look, when fresh processes have added
-a session and all sessions together still show it: the fourth session at the earliest, with a calibration and other
-cells of the world size the third. Processes of equal code that happen to be slow in three sessions of three are too
-common for a FAIL (docs/verdict.md), and where several cells are alone in their world sizes, so are four of four.
+a session and all sessions together still show it: the fourth session at the earliest. Processes of equal code that
+happen to be slow in three sessions of three are too common for a FAIL (docs/verdict.md), and where several cells are
+alone in their world sizes, so are four of four.
 PASS before the last look also asks that half the tolerance is improbable, so that a slowdown a little below it does not
 pass early.
 
@@ -25,36 +25,26 @@ from suite.verdict.metrics import Interval, from_logs, observations_needed, t_qu
 from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, CONFIDENCE, Outcome, Verdict, percent
 from suite.verdict.spread import Estimate, Learned, Middle, estimate
 
-FIRST_LOOK = 3  # sessions; with two, and nothing learned, the t distribution's tail is so heavy that nothing is decided
-FIRST_LOOK_LEARNED = 2
+FIRST_LOOK = 3  # sessions; two of processes that have two speeds are too often alike, whatever was learned
 EVEN = 36  # planned sessions with which every look would have the same share, but for the limits of the power
 LEAST_POWER, MOST_POWER = 1.5, 4.0
 NOT_NOISE = 0.99  # confidence that a cell is not slower by the noise of its rounds alone
 SETTLED = 0.10  # how probable it may still be that the slowdown reaches half the tolerance, for a PASS before the end
 
 
-def spending(sessions: int, planned: int, first: int = FIRST_LOOK) -> float:
+def spending(sessions: int, planned: int) -> float:
     """Return the share of the error probability for the look after `sessions`; over all looks it adds up to 1.
 
     The cumulative share is a power of the sessions (the family of Kim and DeMets, 1987). Where few are planned, noise
     leaves most decisions to the last look, which keeps most of the error. Where many are, a quiet cell is decided after
     a few, and these looks have more of it (docs/adr/0041).
     """
-    planned = max(planned, first)
-    if not first <= sessions <= planned:
+    planned = max(planned, FIRST_LOOK)
+    if not FIRST_LOOK <= sessions <= planned:
         return 0.0
     power = min(max(EVEN / planned, LEAST_POWER), MOST_POWER)
-    before = 0 if sessions == first else sessions - 1
+    before = 0 if sessions == FIRST_LOOK else sessions - 1
     return float((sessions / planned) ** power - (before / planned) ** power)
-
-
-def first_look(*, learned: bool, peers: bool) -> int:
-    """Return after how many sessions a cell may be decided.
-
-    Two are enough where a calibration has `learned` how sessions scatter and its `peers`, the other cells of its world
-    size, would show that they scatter otherwise now. A cell alone could not tell.
-    """
-    return FIRST_LOOK_LEARNED if learned and peers else FIRST_LOOK
 
 
 def fewest_alone(alpha: float) -> int:
@@ -85,7 +75,7 @@ def paired(
     planned: int,
     session_s: float,
     learned: Learned | None = None,
-    peers: Sequence[Sequence[float]] = (),
+    peers: Sequence[Sequence[float | None]] = (),
     runs: int = 1,
     alone: int = 1,
     overrun_s: float = 0.0,
@@ -99,17 +89,14 @@ def paired(
         planned: sessions that the budget allows.
         session_s: wall seconds of one session, for the advice when nothing is clear.
         learned: what a calibration knows of this machine.
-        peers: of every other cell of the world size that is compared in these sessions, the middle of the rounds of
-            each session, in the same order.
+        peers: of every other cell of the world size that has processes of its own, the middle of the rounds of each of
+            these sessions; None for one that did not time it.
         runs: of a bisection, which share the error of a PASS; 1 for a run of its own.
         alone: how many comparisons of a run are alone in their world size, where this one is.
         overrun_s: by how much the sessions took longer than the budget, for the advice.
     """
-    peers = [values for values in peers if len(values) >= FIRST_LOOK_LEARNED]
-    first = first_look(learned=learned is not None, peers=bool(peers))
-    least_fail = 0 if peers else fewest_alone(ALPHA_FAIL / alone / runs)
-    least_pass = 0 if peers else fewest_alone(ALPHA_PASS / runs)
-    least = max(first, min(least_fail, least_pass))
+    of_alone = fewest_alone(ALPHA_FAIL / alone / runs), fewest_alone(ALPHA_PASS / runs)
+    least = FIRST_LOOK if _until(len(rounds), peers) else max(FIRST_LOOK, min(of_alone))
     middles = [Middle.of(session) for session in rounds]
     ratio = _ratio(middles)
     if len(rounds) < least:
@@ -121,10 +108,12 @@ def paired(
         )
     margin, alpha_fail, alpha_pass = math.log1p(tolerance), ALPHA_FAIL / comparisons, ALPHA_PASS / runs
     suspicious = crossing = False
-    for sessions in range(first, len(rounds) + 1):
-        delta = estimate(middles[:sessions], learned, [values[:sessions] for values in peers])
+    for sessions in range(FIRST_LOOK, len(rounds) + 1):
+        beside = _until(sessions, peers)
+        least_fail, least_pass = (0, 0) if beside else of_alone
+        delta = estimate(middles[:sessions], learned, beside)
         slower = f"{percent(delta.mean)} than the base"
-        share = spending(sessions, planned, first)
+        share = spending(sessions, planned)
         low, high = _bound(delta, -1, alpha_fail * share), _bound(delta, 1, alpha_pass * share)
         crossing = low > 0 and delta.mean >= margin / 2
         # The bound of an early look without a calibration is wide, and suspicion alone spends no error.
@@ -143,6 +132,12 @@ def paired(
         possible = f"and anything from {percent(low)} to {percent(high)} is possible"
     advice = _advice(delta, tolerance, (alpha_fail, least_fail), (alpha_pass, least_pass), session_s, overrun_s)
     return Verdict(Outcome.INCONCLUSIVE, f"{slower}, {possible}: {advice}", ratio)
+
+
+def _until(sessions: int, peers: Sequence[Sequence[float | None]]) -> list[list[float]]:
+    """Return what the first sessions show of the peers that were timed in two of them at least."""
+    seen = [[value for value in values[:sessions] if value is not None] for values in peers]
+    return [values for values in seen if len(values) > 1]
 
 
 def surplus(rounds: Sequence[Sequence[float]], tolerance: float) -> float:

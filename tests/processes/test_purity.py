@@ -1,9 +1,10 @@
-"""A base that imports the candidate's code is refused: real editable installs, in real processes."""
+"""A base that imports the candidate's code is refused: as installers leave it, in real processes."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -48,6 +49,8 @@ else:
 print(json.dumps([purity.strays({root!r}, []), refused, sys.modules["pkg"].__file__]))
 """
 
+COPIED = {"pkg": "pkg/__init__.py", "pkg.train": "pkg/train.py"}  # by module
+
 
 class Seen(NamedTuple):
     """A worker's strays, its refusal, and the file of `pkg`."""
@@ -81,6 +84,16 @@ class Project:
         (self.packages / "_editable.py").write_text(finder)
         (self.packages / "editable.pth").write_text("import _editable\n")
 
+    def install(self, url: str | None) -> None:
+        """Copy `pkg` into the environment as an installer does that says where it is from, or one that does not."""
+        about = self.packages / "pkg-1.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text("Metadata-Version: 2.1\nName: pkg\nVersion: 1\n")
+        (about / "RECORD").write_text("".join(f"{file},,\n" for file in COPIED.values()))
+        if url:
+            (about / "direct_url.json").write_text(json.dumps({"url": url, "dir_info": {}}))
+        shutil.copytree(self.root / "src/pkg", self.packages / "pkg")
+
     def worker(self, *imported: str, path: Path | None = None) -> Seen:
         """Import modules as a base's worker does."""
         code = WORKER.format(imported=imported, root=str(self.root))
@@ -112,7 +125,7 @@ def test_an_import_hook_before_the_search_path_is_refused(project: Project) -> N
     assert seen.strays == [f"pkg ({package})", f"pkg.train ({train})"]
     assert seen.refused.startswith(f"the base has imported pkg ({package}), pkg.train ({train}) from the candidate's")
     assert "it would be compared with itself" in seen.refused
-    assert seen.refused.endswith("or install the project without --editable")
+    assert seen.refused.endswith("whose place in the checkout comes first")
 
 
 def test_an_import_hook_after_the_search_path_strays_only_where_the_checkout_is_not(project: Project) -> None:
@@ -127,6 +140,22 @@ def test_a_pth_file_serves_what_the_commit_does_not_have(project: Project) -> No
     (project.root / "src/new.py").touch()
     assert project.worker("pkg.train").strays == []
     assert project.worker("pkg", "new").strays == [f"new ({project.root}/src/new.py)"]
+
+
+@pytest.mark.parametrize("origin", ["", "/dist/pkg-1-py3-none-any.whl"], ids=["folder", "archive"])
+def test_a_copy_that_was_installed_from_the_working_tree_is_refused(project: Project, origin: str) -> None:
+    """The base's checkout is on the search path, and its `src` is not: both sides would import the copy."""
+    project.install(f"{project.root.as_uri()}{origin}")
+    seen = project.worker("pkg.train", path=project.checkout)
+    assert seen.strays == [f"{name} ({project.packages / file})" for name, file in COPIED.items()]
+    assert "or from what was installed out of it" in seen.refused
+    assert project.worker("pkg.train").strays == []
+
+
+@pytest.mark.parametrize("origin", ["{root}-2", "https://example.org{path}/pkg.whl", None])
+def test_what_was_installed_from_elsewhere_is_pure(project: Project, origin: str | None) -> None:
+    project.install(origin and origin.format(root=project.root.as_uri(), path=project.root))
+    assert project.worker("pkg.train", path=project.checkout).strays == []
 
 
 @pytest.fixture

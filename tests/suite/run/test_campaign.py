@@ -245,8 +245,8 @@ class TestAttribution:
         assert world.probed == {}
 
     def test_failed_cell_is_taken_apart_in_the_sessions_that_decided_it(self, world: World) -> None:
-        world.step_s = {**EQUAL, OWN: 1.0, arm(2, mode="weak"): 1.0}
-        run = world.measure(ONE, TWO, WEAK, config=against(budget_s=300.0))
+        world.step_s = {**EQUAL, OWN: 1.0, arm(2, "scratch"): 1.0}
+        run = world.measure(ONE, TWO, cell(2, "scratch"), config=against(budget_s=300.0))
         assert world.outcomes() == [Outcome.PASS, Outcome.FAIL, Outcome.PASS]
         taken_apart = range(1, 1 + OF_A_SLOWER_CELL["quick"])
         assert world.probed == {number: [(TWO.id, "candidate"), (TWO.id, "base")] for number in taken_apart}

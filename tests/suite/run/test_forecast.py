@@ -97,7 +97,7 @@ def test_no_promise_without_a_calibration_or_in_a_short_budget(calibration: obje
             "after 3 sessions, the fewest, it does not exclude a slow mode in fewer than 63% of them, and after all 6 "
             "in fewer than 39%",
         ),
-        ((TWO, WEAK), SURE, 25, "after 2 sessions, the fewest, .* 78% of them, and after all 25 in fewer than 11%"),
+        ((TWO, WEAK), SURE, 25, "after 3 sessions, the fewest, .* 63% of them, and after all 25 in fewer than 11%"),
         (CELLS, SURE, 25, "after 3 sessions, the fewest, .* 63% of them, and after all 25 in fewer than 11%"),
         (CELLS, None, 3, "after 3 sessions, the fewest, .* 63% of them"),
         (CELLS, None, 1, "after 3 sessions, the fewest, .* 63% of them"),

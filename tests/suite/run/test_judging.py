@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -35,7 +36,7 @@ MATRIX = [ONE, TWO, cell(1, mode="weak"), WEAK]
 ACCEPTED = baseline(accepted_run({TWO: 0.5}))
 EQUAL = {arm(1): 1.0, arm(1, side="base"): 1.0, arm(2): 0.5, arm(2, side="base"): 0.5}
 SLOWER = {**EQUAL, arm(2): 0.6}
-OLDER = calibrated(0.002, ONE, TWO, WEAK).model_copy(
+OLDER = calibrated(0.002, ONE, TWO).model_copy(
     update={"environment": Environment(versions={"torch": "2.14"}, commit="", dirty=False)}
 )
 
@@ -52,9 +53,9 @@ def compared(step_s: Mapping[Arm, float], *, count: int = 4, **changes: object) 
     return run
 
 
-def with_a_weak_peer(**changes: object) -> Observations:
-    """Return a run before its first session in which a weak cell shows how sessions at 2 devices scatter."""
-    run = run_of(TWO, WEAK, ONE, config=settings(against=AGAINST), **changes)
+def with_a_peer(**changes: object) -> Observations:
+    """Return a run before its first session in which another trainer shows how sessions at 2 devices scatter."""
+    run = run_of(TWO, cell(2, "scratch"), ONE, config=settings(against=AGAINST), **changes)
     run.comparison = Comparison({"base": AGAINST}, run.plan.cells)
     return run
 
@@ -82,7 +83,7 @@ class TestAlone:
     @pytest.mark.parametrize(
         ("measured", "alone", "needed"),
         [
-            (MATRIX, 1, 4),  # both modes on one device are one arm
+            (MATRIX, 3, 5),  # on one device both modes are one arm, on two they share processes
             ([ONE, TWO], 2, 4),
             ([cell(k) for k in (1, 2, 4, 8)], 4, 5),
             ([*MATRIX, *(cell(k, "scratch") for k in (1, 2))], 0, 4),
@@ -201,26 +202,26 @@ class TestAgainstABase:
         ("known", "outcome"),
         [
             ({}, Outcome.INCONCLUSIVE),
-            ({"calibration": calibrated(0.002, ONE, TWO, WEAK)}, Outcome.PASS),
-            ({"calibration": calibrated(0.002, ONE, TWO, WEAK, host="another")}, Outcome.INCONCLUSIVE),
+            ({"calibration": calibrated(0.002, ONE, TWO)}, Outcome.PASS),
+            ({"calibration": calibrated(0.002, ONE, TWO, host="another")}, Outcome.INCONCLUSIVE),
             ({"calibration": OLDER}, Outcome.INCONCLUSIVE),
         ],
         ids=["never calibrated", "calibrated", "another host", "older versions"],
     )
-    def test_two_sessions_suffice_on_a_calibrated_host(self, known: dict[str, object], outcome: Outcome) -> None:
-        run = with_a_weak_peer(planned=2, **known)
-        add_sessions(run, {**EQUAL, arm(2, mode="weak"): 0.5, arm(2, side="base", mode="weak"): 0.5}, count=2)
-        cells = {cell.id: cell.outcome for cell in results.to_record(run).cells}
-        assert cells[TWO.id] is outcome
-        assert cells[ONE.id] is Outcome.INCONCLUSIVE, "no other cell shows how its sessions scatter"
+    def test_a_calibrated_host_decides_sooner(self, known: dict[str, object], outcome: Outcome) -> None:
+        """Its sessions differ by 1.2 %, and each cell is alone in its world size."""
+        run = compared({}, count=0, planned=6, **known)
+        for sign in (1, -1, 1):
+            add_session(run, [forth_and_back({**EQUAL, arm(1): math.exp(0.006 * sign)})] * 4)
+        assert judged(run)[1].outcome is outcome
 
     def test_cells_of_a_world_size_show_each_other_how_sessions_scatter(self) -> None:
         """A tenth slower in every session, where the cell beside it moves by 8 % from session to session."""
-        run = with_a_weak_peer()
-        weak = arm(2, mode="weak")
+        run = with_a_peer()
         for sign in (1, -1, 1, -1):
-            base = {arm(2, side="base"): 0.5, arm(2, side="base", mode="weak"): 0.5, arm(1, side="base"): 1.0}
-            add_sessions(run, {**base, arm(2): 0.55, weak: 0.5 * (1 + 0.08 * sign), arm(1): 1.1}, count=1)
+            base = {arm(2, side="base"): 0.5, arm(2, "scratch", "base"): 0.5, arm(1, side="base"): 1.0}
+            moved = {arm(2): 0.55, arm(2, "scratch"): 0.5 * (1 + 0.08 * sign), arm(1): 1.1}
+            add_sessions(run, {**base, **moved}, count=1)
         outcomes = {cell.id: cell.outcome for cell in results.to_record(run).cells}
         assert outcomes[TWO.id] is Outcome.INCONCLUSIVE
         assert outcomes[ONE.id] is Outcome.FAIL, "one device is another matter"
@@ -290,6 +291,16 @@ class TestWidenedGap:
         cells = judged(compared({**EQUAL, arm(1): one_s, arm(2): two_s}, planned=planned))
         warning = "efficiency is 10.0% below the base's: gap widened, nothing slower" if warned else ""
         assert (cells[2].outcome, cells[2].warning, cells[1].warning) == (outcome, warning, "")
+
+    @pytest.mark.parametrize(("apart", "warned"), [(0.003, True), (0.011, False)])
+    def test_it_has_the_error_of_warnings(self, apart: float, warned: bool) -> None:
+        """A gap that widens by 3.1 % on average; at 5 % the second one would be warned of too."""
+        run = compared({}, count=0, planned=4)
+        for step, two in ((1, 0.001), (-1, 0.0), (0, 0.002)):
+            one = -0.031 + two + apart * step
+            add_session(run, [forth_and_back({**EQUAL, arm(1): math.exp(one), arm(2): 0.5 * math.exp(two)})] * 4)
+        assert judged(run)[2].outcome is Outcome.PASS
+        assert bool(judged(run)[2].warning) is warned
 
     def test_oversubscribed_devices_are_not_judged_for_efficiency(self) -> None:
         shared = settings(against=AGAINST, devices=Devices("cpu", ("cpu", "cpu"), (0, 0)))

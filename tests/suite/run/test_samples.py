@@ -59,6 +59,17 @@ def test_cells_that_share_a_base_are_paired_with_its_nearest_window() -> None:
     assert samples.contrast(run, OTHER, BASE) == [pytest.approx([math.log(1.2)] * 2)]
 
 
+def test_a_machine_that_drifts_slows_no_cell_between_two_windows_of_a_shared_base() -> None:
+    """Every window takes 1 % longer than the one before, and the second cell is between two of the base's."""
+    run = run_of(cell(), cell(trainer="scratch"))
+    order = [OWN, BASE, OTHER, BASE]
+    add_session(run, [[(arm, 1.01**place) for place, arm in enumerate([*order, *reversed(order)])]])
+    for own in (OWN, OTHER):
+        [rounds] = samples.contrast(run, own, BASE)
+        assert len(rounds) == 2
+        assert sum(rounds) == pytest.approx(0.0, abs=1e-9)
+
+
 @pytest.mark.parametrize(
     ("busy", "left_out", "location"),
     [

@@ -84,6 +84,22 @@ def test_ranks_of_one_process_have_the_plain_steps_imbalance() -> None:
     assert made.slow_rank == 1
 
 
+@pytest.mark.parametrize(
+    ("ranks", "slow"),
+    [
+        ([(0.050, 0.060), (0.051, 0.060)], 1),
+        ([(0.050, 0.060), (0.070, 0.060)], None),
+        ([(0.050, 0.060), (0.060, 0.060)], None),
+    ],
+    ids=["always the same", "now the one, now the other", "once both"],
+)
+def test_a_rank_is_called_slow_where_it_was_the_slowest_in_every_session(
+    ranks: list[tuple[float, float]], slow: int | None
+) -> None:
+    """Of equal ranks too one is the slowest on average."""
+    assert found(*(session(unsynced=times, plain=times) for times in ranks)).slow_rank == slow
+
+
 def test_weak_scaling_starts_at_one_devices_whole_step_without_a_small_batch() -> None:
     weak = {point: (0.100,) * len(ranks) for point, ranks in PERFECT.items()}
     made = found(

@@ -121,19 +121,34 @@ class TestPaired:
         ends = [paired(fast[:n], 0.05, runs, 8, 1.0, runs=runs).outcome for n in range(1, 9)]
         assert ends.index(Outcome.PASS) + 1 == sessions
 
-    @pytest.mark.parametrize("peers", [[], [[]], [[0.001]]])
-    def test_a_peer_that_has_not_been_measured_in_two_sessions_shows_nothing(self, peers: list[list[float]]) -> None:
-        """Alone, a cell is decided from the third session on, whatever a calibration says of the day before."""
-        judged = paired([[-0.0112] * 8] * 2, 0.05, 1, 6, 1.0, Learned(9e-6, 4.2e-12), peers)
-        assert judged.outcome is Outcome.INCONCLUSIVE
+    @pytest.mark.parametrize(
+        ("peers", "outcome"),
+        [
+            ([], Outcome.INCONCLUSIVE),
+            ([[]], Outcome.INCONCLUSIVE),
+            ([[0.001]], Outcome.INCONCLUSIVE),
+            ([[None, None, None, 0.001]], Outcome.INCONCLUSIVE),
+            ([[None, -0.001, None, 0.001]], Outcome.PASS),
+        ],
+    )
+    def test_a_peer_that_has_not_been_measured_in_two_sessions_shows_nothing(
+        self, peers: list[list[float | None]], outcome: Outcome
+    ) -> None:
+        """A cell of a bisection that is alone in its world size waits for its fifth session."""
+        assert paired([[-0.0112] * 8] * 4, 0.05, 18, 8, 1.0, peers=peers, runs=18).outcome is outcome
+
+    def test_a_decision_stands_whatever_a_peer_shows_later(self) -> None:
+        own, peer = [[0.031], [0.029], [0.030], [0.0302], [0.03]], [None, 0.004, -0.003, 0.002, 0.15]
+        for sessions in (4, 5):
+            assert paired(own[:sessions], 0.05, 4, 12, 1.0, peers=[peer[:sessions]]).outcome is Outcome.FAIL
 
     def test_a_bound_that_is_faster_is_the_least_that_the_candidate_is_faster(self) -> None:
         assert "faster than the base, at least 9.1% faster" in self.judged(-0.101, -0.100, -0.099)[1]
 
-    @pytest.mark.parametrize(("tau2", "outcome"), [(0.0001, Outcome.INCONCLUSIVE), (0.000001, Outcome.FAIL)])
+    @pytest.mark.parametrize(("tau2", "outcome"), [(0.0004, Outcome.INCONCLUSIVE), (0.0001, Outcome.FAIL)])
     def test_with_a_calibration_suspicion_is_at_the_looks_share(self, tau2: float, outcome: Outcome) -> None:
-        """Of the second session; both cells are slower at the whole error there, and at the third look's share."""
-        rounds, learned = [[0.048, 0.050, 0.052]] * 3, Learned(tau2, (0.3 * tau2) ** 2)
+        """Of the third session; both cells are slower at the whole error there, and at the fourth look's share."""
+        rounds, learned = [[0.048, 0.050, 0.052]] * 4, Learned(tau2, (0.3 * tau2) ** 2)
         assert paired(rounds, 0.05, COMPARISONS, PLANNED, 60.0, learned, PEERS).outcome is outcome
 
     @pytest.mark.parametrize(
@@ -165,17 +180,27 @@ class TestPaired:
     def test_a_fail_needs_half_the_tolerance(self, middle: float, outcome: Outcome) -> None:
         assert self.judged(*[middle + 1e-6 * sign for sign in (1, -1, 1, -1)], planned=4)[0] is outcome
 
-    def test_a_calibration_and_other_cells_let_the_third_session_decide(self) -> None:
-        """With rounds in every session; without either of them the same sessions decide nothing."""
-        rounds = [[middle - 0.002, middle, middle + 0.002] for middle in (0.20, 0.21, 0.19)]
+    def test_whatever_a_calibration_says_a_fail_takes_four_sessions_and_a_pass_three(self) -> None:
+        """Processes of two speeds agree in two sessions of two, and three of three, too often."""
+        learned = Learned(0.003**2, 2 * 0.003**4 / 39)
+        slow, fast = [
+            [[middle - 0.002, middle, middle + 0.002] for middle in (around, around - 0.0005, around + 0.0005, around)]
+            for around in (0.06, -0.0112)
+        ]
+        judged = [
+            [paired(rounds[:n], 0.05, COMPARISONS, PLANNED, 60.0, learned, PEERS).outcome for n in (1, 2, 3, 4)]
+            for rounds in (slow, fast)
+        ]
+        unknown = Outcome.INCONCLUSIVE
+        assert judged == [[unknown, unknown, unknown, Outcome.FAIL], [unknown, unknown, Outcome.PASS, Outcome.PASS]]
+
+    def test_a_fail_says_its_bound(self) -> None:
+        rounds = [[middle - 0.002, middle, middle + 0.002] for middle in (0.20, 0.21, 0.19, 0.20)]
         learned = Learned(1e-6, 1e-14)
         found = paired(rounds, 0.05, COMPARISONS, PLANNED, 60.0, learned, PEERS)
         delta = estimate([Middle.of(session) for session in rounds], learned, PEERS)
-        low = delta.mean - t(delta.df, ALPHA_FAIL / COMPARISONS * spending(3, PLANNED, 2)) * delta.error
-        assert found.outcome is Outcome.FAIL
+        low = delta.mean - t(delta.df, ALPHA_FAIL / COMPARISONS * spending(4, PLANNED)) * delta.error
         assert f"at least {math.expm1(low):.1%} slower" in found.reason
-        for other in ((learned, ()), (None, PEERS)):
-            assert paired(rounds, 0.05, COMPARISONS, PLANNED, 60.0, *other).outcome is Outcome.INCONCLUSIVE
 
     def test_noisy_peers_keep_a_cell_from_failing(self) -> None:
         rounds = [[delta] for delta in (0.20, 0.21, 0.19, 0.20)]
