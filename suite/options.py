@@ -136,10 +136,12 @@ def read(config: pytest.Config) -> Config:
     base = _against(get, root, home)
     _check_pairs(trainers, base, chosen_workloads)
     profile = get.one_of("profile", get.text("profile", "quick"), BUDGET_S)
+    world_sizes, dropped = _world_sizes(get, chosen)
     return Config(
         root=root,
         devices=chosen,
-        world_sizes=_world_sizes(get, chosen),
+        world_sizes=world_sizes,
+        dropped=dropped,
         trainers=trainers,
         checked=asked or CHECKED_TRAINERS,
         workloads=chosen_workloads,
@@ -411,20 +413,23 @@ def _against(get: _Reader, root: Path, home: Path | None) -> Base | None:
     return base
 
 
-def _world_sizes(get: _Reader, chosen: devices.Devices) -> tuple[int, ...]:
-    count = len(chosen.names)
+def _world_sizes(get: _Reader, chosen: devices.Devices) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return those to measure, and those of an ini file that the devices are too few for."""
+    count, dropped = len(chosen.names), tuple[int, ...]()
     if not get.has("world-sizes"):
-        return tuple(sorted({2**power for power in range(count.bit_length()) if 2**power <= count} | {count} - {0}))
+        powers = {2**power for power in range(count.bit_length()) if 2**power <= count}
+        return tuple(sorted(powers | {count} - {0})), dropped
     given, sizes = get.text("world-sizes", ""), []
     for part in given.split(","):
         if not (WHOLE.fullmatch(part.strip()) and int(part)):
             raise pytest.UsageError(f"--scaling-world-sizes {given!r}: expected whole numbers from 1, such as 1,2,4")
         sizes.append(int(part))
     if not get.on_command_line("world-sizes"):  # an ini file serves machines with different numbers of devices
+        dropped = tuple(sorted({size for size in sizes if size > count}))
         sizes = [size for size in sizes if size <= count]
     if count and max(sizes, default=0) > count:
         raise pytest.UsageError(
             f"--scaling-world-sizes {given!r}: world size {max(sizes)} is above the {count} device(s) of {chosen}; "
             f"--scaling-devices {chosen.kind}:{max(sizes)} asks for as many"
         )
-    return tuple(sorted(set(sizes)))
+    return tuple(sorted(set(sizes))), dropped

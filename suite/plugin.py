@@ -102,7 +102,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Return the effective settings."""
-    return config.stash[CONFIG].header()
+    lines = config.stash[CONFIG].header()
+    if "correctness" in config.getoption("markexpr"):
+        lines.append(f"correctness: trainers {', '.join(config.stash[CONFIG].checked)}")
+    return lines
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

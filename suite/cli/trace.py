@@ -137,7 +137,7 @@ def _trace_all(run: Observations, folder: Path, warm_up: int, steps: int) -> int
         preparing.prepare(run, sides, list(sharing), _say)
         names = file_names(cells[0] for cells in sharing.values())
         for (arm, cells), name in zip(sharing.items(), names, strict=True):
-            what = ", ".join(cell.id for cell in cells)
+            what = ", ".join(cell.id + config.devices.mark(cell.world_size) for cell in cells)
             _say(f"{what}: {steps} steps after {warm_up}")
             try:
                 answers = _trace(sides.pools["candidate"], run, arm, str(folder / name), warm_up, steps)

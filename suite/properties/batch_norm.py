@@ -1,6 +1,7 @@
 """How a trainer normalises batches: by shard, the default of data parallelism, or over the whole minibatch.
 
-Only these two are right. The net's log tells which samples went through the net together, so any way of splitting is
+Only these two are right, in all steps alike, and the second one alone where the layers are called SyncBatchNorm. The
+net's log tells which samples went through the net together, so any way of splitting is
 allowed. The gradient behind a normalisation must agree in half of its digits (`tolerance`).
 """
 
@@ -16,10 +17,13 @@ from suite.properties import nets
 from suite.properties.answers import RIGHT, Judgement
 from suite.properties.seen import Seen, derivative, flat
 
+WHOLE = "over the whole minibatch"
+
 
 def judge(seen: Seen) -> Judgement:
     """Compare every step's gradient, and after a single step rank 0's running statistics, with both kinds."""
-    kinds = {"by shard", "over the whole minibatch"}
+    synchronised = any(observed["synchronised"] for observed in seen.ranks)
+    kinds = {WHOLE} if synchronised else {WHOLE, "by shard"}
     for step in seen.steps:
         n = seen.case.batches[step]
         shards = forwards(seen, step)
@@ -28,7 +32,7 @@ def judge(seen: Seen) -> Judgement:
                 f"step {step}: the minibatch has samples 0 to {n - 1}, but the net saw {shards}",
                 ("samples lost or repeated", "samples changed before the net"),
             )
-        groups = {"by shard": shards, "over the whole minibatch": [list(range(n))]}
+        groups = {"by shard": shards, WHOLE: [list(range(n))]}
         # One sample has no variance, so a trainer that takes a step has not normalised groups of one sample.
         expected = {kind: _gradient(seen, step, g) for kind, g in groups.items() if min(map(len, g)) > 1}
         actual = flat(seen.gradient(step))
@@ -41,6 +45,12 @@ def judge(seen: Seen) -> Judgement:
                 f"step {step}: the gradient behind a batch normalisation fits neither kind of statistics: "
                 + ", ".join(f"{kind} it is off by {error:.3g}" for kind, error in errors.items()),
                 other_bugs if step else other_bugs + unequal,
+            )
+        if not kinds & fits:
+            before = "its layers are called SyncBatchNorm" if synchronised else f"earlier steps were {kinds.pop()}"
+            return Judgement(
+                f"step {step}: batch normalisation {fits.pop()}, and {before}",
+                ("statistics that are synchronised within groups of one rank, or not at all",) if synchronised else (),
             )
         kinds &= fits
     if len(seen.steps) == 1 and not _statistics_kept(seen):

@@ -81,6 +81,7 @@ def observe(
         - "log": for every step, what the net's forwards saw (`suite.properties.log.Log`);
         - "drew": whether a step drew random numbers; on a GPU known where it `shares_draws`;
         - "noise": for every step of a net with dropout, digests of the noise that was drawn for its samples;
+        - "synchronised": whether a layer of the first replica is a SyncBatchNorm, by its class's name;
         - "correct": of `EVALUATED` test samples, {"shared": how many its replicas together got right of this process's
           share, "alone": how many each of its replicas got right of all}; None where it was not evaluated;
         - "uninterrupted": "parameters" of the same case without the interruption, where it is `resumed`.
@@ -111,6 +112,7 @@ def observe(
         "log": [],
         "drew": False,
         "noise": [],
+        "synchronised": False,
         "correct": None,
         "uninterrupted": uninterrupted,
     }
@@ -128,6 +130,8 @@ def observe(
         log = _log(made, model)
         train = made.reference_step if record["plain"] else made.step
         by_position = dict(enumerate(made.replicas[0].parameters()))
+        kinds = {kind.__name__ for layer in made.replicas[0].modules() for kind in type(layer).__mro__}
+        record["synchronised"] = any(name.endswith("SyncBatchNorm") for name in kinds)
         record["parameters"].append(_values(made))
         record["differing"].append(_differing(made))
         for step in range(len(case.batches)):

@@ -88,6 +88,7 @@ class ArmRecord(Part):
     steps_per_window: int
     oracle: Literal["sgd", "self"] | None = None  # of the trainer; an earlier record does not say it
     has_reference: bool = False  # whether the trainer has a `reference_step`
+    seed: int | None = None  # of the weights and of the order of samples; an earlier record does not say it
     gradient_bytes: int = 0  # that a replica has to exchange at every step; 0 where it is not known
     memory: tuple[RankMemory, ...] = ()  # by rank; none in an earlier record
     transports: tuple[str, ...] = ()  # by which NCCL connected its ranks, and channels; none on CPUs

@@ -73,7 +73,8 @@ def _sentence(stop: Stop) -> str:
     pays = f"the whole interval of its efficiency, {interval(best.efficiency, '.2f')}, is at least {WORTH:.2f}"
     larger = [(cell, high) for cell, _, high in bounded if cell.world_size > best.world_size]
     if not larger:
-        largest = f"k = {best.world_size}, the largest measured, still pays"
+        shared = any(cell.oversubscribed and cell.world_size > best.world_size for cell in stop.cells)
+        largest = f"k = {best.world_size}, the largest measured{' without sharing devices' * shared}, still pays"
         return f"{largest}: {pays}.{_cost(best, stop.alone_s)} More devices may pay as well."
     rest = "More devices do not pay" if all(high < WORTH for _, high in larger) else "Whether more pay is not known"
     each = _each([cell for cell, _ in larger])

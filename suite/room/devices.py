@@ -73,6 +73,10 @@ class Devices:
         names = self.here(world_size)  # the other hosts are like it
         return len(set(self.cores[: len(names)] if self.kind == "cpu" else names)) < len(names)
 
+    def mark(self, world_size: int) -> str:
+        """Return what is added to the name of what is measured on the first `world_size` devices; often ""."""
+        return " (oversubscribed)" if self.oversubscribed(world_size) else ""
+
     def pinned(self, world_size: int) -> tuple[tuple[int, ...], ...]:
         """Return the cores that each of the first `world_size` ranks may use; empty leaves them free.
 
@@ -86,9 +90,8 @@ class Devices:
         return "nccl" if self.kind == "cuda" and len(set(names)) == len(names) else "gloo"
 
     def __str__(self) -> str:
-        mark = " (oversubscribed)" if self.oversubscribed(len(self.names)) else ""
         several = f"{self.hosts}x" if self.hosts > 1 else ""
-        return f"{several}{self.kind}:{self.per_host}{mark}"
+        return f"{several}{self.kind}:{self.per_host}{self.mark(len(self.names))}"
 
 
 def one_host(chosen: Devices) -> Devices:

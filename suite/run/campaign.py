@@ -24,6 +24,7 @@ from suite.plan.cells import SINGLE, Arm, Cell
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import START_TIMEOUT_S
 from suite.properties.answers import Described
+from suite.render.figures import plural
 from suite.room import check, hardware
 from suite.room.meter import Meter
 from suite.run import accepted, accuracy, attribution, collectives, counting, forecast, judging, preparing, results
@@ -103,7 +104,7 @@ class _Campaign:
         self._of_figures: int | None = None  # sessions that time more than the comparison needs, once that is known
         self._forecast_s = 0.0  # of the last session
         self._shown = 0  # sessions in the plan that was shown last
-        self._comparing = True
+        self._comparing, self._sweeping = True, False
         rng = random.Random(run.plan.seed)
         self._sessions = collaborators.sessions(run, sides.pools, rng, meter, self._left_s, self._say_left)
 
@@ -151,6 +152,10 @@ class _Campaign:
         run = self._run
         if not run.plan.sweeps:
             return
+        self._sweeping = True
+        if not run.plan.cells:
+            minutes = collectives.cost_s(run.plan) / 60
+            self._say(f"plan: {plural(len(run.plan.sweeps), 'sweep')} of collectives, about {minutes:.1f} min")
         if not run.versions:  # no cell was selected, and no worker asked
             with contextlib.suppress(WorkerFailure):  # every sweep will say what is wrong
                 timeout_s = run.plan.deadline_s(START_TIMEOUT_S)
@@ -335,7 +340,7 @@ class _Campaign:
             ]
             afterwards = self._taking_apart(list(dict.fromkeys([*probed, *suspects])))
             afterwards += [train] if train is not None and number == 0 else []
-            if number == 0 and config.counters != "off" and config.explain:
+            if number == 0 and (config.counters == "fail" or (config.counters == "warn" and config.explain)):
                 counted = run.plan.cells if of_figures else run.comparison.cells
                 afterwards.append(self._collaborators.counting(run, self._sessions, counted, self._say_left))
             if self._session(units, untimed, afterwards, self._share_s(number, explained=bool(suspects))):
@@ -478,14 +483,14 @@ class _Campaign:
     def _left_s(self) -> float:
         """Return how much of the budget is left, without what sweeps that are still to come need."""
         plan = self._run.plan
-        sweeps = 0 if self._run.collectives else len({sweep.world_size for sweep in plan.sweeps})
-        return plan.config.budget_s - plan.elapsed_s - sweeps * collectives.cost_s(plan.config.devices.kind)
+        return plan.config.budget_s - plan.elapsed_s - (0.0 if self._run.collectives else collectives.cost_s(plan))
 
     def _say_left(self, what: str) -> None:
-        run = self._run
-        left_s = self._left_s()
-        if run.planned and self._comparing:
-            planned_s = (run.planned - len(run.sessions)) * run.session_s
+        run, config = self._run, self._run.plan.config
+        left_s = config.budget_s - run.plan.elapsed_s
+        fills_budget = run.compares_first and accuracy.trained(run)
+        if run.planned and self._comparing and not self._sweeping and not fills_budget:
+            planned_s = (run.planned - len(run.sessions)) * run.session_s + collectives.cost_s(run.plan)
             left_s = min(left_s, planned_s) if self._keeps_budget else planned_s
         self._say(f"{what}; {f'at most {left_s / 60:.1f} min left' if left_s > 0 else 'past the budget'}")
 

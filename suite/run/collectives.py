@@ -25,6 +25,7 @@ from suite.processes.pool import dismiss
 from suite.records.record import CollectivePoint, CollectiveRecord, interval
 from suite.room.devices import Devices
 from suite.run import blocks
+from suite.run.plan import Plan
 from suite.run.session import LEAD_IN_S, Say, hang_timeout_s, lead_in
 
 WINDOW_S = 0.008  # long against the tens of microseconds by which ranks leave a barrier one after the other
@@ -36,9 +37,10 @@ CHECK_TIMEOUT_S = 60.0
 TIMEOUT_S = 20.0
 
 
-def cost_s(kind: str) -> float:
-    """Return about how many seconds a world size takes, with the start of its processes, on this kind of devices."""
-    return 2 * MEASURE_S + (0.0 if kind == "cpu" else LEAD_INS * LEAD_IN_S)
+def cost_s(plan: Plan) -> float:
+    """Return about how many seconds the sweeps of a run take, with the start of their processes."""
+    each_s = 2 * MEASURE_S + (0.0 if plan.config.devices.kind == "cpu" else LEAD_INS * LEAD_IN_S)
+    return len({sweep.world_size for sweep in plan.sweeps}) * each_s
 
 
 def measure(

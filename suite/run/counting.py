@@ -76,10 +76,12 @@ def checks(run: Observations, cell: Cell) -> tuple[CheckRecord, ...]:
     """
     arms, own = run.arms(cell).values(), run.counters.get(run.plan.own(cell))
     missing = [run.uncounted[arm] for arm in arms if arm in run.uncounted]
-    if missing and len(arms) > 1 and run.plan.config.counters == "fail":
-        labels = ", ".join(base.label for base in run.comparison.bases.values())
+    bases = [base.label for base in run.comparison.bases.values()] if len(arms) > 1 else []
+    labels = bases or [label for label, _ in _others(run, cell)]
+    if missing and labels and run.plan.config.counters == "fail":
         reason = f"its step and the base's could not both be counted: {missing[0]}"
-        return (CheckRecord(rule=counters.RULE, against=labels, outcome=Outcome.INCONCLUSIVE, reason=reason),)
+        against = ", ".join(labels)
+        return (CheckRecord(rule=counters.RULE, against=against, outcome=Outcome.INCONCLUSIVE, reason=reason),)
     return () if own is None else tuple(_check(run, own, label, other) for label, other in _others(run, cell))
 
 

@@ -18,7 +18,7 @@ from suite.plan.workloads import LAUNCH_BOUND
 from suite.records.calibration import POWER, promise
 from suite.render.figures import plural
 from suite.room.quiet import available_cores
-from suite.run import accuracy, judging
+from suite.run import accuracy, collectives, judging
 from suite.run.observations import Observations
 from suite.run.plan import Plan
 from suite.run.session import WINDOW_S, block_count
@@ -111,7 +111,8 @@ def lines(run: Observations, planned: int, each: Length, left_out: Sequence[Cell
     """
     comparison, comparisons = run.comparison, judging.comparisons(run)
     bases = f" against {', '.join(base.label for base in comparison.bases.values())}" if comparison.bases else ""
-    minutes = (run.plan.elapsed_s + (planned - len(run.sessions)) * each.wall_s) / 60
+    sessions_s = (planned - len(run.sessions)) * each.wall_s
+    minutes = (run.plan.elapsed_s + sessions_s + collectives.cost_s(run.plan)) / 60
     training_s = accuracy.allowed_s(run, run.plan.config.budget_s - run.plan.elapsed_s)
     training = f"at most {max(0.0, training_s) / 60:.1f} min of training"
     if run.compares_first:
@@ -125,7 +126,9 @@ def lines(run: Observations, planned: int, each: Length, left_out: Sequence[Cell
         f"(budget {run.plan.config.budget_s / 60:.1f} min); {plural(comparisons, 'check')} can fail{of_runs}"
     )
     judges = comparison.bases and not run.plan.config.calibrate
-    over = ", ".join(cell.id for cell in dict.fromkeys((*comparison.over_budget, *left_out)))
+    devices = run.plan.config.devices
+    excluded = dict.fromkeys((*comparison.over_budget, *left_out))
+    over = ", ".join(cell.id + devices.mark(cell.world_size) for cell in excluded)
     named = [f"plan: not judged, because the budget has no room for them: {over}"] if over else []
     if apart := ", ".join(cell.id for cell in comparison.apart):
         others = "one run rebuilds those of most cells, and these have others"
@@ -133,7 +136,8 @@ def lines(run: Observations, planned: int, each: Length, left_out: Sequence[Cell
             f"plan: not compared with all of their accepted commits: {apart}; {others}: run them separately (-k)"
         )
     promised = [*named, _promise(run, comparisons, planned, each.rounds), _scope(run, planned)] if judges else []
-    return [first, *promised, *_short_of_floors(run, planned), *_launch_bound(run.plan.config)]
+    unfit = [f"plan: {run.plan.config.unfit}"] if run.plan.config.unfit else []
+    return [first, *unfit, *promised, *_short_of_floors(run, planned), *_launch_bound(run.plan.config)]
 
 
 def _scope(run: Observations, planned: int) -> str:

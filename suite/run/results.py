@@ -159,6 +159,7 @@ def _arm(run: Observations, arm: Arm) -> record.ArmRecord:
         steps_per_window=run.steps[arm],
         oracle=about and about.oracle,
         has_reference=about is not None and about.has_reference,
+        seed=job.seed,
         gradient_bytes=run.gradient_bytes.get(arm, 0),
         memory=run.memory.get(arm, ()),
         transports=run.transports.get(arm, ()),

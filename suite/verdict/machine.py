@@ -93,15 +93,20 @@ def machine(
             return Verdict(
                 Outcome.INCONCLUSIVE,
                 f"{said}: accepted runs differ too much to show whether its step on several devices is longer, or only "
-                "one device became faster",
+                "one device became faster; accept a run with today's versions, or repeat this one with those of before",
             )
         return Verdict(
             Outcome.FAIL, f"the machine, not the code: {said}: at least {-math.expm1(-low):.1%} less {CONFIDENCE}"
         )
-    if shortfall + t_quantile(df, 1 - ALPHA_PASS) * spread < margin:
+    high = shortfall + t_quantile(df, 1 - ALPHA_PASS) * spread
+    if high < margin:
         return Verdict(Outcome.PASS, said)
+    wider = math.ceil(100 * math.expm1(high)) / 100
+    tolerance_too = f", or a tolerance of {wider:.0%}" if wider <= 1 else ""
     return Verdict(
-        Outcome.INCONCLUSIVE, f"{said}: neither clearly equal nor clearly less, because runs differ that much"
+        Outcome.INCONCLUSIVE,
+        f"{said}: neither clearly equal nor clearly less, because runs differ that much: it needs more accepted runs, "
+        f"each an hour or more after the one before, a quieter machine{tolerance_too}",
     )
 
 

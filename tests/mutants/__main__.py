@@ -20,6 +20,7 @@ from tests.mutants import Entry, entries
 from tests.support.project import REPOSITORY
 
 EXAMPLES = 50
+EVERY = (*CHECKS, *FUNCTION_CHECKS)
 
 
 def finds(check: str, entry: Entry, bench: Bench) -> bool:
@@ -71,10 +72,9 @@ def main(names: Collection[str], checks: Collection[str]) -> int:
 
 
 if __name__ == "__main__":
-    every = [*CHECKS, *(check for checks in FUNCTION_CHECKS.values() for check in checks)]
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="MUTANT", help="default: all")
-    parser.add_argument("--check", action="append", choices=every, metavar="CHECK", help="default: all")
+    parser.add_argument("--check", action="append", choices=EVERY, metavar="CHECK", help="default: all")
     parser.add_argument("--seeds", type=int, metavar="N", help="search for each mutant of a trainer N times")
     options = parser.parse_args()
-    sys.exit(searches(options.names, options.seeds) if options.seeds else main(options.names, options.check or every))
+    sys.exit(searches(options.names, options.seeds) if options.seeds else main(options.names, options.check or EVERY))

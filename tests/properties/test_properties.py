@@ -203,6 +203,49 @@ def test_a_shard_of_one_sample_has_no_statistics_to_compare_with() -> None:
     assert judge("batch_norm", tampered(share, case=case)).note == "batch normalisation over the whole minibatch"
 
 
+class ByShardLater(Scratch):
+    """Normalises the first minibatch as a whole, and later ones by shard."""
+
+    started = False
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        if self.started:
+            return super().step(X, y, global_batch_size)
+        self.started = True
+        loss = nn.functional.cross_entropy(self.nets[0](X), y)
+        loss.backward()
+        with torch.no_grad():
+            for first, *others in zip(*self.device_params, strict=True):
+                first -= self.lr * first.grad
+                first.grad = None
+                for other in others:
+                    other.copy_(first)
+        return loss.detach()
+
+
+def test_statistics_are_of_the_same_kind_in_every_step() -> None:
+    case = Case(2, (8, 8), net=Net(hidden=(3,), norm="batch"))
+    assert judge("batch_norm", tampered(lambda seen: None, Scratch, case)).note == "batch normalisation by shard"
+
+    def share(seen: Observation) -> None:
+        [entry] = seen["log"][0]
+        seen["log"][0] = [{**entry, "samples": entry["samples"][:4]}, {**entry, "samples": entry["samples"][4:]}]
+
+    finding = judge("batch_norm", tampered(share, ByShardLater, case)).finding
+    assert finding == "step 1: batch normalisation by shard, and earlier steps were over the whole minibatch"
+
+
+def test_layers_that_are_called_synchronised_are() -> None:
+    case = Case(2, (8,), net=Net(hidden=(3,), norm="batch"))
+
+    def rename(seen: Observation) -> None:
+        seen["synchronised"] = True
+
+    finding = judge("batch_norm", tampered(rename, Scratch, case)).finding
+    assert finding == "step 0: batch normalisation by shard, and its layers are called SyncBatchNorm"
+    assert judge("batch_norm", tampered(rename, Single, case)).note == "batch normalisation over the whole minibatch"
+
+
 def test_equal_masks_on_two_shards_are_found() -> None:
     case = Case(2, (4,), net=Net(hidden=(64,), dropout=True))
 

@@ -76,7 +76,7 @@ class World:
             training=self.training,
             probing=self.probing,
             counting=self.counting,
-            sweep=lambda pool, sweeps, *_, **__: self.swept.extend(sweeps) or (),
+            sweep=self.sweep,
         )
         campaign.measure(self.run, Path(), self.said.append, collaborators)
         return self.run
@@ -112,6 +112,11 @@ class World:
             self.now += self.explaining_s
 
         return probe
+
+    def sweep(self, pool: Any, sweeps: Sequence[CollectiveCell], devices: Any, say: Any, **_: object) -> tuple[()]:
+        self.swept.extend(sweeps)
+        say("all_reduce on 2 devices")
+        return ()
 
     def counting(self, run: Observations, sessions: Any, chosen: Sequence[Cell], say: Any) -> Callable[[Groups], None]:
         def count(groups: Groups) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from suite.plan.cells import SINGLE
 from suite.records.baselines import AcceptedRun, Identity
-from suite.records.record import CellRecord, IntervalRecord, Record
+from suite.records.record import CellRecord, IntervalRecord, Record, oversubscribed_mark
 from suite.render.figures import interval, names, number
 from suite.render.html.chart import Axis, Chart, Point, Series, figure
 from suite.render.html.environment import bounded
@@ -59,7 +59,8 @@ def _all_series(
         values = [(cell.world_size, value) for cell in own if (value := _of(cell, quantity)) is not None]
         if not any(world_size > 1 for world_size, _ in values):
             continue
-        name = known[trainer]
+        shared = [str(cell.world_size) for cell in own if cell.oversubscribed]
+        name = known[trainer] + (f" (oversubscribed at k = {', '.join(shared)})" if shared else "")
         drawn.append(Series(name, tuple(Point.of(k, value) for k, value in values)))
         base = _base(own, quantity) if record.bases else _accepted(record, own, quantity, accepted)
         if any(point.x > 1 for point in base):
@@ -126,7 +127,7 @@ def _size(stop: Stop, cell: CellRecord) -> tuple[str, ...]:
     cost_s, alone_s = device_s(cell), stop.alone_s
     return (
         stop.title,
-        number(cell.world_size, "d"),
+        number(cell.world_size, "d") + oversubscribed_mark(cell),
         "1" if cell.world_size == 1 else interval(cell.efficiency, ".2f"),
         interval(cell.sec_per_epoch, ".3g", bounds=False),
         "-" if cost_s is None else number(cost_s, ".3g"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from suite import options
 from suite.options import OPTIONS
 from suite.plan.config import Config
+from suite.plugin import CONFIG, pytest_report_header
 from tests.support.nvml import Scene
 from tests.support.project import Project
 
@@ -43,6 +45,23 @@ def test_command_line_over_ini_over_default(project: Project) -> None:
     assert (read(project).budget_s, read(project).tolerance, read(project).profile) == (77, 0.1, "quick")
     assert read(project, "--scaling-budget", "88").budget_s == 88
     assert "tolerance 10.0%, profile quick, budget 77 s" in "\n".join(read(project).header())
+
+
+def test_world_sizes_of_an_ini_file_that_the_devices_are_too_few_for_are_named(project: Project) -> None:
+    project.ini(scaling_world_sizes="1,2,4,8", scaling_devices="cpu:2")
+    chosen = read(project)
+    assert chosen.world_sizes == (1, 2)
+    said = "scaling: not measured: world size(s) 4, 8 of the settings; there is only cpu:2"
+    assert [line for line in chosen.header() if "not measured" in line] == [said]
+
+
+@pytest.mark.parametrize("marker", ["correctness", "scaling"])
+def test_the_header_names_the_trainers_that_are_checked(project: Project, marker: str) -> None:
+    config = project.config("-m", marker, "--scaling-devices=cpu:2")
+    config.stash[CONFIG] = options.read(config)
+    checked = [line for line in pytest_report_header(config) if line.startswith("correctness: ")]
+    assert [line for line in checked if "weighted" in line] == checked
+    assert len(checked) == (marker == "correctness")
 
 
 @pytest.mark.parametrize(
@@ -285,8 +304,8 @@ def test_world_sizes_span_hosts(project: Project) -> None:
 
 @pytest.mark.usefixtures("joined")
 def test_a_base_on_several_hosts_is_a_trainer(project: Project) -> None:
-    with pytest.raises(pytest.UsageError, match="'python:python3': on several hosts a base must be a trainer"):
-        read(project, "--scaling-devices", "2xcpu:1", "--scaling-against", "python:python3")
+    with pytest.raises(pytest.UsageError, match=r"'python:.*': on several hosts a base must be a trainer"):
+        read(project, "--scaling-devices", "2xcpu:1", "--scaling-against", f"python:{sys.executable}")
 
 
 @pytest.mark.usefixtures("joined")

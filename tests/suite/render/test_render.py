@@ -66,6 +66,14 @@ def test_oversubscription_is_marked_in_every_output() -> None:
     assert "(oversubscribed)" not in html.render(records.full())
 
 
+def test_oversubscribed_cells_are_marked_in_charts_and_costs_too() -> None:
+    own = records.matrix(modes=("strong",), world_sizes=(1, 2, 4))
+    own[2] |= {"oversubscribed": True, "efficiency": None}
+    page = html.render(records.make(cells=own))
+    assert "(oversubscribed at k = 4)" in page
+    assert "<td>4 (oversubscribed)</td>" in re.sub(r"<td[^>]*>", "<td>", page)
+
+
 def test_a_run_of_sweeps_alone_has_their_bandwidth_and_no_empty_table() -> None:
     record = records.make(cells=[], sessions=[], datasets={}, collectives=[records.collective()])
     for show in (in_terminal, markdown.render):

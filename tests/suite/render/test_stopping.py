@@ -52,6 +52,14 @@ def test_shared_devices_are_the_reason_why_it_is_not_known() -> None:
     assert found.sentence == "Where to stop is not known: devices were oversubscribed."
 
 
+def test_devices_that_were_shared_do_not_show_whether_more_pay() -> None:
+    own = records.matrix(modes=("strong",), world_sizes=(1, 2, 4))
+    own[1]["efficiency"] = dict(zip(("estimate", "low", "high"), HIGH, strict=True))
+    own[2] |= {"efficiency": None, "oversubscribed": True}
+    [found] = stops(records.make(cells=own))
+    assert found.sentence.startswith("k = 2, the largest measured without sharing devices, still pays: ")
+
+
 def test_an_epoch_costs_k_times_its_seconds() -> None:
     found = stop(k2=(0.9, 0.85, 0.95))
     assert [device_s(cell) for cell in found.cells] == [pytest.approx(13.0), pytest.approx(13.0 / 0.9)]

@@ -205,8 +205,28 @@ class TestAgainstANamedBase:
         assert not {OWN, BASE} & world.timed[-1]
 
 
+@pytest.mark.parametrize(
+    ("setting", "explain", "outcome"),
+    [("fail", False, Outcome.FAIL), ("warn", False, Outcome.PASS), ("off", True, Outcome.PASS)],
+)
+def test_a_bisection_counts_where_counters_decide(world: World, setting: str, explain: bool, outcome: Outcome) -> None:
+    """It needs only a verdict, and says nothing of where the time goes."""
+    world.step_s, world.operators = EQUAL, {"candidate": 2, "base": 1}
+    world.measure(TWO, config=against(counters=setting, explain=explain))
+    assert world.outcomes() == [outcome]
+    assert bool(world.counted) is (setting == "fail")
+
+
+def test_time_left_has_room_for_sweeps_and_no_end_while_they_run(world: World) -> None:
+    world.step_s = EQUAL
+    world.measure(ONE, TWO, sweeps=[CollectiveCell("gloo", 2)], config=against(budget_s=300.0))
+    assert any("all_reduce" in line for line in world.said)
+    assert not any("past the budget" in line for line in world.said)
+
+
 def test_sweeps_without_cells_run_although_no_worker_answers(world: World) -> None:
     run = world.measure(sweeps=[CollectiveCell("ring", 2)], versions={})
+    assert "plan: 1 sweep of collectives, about 0.1 min" in world.said
     assert (world.swept, run.versions) == ([CollectiveCell("ring", 2)], {})
 
 

@@ -200,6 +200,14 @@ class TestAgainstAcceptedRuns:
         assert (record.outcome, record.reason) == (Outcome.FAIL, "1 → 2 all_reduce a step, +516.3 kB")
         assert counted(record).against == "the accepted run run-0"
 
+    def test_a_step_that_cannot_be_counted_is_not_clear_of_the_accepted_one(self) -> None:
+        run = run_of(TWO, baseline=stored(counters(1)), config=settings(counters="fail"))
+        run.comparison = Comparison({}, run.plan.cells)
+        add_sessions(run, {OWN: 0.5})
+        run.uncounted[OWN] = "rank 1 was killed"
+        check = counted(only(run))
+        assert (check.outcome, check.against) == (Outcome.INCONCLUSIVE, "the accepted run run-0")
+
     def test_a_run_that_was_accepted_before_there_were_counters_says_nothing(self) -> None:
         assert [c.rule for c in self.run(stored(None), counters(2)).checks] == []
 

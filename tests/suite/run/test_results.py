@@ -47,6 +47,12 @@ def test_an_arm_has_its_trainers_oracle() -> None:
     assert [(kept.oracle, kept.has_reference) for kept in results.to_record(run).arms] == [("self", True)]
 
 
+def test_an_arm_has_the_seed_of_its_weights_and_of_its_order() -> None:
+    run = run_of(cell(2))
+    add_sessions(run, {arm(2): 0.5})
+    assert [kept.seed for kept in results.to_record(run).arms] == [run.jobs[arm(2)].seed]
+
+
 @pytest.mark.parametrize(
     ("timed", "lost", "against", "note"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -72,6 +73,16 @@ def test_where_versions_have_changed_a_fail_needs_a_step_that_is_longer_than_hou
     found = machine(efficiencies, longer, accepted_runs(USUAL, steps), 12, tolerance=TOLERANCE, changed=True)
     assert found.outcome is outcome
     assert ("or only one device became faster" in found.reason) is (outcome is Outcome.INCONCLUSIVE)
+
+
+def test_what_would_decide_is_said() -> None:
+    runs = accepted_runs([math.log(efficiency) for efficiency in (0.80, 0.72, 0.88, 0.80, 0.85)])
+    now = [math.log(efficiency) for efficiency in (0.79, 0.77, 0.81)]
+    found = machine(now, 1.0, runs, 12, tolerance=TOLERANCE)
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert "it needs more accepted runs, each an hour or more after the one before, a quieter machine" in found.reason
+    [tolerance] = re.findall(r"or a tolerance of (\d+)%", found.reason)
+    assert machine(now, 1.0, runs, 12, tolerance=int(tolerance) / 100).outcome is Outcome.PASS
 
 
 def test_a_faster_machine_passes() -> None:
