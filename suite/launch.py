@@ -99,14 +99,16 @@ class LoopbackRendezvous(RendezvousHandler):
         return True
 
 
-def run_group(channel: Channel, start: Start, lock: threading.Lock, *, away: bool = False) -> None:
+def run_group(channel: Channel, start: Start, lock: threading.Lock, running: set[str], *, away: bool = False) -> None:
     """Run one group, or this host's part of it, to its end and report how it ended.
 
     Args:
         channel: to the controller.
         start: what to start.
-        lock: of the channel.
-        away: whether the controller is on another host, and cannot read what a rank wrote to stderr.
+        lock: of the channel and of `running`.
+        running: the names of all groups that run here, from which this one's is removed.
+        away: whether the controller is on another host: it cannot read what a rank wrote to stderr, and its own reaper
+            does not end what ranks have left here. This process's parent is the reaper that does.
     """
     ended, ranks = Ended(start.group), start.ranks or tuple(range(start.size))
     spanning = (f"--ranks={','.join(map(str, ranks))}", f"--world-size={start.world_size}") if start.ranks else ()
@@ -131,6 +133,9 @@ def run_group(channel: Channel, start: Start, lock: threading.Lock, *, away: boo
     except Exception as error:  # the controller must hear of it, whatever it is
         ended = Ended(start.group, cause=f"{type(error).__name__}: {error}")
     with lock, contextlib.suppress(ChannelClosed):
+        running.discard(start.group)
+        if away and not running:
+            os.kill(os.getppid(), signal.SIGUSR1)
         channel.send(ended)
 
 
@@ -190,6 +195,7 @@ def serve(channel: Channel, adapt: Callable[[Start], Start], *, away: bool = Fal
     """
     lock = threading.Lock()
     started: dict[str, Start] = {}
+    running: set[str] = set()
     while True:
         try:
             message = channel.receive()  # no deadline: it ends when the controller goes
@@ -202,8 +208,11 @@ def serve(channel: Channel, adapt: Callable[[Start], Start], *, away: bool = Fal
             continue
         start = adapt(read(Start, message))
         started[start.group] = start
+        with lock:
+            running.add(start.group)
         # A thread each: an agent blocks until its group ends. Daemon, so that the launcher's own end is never held up.
-        threading.Thread(target=run_group, args=(channel, start, lock), kwargs={"away": away}, daemon=True).start()
+        arguments = (channel, start, lock, running)
+        threading.Thread(target=run_group, args=arguments, kwargs={"away": away}, daemon=True).start()
 
 
 def obey(channel: Channel, start: Start, tell: Tell, lock: threading.Lock) -> None:

@@ -185,9 +185,8 @@ def _selected(config: pytest.Config) -> list[tuple[bool, bool]]:
         return []
     try:
         expression = Expression.compile(config.getoption("markexpr"))
-    except (
-        Exception
-    ):  # its kind depends on pytest's version; pytest itself refuses the expression when it has collected
+    # Its kind depends on pytest's version; pytest itself refuses the expression when it has collected.
+    except Exception:
         return []
 
     def selects(*marks: str) -> bool:

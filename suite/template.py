@@ -24,6 +24,7 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -57,21 +58,28 @@ class ForkedGroup:
     Attributes:
         running: rank by process id.
         failures: of the ranks that failed, the first one first.
+        cause: why it was given up before all its workers were there.
     """
 
     running: dict[int, int] = field(default_factory=dict)
     failures: list[Exit] = field(default_factory=list)
+    cause: str = ""
 
     def end(self, pid: int, exitcode: int) -> None:
         """Record that a rank has ended; the first failure ends the ranks that are left, as torch's agent does."""
         rank = self.running.pop(pid)
-        if exitcode == 0:
+        if exitcode == 0 or self.cause:
             return
         if not self.failures:
-            for other in self.running:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(other, signal.SIGKILL)
+            self.kill()
         self.failures.append(Exit(rank, exitcode, pid))
+
+    def kill(self) -> None:
+        """End the ranks that are left, with what they started; none of them has been waited for."""
+        for pid in self.running:
+            for kill in (os.killpg, os.kill):  # it may not lead a process group yet
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    kill(pid, signal.SIGKILL)
 
 
 class Template:
@@ -106,26 +114,38 @@ class Template:
         if not self._timed:
             quiet.share_cores()
         group = self._groups[name] = ForkedGroup()
-        with loopback.listen() as listener:
-            for rank in range(start.size):
-                pid = os.fork()
-                if pid == 0:
-                    self._selector.close()
-                    self._channel.close()
-                    _work(start, rank, listener)
-                group.running[pid] = rank
-                self._selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (name, pid))
+        try:
+            with loopback.listen() as listener:
+                for rank in range(start.size):
+                    pid = os.fork()
+                    if pid == 0:
+                        _work(start, rank, listener, (self._selector, self._channel))
+                    group.running[pid] = rank
+                    self._selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (name, pid))
+        except OSError as error:  # a limit on processes or descriptors, which other groups may keep
+            group.cause = f"the template cannot start {start.size} workers: {error}"
+            group.kill()
+            watched = {key.data for key in self._selector.get_map().values()}
+            for pid in [pid for pid in group.running if (name, pid) not in watched]:
+                self._wait_for(name, pid)
+            if not group.running:
+                self._note_end(name)
 
     def _reap(self, key: selectors.SelectorKey) -> None:
         name, pid = key.data
         self._selector.unregister(key.fileobj)
         os.close(key.fd)
-        _, status = os.waitpid(pid, 0)  # its descriptor said that it has ended
-        group = self._groups[name]
-        group.end(pid, os.waitstatus_to_exitcode(status))
-        if not group.running:
-            del self._groups[name]
-            self._channel.send(Ended(name, tuple(group.failures)))
+        self._wait_for(name, pid)  # its descriptor said that it has ended
+        if not self._groups[name].running:
+            self._note_end(name)
+
+    def _wait_for(self, name: str, pid: int) -> None:
+        _, status = os.waitpid(pid, 0)
+        self._groups[name].end(pid, os.waitstatus_to_exitcode(status))
+
+    def _note_end(self, name: str) -> None:
+        group = self._groups.pop(name)
+        self._channel.send(Ended(name, tuple(group.failures), group.cause))
 
 
 def count_threads() -> int:
@@ -133,10 +153,14 @@ def count_threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def _work(start: Start, rank: int, listener: socket.socket) -> NoReturn:
-    """Become a rank of the group, as torch's agent would have started it, and serve."""
+def _work(
+    start: Start, rank: int, listener: socket.socket, parents: Sequence[selectors.BaseSelector | Channel]
+) -> NoReturn:
+    """Become a rank of the group, as torch's agent would have started it, and serve; `parents` is closed."""
     code = 1
     try:
+        for opened in parents:
+            opened.close()
         os.setsid()  # the controller ends a rank with its children by its process group
         quiet.die_with_parent()
         folder = Path(start.log_dir) / str(rank)

@@ -1,1 +1,1 @@
-"""What an exchange costs: the all_reduce sweep, its alpha-beta fit, and the scaling that is to be expected of it."""
+"""What an exchange costs: the alpha-beta fit of a sweep, and the scaling that is to be expected of it."""

@@ -179,9 +179,9 @@ class Channel:
     def _fill(self) -> None:
         try:
             chunk = self._sock.recv(1 << 20)
-        except TimeoutError:
-            raise
         except OSError as error:
+            if isinstance(error, TimeoutError) and error.errno is None:  # our own limit; ETIMEDOUT is the peer's end
+                raise
             raise ChannelClosed(str(error)) from error
         if not chunk:
             raise ChannelClosed("the other end closed the connection")

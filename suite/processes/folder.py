@@ -52,9 +52,11 @@ class TemporaryFolder:
     def close(self) -> None:
         """Remove the folder with everything in it; a second call does nothing."""
         if self._lock >= 0:
-            shutil.rmtree(self.path, ignore_errors=True)
+            _empty(self.path)
             os.close(self._lock)
             self._lock = -1
+            with contextlib.suppress(OSError):
+                self.path.rmdir()
 
 
 def unusable(error: OSError) -> str:
@@ -82,9 +84,20 @@ def _remove_unless_owned(folder: Path) -> None:
     lock = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder, ignore_errors=True)
+        _empty(folder)
     finally:
         os.close(lock)
+    folder.rmdir()  # not before: while it is open, NFS keeps a removed file under another name
+
+
+def _empty(folder: Path) -> None:
+    """Remove what is in a folder, and then the lock: without one, no later run would go on where this one is killed."""
+    for entry in [] if not folder.is_dir() else sorted(os.scandir(folder), key=lambda entry: entry.name == LOCK):
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                os.unlink(entry.path)
 
 
 @contextlib.contextmanager

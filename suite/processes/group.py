@@ -57,6 +57,7 @@ class Group:
         self.other_launchers = other_launchers
         self.stacks: list[dict[str, str]] = []
         self._running = len(self.parts)
+        self._abandoned = False
         self._asked_again = False  # what was asked, where the launcher has ended
         self._leaving = False
         self.channels: dict[int, Channel] = {}
@@ -124,11 +125,10 @@ class Group:
         raised: tuple[int, Message] | None = None
         while len(self.answers) < len(self._asked):
             self._raise_if_broken()
-            if raised is None:
-                raised = next(((rank, answer) for rank, answer in self.answers.items() if answer.get("raised")), None)
-                deadline = min(deadline, time.monotonic() + RAISED_TIMEOUT_S) if raised else deadline
-            if not self._pool.wait(deadline):
-                if raised is not None:
+            if raised is None and (raised := self._raised()) is not None:
+                deadline = min(deadline, time.monotonic() + RAISED_TIMEOUT_S)
+            if not self._pool.wait(deadline) and len(self.answers) < len(self._asked):
+                if (raised := raised or self._raised()) is not None:
                     rank, answer = raised
                     what = "{where}: {error}; the other ranks wait for it".format_map(answer["raised"])
                     raise failure.raised(self.name, rank, what, answer["raised"]["traceback"], refused=True)
@@ -165,12 +165,11 @@ class Group:
         Raises:
             WorkerFailure: as `request`.
         """
-        # A second at least: what has arrived while another group was waited for is still to be read.
-        deadline = max(self._launched + self.start_timeout_s, time.monotonic() + 1)
+        deadline = self._launched + self.start_timeout_s
         while len(self.channels) < self.size:
             self._raise_if_broken()
-            if not self._pool.wait(deadline):
-                missing = sorted(set(range(self.size)) - set(self.channels))
+            if not self._pool.wait(deadline) and (missing := sorted(set(range(self.size)) - set(self.channels))):
+                self._raise_if_broken()
                 self.kill()
                 raise failure.silent(self.name, missing, "start", self.start_timeout_s, {})
 
@@ -187,7 +186,7 @@ class Group:
             cause: why, in words.
             repeated: whether what the group was asked is asked again (`LauncherEnded`).
         """
-        self._asked_again = repeated
+        self._abandoned, self._asked_again = True, repeated
         self.ended = Ended(self.name, self.ended.failures if self.ended else (), cause)
         self._running = 0
 
@@ -210,7 +209,7 @@ class Group:
 
     def kill(self) -> None:
         """End every process of the group now, whatever state it is in."""
-        gone = self._running <= 0
+        gone = self._running <= 0 and not self._abandoned  # where one host has left, ranks of the others may live
         strays = self._pool.strays(self.name) if len(self.pids) < len(self.parts[0]) and not gone else []
         if not gone:
             self._tell("kill")
@@ -235,7 +234,13 @@ class Group:
 
     def _post(self, ranks: Sequence[int], command: str, arguments: Mapping[str, object]) -> None:
         self.wait_connected()
-        self._send(ranks, command, arguments)
+        try:
+            self._send(ranks, command, arguments)
+        except (
+            BaseException
+        ):  # an interrupt: some ranks were asked, and their answers would be those of another question
+            self.kill()
+            raise
 
     def _send(self, ranks: Sequence[int], command: str, arguments: Mapping[str, object]) -> None:
         self.answers.clear()
@@ -258,6 +263,10 @@ class Group:
             self.kill()
             rank, answer = error
             raise failure.raised(self.name, rank, str(answer["error"]), str(answer.get("traceback", "")))
+
+    def _raised(self) -> tuple[int, Message] | None:
+        """Return the first answer that tells of an exception which the command has caught, and its rank."""
+        return next(((rank, answer) for rank, answer in self.answers.items() if answer.get("raised")), None)
 
     def _death(self) -> failure.WorkerFailure | failure.LauncherEnded:
         """Return how the group ended, as the exception to raise.

@@ -32,6 +32,7 @@ from suite.processes.messages import Ended, Hello, Launcher, Stacks, Start, read
 from suite.processes.remote import SECRET, Handshake
 from suite.room import quiet
 
+CATCH_UP_S = 1.0  # with what has arrived by a deadline; a peer may send without end
 MOST_AT_ONCE = 4  # templates that load at the same time; each keeps 0.4 GB until its session has ended
 
 
@@ -210,17 +211,25 @@ class Pool:
             slice_s: return after this long in any case.
 
         Returns:
-            False when the deadline has passed.
+            False when the deadline has passed. What has arrived is read all the same, for this process may have been
+            stopped until now.
         """
         left = deadline - time.monotonic()
-        if left <= 0:
-            return False
+        if left > 0:
+            self._look(left if slice_s is None else min(left, slice_s))
+            return True
+        until = time.monotonic() + CATCH_UP_S
+        while self._look(0) and time.monotonic() < until:
+            pass
+        return False
+
+    def _look(self, timeout_s: float) -> bool:
+        """Sleep until something arrives, once, and hand it to whom it belongs; return whether something has."""
         other_hosts = self._other_hosts
         if other_hosts is not None:
-            for handshake in other_hosts.listener.late():
-                self._refuse(handshake, "it has not proved in time that it knows the secret")
-            left = min(left, other_hosts.listener.watch(self._selector))
-        for key, _ in self._selector.select(left if slice_s is None else min(left, slice_s)):
+            timeout_s = min(timeout_s, other_hosts.listener.watch(self._selector))
+        ready = self._selector.select(timeout_s)
+        for key, _ in ready:
             if key.fileobj is self._listener:
                 connection, _ = self._listener.accept()
                 self._selector.register(Channel(connection), selectors.EVENT_READ, None)
@@ -230,7 +239,9 @@ class Pool:
             else:
                 assert isinstance(key.fileobj, Channel)
                 self._read(key.fileobj, key.data)
-        return True
+        for handshake in [] if other_hosts is None else other_hosts.listener.late():
+            self._refuse(handshake, "it has not proved in time that it knows the secret")
+        return bool(ready)
 
     def forget(self, channel: Channel) -> None:
         """Close a channel and stop waiting on it."""
@@ -303,6 +314,7 @@ class Pool:
         """
         other_hosts = self._other_hosts
         assert other_hosts is not None
+        self.wait(time.monotonic() + START_TIMEOUT_S, 0)  # one may have left while nobody listened
         while other_hosts.waiting and self._process.status is None:
             self.wait(time.monotonic() + 0.2)
         if not other_hosts.joined or len(other_hosts.hosts) < needed - 1:
@@ -324,8 +336,10 @@ class Pool:
                 self.launchers.restart()
                 self._restart_due = False
                 continue  # one that waited for a later session is up already
-            if self._process.loading and self.wait(deadline, 0.2):
-                continue
+            if self._process.loading:
+                if self.wait(deadline, 0.2) or self._process.channel is not None:
+                    continue
+                self._process.end()  # it hangs, and would let every further group wait as long
             killed = (self._process.status or 0) < 0
             if killed and not self._process.was_up:  # while it loaded torch
                 self._note_end()

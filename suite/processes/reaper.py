@@ -38,6 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     folder, *module = arguments
     outputs = Outputs(Path(folder))
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who starts pytest may ignore it, and no child could be waited for
     quiet.die_with_parent(signal.SIGTERM)
     quiet.adopt_orphans()
     signal.pthread_sigmask(signal.SIG_BLOCK, TOLD)

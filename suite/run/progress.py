@@ -56,7 +56,7 @@ class Progress:
 
 
 class StreamProgress:
-    """Writes to a stream, for the one command that does not run pytest, `sweep`."""
+    """Writes to a stream, for `sweep`, which does not run pytest."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import sys
 from pathlib import Path
@@ -60,6 +62,27 @@ def test_sending_to_a_peer_that_does_not_read_ends_at_the_time_limit() -> None:
     sender, _peer = pair()
     with pytest.raises(ChannelClosed, match="timed out"):
         sender.send({"x": "y" * 10_000_000}, timeout_s=0.05)
+
+
+class TimesOut(socket.socket):
+    """A connection whose peer no longer acknowledges anything: the kernel has given it up."""
+
+    def recv(self, *_: int) -> bytes:
+        raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+
+
+def test_a_time_out_of_the_network_closes_the_channel_and_our_own_limit_does_not() -> None:
+    ours, peer = socket.socketpair()
+    given_up = Channel(TimesOut(fileno=ours.detach()))
+    with pytest.raises(ChannelClosed, match="timed out"):
+        given_up.pump()
+    with pytest.raises(ChannelClosed, match="timed out"):
+        given_up.receive(1)
+    given_up.close()
+    peer.close()
+    silent, _peer = pair()
+    with pytest.raises(TimeoutError):
+        silent.receive(0.01)
 
 
 @pytest.mark.parametrize("line", [b"not json\n", b"[1]\n", b"\xff\xfe\n", b"[" * 100_000 + b"\n"])

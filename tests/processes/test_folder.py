@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,40 @@ made = TemporaryFolder()
 (made.path / "dataset.npy").write_bytes(bytes(1000))
 print(made.path, flush=True)
 input()
+"""
+
+# A process that is killed when it would remove a file or a folder for the n-th time. A file system may list the lock
+# before everything else.
+DIES = """\
+import os
+import signal
+import sys
+from suite.processes import folder
+
+class Listed(list):
+    def __enter__(self):
+        return self
+    def __exit__(self, *_):
+        pass
+
+def killed_at_the_last(remove):
+    def wrapped(*arguments, **options):
+        global left
+        left -= 1
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return remove(*arguments, **options)
+    return wrapped
+
+left, scandir = int(sys.argv[1]), os.scandir
+made = folder.TemporaryFolder()
+for name in ("data", "logs"):
+    (made.path / name / "0").mkdir(parents=True)
+    (made.path / name / "0" / "file").touch()
+(made.path / "socket").touch()
+os.unlink, os.rmdir = killed_at_the_last(os.unlink), killed_at_the_last(os.rmdir)
+os.scandir = lambda path: Listed(sorted(scandir(path), key=lambda entry: entry.name != folder.LOCK))
+made.close()
 """
 
 
@@ -46,6 +81,19 @@ def test_next_run_removes_the_folder_of_a_killed_one_and_no_living_ones(temporar
     own.close()
     TemporaryFolder().close()
     assert list(temporary.iterdir()) == []
+
+
+def test_next_run_removes_what_is_in_the_folder_of_one_that_was_killed_while_it_removed_it(temporary: Path) -> None:
+    for killed_at in range(1, 20):
+        ended = subprocess.run([sys.executable, "-c", DIES, str(killed_at)], check=False, timeout=30)
+        folder.remove_abandoned()
+        assert [list(left.iterdir()) for left in temporary.iterdir()] in ([], [[]]), f"killed at removal {killed_at}"
+        for empty in temporary.iterdir():
+            empty.rmdir()
+        if ended.returncode == 0:
+            break
+        assert ended.returncode == -signal.SIGKILL
+    assert killed_at == 10, "there are 5 folders and 4 files to remove"
 
 
 def test_folders_that_only_look_like_ours_stay(temporary: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import socket
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import pytest
 
 from suite import worker
 from suite.processes import hosts, loopback, remote
+from suite.processes.channel import Channel, ChannelClosed
 from suite.processes.failure import WorkerFailure
 from suite.processes.hosts import Hosts, OtherHosts
 from suite.processes.messages import Launcher, Start, Welcome, read
@@ -48,6 +50,27 @@ while [ "$1" != --socket ]; do shift; done
 exec {python} -m suite.launch --socket "$2"
 """
 
+# This host's launcher, if it started nothing.
+IDLE = """\
+import signal, socket, sys
+signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+controller = socket.socket(socket.AF_UNIX)
+controller.connect(sys.argv[sys.argv.index("--socket") + 1])
+controller.sendall(b'{"event": "launcher"}\\n')
+while controller.recv(1000):
+    pass
+"""
+
+
+@pytest.fixture
+def idle(tmp_path: Path) -> str:
+    """Return an interpreter that runs such a launcher, whatever it is asked to run."""
+    script, python = tmp_path / "idle.py", tmp_path / "python"
+    script.write_text(IDLE)
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} {script} "$@"\n')
+    python.chmod(0o755)
+    return str(python)
+
 
 @pytest.fixture
 def elsewhere() -> Iterator[OtherHosts]:
@@ -58,6 +81,36 @@ def elsewhere() -> Iterator[OtherHosts]:
 
 def channel() -> Any:
     return SimpleNamespace(peer="10.0.0.2")
+
+
+def others(pool: Pool) -> OtherHosts:
+    assert pool._other_hosts is not None
+    return pool._other_hosts
+
+
+def joined(pool: Pool, *names: str) -> list[Channel]:
+    """Have hosts of these names take part, and return their ends of the connections."""
+    ends: list[Channel] = []
+
+    def take_part() -> None:
+        for node, name in enumerate(names, 1):
+            end = remote.dial(others(pool).listener.address, ENVIRONMENT["SCALING_SECRET"].encode())
+            end.send(replace(LIKE_US, host=name, node=node))
+            assert read(Welcome, end.receive(10)).refused == ""
+            ends.append(end)
+
+    thread = threading.Thread(target=take_part, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 10
+    while thread.is_alive():
+        assert pool.wait(deadline, 0.02)
+    assert others(pool).complete
+    return ends
+
+
+def arrives(channel: Channel) -> bool:
+    """Wait until there is something to read, or the other end has gone, and leave it there; False if it takes long."""
+    return bool(select.select([channel], [], [], 10)[0])
 
 
 @pytest.mark.parametrize(
@@ -225,6 +278,53 @@ def test_a_host_that_talks_nonsense_has_left() -> None:
             assert pool.wait(deadline)
         assert pool._other_hosts.problem.startswith("host b (127.0.0.1) has left the run")
         thread.join(30)
+
+
+def test_where_one_host_has_left_the_ranks_of_the_others_are_still_ended(idle: str) -> None:
+    with Pool(kind="cpu", python=idle, hosts=known(count=3, per_host=1)) as pool:
+        leaves, stays = joined(pool, "b", "c")
+        group = pool.launch("g", 3)
+        assert read(Start, stays.receive(10)).ranks == (2,)
+        leaves.close()
+        deadline = time.monotonic() + 10
+        while group.ended is None:
+            assert pool.wait(deadline)
+        assert group.ended.cause.startswith("host b (127.0.0.1) has left the run")
+        group.kill()
+        assert stays.receive(1) == {"group": "g", "action": "kill"}
+        stays.close()
+
+
+def test_a_host_that_left_while_nobody_listened_is_named_instead_of_waited_for(idle: str) -> None:
+    with Pool(kind="cpu", python=idle, hosts=known(count=2, per_host=1)) as pool:
+        [leaves] = joined(pool, "b")
+        leaves.close()
+        assert arrives(others(pool).hosts[0].channel)
+        with pytest.raises(WorkerFailure, match=r"^both: host b \(127\.0\.0\.1\) has left the run"):
+            pool.launch("both", 2)
+
+
+def test_a_proof_that_arrived_before_the_controller_looked_counts_although_its_time_is_over() -> None:
+    with Pool(kind="cpu", python="/bin/true", hosts=known(count=2, per_host=1)) as pool:
+        listener, deadline = others(pool).listener, time.monotonic() + 10
+        _, _, port = listener.address.rpartition(":")
+        proves, silent = (Channel(socket.create_connection(("127.0.0.1", int(port)), 5)) for _ in range(2))
+        while len(listener.handshakes) < 2:
+            assert pool.wait(deadline)
+        challenge, _ = proves.receive(5)["challenge"], silent.receive(5)
+        proof = remote.proof(ENVIRONMENT["SCALING_SECRET"].encode(), "host", challenge, "own")
+        proves.send({"challenge": "own", "proof": proof})
+        assert select.select([each.channel for each in listener.handshakes], [], [], 10)[0]
+        for handshake in listener.handshakes:
+            handshake.deadline = 0.0
+        assert pool.wait(deadline, 0.0)
+        assert not listener.handshakes
+        assert "proof" in proves.receive(5)
+        with pytest.raises(ChannelClosed):
+            silent.receive(5)
+        assert listener.refused == {"127.0.0.1": "it has not proved in time that it knows the secret"}
+        for end in (proves, silent):
+            end.close()
 
 
 def test_a_launcher_that_ends_by_itself_is_the_cause_and_not_the_hosts_that_have_not_come(tmp_path: Path) -> None:

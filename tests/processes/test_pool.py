@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import re
+import select
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 import pytest
@@ -20,6 +22,7 @@ import pytest
 from suite.checks.bench import Bench
 from suite.processes import failure
 from suite.processes.answers import SetUp, Timed
+from suite.processes.channel import Channel
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import Group
 from suite.processes.jobs import Job, Prepared
@@ -266,6 +269,55 @@ def test_the_first_command_has_time_to_load_torch(pool: Pool) -> None:
             group.request(dict, "call", timeout_s=0.1, **asked)
 
 
+def arrives(channel: Channel) -> bool:
+    """Wait until there is something to read, and leave it there; False if it takes long."""
+    return bool(select.select([channel], [], [], 30)[0])
+
+
+def test_answers_that_arrived_before_the_controller_looked_count_although_the_deadline_is_over(pool: Pool) -> None:
+    """The controller's process may have been stopped until then."""
+    with contextlib.closing(pool.launch("unread", 2)) as group:
+        group.request(dict, "call", function="os:getpid", arguments={})
+        group.post("call", function="os:getpid", arguments={})
+        assert all(arrives(channel) for channel in group.channels.values())
+        answers = group.collect(dict, "call", timeout_s=0.0)
+        assert answers == [{"returned": group.pids[rank]} for rank in (0, 1)]
+
+
+def test_a_rank_that_was_up_before_the_controller_looked_counts_although_the_deadline_is_over(pool: Pool) -> None:
+    group, deadline = pool.launch("unseen", 1), time.monotonic() + 30
+    with contextlib.closing(group):
+        before = list(pool._selector.get_map().values())
+        while not (new := [key for key in pool._selector.get_map().values() if key not in before]):
+            assert pool.wait(deadline)
+        [connection] = [key.fileobj for key in new]
+        assert isinstance(connection, Channel)
+        assert arrives(connection)
+        assert not group.channels
+        group.start_timeout_s = 0.0
+        group.wait_connected()
+        assert list(group.channels) == [0]
+
+
+def test_an_interrupt_while_ranks_are_asked_ends_their_group_and_goes_on(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the answers of those that were asked would be those of the next question."""
+
+    def interrupted(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    with contextlib.closing(pool.launch("interrupted", 2)) as group:
+        group.wait_connected()
+        pids = list(group.pids.values())
+        with monkeypatch.context() as patch:
+            patch.setattr(group.channels[1], "send", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                group.post("call", function="os:getpid", arguments={})
+        assert not group.alive
+        assert all_end(pids)
+
+
 def test_a_loss_that_is_not_a_number_is_reported_without_a_traceback(pool: Pool, dataset: Prepared) -> None:
     with one_worker(pool, "nan") as group:
         group.request(SetUp, "setup", name="it", arm=arm(HERE + "Diverges", 1, dataset))
@@ -298,6 +350,23 @@ def test_an_interpreter_without_torch_is_a_clear_error(tmp_path: Path) -> None:
         pytest.raises(WorkerFailure, match="the launcher did not start: ModuleNotFoundError: No module named 'torch'"),
     ):
         pool.launch("torchless", 1)
+
+
+def test_an_interpreter_that_hangs_while_it_loads_is_ended_and_costs_one_time_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not one for each group."""
+    hangs = tmp_path / "hangs"
+    hangs.write_text("#!/bin/sh\nexec sleep 600\n")
+    hangs.chmod(0o755)
+    monkeypatch.setattr("suite.processes.pool.START_TIMEOUT_S", 2.0)
+    with Pool(kind="cpu", python=str(hangs)) as pool:
+        first, begun = pool._process.pid, time.monotonic()
+        for number in range(4):
+            with pytest.raises(WorkerFailure, match="the launcher"):
+                pool.launch(f"group {number}", 1)
+        assert time.monotonic() - begun < 6.0
+        assert all_end({first, pool._process.pid}, within_s=5)
 
 
 @pytest.mark.parametrize(

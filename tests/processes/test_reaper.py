@@ -50,6 +50,10 @@ def does(group: Group, what: str, **arguments: object) -> object:
     return answer["returned"]
 
 
+def ignore_children() -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+
 def test_a_daemon_of_a_worker_ends_with_the_last_group(pool: Pool, group: Group) -> None:
     other = pool.launch("other", 1)
     other.wait_connected()
@@ -59,6 +63,20 @@ def test_a_daemon_of_a_worker_ends_with_the_last_group(pool: Pool, group: Group)
     assert not all_end([daemon], within_s=0.5), "another group may need it"
     other.close()
     assert all_end([daemon])
+
+
+@pytest.mark.parametrize(("module", "code"), [("this", 0), ("no_such_module", 1)])
+def test_a_reaper_ends_as_its_launcher_does_also_where_the_end_of_children_is_ignored(
+    tmp_path: Path, module: str, code: int
+) -> None:
+    command = [sys.executable, "-m", "suite.processes.reaper", str(tmp_path), module]
+    with subprocess.Popen(
+        command, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=ignore_children
+    ) as reaper:
+        try:
+            assert reaper.wait(20) == code
+        finally:
+            reaper.kill()
 
 
 @pytest.mark.parametrize("what", ["forge_an_answer", "write_garbage"])

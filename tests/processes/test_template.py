@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import random
+import signal
 import socket
 import sys
 import threading
@@ -15,7 +18,8 @@ import pytest
 
 from suite import template
 from suite.checks.bench import Bench
-from suite.processes.messages import Ended, Start
+from suite.processes.channel import Channel, ChannelClosed
+from suite.processes.messages import Ended, Exit, Start
 from suite.processes.pool import MOST_AT_ONCE, Pool
 from suite.room.quiet import available_cores
 from tests.support import on_ranks
@@ -58,6 +62,71 @@ def test_a_template_with_a_second_thread_refuses_to_fork() -> None:
     [answer] = sent
     assert answer.group == "g"
     assert "threads and cannot fork" in answer.cause
+
+
+@pytest.fixture
+def sleepers() -> Iterator[list[int]]:
+    """Two children that sleep and lead no process group of their own."""
+    pids = [os.posix_spawnp("sleep", ["sleep", "600"], os.environ) for _ in range(2)]
+    yield pids
+    for pid in pids:
+        with contextlib.suppress(ChildProcessError):  # somebody has waited for it
+            if not os.waitpid(pid, os.WNOHANG)[0]:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+
+
+@forked
+@pytest.mark.parametrize(("forks", "watched"), [(0, 0), (1, 0), (1, 1), (2, 1)])
+def test_a_limit_on_processes_or_descriptors_ends_the_group_with_the_cause_once_its_ranks_have_ended(
+    sleepers: list[int], monkeypatch: pytest.MonkeyPatch, forks: int, watched: int
+) -> None:
+    """Of two ranks `forks` are there when the limit is reached, and `watched` of them have a descriptor."""
+    left, opens = sleepers[:forks], os.pidfd_open
+    cause = os.strerror(errno.EAGAIN)
+
+    def fork() -> int:
+        if not left:
+            raise BlockingIOError(errno.EAGAIN, cause)
+        return left.pop(0)
+
+    def pidfd_open(pid: int) -> int:
+        if pid not in sleepers[:watched]:
+            raise BlockingIOError(errno.EAGAIN, cause)
+        return opens(pid)
+
+    monkeypatch.setattr(os, "fork", fork)
+    monkeypatch.setattr(os, "pidfd_open", pidfd_open)
+    monkeypatch.setattr(template, "count_threads", lambda: 1)
+    own, controllers = map(Channel, socket.socketpair())
+    made = template.Template(own, timed=True)
+    made._start(Start("g", 2, "", ()))
+    for _ in range(watched):
+        with pytest.raises(TimeoutError):
+            controllers.receive(0.01)
+        [(key, _)] = made._selector.select(5)
+        made._reap(key)
+    cause = f"the template cannot start 2 workers: [Errno {errno.EAGAIN}] {cause}"
+    assert controllers.receive(5) == {"event": "ended", "group": "g", "failures": [], "cause": cause}
+    made._selector.close()
+    own.close()
+    with pytest.raises(ChannelClosed):
+        controllers.receive(5)
+    controllers.close()
+    for pid in sleepers[:forks]:
+        with pytest.raises(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+    for pid in sleepers[forks:]:
+        assert os.waitpid(pid, os.WNOHANG) == (0, 0), "a process that is no rank lives"
+
+
+@forked
+def test_the_first_failure_also_ends_a_rank_that_does_not_lead_a_process_group_yet(sleepers: list[int]) -> None:
+    failed, late = sleepers
+    group = template.ForkedGroup({failed: 0, late: 1})
+    group.end(failed, 1)
+    assert all_end([late], within_s=5)
+    assert (group.running, group.failures) == ({late: 1}, [Exit(0, 1, failed)])
 
 
 @pytest.fixture
