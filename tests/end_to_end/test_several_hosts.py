@@ -42,7 +42,12 @@ known = replace(hosts_of(chosen), join_s=float(join_s))
 with Pool(kind="cpu", import_paths=[Path.cwd()], preload="trainers", hosts=known) as pool:
     getattr(controlling, act)(pool, chosen)
 """
-OTHER_FILE = "reference/load.py"
+OTHER_FILE = "suite/launch.py"
+WAITS = """\
+while not os.path.exists({there!r}):
+    threading.Event().wait(0.1)
+
+"""
 REFUSED = "the controller refused this host:"
 HAS_LEFT = r"host \S+ \(10\.215\.0\.2\) has left the run: its launcher or its network has ended"
 
@@ -162,15 +167,17 @@ def test_a_host_with_another_file_or_another_secret_is_refused(project: Path, tm
     repository.git("clone", "--quiet", str(project), str(elsewhere))
     for package in ("suite", "reference"):
         shutil.copytree(REPOSITORY / package, elsewhere / package, ignore=shutil.ignore_patterns("__pycache__"))
-    with (elsewhere / OTHER_FILE).open("a") as file:
-        file.write("# changed on this host\n")
+    first = tmp_path / "the stranger was refused"  # the run, and with it the rendezvous, ends when one of ours is
+    code = (elsewhere / OTHER_FILE).read_text()
+    (elsewhere / OTHER_FILE).write_text(code.replace("if __name__", WAITS.format(there=str(first)) + "if __name__"))
     with hosts(tmp_path, 3) as three:
         stranger = three.join(1, cwd=project, SCALING_SECRET="another secret of as many characters")
         changed = three.join(2, cwd=elsewhere)
-        shown = said(control(three, project, "start_on_all"))
-        assert f"is refused: at commit {commit} it has another {OTHER_FILE}" in shown
+        controller = control(three, project, "start_on_all")
+        assert "refused the proof of this host: is SCALING_SECRET the same there?" in said(stranger)
+        first.touch()
+        assert f"is refused: at commit {commit} it has another {OTHER_FILE}" in said(controller)
         assert f"{REFUSED} at commit {commit} it has another {OTHER_FILE}" in said(changed, 30)
-        assert "refused the proof of this host: is SCALING_SECRET the same there?" in said(stranger, 30)
 
 
 def test_a_host_with_another_commit_is_refused(project: Path, tmp_path: Path) -> None:
