@@ -135,7 +135,8 @@ def run_group(channel: Channel, start: Start, lock: threading.Lock, running: set
     with lock, contextlib.suppress(ChannelClosed):
         running.discard(start.group)
         if away and not running:
-            os.kill(os.getppid(), signal.SIGUSR1)
+            with contextlib.suppress(OSError):
+                os.kill(os.getppid(), signal.SIGUSR1)
         channel.send(ended)
 
 

@@ -92,7 +92,10 @@ def _remove_unless_owned(folder: Path) -> None:
 
 def _empty(folder: Path) -> None:
     """Remove what is in a folder, and then the lock: without one, no later run would go on where this one is killed."""
-    for entry in [] if not folder.is_dir() else sorted(os.scandir(folder), key=lambda entry: entry.name == LOCK):
+    entries: list[os.DirEntry[str]] = []
+    with contextlib.suppress(OSError):
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name == LOCK)
+    for entry in entries:
         if entry.is_dir(follow_symlinks=False):
             shutil.rmtree(entry.path, ignore_errors=True)
         else:

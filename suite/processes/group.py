@@ -236,10 +236,8 @@ class Group:
         self.wait_connected()
         try:
             self._send(ranks, command, arguments)
-        except (
-            BaseException
-        ):  # an interrupt: some ranks were asked, and their answers would be those of another question
-            self.kill()
+        except BaseException:
+            self.kill()  # some ranks have been asked, and would answer the next question
             raise
 
     def _send(self, ranks: Sequence[int], command: str, arguments: Mapping[str, object]) -> None:

@@ -80,7 +80,7 @@ class Pool:
         self._kept: dict[tuple[str, tuple[str, ...]], Group] = {}
         self._started = 0
         self._restarted = restarted
-        self._launcher_deaths, self._restart_due = 0, False
+        self._launcher_deaths, self._restart_due, self._hung = 0, False, False
         self._selector = selectors.DefaultSelector()
         try:
             self._temporary = TemporaryFolder()
@@ -128,7 +128,7 @@ class Pool:
         if self.forks:
             self.wait(time.monotonic() + START_TIMEOUT_S, 0)  # the end of one may have arrived while nobody listened
             self.launchers.renew()
-            self._restart_due = False
+            self._restart_due = self._hung = False
 
     def wait_for_templates(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait until no template loads any more, so that nothing is timed beside one; end those that are late."""
@@ -339,8 +339,9 @@ class Pool:
             if self._process.loading:
                 if self.wait(deadline, 0.2) or self._process.channel is not None:
                     continue
-                self._process.end()  # it hangs, and would let every further group wait as long
-            killed = (self._process.status or 0) < 0
+                self._hung = True
+                self._process.end()  # every further group would wait for it as long
+            killed = (self._process.status or 0) < 0 and not self._hung
             if killed and not self._process.was_up:  # while it loaded torch
                 self._note_end()
             if not self._restart_due:
@@ -352,7 +353,8 @@ class Pool:
     def _did_not_start(self) -> tuple[str, str]:
         """Return that the launcher did not start, with its last line, and the end of all that it said."""
         tail = self._process.said()
-        last = (tail.strip().splitlines() or ["no output"])[-1]
+        silent = f"it was still loading after {START_TIMEOUT_S:.0f} s" if self._hung else "no output"
+        last = (tail.strip().splitlines() or [silent])[-1]
         return f"the launcher did not start: {last}", tail
 
     def _note_end(self) -> None:

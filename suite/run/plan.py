@@ -21,7 +21,7 @@ from suite.records.calibration import Calibration
 from suite.run import machine
 
 LEAST_DEADLINE_S = 60.0
-LEAST_ON_GPUS_S = 120.0  # every rank loads torch itself, and opens GPUs that all others open at the same time
+LEAST_EXECUTED_S = 120.0  # on GPUs and on several hosts: every rank loads torch itself, all of them at the same time
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,8 @@ class Plan:
 
         At most `longest_s`, and at least what a busy machine takes to start a session's processes.
         """
-        least_s = LEAST_DEADLINE_S if self.config.devices.kind == "cpu" else LEAST_ON_GPUS_S
+        devices = self.config.devices
+        least_s = LEAST_DEADLINE_S if devices.kind == "cpu" and devices.hosts == 1 else LEAST_EXECUTED_S
         return min(longest_s, max(least_s, self.config.budget_s - self.elapsed_s))
 
     def workload(self, name: str) -> Workload:

@@ -363,7 +363,7 @@ def test_an_interpreter_that_hangs_while_it_loads_is_ended_and_costs_one_time_ou
     with Pool(kind="cpu", python=str(hangs)) as pool:
         first, begun = pool._process.pid, time.monotonic()
         for number in range(4):
-            with pytest.raises(WorkerFailure, match="the launcher"):
+            with pytest.raises(WorkerFailure, match="the launcher did not start: it was still loading after 2 s"):
                 pool.launch(f"group {number}", 1)
         assert time.monotonic() - begun < 6.0
         assert all_end({first, pool._process.pid}, within_s=5)

@@ -102,8 +102,13 @@ def test_a_deadline_is_a_part_of_the_budget(elapsed_s: float, longest_s: float, 
     assert run.plan.deadline_s(longest_s) == deadline_s
 
 
-def test_ranks_on_gpus_have_as_long_to_start_when_the_budget_is_spent() -> None:
-    """A profile's sessions go on then; on eight GPUs each starts some forty processes, which load torch themselves."""
-    on_gpus = settings(budget_s=120.0, devices=Devices("cuda", ("cuda:0", "cuda:1"), ()))
-    run = run_of(cell(2), config=on_gpus, clock=lambda: 300.0, begun_s=0.0)
+@pytest.mark.parametrize(
+    "devices",
+    [Devices("cuda", ("cuda:0", "cuda:1"), ()), Devices("cpu", ("cpu", "cpu"), (0, 0), hosts=2)],
+    ids=["GPUs", "several hosts"],
+)
+def test_ranks_that_load_torch_themselves_have_as_long_to_start_when_the_budget_is_spent(devices: Devices) -> None:
+    """A profile's sessions go on then; on eight GPUs each starts some forty processes."""
+    config = settings(budget_s=120.0, devices=devices)
+    run = run_of(cell(2), config=config, clock=lambda: 300.0, begun_s=0.0)
     assert run.plan.deadline_s(START_TIMEOUT_S) == START_TIMEOUT_S
