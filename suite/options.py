@@ -136,12 +136,12 @@ def read(config: pytest.Config) -> Config:
     base = _against(get, root, home)
     _check_pairs(trainers, base, chosen_workloads)
     profile = get.one_of("profile", get.text("profile", "quick"), BUDGET_S)
-    world_sizes, dropped = _world_sizes(get, chosen)
+    world_sizes, too_large = _world_sizes(get, chosen)
     return Config(
         root=root,
         devices=chosen,
         world_sizes=world_sizes,
-        dropped=dropped,
+        too_large=too_large,
         trainers=trainers,
         checked=asked or CHECKED_TRAINERS,
         workloads=chosen_workloads,
@@ -414,21 +414,21 @@ def _against(get: _Reader, root: Path, home: Path | None) -> Base | None:
 
 def _world_sizes(get: _Reader, chosen: devices.Devices) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return those to measure, and those of an ini file that the devices are too few for."""
-    count, dropped = len(chosen.names), tuple[int, ...]()
+    count = len(chosen.names)
     if not get.has("world-sizes"):
         powers = {2**power for power in range(count.bit_length()) if 2**power <= count}
-        return tuple(sorted(powers | {count} - {0})), dropped
-    given, sizes = get.text("world-sizes", ""), []
+        return tuple(sorted(powers | {count} - {0})), ()
+    given, asked = get.text("world-sizes", ""), set[int]()
     for part in given.split(","):
         if not (WHOLE.fullmatch(part.strip()) and int(part)):
             raise pytest.UsageError(f"--scaling-world-sizes {given!r}: expected whole numbers from 1, such as 1,2,4")
-        sizes.append(int(part))
-    if not get.on_command_line("world-sizes"):  # an ini file serves machines with different numbers of devices
-        dropped = tuple(sorted({size for size in sizes if size > count}))
-        sizes = [size for size in sizes if size <= count]
-    if count and max(sizes, default=0) > count:
+        asked.add(int(part))
+    too_large = {size for size in asked if size > count}
+    # An ini file serves machines with different numbers of devices.
+    if count and too_large and get.on_command_line("world-sizes"):
         raise pytest.UsageError(
-            f"--scaling-world-sizes {given!r}: world size {max(sizes)} is above the {count} device(s) of {chosen}; "
-            f"--scaling-devices {chosen.kind}:{max(sizes)} asks for as many"
+            f"--scaling-world-sizes {given!r}: world size {max(asked)} is above the {count} device(s) of {chosen}; "
+            f"--scaling-devices {chosen.kind}:{max(asked)} asks for as many"
         )
-    return tuple(sorted(set(sizes))), dropped
+    left_out = set() if get.on_command_line("world-sizes") else too_large
+    return tuple(sorted(asked - left_out)), tuple(sorted(left_out))

@@ -134,8 +134,8 @@ def text(learned: Calibration, settings: Config, comparisons: int) -> str:
     """Return a table of the spreads, and a sentence for each cell."""
     budget_s, rows, sentences = settings.budget_s, [], []
     for entry in learned.entries:
-        name = f"{entry.trainer} {entry.workload} {entry.mode} {entry.world_size}"
-        name, spread = name + settings.devices.mark(entry.world_size), entry.spread
+        mark, spread = settings.devices.mark(entry.world_size), entry.spread
+        name = f"{entry.trainer} {entry.workload} {entry.mode} {entry.world_size}{mark}"
         forecast = calibration.forecast(spread, comparisons, budget_s, settings.tolerance)
         finds, at_worst = (
             f"{slowdown:.1%}" if slowdown < TENFOLD else "nothing"

@@ -69,11 +69,6 @@ class Cell:
         """Readable, and unique within a run; the pytest item's parameter id."""
         return f"{self.name or short(self.trainer)}-{self.workload}-{self.mode}-{self.world_size}"
 
-    @property
-    def processes(self) -> tuple[str, str, int]:
-        """What the cells have in common whose arms of a side are timed in the same processes."""
-        return self.trainer, self.workload, self.world_size
-
 
 @dataclass(frozen=True)
 class Arm:
@@ -92,6 +87,11 @@ class Arm:
     def id(self) -> str:
         """Unique within a run."""
         return f"{self.side}:{self.trainer}:{self.workload}:{self.mode}:{self.world_size}"
+
+    @property
+    def processes(self) -> tuple[Side, str, str, int]:
+        """What arms have in common that share their processes: all but the mode."""
+        return self.side, self.trainer, self.workload, self.world_size
 
 
 def arm(side: Side, trainer: str, cell: Cell, world_size: int | None = None) -> Arm:

@@ -43,7 +43,7 @@ class Config:
     counters: str = "warn"  # what a change in what a step does leads to: "warn" or "fail"; "off" counts nothing
     explain: bool = True  # whether to say where the time goes; commands that need only a verdict do not
     python_path: tuple[Path, ...] = ()  # the folders of pytest's setting `pythonpath`
-    dropped: tuple[int, ...] = ()  # world sizes of an ini file that the devices are too few for
+    too_large: tuple[int, ...] = ()  # world sizes of an ini file that the devices are too few for
     repeat: tuple[str, ...] = ()  # pytest's arguments that repeat the run, without --scaling-accept
     runs: int = 1  # of a bisection that this is one of: they share the error probabilities
     calibrate: int = 0  # sessions of a calibration, in which nothing is decided early; 0 in a run that judges
@@ -63,9 +63,9 @@ class Config:
         return f"no world size of the settings fits {self.devices}; choose others with --scaling-world-sizes"
 
     @property
-    def unfit(self) -> str:
+    def not_measured(self) -> str:
         """Which world sizes of the settings are not measured, in words; empty where all are."""
-        sizes = ", ".join(map(str, self.dropped))
+        sizes = ", ".join(map(str, self.too_large))
         return f"not measured: world size(s) {sizes} of the settings; there is only {self.devices}" if sizes else ""
 
     def header(self) -> list[str]:
@@ -81,5 +81,5 @@ class Config:
             f"counters {self.counters}, accept {self.accept or 'no'}, require-devices {self.require_devices}, "
             f"require-baseline {'yes' if self.require_baseline else 'no'}, "
             f"data {data}, reports {reports}",
-            *(f"scaling: {problem}" for problem in (self.devices.problem, self.unfit) if problem),
+            *(f"scaling: {problem}" for problem in (self.devices.problem, self.not_measured) if problem),
         ]

@@ -23,6 +23,7 @@ class LauncherProcess:
     Attributes:
         channel: its connection; None before it is up, and once that is gone.
         was_up: whether it ever was.
+        hung_s: after how many seconds it was ended because it still loaded; 0 where it was not.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path, *, reaped: bool) -> None:
@@ -35,7 +36,7 @@ class LauncherProcess:
             reaped: whether `command` is that of `suite.processes.reaper`.
         """
         self.channel: Channel | None = None
-        self.was_up = False
+        self.was_up, self.hung_s = False, 0.0
         self._log, self._reaped = log, reaped
         with log.open("wb") as stderr:
             self._process = subprocess.Popen(
@@ -87,14 +88,22 @@ class LauncherProcess:
         finally:
             self._process.kill()
 
+    def give_up(self, after_s: float) -> None:
+        """End it because it does not come up: it hangs, and everybody who needs it would wait as long."""
+        self.hung_s = after_s
+        self.end()
+
     def end_orphans(self) -> None:
         """End the processes that its workers started and did not end."""
         if self._reaped and self.was_up:
             self._process.send_signal(signal.SIGUSR1)
 
-    def said(self) -> str:
-        """Return the end of what it wrote to stderr."""
-        return self._log.read_text(errors="replace")[-outputs.TAIL_BYTES :]
+    def did_not_start(self) -> tuple[str, str]:
+        """Return that it did not start, with its last line, and the end of all that it wrote to stderr."""
+        tail = self._log.read_text(errors="replace")[-outputs.TAIL_BYTES :]
+        silent = f"it was still loading after {self.hung_s:.0f} s" if self.hung_s else "no output"
+        last = (tail.strip().splitlines() or [silent])[-1]
+        return f"the launcher did not start: {last}", tail
 
 
 class Launchers:

@@ -80,7 +80,7 @@ class Pool:
         self._kept: dict[tuple[str, tuple[str, ...]], Group] = {}
         self._started = 0
         self._restarted = restarted
-        self._launcher_deaths, self._restart_due, self._hung = 0, False, False
+        self._launcher_deaths, self._restart_due = 0, False
         self._selector = selectors.DefaultSelector()
         try:
             self._temporary = TemporaryFolder()
@@ -128,7 +128,7 @@ class Pool:
         if self.forks:
             self.wait(time.monotonic() + START_TIMEOUT_S, 0)  # the end of one may have arrived while nobody listened
             self.launchers.renew()
-            self._restart_due = self._hung = False
+            self._restart_due = False
 
     def wait_for_templates(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait until no template loads any more, so that nothing is timed beside one; end those that are late."""
@@ -318,7 +318,7 @@ class Pool:
         while other_hosts.waiting and self._process.status is None:
             self.wait(time.monotonic() + 0.2)
         if not other_hosts.joined or len(other_hosts.hosts) < needed - 1:
-            cause, tail = self._did_not_start()
+            cause, tail = self._process.did_not_start()
             ended, turned_away = self._process.status is not None, other_hosts.problem or other_hosts.listener.refused
             other_hosts.problem = cause if ended and not turned_away else other_hosts.missing()
             raise failure.WorkerFailure(name, other_hosts.problem, [tail] if ended else [])
@@ -339,23 +339,15 @@ class Pool:
             if self._process.loading:
                 if self.wait(deadline, 0.2) or self._process.channel is not None:
                     continue
-                self._hung = True
-                self._process.end()  # every further group would wait for it as long
-            killed = (self._process.status or 0) < 0 and not self._hung
+                self._process.give_up(START_TIMEOUT_S)
+            killed = (self._process.status or 0) < 0 and not self._process.hung_s
             if killed and not self._process.was_up:  # while it loaded torch
                 self._note_end()
             if not self._restart_due:
-                cause, tail = self._did_not_start()
+                cause, tail = self._process.did_not_start()
                 raise failure.WorkerFailure(
                     name, self._why_ended() if self._process.was_up or killed else cause, [tail]
                 )
-
-    def _did_not_start(self) -> tuple[str, str]:
-        """Return that the launcher did not start, with its last line, and the end of all that it said."""
-        tail = self._process.said()
-        silent = f"it was still loading after {START_TIMEOUT_S:.0f} s" if self._hung else "no output"
-        last = (tail.strip().splitlines() or [silent])[-1]
-        return f"the launcher did not start: {last}", tail
 
     def _note_end(self) -> None:
         """Record that the launcher has ended by itself, and all groups with it."""

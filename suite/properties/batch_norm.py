@@ -1,8 +1,8 @@
 """How a trainer normalises batches: by shard, the default of data parallelism, or over the whole minibatch.
 
 Only these two are right, in all steps alike, and the second one alone where the layers are called SyncBatchNorm. The
-net's log tells which samples went through the net together, so any way of splitting is
-allowed. The gradient behind a normalisation must agree in half of its digits (`tolerance`).
+net's log tells which samples went through the net together, so any way of splitting is allowed. The gradient behind a
+normalisation must agree in half of its digits (`tolerance`).
 """
 
 from __future__ import annotations

@@ -279,7 +279,7 @@ def _why_ended(run: Observations, groups: Groups, arm: Arm) -> str:
     """Return in words that an arm has no processes, and what broke them: an arm that shared them, or a variant."""
     causes = [(other, failure.cause) for other, failure in groups.session.failures.items()]
     causes += [(other, cause) for (other, _), cause in run.unprobed.items()]
-    shared = [cause for other, cause in causes if replace(other, mode=arm.mode) == arm]
+    shared = [cause for other, cause in causes if other.processes == arm.processes]
     return ": ".join(["its workers had ended before it was trained", *shared[:1]])
 
 

@@ -104,7 +104,7 @@ class _Campaign:
         self._of_figures: int | None = None  # sessions that time more than the comparison needs, once that is known
         self._forecast_s = 0.0  # of the last session
         self._shown = 0  # sessions in the plan that was shown last
-        self._comparing, self._sweeping = True, False
+        self._comparing = True
         rng = random.Random(run.plan.seed)
         self._sessions = collaborators.sessions(run, sides.pools, rng, meter, self._left_s, self._say_left)
 
@@ -152,7 +152,7 @@ class _Campaign:
         run = self._run
         if not run.plan.sweeps:
             return
-        self._sweeping = True
+        self._comparing = False
         if not run.plan.cells:
             minutes = collectives.cost_s(run.plan) / 60
             self._say(f"plan: {plural(len(run.plan.sweeps), 'sweep')} of collectives, about {minutes:.1f} min")
@@ -489,7 +489,7 @@ class _Campaign:
         run, config = self._run, self._run.plan.config
         left_s = config.budget_s - run.plan.elapsed_s
         fills_budget = run.compares_first and accuracy.trained(run)
-        if run.planned and self._comparing and not self._sweeping and not fills_budget:
+        if run.planned and self._comparing and not fills_budget:
             planned_s = (run.planned - len(run.sessions)) * run.session_s + collectives.cost_s(run.plan)
             left_s = min(left_s, planned_s) if self._keeps_budget else planned_s
         self._say(f"{what}; {f'at most {left_s / 60:.1f} min left' if left_s > 0 else 'past the budget'}")

@@ -60,7 +60,7 @@ def session(
         rank_s: of a core, until a rank has built its trainer.
         step_s: seconds a step of the arms that have been timed; a window has one step or more.
     """
-    groups = {(arm.side, arm.trainer, arm.workload, arm.world_size): run.jobs[arm].size for arm in arms}
+    groups = {arm.processes: run.jobs[arm].size for arm in arms}
     round_s = sum(max(WINDOW_S, step_s.get(arm, 0.0)) for arm in arms)
     starting_s = loading_s + sum(groups.values()) * rank_s / max(1, len(available_cores())) + round_s  # to warm up
     rounds = 2 * block_count(starting_s, round_s, budget_s, run.sessions_lacking)
@@ -136,13 +136,13 @@ def lines(run: Observations, planned: int, each: Length, left_out: Sequence[Cell
             f"plan: not compared with all of their accepted commits: {apart}; {others}: run them separately (-k)"
         )
     promised = [*named, _promise(run, comparisons, planned, each.rounds), _scope(run, planned)] if judges else []
-    unfit = [f"plan: {run.plan.config.unfit}"] if run.plan.config.unfit else []
-    return [first, *unfit, *promised, *_short_of_floors(run, planned), *_launch_bound(run.plan.config)]
+    too_large = [f"plan: {run.plan.config.not_measured}"] if run.plan.config.too_large else []
+    return [first, *too_large, *promised, *_short_of_floors(run, planned), *_launch_bound(run.plan.config)]
 
 
 def _scope(run: Observations, planned: int) -> str:
     """Return what a PASS does not exclude, after the fewest sessions that it takes and after all."""
-    sizes = Counter(size for *_, size in {cell.processes for cell in run.comparison.cells})
+    sizes = Counter(size for *_, size in {run.plan.own(cell).processes for cell in run.comparison.cells})
     alone = fewest_alone(ALPHA_PASS / run.plan.config.runs)
     fewest = FIRST_LOOK if max(sizes.values()) > 1 else max(FIRST_LOOK, alone)
     rarest, at_last = (1 - ALPHA_PASS ** (1 / sessions) for sessions in (fewest, max(planned, fewest)))

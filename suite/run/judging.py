@@ -55,11 +55,12 @@ def against(run: Observations, cell: Cell, side: Side) -> Verdict:
     learned = None
     if calibrated := run.calibrated(cell):
         learned = verdict.Learned(calibrated.spread.tau**2, calibrated.spread.tau2_var)
-    others = [other for other in run.comparison.cells if other.world_size == cell.world_size]
-    apart = [run.arms(other) for other in others if other.processes != cell.processes]
-    beside = [(arms["candidate"], arms[side]) for arms in apart if side in arms]
-    rounds = samples.by_session(run, run.arms(cell)["candidate"], run.arms(cell)[side])
-    peers = [samples.by_session(run, *pair) for pair in dict.fromkeys(beside)]
+    own = run.arms(cell)["candidate"]
+    others = [run.arms(other) for other in run.comparison.cells if other.world_size == cell.world_size]
+    apart = [arms for arms in others if side in arms and arms["candidate"].processes != own.processes]
+    rounds = samples.by_session(run, own, run.arms(cell)[side])
+    pairs = dict.fromkeys((arms["candidate"], arms[side]) for arms in apart)
+    peers = [samples.by_session(run, *pair) for pair in pairs]
     return verdict.paired(
         list(rounds.values()),
         run.plan.config.tolerance,

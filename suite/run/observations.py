@@ -217,13 +217,13 @@ class Observations:
     @property
     def comparisons_alone(self) -> int:
         """How many of the comparisons that are judged have no other processes beside them at their world size."""
-        judged: dict[tuple[Side, int], dict[Arm, tuple[str, str, int]]] = {}
+        judged: dict[tuple[Side, int], set[Arm]] = {}
         for cell in self.comparison.judged:
             own, *bases = self.arms(cell).items()
             for side, base in bases:
                 if own[1] not in self.lost and base not in self.lost:
-                    judged.setdefault((side, cell.world_size), {})[own[1]] = cell.processes
-        return sum(len(arms) for arms in judged.values() if len(set(arms.values())) == 1)
+                    judged.setdefault((side, cell.world_size), set()).add(own[1])
+        return sum(len(arms) for arms in judged.values() if len({arm.processes for arm in arms}) == 1)
 
     @property
     def sessions_needed(self) -> int:

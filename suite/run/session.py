@@ -251,9 +251,9 @@ class Sessions:
         session.loading_s = max(pool.launchers.loading_s for pool in pools)
 
     def _start(self, groups: Groups, arms: list[Arm], what: str) -> None:
-        shared: dict[tuple[str, str, str, int], list[Arm]] = {}
+        shared: dict[tuple[Side, str, str, int], list[Arm]] = {}
         for arm in arms:
-            shared.setdefault((arm.side, arm.trainer, arm.workload, arm.world_size), []).append(arm)
+            shared.setdefault(arm.processes, []).append(arm)
         self._say(f"{what}: starting {len(shared)} group(s) of workers")
         # The order is drawn, so that no arm always starts first or last.
         for number, (key, sharing) in enumerate(self._rng.sample(list(shared.items()), len(shared))):

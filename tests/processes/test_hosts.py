@@ -26,6 +26,7 @@ from suite.processes.failure import WorkerFailure
 from suite.processes.hosts import Hosts, OtherHosts
 from suite.processes.messages import Launcher, Start, Welcome, read
 from suite.processes.pool import Pool
+from tests.support.processes import arrives
 from tests.support.project import REPOSITORY
 
 ENVIRONMENT = {
@@ -106,11 +107,6 @@ def joined(pool: Pool, *names: str) -> list[Channel]:
         assert pool.wait(deadline, 0.02)
     assert others(pool).complete
     return ends
-
-
-def arrives(channel: Channel) -> bool:
-    """Wait until there is something to read, or the other end has gone, and leave it there; False if it takes long."""
-    return bool(select.select([channel], [], [], 10)[0])
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -31,7 +30,7 @@ from suite.processes.pool import Pool, dismiss
 from suite.records.record import CellRecord
 from tests.support import records, trainers_under_test
 from tests.support.learners import job
-from tests.support.processes import all_end
+from tests.support.processes import all_end, arrives
 
 HERE = f"{trainers_under_test.__file__}:"
 
@@ -267,11 +266,6 @@ def test_the_first_command_has_time_to_load_torch(pool: Pool) -> None:
         assert group.request(dict, "call", timeout_s=0.1, **asked) == [{"returned": 1.0}]
         with pytest.raises(WorkerFailure, match="no answer to 'call' within 0 s"):
             group.request(dict, "call", timeout_s=0.1, **asked)
-
-
-def arrives(channel: Channel) -> bool:
-    """Wait until there is something to read, and leave it there; False if it takes long."""
-    return bool(select.select([channel], [], [], 30)[0])
 
 
 def test_answers_that_arrived_before_the_controller_looked_count_although_the_deadline_is_over(pool: Pool) -> None:

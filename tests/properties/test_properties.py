@@ -27,27 +27,16 @@ from suite.checks.functions import FUNCTION_CHECKS, search
 from suite.properties import functions, nets, suspects, tolerance
 from suite.properties.answers import RIGHT, Judgement
 from suite.properties.case import Case, Net
-from suite.properties.observe import Observation, observe
+from suite.properties.observe import Observation
 from suite.properties.packing import packed, unpacked
 from suite.properties.seen import Seen
 from suite.properties.trainer import AFTER_NAN, CHECKS, judge
+from tests.support.tampering import CASE, see, tampered
 
 CPU = torch.device("cpu")
-CASE = Case(2, (5, 3), net=Net(hidden=(3,)))
 
 
 pytestmark = pytest.mark.usefixtures("one_intra_op_thread")
-
-
-def see(trainer: type[Any], case: Case) -> Observation:
-    return observe(trainer, [CPU] * case.world_size, case)[0]
-
-
-def tampered(change: Callable[[Observation], None], trainer: type[Any] = Single, case: Case = CASE) -> Seen:
-    """Return what a right trainer did, changed."""
-    seen = copy.deepcopy(see(trainer, case))
-    change(seen)
-    return Seen(case, [seen])
 
 
 def move(step: int, factor: float) -> Callable[[Observation], None]:
@@ -169,81 +158,6 @@ def test_replicas_of_this_process_and_of_other_ranks_are_compared() -> None:
     assert judge("replicas", Seen(CASE, [one, other])) == RIGHT
     other["parameters"][2][0][0] += 2**-50
     assert "after step 1, 'hidden.0.weight' of rank 1" in judge("replicas", Seen(CASE, [one, other])).finding
-
-
-@pytest.mark.parametrize(("name", "start"), [("running_mean", 0.0), ("running_var", 1.0)])
-def test_running_statistics_that_stay_at_their_start_are_lost(name: str, start: float) -> None:
-    case = Case(1, (6,), net=Net(hidden=(3,), norm="batch"))
-
-    def lose(seen: Observation) -> None:
-        seen["buffers"][f"norms.0.{name}"] = [start] * 3
-
-    assert judge("batch_norm", tampered(lambda seen: None, case=case)).finding == ""
-    assert "pytorch/pytorch#1051" in judge("batch_norm", tampered(lose, case=case)).suspects[0]
-
-
-def test_a_sample_that_the_net_never_saw_is_found_to_be_missing() -> None:
-    case = Case(1, (6,), net=Net(hidden=(3,), norm="batch"))
-
-    def lose(seen: Observation) -> None:
-        seen["log"][0][0]["samples"].pop()
-
-    finding = judge("batch_norm", tampered(lose, case=case)).finding
-    assert finding == "step 0: the minibatch has samples 0 to 5, but the net saw [[0, 1, 2, 3, 4]]"
-
-
-def test_a_shard_of_one_sample_has_no_statistics_to_compare_with() -> None:
-    """Normalised over all ranks, its gradient is right."""
-    case = Case(1, (5,), net=Net(hidden=(3,), norm="batch"))
-
-    def share(seen: Observation) -> None:
-        [entry] = seen["log"][0]
-        seen["log"][0] = [{**entry, "samples": entry["samples"][:4]}, {**entry, "samples": entry["samples"][4:]}]
-
-    assert judge("batch_norm", tampered(share, case=case)).note == "batch normalisation over the whole minibatch"
-
-
-class ByShardLater(Scratch):
-    """Normalises the first minibatch as a whole, and later ones by shard."""
-
-    started = False
-
-    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
-        if self.started:
-            return super().step(X, y, global_batch_size)
-        self.started = True
-        loss = nn.functional.cross_entropy(self.nets[0](X), y)
-        loss.backward()
-        with torch.no_grad():
-            for first, *others in zip(*self.device_params, strict=True):
-                first -= self.lr * first.grad
-                first.grad = None
-                for other in others:
-                    other.copy_(first)
-        return loss.detach()
-
-
-def test_statistics_are_of_the_same_kind_in_every_step() -> None:
-    case = Case(2, (8, 8), net=Net(hidden=(3,), norm="batch"))
-    assert judge("batch_norm", tampered(lambda seen: None, Scratch, case)).note == "batch normalisation by shard"
-
-    def share(seen: Observation) -> None:
-        [entry] = seen["log"][0]
-        seen["log"][0] = [{**entry, "samples": entry["samples"][:4]}, {**entry, "samples": entry["samples"][4:]}]
-
-    finding = judge("batch_norm", tampered(share, ByShardLater, case)).finding
-    assert finding == "step 1: batch normalisation by shard, and earlier steps were over the whole minibatch"
-
-
-def test_layers_that_are_called_synchronised_are() -> None:
-    case = Case(2, (8,), net=Net(hidden=(3,), norm="batch"))
-
-    def rename(seen: Observation) -> None:
-        seen["synchronised"] = True
-
-    finding = judge("batch_norm", tampered(rename, Scratch, case)).finding
-    assert finding == "step 0: batch normalisation by shard, and its layers are called SyncBatchNorm"
-    assert judge("batch_norm", tampered(rename, Single, case)).note == "batch normalisation over the whole minibatch"
 
 
 def test_equal_masks_on_two_shards_are_found() -> None:

@@ -1,12 +1,14 @@
-"""Finds and ends processes that a test did not start itself, and waits for their end."""
+"""Finds and ends processes that a test did not start itself, and waits for their end or for what they send."""
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Iterable
 
 import psutil
 
+from suite.processes.channel import Channel
 from suite.processes.launchers import LauncherProcess
 from suite.processes.pool import Pool
 
@@ -33,6 +35,11 @@ def all_end(pids: Iterable[int], *, within_s: float = 30) -> bool:
             return False
         time.sleep(0.05)
     return True
+
+
+def arrives(channel: Channel, *, within_s: float = 30) -> bool:
+    """Wait until there is something to read, or the other end has gone, and leave it there; False if it takes long."""
+    return bool(select.select([channel], [], [], within_s)[0])
 
 
 def _runs(pid: int) -> bool:
