@@ -44,8 +44,8 @@ def strays(candidate_root: str, allowed: Iterable[str]) -> list[str]:
         if not isinstance(file, str) or not os.path.isabs(file):
             continue
         path = os.path.realpath(file)
-        loose = _is_in(path, [root]) and not _is_in(path, interpreter) and not _is_installed(path[len(root) :])
-        if (loose or path in _copies(root)) and not _is_in(path, fine):
+        in_tree = _is_in(path, [root]) and not _is_in(path, interpreter) and not _is_installed(path[len(root) :])
+        if (in_tree or path in _copies(root)) and not _is_in(path, fine):
             modules.append(f"{name} ({path})")
     return sorted(modules)
 
@@ -62,7 +62,7 @@ def require_pure(candidate_root: str, allowed: Iterable[str]) -> None:
         more = f" and {len(modules) - 3} more" if len(modules) > 3 else ""
         raise ImportError(
             f"the base has imported {', '.join(modules[:3])}{more} from the candidate's working tree {candidate_root}, "
-            "or from what was installed out of it: it would be compared with itself. Either the base's commit does not "
+            "or from a copy installed from there: it would be compared with itself. Either the base's commit does not "
             "have them, or the install leads to them; put the folder they are imported from on PYTHONPATH or in "
             "pytest's setting pythonpath, whose place in the checkout comes first"
         )

@@ -148,7 +148,7 @@ def test_a_copy_that_was_installed_from_the_working_tree_is_refused(project: Pro
     project.install(f"{project.root.as_uri()}{origin}")
     seen = project.worker("pkg.train", path=project.checkout)
     assert seen.strays == [f"{name} ({project.packages / file})" for name, file in COPIED.items()]
-    assert "or from what was installed out of it" in seen.refused
+    assert "or from a copy installed from there" in seen.refused
     assert project.worker("pkg.train").strays == []
 
 
