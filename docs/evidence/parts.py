@@ -10,31 +10,74 @@ there as the difference between the two groups does, and by how much a part grew
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from docs.evidence.family import Floats
 from docs.evidence.recording import RECORDING, load
-from suite.verdict.diagnose import supported
+from suite.verdict.diagnose import Growth, Point, Rounds, growth, supported
 from suite.verdict.metrics import Interval, from_values, t_quantile
 from suite.verdict.spread import Middle, of_parts
 
 ROUNDS, RUNS = 10, 2000
-SDS = (1.0, 0.2, 3.0, 1.0, 2.0, 0.5, 1.0)  # of the rounds of each part
-# By how much sessions of each part scatter more than their rounds explain: SDs over that of a session's middle.
-NOISES = {
-    "rounds alone": (0.0,) * 7,
-    "sessions as much as rounds": (1.0,) * 7,
-    "sessions three times as much": (3.0,) * 7,
-    "sessions five times as much": (5.0,) * 7,
-    "one part three times as much": (0.0, 0.0, 0.0, 3.0, 0.0, 0.0, 0.0),
-    "one part eight times as much": (0.0, 0.0, 0.0, 8.0, 0.0, 0.0, 0.0),
+# SDs of the windows of each variant, % of its time, as different as those of real ones.
+SDS: dict[Point, float] = {
+    "one": 1.0,
+    "one_resident": 0.5,
+    "part": 0.2,
+    "plain_alone": 1.0,
+    "plain": 2.0,
+    "unsynced": 1.0,
+    "resident": 3.0,
+    "step": 2.0,
 }
+OF_RANKS: tuple[Point, ...] = ("plain", "unsynced", "resident", "step")
+OF_A_RANK = 0.5  # of these SDs, what one of two ranks differs by from both
+# By how much sessions of each variant scatter more than their windows explain: SDs over that of a session's middle.
+NOISES: dict[str, dict[Point, float]] = {
+    "rounds alone": {},
+    "sessions as much as rounds": dict.fromkeys(SDS, 1.0),
+    "sessions three times as much": dict.fromkeys(SDS, 3.0),
+    "sessions five times as much": dict.fromkeys(SDS, 5.0),
+    "one variant three times as much": {"resident": 3.0},
+    "one variant eight times as much": {"resident": 8.0},
+}
+MISSED = ("one variant eight times as much",)  # with three sessions
 
 
-def intervals(parts: Sequence[Sequence[Sequence[float]]]) -> tuple[list[Interval], list[float]]:
-    """Return the interval of every part and its degrees of freedom, as `suite.verdict.diagnose` makes them.
+def grown_by_nothing(taus: Mapping[Point, float], sessions: int, rng: np.random.Generator) -> Growth:
+    """Return what grew where nothing did: two sides of two ranks, strong scaling, the same times but for their noise.
+
+    Args:
+        taus: one of `NOISES`; what it leaves out has sessions that differ no more than their rounds explain.
+        sessions: how many.
+        rng: draws the noise.
+    """
+    sides = [[_session(taus, rng) for _ in range(sessions)] for _ in range(2)]
+    grown = growth(*sides, mode="strong", world_size=2)
+    assert grown is not None
+    return grown
+
+
+def _session(taus: Mapping[Point, float], rng: np.random.Generator) -> Rounds:
+    windows: dict[Point, list[list[float]]] = {}
+    for point, sd in SDS.items():
+        noise = rng.standard_normal(ROUNDS) + taus.get(point, 0.0) * 1.1 / np.sqrt(ROUNDS) * rng.standard_normal()
+        usual_s, ranks = (2.0, 1) if point in ("one", "one_resident") else (1.0, 2 if point in OF_RANKS else 1)
+        of_ranks = OF_A_RANK * rng.standard_normal((ROUNDS, ranks)) if ranks > 1 else np.zeros((ROUNDS, 1))
+        windows[point] = (usual_s * (1 + sd / 100 * (noise[:, None] + of_ranks))).tolist()
+    return windows
+
+
+def wrongly_named(taus: Mapping[Point, float], sessions: int, runs: int = RUNS) -> int:
+    """Return in how many waterfalls a part is named although none costs anything, also one larger than the whole."""
+    rng = np.random.default_rng(6)
+    parts = (grown_by_nothing(taus, sessions, rng).parts for _ in range(runs))
+    return sum(supported([part.step_s for part in each], [part.df for part in each]) is not None for each in parts)
+
+
+def intervals(parts: Sequence[Sequence[Sequence[float]]]) -> list[Interval]:
+    """Return the interval of every part, as `suite.verdict.diagnose` makes them.
 
     Args:
         parts: of every part, the rounds of each session.
@@ -42,23 +85,9 @@ def intervals(parts: Sequence[Sequence[Sequence[float]]]) -> tuple[list[Interval
     middles = [[Middle.of(rounds) for rounds in sessions] for sessions in parts]
     shared = of_parts(middles)
     if shared is None:
-        return [from_values([middle.value for middle in part]) for part in middles], [len(p) - 1.0 for p in middles]
+        return [from_values([middle.value for middle in part]) for part in middles]
     halves = [t_quantile(each.df, 0.975) * each.error for each in shared]
-    ends = [Interval(e.mean, e.mean - half, e.mean + half) for e, half in zip(shared, halves, strict=True)]
-    return ends, [each.df for each in shared]
-
-
-def equal_parts(taus: Sequence[float], sessions: int, runs: int) -> Floats:
-    """Return rounds of parts that cost nothing, shape (runs, parts, sessions, rounds)."""
-    rng, shape = np.random.default_rng(6), (runs, len(taus), sessions)
-    between = np.array(taus)[:, None, None] * 1.1 / np.sqrt(ROUNDS) * rng.standard_normal((*shape, 1))
-    rounds: Floats = np.array(SDS)[:, None, None] * (rng.standard_normal((*shape, ROUNDS)) + between)
-    return rounds
-
-
-def wrongly_named(taus: Sequence[float], sessions: int, runs: int = RUNS) -> int:
-    """Return in how many waterfalls a part is named although none costs anything."""
-    return sum(supported(*intervals(parts)) is not None for parts in equal_parts(taus, sessions, runs).tolist())
+    return [Interval(e.mean, e.mean - half, e.mean + half) for e, half in zip(shared, halves, strict=True)]
 
 
 def half_widths(sessions: int, terms: int, runs: int = 300) -> tuple[float, float]:
@@ -76,7 +105,7 @@ def half_widths(sessions: int, terms: int, runs: int = 300) -> tuple[float, floa
     for _ in range(runs):
         drawn = longer[rng.integers(len(longer), size=(terms // 2, 6, sessions))]
         parts = (drawn[0] - drawn[1] if terms == 4 else drawn[0]).tolist()
-        ends = intervals(parts)[0]
+        ends = intervals(parts)
         shared += [end.estimate - end.low for end in ends if end.low is not None]
         plain = (from_values([Middle.of(rounds).value for rounds in part]) for part in parts)
         alone += [end.estimate - end.low for end in plain if end.low is not None]

@@ -3,14 +3,14 @@
     python -m docs.evidence.runs --wanted unchanged=30,10=15,5=15,3=15 --minutes 120
     python -m docs.evidence.runs --wanted checkout=100,matrix=50 --log docs/evidence/field.jsonl --minutes 120
     python -m docs.evidence.runs --calibration reports/KEY/calibration.json --log docs/evidence/runs-calibrated.jsonl
-    python -m docs.evidence.runs --table
+    python -m docs.evidence.runs --table --log docs/evidence/field*.jsonl
 
 The first two, repeated until nothing is missing, make the runs as on a machine that was never calibrated; the third
-gives them what `python -m suite calibrate` measured; the last shows the outcomes. Each run is `pytest -m scaling
---scaling-trainer planted.py:X --scaling-against planted.py:Same` in a process of its own, for one cell: ddp, lenet,
-strong, two ranks. `Unchanged` is `Same` under another name. The others spend 1, 3, 5 or 10 % more of their own step's
-time, at two ranks only (`suite.rank.planting.slowed`), or twice the time of every tenth step. What is missing is drawn
-in a random order, so that no kind has the quiet hours for itself.
+gives them what `python -m suite calibrate` measured; the last shows the outcomes of one log or several. Each run is
+`pytest -m scaling --scaling-trainer planted.py:X --scaling-against planted.py:Same` in a process of its own, for one
+cell: ddp, lenet, strong, two ranks. `Unchanged` is `Same` under another name. The others spend 1, 3, 5 or 10 % more of
+their own step's time, at two ranks only (`suite.rank.planting.slowed`), or twice the time of every tenth step. What is
+missing is drawn in a random order, so that no kind has the quiet hours for itself.
 
 A `checkout` is the same cell, and a `matrix` all default cells, in a fresh clone against its own commit
 (`--scaling-against ref:HEAD`); `accepted` is all default cells next to a run of that clone that was accepted a moment
@@ -333,9 +333,9 @@ def _by_cell(line: Line) -> list[str]:
     return [outcome for outcome, _ in line["cells"].values()] if "cells" in line else [line["outcome"]]
 
 
-def make(lines: list[Line], wanted: Mapping[str, int], options: argparse.Namespace) -> None:
+def make(log: Path, wanted: Mapping[str, int], options: argparse.Namespace) -> None:
     """Make what is missing until the time is up. The code may change meanwhile: it is checked before every run."""
-    end = time.monotonic() + 60 * options.minutes
+    lines, end = read_log(log), time.monotonic() + 60 * options.minutes
     calibration = options.calibration and read_model(options.calibration, Calibration)
     while (left := missing(lines, wanted)) and time.monotonic() < end:
         state = {**code_state(), "calibration": calibration and calibration.run_id}
@@ -349,7 +349,7 @@ def make(lines: list[Line], wanted: Mapping[str, int], options: argparse.Namespa
                 line = {**one_run(name, Path(folder), calibration, busy=busy), **state}
             except KeyboardInterrupt:
                 sys.exit(f"interrupted: the run in progress is not kept, {len(lines)} are")
-        append(options.log, line)
+        append(log, line)
         lines.append(line)
         print(f"{name}: {line['outcome']} in {line['wall_s']} s; {len(left) - 1} runs are missing", flush=True)
 
@@ -363,19 +363,20 @@ def main() -> None:
     parser.add_argument(
         "--minutes", type=float, default=60.0, help="start no run after this long (default: %(default)s)"
     )
-    parser.add_argument("--log", type=Path, default=LOG, help=f"default: {LOG.name} beside this script")
+    parser.add_argument("--log", type=Path, nargs="+", default=[LOG], help=f"default: {LOG.name} beside this script")
     parser.add_argument("--calibration", type=Path, metavar="FILE", help="calibration.json of this machine to lean on")
     parser.add_argument("--mixed", action="store_true", help="keep runs of different or uncommitted code in one log")
-    parser.add_argument("--table", action="store_true", help="print the log as Markdown, and run nothing")
+    parser.add_argument("--table", action="store_true", help="print the logs as one table, and run nothing")
     options = parser.parse_args()
     for ending in (signal.SIGINT, signal.SIGTERM):  # a shell lets what it starts in the background ignore the first
         signal.signal(ending, signal.default_int_handler)
     try:
-        lines = read_log(options.log)
         if options.table:
-            print(table(lines))
+            print(table(line for log in options.log for line in read_log(log)))
+        elif len(options.log) > 1:
+            parser.error("new runs go to one log: give --log one file, or --table")
         else:
-            make(lines, parse_wanted(options.wanted), options)
+            make(options.log[0], parse_wanted(options.wanted), options)
     except ValueError as error:
         parser.error(str(error))
 

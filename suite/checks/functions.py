@@ -56,6 +56,15 @@ splits = st.tuples(st.integers(1, 40), st.integers(1, 9))
 
 
 @st.composite
+def shards(draw: st.DrawFn) -> list[Tensor]:
+    """Draw a shard of (n_i, 3) for each device, no two rows alike; some are empty, and often all are equally long."""
+    k, longest = draw(st.integers(1, 5)), draw(st.integers(0, 6))
+    uneven = st.lists(st.integers(0, longest), min_size=k, max_size=k)
+    sizes = draw(st.one_of(st.just([longest] * k), uneven))
+    return list(torch.split(_rows(sum(sizes)).to(draw(st.sampled_from([torch.float32, torch.float64]))), sizes))
+
+
+@st.composite
 def evaluations(draw: st.DrawFn) -> dict[str, Any]:
     """Draw equal replicas, uneven shards, and batch sizes that do not divide them."""
     k, n = draw(st.integers(1, 5)), draw(st.integers(1, 40))
@@ -111,6 +120,10 @@ FUNCTION_CHECKS = {
         splits,
         lambda f, drawn: functions.scatter_follows_rule(f, _rows(drawn[0]), [CPU] * drawn[1], chunk_sizes(*drawn)),
     ),
+    "gather_joins_samples": _Check("gather", shards(), lambda f, drawn: functions.gather_joins_samples(f, drawn, CPU)),
+    "gather_returns_gradients": _Check(
+        "gather", shards(), lambda f, drawn: functions.gather_returns_gradients(f, drawn, CPU)
+    ),
     "evaluation_counts_once": _Check(
         "evaluation", evaluations(), lambda f, drawn: functions.evaluation_counts_once(f, **drawn)
     ),
@@ -131,7 +144,7 @@ def search(check: str, function: Any, examples: int | None = None) -> Judgement:
 
     Args:
         check: a name in `FUNCTION_CHECKS`.
-        function: an all-reduce, a split, an evaluation or a feed, called as `suite.properties.functions` says.
+        function: an all-reduce, scatter, gather, evaluation or feed, called as `suite.properties.functions` says.
         examples: how many inputs, 100 by default, or what hypothesis's profile says.
 
     Raises:

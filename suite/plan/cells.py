@@ -93,15 +93,18 @@ class Arm:
         """What arms have in common that share their processes: all but the mode."""
         return self.side, self.trainer, self.workload, self.world_size
 
+    @property
+    def on_one(self) -> Arm:
+        """The same trainer's arm on one device, which both modes share."""
+        return Arm(self.side, self.trainer, self.workload, measured_mode(self.mode, 1), 1)
 
-def arm(side: Side, trainer: str, cell: Cell, world_size: int | None = None) -> Arm:
-    """Return the arm of a cell's workload and mode, for a side, a trainer and a world size (by default the cell's)."""
-    size = cell.world_size if world_size is None else world_size
-    return Arm(side, trainer, cell.workload, measured_mode(cell.mode, size), size)
+
+def arm(side: Side, trainer: str, cell: Cell) -> Arm:
+    """Return the arm of a cell for a side and a trainer."""
+    return Arm(side, trainer, cell.workload, measured_mode(cell.mode, cell.world_size), cell.world_size)
 
 
 def one_device_arms(cells: Sequence[Cell], *, speedup: bool) -> list[tuple[Arm, ...]]:
     """Return the arms for efficiency (the same trainer on one device) and for speed-up (the plain trainer)."""
-    trainers = [[cell.trainer, SINGLE] if speedup else [cell.trainer] for cell in cells]
-    wanted = [(arm("candidate", name, cell, 1),) for cell, names in zip(cells, trainers, strict=True) for name in names]
-    return list(dict.fromkeys(wanted))
+    wanted = [(trainer, cell) for cell in cells for trainer in (cell.trainer, *[SINGLE] * speedup)]
+    return list(dict.fromkeys((arm("candidate", trainer, cell).on_one,) for trainer, cell in wanted))

@@ -18,6 +18,7 @@ from suite.properties import tolerance
 from suite.properties.answers import RIGHT, Judgement
 
 Scatter = Callable[[Tensor, Sequence[torch.device]], list[Tensor]]
+Gather = Callable[[Sequence[Tensor], torch.device], Tensor]
 CountCorrect = Callable[..., int]
 IndexBatches = Callable[..., Iterator[Tensor]]
 RankBatches = Callable[..., Iterator[Tensor]]
@@ -107,6 +108,55 @@ def scatter_follows_rule(
         f"the rule says {list(sizes)}",
         ("another framework's rule (torch.chunk, and MXNet's two, differ)",),
     )
+
+
+def gather_joins_samples(gather: Gather, shards: Sequence[Tensor], device: torch.device) -> Judgement:
+    """The result has all rows of all shards, in the order of the shards, on the device and in their dtype.
+
+    Args:
+        gather: as `reference.scatter.gather`.
+        shards: (n_i, ...), at least one; they may differ in n_i, and some be empty.
+        device: of the result.
+    """
+    joined, expected = gather(shards, device), torch.cat([shard.cpu() for shard in shards])
+    where = f"shards of {[len(shard) for shard in shards]}"
+    if (joined.dtype, joined.device) != (expected.dtype, device):
+        return Judgement(
+            f"{where}, {_name(expected)}: the result is {_name(joined)} on {joined.device}, not on {device}"
+        )
+    if joined.shape == expected.shape and bool(_same(joined.cpu(), expected).all()):
+        return RIGHT
+    return Judgement(
+        f"{where}: gathered are {joined.flatten().tolist()[:12]}, the samples are {expected.flatten().tolist()[:12]}",
+        ("padding of shorter shards that is kept", "samples cut off as if they were padding", "another order"),
+    )
+
+
+def gather_returns_gradients(gather: Gather, shards: Sequence[Tensor], device: torch.device) -> Judgement:
+    """The rows are joined as they must be, and every shard gets the gradient of its own.
+
+    Args:
+        gather: a differentiable one; others are not meant for this check.
+        shards: floats, as in `gather_joins_samples`.
+        device: of the result.
+    """
+    judgement = gather_joins_samples(gather, shards, device)
+    if judgement.finding:
+        return judgement
+    leaves = [_copy(shard).requires_grad_() for shard in shards]
+    joined = gather(leaves, device)
+    weights = torch.arange(1, joined.numel() + 1, dtype=joined.dtype, device=device).reshape(joined.shape)
+    if joined.requires_grad:
+        torch.autograd.backward((joined * weights).sum())
+    for rank, (leaf, own) in enumerate(zip(leaves, torch.split(weights, list(map(len, shards))), strict=True)):
+        given = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+        if not bool(_same(given.cpu(), own.cpu()).all()):
+            return Judgement(
+                f"shards of {[len(shard) for shard in shards]}: the gradient of shard {rank} is "
+                f"{given.flatten().tolist()[:8]}, that of its rows {own.flatten().tolist()[:8]}",
+                ("detached on its way (dist.all_gather has no gradient)", "multiplied by the number of devices"),
+            )
+    return RIGHT
 
 
 def evaluation_counts_once(

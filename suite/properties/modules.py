@@ -25,7 +25,7 @@ from reference.scatter import shard_bounds
 from suite.properties import contract
 from suite.properties.answers import RIGHT, Judgement
 from suite.properties.draws import DrawsOfOneDevice
-from suite.properties.observe import gradients_at_optimizers
+from suite.properties.gradients import gradients_at_optimizers
 from suite.properties.suspects import factor
 from suite.properties.tolerance import half_the_digits, roundoff
 from suite.properties.whole import whole

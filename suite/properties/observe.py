@@ -6,19 +6,17 @@ trainer that raises ends there.
 
 from __future__ import annotations
 
-import inspect
 import io
 import re
 import traceback
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
-from torch.utils.hooks import RemovableHandle
+from torch.optim.optimizer import Optimizer
 
 from reference import nest
 from reference.evaluate import count_correct
@@ -27,6 +25,7 @@ from reference.scatter import shard_bounds
 from suite.properties import contract, defaults, nets
 from suite.properties.case import Case
 from suite.properties.draws import DrawsOfOneDevice
+from suite.properties.gradients import gradients_at_optimizers
 from suite.properties.log import Log
 from suite.properties.noise import Noise
 from suite.properties.texts import TextNet
@@ -35,8 +34,6 @@ from suite.room import accelerator, errors
 
 EVALUATED = 101  # test samples: uneven over 2, 3, 4, ... devices; enough to count otherwise with other buffers
 OTHER = 1000  # added to a rank's number for the weights and generators that a resumed instance starts from
-
-K = TypeVar("K", bound=Hashable)
 
 Observation = dict[str, Any]
 Loss = Callable[[Tensor, Nest], Tensor]
@@ -90,104 +87,151 @@ def observe(
         suite.properties.contract.ContractError: the trainer breaks the protocol.
         Exception: after the trainer's error this process cannot use its GPU any more.
     """
-    per_device = trainer.processes == "per-device"
     uninterrupted: list[list[list[float]]] = []
     if case.resumed is not None:
         other, loss = observe(trainer, devices, replace(case, resumed=None), rank, evaluates=False)
         if other["raised"]:
             return other, loss
         uninterrupted = other["parameters"]
-    # A wrong gradient shows in what SGD makes of it, and under oracle "sgd" nothing else is expected.
-    seen_in_parameters = torch.optim.SGD if getattr(trainer, "oracle", "sgd") == "self" else Optimizer
-    record: Observation = {
-        "plain": plain and hasattr(trainer, "reference_step"),
-        "raised": None,
-        "parameters": [],
-        "differing": [],
-        "buffers": {},
-        "losses": [],
-        "gradients": [],
-        "changed": [],
-        "skipped": [],
-        "log": [],
-        "drew": False,
-        "noise": [],
-        "synchronised": False,
-        "correct": None,
-        "uninterrupted": uninterrupted,
-    }
     accelerator.make_exact(devices)
     accelerator.seed(devices, case.seed + rank)
-    model = nets.build(case, rank)
-    log = model.log
-    fed: list[tuple[Tensor, Tensor]] = []
-    where, made = "__init__", None
-    scalers: list[torch.amp.GradScaler] = []
+    training = _Training(trainer, devices, case, rank, plain=plain, shares_draws=shares_draws)
+    record = training.record
+    record["uninterrupted"] = uninterrupted
     try:
-        with _collected(scalers):
-            made = trainer(model, list(devices), lr=case.lr)
-        contract.check_instance(made, list(devices))
-        log = _log(made, model)
-        train = made.reference_step if record["plain"] else made.step
-        by_position = dict(enumerate(made.replicas[0].parameters()))
-        kinds = {kind.__name__ for layer in made.replicas[0].modules() for kind in type(layer).__mro__}
-        record["synchronised"] = any(name.endswith("SyncBatchNorm") for name in kinds)
-        record["parameters"].append(_values(made))
-        record["differing"].append(_differing(made))
+        training.begin()
         for step in range(len(case.batches)):
             if step == case.resumed:
-                where = f"resuming before step {step}"
-                made, log = _in_another_instance(trainer, made, devices, case, rank)
-                train, by_position = made.step, dict(enumerate(made.replicas[0].parameters()))
-                record["parameters"][-1] = _values(made)
-            where = f"step {step}"
-            whole_batch, n = nets.minibatch(case, step), case.batches[step]
-            mine = shard_bounds(n, case.world_size, rank) if per_device else slice(0, n)
-            X, y = nest.move(nest.take(whole_batch, mine), devices[0])
-            fed += [(leaf, leaf.clone()) for leaf in nest.leaves((X, y))]
-            del log[:]
-            rows, sizes = len(nest.leaves(X)[0]), {size for values in model.parameters() for size in values.shape}
-            noise = Noise(rows, sizes) if case.drops else None
-            draws = DrawsOfOneDevice(n, mine) if shares_draws else None
-            if shares_draws:
-                accelerator.seed(devices, case.seed)
-            generators = accelerator.host_generators()
-            scales = [scaler.get_scale() for scaler in scalers]
-            collecting = gradients_at_optimizers(by_position, leave_out=seen_in_parameters)
-            with collecting as gradients, noise or nullcontext(), draws or nullcontext():
-                loss = train(X, y, n)
-            lowered = [scaler.get_scale() < scale for scaler, scale in zip(scalers, scales, strict=True)]
-            record["skipped"].append(any(lowered))
-            given = [gradients.get(position) for position in by_position]
-            record["gradients"].append([None if values is None else values.flatten().tolist() for values in given])
-            record["losses"].append(contract.loss_of(loss))
-            record["changed"].append(not all(torch.equal(now, given) for now, given in fed))
-            record["log"].append(list(log))
-            drawn_here = accelerator.host_generators() != generators
-            record["drew"] |= drawn_here or (draws is not None and draws.drew)
-            record["noise"].append(noise.digests if noise else [])
-            record["parameters"].append(_values(made))
-            record["differing"].append(_differing(made))
-        where = "evaluating the replicas"
-        if evaluates:
-            record["correct"] = _evaluate(made, devices, case, rank if per_device else None)
-        record["buffers"] = {
-            name: buffer.detach().cpu().to(torch.float64).flatten().tolist()
-            for name, buffer in made.replicas[0].named_buffers()
-        }
+                training.resume(step)
+            training.step(step)
+        training.end(evaluates=evaluates)
     except contract.ContractError:
         raise
     except Exception as error:  # a user's trainer may raise anything, and that is recorded
         if accelerator.is_fatal(error):
             raise  # this process can serve no other case
-        record["raised"] = _raised(where, error)
+        record["raised"] = _raised(training.where, error)
     try:
-        contract.close_trainer(made)
+        contract.close_trainer(training.made)
     except contract.ContractError:
         raise  # this process has left its group and can serve no other case
     except Exception as error:
         record["raised"] = record["raised"] or _raised("close()", error)
-    return record, getattr(made, "loss", None)
+    return record, getattr(training.made, "loss", None)
+
+
+class _Training:
+    """A trainer while it trains on a case.
+
+    Attributes:
+        record: of what is seen of it, as `observe` returns it.
+        made: its instance; None before there is one.
+        where: what it does now, for the record of an exception.
+    """
+
+    def __init__(
+        self,
+        trainer: type[Any],
+        devices: Sequence[torch.device],
+        case: Case,
+        rank: int,
+        *,
+        plain: bool,
+        shares_draws: bool,
+    ) -> None:
+        """Train nothing yet; the arguments are those of `observe`."""
+        self._class, self._devices, self._case, self._rank = trainer, list(devices), case, rank
+        self._shares_draws, self._per_device = shares_draws, trainer.processes == "per-device"
+        # A wrong gradient shows in what SGD makes of it, and under oracle "sgd" nothing else is expected.
+        self._seen_in_parameters = torch.optim.SGD if getattr(trainer, "oracle", "sgd") == "self" else Optimizer
+        self._scalers: list[torch.amp.GradScaler] = []
+        self._fed: list[tuple[Tensor, Tensor]] = []
+        self.made: Any = None
+        self.where = "__init__"
+        self.record: Observation = {
+            "plain": plain and hasattr(trainer, "reference_step"),
+            "raised": None,
+            "parameters": [],
+            "differing": [],
+            "buffers": {},
+            "losses": [],
+            "gradients": [],
+            "changed": [],
+            "skipped": [],
+            "log": [],
+            "drew": False,
+            "noise": [],
+            "synchronised": False,
+            "correct": None,
+            "uninterrupted": [],
+        }
+
+    def begin(self) -> None:
+        """Make the trainer."""
+        model = nets.build(self._case, self._rank)
+        with _collected(self._scalers):
+            self.made = self._class(model, self._devices, lr=self._case.lr)
+        contract.check_instance(self.made, self._devices)
+        self._watch(self.made.reference_step if self.record["plain"] else self.made.step, model)
+        kinds = {kind.__name__ for layer in self.made.replicas[0].modules() for kind in type(layer).__mro__}
+        self.record["synchronised"] = any(name.endswith("SyncBatchNorm") for name in kinds)
+        self._note_parameters()
+
+    def resume(self, step: int) -> None:
+        """Go on before this step with another instance, which gets the state of this one."""
+        self.where = f"resuming before step {step}"
+        self.made, model = _in_another_instance(self._class, self.made, self._devices, self._case, self._rank)
+        self._watch(self.made.step, model)
+        self.record["parameters"][-1] = _values(self.made)
+
+    def step(self, step: int) -> None:
+        """Train one step, and record what it did."""
+        self.where = f"step {step}"
+        record, case, n = self.record, self._case, self._case.batches[step]
+        mine = shard_bounds(n, case.world_size, self._rank) if self._per_device else slice(0, n)
+        X, y = nest.move(nest.take(nets.minibatch(case, step), mine), self._devices[0])
+        self._fed += [(leaf, leaf.clone()) for leaf in nest.leaves((X, y))]
+        del self._log[:]
+        noise = Noise(len(nest.leaves(X)[0]), self._sizes) if case.drops else None
+        draws = DrawsOfOneDevice(n, mine) if self._shares_draws else None
+        if self._shares_draws:
+            accelerator.seed(self._devices, case.seed)
+        generators = accelerator.host_generators()
+        scales = [scaler.get_scale() for scaler in self._scalers]
+        collecting = gradients_at_optimizers(self._by_position, leave_out=self._seen_in_parameters)
+        with collecting as gradients, noise or nullcontext(), draws or nullcontext():
+            loss = self._train(X, y, n)
+        lowered = [scaler.get_scale() < scale for scaler, scale in zip(self._scalers, scales, strict=True)]
+        record["skipped"].append(any(lowered))
+        given = [gradients.get(position) for position in self._by_position]
+        record["gradients"].append([None if values is None else values.flatten().tolist() for values in given])
+        record["losses"].append(contract.loss_of(loss))
+        record["changed"].append(not all(torch.equal(now, given) for now, given in self._fed))
+        record["log"].append(list(self._log))
+        record["drew"] |= accelerator.host_generators() != generators or (draws is not None and draws.drew)
+        record["noise"].append(noise.digests if noise else [])
+        self._note_parameters()
+
+    def end(self, *, evaluates: bool) -> None:
+        """Record what is seen when all steps are over; `evaluates` as in `observe`."""
+        self.where = "evaluating the replicas"
+        if evaluates:
+            rank = self._rank if self._per_device else None
+            self.record["correct"] = _evaluate(self.made, self._devices, self._case, rank)
+        self.record["buffers"] = {
+            name: buffer.detach().cpu().to(torch.float64).flatten().tolist()
+            for name, buffer in self.made.replicas[0].named_buffers()
+        }
+
+    def _watch(self, train: Callable[..., Any], model: nets.CaseNet | TextNet) -> None:
+        """Train by `train` from now on; `model` is the net that the trainer was given."""
+        self._train, self._log = train, _log(self.made, model)
+        self._by_position = dict(enumerate(self.made.replicas[0].parameters()))
+        self._sizes = {size for values in model.parameters() for size in values.shape}
+
+    def _note_parameters(self) -> None:
+        self.record["parameters"].append(_values(self.made))
+        self.record["differing"].append(_differing(self.made))
 
 
 @contextmanager
@@ -213,7 +257,7 @@ def _raised(where: str, error: Exception) -> dict[str, str]:
 
 def _in_another_instance(
     trainer: type[Any], made: Any, devices: Sequence[torch.device], case: Case, rank: int
-) -> tuple[Any, Log]:
+) -> tuple[Any, nets.CaseNet | TextNet]:
     """Save a trainer, close it, and resume in another instance.
 
     Args:
@@ -224,7 +268,7 @@ def _in_another_instance(
         rank: of this process.
 
     Returns:
-        The other instance, and the log of its net.
+        The other instance, and the net that it was given.
 
     Raises:
         suite.properties.contract.ContractError: what `state_dict` returned cannot be saved and loaded safely.
@@ -236,7 +280,7 @@ def _in_another_instance(
     other = trainer(model, list(devices), lr=case.lr)
     contract.check_instance(other, list(devices))
     other.load_state_dict(state)
-    return other, _log(other, model)
+    return other, model
 
 
 def _log(made: Any, model: nets.CaseNet | TextNet) -> Log:
@@ -264,51 +308,6 @@ def _loaded(state: Any) -> Any:
             f"what `state_dict` returned cannot go through torch.save and torch.load(weights_only=True): {said}; "
             "make it of tensors, numbers, texts, and dicts, lists and tuples of them"
         ) from error
-
-
-@contextmanager
-def gradients_at_optimizers(
-    trained: Mapping[K, Tensor], *, leave_out: type[Optimizer] | tuple[type[Optimizer], ...] = ()
-) -> Iterator[dict[K, Tensor]]:
-    """Collect the gradients that torch's optimisers are about to use, float64, by the key of the parameter.
-
-    They are read when an optimizer's own hooks and its closure have run, which may change them. What a `step` does
-    before it calls another optimizer's, such as an exchange, cannot be seen: of such an optimizer nothing is collected.
-    """
-    gradients: dict[K, Tensor] = {}
-    of_each: dict[int, RemovableHandle] = {}
-
-    def read(optimizer: Optimizer) -> None:
-        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        given = {key: one.grad for key, one in trained.items() if id(one) in held and one.grad is not None}
-        gradients.update(zip(given, whole(list(given.values())), strict=True))
-
-    def last(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-        itself, *others = args
-        closure = kwargs.get("closure", others[0] if others else None)
-        if closure is None:
-            read(optimizer)
-            return args, kwargs
-
-        def and_read() -> Any:
-            loss = closure()
-            read(optimizer)
-            return loss
-
-        return ((itself, and_read, *others[1:]), kwargs) if others else (args, {**kwargs, "closure": and_read})
-
-    def begin(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        # One of them is `Optimizer`'s own; torch wraps a method, and a class that inherits it gets the wrapper, too.
-        steps = {inspect.unwrap(vars(each)["step"]) for each in type(optimizer).__mro__ if "step" in vars(each)}
-        if id(optimizer) not in of_each and len(steps) <= 2 and not isinstance(optimizer, leave_out):
-            of_each[id(optimizer)] = optimizer.register_step_pre_hook(last)  # called after those that it has
-
-    hook = register_optimizer_step_pre_hook(begin)
-    try:
-        yield gradients
-    finally:
-        for handle in (hook, *of_each.values()):
-            handle.remove()
 
 
 def _values(trainer: Any) -> list[list[float]]:

@@ -6,7 +6,8 @@ Any valid record can be worded, also one whose parts do not fit together.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from reference.closing_line import closing_line, sec_per_epoch
 from suite.plan import cells as planned
@@ -34,6 +35,7 @@ NET_COLUMNS = (
 )  # fmt: skip
 MAX_EPOCHS = 1000  # of a net that are shown
 _PREFIXES = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+Said = TypeVar("Said", bound=Hashable)
 READABLE = 1e15  # larger numbers are shown as powers of ten
 
 
@@ -202,22 +204,22 @@ def published(record: Record, cell: CellRecord) -> str:
     return f"{figure.sec_per_epoch:g} s" + (f", {figure.accuracy:g}" if figure.accuracy is not None else "")
 
 
-def by_reason(cells: Iterable[CellRecord], reason: Callable[[CellRecord], str]) -> dict[str, list[str]]:
-    """Return the ids of the cells that have a reason, by that reason."""
-    ids: dict[str, list[str]] = {}
-    for cell in cells:
-        if why := reason(cell):
-            ids.setdefault(why, []).append(cell.label)
-    return ids
+def labels(said: Iterable[tuple[Said, CellRecord]]) -> dict[Said, list[str]]:
+    """Return the labels of the cells of which the same is said, by what is said; without those of which nothing is."""
+    of: dict[Said, list[str]] = {}
+    for what, cell in said:
+        if what:
+            of.setdefault(what, []).append(cell.label)
+    return of
 
 
 def missing(cells: Sequence[CellRecord]) -> list[str]:
     """Return why cells have no speed-up or no accuracy: one sentence for each reason, which names the cells."""
     reasons = {
-        "speed-up": by_reason(cells, lambda cell: cell.speedup_note if cell.speedup is None else ""),
-        "accuracy": by_reason(cells, lambda cell: cell.accuracy_note if cell.accuracy is None else ""),
+        "speed-up": labels((cell.speedup_note, cell) for cell in cells if cell.speedup is None),
+        "accuracy": labels((cell.accuracy_note, cell) for cell in cells if cell.accuracy is None),
     }
-    return [f"no {what} for {', '.join(ids)}: {why}" for what, of in reasons.items() for why, ids in of.items()]
+    return [f"no {what} for {', '.join(who)}: {why}" for what, of in reasons.items() for why, who in of.items()]
 
 
 def nets(record: Record) -> Iterator[tuple[str, ...]]:
@@ -225,7 +227,7 @@ def nets(record: Record) -> Iterator[tuple[str, ...]]:
     known = names(record)
     for run in record.accuracies:
         yield (
-            known[run.trainer] + _shared(record, run),
+            known[run.trainer] + shared(record, run),
             run.workload,
             number(run.world_size, "d"),
             _setting(run),
@@ -239,7 +241,7 @@ def nets(record: Record) -> Iterator[tuple[str, ...]]:
         )
 
 
-def _shared(record: Record, run: Accuracy) -> str:
+def shared(record: Record, run: Accuracy) -> str:
     """Return the mark of a net whose ranks shared devices, as those of cells with as many did."""
     marks = [oversubscribed_mark(cell) for cell in record.cells if cell.world_size == run.world_size]
     return max(marks, default="")
@@ -277,7 +279,7 @@ def closing_lines(record: Record) -> list[str]:
         # The seconds of a whole epoch, also where fewer samples were trained on.
         seconds = sec_per_epoch(run.train_s) * samples / run.train_samples
         note = f"  ({run.shortened})" if run.shortened else ""
-        who = f"{known[run.trainer]} {run.workload}" + (" weak" if run.mode == "weak" else "") + _shared(record, run)
+        who = f"{known[run.trainer]} {run.workload}" + (" weak" if run.mode == "weak" else "") + shared(record, run)
         loss = run.loss[-1] if run.loss else None
         line = closing_line(run.per_epoch[-1], seconds, devices.get(run.trainer, ())[: run.world_size], loss)
         lines.append(f"{who}: {line}{note}")

@@ -110,12 +110,13 @@ def _commit(record: Record) -> Iterable[str]:
 
 def verdicts(record: Record) -> list[str]:
     """Return a line for every outcome and reason with its cells, the gravest first; PASS has no reasons."""
-    groups: dict[tuple[Outcome, str], list[CellRecord]] = {}
-    for cell in figures.gravest_first(record.cells):
-        groups.setdefault((cell.outcome, cell.reason if cell.outcome in GRAVE else ""), []).append(cell)
+    said = (
+        ((cell.outcome, cell.reason if cell.outcome in GRAVE else ""), cell)
+        for cell in figures.gravest_first(record.cells)
+    )
     lines = []
-    for (outcome, reason), cells in groups.items():
-        who = some([cell.label for cell in cells], MOST) if outcome in GRAVE else plural(len(cells), "cell")
+    for (outcome, reason), cells in figures.labels(said).items():
+        who = some(cells, MOST) if outcome in GRAVE else plural(len(cells), "cell")
         lines.append(f"{outcome.value}: {who}{f': {reason}' if reason else ''}")
     return lines
 
@@ -143,13 +144,13 @@ def _estimate(value: IntervalRecord | None) -> float:
 
 def _changed(record: Record) -> Iterable[str]:
     """Yield what steps do that a base's, or an accepted run's, do not, with the cells of each change."""
-    cells_of: dict[str, list[str]] = {}
-    for cell in figures.gravest_first(record.cells):
-        for check in cell.checks:
-            if check.rule == counters.RULE and check.outcome is not Outcome.PASS:
-                cells_of.setdefault(f"{check.reason} (against {check.against})", []).append(cell.label)
-    for what, cells in cells_of.items():
-        yield f"{some(cells, MOST)}: {what}"
+    changed = (
+        (f"{check.reason} (against {check.against})", cell)
+        for cell in figures.gravest_first(record.cells)
+        for check in cell.checks
+        if check.rule == counters.RULE and check.outcome is not Outcome.PASS
+    )
+    yield from (f"{some(cells, MOST)}: {what}" for what, cells in figures.labels(changed).items())
     yield from _connected_otherwise(record)
 
 
@@ -170,12 +171,13 @@ def cautions(record: Record) -> list[str]:
 
 def _machine(record: Record) -> Iterable[str]:
     """Yield why the machine itself could not be judged; where it failed, the verdict says so."""
-    unclear: dict[str, list[str]] = {}
-    for cell in record.cells:
-        for check in cell.checks:
-            if check.rule == "machine" and check.outcome is Outcome.INCONCLUSIVE:
-                unclear.setdefault(check.reason, []).append(cell.label)
-    yield from (f"INCONCLUSIVE by {some(cells, MOST)}: {reason}" for reason, cells in unclear.items())
+    unclear = (
+        (check.reason, cell)
+        for cell in record.cells
+        for check in cell.checks
+        if check.rule == "machine" and check.outcome is Outcome.INCONCLUSIVE
+    )
+    yield from (f"INCONCLUSIVE by {some(cells, MOST)}: {reason}" for reason, cells in figures.labels(unclear).items())
 
 
 def _machine_left_out(record: Record) -> Iterable[str]:
@@ -219,10 +221,8 @@ def _had_no_time(record: Record) -> bool:
 def _accuracy_not_judged(record: Record) -> Iterable[str]:
     """Yield why nothing is said of accuracy, though there are recipes."""
     cells = [cell for cell in record.cells if cell.world_size > 1]
-    notes = dict.fromkeys(cell.accuracy_note for cell in cells if cell.accuracy_note)
-    for note in notes:
-        who = some([cell.label for cell in cells if cell.accuracy_note == note], MOST)
-        yield f"Accuracy is not judged by {who}: {note}."
+    notes = figures.labels((cell.accuracy_note, cell) for cell in cells)
+    yield from (f"Accuracy is not judged by {some(who, MOST)}: {note}." for note, who in notes.items())
     if not cells:
         yield (
             "Accuracy is judged on several devices against one, and on one against accepted runs; this run had "
@@ -232,12 +232,12 @@ def _accuracy_not_judged(record: Record) -> Iterable[str]:
 
 def _on_one_device(record: Record) -> dict[str, list[str]]:
     """Return what accepted runs say of accuracies on one device, and of which cells."""
-    said: dict[str, list[str]] = {}
-    for cell in record.cells:
-        for check in cell.checks:
-            if check.rule == "accuracy" and cell.world_size == 1:
-                said.setdefault(check.reason, []).append(cell.label)
-    return said
+    return figures.labels(
+        (check.reason, cell)
+        for cell in record.cells
+        for check in cell.checks
+        if check.rule == "accuracy" and cell.world_size == 1
+    )
 
 
 def _differences(record: Record) -> list[list[float]]:

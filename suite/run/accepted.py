@@ -18,7 +18,6 @@ from statistics import fmean
 
 from suite.base.bases import of_ref
 from suite.base.git import FULL_NAME
-from suite.plan import cells
 from suite.plan.base import Base
 from suite.plan.cells import Cell, Side
 from suite.records import baselines
@@ -193,10 +192,9 @@ def _machine(
 ) -> CheckRecord:
     """Judge the machine by the accepted commit, whose code is the same as then; only a FAIL counts."""
     sides, arms = _sides_of(run, cell, newest), run.arms(cell)
-    pairs = {side: (arms[side], cells.arm(side, arms[side].trainer, cell, 1)) for side in sides}
     # Where a base failed, the candidate comes first.
-    best_first = sorted(pairs, key=lambda side: not run.lost.keys().isdisjoint(pairs[side]))
-    by_side = {side: samples.log_efficiencies(run, *pairs[side], cell.mode) for side in best_first}
+    best_first = sorted(sides, key=lambda side: not run.lost.keys().isdisjoint((arms[side], arms[side].on_one)))
+    by_side = {side: samples.log_efficiencies(run, arms[side]) for side in best_first}
     side, logs = next(((side, logs) for side, logs in by_side.items() if logs), ("candidate", []))
     behind = samples.log_ratios(run, arms["candidate"], arms[side])  # zeros for the candidate itself
     here = hours_apart([each for each in accepted if each.host == run.plan.machine.host])

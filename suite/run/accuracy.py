@@ -20,12 +20,11 @@ from dataclasses import replace
 from functools import partial
 
 from reference.schedule import scale
-from suite.plan.cells import Arm, Cell, measured_mode, short
+from suite.plan.cells import Arm, Cell, short
 from suite.plan.workloads import Recipe, no_recipe
 from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import Job, TrainingRecipe
 from suite.records import record
-from suite.records.baselines import Identity
 from suite.run import learning
 from suite.run.observations import Observations
 from suite.run.session import FIRST_STEP_TIMEOUT_S, Groups, Say, Sessions
@@ -51,7 +50,7 @@ def wanted_pairs(run: Observations) -> list[Arm]:
 
 def needed(run: Observations) -> list[Arm]:
     """Return the arms that are trained, with those on one device that they are compared with; none that was lost."""
-    both = dict.fromkeys(each for arm in trained(run) for each in (_on_one(arm), arm))
+    both = dict.fromkeys(each for arm in trained(run) for each in (arm.on_one, arm))
     return [arm for arm in both if arm in run.steps and arm not in run.lost]
 
 
@@ -112,7 +111,7 @@ def _in_order(run: Observations) -> Iterator[tuple[Arm, int]]:
     pairs = wanted_pairs(run)
     if run.compares_first:  # time runs out as a rule, and other runs have the other pairs
         random.Random(run.plan.seed).shuffle(pairs)
-    yield from ((arm, SEED) for pair in pairs for arm in (_on_one(pair), pair))
+    yield from ((arm, SEED) for pair in pairs for arm in (pair.on_one, pair))
     yield from ((run.plan.own(cell), SEED) for cell in run.plan.cells)
     full = run.plan.config.profile == "full"
     doubtful = trained(run) if full else [pair for pair in pairs if _looks_like_a_loss(run, pair)]
@@ -122,7 +121,7 @@ def _in_order(run: Observations) -> Iterator[tuple[Arm, int]]:
             # One device has no pair from a seed that no accepted run has; a full run trains it, to be accepted itself.
             paired = full or pair.world_size > 1 or SEED + more in _accepted(run, pair)
             if paired and more < _recipe(run, pair).seed_pairs:
-                yield from ((arm, SEED + more) for arm in (_on_one(pair), pair))
+                yield from ((arm, SEED + more) for arm in (pair.on_one, pair))
 
 
 def _looks_like_a_loss(run: Observations, pair: Arm) -> bool:
@@ -137,17 +136,14 @@ def _reference(run: Observations, pair: Arm) -> dict[int, float]:
     """Return by seed the accuracies that an arm is compared with: on one device, or there in accepted runs."""
     if pair.world_size == 1:
         return _accepted(run, pair)
-    return {seed: net.per_epoch[-1] for seed, net in _by_seed(run, _on_one(pair)).items()}
+    return {seed: net.per_epoch[-1] for seed, net in _by_seed(run, pair.on_one).items()}
 
 
 def _accepted(run: Observations, arm: Arm) -> dict[int, float]:
     """Return by seed the accuracies that an arm on one device had in accepted runs."""
-    workload = run.plan.workload(arm.workload)
-    timed_on, trained_on = run.datasets.get(workload.dataset), run.datasets.get(_recipe(run, arm).dataset)
-    if timed_on is None or trained_on is None:
+    identity, trained_on = run.identity(arm), run.datasets.get(_recipe(run, arm).dataset)
+    if identity is None or trained_on is None:
         return {}
-    shared = run.plan.config.devices.oversubscribed(1)
-    identity = Identity(arm.trainer, measured_mode(arm.mode, 1), 1, workload.hash, timed_on.name, shared)
     return run.plan.baseline.accuracies(identity, trained_on.name)
 
 
@@ -209,11 +205,6 @@ def _recipe(run: Observations, arm: Arm) -> Recipe:
     recipe = run.plan.workload(arm.workload).accuracy
     assert recipe is not None, "wanted_pairs leaves out arms without a recipe"
     return recipe
-
-
-def _on_one(arm: Arm) -> Arm:
-    """Return the arm of this trainer on one device, which strong and weak scaling share."""
-    return replace(arm, mode="strong", world_size=1)
 
 
 def _by_seed(run: Observations, arm: Arm) -> dict[int, record.Accuracy]:

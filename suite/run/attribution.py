@@ -86,8 +86,7 @@ class Target(NamedTuple):
     def arms(self, run: Observations) -> dict[Role, Arm]:
         """Return the arms whose workers run the variants."""
         own = run.arms(self.cell)[self.side]
-        one, plain = cells.arm(self.side, own.trainer, self.cell, 1), cells.arm(self.side, PLAIN, self.cell)
-        return {"one": one, "plain": plain, "own": own}
+        return {"one": own.on_one, "plain": cells.arm(self.side, PLAIN, self.cell), "own": own}
 
 
 def targets(run: Observations, chosen: Iterable[Cell], sides: Sequence[Side]) -> list[Target]:

@@ -206,8 +206,7 @@ class _Campaign:
         of_floors = cells.one_device_arms([cell for cell in chosen if cell in run.plan.floors], speedup=False)
         if not self._judges_machine:
             return of_floors
-        bases = [(cell, arms["base"]) for cell in chosen if "base" in (arms := run.arms(cell))]
-        of_base = [(cells.arm("base", base.trainer, cell, 1),) for cell, base in bases]
+        of_base = [(arms["base"].on_one,) for cell in chosen if "base" in (arms := run.arms(cell))]
         return list(dict.fromkeys([*of_floors, *of_base]))
 
     @property
@@ -463,7 +462,7 @@ class _Campaign:
         run, rules = self._run, set[str]()
         if cell in run.comparison.cells and run.lost.keys().isdisjoint(run.arms(cell).values()):
             rules |= set(judging.RULE_AGAINST.values())
-        if cell in run.plan.floors and cells.arm("candidate", cell.trainer, cell, 1) not in run.lost:
+        if cell in run.plan.floors and run.plan.own(cell).on_one not in run.lost:
             rules.add("floor")
         if run.plan.config.calibrate or not run.planned:
             return bool(rules)  # no look is planned before a session has shown how many there will be

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from suite.plan.cells import Arm, Cell, Side, measured_mode
+from suite.plan.cells import Arm, Cell, Side
 from suite.processes.answers import Counted
 from suite.processes.failure import WorkerFailure
 from suite.records import counters
-from suite.records.baselines import Identity
 from suite.records.counters import Change, Counters
 from suite.records.record import CheckRecord
 from suite.run.observations import Observations
@@ -102,11 +101,7 @@ def _others(run: Observations, cell: Cell) -> Iterator[tuple[str, Counters]]:
         if arms.get(side) in run.counters:
             commits.add(base.commit)
             yield base.label, run.counters[arms[side]]
-    workload = run.plan.workload(cell.workload)
-    dataset, mode = run.datasets.get(workload.dataset), measured_mode(cell.mode, cell.world_size)
-    if dataset is not None:
-        shared = run.plan.config.devices.oversubscribed(cell.world_size)
-        identity = Identity(cell.trainer, mode, cell.world_size, workload.hash, dataset.name, shared)
+    if identity := run.identity(run.plan.own(cell)):
         accepted = run.plan.baseline.newest_counted(identity)
         if accepted is not None and accepted[0].environment.commit not in commits:
             yield f"the accepted run {accepted[0].run_id}", accepted[1]

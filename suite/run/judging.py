@@ -19,7 +19,6 @@ import math
 from collections.abc import Sequence
 
 from suite import verdict
-from suite.plan import cells
 from suite.plan.cells import Cell, Side
 from suite.records.record import CheckRecord, interval
 from suite.run import accuracy, counting, samples
@@ -114,10 +113,8 @@ def surplus(run: Observations, cell: Cell) -> float:
         for side in run.comparison.bases
         if side in arms
     ]
-    if cell in run.plan.floors:
-        one = cells.arm("candidate", cell.trainer, cell, 1)
-        if logs := samples.log_efficiencies(run, arms["candidate"], one, cell.mode):
-            behind.append(math.log(run.plan.floors[cell].efficiency) - math.fsum(logs) / len(logs))
+    if cell in run.plan.floors and (logs := samples.log_efficiencies(run, arms["candidate"])):
+        behind.append(math.log(run.plan.floors[cell].efficiency) - math.fsum(logs) / len(logs))
     return max(0.0, *behind)
 
 
@@ -129,8 +126,7 @@ def warning(run: Observations, cell: Cell) -> str:
     if run.plan.config.devices.oversubscribed(cell.world_size):
         return ""
     own = arms["candidate"], arms["base"]
-    on_one = [cells.arm(arm.side, arm.trainer, cell, 1) for arm in own]
-    at_k, at_one = (samples.by_session(run, *pair) for pair in (own, on_one))
+    at_k, at_one = (samples.by_session(run, *pair) for pair in (own, [arm.on_one for arm in own]))
     both = [session for session in at_k if session in at_one]
     widened = [metrics.location(at_k[session]) - metrics.location(at_one[session]) for session in both]
     if len(widened) < verdict.FIRST_LOOK or against(run, cell, "base").outcome is not Outcome.PASS:
@@ -188,8 +184,7 @@ def _over_budget(run: Observations, cell: Cell) -> CheckRecord:
 
 def _floor(run: Observations, cell: Cell) -> CheckRecord:
     minimum, own = run.plan.floors[cell].efficiency, run.plan.own(cell)
-    one = cells.arm(own.side, own.trainer, cell, 1)
-    logs = samples.log_efficiencies(run, own, one, cell.mode)[: run.planned or None]
+    logs = samples.log_efficiencies(run, own)[: run.planned or None]
     judged = floor(
         logs,
         minimum,
@@ -199,6 +194,6 @@ def _floor(run: Observations, cell: Cell) -> CheckRecord:
         tolerance=run.plan.config.tolerance,
         overrun_s=run.plan.overrun_s,
     )
-    failed = run.lost.get(one) if judged.outcome is Outcome.INCONCLUSIVE else None
+    failed = run.lost.get(own.on_one) if judged.outcome is Outcome.INCONCLUSIVE else None
     reason = f"efficiency: its one-device arm failed: {failed.cause}" if failed else judged.reason
     return CheckRecord(rule="floor", against=f"efficiency {minimum:g}", outcome=judged.outcome, reason=reason)

@@ -14,6 +14,7 @@ from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import Job, Prepared
 from suite.properties.answers import About
 from suite.records import record
+from suite.records.baselines import Identity
 from suite.records.calibration import CellSpread
 from suite.records.counters import Counters
 from suite.records.memory import RankMemory
@@ -241,6 +242,14 @@ class Observations:
         for side in self.comparison.sides.get(cell, self.comparison.bases):
             arms[side] = cells.arm(side, self.comparison.bases[side].trainer or cell.trainer, cell)
         return arms
+
+    def identity(self, arm: Arm) -> Identity | None:
+        """Return what accepted runs have in common with this one that measured the same; None without its dataset."""
+        workload = self.plan.workload(arm.workload)
+        if workload.dataset not in self.datasets:
+            return None
+        shared, dataset = self.plan.config.devices.oversubscribed(arm.world_size), self.datasets[workload.dataset].name
+        return Identity(arm.trainer, arm.mode, arm.world_size, workload.hash, dataset, shared)
 
     def failure(self, cell: Cell) -> WorkerFailure | None:
         """Return why a cell is an ERROR; None where it is not.

@@ -124,15 +124,14 @@ def _efficiency(run: Observations, cell: Cell, own: Arm) -> tuple[IntervalRecord
         return None, "needs 2 devices" if len(run.plan.config.devices.names) < 2 else ""
     if run.plan.config.devices.oversubscribed(cell.world_size):
         return None, "oversubscribed"
-    one = cells.arm("candidate", cell.trainer, cell, 1)
-    if one in run.lost:
-        return None, f"its one-device arm failed: {run.lost[one].cause}"
-    logs = samples.log_efficiencies(run, own, one, cell.mode)
+    if own.on_one in run.lost:
+        return None, f"its one-device arm failed: {run.lost[own.on_one].cause}"
+    logs = samples.log_efficiencies(run, own)
     return _from_logs(logs), "" if logs else "needs world size 1 in the run"
 
 
 def _speedup(run: Observations, cell: Cell, own: Arm) -> tuple[IntervalRecord | None, str]:
-    plain = cells.arm("candidate", SINGLE, cell, 1)
+    plain = cells.arm("candidate", SINGLE, cell).on_one
     ratios = samples.log_ratios(run, plain, own)
     if ratios:
         return _from_logs([metrics.log_speedup(ratio, 0.0, cell.mode, cell.world_size) for ratio in ratios]), ""

@@ -170,6 +170,6 @@ def log_ratios(run: Observations, minuend: Arm, subtrahend: Arm) -> list[float]:
     return [metrics.location(pairs) for pairs in contrast(run, minuend, subtrahend)]
 
 
-def log_efficiencies(run: Observations, arm: Arm, one: Arm, mode: str) -> list[float]:
-    """Return ln E_k of an arm on k devices, one value per session; `one` is this trainer's arm on one device."""
-    return [metrics.log_efficiency(ratio, 0.0, mode, arm.world_size) for ratio in log_ratios(run, one, arm)]
+def log_efficiencies(run: Observations, arm: Arm) -> list[float]:
+    """Return ln E_k of an arm on k devices against its trainer's on one, one value per session."""
+    return [metrics.log_efficiency(ratio, 0.0, arm.mode, arm.world_size) for ratio in log_ratios(run, arm.on_one, arm)]

@@ -12,12 +12,13 @@ import pytest
 from pytest_benchmark.utils import parse_compare_fail
 from scipy.stats import mannwhitneyu
 
-from docs.evidence import long_run, recording, replay, rules
+from docs.evidence import checkouts, long_run, recording, replay, rules
 from docs.evidence.recording import RecordedSession
 from docs.evidence.replay import Case
 from suite.records.files import RecordError
 from suite.verdict import Outcome, Verdict
 from tests.support import records
+from tests.support.project import REPOSITORY
 from tests.support.recordings import run_record, sessions
 
 
@@ -182,3 +183,25 @@ class TestLongRun:
         assert grown["pool_mb"] == (100.5, 106.5)
         assert grown["processes"] == (4, 4)
         assert long_run.line(seen[1]) == "| 1 | 1 | 20.0 | 101.0 | 64 | 4 | 27 |"
+
+
+class TestCheckouts:
+    """What runs of the same code show of a bias between two checkouts."""
+
+    def test_a_bias_of_every_run_is_found_and_none_is_not(self) -> None:
+        rng = np.random.default_rng(1)
+        sessions = rng.normal(0, 0.01, (200, checkouts.SESSIONS))
+        biased = checkouts.bias((sessions + rng.normal(0, 0.01, (200, 1))).tolist())
+        assert biased.sd == pytest.approx(0.01, rel=0.15)
+        assert biased.sd < biased.most < 0.013
+        assert checkouts.bias(sessions.tolist()).most < 0.004
+
+    def test_the_upper_limit_is_too_low_in_a_twentieth_of_logs(self) -> None:
+        rng, biased = np.random.default_rng(2), 0.006
+        logs = rng.normal(0, biased, (1000, 30, 1)) + rng.normal(0, 0.01, (1000, 30, checkouts.SESSIONS))
+        assert sum(checkouts.bias(log).most < biased for log in logs.tolist()) / 1000 == pytest.approx(0.05, abs=0.02)
+
+    def test_the_table_in_docs_is_what_the_log_gives(self, capsys: pytest.CaptureFixture[str]) -> None:
+        checkouts.main()
+        page = " ".join((REPOSITORY / "docs/verdict.md").read_text().split())
+        assert " ".join(capsys.readouterr().out.split()) in page

@@ -1,8 +1,8 @@
 """The field's historical bugs, one file each, with its public source; every one must be found by some check.
 
-A file holds `KIND` (what the mutant stands in for: "trainer", "all_reduce", "scatter", "evaluation", "feed" or
-"rank_feed"),
-`KILLED_BY` (a check that finds it), and the mutant itself: the class `Mutant` or the function `mutant`.
+A file holds `KIND` (what the mutant stands in for: "trainer", "all_reduce", "scatter", "gather", "evaluation",
+"feed" or "rank_feed"), `KILLED_BY` (a check that finds it), and the mutant itself: the class `Mutant` or the function
+`mutant`.
 A mutant that raises, dies or hangs is not killed by that: a check has to find what it computes. Where this end is the
 bug itself, the file gives in `CRASHES` words of the failure.
 `python -m tests.mutants` puts every check to every mutant and prints the kill table.

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from reference.all_reduce import ALL_REDUCE
 from reference.data.index import index_batches, rank_batches
 from reference.evaluate import count_correct
-from reference.scatter import scatter
+from reference.scatter import gather, scatter
 from reference.trainers.scratch import Scratch
 from reference.trainers.single import Single
 from suite.checks import draw
@@ -405,6 +405,7 @@ def test_complex_and_infinite_sums_are_compared(tensors: Tensor, wrong: Callable
 FUNCTIONS: dict[str, list[Any]] = {
     "all_reduce": list(ALL_REDUCE.values()),
     "scatter": [scatter],
+    "gather": [gather],
     "evaluation": [count_correct],
     "feed": [index_batches],
     "rank_feed": [rank_batches],

@@ -37,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _measure(run: Observations, root: Path, say: Say, grown: Callable[[], None]) -> None:
     """Replace `suite.run.campaign.measure`, for the workload `lenet`."""
-    arms = [cells.arm("candidate", name, cell, k) for cell in run.plan.cells for name, k in _timed(cell)]
+    arms = [arm for cell in run.plan.cells for arm in _timed(cell)]
     run.versions["candidate"] = measurements.VERSIONS
     run.planned = SESSIONS
     run.datasets[measurements.LENET.dataset] = measurements.job(arms[0]).dataset
@@ -52,8 +52,9 @@ def _measure(run: Observations, root: Path, say: Say, grown: Callable[[], None])
         os.kill(os.getpid(), signal.Signals[os.environ[SIGNAL]])
 
 
-def _timed(cell: cells.Cell) -> list[tuple[str, int]]:
-    return [(cell.trainer, cell.world_size), (cell.trainer, 1), (SINGLE, 1)]
+def _timed(cell: cells.Cell) -> list[Arm]:
+    own, plain = (cells.arm("candidate", trainer, cell) for trainer in (cell.trainer, SINGLE))
+    return [own, own.on_one, plain.on_one]
 
 
 def _step_s(arm: Arm) -> float:

@@ -24,7 +24,7 @@ def accuracy(record: Record) -> Mapping[str, object] | None:
     names = figures.names(record)
     return {
         "charts": [
-            figure(_chart(names[trainer], workload, dataset, runs))
+            figure(_chart(record, f"{names[trainer]}, {workload}, on {dataset}", runs))
             for (trainer, workload, dataset), runs in list(groups.items())[:MAX_CHARTS]
         ],
         "left_out": max(0, len(groups) - MAX_CHARTS),
@@ -34,23 +34,23 @@ def accuracy(record: Record) -> Mapping[str, object] | None:
     }
 
 
-def _chart(trainer: str, workload: str, dataset: str, runs: Sequence[Accuracy]) -> Chart:
+def _chart(record: Record, title: str, runs: Sequence[Accuracy]) -> Chart:
     settings = sorted({(run.world_size, run.mode) for run in runs})[:MAX_SERIES]
     epochs = max(len(run.per_epoch) for run in runs)
     each = tuple((float(epoch), str(epoch)) for epoch in range(1, epochs + 1))
     texts = any(run.test_loss for run in runs)
     return Chart(
-        title=f"{trainer}, {workload}, on {dataset}",
+        title=title,
         x=Axis("epoch", form=".0f", ticks=each),
         y=Axis("test loss, nats", form=".3f") if texts else Axis("test accuracy", form=".3f", include=(1.0,)),
         series=tuple(
-            _curve(k, mode, [run for run in runs if (run.world_size, run.mode) == (k, mode)]) for k, mode in settings
+            _curve(record, [run for run in runs if (run.world_size, run.mode) == setting]) for setting in settings
         ),
         interval="lowest and highest seed",
     )
 
 
-def _curve(world_size: int, mode: str, runs: Sequence[Accuracy]) -> Series:
+def _curve(record: Record, runs: Sequence[Accuracy]) -> Series:
     """Return the mean over seeds after each epoch that any of them has: of the accuracy, or of texts the test loss."""
     points = []
     for epoch in range(max(len(run.per_epoch) for run in runs)):
@@ -60,7 +60,8 @@ def _curve(world_size: int, mode: str, runs: Sequence[Accuracy]) -> Series:
             continue
         low, high = (min(values), max(values)) if len(values) > 1 else (None, None)
         points.append(Point(epoch + 1, sum(values) / len(values), low, high))
-    return Series(f"k = {figures.number(world_size, 'd')}{', weak' if mode == 'weak' else ''}", tuple(points))
+    devices = figures.number(runs[0].world_size, "d") + figures.shared(record, runs[0])
+    return Series(f"k = {devices}{', weak' if runs[0].mode == 'weak' else ''}", tuple(points))
 
 
 def book(record: Record) -> Mapping[str, object] | None:

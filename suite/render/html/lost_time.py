@@ -21,7 +21,7 @@ def waterfalls(record: Record) -> Mapping[str, object] | None:
     None where there is no waterfall and no reason.
     """
     cells = figures.gravest_first([cell for cell in record.cells if cell.waterfalls])
-    reasons = figures.by_reason(record.cells, lambda cell: "" if cell.waterfalls else cell.waterfall_note)
+    reasons = figures.labels((cell.waterfall_note, cell) for cell in record.cells if not cell.waterfalls)
     if not cells and not reasons:
         return None
     others = [(cell.label, cell.waterfalls[0].sentence) for cell in cells[MAX_WATERFALLS:]]

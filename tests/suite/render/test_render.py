@@ -211,6 +211,9 @@ def test_nets_whose_ranks_shared_devices_are_marked() -> None:
     cells = [cell | {"oversubscribed": cell["world_size"] == 2} for cell in records.matrix()]
     record = records.make(cells=cells, accuracies=[records.accuracy(), records.accuracy(world_size=1)])
     assert [row[0] for row in figures.nets(record)] == ["ddp (oversubscribed)", "ddp"]
+    page = html.render(record)
+    assert "k = 2 (oversubscribed)" in page
+    assert "k = 1 (oversubscribed)" not in page
 
 
 def test_the_summary_shows_time_and_loss_of_each_epoch() -> None:

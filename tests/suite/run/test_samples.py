@@ -116,7 +116,7 @@ def test_efficiency_compares_with_the_trainer_on_one_device(mode: str, efficienc
     many, one = arm(mode=mode), arm(1)
     run = run_of(cell(mode=mode), config=settings(modes=(mode,)))
     add_session(run, [forth_and_back({one: 1.6, OTHER: 9.0, many: 1.0})])
-    assert samples.log_efficiencies(run, many, one, mode) == [pytest.approx(math.log(efficiency))]
+    assert samples.log_efficiencies(run, many) == [pytest.approx(math.log(efficiency))]
 
 
 def with_others(disturbed: set[int], blocks: int = 4) -> Observations:
