@@ -5,8 +5,10 @@
 prints the table of docs/verdict.md. In every run of the log the candidate was in a clone and the base in a checkout of
 its commit, at paths of random and different lengths. A bias that stays for a run makes runs scatter more than what is
 seen within them explains: their sessions, or their trainers on one device, which are all timed in both checkouts. The
-rest of the variance between runs is the bias's. Of one cell only as many sessions count as every run has, because the
-number of sessions of a run depends on what they showed. On one device nearly every cell was decided at the first look.
+rest of the variance between runs is the bias's, of the trainers the part that they share.
+
+Of one cell as many sessions count as the shortest run has, because the length of a run depends on what it showed. The
+default cells have only their final ratios in the log.
 """
 
 from __future__ import annotations
@@ -23,7 +25,6 @@ from docs.evidence.log import Line, read_log
 from suite.verdict.metrics import location, mean_and_standard_error, t_quantile, variance
 
 LOG = Path(__file__).with_name("field.jsonl")
-SESSIONS = 3  # of every run
 ON_ONE = "-strong-1"  # how the ids of cells on one device end; weak scaling has the same processes there
 CONFIDENCE = 0.95
 
@@ -56,8 +57,9 @@ def bias(runs: Sequence[Sequence[float]]) -> Bias:
 
 def on_several(lines: Sequence[Line]) -> list[list[float]]:
     """Return the first sessions of every run of one cell on two devices."""
-    of_runs = [line["log_ratios_1e4"][:SESSIONS] for line in lines if line["kind"] == "checkout"]
-    return [[location(rounds) / 1e4 for rounds in sessions] for sessions in of_runs if len(sessions) == SESSIONS]
+    of_runs = [line["log_ratios_1e4"] for line in lines if line["kind"] == "checkout"]
+    fewest = min(map(len, of_runs))
+    return [[location(rounds) / 1e4 for rounds in sessions[:fewest]] for sessions in of_runs]
 
 
 def on_one(lines: Sequence[Line]) -> list[list[float]]:

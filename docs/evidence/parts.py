@@ -15,11 +15,21 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from docs.evidence.recording import RECORDING, load
-from suite.verdict.diagnose import Growth, Point, Rounds, growth, supported
+from suite.verdict.diagnose import Point, Rounds, growth, waterfall
 from suite.verdict.metrics import Interval, from_values, t_quantile
 from suite.verdict.spread import Middle, of_parts
 
 ROUNDS, RUNS = 10, 2000
+USUAL_S: dict[Point, float] = {
+    "one": 2.0,
+    "one_resident": 2.0,
+    "part": 1.0,
+    "plain_alone": 1.0,
+    "plain": 1.0,
+    "unsynced": 1.0,
+    "resident": 1.0,
+    "step": 1.0,
+}
 # SDs of the windows of each variant, % of its time, as different as those of real ones.
 SDS: dict[Point, float] = {
     "one": 1.0,
@@ -31,8 +41,8 @@ SDS: dict[Point, float] = {
     "resident": 3.0,
     "step": 2.0,
 }
-OF_RANKS: tuple[Point, ...] = ("plain", "unsynced", "resident", "step")
-OF_A_RANK = 0.5  # of these SDs, what one of two ranks differs by from both
+ON_TWO_RANKS: tuple[Point, ...] = ("plain", "unsynced", "resident", "step")
+BETWEEN_RANKS = 0.3  # % of a step: the SD of each rank beside what both have in common, the same in every variant
 # By how much sessions of each variant scatter more than their windows explain: SDs over that of a session's middle.
 NOISES: dict[str, dict[Point, float]] = {
     "rounds alone": {},
@@ -42,38 +52,42 @@ NOISES: dict[str, dict[Point, float]] = {
     "one variant three times as much": {"resident": 3.0},
     "one variant eight times as much": {"resident": 8.0},
 }
-MISSED = ("one variant eight times as much",)  # with three sessions
+MISSED = ("one variant three times as much", "one variant eight times as much")  # by waterfalls of three sessions
 
 
-def grown_by_nothing(taus: Mapping[Point, float], sessions: int, rng: np.random.Generator) -> Growth:
-    """Return what grew where nothing did: two sides of two ranks, strong scaling, the same times but for their noise.
+def session(taus: Mapping[Point, float], rng: np.random.Generator) -> Rounds:
+    """Return the windows of one side's session, which lose nothing but what differs between two ranks.
 
     Args:
-        taus: one of `NOISES`; what it leaves out has sessions that differ no more than their rounds explain.
-        sessions: how many.
+        taus: one of `NOISES`; what it leaves out has sessions that differ no more than their windows explain.
         rng: draws the noise.
     """
-    sides = [[_session(taus, rng) for _ in range(sessions)] for _ in range(2)]
-    grown = growth(*sides, mode="strong", world_size=2)
-    assert grown is not None
-    return grown
-
-
-def _session(taus: Mapping[Point, float], rng: np.random.Generator) -> Rounds:
     windows: dict[Point, list[list[float]]] = {}
     for point, sd in SDS.items():
-        noise = rng.standard_normal(ROUNDS) + taus.get(point, 0.0) * 1.1 / np.sqrt(ROUNDS) * rng.standard_normal()
-        usual_s, ranks = (2.0, 1) if point in ("one", "one_resident") else (1.0, 2 if point in OF_RANKS else 1)
-        of_ranks = OF_A_RANK * rng.standard_normal((ROUNDS, ranks)) if ranks > 1 else np.zeros((ROUNDS, 1))
-        windows[point] = (usual_s * (1 + sd / 100 * (noise[:, None] + of_ranks))).tolist()
+        ranks = 2 if point in ON_TWO_RANKS else 1
+        noise = rng.standard_normal((ROUNDS, 1)) + taus.get(point, 0.0) * 1.1 / np.sqrt(ROUNDS) * rng.standard_normal()
+        of_ranks = BETWEEN_RANKS * (ranks - 1) * rng.standard_normal((ROUNDS, ranks))
+        windows[point] = (USUAL_S[point] * (1 + (sd * noise + of_ranks) / 100)).tolist()
     return windows
 
 
-def wrongly_named(taus: Mapping[Point, float], sessions: int, runs: int = RUNS) -> int:
-    """Return in how many waterfalls a part is named although none costs anything, also one larger than the whole."""
-    rng = np.random.default_rng(6)
-    parts = (grown_by_nothing(taus, sessions, rng).parts for _ in range(runs))
-    return sum(supported([part.step_s for part in each], [part.df for part in each]) is not None for each in parts)
+def grown_by_mistake(taus: Mapping[Point, float], sessions: int, runs: int = RUNS) -> int:
+    """Return in how many comparisons of two equal sides a part is said to have grown."""
+    rng, named = np.random.default_rng(6), 0
+    for _ in range(runs):
+        sides = [[session(taus, rng) for _ in range(sessions)] for _ in range(2)]
+        grown = growth(*sides, mode="strong", world_size=2)
+        named += grown is not None and grown.named is not None
+    return named
+
+
+def named_by_mistake(taus: Mapping[Point, float], sessions: int, runs: int = RUNS) -> int:
+    """Return in how many waterfalls a part is named that costs nothing; two ranks do differ, which is imbalance."""
+    rng, named = np.random.default_rng(7), 0
+    for _ in range(runs):
+        fall = waterfall([session(taus, rng) for _ in range(sessions)], mode="strong", world_size=2)
+        named += fall is not None and fall.named is not None and fall.named.causes != ("imbalance",)
+    return named
 
 
 def intervals(parts: Sequence[Sequence[Sequence[float]]]) -> list[Interval]:
@@ -114,9 +128,13 @@ def half_widths(sessions: int, terms: int, runs: int = 300) -> tuple[float, floa
 
 def main() -> None:
     """Print both tables."""
-    print("| noise of seven parts that cost nothing | 3 sessions | 4 sessions |\n|---|---|---|")
+    rules = {"grown": grown_by_mistake, "named": named_by_mistake}
+    columns = [(rule, sessions) for rule in rules for sessions in (3, 4)]
+    print(f"| noise of the variants | {' | '.join(f'{rule}, {sessions} sessions' for rule, sessions in columns)} |")
+    print("|---" * (1 + len(columns)) + "|")
     for name, taus in NOISES.items():
-        print(f"| {name} | {' | '.join(f'{wrongly_named(taus, n) / RUNS:.1%}' for n in (3, 4))} |")
+        wrong = (rules[rule](taus, sessions) / RUNS for rule, sessions in columns)
+        print(f"| {name} | {' | '.join(f'{share:.1%}' for share in wrong)} |", flush=True)
     print("\n| half width, % of the step | 3 sessions | 4 sessions | 5 sessions |\n|---|---|---|---|")
     for terms, what in ((2, "a part"), (4, "by how much a part grew")):
         widths = [half_widths(n, terms) for n in (3, 4, 5)]

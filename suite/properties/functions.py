@@ -115,15 +115,15 @@ def gather_joins_samples(gather: Gather, shards: Sequence[Tensor], device: torch
 
     Args:
         gather: as `reference.scatter.gather`.
-        shards: (n_i, ...), at least one; they may differ in n_i, and some be empty.
+        shards: (n_i, ...), at least one; they may differ in n_i, and some be empty. They are copied first.
         device: of the result.
     """
-    joined, expected = gather(shards, device), torch.cat([shard.cpu() for shard in shards])
+    expected, place = torch.cat([shard.cpu() for shard in shards]), torch.empty(0, device=device).device
+    joined = gather([_copy(shard) for shard in shards], device)
     where = f"shards of {[len(shard) for shard in shards]}"
-    if (joined.dtype, joined.device) != (expected.dtype, device):
-        return Judgement(
-            f"{where}, {_name(expected)}: the result is {_name(joined)} on {joined.device}, not on {device}"
-        )
+    if (joined.dtype, joined.device) != (expected.dtype, place):
+        ours, right = (f"{_name(tensor)} on {at}" for tensor, at in ((joined, joined.device), (expected, place)))
+        return Judgement(f"{where}: the result is {ours}, and must be {right}")
     if joined.shape == expected.shape and bool(_same(joined.cpu(), expected).all()):
         return RIGHT
     return Judgement(

@@ -98,8 +98,9 @@ def observe(
     training = _Training(trainer, devices, case, rank, plain=plain, shares_draws=shares_draws)
     record = training.record
     record["uninterrupted"] = uninterrupted
+    model = nets.build(case, rank)
     try:
-        training.begin()
+        training.begin(model)
         for step in range(len(case.batches)):
             if step == case.resumed:
                 training.resume(step)
@@ -128,6 +129,11 @@ class _Training:
         made: its instance; None before there is one.
         where: what it does now, for the record of an exception.
     """
+
+    _train: Callable[..., Any]
+    _log: Log
+    _by_position: dict[int, nn.Parameter]
+    _sizes: set[int]  # of the net's parameters
 
     def __init__(
         self,
@@ -166,9 +172,8 @@ class _Training:
             "uninterrupted": [],
         }
 
-    def begin(self) -> None:
-        """Make the trainer."""
-        model = nets.build(self._case, self._rank)
+    def begin(self, model: nets.CaseNet | TextNet) -> None:
+        """Make the trainer of this net."""
         with _collected(self._scalers):
             self.made = self._class(model, self._devices, lr=self._case.lr)
         contract.check_instance(self.made, self._devices)

@@ -35,8 +35,9 @@ NET_COLUMNS = (
 )  # fmt: skip
 MAX_EPOCHS = 1000  # of a net that are shown
 _PREFIXES = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
-Said = TypeVar("Said", bound=Hashable)
 READABLE = 1e15  # larger numbers are shown as powers of ten
+
+Said = TypeVar("Said", bound=Hashable)
 
 
 def is_compared(record: Record) -> bool:
@@ -205,21 +206,21 @@ def published(record: Record, cell: CellRecord) -> str:
 
 
 def labels(said: Iterable[tuple[Said, CellRecord]]) -> dict[Said, list[str]]:
-    """Return the labels of the cells of which the same is said, by what is said; without those of which nothing is."""
+    """Return the labels of the cells of which the same is said, by what is said."""
     of: dict[Said, list[str]] = {}
     for what, cell in said:
-        if what:
-            of.setdefault(what, []).append(cell.label)
+        of.setdefault(what, []).append(cell.label)
     return of
 
 
 def missing(cells: Sequence[CellRecord]) -> list[str]:
     """Return why cells have no speed-up or no accuracy: one sentence for each reason, which names the cells."""
     reasons = {
-        "speed-up": labels((cell.speedup_note, cell) for cell in cells if cell.speedup is None),
-        "accuracy": labels((cell.accuracy_note, cell) for cell in cells if cell.accuracy is None),
+        "speed-up": [(cell.speedup_note, cell) for cell in cells if cell.speedup is None],
+        "accuracy": [(cell.accuracy_note, cell) for cell in cells if cell.accuracy is None],
     }
-    return [f"no {what} for {', '.join(who)}: {why}" for what, of in reasons.items() for why, who in of.items()]
+    by_reason = ((what, why, who) for what, notes in reasons.items() for why, who in labels(notes).items() if why)
+    return [f"no {what} for {', '.join(who)}: {why}" for what, why, who in by_reason]
 
 
 def nets(record: Record) -> Iterator[tuple[str, ...]]:

@@ -221,7 +221,7 @@ def _had_no_time(record: Record) -> bool:
 def _accuracy_not_judged(record: Record) -> Iterable[str]:
     """Yield why nothing is said of accuracy, though there are recipes."""
     cells = [cell for cell in record.cells if cell.world_size > 1]
-    notes = figures.labels((cell.accuracy_note, cell) for cell in cells)
+    notes = figures.labels((cell.accuracy_note, cell) for cell in cells if cell.accuracy_note)
     yield from (f"Accuracy is not judged by {some(who, MOST)}: {note}." for note, who in notes.items())
     if not cells:
         yield (

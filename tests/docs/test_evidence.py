@@ -190,7 +190,7 @@ class TestCheckouts:
 
     def test_a_bias_of_every_run_is_found_and_none_is_not(self) -> None:
         rng = np.random.default_rng(1)
-        sessions = rng.normal(0, 0.01, (200, checkouts.SESSIONS))
+        sessions = rng.normal(0, 0.01, (200, 6))
         biased = checkouts.bias((sessions + rng.normal(0, 0.01, (200, 1))).tolist())
         assert biased.sd == pytest.approx(0.01, rel=0.15)
         assert biased.sd < biased.most < 0.013
@@ -198,7 +198,7 @@ class TestCheckouts:
 
     def test_the_upper_limit_is_too_low_in_a_twentieth_of_logs(self) -> None:
         rng, biased = np.random.default_rng(2), 0.006
-        logs = rng.normal(0, biased, (1000, 30, 1)) + rng.normal(0, 0.01, (1000, 30, checkouts.SESSIONS))
+        logs = rng.normal(0, biased, (1000, 30, 1)) + rng.normal(0, 0.01, (1000, 30, 6))
         assert sum(checkouts.bias(log).most < biased for log in logs.tolist()) / 1000 == pytest.approx(0.05, abs=0.02)
 
     def test_the_table_in_docs_is_what_the_log_gives(self, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,9 +1,9 @@
 """What comes from other devices has no gradient, so a loss over the whole batch trains on this device's part of it.
 
-`torch.distributed.all_gather` fills tensors that autograd knows nothing of. The values are right, a contrastive loss
-falls, and more slowly than on one device.
+`torch.distributed.all_gather` fills tensors that autograd knows nothing of. The values are right, and a contrastive
+loss still falls, but more slowly than on one device.
 
-Source: kohjingyu/fromage#33, 3dlg-hcvc/DuoduoCLIP#10
+Source: 3dlg-hcvc/DuoduoCLIP#10, HobbitLong/SupContrast#26
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The gradient of a gathered tensor comes back once from every device that has it: k times too large.
 
-Each device computes the loss over the whole batch, and the backward of the gather sums what all of them return. With
-plain SGD it is a learning rate that grows with the number of devices.
+Each device computes the loss over the whole batch, and the backward of the gather sums what all of them return. An
+exchange that averages over the devices hides it, and one that adds does not.
 
-Source: mlfoundations/open_clip#616, pytorch/pytorch#58005
+Source: mlfoundations/open_clip#616
 """
 
 from __future__ import annotations
