@@ -20,6 +20,7 @@ from suite.verdict.metrics import Interval, from_values, t_quantile
 from suite.verdict.spread import Middle, of_parts
 
 ROUNDS, RUNS = 10, 2000
+MIDDLE_SD = 1.1 / np.sqrt(ROUNDS)  # of a session's middle, where a round has 1; the mean's would be 1 / sqrt(ROUNDS)
 USUAL_S: dict[Point, float] = {
     "one": 2.0,
     "one_resident": 2.0,
@@ -65,7 +66,7 @@ def session(taus: Mapping[Point, float], rng: np.random.Generator) -> Rounds:
     windows: dict[Point, list[list[float]]] = {}
     for point, sd in SDS.items():
         ranks = 2 if point in ON_TWO_RANKS else 1
-        noise = rng.standard_normal((ROUNDS, 1)) + taus.get(point, 0.0) * 1.1 / np.sqrt(ROUNDS) * rng.standard_normal()
+        noise = rng.standard_normal((ROUNDS, 1)) + taus.get(point, 0.0) * MIDDLE_SD * rng.standard_normal()
         of_ranks = BETWEEN_RANKS * (ranks - 1) * rng.standard_normal((ROUNDS, ranks))
         windows[point] = (USUAL_S[point] * (1 + (sd * noise + of_ranks) / 100)).tolist()
     return windows

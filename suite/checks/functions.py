@@ -61,7 +61,8 @@ def shards(draw: st.DrawFn) -> list[Tensor]:
     k, longest = draw(st.integers(1, 5)), draw(st.integers(0, 6))
     uneven = st.lists(st.integers(0, longest), min_size=k, max_size=k)
     sizes = draw(st.one_of(st.just([longest] * k), uneven))
-    return list(torch.split(_rows(sum(sizes)).to(draw(st.sampled_from([torch.float32, torch.float64]))), sizes))
+    dtype = draw(st.sampled_from([torch.float32, torch.float64]))
+    return list(torch.split(_rows(sum(sizes)).to(dtype), sizes))
 
 
 @st.composite

@@ -106,5 +106,9 @@ def arm(side: Side, trainer: str, cell: Cell) -> Arm:
 
 def one_device_arms(cells: Sequence[Cell], *, speedup: bool) -> list[tuple[Arm, ...]]:
     """Return the arms for efficiency (the same trainer on one device) and for speed-up (the plain trainer)."""
-    wanted = [(trainer, cell) for cell in cells for trainer in (cell.trainer, *((SINGLE,) if speedup else ()))]
-    return list(dict.fromkeys((arm("candidate", trainer, cell).on_one,) for trainer, cell in wanted))
+    wanted = [
+        arm("candidate", trainer, cell).on_one
+        for cell in cells
+        for trainer in ([cell.trainer, SINGLE] if speedup else [cell.trainer])
+    ]
+    return [(each,) for each in dict.fromkeys(wanted)]

@@ -219,8 +219,12 @@ def missing(cells: Sequence[CellRecord]) -> list[str]:
         "speed-up": [(cell.speedup_note, cell) for cell in cells if cell.speedup is None],
         "accuracy": [(cell.accuracy_note, cell) for cell in cells if cell.accuracy is None],
     }
-    by_reason = ((what, why, who) for what, notes in reasons.items() for why, who in labels(notes).items() if why)
-    return [f"no {what} for {', '.join(who)}: {why}" for what, why, who in by_reason]
+    return [
+        f"no {what} for {', '.join(who)}: {why}"
+        for what, notes in reasons.items()
+        for why, who in labels(notes).items()
+        if why
+    ]
 
 
 def nets(record: Record) -> Iterator[tuple[str, ...]]:
@@ -228,7 +232,7 @@ def nets(record: Record) -> Iterator[tuple[str, ...]]:
     known = names(record)
     for run in record.accuracies:
         yield (
-            known[run.trainer] + shared(record, run),
+            known[run.trainer] + net_mark(record, run),
             run.workload,
             number(run.world_size, "d"),
             _setting(run),
@@ -242,7 +246,7 @@ def nets(record: Record) -> Iterator[tuple[str, ...]]:
         )
 
 
-def shared(record: Record, run: Accuracy) -> str:
+def net_mark(record: Record, run: Accuracy) -> str:
     """Return the mark of a net whose ranks shared devices, as those of cells with as many did."""
     marks = [oversubscribed_mark(cell) for cell in record.cells if cell.world_size == run.world_size]
     return max(marks, default="")
@@ -280,7 +284,7 @@ def closing_lines(record: Record) -> list[str]:
         # The seconds of a whole epoch, also where fewer samples were trained on.
         seconds = sec_per_epoch(run.train_s) * samples / run.train_samples
         note = f"  ({run.shortened})" if run.shortened else ""
-        who = f"{known[run.trainer]} {run.workload}" + (" weak" if run.mode == "weak" else "") + shared(record, run)
+        who = f"{known[run.trainer]} {run.workload}" + (" weak" if run.mode == "weak" else "") + net_mark(record, run)
         loss = run.loss[-1] if run.loss else None
         line = closing_line(run.per_epoch[-1], seconds, devices.get(run.trainer, ())[: run.world_size], loss)
         lines.append(f"{who}: {line}{note}")

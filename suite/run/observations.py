@@ -244,7 +244,7 @@ class Observations:
         return arms
 
     def identity(self, arm: Arm) -> Identity | None:
-        """Return what accepted runs have in common with this one that measured the same; None without its dataset."""
+        """Return by what accepted runs are searched for an arm; None where its dataset was not loaded."""
         workload = self.plan.workload(arm.workload)
         if workload.dataset not in self.datasets:
             return None

@@ -60,7 +60,7 @@ def _curve(record: Record, runs: Sequence[Accuracy]) -> Series:
             continue
         low, high = (min(values), max(values)) if len(values) > 1 else (None, None)
         points.append(Point(epoch + 1, sum(values) / len(values), low, high))
-    devices = figures.number(runs[0].world_size, "d") + figures.shared(record, runs[0])
+    devices = figures.number(runs[0].world_size, "d") + figures.net_mark(record, runs[0])
     return Series(f"k = {devices}{', weak' if runs[0].mode == 'weak' else ''}", tuple(points))
 
 
