@@ -19,6 +19,8 @@ them, drawn at random, have a neighbour: a process that keeps one core busy for 
 
 10 and 5 % are judged at the default tolerance of 5 % and the default budget. A slowdown below the tolerance may pass by
 contract, so smaller ones have a smaller tolerance and a larger budget, as a user chooses who wants to know of them.
+`10@30` is 10 % within a budget of 30 s, and `0@30` an unchanged build within as much: the run of a user who only wants
+to know whether it is slower. Such a budget leaves no time to take a step apart.
 
 Ctrl-C or SIGTERM ends the run in progress, which is not kept; every line before it stays. Runs of different contents of
 suite/ and reference/ are different experiments, and so are those of uncommitted changes: they share a log only with
@@ -101,16 +103,32 @@ class Kind:
 
 
 NOT_RED = (Outcome.PASS, Outcome.INCONCLUSIVE)
+
+
+def _slower(percent: int, budget_s: int | None = None, tolerance: float | None = None) -> Kind:
+    """Return the kind whose trainer is slower by so many percent, or unchanged at 0, within a budget of its own."""
+    options = [*ONE_CELL]
+    options += [f"--scaling-tolerance={tolerance}"] if tolerance else []
+    options += [f"--scaling-budget={budget_s}"] if budget_s else []
+    trainer, wanted = (f"Slower{percent}", (Outcome.FAIL,)) if percent else ("Unchanged", NOT_RED)
+    return Kind(trainer, percent / 100, wanted, tuple(options))
+
+
 KINDS = {
     "unchanged": Kind("Unchanged", 0.0, NOT_RED),
     "checkout": Kind("ddp", 0.0, NOT_RED, in_clone=True),
     "matrix": Kind("", 0.0, NOT_RED, ("--scaling-devices", "cpu:2"), in_clone=True),
     "accepted": Kind("", 0.0, NOT_RED, ("--scaling-devices", "cpu:2"), in_clone=True, accepted=True),
-    "10": Kind("Slower10", 0.10, (Outcome.FAIL,)),
-    "5": Kind("Slower5", 0.05, (Outcome.FAIL,)),
-    "3": Kind("Slower3", 0.03, (Outcome.FAIL,), (*ONE_CELL, "--scaling-tolerance", "0.03", "--scaling-budget", "300")),
-    "1": Kind("Slower1", 0.01, (Outcome.FAIL,), (*ONE_CELL, "--scaling-tolerance", "0.01", "--scaling-budget", "600")),
+    "10": _slower(10),
+    "5": _slower(5),
+    "3": _slower(3, budget_s=300, tolerance=0.03),
+    "1": _slower(1, budget_s=600, tolerance=0.01),
     "intermittent": Kind("Intermittent", 0.10, (Outcome.FAIL,)),
+    "0@30": _slower(0, budget_s=30),
+    "10@30": _slower(10, budget_s=30),
+    "5@60": _slower(5, budget_s=60),
+    "3@120": _slower(3, budget_s=120, tolerance=0.03),
+    "1@360": _slower(1, budget_s=360, tolerance=0.01),
 }
 
 
@@ -312,14 +330,20 @@ def table(lines: Iterable[Line]) -> str:
         walls = [line["wall_s"] for line in ran]
         failed_s = [line["wall_s"] for line in ran if line["outcome"] == Outcome.FAIL]
         wanted = sum(outcomes[outcome] for outcome in KINDS[name].wanted)
-        label = f"{name} % slower" if name.isdigit() else name
-        row = [label + ", with a neighbour" * busy, len(ran), *(outcomes[outcome] for outcome in SHOWN)]
+        row = [_label(name) + ", with a neighbour" * busy, len(ran), *(outcomes[outcome] for outcome in SHOWN)]
         row += [rate(wanted, len(ran)), f"{(cells[Outcome.PASS] + cells[Outcome.FAIL]) / cells.total():.0%}"]
         row += [f"{statistics.median(walls):.0f}", f"{max(walls):.0f}"]
         row += [_median(ran, "timed_s", "{:.0f}"), _median(ran, "window_sd", "{:.1%}")]
         row += [sum(s <= 60 * minutes for s in failed_s) if KINDS[name].planted else "-" for minutes in (1, 2, 5)]
         rows.append(" | ".join(map(str, row)))
     return "\n".join(f"| {row} |" for row in rows)
+
+
+def _label(name: str) -> str:
+    """Return a kind as its row is called."""
+    percent, _, budget_s = name.partition("@")
+    label = "unchanged" if percent == "0" else f"{percent} % slower" if percent.isdigit() else percent
+    return f"{label}, within {budget_s} s" if budget_s else label
 
 
 def _median(ran: Iterable[Line], name: str, form: str) -> str:

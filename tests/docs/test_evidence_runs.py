@@ -115,6 +115,13 @@ class TestRuns:
         assert rows[3] == slower
         assert len({row.count("|") for row in rows}) == 1
 
+    def test_runs_within_a_budget_of_their_own_say_it(self) -> None:
+        rows = runs.table([line("10@30", "FAIL", 29.0), line("0@30", "INCONCLUSIVE", 29.0)]).splitlines()
+        assert rows[2].startswith("| unchanged, within 30 s | 1 | 0 | 0 | 1 | 0 | 100.0%")
+        assert rows[3].startswith("| 10 % slower, within 30 s | 1 | 1 | 0 | 0 | 0 | 100.0%")
+        asked = runs.KINDS["3@120"].options
+        assert asked == (*runs.ONE_CELL, "--scaling-tolerance=0.03", "--scaling-budget=120")
+
     def test_runs_of_many_cells_and_those_with_a_neighbour_have_their_own_rows(self) -> None:
         cells = {"a": ["PASS", None], "b": ["PASS", None], "c": ["FAIL", None], "d": ["INCONCLUSIVE", None]}
         noise = {"timed_s": 24.2, "window_sd": 0.0512}
