@@ -28,11 +28,13 @@ from suite.verdict import explain
 from suite.verdict.diagnose import OWN_WORK, Growth, Point, Rounds, Waterfall, growth, waterfall
 from suite.verdict.explain import About, against_base, sentence
 from suite.verdict.outcome import ALPHA_WARN, WORTH
+from suite.verdict.spread import FEWEST
 
 # Sessions with a waterfall. Quick: the fewest of a profile; a t-interval over fewer is too wide to name a cause. Full:
 # three times as many make it a third as wide, with the smaller t-quantile.
 SESSIONS = {"quick": 4, "full": 12}
-OF_A_SLOWER_CELL = {"quick": 3, "full": 12}  # a FAIL waits for them; parts share how much sessions differ
+# Of a cell that looks slower: an obvious FAIL has three when it is decided, in which parts share how sessions differ.
+OF_A_SLOWER_CELL = {"quick": 3, "full": 12}
 WINDOW_S = 0.06
 SESSION_S = 5.0  # of a session for each side, shared by its cells; all have a round forwards and one backwards
 MOST_CELLS = 3  # with a base in the run: the slowest ones, so that a session does not become many times longer
@@ -105,13 +107,19 @@ def slowest(run: Observations, slower: Sequence[Cell]) -> list[Target]:
         slower: the slowest first.
     """
     last = [made[-1] for cell in slower if (made := targets(run, [cell], SIDES))]
-    lacking = [target.cell for target in last if not _complete(run, target)]
+    wanted = OF_A_SLOWER_CELL[run.plan.config.profile]
+    lacking = [target.cell for target in last if _times(run, target) < wanted]
     return targets(run, lacking[:MOST_CELLS], SIDES)
 
 
-def _complete(run: Observations, target: Target) -> bool:
-    timed = sum(bool(_rounds(session, target.cell, target.side)) for session in run.sessions)
-    return timed >= OF_A_SLOWER_CELL[run.plan.config.profile]
+def sessions_lacking(run: Observations, target: Target) -> int:
+    """Return how many more sessions a waterfall needs before it can name a part; 1 where it could be narrower."""
+    return max(1, FEWEST - _times(run, target))
+
+
+def _times(run: Observations, target: Target) -> int:
+    """Return how many sessions have taken a cell apart."""
+    return sum(bool(_rounds(session, target.cell, target.side)) for session in run.sessions)
 
 
 def arms(run: Observations, wanted: Iterable[Target]) -> list[Arm]:

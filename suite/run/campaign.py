@@ -252,8 +252,8 @@ class _Campaign:
         """Return the waterfalls, of candidate and base, of the cells that look slower so far.
 
         They are timed when the blocks of the next session are over, so that what grew is known when a cell fails. The
-        full profile takes the slowest cells apart whether they look slower or not. A budget that the user set keeps the
-        sessions that a FAIL needs.
+        full profile takes the slowest cells apart whether they look slower or not. A budget that the user set is first
+        for the decision: its rest must have the time for what that seems to need, and for the whole waterfall.
         """
         run = self._run
         if not run.comparison.bases:
@@ -261,11 +261,13 @@ class _Campaign:
         behind, full_profile = {cell: judging.surplus(run, cell) for cell in chosen}, run.plan.config.profile == "full"
         slowest_first = sorted(chosen, key=lambda cell: -behind[cell])
         wanted = attribution.slowest(run, [cell for cell in slowest_first if behind[cell] or full_profile])
-        of_a_fail_s = run.sessions_lacking * run.session_s
-        if wanted and self._keeps_budget and self._left_s() < of_a_fail_s + self._explaining_s():
-            why = "the budget has no more time than the sessions of a FAIL need; raise --scaling-budget"
-            run.unexplained |= dict.fromkeys((target.cell for target in wanted), why)
-            return []
+        if wanted and self._keeps_budget:
+            unknown = max(attribution.sessions_lacking(run, target) for target in wanted)
+            undecided = max(run.sessions_lacking, *(judging.lacking(run, target.cell) for target in wanted))
+            if self._left_s() < undecided * run.session_s + unknown * self._explaining_s():
+                why = "the budget has no more time than the decision needs; raise --scaling-budget"
+                run.unexplained |= dict.fromkeys((target.cell for target in wanted), why)
+                return []
         wanted = attribution.affordable(run, self._sessions, wanted)
         arms = attribution.arms(run, wanted)
         if any(arm not in run.jobs and arm not in run.lost for arm in arms):

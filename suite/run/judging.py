@@ -118,6 +118,11 @@ def surplus(run: Observations, cell: Cell) -> float:
     return max(0.0, *behind)
 
 
+def lacking(run: Observations, cell: Cell) -> float:
+    """Return how many more sessions would decide a cell against its bases if they showed what is seen so far."""
+    return max(against(run, cell, side).lacking for side in run.comparison.bases if side in run.arms(cell))
+
+
 def warning(run: Observations, cell: Cell) -> str:
     """Return in words that efficiency fell because one device became faster, and k devices not slower; else ""."""
     arms = run.arms(cell)

@@ -30,11 +30,16 @@ GRAVEST_FIRST = (Outcome.FAIL, Outcome.ERROR, Outcome.INCONCLUSIVE, Outcome.NO_B
 
 @dataclass(frozen=True)
 class Verdict:
-    """An outcome, one sentence that says why, and the slowdown t_candidate / t_base where there is one."""
+    """An outcome, one sentence that says why, and the slowdown t_candidate / t_base where there is one.
+
+    Attributes:
+        lacking: how many more sessions would decide an INCONCLUSIVE if they showed the same; infinite where none would.
+    """
 
     outcome: Outcome
     reason: str
     ratio: Interval | None = None
+    lacking: float = 0
 
 
 def percent(delta: float) -> str:

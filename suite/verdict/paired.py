@@ -100,11 +100,13 @@ def paired(
     middles = [Middle.of(session) for session in rounds]
     ratio = _ratio(middles)
     if len(rounds) < least:
+        more = least + 1 - len(rounds)
         return Verdict(
             Outcome.INCONCLUSIVE,
             f"{len(rounds)} session(s) measured, {least} are needed for a decision: raise the budget by about "
-            f"{math.ceil((least + 1 - len(rounds)) * session_s + overrun_s)} s",
+            f"{math.ceil(more * session_s + overrun_s)} s",
             ratio,
+            more,
         )
     margin, alpha_fail, alpha_pass = math.log1p(tolerance), ALPHA_FAIL / comparisons, ALPHA_PASS / runs
     suspicious = crossing = False
@@ -130,8 +132,10 @@ def paired(
         possible = f"at least {percent(low)}, which fresh sessions have to confirm"
     else:
         possible = f"and anything from {percent(low)} to {percent(high)} is possible"
-    advice = _advice(delta, tolerance, (alpha_fail, least_fail), (alpha_pass, least_pass), session_s, overrun_s)
-    return Verdict(Outcome.INCONCLUSIVE, f"{slower}, {possible}: {advice}", ratio)
+    fail, clear = (alpha_fail, least_fail), (alpha_pass, least_pass)
+    lacking = _lacking(delta, margin, fail if delta.mean > margin / 2 else clear)
+    advice = _advice(delta, tolerance, alpha_pass, lacking * session_s + overrun_s)
+    return Verdict(Outcome.INCONCLUSIVE, f"{slower}, {possible}: {advice}", ratio, lacking)
 
 
 def _until(sessions: int, peers: Sequence[Sequence[float | None]]) -> list[list[float]]:
@@ -171,23 +175,19 @@ def _bound(delta: Estimate, direction: int, alpha: float) -> float:
     )
 
 
-def _advice(
-    delta: Estimate,
-    tolerance: float,
-    fail: tuple[float, int],
-    clear: tuple[float, int],
-    session_s: float,
-    overrun_s: float,
-) -> str:
-    """Return what would decide; `fail` and `clear` are the errors of a FAIL and a PASS, and their fewest sessions."""
-    margin = math.log1p(tolerance)
-    distance, (alpha, least) = (delta.mean, fail) if delta.mean > margin / 2 else (margin - delta.mean, clear)
+def _lacking(delta: Estimate, margin: float, nearest: tuple[float, int]) -> float:
+    """Return how many more sessions would decide, with the error and the fewest sessions of the nearest decision."""
+    alpha, least = nearest
+    distance = delta.mean if delta.mean > margin / 2 else margin - delta.mean
     enough = observations_needed(delta.sessions, lambda n: n >= least and _half(delta, n, alpha) < distance)
-    minutes = "more time than is sensible"
-    if enough is not None:
-        minutes = f"about {((enough - delta.sessions) * session_s + overrun_s) / 60:.1f} more minutes"
+    return math.inf if enough is None else enough - delta.sessions
+
+
+def _advice(delta: Estimate, tolerance: float, alpha_pass: float, more_s: float) -> str:
+    """Return what would decide: `more_s`, or less noise, or a tolerance that would be a PASS."""
+    minutes = f"about {more_s / 60:.1f} more minutes" if math.isfinite(more_s) else "more time than is sensible"
     # A PASS needs both: the bound below ln(1 + m), and the estimate below half of it.
-    upper = max(max(delta.mean, 0) + _half(delta, delta.sessions, clear[0]), 2 * delta.mean)
+    upper = max(max(delta.mean, 0) + _half(delta, delta.sessions, alpha_pass), 2 * delta.mean)
     wider = math.ceil(100 * math.expm1(upper)) / 100
     if not tolerance < wider <= 1:  # more than --scaling-tolerance may be, or time alone is missing
         return f"it needs {minutes}, or a quieter machine"
