@@ -57,7 +57,13 @@ OPTIONS = (
         "auto, cpu[:N], cuda[:N], a list such as cuda:0,cuda:1, or several hosts such as 2xcuda:8 (default: auto)",
     ),
     Option("world-sizes", "K,...", "world sizes (default: powers of two up to the number of devices, and all of them)"),
-    Option("trainer", "NAME", f"{', '.join(TRAINERS)}, module:Class or path.py:Class", repeatable=True),
+    Option(
+        "trainer",
+        "NAME",
+        f"{', '.join(TRAINERS)}, module:Class or path.py:Class (default: of "
+        f"{', '.join(DEFAULT_TRAINERS)}, those that can train the workload)",
+        repeatable=True,
+    ),
     Option(
         "workload",
         "NAME",
@@ -67,7 +73,11 @@ OPTIONS = (
     Option("mode", "MODE", "strong, weak (default: both)", repeatable=True),
     Option("data-root", "DIR", "the folder of the datasets (default: data)"),
     Option("tolerance", "SHARE", "the slowdown that must be found (default: 0.05)"),
-    Option("budget", "SECONDS", "wall seconds of the whole run, starts included (default: the profile's)"),
+    Option(
+        "budget",
+        "SECONDS",
+        "wall seconds of the whole run, starts included (default: the profile's, or what four sessions take)",
+    ),
     Option(
         "against",
         "BASE",
@@ -76,9 +86,13 @@ OPTIONS = (
     ),
     Option("accept", "slower", "write this run as the accepted baseline; after a FAIL only as =slower", flag=True),
     Option("require-devices", "N", "fail unless there are at least N devices"),
-    Option("profile", "NAME", "quick (about three minutes, at least four sessions) or full (default: quick)"),
+    Option(
+        "profile", "NAME", "quick (about three minutes) or full (about thirty), at least four sessions (default: quick)"
+    ),
     Option("inconclusive", "WHAT", "warn (a skip) or fail (default: warn)"),
-    Option("counters", "WHAT", "warn, fail or off: when a step does other than its base's (default: warn)"),
+    Option(
+        "counters", "WHAT", "warn, fail or off: what follows when a step does what its base's does not (default: warn)"
+    ),
     Option("require-baseline", "", "fail cells that have nothing to be compared with", flag=True),
     Option("report-dir", "DIR", "the folder of records and baselines (default: reports)"),
 )

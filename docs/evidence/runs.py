@@ -14,8 +14,9 @@ missing is drawn in a random order, so that no kind has the quiet hours for itse
 
 A `checkout` is the same cell, and a `matrix` all default cells, in a fresh clone against its own commit
 (`--scaling-against ref:HEAD`); `accepted` is all default cells next to a run of that clone that was accepted a moment
-before. The clone's path has a random length, and the base has a path of its own. A third of
-them, drawn at random, have a neighbour: a process that keeps one core busy for half of every two seconds.
+before. The clone's path has a random length, and the base has a path of its own. A third of them, drawn at random, have
+a neighbour: a process that keeps one core busy for half of every two seconds. `matrix-10` is a `matrix` without a
+neighbour in whose working tree one cell, drawn at random, is 10 % slower.
 
 10 and 5 % are judged at the default tolerance of 5 % and the default budget. A slowdown below the tolerance may pass by
 contract, so smaller ones have a smaller tolerance and a larger budget, as a user chooses who wants to know of them.
@@ -45,6 +46,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from docs.evidence import planted_cell
 from docs.evidence.log import ROOT, Line, append, check_same_code, code_state, read_log
 from docs.evidence.recording import of_record
 from docs.evidence.replay import rate
@@ -103,6 +105,7 @@ class Kind:
 
 
 NOT_RED = (Outcome.PASS, Outcome.INCONCLUSIVE)
+MATRIX = ("--scaling-devices", "cpu:2")
 
 
 def _slower(percent: int, budget_s: int | None = None, tolerance: float | None = None) -> Kind:
@@ -117,8 +120,9 @@ def _slower(percent: int, budget_s: int | None = None, tolerance: float | None =
 KINDS = {
     "unchanged": Kind("Unchanged", 0.0, NOT_RED),
     "checkout": Kind("ddp", 0.0, NOT_RED, in_clone=True),
-    "matrix": Kind("", 0.0, NOT_RED, ("--scaling-devices", "cpu:2"), in_clone=True),
-    "accepted": Kind("", 0.0, NOT_RED, ("--scaling-devices", "cpu:2"), in_clone=True, accepted=True),
+    "matrix": Kind("", 0.0, NOT_RED, MATRIX, in_clone=True),
+    "matrix-10": Kind("", 0.10, (Outcome.FAIL,), MATRIX, in_clone=True),
+    "accepted": Kind("", 0.0, NOT_RED, MATRIX, in_clone=True, accepted=True),
     "10": _slower(10),
     "5": _slower(5),
     "3": _slower(3, budget_s=300, tolerance=0.03),
@@ -173,6 +177,9 @@ def one_run(
     """
     kind = KINDS[name]
     root = _clone(folder) if kind.in_clone else ROOT
+    slower = random.SystemRandom().choice(planted_cell.cells()) if kind.in_clone and kind.planted else []
+    if slower:
+        planted_cell.plant(root, slower, kind.planted)
     command = [sys.executable, "-m", "pytest", "-q", "-m", "scaling", "suite/benchmarks", *kind.options, *options]
     command += _sides(kind, folder)
     if calibration is not None:
@@ -183,7 +190,7 @@ def one_run(
     with neighbour() if busy else contextlib.nullcontext():
         status, record = pytest_once(command, root, folder)
     about = {"status": status, "process_s": round(time.monotonic() - start, 1), "load_before": round(load, 2)}
-    return {**line_of(record, name), **about, "neighbour": busy}
+    return {**line_of(record, name), **about, "neighbour": busy, **({"slower": slower} if slower else {})}
 
 
 def pytest_once(
@@ -329,7 +336,7 @@ def table(lines: Iterable[Line]) -> str:
         cells = Counter(outcome for line in ran for outcome in _by_cell(line))
         walls = [line["wall_s"] for line in ran]
         failed_s = [line["wall_s"] for line in ran if line["outcome"] == Outcome.FAIL]
-        wanted = sum(outcomes[outcome] for outcome in KINDS[name].wanted)
+        wanted = sum(map(_as_wanted, ran))
         row = [_label(name) + ", with a neighbour" * busy, len(ran), *(outcomes[outcome] for outcome in SHOWN)]
         row += [rate(wanted, len(ran)), f"{(cells[Outcome.PASS] + cells[Outcome.FAIL]) / cells.total():.0%}"]
         row += [f"{statistics.median(walls):.0f}", f"{max(walls):.0f}"]
@@ -343,6 +350,7 @@ def _label(name: str) -> str:
     """Return a kind as its row is called."""
     percent, _, budget_s = name.partition("@")
     label = "unchanged" if percent == "0" else f"{percent} % slower" if percent.isdigit() else percent
+    label = label.replace("-10", ", one cell 10 % slower")
     return f"{label}, within {budget_s} s" if budget_s else label
 
 
@@ -350,6 +358,12 @@ def _median(ran: Iterable[Line], name: str, form: str) -> str:
     """Return the median of a field that lines of earlier code lack, as text."""
     values = [line[name] for line in ran if line.get(name) is not None]
     return form.format(statistics.median(values)) if values else "-"
+
+
+def _as_wanted(line: Line) -> bool:
+    """Return whether a run ended as it should; of several cells only the slower ones may have failed."""
+    failed = {id for id, (outcome, _) in line.get("cells", {}).items() if outcome == Outcome.FAIL}
+    return line["outcome"] in KINDS[line["kind"]].wanted and failed <= set(line.get("slower", failed))
 
 
 def _by_cell(line: Line) -> list[str]:
@@ -367,7 +381,7 @@ def make(log: Path, wanted: Mapping[str, int], options: argparse.Namespace) -> N
             check_same_code(lines, state)
         rng = random.SystemRandom()
         name = rng.choice(left)
-        busy = KINDS[name].in_clone and rng.random() < NEIGHBOUR_SHARE
+        busy = KINDS[name].in_clone and not KINDS[name].planted and rng.random() < NEIGHBOUR_SHARE
         with tempfile.TemporaryDirectory(prefix="evidence-") as folder:
             try:
                 line = {**one_run(name, Path(folder), calibration, busy=busy), **state}

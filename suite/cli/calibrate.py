@@ -20,7 +20,7 @@ from suite.plan.cells import arm
 from suite.plan.config import Config
 from suite.processes.folder import locked
 from suite.records import calibration
-from suite.records.calibration import Calibration, Entry, Forecast, Spread
+from suite.records.calibration import ENOUGH, Calibration, Entry, Forecast, Spread
 from suite.records.record import Environment
 from suite.render.screen import Screen
 from suite.run import judging, samples
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=whole_number(MIN_SESSIONS),
         default=SESSIONS,
         metavar="N",
-        help=f"sessions to measure, at least {MIN_SESSIONS} (default: {SESSIONS})",
+        help=f"sessions to measure, at least {MIN_SESSIONS}; runs use {ENOUGH} or more (default: {SESSIONS})",
     )
 
 

@@ -50,6 +50,7 @@ class Tried:
     problem: str
     seconds: float
     log: Path
+    timed_out: bool = False
 
     @property
     def tail(self) -> list[str]:
@@ -85,15 +86,15 @@ def _try(step: Step, log: Path) -> Tried:
             )
         except OSError as error:
             return Tried(step, f"cannot be started: {error.strerror}: {step.command[0]}", 0.0, log)
-        problem = ""
+        problem, timed_out = "", False
         try:
             status = process.wait(step.limit_s)
             problem = f"exit status {status}" if status else ""
         except subprocess.TimeoutExpired:
-            problem = f"no end within {step.limit_s:.0f} s"
+            problem, timed_out = f"no end within {step.limit_s:.0f} s", True
         finally:
             _end(process)
-    return Tried(step, problem, time.monotonic() - begun, log)
+    return Tried(step, problem, time.monotonic() - begun, log, timed_out)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

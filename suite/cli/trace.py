@@ -30,7 +30,7 @@ from suite.processes.group import START_TIMEOUT_S
 from suite.render.screen import Screen
 from suite.run import preparing
 from suite.run.observations import Observations
-from suite.run.session import FIRST_STEP_TIMEOUT_S
+from suite.run.plan import FIRST_STEP_TIMEOUT_S
 
 SUMMARY = "trace a few steps of each cell with torch.profiler, for Perfetto or chrome://tracing"
 PYTEST_OPTIONS = True

@@ -8,9 +8,11 @@ the loss, which for cross-entropy is at most 1 in size. Taking 1 covers that p -
 a trainer's own loss counts with its largest derivative where that is more.
 Each term is itself made of inner products along the net, in which terms cancel; so n is the minibatch size plus the
 longest inner product, and of the sums over a parameter's entries the largest is taken for all of them. Both evaluations
-err: 2 n u. The gradient is read as (before - after) / lr; the rounding of that update adds 2 u |p| / lr. It is first
-order through a smooth net: with ReLU a unit within rounding of zero may flip, which float64 makes rare enough and
-float32 does not; so float32 cases have smooth nets.
+err: 2 n u. A tanh's derivative 1 - t^2 is such a sum, too: where t is near 1 its terms cancel, which shows on devices
+of two kinds, because they round t differently. So a term counts with 1 + t^2 in its place. The gradient is read as
+(before - after) / lr; the rounding of that update adds 2 u |p| / lr. It is first order through a smooth net: with ReLU
+a unit within rounding of zero may flip, which float64 makes rare enough and float32 does not; so float32 cases have
+smooth nets.
 
 **Half of the digits** (`half_the_digits`), where rounding may be amplified by a factor that no formula gives: under
 oracle "self" (Adam divides by the gradient's own size), behind a batch normalisation (it divides by the spread of a few
@@ -23,7 +25,9 @@ features, and a softmax is exponential), and for a reported loss. Wrong data par
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +62,8 @@ def gradient_bound(model: nn.Module, X: Tensor, lr: float, slope: float = 1.0) -
     widest = max(parameter.numel() // min(parameter.shape or (1,)) for parameter in parameters)
     terms = len(X) + widest + X[:1].numel()
     sums = [torch.zeros_like(parameter, dtype=torch.float64) for parameter in parameters]
-    outputs = model(X).flatten()
+    with _without_cancelling(model):
+        outputs = model(X).flatten()
     at_once = max(1, MOST_VALUES // sum(parameter.numel() for parameter in parameters))
     for chosen in torch.split(torch.eye(len(outputs), dtype=outputs.dtype), at_once):
         gradients = torch.autograd.grad(
@@ -75,6 +80,33 @@ def gradient_bound(model: nn.Module, X: Tensor, lr: float, slope: float = 1.0) -
         # A parameter that is unused or frozen must not change at all.
         bounds.append(rounding + update if rounding else torch.zeros_like(update))
     return bounds
+
+
+class _TanhTerms(torch.autograd.Function):
+    """tanh, with the sum of the absolute terms of its derivative, 1 + t^2, in the derivative's place."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        t: Tensor = x.tanh()
+        ctx.save_for_backward(t)
+        return t
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        t: Tensor = ctx.saved_tensors[0]
+        return gradients[0] * (1 + t * t)
+
+
+@contextlib.contextmanager
+def _without_cancelling(model: nn.Module) -> Iterator[None]:
+    """Let every tanh module of a model compute `_TanhTerms`."""
+    modules = [module for module in model.modules() if isinstance(module, nn.Tanh)]
+    hooks = [module.register_forward_hook(lambda _, inputs, __: _TanhTerms.apply(*inputs)) for module in modules]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def half_of_the_largest(gradient: list[Tensor], parameters: list[Tensor], lr: float, share: float) -> list[Tensor]:

@@ -313,10 +313,10 @@ def disturbances(record: Record) -> str:
     foreign = sum(conditions.foreign or 0.0 for conditions in blocks) / len(blocks)
     windows = [window.unselected for session in record.sessions for window in session.windows]
     known = [window.disturbed for window in windows if window.others_ns]
-    had = f" They had more than a twentieth of {sum(known)} of {len(known)} windows." if known else ""
+    had = f" In {sum(known)} of {len(known)} windows others had a rank's cores for more than 5% of the time."
     return (
         f"{marked} of {len(blocks)} blocks were disturbed, and {left_out} were left out; on average other processes "
-        f"used {number(foreign, '.0%')} of a core and the hypervisor took {number(steal, '.0%')}.{had}"
+        f"used {number(foreign, '.0%')} of a core and the hypervisor took {number(steal, '.0%')}.{had if known else ''}"
     )
 
 

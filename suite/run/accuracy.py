@@ -27,7 +27,7 @@ from suite.processes.jobs import Job, TrainingRecipe
 from suite.records import record
 from suite.run import learning
 from suite.run.observations import Observations
-from suite.run.session import FIRST_STEP_TIMEOUT_S, Groups, Say, Sessions
+from suite.run.session import Groups, Say, Sessions
 from suite.verdict import Outcome
 from suite.verdict.accuracy import noninferiority
 
@@ -229,7 +229,7 @@ def _train(run: Observations, sessions: Sessions, groups: Groups, arm: Arm, seed
         if least_s > left_s:
             raise learning.OutOfTime(least_s)
         ask = partial(groups.request, arm)
-        first_s = run.plan.deadline_s(FIRST_STEP_TIMEOUT_S)
+        first_s = run.plan.first_step_s(arm)
         curve = learning.learn(ask, job, recipe, epoch_s, what, say, left_s, run.plan.clock, first_s)
     except learning.OutOfTime as error:
         has = "has left for it" if run.compares_first else "has for it"

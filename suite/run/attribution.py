@@ -23,7 +23,7 @@ from suite.records.record import interval
 from suite.room.conditions import LIMIT_CORES
 from suite.run.observations import Observations, Session
 from suite.run.retries import Retries, timing
-from suite.run.session import FIRST_STEP_TIMEOUT_S, Groups, Say, Sessions, hang_timeout_s, warm_step_s
+from suite.run.session import Groups, Say, Sessions, hang_timeout_s, warm_step_s
 from suite.verdict import explain
 from suite.verdict.diagnose import OWN_WORK, Growth, Point, Rounds, Waterfall, growth, waterfall
 from suite.verdict.explain import About, against_base, sentence
@@ -203,7 +203,7 @@ def _time(
     step_s = dict[tuple[Target, Point], float]()
 
     def window_s(target: Target, point: Point, steps: int) -> float | None:
-        timeout_s = run.plan.deadline_s(FIRST_STEP_TIMEOUT_S)
+        timeout_s = run.plan.first_step_s(target.arms(run)[_VARIANTS[point].role])
         taken = _window(run, groups, target, point, steps, timeout_s, sessions.lead_in())
         return None if taken is None else max(taken.duration_ns) / steps / 1e9
 

@@ -364,7 +364,10 @@ class _Campaign:
             units, next_s = [*self._units(judged), *self._on_one(judged)], run.session_s
             if run.comparison.over_budget:
                 next_s = self._next_s(units) or next_s
-            run.planned = config.calibrate or self._planned(number + 1 + left_s / next_s)
+            affordable = number + 1 + left_s / next_s
+            if run.comparison.bases and self._keeps_budget and self._sessions.fit(run.sessions_lacking):
+                affordable = max(affordable, run.sessions_needed)
+            run.planned = config.calibrate or self._planned(affordable)
             if run.comparison.bases and run.planned < self._shown:
                 self._say_plan(run.planned, self._forecast(units)._replace(wall_s=next_s))
 

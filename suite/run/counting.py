@@ -16,7 +16,7 @@ from suite.records import counters
 from suite.records.counters import Change, Counters
 from suite.records.record import CheckRecord
 from suite.run.observations import Observations
-from suite.run.session import FIRST_STEP_TIMEOUT_S, Groups, Say, Sessions, hang_timeout_s
+from suite.run.session import Groups, Say, Sessions, hang_timeout_s
 from suite.verdict import Outcome
 
 STEPS = 3  # the fewest that show a count which varies in turn
@@ -39,7 +39,7 @@ def counting(run: Observations, sessions: Sessions, chosen: Sequence[Cell], say:
                 run.uncounted[arm] = f"it takes {needed_s:.0f} s, and counting has a fifth of the budget"
             else:
                 say(f"session {groups.session.number + 1}: counting what a step does: {arm.id}")
-                timeout_s = max(run.plan.deadline_s(FIRST_STEP_TIMEOUT_S), hang_timeout_s(needed_s))
+                timeout_s = max(run.plan.first_step_s(arm), hang_timeout_s(needed_s))
                 _count(run, groups, arm, timeout_s)
         groups.session.counting_s = run.plan.clock() - start
 

@@ -14,7 +14,8 @@ from typing import NamedTuple
 from suite.processes.answers import Epoch
 from suite.processes.jobs import Job, TrainingRecipe
 from suite.render.sparkline import sparkline
-from suite.run.session import FIRST_STEP_TIMEOUT_S, Say
+from suite.run.plan import FIRST_STEP_TIMEOUT_S
+from suite.run.session import Say
 
 Ask = Callable[..., list[Epoch] | None]
 """`Group.request`, or `Groups.request` for one arm, which answers None where the group is gone."""

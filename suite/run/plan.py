@@ -22,6 +22,8 @@ from suite.run import machine
 
 LEAST_DEADLINE_S = 60.0
 LEAST_EXECUTED_S = 120.0  # on GPUs and on several hosts: every rank loads torch itself, all of them at the same time
+FIRST_STEP_TIMEOUT_S = 120.0  # lazily built kernels, the first collective
+COMPILING = 5  # times as long where every rank compiles forward and backward as well
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,11 @@ class Plan:
         devices = self.config.devices
         least_s = LEAST_DEADLINE_S if devices.kind == "cpu" and devices.hosts == 1 else LEAST_EXECUTED_S
         return min(longest_s, max(least_s, self.config.budget_s - self.elapsed_s))
+
+    def first_step_s(self, arm: Arm) -> float:
+        """Return how many seconds the first step of fresh processes may take."""
+        compiles = self.workload(arm.workload).compile
+        return self.deadline_s(FIRST_STEP_TIMEOUT_S * (COMPILING if compiles else 1))
 
     def workload(self, name: str) -> Workload:
         """Return a workload of this run by its name."""

@@ -49,7 +49,6 @@ MAX_STEPS = 200
 LEAD_IN_S = 0.05  # of untimed steps or calls before a window on GPUs
 MAX_LEAD_IN = 1000
 CLOSE_TIMEOUT_S = 60.0
-FIRST_STEP_TIMEOUT_S = 120.0  # lazily built kernels, compilation, the first collective
 
 Say = Callable[[str], None]
 
@@ -235,6 +234,21 @@ class Sessions:
         """
         self._blocks, self._training_s = 0, training_s
 
+    def fit(self, sessions: int) -> bool:
+        """Give the sessions to come no more blocks than let so many of them fit into the rest of the budget.
+
+        Returns:
+            False where even the fewest blocks are too many; the number stays as it is then.
+        """
+        last = self._run.sessions[-1]
+        timed_s = last.timing_s - last.filling_s
+        allowed_s = KEPT * self.left_s() / sessions - (last.usual_s - timed_s)
+        blocks = int(self._blocks * allowed_s / timed_s) if timed_s else 0
+        if blocks < MIN_BLOCKS:
+            return False
+        self._blocks = min(self._blocks, blocks)
+        return True
+
     def timeout_s(self, arm: Arm, steps: int) -> float:
         """Return after how many seconds an arm's `steps` count as hung."""
         return hang_timeout_s(steps * self.step_s[arm])
@@ -291,7 +305,7 @@ class Sessions:
         known |= {arm: every[next(twin for twin in every if _same_cell(twin, arm))] for arm in new}
 
     def _step_s(self, groups: Groups, arm: Arm, steps: int) -> float | None:
-        timeout_s = self._run.plan.deadline_s(FIRST_STEP_TIMEOUT_S)
+        timeout_s = self._run.plan.first_step_s(arm)
         told = {"name": arm.id, "steps": steps, "lead_in": self.lead_in()}
         answers = groups.request(arm, Timed, "window", timeout_s, **told)
         if answers is None:

@@ -20,7 +20,8 @@ from suite.records.sweep import Setting, Trained
 from suite.run import preparing
 from suite.run.learning import learn
 from suite.run.observations import Observations
-from suite.run.session import FIRST_STEP_TIMEOUT_S, Say, hang_timeout_s
+from suite.run.plan import FIRST_STEP_TIMEOUT_S
+from suite.run.session import Say, hang_timeout_s
 
 GIVEN_UP_AFTER = 3  # failures in a row
 

@@ -20,7 +20,7 @@ from tests.support.project import REPOSITORY
 PAGE = REPOSITORY / "docs" / "messages.md"
 TOPS = ("suite", "reference")
 CONFLICT = "torch_scaling_suite.py"  # beside them
-HOLE = "…"  # what only the moment knows
+HOLE = "…"  # what differs from case to case
 ERRORS = re.compile(r"(\w*Error|\w*Exception|\w*Failure|Stop|WrongSum|LossNotFinite|fail|raised)")
 # What returns or collects the text of a message that its caller raises or shows: functions and tables.
 WRITERS = {
@@ -50,10 +50,10 @@ RULE = ("expected", "valid values are", "check", "lower lr", "repair")
 HEAD = """\
 # Messages
 
-Every error message in the code that can be looked up by its words, what is wrong and what to do. `…` is what only the
-moment knows: a name, a value, the words of git or of an exception. A message that ends with one introduces another
-message, which has the remedy. `python -m tests.docs.messages` writes this page from the code. For what happens then,
-exit statuses among it, see [Reliability](reliability.md).
+Every error message in the code that can be looked up by its words, what is wrong and what to do. `…` stands for what
+differs from case to case: a name, a value, or the text of git or of an exception. Where a message ends with `…`,
+another message follows, which has the remedy. `python -m tests.docs.messages` writes this page from the code.
+[Reliability](reliability.md) says what happens after a failure, and with which exit status.
 
 The suite checks its own work, too. A message about something that you did not write, name or set is a defect of the
 suite: please report it.

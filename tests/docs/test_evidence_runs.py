@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import runpy
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from docs.evidence import log, quiet_room, runs
+from docs.evidence import log, planted_cell, quiet_room, runs
+from reference.trainers import TRAINERS
 from suite.base import sides
 from suite.plan import cells
 from suite.plan.cells import Cell
@@ -92,7 +94,7 @@ class TestRuns:
         done = [line("unchanged", "PASS", 50.0), line("10", "FAIL", 50.0), line("10", "ERROR", 5.0)]
         assert runs.missing(done, wanted) == ["unchanged", "unchanged"]
         for wrong in ("7=3", "10", "10=many"):
-            with pytest.raises(ValueError, match="KIND one of unchanged, checkout, matrix, accepted, 10"):
+            with pytest.raises(ValueError, match="KIND one of unchanged, checkout, matrix, matrix-10,"):
                 runs.parse_wanted(wrong)
 
     def test_a_run_is_kept_small_and_whole(self) -> None:
@@ -129,6 +131,33 @@ class TestRuns:
         rows = runs.table(kept).splitlines()
         assert rows[2] == "| matrix | 1 | 1 | 0 | 0 | 0 | 0.0% [0.0%, 97.5%] | 75% | 50 | 50 | 24 | 5.1% | - | - | - |"
         assert rows[3].startswith("| matrix, with a neighbour | 1 | 1 |")
+
+    def test_of_several_cells_only_the_slower_ones_may_fail(self) -> None:
+        cells = {"a": ["FAIL", None], "b": ["PASS", None]}
+        kept = [line("matrix-10", "FAIL", 50.0, cells=cells, slower=slower) for slower in (["a"], ["b"])]
+        assert "| matrix, one cell 10 % slower | 2 | 2 | 0 | 0 | 0 | 50.0%" in runs.table(kept)
+
+    @pytest.mark.parametrize("ids", planted_cell.cells(), ids=lambda ids: ids[0])
+    def test_a_cell_is_made_slower_and_no_other(
+        self, ids: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A module with a right class in it, and a `slowed` that tells which of the two steps is taken."""
+        (trainer, _, mode, size), asked = ids[0].rsplit("-", 3), []
+        module, _, name = TRAINERS[trainer].partition(":")
+
+        def slowed(spec: str, share: float, at: int) -> type:
+            asked.append((spec, share, at))
+            return type("Slow", (), {"step": lambda *_: "slow"})
+
+        monkeypatch.setattr("suite.rank.planting.slowed", slowed)
+        file = (tmp_path / module.replace(".", "/")).with_suffix(".py")
+        file.parent.mkdir(parents=True)
+        file.write_text(f"class {name}:\n    def step(self, *_): return 'right'\n")
+        planted_cell.plant(tmp_path, ids, 0.1)
+        made = runpy.run_path(str(file))[name]()
+        of_mode = {"strong": ["slow", "slow", "right"], "weak": ["right", "right", "slow"]}[mode]
+        assert [made.step(None, None, batch) for batch in (96, 256, 512)] == (["slow"] * 3 if size == "1" else of_mode)
+        assert asked == [(f"{module}:{name}", 0.1, int(size))]
 
     def test_every_kind_is_a_trainer(self, tmp_path: Path) -> None:
         planted = tmp_path / "planted.py"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,16 +12,15 @@ import pytest
 from suite.cli import first_minutes
 from suite.cli.first_minutes import measured, page, runs, setting, steps, unusual
 from suite.cli.steps import Step, try_all
-from suite.plan import workloads
 from suite.plan.workloads import BUILT_IN
 from suite.room import devices
 from suite.room.devices import Devices
-from tests.support import records
+from tests.support import deadlines, records
 from tests.support.nvml import Scene
 from tests.support.project import Project
 
 CPU = devices.parse("cpu:2")
-GPUS = Devices("cuda", ("cuda:0", "cuda:1"), ())
+ONE, GPUS, EIGHT = (Devices("cuda", tuple(f"cuda:{number}" for number in range(k)), ()) for k in (1, 2, 8))
 
 
 def python(name: str, code: str) -> Step:
@@ -38,16 +38,14 @@ def test_a_step_that_fails_costs_its_own_lines(tmp_path: Path) -> None:
     assert text.endswith("raise SystemExit(3)'")
 
 
-@pytest.mark.parametrize(
-    ("used", "on"), [(CPU, "cpu:2"), (GPUS, "cuda:2"), (Devices("cuda", ("cuda:0",), ()), "cuda:1")]
-)
+@pytest.mark.parametrize(("used", "on"), [(CPU, "cpu:2"), (GPUS, "cuda:2"), (ONE, "cuda:1")])
 def test_every_step_is_told_the_devices_and_keeps_the_projects_reports_clean(
     tmp_path: Path, used: Devices, on: str
 ) -> None:
     assert setting("auto", used) == on
     wanted = steps(used, on, tmp_path)
     measuring = [step for step in wanted if "suite.plugin" in step.command]
-    assert len(measuring) == 6 + (len(used.names) > 1)
+    assert len(measuring) == 6 + (len(used.names) > 1) + (used.kind == "cuda")
     [drill] = [step for step in wanted if "drill" in step.command]
     for step in (*measuring, drill):
         assert f"--scaling-devices={on}" in step.command
@@ -64,10 +62,23 @@ def test_every_gate_has_the_time_for_the_sessions_that_a_fail_takes(tmp_path: Pa
         for option in step.command
         if option.startswith("--scaling-budget=")
     ]
-    assert len(budgets) == 3
+    assert len(budgets) == 3 + (used.kind == "cuda")
     for budget_s, limit_s in budgets:
         assert budget_s >= 4 * (40 if used.kind == "cuda" else 15)
         assert limit_s >= budget_s + 90
+
+
+def test_every_check_on_gpus_has_the_time_to_start_groups_of_each_size(tmp_path: Path) -> None:
+    limits = [step.limit_s for step in steps(GPUS, "", tmp_path) if "correctness" in step.command]
+    assert len(limits) == 4
+    assert min(limits) >= deadlines.ON_GPUS_S
+
+
+def test_a_step_that_does_not_end_says_nothing_of_what_it_tries(tmp_path: Path) -> None:
+    slow = replace(python("sleeps", "import time; time.sleep(60)"), limit_s=1.0)
+    text = "\n".join(page("cpu:2", try_all([slow], tmp_path, print), []))
+    assert "### sleeps: no end within 1 s\n\nNot known: something hangs, or takes longer here than expected" in text
+    assert "what to look at" not in text
 
 
 def test_the_exchange_is_tried_before_what_needs_it(tmp_path: Path) -> None:
@@ -75,17 +86,16 @@ def test_the_exchange_is_tried_before_what_needs_it(tmp_path: Path) -> None:
     assert names.index("nccl exchanges right sums") < names.index("a run measures every world size")
 
 
-def test_gpus_are_timed_on_a_workload_of_their_size_and_on_the_documents(tmp_path: Path) -> None:
-    named = {
-        used.kind: [part for step in steps(used, "", tmp_path) for part in step.command if "workload" in part]
-        for used in (CPU, GPUS)
-    }
-    assert named["cpu"] == []  # the default: a ResNet would take hours
-    [option] = named["cuda"]
-    first, *others = option.partition("=")[2].split(",")
-    assert first == workloads.default("cuda")
-    assert others
-    assert all(BUILT_IN[name].published for name in others)
+@pytest.mark.parametrize(("used", "sizes"), [(CPU, None), (GPUS, "1,2"), (EIGHT, "1,2"), (ONE, "1")])
+def test_gpus_are_timed_on_the_documents_nets_as_well_and_never_in_ninety_processes(
+    tmp_path: Path, used: Devices, sizes: str | None
+) -> None:
+    named = [step.command for step in steps(used, "", tmp_path) if any("workload" in part for part in step.command)]
+    assert bool(named) == (sizes is not None), "a ResNet would take hours on a CPU"
+    for command in named:
+        [names] = [part.partition("=")[2].split(",") for part in command if part.startswith("--scaling-workload=")]
+        assert all(BUILT_IN[name].published for name in names)
+        assert f"--scaling-world-sizes={sizes}" in command
 
 
 def test_what_was_measured_is_shown_next_to_published_figures(tmp_path: Path) -> None:

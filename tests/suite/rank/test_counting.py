@@ -5,13 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
+from torch._C._autograd import DeviceType
 
 from docs.evidence import counters as evidence
 from reference.models.init import build
@@ -166,6 +167,48 @@ def test_compiled_regions_and_compilations_are_counted() -> None:
 def test_what_the_host_waits_for_is_counted_once(wait: Any, times: int) -> None:
     counts = counting.one_step(lambda: wait(torch.ones(3)), [CPU])
     assert counts["host-device synchronisation", "", "calls"] == times
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """An event of torch's profiler."""
+
+    called: str
+    device: DeviceType = DeviceType.CPU
+    annotates: bool = False
+
+    def name(self) -> str:
+        return self.called
+
+    def device_type(self) -> DeviceType:
+        return self.device
+
+    def is_user_annotation(self) -> bool:
+        return self.annotates
+
+
+KERNEL = Recorded("void at::native::vectorized_elementwise_kernel", DeviceType.CUDA)
+
+
+@pytest.mark.parametrize(
+    ("events", "launches"),
+    [
+        ([Recorded("cudaLaunchKernel"), KERNEL], 1),
+        ([Recorded("__cudaLaunchKernel"), KERNEL], 1),
+        ([Recorded("cudaLaunchKernelExC"), Recorded("hipExtModuleLaunchKernel"), KERNEL], 2),
+        ([Recorded("cuLaunchKernelEx"), Recorded("INVALID"), KERNEL, KERNEL], 2),
+        ([Recorded("cudaGraphLaunch"), KERNEL, KERNEL, KERNEL], 3),
+        ([Recorded("cudaMemcpyAsync"), Recorded("Memcpy HtoD", DeviceType.CUDA)], 0),
+        ([Recorded("nccl:all_reduce", DeviceType.CUDA, annotates=True)], 0),
+        ([Recorded("aten::add")], 0),
+    ],
+    ids=lambda value: None if isinstance(value, int) else value[0].called,
+)
+def test_a_launch_is_counted_whatever_the_runtime_and_the_profiler_call_it(
+    events: list[Recorded], launches: int
+) -> None:
+    """CUDA 13 has other names for its calls than CUDA 12, and older profilers do not know them."""
+    assert counting._launches(events) == launches
 
 
 def test_counting_loads_no_compiler_and_writes_nothing() -> None:

@@ -57,6 +57,16 @@ class TestBudget:
         assert advice
         assert judged(budget_s + int(advice[1])).outcome is Outcome.FAIL
 
+    @pytest.mark.parametrize(
+        ("fits", "planned", "outcome"), [(True, 4, Outcome.FAIL), (False, 3, Outcome.INCONCLUSIVE)]
+    )
+    def test_sessions_become_shorter_where_a_users_budget_has_no_room_for_those_of_a_fail(
+        self, world: World, fits: bool, planned: int, outcome: Outcome
+    ) -> None:
+        world.step_s, world.session_s, world.fits = SLOWER, (13.0, 9.0), fits
+        run = world.measure(TWO, config=against(budget_s=40.0, min_sessions=1))
+        assert (world.fitted, run.planned, world.outcomes()) == ([3], planned, [outcome])
+
     def test_cells_that_the_first_session_shows_to_take_too_long_are_not_judged(self, world: World) -> None:
         """A step takes two seconds, which nobody knew; what is left is spent on the cell that matters most."""
         world.step_s, world.known_step_s = EQUAL, dict.fromkeys(EQUAL, 2.0)

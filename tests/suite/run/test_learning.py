@@ -13,7 +13,8 @@ from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import Prepared, TrainingRecipe
 from suite.render.sparkline import sparkline
 from suite.run.learning import Curve, OutOfTime, learn
-from suite.run.session import FIRST_STEP_TIMEOUT_S, Say
+from suite.run.plan import FIRST_STEP_TIMEOUT_S
+from suite.run.session import Say
 from tests.support.measurements import arm, job
 
 JOB = job(arm(2))

@@ -34,7 +34,7 @@ from suite.run.session import (
     timing_s,
 )
 from tests.support import learners
-from tests.support.measurements import arm, cell, job, run_of, settings, trained
+from tests.support.measurements import LENET, arm, cell, job, run_of, settings, trained
 
 OWN, BASE, ONE = arm(2), arm(2, side="base"), arm(1)
 
@@ -406,6 +406,18 @@ class TestRounds:
         run.sessions.append(Session(0, wall_s=20.0, filling_s=15.0, windows=[window]))
         assert run.session_s == 5.0
 
+    @pytest.mark.parametrize(
+        ("left_s", "blocks"), [(21.0, None), (24.0, 2), (30.0, 4), (60.0, 10)], ids=lambda value: str(value)
+    )
+    def test_sessions_fit_into_the_budget_with_fewer_blocks(self, left_s: float, blocks: int | None) -> None:
+        """Three sessions, of which one took 15 s: 5 s, and 10 blocks in 10 s; a tenth of the rest is kept."""
+        run, window = run_of(cell(2)), Window(arm=OWN.id, block=0, duration_ns=(1,))
+        run.sessions.append(Session(0, wall_s=17.0, timing_s=12.0, filling_s=2.0, windows=[window]))
+        measured = sessions(run, Answering({}))
+        measured.left_s, measured._blocks = (lambda: left_s), 10
+        assert measured.fit(3) == (blocks is not None)
+        assert measured._blocks == (blocks or 10)
+
     def test_training_leaves_less_of_the_budget_to_timing(self) -> None:
         run = run_of(cell(2), steps={OWN: 100})
         measured = sessions(run, Answering({}))
@@ -432,6 +444,16 @@ def test_workers_get_what_is_left_of_the_budget_to_start() -> None:
     sessions(run, group)._start(Groups(Session(0)), [OWN], "session")
     assert group.start_timeout_s == 60.0
     assert group.deadlines == [60.0], "of the set-up"
+
+
+@pytest.mark.parametrize(("compiled", "first_s"), [(False, 120.0), (True, 600.0)])
+def test_a_first_step_that_compiles_has_more_time(compiled: bool, first_s: float) -> None:
+    """All ranks compile at once, in a cache of their own."""
+    config = settings(budget_s=900.0, workloads=(LENET.model_copy(update={"compile": compiled}),))
+    run = run_of(cell(2), config=config, clock=lambda: 50.0, begun_s=0.0)
+    group = Answering({OWN.id: 0.01})
+    sessions(run, group)._warm_up(Groups(Session(0), {OWN: group}), [OWN])
+    assert set(group.deadlines) == {first_s}
 
 
 def test_first_steps_get_what_is_left_of_the_budget() -> None:
