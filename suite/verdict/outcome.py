@@ -33,7 +33,8 @@ class Verdict:
     """An outcome, one sentence that says why, and the slowdown t_candidate / t_base where there is one.
 
     Attributes:
-        lacking: how many more sessions would decide an INCONCLUSIVE if they showed the same; infinite where none would.
+        lacking: how many more of the planned sessions would decide an INCONCLUSIVE if they showed the same; infinite
+            where all of them would not.
     """
 
     outcome: Outcome

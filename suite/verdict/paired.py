@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from suite.verdict.metrics import Interval, from_logs, observations_needed, t_quantile
 from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, CONFIDENCE, Outcome, Verdict, percent
@@ -132,10 +133,9 @@ def paired(
         possible = f"at least {percent(low)}, which fresh sessions have to confirm"
     else:
         possible = f"and anything from {percent(low)} to {percent(high)} is possible"
-    fail, clear = (alpha_fail, least_fail), (alpha_pass, least_pass)
-    lacking = _lacking(delta, margin, fail if delta.mean > margin / 2 else clear)
-    advice = _advice(delta, tolerance, alpha_pass, lacking * session_s + overrun_s)
-    return Verdict(Outcome.INCONCLUSIVE, f"{slower}, {possible}: {advice}", ratio, lacking)
+    advice = _advice(delta, tolerance, (alpha_fail, least_fail), (alpha_pass, least_pass), session_s, overrun_s)
+    nearest = _nearest(delta, margin, (alpha_fail, least_fail), (alpha_pass, least_pass))
+    return Verdict(Outcome.INCONCLUSIVE, f"{slower}, {possible}: {advice}", ratio, _lacking(delta, nearest, planned))
 
 
 def _until(sessions: int, peers: Sequence[Sequence[float | None]]) -> list[list[float]]:
@@ -175,19 +175,44 @@ def _bound(delta: Estimate, direction: int, alpha: float) -> float:
     )
 
 
-def _lacking(delta: Estimate, margin: float, nearest: tuple[float, int]) -> float:
-    """Return how many more sessions would decide, with the error and the fewest sessions of the nearest decision."""
-    alpha, least = nearest
-    distance = delta.mean if delta.mean > margin / 2 else margin - delta.mean
-    enough = observations_needed(delta.sessions, lambda n: n >= least and _half(delta, n, alpha) < distance)
-    return math.inf if enough is None else enough - delta.sessions
+class _Decision(NamedTuple):
+    """How far a bound may be from the mean in a decision, the decision's error, and its fewest sessions."""
+
+    distance: float
+    alpha: float
+    least: int
 
 
-def _advice(delta: Estimate, tolerance: float, alpha_pass: float, more_s: float) -> str:
-    """Return what would decide: `more_s`, or less noise, or a tolerance that would be a PASS."""
-    minutes = f"about {more_s / 60:.1f} more minutes" if math.isfinite(more_s) else "more time than is sensible"
+def _nearest(delta: Estimate, margin: float, fail: tuple[float, int], clear: tuple[float, int]) -> _Decision:
+    """Return the decision that an estimate suggests; `fail` and `clear` are the errors and fewest sessions of both."""
+    return _Decision(delta.mean, *fail) if delta.mean > margin / 2 else _Decision(margin - delta.mean, *clear)
+
+
+def _lacking(delta: Estimate, nearest: _Decision, planned: int) -> float:
+    """Return how many more of the planned sessions would decide if they showed the same; infinite where all do not."""
+    looks = range(max(nearest.least, delta.sessions + 1), planned + 1)
+    enough = (n for n in looks if _half(delta, n, nearest.alpha * spending(n, planned)) < nearest.distance)
+    return next(enough, math.inf) - delta.sessions
+
+
+def _advice(
+    delta: Estimate,
+    tolerance: float,
+    fail: tuple[float, int],
+    clear: tuple[float, int],
+    session_s: float,
+    overrun_s: float,
+) -> str:
+    """Return what would decide; arguments as in `_nearest` and `paired`."""
+    nearest = _nearest(delta, math.log1p(tolerance), fail, clear)
+    enough = observations_needed(
+        delta.sessions, lambda n: n >= nearest.least and _half(delta, n, nearest.alpha * _of_last(n)) < nearest.distance
+    )
+    minutes = "more time than is sensible"
+    if enough is not None:
+        minutes = f"about {((enough - delta.sessions) * session_s + overrun_s) / 60:.1f} more minutes"
     # A PASS needs both: the bound below ln(1 + m), and the estimate below half of it.
-    upper = max(max(delta.mean, 0) + _half(delta, delta.sessions, alpha_pass), 2 * delta.mean)
+    upper = max(max(delta.mean, 0) + _half(delta, delta.sessions, clear[0] * _of_last(delta.sessions)), 2 * delta.mean)
     wider = math.ceil(100 * math.expm1(upper)) / 100
     if not tolerance < wider <= 1:  # more than --scaling-tolerance may be, or time alone is missing
         return f"it needs {minutes}, or a quieter machine"
@@ -195,6 +220,11 @@ def _advice(delta: Estimate, tolerance: float, alpha_pass: float, more_s: float)
 
 
 def _half(delta: Estimate, sessions: int, alpha: float) -> float:
-    """Return the half width after so many sessions, at the share of the last look of a plan with as many."""
-    df, planned = delta.df + sessions - delta.sessions, max(sessions, FIRST_LOOK)
-    return t_quantile(df, 1 - alpha * spending(planned, planned)) * math.sqrt(delta.variance / sessions)
+    """Return the half width after so many sessions, at this error."""
+    df = delta.df + sessions - delta.sessions
+    return t_quantile(df, 1 - alpha) * math.sqrt(delta.variance / sessions)
+
+
+def _of_last(planned: int) -> float:
+    """Return the share of the error that the last look of a plan has."""
+    return spending(max(planned, FIRST_LOOK), planned)
