@@ -253,7 +253,8 @@ class _Campaign:
 
         They are timed when the blocks of the next session are over, so that what grew is known when a cell fails. The
         full profile takes the slowest cells apart whether they look slower or not. A budget that the user set is first
-        for the decision: its rest must have the time for what that seems to need, and for the whole waterfall.
+        for the decision: its rest must have the time for what that seems to need and for the whole waterfall, and be
+        twice as long as that.
         """
         run = self._run
         if not run.comparison.bases:
@@ -264,7 +265,8 @@ class _Campaign:
         if wanted and self._keeps_budget:
             unknown = max(attribution.sessions_lacking(run, target) for target in wanted)
             undecided = max(run.sessions_lacking, *(judging.lacking(run, target.cell) for target in wanted))
-            if self._left_s() < undecided * run.session_s + unknown * self._explaining_s():
+            explaining_s = unknown * self._explaining_s()
+            if self._left_s() < explaining_s + max(explaining_s, undecided * run.session_s):
                 why = "the budget has no more time than the decision needs; raise --scaling-budget"
                 run.unexplained |= dict.fromkeys((target.cell for target in wanted), why)
                 return []

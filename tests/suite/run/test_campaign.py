@@ -301,14 +301,14 @@ class TestAttribution:
         times = {arm(2, name): 1.0 + number for number, name in enumerate(trainers)}
         world.step_s = {**times, **{arm(2, name, side="base"): 0.5 for name in trainers}}
         world.explaining_s = 5.0
-        explained = world.measure(*measured, config=against(budget_s=100.0, min_sessions=1))
+        explained = world.measure(*measured, config=against(budget_s=130.0, min_sessions=1))
         assert {where for where, _ in world.probed[1]} == {each.id for each in measured[1:]}
         outcomes, planned = world.outcomes(), explained.planned
-        alone = world.measure(*measured, config=against(budget_s=100.0, min_sessions=1, explain=False))
+        alone = world.measure(*measured, config=against(budget_s=130.0, min_sessions=1, explain=False))
         assert world.probed == {}
         assert (world.outcomes(), alone.planned, len(alone.sessions)) == (outcomes, planned, len(explained.sessions))
 
-    @pytest.mark.parametrize(("budget_s", "probed"), [(99.0, []), (100.0, [1, 2, 3])])
+    @pytest.mark.parametrize(("budget_s", "probed"), [(129.0, []), (130.0, [1, 2, 3])])
     def test_a_users_budget_is_for_the_decision_and_a_whole_waterfall_or_for_the_decision(
         self, world: World, budget_s: float, probed: list[int]
     ) -> None:
@@ -320,7 +320,7 @@ class TestAttribution:
 
     def test_waterfalls_that_take_longer_than_planned_leave_the_sessions_that_a_fail_needs(self, world: World) -> None:
         world.step_s, world.explaining_s = SLOWER, 30.0
-        world.measure(TWO, config=against(budget_s=125.0, min_sessions=1))
+        world.measure(TWO, config=against(budget_s=150.0, min_sessions=1))
         assert world.outcomes() == [Outcome.FAIL]
         assert list(world.probed) == [1]
 
@@ -328,17 +328,17 @@ class TestAttribution:
     def test_a_users_budget_keeps_the_sessions_that_a_noisy_cell_seems_to_need(
         self, world: World, wobble: float, probed: list[int]
     ) -> None:
-        """After three sessions, two of them with a waterfall, 45 of 115 s are left: for two that begin with another."""
+        """After three sessions, two of them with a waterfall, 60 of 130 s are left: four with another one."""
         world.step_s, world.wobble, world.explaining_s = {**EQUAL, OWN: 0.55}, wobble, 20.0
-        world.measure(TWO, config=against(budget_s=115.0, min_sessions=1))
+        world.measure(TWO, config=against(budget_s=130.0, min_sessions=1))
         assert list(world.probed) == probed
 
     def test_a_users_budget_has_no_more_time_left_after_longer_sessions_than_planned(self, world: World) -> None:
-        """Sessions of 10 s with waterfalls of 12 s: the third begins after 54 of 110 s, with 70 s planned after it."""
+        """Sessions of 10 s with waterfalls of 12 s: the third begins after 54 of 130 s, with 90 s planned after it."""
         world.step_s, world.explaining_s = SLOWER, 12.0
-        world.measure(TWO, config=against(budget_s=110.0, min_sessions=1))
+        world.measure(TWO, config=against(budget_s=130.0, min_sessions=1))
         left_min = re.findall(r"where the time goes; at most (\S+) min left", "\n".join(world.said))
-        assert left_min == ["1.5", "1.3", "0.9"]
+        assert left_min == ["1.8", "1.6", "1.3"]
 
     @pytest.mark.parametrize(("step_s", "probed"), [(0.5, [1, 2, 3]), (2.0, [])])
     def test_no_process_is_started_for_a_waterfall_that_takes_too_long(

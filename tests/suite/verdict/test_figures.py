@@ -232,6 +232,20 @@ class TestPaired:
         late = paired([[delta] for delta in deltas], 0.05, COMPARISONS, PLANNED, 60.0, overrun_s=120.0)
         assert f"it needs about {needed - 3 + 2:.1f} more minutes" in late.reason
 
+    @pytest.mark.parametrize("deltas", [(0.00, 0.10, 0.05), (0.01, -0.04, 0.04), (-0.33, 0.33, 0.0)])
+    @pytest.mark.parametrize("planned", [4, 8, 24])
+    def test_what_a_decision_lacks_is_counted_in_the_looks_that_are_planned(
+        self, deltas: tuple[float, ...], planned: int
+    ) -> None:
+        mean, sd, margin = sum(deltas) / 3, float(stats.tstd(deltas)), math.log1p(0.05)
+        alpha, distance = (ALPHA_FAIL / COMPARISONS, mean) if mean > margin / 2 else (ALPHA_PASS, margin - mean)
+        decides = (
+            n for n in range(4, planned + 1) if t(n - 1, alpha * spending(n, planned)) * sd / math.sqrt(n) < distance
+        )
+        found = paired([[delta] for delta in deltas], 0.05, COMPARISONS, planned, 60.0)
+        assert found.outcome is Outcome.INCONCLUSIVE
+        assert found.lacking == next(decides, math.inf) - 3
+
     def test_a_tolerance_that_is_advised_would_pass_the_cell(self) -> None:
         """A PASS also needs an estimate below half of it: at 4 %, the bound of 4.1 % is not enough."""
         sessions = [[delta] for delta in (0.0392, 0.0393, 0.0391)]
