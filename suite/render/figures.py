@@ -313,11 +313,13 @@ def disturbances(record: Record) -> str:
     foreign = sum(conditions.foreign or 0.0 for conditions in blocks) / len(blocks)
     windows = [window.unselected for session in record.sessions for window in session.windows]
     known = [window.disturbed for window in windows if window.others_ns]
-    had = f" In {sum(known)} of {len(known)} windows others had a rank's cores for more than 5% of the time."
-    return (
+    said = (
         f"{marked} of {len(blocks)} blocks were disturbed, and {left_out} were left out; on average other processes "
-        f"used {number(foreign, '.0%')} of a core and the hypervisor took {number(steal, '.0%')}.{had if known else ''}"
+        f"used {number(foreign, '.0%')} of a core and the hypervisor took {number(steal, '.0%')}."
     )
+    if known:
+        said += f" In {sum(known)} of {len(known)} windows others had a rank's cores for more than 5% of the time."
+    return said
 
 
 def facts(machine: Machine, environment: Environment) -> list[tuple[str, str]]:

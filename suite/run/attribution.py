@@ -21,6 +21,7 @@ from suite.processes.failure import WorkerFailure
 from suite.records import record
 from suite.records.record import interval
 from suite.room.conditions import LIMIT_CORES
+from suite.run import judging
 from suite.run.observations import Observations, Session
 from suite.run.retries import Retries, timing
 from suite.run.session import Groups, Say, Sessions, hang_timeout_s, warm_step_s
@@ -112,9 +113,29 @@ def slowest(run: Observations, slower: Sequence[Cell]) -> list[Target]:
     return targets(run, lacking[:MOST_CELLS], SIDES)
 
 
-def sessions_lacking(run: Observations, target: Target) -> int:
-    """Return how many more sessions a waterfall needs before it can name a part; 1 where it could be narrower."""
-    return max(1, FEWEST - _times(run, target))
+def fits(run: Observations, wanted: Sequence[Target], left_s: float) -> bool:
+    """Return whether the rest of a user's budget has the time to decide cells and to take them apart (ADR 0047).
+
+    It must have it for the sessions that the decision seems to lack, and for all those that a waterfall lacks before
+    parts can be named. These take half of it at most: before the third session, nobody knows how sessions scatter.
+    """
+    deciding = max(run.sessions_lacking, *(judging.lacking(run, target.cell) for target in wanted))
+    explaining_s = added_s(run) * max(1, *(FEWEST - _times(run, target) for target in wanted))
+    return left_s >= explaining_s + max(explaining_s, deciding * run.session_s)
+
+
+def added_s(run: Observations) -> float:
+    """Return the seconds that taking cells apart adds to a session: as planned, or as in the last one if more.
+
+    The processes that only waterfalls need are started and warmed up as well, for about as long as the rounds take.
+    """
+    alone_s = [session.usual_s for session in run.sessions if session.windows and not session.explaining_s]
+    seen_s = [
+        session.usual_s + session.explaining_s - (alone_s[-1] if alone_s else session.usual_s)
+        for session in run.sessions
+        if session.explaining_s
+    ]
+    return max([2 * len(SIDES) * SESSION_S, *seen_s[-1:]])
 
 
 def _times(run: Observations, target: Target) -> int:

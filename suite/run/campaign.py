@@ -252,9 +252,8 @@ class _Campaign:
         """Return the waterfalls, of candidate and base, of the cells that look slower so far.
 
         They are timed when the blocks of the next session are over, so that what grew is known when a cell fails. The
-        full profile takes the slowest cells apart whether they look slower or not. A budget that the user set is first
-        for the decision: its rest must have the time for what that seems to need and for the whole waterfall, and be
-        twice as long as that.
+        full profile takes the slowest cells apart whether they look slower or not. A budget that the user set must have
+        the time for it (`attribution.fits`).
         """
         run = self._run
         if not run.comparison.bases:
@@ -262,34 +261,16 @@ class _Campaign:
         behind, full_profile = {cell: judging.surplus(run, cell) for cell in chosen}, run.plan.config.profile == "full"
         slowest_first = sorted(chosen, key=lambda cell: -behind[cell])
         wanted = attribution.slowest(run, [cell for cell in slowest_first if behind[cell] or full_profile])
-        if wanted and self._keeps_budget:
-            unknown = max(attribution.sessions_lacking(run, target) for target in wanted)
-            undecided = max(run.sessions_lacking, *(judging.lacking(run, target.cell) for target in wanted))
-            explaining_s = unknown * self._explaining_s()
-            if self._left_s() < explaining_s + max(explaining_s, undecided * run.session_s):
-                why = "the budget has no more time than the decision needs; raise --scaling-budget"
-                run.unexplained |= dict.fromkeys((target.cell for target in wanted), why)
-                return []
+        if wanted and self._keeps_budget and not attribution.fits(run, wanted, self._left_s()):
+            why = "the budget has no more time than the decision needs; raise --scaling-budget"
+            run.unexplained |= dict.fromkeys((target.cell for target in wanted), why)
+            return []
         wanted = attribution.affordable(run, self._sessions, wanted)
         arms = attribution.arms(run, wanted)
         if any(arm not in run.jobs and arm not in run.lost for arm in arms):
             self._say(f"the parts of {len({target.cell for target in wanted})} cell(s) are timed too")
             self._prepare(arms)
         return wanted
-
-    def _explaining_s(self) -> float:
-        """Return the seconds that taking cells apart adds to a session: as planned, or as in the last one if more.
-
-        The processes that only waterfalls need are started and warmed up as well, for about as long as the rounds take.
-        """
-        run = self._run
-        alone_s = [session.usual_s for session in run.sessions if session.windows and not session.explaining_s]
-        added_s = [
-            session.usual_s + session.explaining_s - (alone_s[-1] if alone_s else session.usual_s)
-            for session in run.sessions
-            if session.explaining_s
-        ]
-        return max([2 * len(attribution.SIDES) * attribution.SESSION_S, *added_s[-1:]])
 
     def _taking_apart(self, wanted: Sequence[attribution.Target]) -> list[Callable[[Groups], None]]:
         """Return what times these waterfalls with a session's groups; with a base, sessions without them cost less."""
@@ -389,7 +370,7 @@ class _Campaign:
         run, to_come = self._run, self._run.planned - number
         if not run.comparison.bases or to_come <= 0 or run.plan.config.calibrate:
             return 0.0
-        return self._left_s() / to_come - (self._explaining_s() if explained else 0.0)
+        return self._left_s() / to_come - (attribution.added_s(run) if explained else 0.0)
 
     def _session(
         self,

@@ -235,7 +235,7 @@ class Sessions:
         self._blocks, self._training_s = 0, training_s
 
     def fit(self, sessions: int) -> bool:
-        """Give the sessions to come no more blocks than let so many of them fit into the rest of the budget.
+        """Reduce the blocks of the sessions to come until so many sessions fit into the rest of the budget.
 
         Returns:
             False where even the fewest blocks are too many; the number stays as it is then.

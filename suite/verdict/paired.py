@@ -133,8 +133,12 @@ def paired(
         possible = f"at least {percent(low)}, which fresh sessions have to confirm"
     else:
         possible = f"and anything from {percent(low)} to {percent(high)} is possible"
-    advice = _advice(delta, tolerance, (alpha_fail, least_fail), (alpha_pass, least_pass), session_s, overrun_s)
-    nearest = _nearest(delta, margin, (alpha_fail, least_fail), (alpha_pass, least_pass))
+    nearest = (
+        _Decision(delta.mean, alpha_fail, least_fail)
+        if delta.mean > margin / 2
+        else _Decision(margin - delta.mean, alpha_pass, least_pass)
+    )
+    advice = _advice(delta, tolerance, nearest, alpha_pass, session_s, overrun_s)
     return Verdict(Outcome.INCONCLUSIVE, f"{slower}, {possible}: {advice}", ratio, _lacking(delta, nearest, planned))
 
 
@@ -183,11 +187,6 @@ class _Decision(NamedTuple):
     least: int
 
 
-def _nearest(delta: Estimate, margin: float, fail: tuple[float, int], clear: tuple[float, int]) -> _Decision:
-    """Return the decision that an estimate suggests; `fail` and `clear` are the errors and fewest sessions of both."""
-    return _Decision(delta.mean, *fail) if delta.mean > margin / 2 else _Decision(margin - delta.mean, *clear)
-
-
 def _lacking(delta: Estimate, nearest: _Decision, planned: int) -> float:
     """Return how many more of the planned sessions would decide if they showed the same; infinite where all do not."""
     looks = range(max(nearest.least, delta.sessions + 1), planned + 1)
@@ -196,15 +195,9 @@ def _lacking(delta: Estimate, nearest: _Decision, planned: int) -> float:
 
 
 def _advice(
-    delta: Estimate,
-    tolerance: float,
-    fail: tuple[float, int],
-    clear: tuple[float, int],
-    session_s: float,
-    overrun_s: float,
+    delta: Estimate, tolerance: float, nearest: _Decision, alpha_pass: float, session_s: float, overrun_s: float
 ) -> str:
-    """Return what would decide; arguments as in `_nearest` and `paired`."""
-    nearest = _nearest(delta, math.log1p(tolerance), fail, clear)
+    """Return what would decide: time for the nearest decision, less noise, or a tolerance that would be a PASS."""
     enough = observations_needed(
         delta.sessions, lambda n: n >= nearest.least and _half(delta, n, nearest.alpha * _of_last(n)) < nearest.distance
     )
@@ -212,7 +205,8 @@ def _advice(
     if enough is not None:
         minutes = f"about {((enough - delta.sessions) * session_s + overrun_s) / 60:.1f} more minutes"
     # A PASS needs both: the bound below ln(1 + m), and the estimate below half of it.
-    upper = max(max(delta.mean, 0) + _half(delta, delta.sessions, clear[0] * _of_last(delta.sessions)), 2 * delta.mean)
+    half = _half(delta, delta.sessions, alpha_pass * _of_last(delta.sessions))
+    upper = max(max(delta.mean, 0) + half, 2 * delta.mean)
     wider = math.ceil(100 * math.expm1(upper)) / 100
     if not tolerance < wider <= 1:  # more than --scaling-tolerance may be, or time alone is missing
         return f"it needs {minutes}, or a quieter machine"
