@@ -35,6 +35,7 @@ import contextlib
 import math
 import os
 import random
+import shutil
 import signal
 import statistics
 import subprocess
@@ -258,7 +259,7 @@ def neighbour() -> Iterator[None]:
 
 
 def line_of(record: Record, name: str) -> Line:
-    """Return what the log keeps of a run's record: of its only cell also the ratio, and the rounds by session.
+    """Return what the log keeps of a run's record: of its only cell also the rounds by session, else their means.
 
     Raises:
         RuntimeError: the run has no cell.
@@ -282,15 +283,22 @@ def line_of(record: Record, name: str) -> Line:
         "versions": record.environment.versions,
     }
     if len(record.cells) > 1:
-        ratios = {cell.id: _interval(cell) for cell in record.cells}
-        return {**line, "cells": {id: [outcomes[id].value, ratios[id]] for id in outcomes}}
+        cells = {cell.id: [cell.outcome.value, _interval(cell)] for cell in record.cells}
+        means = {
+            cell.id: [round(statistics.fmean(rounds)) for rounds in _rounds(record, cell)] for cell in record.cells
+        }
+        return {**line, "cells": cells, "session_means_1e4": means}
     [cell] = record.cells
+    return {**line, "ratio": _interval(cell), "reason": cell.reason, "log_ratios_1e4": _rounds(record, cell)}
+
+
+def _rounds(record: Record, cell: CellRecord) -> list[list[int]]:
+    """Return 10,000 times the logarithms of a cell's ratios, by session; none where an arm never started."""
     try:
-        rounds = [session.log_ratios for session in of_record(record, cell)]
-    except ValueError:  # an arm that never started was not timed; the outcome says so
-        rounds = []
-    in_1e4 = [[round(1e4 * value) for value in session] for session in rounds]
-    return {**line, "ratio": _interval(cell), "reason": cell.reason, "log_ratios_1e4": in_1e4}
+        sessions = of_record(record, cell)
+    except ValueError:
+        return []
+    return [[round(1e4 * value) for value in session.log_ratios] for session in sessions if session.log_ratios]
 
 
 def _windows(record: Record) -> Line:
@@ -387,6 +395,8 @@ def make(log: Path, wanted: Mapping[str, int], options: argparse.Namespace) -> N
                 line = {**one_run(name, Path(folder), calibration, busy=busy), **state}
             except KeyboardInterrupt:
                 sys.exit(f"interrupted: the run in progress is not kept, {len(lines)} are")
+            if options.keep and not _as_wanted(line):
+                shutil.copytree(Path(folder) / "reports", options.keep / f"{name}-{len(lines)}")
         append(log, line)
         lines.append(line)
         print(f"{name}: {line['outcome']} in {line['wall_s']} s; {len(left) - 1} runs are missing", flush=True)
@@ -403,6 +413,9 @@ def main() -> None:
     )
     parser.add_argument("--log", type=Path, nargs="+", default=[LOG], help=f"default: {LOG.name} beside this script")
     parser.add_argument("--calibration", type=Path, metavar="FILE", help="calibration.json of this machine to lean on")
+    parser.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="also keep the reports of runs that ended otherwise than wanted"
+    )
     parser.add_argument("--mixed", action="store_true", help="keep runs of different or uncommitted code in one log")
     parser.add_argument("--table", action="store_true", help="print the logs as one table, and run nothing")
     options = parser.parse_args()

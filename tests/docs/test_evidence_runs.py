@@ -98,11 +98,17 @@ class TestRuns:
                 runs.parse_wanted(wrong)
 
     def test_a_run_is_kept_small_and_whole(self) -> None:
-        kept = runs.line_of(run_record(), "10")
+        record = run_record()
+        kept = runs.line_of(record, "10")
         assert (kept["outcome"], kept["planted"], kept["wall_s"]) == ("FAIL", 0.10, 100.0)
         assert (kept["ratio"], kept["sessions"], kept["reason"]) == ([1.1, 1.05, 1.15], 1, "slower")
         assert kept["log_ratios_1e4"] == [[-328, 308]]
         assert (kept["timed_s"], kept["window_sd"]) == (0.4, 0.0624)
+        [cell] = record.cells
+        two = record.model_copy(update={"cells": (cell, cell.model_copy(update={"workload": "other"}))})
+        kept = runs.line_of(two, "matrix")
+        assert kept["cells"] == {cell.id: ["FAIL", [1.1, 1.05, 1.15]], two.cells[1].id: ["FAIL", [1.1, 1.05, 1.15]]}
+        assert kept["session_means_1e4"] == {cell.id: [-10], two.cells[1].id: []}
 
     def test_the_table_counts_outcomes_and_times(self) -> None:
         kept = [
@@ -175,23 +181,28 @@ class TestRuns:
     def test_the_script_goes_on_where_the_log_ends(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        path, made = tmp_path / "runs.jsonl", []
+        path, kept, made = tmp_path / "runs.jsonl", tmp_path / "kept", []
+        kept.mkdir()
 
-        def one_run(name: str, *_: object, busy: bool) -> log.Line:
+        def one_run(name: str, folder: Path, *_: object, busy: bool) -> log.Line:
             if len(made) == 2:
                 raise KeyboardInterrupt
             assert not busy, "only runs in a clone have a neighbour"
             made.append(name)
-            return {"kind": name, "outcome": "PASS", "wall_s": 1.0}
+            (folder / "reports").mkdir()
+            return {"kind": name, "outcome": "INCONCLUSIVE" if name == "10" else "PASS", "wall_s": 1.0}
 
         monkeypatch.setattr(runs, "one_run", one_run)
         monkeypatch.setattr(runs, "code_state", lambda: {"commit": "c", "trees": [], "dirty": False})
-        monkeypatch.setattr(sys, "argv", ["runs", "--log", str(path), "--wanted", "unchanged=2,10=1"])
+        monkeypatch.setattr(
+            sys, "argv", ["runs", "--log", str(path), "--keep", str(kept), "--wanted", "unchanged=2,10=1"]
+        )
         with pytest.raises(SystemExit, match="the run in progress is not kept, 2 are"):
             runs.main()
         assert [entry["kind"] for entry in log.read_log(path)] == made
         made.clear()
         runs.main()
+        assert [folder.name[:3] for folder in kept.iterdir()] == ["10-"], "a slowdown that was not found"
         assert sorted(entry["kind"] for entry in log.read_log(path)) == ["10", "unchanged", "unchanged"]
 
 
