@@ -56,6 +56,7 @@ from suite.records.calibration import Calibration
 from suite.records.files import read_model
 from suite.records.record import CellRecord, Record
 from suite.verdict import Outcome
+from suite.verdict.metrics import location
 from suite.verdict.outcome import GRAVEST_FIRST
 
 LOG = Path(__file__).with_name("runs.jsonl")
@@ -259,7 +260,7 @@ def neighbour() -> Iterator[None]:
 
 
 def line_of(record: Record, name: str) -> Line:
-    """Return what the log keeps of a run's record: of its only cell also the rounds by session, else their means.
+    """Return what the log keeps of a run's record: of its only cell also the rounds by session, else their middles.
 
     Raises:
         RuntimeError: the run has no cell.
@@ -284,10 +285,8 @@ def line_of(record: Record, name: str) -> Line:
     }
     if len(record.cells) > 1:
         cells = {cell.id: [cell.outcome.value, _interval(cell)] for cell in record.cells}
-        means = {
-            cell.id: [round(statistics.fmean(rounds)) for rounds in _rounds(record, cell)] for cell in record.cells
-        }
-        return {**line, "cells": cells, "session_means_1e4": means}
+        middles = {cell.id: [round(location(rounds)) for rounds in _rounds(record, cell)] for cell in record.cells}
+        return {**line, "cells": cells, "sessions_1e4": middles}
     [cell] = record.cells
     return {**line, "ratio": _interval(cell), "reason": cell.reason, "log_ratios_1e4": _rounds(record, cell)}
 

@@ -108,7 +108,7 @@ class TestRuns:
         two = record.model_copy(update={"cells": (cell, cell.model_copy(update={"workload": "other"}))})
         kept = runs.line_of(two, "matrix")
         assert kept["cells"] == {cell.id: ["FAIL", [1.1, 1.05, 1.15]], two.cells[1].id: ["FAIL", [1.1, 1.05, 1.15]]}
-        assert kept["session_means_1e4"] == {cell.id: [-10], two.cells[1].id: []}
+        assert kept["sessions_1e4"] == {cell.id: [-10], two.cells[1].id: []}
 
     def test_the_table_counts_outcomes_and_times(self) -> None:
         kept = [
