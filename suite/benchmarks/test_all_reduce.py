@@ -9,7 +9,7 @@ import pytest
 from suite.benchmarks.replay import Clock, replay
 from suite.plan.collectives import CollectiveCell
 from suite.plugin import result_of
-from suite.records.record import CollectiveRecord
+from suite.records.record import CollectiveRecord, oversubscribed_mark
 from suite.render import commands
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def test_all_reduce(
     request.node.user_properties.extend(properties(sweep))
     if sweep.error:
         again = commands.collective(run.record, sweep)
-        pytest.fail(f"ERROR: {sweep.error}\n  see it again: {again}", pytrace=False)
+        pytest.fail(f"ERROR{oversubscribed_mark(sweep)}: {sweep.error}\n  see it again: {again}", pytrace=False)
     largest = max(sweep.points, key=lambda point: point.size_bytes)
     figures = {
         "size_bytes": largest.size_bytes,

@@ -11,7 +11,7 @@ import pytest
 from suite.benchmarks.replay import Clock, replay
 from suite.plan.cells import Cell, arm
 from suite.plugin import CONFIG, ScalingWarning, result_of
-from suite.records.record import CellRecord, IntervalRecord, WaterfallRecord
+from suite.records.record import CellRecord, IntervalRecord, WaterfallRecord, oversubscribed_mark
 from suite.render import commands
 from suite.run import samples
 from suite.verdict import Outcome
@@ -38,12 +38,13 @@ def test_scaling(
     settings = request.config.stash[CONFIG]
     run = result_of(scaling_run, request)
     cell = run.cell(scaling_cell)
+    shared = oversubscribed_mark(cell)
     request.node.user_properties.extend(properties(cell))
     report = os.path.relpath(run.folder, settings.root)
     again = f"\n  see it again: {commands.only(run.record, [cell])}"
     request.node.user_properties.extend([("run_id", run.record.run_id), ("report", report)])
     if cell.outcome is Outcome.ERROR:
-        pytest.fail(f"ERROR: {cell.reason}\n{cell.details}{again}", pytrace=False)
+        pytest.fail(f"ERROR{shared}: {cell.reason}\n{cell.details}{again}", pytrace=False)
     own = arm("candidate", scaling_cell.trainer, scaling_cell)
     replay(
         benchmark,
@@ -57,7 +58,7 @@ def test_scaling(
         },
     )
     if cell.outcome is Outcome.FAIL:
-        pytest.fail(f"FAIL: {cell.reason}{again}", pytrace=False)
+        pytest.fail(f"FAIL{shared}: {cell.reason}{again}", pytrace=False)
     if settings.require_baseline and not settings.accept and lacks_baseline(cell):  # accepting makes it the baseline
         pytest.fail(NO_BASELINE + again, pytrace=False)
     if cell.outcome is Outcome.INCONCLUSIVE:

@@ -181,9 +181,9 @@ def _machine(record: Record) -> Iterable[str]:
 
 
 def _machine_left_out(record: Record) -> Iterable[str]:
-    """Yield that a run with a base does not judge the machine; nothing where there is no efficiency to judge it by."""
+    """Yield that a run with a base judges neither machine nor drift; nothing where it has no efficiency to judge."""
     if record.against is not None and any(cell.world_size > 1 and not cell.oversubscribed for cell in record.cells):
-        yield "not judged with --scaling-against; a run without it judges it by accepted runs"
+        yield "neither it nor drift is judged with --scaling-against; a run without it judges both by accepted runs"
 
 
 def _right(record: Record) -> Iterable[str]:

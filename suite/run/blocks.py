@@ -1,10 +1,19 @@
-"""The order in which arms are timed: balanced within a block, drawn at random between blocks."""
+"""Blocks: the order in which arms are timed, balanced within one and drawn at random between them; and their number."""
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from typing import TypeVar
+
+from suite.run.retries import MORE_SHARE
+from suite.verdict import ALPHA_FAIL
+from suite.verdict.metrics import t_quantile
+
+# A round's SD over that between sessions: 9 % over 1.8 % with two ranks on shared cores (docs/log.md, the quiet room).
+ROUND_TO_SESSION = 5.0
+LEAST, MOST = 2, 30  # blocks of a session; a block is two rounds
 
 T = TypeVar("T")
 
@@ -20,3 +29,29 @@ def block(units: Sequence[Sequence[T]], rng: random.Random) -> list[T]:
     shuffled = [rng.sample(list(unit), len(unit)) for unit in rng.sample(list(units), len(units))]
     forwards = [arm for unit in shuffled for arm in unit]
     return forwards + forwards[::-1]
+
+
+def count(
+    start_s: float, round_s: float, budget_s: float, sessions: int, ended: int = 0, spare: float = MORE_SHARE
+) -> int:
+    """Return the blocks of a session for the narrowest interval of a budget (docs/verdict.md, "Rounds per session").
+
+    Args:
+        start_s: what a session takes beside its timing.
+        round_s: what one window of every arm takes.
+        budget_s: of all sessions to come.
+        sessions: how many must fit; where even those with the fewest blocks do not, the fewest are returned.
+        ended: sessions that ended before.
+        spare: the share of windows that may be timed again; so many sessions must fit with these, too.
+    """
+
+    def half_width(blocks: int) -> float:
+        rounds = 2 * blocks
+        if sessions * (start_s + rounds * round_s * (1 + spare)) > budget_s:
+            return math.inf
+        planned = ended + budget_s / (start_s + rounds * round_s)
+        if planned <= 1:
+            return math.inf
+        return t_quantile(planned - 1, 1 - ALPHA_FAIL) * math.sqrt((1 + ROUND_TO_SESSION**2 / rounds) / planned)
+
+    return min(range(LEAST, MOST + 1), key=half_width)

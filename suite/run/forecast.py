@@ -18,10 +18,10 @@ from suite.plan.workloads import LAUNCH_BOUND
 from suite.records.calibration import POWER, promise
 from suite.render.figures import plural
 from suite.room.quiet import available_cores
-from suite.run import accuracy, collectives, judging
+from suite.run import accuracy, blocks, collectives, judging
 from suite.run.observations import Observations
 from suite.run.plan import Plan
-from suite.run.session import WINDOW_S, block_count
+from suite.run.session import WINDOW_S
 from suite.verdict import ALPHA_PASS, FIRST_LOOK
 from suite.verdict.paired import fewest_alone
 
@@ -63,7 +63,7 @@ def session(
     groups = {arm.processes: run.jobs[arm].size for arm in arms}
     round_s = sum(max(WINDOW_S, step_s.get(arm, 0.0)) for arm in arms)
     starting_s = loading_s + sum(groups.values()) * rank_s / max(1, len(available_cores())) + round_s  # to warm up
-    rounds = 2 * block_count(starting_s, round_s, budget_s, run.sessions_lacking)
+    rounds = 2 * blocks.count(starting_s, round_s, budget_s, run.sessions_lacking)
     return Length(starting_s + rounds * round_s + ENDING_S, rounds)
 
 
@@ -130,7 +130,7 @@ def lines(run: Observations, planned: int, each: Length, left_out: Sequence[Cell
     excluded = dict.fromkeys((*comparison.over_budget, *left_out))
     over = ", ".join(cell.id + devices.mark(cell.world_size) for cell in excluded)
     named = [f"plan: not judged, because the budget has no room for them: {over}"] if over else []
-    if apart := ", ".join(cell.id for cell in comparison.apart):
+    if apart := ", ".join(cell.id + devices.mark(cell.world_size) for cell in comparison.apart):
         others = "one run rebuilds those of most cells, and these have others"
         named.append(
             f"plan: not compared with all of their accepted commits: {apart}; {others}: run them separately (-k)"

@@ -16,7 +16,7 @@ from suite.run.observations import Observations, Session
 from suite.verdict import metrics
 
 FEWEST_ROUNDS = 4  # of a session without its disturbed windows; the middle of four leaves out the two outermost
-FEWEST_SHARE = 0.25  # of its rounds, undisturbed at first; where less is, disturbance is the machine's normal state
+FEWEST_SHARE = 0.25  # of its rounds; where fewer are undisturbed, disturbance is the machine's normal state
 ALIKE = 2.0  # standard errors by which two arms may differ in what share of their windows was disturbed
 
 
@@ -26,18 +26,16 @@ class Round(NamedTuple):
     Attributes:
         log: of its last times.
         clean: whether others did not disturb it then.
-        first_log, first_clean: of its first times, where it was timed again; otherwise the same.
+        first_log: of its first times, where it was timed again; otherwise the same.
     """
 
     log: float
     clean: bool
     first_log: float
-    first_clean: bool
 
     def over(self, other: Round) -> Round:
         """Return the ratio of two windows."""
-        clean, first_clean = self.clean and other.clean, self.first_clean and other.first_clean
-        return Round(self.log - other.log, clean, self.first_log - other.first_log, first_clean)
+        return Round(self.log - other.log, self.clean and other.clean, self.first_log - other.first_log)
 
 
 def rounds(session: Session, arm: Arm, steps: int) -> dict[tuple[int, int], Round]:
@@ -53,7 +51,6 @@ def rounds(session: Session, arm: Arm, steps: int) -> dict[tuple[int, int], Roun
             metrics.log_step_s(max(window.duration_ns), steps),
             not window.disturbed,
             metrics.log_step_s(max(window.unselected.duration_ns), steps),
-            not window.unselected.disturbed,
         )
         for place, window in enumerate(session.windows)
         if window.arm == arm.id and window.block not in left_out
@@ -142,15 +139,17 @@ def _told(session: Session, *arms: Arm) -> bool:
 
 
 def _kept(taken: Sequence[Round], *, chosen: bool) -> list[float]:
-    """Return the last times of the rounds that others did not disturb; the first times of all where those are too few.
+    """Return the last times of the rounds that others did not disturb, and of all rounds where those are too few.
 
     Args:
         taken: rounds of one session.
-        chosen: whether what others did may choose among them.
+        chosen: whether what others did may choose among times; otherwise the first times of all rounds count.
     """
+    if not chosen:
+        return [each.first_log for each in taken]
     kept = [each.log for each in taken if each.clean]
-    enough = len(kept) >= FEWEST_ROUNDS and sum(each.first_clean for each in taken) >= FEWEST_SHARE * len(taken)
-    return kept if chosen and enough else [each.first_log for each in taken]
+    enough = len(kept) >= max(FEWEST_ROUNDS, FEWEST_SHARE * len(taken))
+    return kept if enough else [each.log for each in taken]
 
 
 def _nearest(window: tuple[int, int], others: Iterable[tuple[int, int]]) -> tuple[int, int]:

@@ -26,15 +26,11 @@ from suite.records import memory, record
 from suite.room.meter import Meter
 from suite.run import blocks
 from suite.run.observations import Observations, Session
-from suite.run.retries import MORE_SHARE, Retries, timing
+from suite.run.retries import Retries, timing
 
 # A window is long compared with the microseconds of the clock and of the barrier, and short compared with the seconds
 # over which a machine's speed drifts.
 WINDOW_S = 0.12
-# A round's SD over that between sessions: 9 % over 1.8 % with two ranks on shared cores (docs/log.md, the quiet room).
-ROUND_TO_SESSION = 5.0
-MIN_BLOCKS = 2
-MAX_BLOCKS = 30
 KEPT = 0.9  # of a session's share of the budget, until its last block ends: the rest is for what comes after it
 # A group's name is in its workers' environment, and in their arguments where torch's agent starts them. A length drawn
 # for every session turns what these do to a memory layout (Mytkowicz et al. 2009) into spread between sessions, which a
@@ -51,23 +47,6 @@ MAX_LEAD_IN = 1000
 CLOSE_TIMEOUT_S = 60.0
 
 Say = Callable[[str], None]
-
-
-def timing_s(start_s: float, round_s: float, budget_s: float, sessions: int) -> float:
-    """Return the seconds of a session's timing that decide at the least cost (docs/verdict.md, "Rounds per session").
-
-    Args:
-        start_s: what a session takes before its timing.
-        round_s: what one window of every arm takes.
-        budget_s: of all sessions.
-        sessions: that decide a cell: timing gets no more than lets so many fit.
-    """
-    return min(ROUND_TO_SESSION * math.sqrt(start_s * round_s), (budget_s / sessions - start_s) / (1 + MORE_SHARE))
-
-
-def block_count(start_s: float, round_s: float, budget_s: float, sessions: int) -> int:
-    """Return how many blocks every session has; a block is two rounds. Arguments as in `timing_s`."""
-    return min(MAX_BLOCKS, max(MIN_BLOCKS, round(timing_s(start_s, round_s, budget_s, sessions) / (2 * round_s))))
 
 
 def hang_timeout_s(expected_s: float) -> float:
@@ -240,13 +219,13 @@ class Sessions:
         Returns:
             False where even the fewest blocks are too many; the number stays as it is then.
         """
-        last = self._run.sessions[-1]
+        last, left_s = self._run.sessions[-1], KEPT * self.left_s()
         timed_s = last.timing_s - last.filling_s
-        allowed_s = KEPT * self.left_s() / sessions - (last.usual_s - timed_s)
-        blocks = int(self._blocks * allowed_s / timed_s) if timed_s else 0
-        if blocks < MIN_BLOCKS:
+        start_s, round_s = last.usual_s - timed_s, timed_s / (2 * max(1, self._blocks))
+        if not timed_s or sessions * (start_s + 2 * blocks.LEAST * round_s) > left_s:
             return False
-        self._blocks = min(self._blocks, blocks)
+        chosen = blocks.count(start_s, round_s, left_s, sessions, len(self._run.sessions), spare=0.0)
+        self._blocks = min(self._blocks, chosen)
         return True
 
     def timeout_s(self, arm: Arm, steps: int) -> float:
@@ -326,7 +305,7 @@ class Sessions:
         round_s = sum(steps[arm] * self.step_s[arm] for arm in timed) or WINDOW_S
         warming_s = round_s + sum(self._cold_s[arm] for arm in timed)  # of arms whose steps are known
         start_s = starting_s + warming_s
-        return block_count(start_s, round_s, self.left_s() + start_s - self._training_s, self._run.sessions_lacking)
+        return blocks.count(start_s, round_s, self.left_s() + start_s - self._training_s, self._run.sessions_lacking)
 
     def _time(self, groups: Groups, units: Sequence[tuple[Arm, ...]], end_s: float) -> None:
         """Time as many blocks as planned, and more while another one is likely to end before `end_s` of the clock.
@@ -335,7 +314,7 @@ class Sessions:
         """
         start = more = time.monotonic()
         retries = Retries()
-        for number in range(MAX_BLOCKS if units else 0):
+        for number in range(blocks.MOST if units else 0):
             now = time.monotonic()
             if number == self._blocks:
                 more = now

@@ -181,7 +181,7 @@ def test_an_oversubscribed_collective_that_failed_is_marked_too(benchmark: Any, 
     failed = records.collective(oversubscribed=True, points=[], error="rank 1: gone")
     record = records.make(collectives=[failed | {"alpha_s": None, "beta_s_per_byte": None}])
     run: Any = SimpleNamespace(record=record, collective=lambda _: record.collectives[0])
-    with pytest.raises(pytest.fail.Exception, match="rank 1: gone"):
+    with pytest.raises(pytest.fail.Exception, match=r"^ERROR \(oversubscribed\): rank 1: gone"):
         test_all_reduce.test_all_reduce(CollectiveCell("gloo", 2), run, benchmark, request)
     assert request.node.user_properties == [("oversubscribed", "true")]
 

@@ -300,7 +300,7 @@ class TestVerdict:
         self, against: str | None, cell: dict[str, Any], said: bool
     ) -> None:
         record = records.make(against=against, cells=[records.cell(**({"world_size": 2, "outcome": "PASS"} | cell))])
-        line = "not judged with --scaling-against; a run without it judges it by accepted runs"
+        line = "neither it nor drift is judged with --scaling-against; a run without it judges both by accepted runs"
         assert (facts(record).get("The machine") == line) is said
         for text in (terminal.render(record, 160, color=False), markdown.render(record), html.render(record)):
             assert (line in text) is said

@@ -16,8 +16,8 @@ from suite.records.calibration import promise
 from suite.room.devices import Devices
 from suite.room.quiet import available_cores
 from suite.run import forecast
+from suite.run.blocks import LEAST, MOST
 from suite.run.observations import Comparison, Observations
-from suite.run.session import MAX_BLOCKS, MIN_BLOCKS
 from tests.support.measurements import AGAINST, arm, calibrated, cell, job, run_of, settings
 
 ONE, TWO, WEAK = cell(1), cell(2), cell(2, mode="weak")
@@ -167,7 +167,7 @@ class TestSessionSeconds:
 
     def working_s(self, *arms: object, loading_s: float = 0.0, rank_s: float = 4.0, processes: str = "one") -> float:
         run = run_of(cell(2), jobs={timed: replace(job(timed), processes=processes) for timed in arms})
-        timing_s = (1 + 2 * MIN_BLOCKS) * forecast.WINDOW_S * len(arms)  # and a window of each to warm up
+        timing_s = (1 + 2 * LEAST) * forecast.WINDOW_S * len(arms)  # and a window of each to warm up
         length = forecast.session(run, arms, 0.0, loading_s=loading_s, rank_s=rank_s, step_s={})
         return length.wall_s - forecast.ENDING_S - timing_s
 
@@ -193,9 +193,9 @@ class TestSessionSeconds:
             return forecast.session(run, [self.OWN, self.BASE], 0.0, loading_s=3.0, rank_s=0.4, step_s=known).wall_s
 
         assert session_s(own=0.001) == session_s()
-        assert session_s(own=2.0) - session_s() == pytest.approx((1 + 2 * MIN_BLOCKS) * (2.0 - forecast.WINDOW_S))
+        assert session_s(own=2.0) - session_s() == pytest.approx((1 + 2 * LEAST) * (2.0 - forecast.WINDOW_S))
 
-    @pytest.mark.parametrize(("budget_s", "blocks"), [(0.0, MIN_BLOCKS), (1e6, MAX_BLOCKS)])
+    @pytest.mark.parametrize(("budget_s", "blocks"), [(0.0, LEAST), (1e6, MOST)])
     def test_a_session_has_the_rounds_that_its_time_and_the_budget_give(self, budget_s: float, blocks: int) -> None:
         run = run_of(cell(2), jobs={self.OWN: job(self.OWN)})
         assert forecast.session(run, [self.OWN], budget_s, loading_s=60.0, rank_s=0.4, step_s={}).rounds == 2 * blocks

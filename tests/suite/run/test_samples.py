@@ -193,13 +193,16 @@ def test_first_times_count_where_the_last_would_favour_a_side(told: bool, own: S
     assert sum(value > math.log(2.0) for value in rounds) == len(own)
 
 
-@pytest.mark.parametrize(("disturbed", "last"), [(24, True), (26, False)])
-def test_first_times_count_where_hardly_a_round_was_undisturbed_at_first(disturbed: int, last: bool) -> None:
-    """That is how the machine is, and the last times are those of another one. A quarter of 32 rounds is enough."""
-    places = [place for place in range(64) if place % 4 == 0][: disturbed // 2]
-    run = timed_again(own=places, base=[place + 2 for place in places])
-    [rounds] = samples.contrast(run, OWN, BASE)
-    assert (max(rounds) == pytest.approx(math.log(1.1))) is last
+@pytest.mark.parametrize(("undisturbed", "rounds"), [(0, 32), (7, 32), (8, 8), (32, 32)])
+def test_last_times_count_however_often_windows_were_disturbed_at_first(undisturbed: int, rounds: int) -> None:
+    """All were at first, and some again; a quarter of undisturbed rounds is enough to leave out the others."""
+    run, again = with_others(set(range(64)), 16), with_others(set(range(2 * undisturbed, 64)), 16)
+    windows = run.sessions[0].windows
+    for place, window in enumerate(windows):
+        longer = 3 if window.arm == OWN.id else 1
+        first = window.model_copy(update={"duration_ns": tuple(longer * each for each in window.duration_ns)})
+        windows[place] = again.sessions[0].windows[place].model_copy(update={"first": first})
+    assert samples.contrast(run, OWN, BASE) == [pytest.approx([math.log(1.1)] * rounds)]
 
 
 def shared_base(own: int, base: int) -> Observations:

@@ -21,18 +21,9 @@ from suite.processes.failure import LauncherEnded, WorkerFailure
 from suite.records.memory import RankMemory
 from suite.records.record import Window
 from suite.room.devices import Devices
+from suite.run.blocks import LEAST, MOST
 from suite.run.observations import Observations, Session
-from suite.run.retries import MORE_SHARE
-from suite.run.session import (
-    MAX_BLOCKS,
-    MAX_STEPS,
-    MIN_BLOCKS,
-    ROUND_TO_SESSION,
-    WINDOW_S,
-    Groups,
-    Sessions,
-    timing_s,
-)
+from suite.run.session import MAX_STEPS, WINDOW_S, Groups, Sessions
 from tests.support import learners
 from tests.support.measurements import LENET, arm, cell, job, run_of, settings, trained
 
@@ -360,22 +351,7 @@ def test_a_model_that_changes_from_session_to_session_costs_nothing() -> None:
 class TestRounds:
     """How much of a session is timing."""
 
-    @pytest.mark.parametrize(("start_s", "round_s"), [(4.0, 0.24), (9.0, 2.2), (30.0, 8.0)])
-    def test_no_other_number_of_rounds_decides_in_less_time(self, start_s: float, round_s: float) -> None:
-        """The cost of a session times its variance, with rounds that scatter as much as the rule assumes."""
-
-        def cost(rounds: float) -> float:
-            return (start_s + rounds * round_s) * (1 + ROUND_TO_SESSION**2 / rounds)
-
-        chosen = timing_s(start_s, round_s, 1e6, 4) / round_s
-        assert all(cost(chosen) < cost(chosen * factor) for factor in (0.5, 0.9, 1.1, 2.0))
-
-    @pytest.mark.parametrize("sessions", [4, 5])
-    def test_as_many_sessions_as_a_decision_takes_fit_into_the_budget(self, sessions: int) -> None:
-        """With as many windows as may be timed again."""
-        assert sessions * (10.0 + (1 + MORE_SHARE) * timing_s(10.0, 2.0, 60.0, sessions)) == pytest.approx(60.0)
-
-    @pytest.mark.parametrize(("left_s", "blocks"), [(1.0, MIN_BLOCKS), (1e6, MAX_BLOCKS)])
+    @pytest.mark.parametrize(("left_s", "blocks"), [(1.0, LEAST), (1e6, MOST)])
     def test_a_session_has_several_rounds_and_an_end(self, left_s: float, blocks: int) -> None:
         run = run_of(cell(2), steps={OWN: 10, BASE: 10})
         measured = sessions(run, Answering({}))
@@ -384,7 +360,7 @@ class TestRounds:
         group: Any = Answering({})
         assert measured._plan_blocks(Groups(Session(0), {OWN: group, BASE: group}), 60.0) == blocks
 
-    @pytest.mark.parametrize(("more_s", "fewest", "most"), [(-5.0, 3, 3), (0.25, 3, 12), (1e6, MAX_BLOCKS, MAX_BLOCKS)])
+    @pytest.mark.parametrize(("more_s", "fewest", "most"), [(-5.0, 3, 3), (0.25, 3, 12), (1e6, MOST, MOST)])
     def test_time_left_is_for_more_blocks_and_not_for_fewer(self, more_s: float, fewest: int, most: int) -> None:
         """A block takes 20 ms, and longer on a busy machine."""
 
@@ -407,7 +383,7 @@ class TestRounds:
         assert run.session_s == 5.0
 
     @pytest.mark.parametrize(
-        ("left_s", "blocks"), [(21.0, None), (24.0, 2), (30.0, 4), (60.0, 10)], ids=lambda value: str(value)
+        ("left_s", "blocks"), [(21.0, None), (24.0, 2), (30.0, 3), (60.0, 4), (1e6, 8)], ids=lambda value: str(value)
     )
     def test_sessions_fit_into_the_budget_with_fewer_blocks(self, left_s: float, blocks: int | None) -> None:
         """Three sessions, of which one took 15 s: 5 s, and 10 blocks in 10 s; a tenth of the rest is kept."""
@@ -427,7 +403,8 @@ class TestRounds:
         for training_s in (0.0, 100.0):
             measured.replan_blocks(training_s)
             blocks[training_s] = measured._plan_blocks(groups, start_s - 1.01)  # without the warm-up
-        assert 4 * (start_s + 2 * blocks[100.0]) <= 80.0 < 4 * (start_s + 2 * blocks[0.0]) <= 180.0
+        assert 4 * (start_s + 2 * blocks[100.0]) <= 80.0
+        assert blocks[100.0] < blocks[0.0]
 
     def test_templates_that_several_sessions_load_at_once_cost_each_of_them_the_same(self) -> None:
         run, window = run_of(cell(2)), Window(arm=OWN.id, block=0, duration_ns=(1,))
