@@ -394,8 +394,8 @@ def make(log: Path, wanted: Mapping[str, int], options: argparse.Namespace) -> N
                 line = {**one_run(name, Path(folder), calibration, busy=busy), **state}
             except KeyboardInterrupt:
                 sys.exit(f"interrupted: the run in progress is not kept, {len(lines)} are")
-            if options.keep and not _as_wanted(line):
-                shutil.copytree(Path(folder) / "reports", options.keep / f"{name}-{len(lines)}")
+            for record in Path(folder).glob("reports/*/runs/*/record.json") if options.records else ():
+                shutil.copy(record, options.records / f"{record.parent.name}.json")
         append(log, line)
         lines.append(line)
         print(f"{name}: {line['outcome']} in {line['wall_s']} s; {len(left) - 1} runs are missing", flush=True)
@@ -413,7 +413,7 @@ def main() -> None:
     parser.add_argument("--log", type=Path, nargs="+", default=[LOG], help=f"default: {LOG.name} beside this script")
     parser.add_argument("--calibration", type=Path, metavar="FILE", help="calibration.json of this machine to lean on")
     parser.add_argument(
-        "--keep", type=Path, metavar="FOLDER", help="also keep the reports of runs that ended otherwise than wanted"
+        "--records", type=Path, metavar="FOLDER", help="also keep the record of every run, in a folder that exists"
     )
     parser.add_argument("--mixed", action="store_true", help="keep runs of different or uncommitted code in one log")
     parser.add_argument("--table", action="store_true", help="print the logs as one table, and run nothing")

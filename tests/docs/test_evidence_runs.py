@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 import runpy
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from docs.evidence import log, planted_cell, quiet_room, runs
+from docs.evidence import disturbance, log, planted_cell, quiet_room, runs
 from reference.trainers import TRAINERS
 from suite.base import sides
 from suite.plan import cells
@@ -20,6 +21,7 @@ from suite.plan.workloads import BUILT_IN
 from suite.processes.jobs import Place, Prepared
 from suite.processes.pool import Pool
 from suite.properties import contract
+from suite.records.record import Record
 from suite.room import quiet
 from suite.run import preparing
 from tests.support.recordings import run_record
@@ -189,21 +191,53 @@ class TestRuns:
                 raise KeyboardInterrupt
             assert not busy, "only runs in a clone have a neighbour"
             made.append(name)
-            (folder / "reports").mkdir()
-            return {"kind": name, "outcome": "INCONCLUSIVE" if name == "10" else "PASS", "wall_s": 1.0}
+            record = folder / f"reports/KEY/runs/{len(made)}-{name}/record.json"
+            record.parent.mkdir(parents=True)
+            record.touch()
+            return {"kind": name, "outcome": "PASS", "wall_s": 1.0}
 
         monkeypatch.setattr(runs, "one_run", one_run)
         monkeypatch.setattr(runs, "code_state", lambda: {"commit": "c", "trees": [], "dirty": False})
         monkeypatch.setattr(
-            sys, "argv", ["runs", "--log", str(path), "--keep", str(kept), "--wanted", "unchanged=2,10=1"]
+            sys, "argv", ["runs", "--log", str(path), "--records", str(kept), "--wanted", "unchanged=2,10=1"]
         )
         with pytest.raises(SystemExit, match="the run in progress is not kept, 2 are"):
             runs.main()
         assert [entry["kind"] for entry in log.read_log(path)] == made
+        assert sorted(path.name for path in kept.iterdir()) == [f"{n}-{name}.json" for n, name in enumerate(made, 1)]
         made.clear()
         runs.main()
-        assert [folder.name[:3] for folder in kept.iterdir()] == ["10-"], "a slowdown that was not found"
         assert sorted(entry["kind"] for entry in log.read_log(path)) == ["10", "unchanged", "unchanged"]
+
+
+class TestDisturbance:
+    """Which of two times of a window count."""
+
+    @staticmethod
+    def record(disturbed_at_first: int) -> Record:
+        """Return three sessions of eight rounds whose last times are equal; a candidate's first ones are longer."""
+
+        def windows(session: int, place: int) -> Iterator[dict[str, Any]]:
+            for side, longer in (("candidate", 1 + session), ("base", 1)):
+                window = {"arm": side, "block": place // 2, "duration_ns": [1_000_000], "others_ns": [0]}
+                first = {"duration_ns": [longer * 1_000_000], "others_ns": [500_000]}
+                yield {**window, **({"first": first} if place < disturbed_at_first else {})}
+
+        [session] = run_record().model_dump(mode="json")["sessions"]
+        sessions = [
+            {**session, "number": number, "left_out": [], "windows": [w for n in range(8) for w in windows(number, n)]}
+            for number in range(3)
+        ]
+        return run_record(sessions=sessions)
+
+    @pytest.mark.parametrize(("disturbed", "before"), [(4, "0.0%"), (8, "55.6%")])
+    def test_sessions_are_as_alike_as_the_times_that_count(self, disturbed: int, before: str) -> None:
+        """Log ratios of 0, ln 2 and ln 3 where first times count."""
+        said = disturbance.table([self.record(disturbed)])
+        assert said.startswith(f"1 pairs in 1 runs; others disturbed {disturbed / 8:.0%} of the windows at first")
+        assert f"| before ADR 0049 | {before} |" in said
+        assert "| **as judged** | 0.0% |" in said
+        assert "| last times of all rounds | 0.0% |" in said
 
 
 class TestQuietRoom:
