@@ -18,7 +18,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from suite.base.git import FULL_NAME, NO_COMMIT, GitError, git, is_shallow, is_unborn, toplevel
+from suite.base.git import FULL_NAME, NO_COMMIT, GitError, git, git_or_none, is_shallow, is_unborn, toplevel
 from suite.plan.base import Base
 
 OLDEST_PYTHON = (3, 10)  # the workers' code needs it, and torch from 2.9 on is built for nothing older
@@ -134,12 +134,9 @@ def of_ref(ref: str, root: Path) -> Base:
         top = toplevel(root)
     except GitError as error:
         raise ValueError(f"{error}; a git ref needs one") from error
-    try:
-        # --end-of-options: a ref such as --help is no option. Older versions of git repeat it in their answer.
-        answer = git(top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}").splitlines()
-    except GitError as error:
-        raise ValueError(_no_such_commit(ref, top)) from error
-    commit = answer[-1] if answer else ""
+    # --end-of-options: a ref such as --help is no option. Older versions of git repeat it in their answer.
+    asked = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
+    commit = (git_or_none(top, *asked) or "").rpartition("\n")[2]
     if not FULL_NAME.fullmatch(commit):
         raise ValueError(_no_such_commit(ref, top))
     label = commit[:7] if commit.startswith(ref) else f"{ref} ({commit[:7]})"

@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from suite.base.git import FULL_NAME, GitError, git, is_shallow, toplevel
+from suite.base.git import FULL_NAME, GitError, git, git_or_none, is_shallow, toplevel
 from suite.processes.folder import TemporaryFolder
 
 CHECKOUT_TIMEOUT_S = 600.0
@@ -195,9 +195,7 @@ def _fill(folder: Path, source: Path, commit: str) -> list[str]:
 
 
 def _fill_submodule(folder: Path, source: Path, path: str, commit: str) -> list[str]:
-    try:
-        git(source / path, "cat-file", "-e", f"{commit}^{{commit}}")
-    except GitError:
+    if git_or_none(source / path, "cat-file", "-e", f"{commit}^{{commit}}") is None:
         return [
             f"submodule {path} is empty there: its commit {commit[:12]} is not in the working tree's; "
             f"git submodule update --init {path}, then fetch in it"

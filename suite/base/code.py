@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from pathlib import Path
 
 import reference
@@ -29,12 +28,11 @@ def digests(folder: Path) -> dict[str, str]:
     wanted = ("--exclude-standard", "--", "*.py", "*pyproject.toml")
     listed = git_or_none(folder, "ls-files", "-z", "-m", "-o", *wanted) or ""
     changed = {name: folder / name for name in sorted(filter(None, listed.split("\0")))[:MOST_FILES]}
-    return dict(_digests({**changed, **own}.items()))
+    return {name: _digest(path) for name, path in {**changed, **own}.items()}
 
 
-def _digests(files: Iterable[tuple[str, Path]]) -> Iterable[tuple[str, str]]:
-    for name, path in files:
-        try:
-            yield name, hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-        except OSError:
-            yield name, "none"
+def _digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    except OSError:
+        return "none"

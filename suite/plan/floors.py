@@ -56,10 +56,6 @@ class Floor(Part):
         """Return the same floor of a trainer."""
         return self.model_copy(update={"trainer": trainer})
 
-    def holds_for(self, cell: Cell) -> bool:
-        """Return whether the cell agrees with every key."""
-        return all(getattr(cell, key) == value for key, value in self.keys.items())
-
 
 def available(pyproject: Path, workloads: Collection[str]) -> tuple[Floor, ...]:
     """Return the floors in a pyproject.toml, which may not exist.
@@ -100,7 +96,7 @@ def choose(floors: Sequence[Floor], cell: Cell) -> Floor | None:
     Raises:
         ValueError: several hold, and none of them has every key of the others and more.
     """
-    holding = [floor for floor in floors if floor.holds_for(cell)]
+    holding = [floor for floor in floors if all(getattr(cell, key) == value for key, value in floor.keys.items())]
     most = [floor for floor in holding if all(floor.keys.keys() >= other.keys.keys() for other in holding)]
     if len(most) == 1 or not holding:
         return next(iter(most), None)

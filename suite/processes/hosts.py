@@ -247,19 +247,12 @@ class OtherHosts:
         return ""
 
 
-def interface(address: str) -> str:
-    """Return the network interface that has an address of this host; empty where none has."""
-    import psutil  # only here: a launcher may have an interpreter without it, unless its run has several hosts
-
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(known.address == address and known.family in (socket.AF_INET, socket.AF_INET6) for known in addresses):
-            return name
-    return ""
-
-
 def network(address: str, inherited: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return what gloo and NCCL are told of the interface that hosts reach each other on, where the user has not."""
-    if not (name := interface(address)):
-        return {}
-    told = {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": f"={name}"}
+    import psutil  # only here: a launcher may have an interpreter without it, unless its run has several hosts
+
+    families, known = (socket.AF_INET, socket.AF_INET6), psutil.net_if_addrs().items()
+    own = (name for name, all_of in known if any(one.address == address and one.family in families for one in all_of))
+    name = next(own, "")
+    told = {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": f"={name}"} if name else {}
     return {variable: value for variable, value in told.items() if variable not in inherited}

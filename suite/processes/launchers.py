@@ -153,15 +153,10 @@ class Launchers:
         """What the next session will wait for: all of a load, or nothing where one waits for it already."""
         return 0.0 if self._waiting else self.load_s
 
-    def renew(self) -> None:
-        """End the current one, and take the next; where none waits, start as many as have later sessions at once."""
+    def renew(self, at_once: int | None = None) -> None:
+        """End the current one, and take the next; where none waits, start so many, or as many as at first."""
         self._end(self.current)
-        self.current = self._next(self._at_once)
-
-    def restart(self) -> None:
-        """Replace the current one, which has ended by itself while others may be timed: start no more than one."""
-        self._end(self.current)
-        self.current = self._next(1)
+        self.current = self._next(at_once or self._at_once)
 
     def came_up(self, channel: Channel, told: Launcher) -> bool:
         """Record which of them a connection belongs to; return False if to none."""
@@ -170,17 +165,11 @@ class Launchers:
             own[0].channel, own[0].was_up, self.load_s = channel, True, told.load_s
         return bool(own)
 
-    def gone(self, channel: Channel) -> None:
-        """End one that waits, and whose connection is gone."""
-        for dead in [each for each in self._waiting if each.channel is channel]:
-            self._waiting.remove(dead)
-            dead.end()
-
-    def end_late(self) -> None:
-        """End those that should wait for their sessions and have not come up."""
-        for late in [each for each in self._waiting if each.channel is None]:
-            self._waiting.remove(late)
-            late.end()
+    def end_waiting(self, channel: Channel | None) -> None:
+        """End those that wait and had this connection, which is gone; with None, those that have not come up."""
+        for each in [each for each in self._waiting if each.channel is channel]:
+            self._waiting.remove(each)
+            each.end()
 
     def end(self) -> None:
         """End all, also after a second Ctrl-C."""

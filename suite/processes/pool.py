@@ -135,7 +135,7 @@ class Pool:
         deadline = time.monotonic() + timeout_s
         while any(each.loading for each in self.launchers.all) and self.wait(deadline, 0.2):
             pass
-        self.launchers.end_late()
+        self.launchers.end_waiting(None)
 
     def paths(
         self,
@@ -333,7 +333,7 @@ class Pool:
         self.wait(deadline, 0)  # its end may have arrived while nobody listened
         while self._process.channel is None:
             if self._restart_due:
-                self.launchers.restart()
+                self.launchers.renew(at_once=1)  # others may be timed meanwhile
                 self._restart_due = False
                 continue  # one that waited for a later session is up already
             if self._process.loading:
@@ -410,7 +410,7 @@ class Pool:
             self._process.channel = None
             self._note_end()
         else:
-            self.launchers.gone(channel)
+            self.launchers.end_waiting(channel)
 
     def _hear(self, message: Message) -> None:
         """Record what a launcher tells of a group."""

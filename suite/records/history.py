@@ -158,7 +158,9 @@ def read(folder: Path) -> History:
     chosen: dict[Identity, CellRecord] = {}  # those that have a series, as the newest run has them
     for path in paths[:MAX_RUNS]:
         try:
-            record = _digest(folder, path)
+            record = read_inside(folder, path, Digest)
+            if record.machine.key != key:
+                raise RecordError(f"measured on machine {record.machine.key}, not on {key}: move its folder there")
         except RecordError as error:
             skipped.append(Skipped(path.parent.name, _without_path(error, path)))
             continue
@@ -197,14 +199,6 @@ def read(folder: Path) -> History:
         left_out=left_out,
         baseline_problem=problem,
     )
-
-
-def _digest(folder: Path, path: Path) -> Digest:
-    machine_key = folder.name
-    record = read_inside(folder, path, Digest)
-    if record.machine.key != machine_key:
-        raise RecordError(f"measured on machine {record.machine.key}, not on {machine_key}: move its folder there")
-    return record
 
 
 def _timed(record: Record) -> dict[Identity, CellRecord]:

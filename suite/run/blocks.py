@@ -32,7 +32,13 @@ def block(units: Sequence[Sequence[T]], rng: random.Random) -> list[T]:
 
 
 def count(
-    start_s: float, round_s: float, budget_s: float, sessions: int, ended: int = 0, spare: float = MORE_SHARE
+    start_s: float,
+    round_s: float,
+    budget_s: float,
+    sessions: int,
+    df: float,
+    ended: int = 0,
+    spare: float = MORE_SHARE,
 ) -> int:
     """Return the blocks of a session for the narrowest interval of a budget (docs/verdict.md, "Rounds per session").
 
@@ -41,6 +47,7 @@ def count(
         round_s: what one window of every arm takes.
         budget_s: of all sessions to come.
         sessions: how many must fit; where even those with the fewest blocks do not, the fewest are returned.
+        df: degrees of freedom beside those of the sessions (`Observations.predicted_df`).
         ended: sessions that ended before.
         spare: the share of windows that may be timed again; so many sessions must fit with these, too.
     """
@@ -52,6 +59,6 @@ def count(
         planned = ended + budget_s / (start_s + rounds * round_s)
         if planned <= 1:
             return math.inf
-        return t_quantile(planned - 1, 1 - ALPHA_FAIL) * math.sqrt((1 + ROUND_TO_SESSION**2 / rounds) / planned)
+        return t_quantile(planned - 1 + df, 1 - ALPHA_FAIL) * math.sqrt((1 + ROUND_TO_SESSION**2 / rounds) / planned)
 
     return min(range(LEAST, MOST + 1), key=half_width)

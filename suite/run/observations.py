@@ -21,6 +21,7 @@ from suite.records.memory import RankMemory
 from suite.room.conditions import Conditions, disturbed
 from suite.run.plan import Plan
 from suite.verdict.paired import sessions_needed
+from suite.verdict.spread import MOST_DF
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -230,6 +231,12 @@ class Observations:
     def sessions_needed(self) -> int:
         """How many sessions a plan must have for any cell to be decided."""
         return sessions_needed(self.comparisons_alone, self.plan.config.runs)
+
+    @property
+    def predicted_df(self) -> float:
+        """How many degrees of freedom other cells or a calibration add to those of any cell's own sessions."""
+        alone = self.comparisons_alone and not all(self.calibrated(cell) for cell in self.comparison.judged)
+        return 0.0 if alone else MOST_DF
 
     @property
     def sessions_lacking(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 
 from suite.plan import cells
@@ -127,24 +127,20 @@ def _efficiency(run: Observations, cell: Cell, own: Arm) -> tuple[IntervalRecord
     if own.on_one in run.lost:
         return None, f"its one-device arm failed: {run.lost[own.on_one].cause}"
     logs = samples.log_efficiencies(run, own)
-    return _from_logs(logs), "" if logs else "needs world size 1 in the run"
+    return (record.interval(metrics.from_logs(logs)), "") if logs else (None, "needs world size 1 in the run")
 
 
 def _speedup(run: Observations, cell: Cell, own: Arm) -> tuple[IntervalRecord | None, str]:
     plain = cells.arm("candidate", SINGLE, cell).on_one
     ratios = samples.log_ratios(run, plain, own)
     if ratios:
-        return _from_logs([metrics.log_speedup(ratio, 0.0, cell.mode, cell.world_size) for ratio in ratios]), ""
+        logs = [metrics.log_speedup(ratio, cell.mode, cell.world_size) for ratio in ratios]
+        return record.interval(metrics.from_logs(logs)), ""
     if plain in run.lost:
         return None, f"{SINGLE} on one device failed: {run.lost[plain].cause}"
     if run.plan.config.against is not None:
         return None, f"{SINGLE} is not timed in a run with a base: the budget is for the comparison"
     return None, f"needs {SINGLE} on one device in the same session"
-
-
-def _from_logs(logs: Sequence[float]) -> IntervalRecord | None:
-    interval = metrics.from_logs(logs)
-    return None if interval is None else record.interval(interval)
 
 
 def _arm(run: Observations, arm: Arm) -> record.ArmRecord:
@@ -165,11 +161,8 @@ def _arm(run: Observations, arm: Arm) -> record.ArmRecord:
     )
 
 
-def _scaled(interval: metrics.Interval | None, function: Callable[[float], float]) -> IntervalRecord | None:
+def _scaled(interval: metrics.Interval, function: Callable[[float], float]) -> IntervalRecord:
     """Return the interval of a monotone function of a quantity; a falling one swaps its ends."""
-    if interval is None:
-        return None
-    if interval.low is None or interval.high is None:
-        return IntervalRecord(estimate=function(interval.estimate))
-    low, high = sorted((function(interval.low), function(interval.high)))
+    ends = sorted(function(end) for end in (interval.low, interval.high) if end is not None)
+    low, high = ends or (None, None)
     return IntervalRecord(estimate=function(interval.estimate), low=low, high=high)

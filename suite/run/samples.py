@@ -171,4 +171,4 @@ def log_ratios(run: Observations, minuend: Arm, subtrahend: Arm) -> list[float]:
 
 def log_efficiencies(run: Observations, arm: Arm) -> list[float]:
     """Return ln E_k of an arm on k devices against its trainer's on one, one value per session."""
-    return [metrics.log_efficiency(ratio, 0.0, arm.mode, arm.world_size) for ratio in log_ratios(run, arm.on_one, arm)]
+    return [metrics.log_efficiency(ratio, arm.mode, arm.world_size) for ratio in log_ratios(run, arm.on_one, arm)]

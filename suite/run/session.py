@@ -219,12 +219,13 @@ class Sessions:
         Returns:
             False where even the fewest blocks are too many; the number stays as it is then.
         """
-        last, left_s = self._run.sessions[-1], KEPT * self.left_s()
+        run, left_s = self._run, KEPT * self.left_s()
+        last = run.sessions[-1]
         timed_s = last.timing_s - last.filling_s
         start_s, round_s = last.usual_s - timed_s, timed_s / (2 * max(1, self._blocks))
         if not timed_s or sessions * (start_s + 2 * blocks.LEAST * round_s) > left_s:
             return False
-        chosen = blocks.count(start_s, round_s, left_s, sessions, len(self._run.sessions), spare=0.0)
+        chosen = blocks.count(start_s, round_s, left_s, sessions, run.predicted_df, len(run.sessions), spare=0.0)
         self._blocks = min(self._blocks, chosen)
         return True
 
@@ -305,7 +306,8 @@ class Sessions:
         round_s = sum(steps[arm] * self.step_s[arm] for arm in timed) or WINDOW_S
         warming_s = round_s + sum(self._cold_s[arm] for arm in timed)  # of arms whose steps are known
         start_s = starting_s + warming_s
-        return blocks.count(start_s, round_s, self.left_s() + start_s - self._training_s, self._run.sessions_lacking)
+        budget_s, run = self.left_s() + start_s - self._training_s, self._run
+        return blocks.count(start_s, round_s, budget_s, run.sessions_lacking, run.predicted_df)
 
     def _time(self, groups: Groups, units: Sequence[tuple[Arm, ...]], end_s: float) -> None:
         """Time as many blocks as planned, and more while another one is likely to end before `end_s` of the clock.

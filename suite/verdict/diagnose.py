@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from statistics import fmean, median_low
 from typing import Literal, NamedTuple
 
-from suite.verdict.metrics import Bounds, Interval, from_values, location, location_variance, lower_bound, t_quantile
+from suite.verdict.metrics import Bounds, Interval, from_values, location, location_variance, t_quantile
 from suite.verdict.spread import Middle, of_parts
 
 Point = Literal["one", "one_resident", "part", "plain_alone", "plain", "unsynced", "resident", "step"]
@@ -134,7 +134,7 @@ def supported(
     """Return the index of the part that may be named: the largest of those whose one-sided lower bound is above zero.
 
     The bounds share `error` evenly (Bonferroni; docs/diagnosis.md), because the largest is picked after looking
-    at all of them.
+    at all of them. With two parts or more, none is above the end of the interval that is shown.
 
     Args:
         parts_s: seconds, with 95 % t-intervals over sessions.
@@ -146,9 +146,11 @@ def supported(
     """
     supported_parts = []
     for index, (part, df) in enumerate(zip(parts_s, dfs, strict=True)):
-        low = lower_bound(part, min(df, MANY), error / max(2, len(parts_s)))  # never above the end of what is shown
-        if low is not None and low > 0 and (most_s is None or part.estimate <= most_s):
-            supported_parts.append(index)
+        if part.low is not None and df >= 1 and (most_s is None or part.estimate <= most_s):
+            df, alpha = min(df, MANY), error / max(2, len(parts_s))
+            wider = t_quantile(df, 1 - alpha) / t_quantile(df, 0.975)
+            if part.estimate > (part.estimate - part.low) * wider:
+                supported_parts.append(index)
     return max(supported_parts, key=lambda index: parts_s[index].estimate, default=None)
 
 

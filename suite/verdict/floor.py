@@ -26,38 +26,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from suite.verdict.metrics import Interval, from_logs, mean_and_standard_error, observations_needed, t_quantile
+from suite.verdict.metrics import from_logs, mean_and_standard_error, observations_needed, t_quantile
 from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, CONFIDENCE, Outcome, Verdict
 from suite.verdict.paired import FIRST_LOOK, spending
 
 RUN_SD = 0.02  # of ln E between runs of equal code on one machine, assumed
-
-
-class _Shortfall(NamedTuple):
-    """By how much an efficiency is below its floor.
-
-    Attributes:
-        mean: of f.
-        sd: of f over sessions.
-        sessions: behind both.
-    """
-
-    mean: float
-    sd: float
-    sessions: int
-
-    def half_width(self, alpha: float, sessions: int | None = None) -> float:
-        """Return the distance of a one-sided bound after so many sessions, by default those measured.
-
-        Degrees of freedom by Satterthwaite (1946): the sessions' part has one less than there are, `RUN_SD` is given.
-        """
-        n = sessions or self.sessions
-        own = self.sd**2 / n
-        both = own + RUN_SD**2
-        df = (n - 1) * (both / own) ** 2 if own else math.inf
-        return t_quantile(min(df, 1e6), 1 - alpha) * math.sqrt(both)
 
 
 def floor(
@@ -94,43 +68,58 @@ def floor(
         )
     margin = math.log1p(tolerance)
     suspicious = crossing = False
-    for seen in (log_efficiencies[:count] for count in range(FIRST_LOOK, sessions + 1)):
+    for count in range(FIRST_LOOK, sessions + 1):
+        seen, share = log_efficiencies[:count], spending(count, planned)
         mean, error = mean_and_standard_error([math.log(minimum) - value for value in seen])
-        shortfall = _Shortfall(mean, error * math.sqrt(len(seen)), len(seen))
-        share = spending(len(seen), planned)
-        text = f"efficiency {_words(from_logs(seen))}, floor {minimum:.2f}"
-        crossing = mean >= margin / 2 and mean > shortfall.half_width(ALPHA_FAIL / comparisons * share)
+        variance, shown = error**2 * count, from_logs(seen)
+        text = f"efficiency {shown.estimate:.2f} [{shown.low:.2f}, {shown.high:.2f}], floor {minimum:.2f}"
+        crossing = mean >= margin / 2 and mean > _half_width(variance, count, ALPHA_FAIL / comparisons * share)
         if crossing and suspicious:
             return Verdict(Outcome.FAIL, f"{text}: below it {CONFIDENCE}")
-        if mean < margin / 2 and mean + shortfall.half_width(ALPHA_PASS * share) < margin:
+        if mean < margin / 2 and mean + _half_width(variance, count, ALPHA_PASS * share) < margin:
             return Verdict(Outcome.PASS, f"{text}: not below it by {tolerance:.0%} or more")
         # Suspicion alone spends no error.
-        suspicious = suspicious or (mean >= margin / 2 and mean > shortfall.half_width(ALPHA_FAIL / comparisons))
+        suspicious = suspicious or (
+            mean >= margin / 2 and mean > _half_width(variance, count, ALPHA_FAIL / comparisons)
+        )
     if crossing:
         possible = "below it, which one more session has to confirm"
     else:
         possible = f"neither clearly below it nor clearly above {minimum / (1 + tolerance):.2f}"
-    advice = _advice(shortfall, comparisons, session_s, overrun_s, tolerance)
+    advice = _advice(mean, variance, sessions, comparisons, session_s, overrun_s, tolerance)
     return Verdict(Outcome.INCONCLUSIVE, f"{text}: {possible}: {advice}")
 
 
-def _words(interval: Interval | None) -> str:
-    if interval is None or interval.low is None or interval.high is None:
-        return "" if interval is None else f"{interval.estimate:.2f}"
-    return f"{interval.estimate:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
+def _half_width(variance: float, sessions: int, alpha: float) -> float:
+    """Return the distance of a one-sided bound after so many sessions, where f of one session has this variance.
+
+    Degrees of freedom by Satterthwaite (1946): the sessions' part has one less than there are, `RUN_SD` is given.
+    """
+    own = variance / sessions
+    both = own + RUN_SD**2
+    df = (sessions - 1) * (both / own) ** 2 if own else math.inf
+    return t_quantile(min(df, 1e6), 1 - alpha) * math.sqrt(both)
 
 
-def _advice(shortfall: _Shortfall, comparisons: int, session_s: float, overrun_s: float, tolerance: float) -> str:
+def _advice(
+    mean: float,
+    variance: float,
+    sessions: int,
+    comparisons: int,
+    session_s: float,
+    overrun_s: float,
+    tolerance: float,
+) -> str:
     """Return the time until the nearer of the two decisions, at the last look of a plan with as many sessions."""
-    mean, margin = shortfall.mean, math.log1p(tolerance)
+    margin = math.log1p(tolerance)
     decisions = [(margin - mean, ALPHA_PASS)] + ([(mean, ALPHA_FAIL / comparisons)] if mean >= margin / 2 else [])
 
     def enough(n: int) -> bool:
         share = spending(n, n)
-        return any(shortfall.half_width(alpha * share, n) < distance for distance, alpha in decisions)
+        return any(_half_width(variance, n, alpha * share) < distance for distance, alpha in decisions)
 
-    needed = observations_needed(shortfall.sessions, enough)
+    needed = observations_needed(sessions, enough)
     if needed is None:
         return "it needs a quieter machine, or a larger tolerance"
-    minutes = ((needed - shortfall.sessions) * session_s + overrun_s) / 60
+    minutes = ((needed - sessions) * session_s + overrun_s) / 60
     return f"it needs about {minutes:.1f} more minutes, or a quieter machine"

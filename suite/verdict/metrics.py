@@ -61,9 +61,9 @@ def mean_and_standard_error(values: Sequence[float]) -> tuple[float, float]:
     return math.fsum(values) / len(values), math.sqrt(variance(values) / len(values))
 
 
-def from_logs(logs: Sequence[float]) -> Interval | None:
-    """Return a t-interval over sessions for a positive quantity, from its logarithm in each session; None from none."""
-    return from_values(logs).exp if logs else None
+def from_logs(logs: Sequence[float]) -> Interval:
+    """Return a t-interval over sessions for a positive quantity, from its logarithm in each session; at least one."""
+    return from_values(logs).exp
 
 
 def from_values(values: Sequence[float]) -> Interval:
@@ -73,22 +73,6 @@ def from_values(values: Sequence[float]) -> Interval:
     mean, error = mean_and_standard_error(values)
     half = t_quantile(len(values) - 1, 0.975) * error
     return Interval(mean, mean - half, mean + half)
-
-
-def lower_bound(interval: Bounds, df: float, error: float) -> float | None:
-    """Return the one-sided lower bound that is too high with probability `error`.
-
-    Args:
-        interval: a 95 % t-interval, as `from_values` makes it.
-        df: its degrees of freedom.
-        error: in (0, 1).
-
-    Returns:
-        None where there is no interval, or `df` is below 1.
-    """
-    if interval.low is None or not df >= 1:
-        return None
-    return interval.estimate - (interval.estimate - interval.low) * t_quantile(df, 1 - error) / t_quantile(df, 0.975)
 
 
 def difference(minuend: Bounds, subtrahend: Bounds) -> Interval:
@@ -121,9 +105,7 @@ def location_variance(values: Sequence[float]) -> tuple[float, int]:
     counts as the outermost one that was kept. With h values kept it is the sum of squares / (h (h - 1)), on h - 1.
     """
     adjusted, kept = winsorised(values)
-    mean = math.fsum(adjusted) / len(adjusted)
-    squares = math.fsum([(value - mean) ** 2 for value in adjusted])
-    return squares / (kept * (kept - 1)), kept - 1
+    return variance(adjusted) * (len(adjusted) - 1) / (kept * (kept - 1)), kept - 1
 
 
 def winsorised(values: Sequence[float]) -> tuple[list[float], int]:
@@ -148,14 +130,14 @@ def log_step_s(duration_ns: int, steps: int) -> float:
     return math.log(duration_ns / steps / 1e9)
 
 
-def log_efficiency(log_t1: float, log_tk: float, mode: str, world_size: int) -> float:
-    """Return ln of E_k = R_k / (k R_1): t_1 / (k t_k) in strong scaling (one shared batch), t_1 / t_k in weak."""
-    return log_t1 - log_tk - (math.log(world_size) if mode == "strong" else 0.0)
+def log_efficiency(log_ratio: float, mode: str, world_size: int) -> float:
+    """Return ln of E_k = R_k / (k R_1), from ln(t_1 / t_k); in strong scaling one batch is shared."""
+    return log_ratio - (math.log(world_size) if mode == "strong" else 0.0)
 
 
-def log_speedup(log_t_single: float, log_tk: float, mode: str, world_size: int) -> float:
-    """Return ln of R_k over the R of the plain single-device trainer."""
-    return log_t_single - log_tk + (math.log(world_size) if mode == "weak" else 0.0)
+def log_speedup(log_ratio: float, mode: str, world_size: int) -> float:
+    """Return ln of R_k over the R of the plain single-device trainer, from ln(t_single / t_k)."""
+    return log_ratio + (math.log(world_size) if mode == "weak" else 0.0)
 
 
 def sec_per_epoch(step_s: float, samples: int, global_batch: int) -> float:

@@ -169,7 +169,7 @@ def surplus(rounds: Sequence[Sequence[float]], tolerance: float) -> float:
 
 
 def _ratio(sessions: Sequence[Middle]) -> Interval | None:
-    return from_logs([session.value for session in sessions])
+    return from_logs([session.value for session in sessions]) if sessions else None
 
 
 def _bound(delta: Estimate, direction: int, alpha: float) -> float:

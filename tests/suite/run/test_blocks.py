@@ -46,22 +46,24 @@ class TestCount:
     """How much of a session is timing."""
 
     @staticmethod
-    def half_width(number: int, start_s: float, round_s: float, budget_s: float, ended: int = 0) -> float:
+    def half_width(
+        number: int, start_s: float, round_s: float, budget_s: float, df: float = 0.0, ended: int = 0
+    ) -> float:
         """In units of the SD between sessions, of a t bound after all sessions that the budget allows."""
         sessions = ended + budget_s / (start_s + 2 * number * round_s)
         variance = 1 + blocks.ROUND_TO_SESSION**2 / (2 * number)
-        return float(stats.t.isf(ALPHA_FAIL, sessions - 1)) * math.sqrt(variance / sessions)
+        return float(stats.t.isf(ALPHA_FAIL, sessions - 1 + df)) * math.sqrt(variance / sessions)
 
-    @pytest.mark.parametrize("ended", [0, 1])
+    @pytest.mark.parametrize(("df", "ended"), [(0.0, 0), (0.0, 1), (4.0, 0)])
     @pytest.mark.parametrize(
         ("start_s", "round_s", "budget_s"),
         [(2.2, 0.27, 25.0), (2.2, 0.27, 60.0), (5.0, 0.5, 180.0), (17.0, 2.0, 600.0)],
     )
     def test_no_other_number_makes_the_interval_narrower(
-        self, start_s: float, round_s: float, budget_s: float, ended: int
+        self, start_s: float, round_s: float, budget_s: float, df: float, ended: int
     ) -> None:
-        chosen = blocks.count(start_s, round_s, budget_s, 1, ended)
-        widths = {number: self.half_width(number, start_s, round_s, budget_s, ended) for number in range(2, 31)}
+        chosen = blocks.count(start_s, round_s, budget_s, 1, df, ended)
+        widths = {number: self.half_width(number, start_s, round_s, budget_s, df, ended) for number in range(2, 31)}
         assert widths[chosen] == pytest.approx(min(widths.values()))
 
     @pytest.mark.parametrize(("start_s", "round_s"), [(4.0, 0.24), (9.0, 2.2), (30.0, 8.0)])
@@ -70,11 +72,11 @@ class TestCount:
     ) -> None:
         """Cochran (1977): the cost of a session times its variance."""
         best = blocks.ROUND_TO_SESSION * math.sqrt(start_s / round_s)
-        assert 2 * blocks.count(start_s, round_s, 1e6, 4) == pytest.approx(best, abs=1.0)
+        assert 2 * blocks.count(start_s, round_s, 1e6, 4, 0.0) == pytest.approx(best, abs=1.0)
 
     def test_a_short_budget_has_more_sessions_of_fewer_blocks(self) -> None:
         """Four sessions of eleven rounds have a bound a fifth wider than six of six."""
-        short, usual = (blocks.count(2.2, 0.27, budget_s, 4) for budget_s in (24.0, 600.0))
+        short, usual = (blocks.count(2.2, 0.27, budget_s, 4, 0.0) for budget_s in (24.0, 600.0))
         assert (short, usual) == (3, 7)
         assert self.half_width(short, 2.2, 0.27, 24.0) < 0.9 * self.half_width(usual, 2.2, 0.27, 24.0)
 
@@ -85,9 +87,9 @@ class TestCount:
         def all_s(number: int) -> float:
             return sessions * (10.0 + number * (1 + MORE_SHARE))
 
-        chosen = blocks.count(10.0, 0.5, budget_s, sessions)
+        chosen = blocks.count(10.0, 0.5, budget_s, sessions, 0.0)
         assert all_s(chosen) <= budget_s < all_s(chosen + 1)
 
     @pytest.mark.parametrize(("budget_s", "number"), [(0.0, blocks.LEAST), (1e9, blocks.MOST)])
     def test_a_session_has_several_rounds_and_an_end(self, budget_s: float, number: int) -> None:
-        assert blocks.count(600.0, 0.24, budget_s, 4) == number
+        assert blocks.count(600.0, 0.24, budget_s, 4, 0.0) == number

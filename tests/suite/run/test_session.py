@@ -383,7 +383,7 @@ class TestRounds:
         assert run.session_s == 5.0
 
     @pytest.mark.parametrize(
-        ("left_s", "blocks"), [(21.0, None), (24.0, 2), (30.0, 3), (60.0, 4), (1e6, 8)], ids=lambda value: str(value)
+        ("left_s", "blocks"), [(21.0, None), (24.0, 2), (30.0, 4), (60.0, 7), (1e6, 8)], ids=lambda value: str(value)
     )
     def test_sessions_fit_into_the_budget_with_fewer_blocks(self, left_s: float, blocks: int | None) -> None:
         """Three sessions, of which one took 15 s: 5 s, and 10 blocks in 10 s; a tenth of the rest is kept."""

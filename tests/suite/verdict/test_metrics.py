@@ -12,16 +12,16 @@ from suite.verdict import metrics
 
 
 def test_strong_efficiency_is_perfect_when_two_devices_take_half_the_time() -> None:
-    assert math.exp(metrics.log_efficiency(math.log(1.0), math.log(0.5), "strong", 2)) == pytest.approx(1.0)
+    assert math.exp(metrics.log_efficiency(math.log(1.0 / 0.5), "strong", 2)) == pytest.approx(1.0)
 
 
 def test_weak_efficiency_is_perfect_when_twice_the_batch_takes_the_same_time() -> None:
-    assert math.exp(metrics.log_efficiency(math.log(1.0), math.log(1.0), "weak", 2)) == pytest.approx(1.0)
+    assert math.exp(metrics.log_efficiency(math.log(1.0 / 1.0), "weak", 2)) == pytest.approx(1.0)
 
 
 def test_speedup_is_k_times_the_efficiency_of_the_same_trainer() -> None:
     for mode in ("strong", "weak"):
-        ratio = metrics.log_speedup(0.3, 0.1, mode, 4) - metrics.log_efficiency(0.3, 0.1, mode, 4)
+        ratio = metrics.log_speedup(0.2, mode, 4) - metrics.log_efficiency(0.2, mode, 4)
         assert math.exp(ratio) == pytest.approx(4)
 
 
@@ -39,7 +39,6 @@ def test_the_interval_is_students_t_on_logarithms() -> None:
 
 def test_one_session_gives_an_estimate_and_no_interval() -> None:
     assert metrics.from_logs([math.log(2.0)]) == metrics.Interval(pytest.approx(2.0))
-    assert metrics.from_logs([]) is None
 
 
 def test_the_time_of_a_window_is_divided_by_its_steps() -> None:
