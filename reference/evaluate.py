@@ -18,11 +18,7 @@ from reference.trainers.data_parallel import data_parallel
 
 
 def count_correct(
-    replicas: Sequence[nn.Module],
-    devices: Sequence[torch.device],
-    X: Nest,
-    y: Nest,
-    batch_size: int = 1024,
+    replicas: Sequence[nn.Module], devices: Sequence[torch.device], X: Nest, y: Nest, batch_size: int = 1024
 ) -> int:
     """Return how many labels get the highest score of their position: a sample of a classifier, a token of a text.
 

@@ -53,8 +53,8 @@ def tokens(nest: Nest) -> int:
 
 
 def take(nest: Nest, which: slice | Tensor) -> Nest:
-    """Return some of a nest's samples: a view for a slice, a copy for a tensor of indices."""
-    return each(lambda leaf: leaf[which], nest)
+    """Return some of a nest's samples: a view for a slice, a copy for a tensor of indices (n,)."""
+    return each(lambda leaf: leaf.index_select(0, which) if isinstance(which, Tensor) else leaf[which], nest)
 
 
 def move(nest: Nest, device: torch.device | str, dtype: torch.dtype | None = None) -> Nest:

@@ -64,11 +64,7 @@ def balanced_sizes(n: int, k: int) -> list[int]:
     return [n // k + (rank < n % k) for rank in range(k)]
 
 
-CHUNK_RULES: dict[str, ChunkRule] = {
-    "torch": chunk_sizes,
-    "mxnet_older": floor_sizes,
-    "mxnet_newer": balanced_sizes,
-}
+CHUNK_RULES: dict[str, ChunkRule] = {"torch": chunk_sizes, "mxnet_older": floor_sizes, "mxnet_newer": balanced_sizes}
 
 
 def weighted_sizes(n: int, weights: Sequence[float]) -> list[int]:

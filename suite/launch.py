@@ -128,7 +128,7 @@ def run_group(channel: Channel, start: Start, lock: threading.Lock, running: set
     except ChildFailedError as error:
         in_time = sorted(error.failures.items(), key=lambda item: item[1].timestamp)
         tails = {local: stderr_tail(Path(start.log_dir), local) if away else "" for local, _ in in_time}
-        exits = (Exit(ranks[local], end.exitcode, end.pid, tails[local]) for local, end in in_time)
+        exits = (Exit(ranks[local], end.exitcode, tails[local]) for local, end in in_time)
         ended = Ended(start.group, tuple(exits))
     except Exception as error:  # the controller must hear of it, whatever it is
         ended = Ended(start.group, cause=f"{type(error).__name__}: {error}")

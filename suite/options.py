@@ -130,7 +130,7 @@ def read(config: pytest.Config) -> Config:
         several = hosts_of(chosen) is not None
     except ValueError as error:
         raise pytest.UsageError(f"--scaling: {error}") from error
-    asked = get.trainers(root)
+    asked = tuple(get.named("trainer", spec, root) for spec in get.texts("trainer", ()))
     for trainer in asked:
         _check_trainer("trainer", trainer)
     # Accepted runs are found by a trainer's name. On several hosts each has a working directory of its own.
@@ -163,7 +163,7 @@ def read(config: pytest.Config) -> Config:
         modes=modes,
         data_root=get.folder("data-root", "data", root),
         tolerance=get.share("tolerance", 0.05),
-        budget_s=get.number("budget", BUDGET_S[profile], above=0),
+        budget_s=get.number("budget", BUDGET_S[profile]),
         min_sessions=1 if get.has("budget") else MIN_SESSIONS,
         against=base,
         accept=get.one_of("accept", get.text("accept", ""), ("yes", "slower")) if get.has("accept") else None,
@@ -311,22 +311,18 @@ class _Reader:
         here = os.path.isfile(source) or not os.path.isfile(root / source)
         return spec if self.on_command_line(name) and here else named_from(spec, root)
 
-    def trainers(self, root: Path) -> tuple[str, ...]:
-        """Return the trainers that were asked for."""
-        return tuple(self.named("trainer", spec, root) for spec in self.texts("trainer", ()))
-
-    def number(self, name: str, default: float, *, above: float) -> float:
+    def number(self, name: str, default: float) -> float:
         value = self.text(name, str(default))
         try:
             number = float(value)
         except ValueError:
-            number = above
-        if not above < number < float("inf"):
-            raise pytest.UsageError(f"--scaling-{name} {value!r}: expected a number above {above:g}")
+            number = 0.0
+        if not 0 < number < float("inf"):
+            raise pytest.UsageError(f"--scaling-{name} {value!r}: expected a number above 0")
         return number
 
     def share(self, name: str, default: float) -> float:
-        if (share := self.number(name, default, above=0)) > 1:
+        if (share := self.number(name, default)) > 1:
             raise pytest.UsageError(f"--scaling-{name} {share:g}: expected a share of at most 1, such as 0.05 for 5 %")
         return share
 

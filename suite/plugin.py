@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import re
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -103,7 +104,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Return the effective settings."""
     lines = config.stash[CONFIG].header()
-    if "correctness" in config.getoption("markexpr"):
+    if re.search(r"(?<!not )\bcorrectness\b", config.getoption("markexpr")):
         lines.append(f"correctness: trainers {', '.join(config.stash[CONFIG].checked)}")
     return lines
 
@@ -292,14 +293,9 @@ def rank_pool(scaling_config: Config) -> Iterator[Pool]:
     """Yield what starts the ranks of correctness checks and of `on_ranks`."""
     from suite.processes.pool import Pool
 
-    settings = scaling_config
+    devices = scaling_config.devices
     try:
-        pool = Pool(
-            kind=settings.devices.kind,
-            import_paths=settings.paths,
-            preload="trainers",
-            hosts=hosts_of(settings.devices),
-        )
+        pool = Pool(kind=devices.kind, import_paths=scaling_config.paths, preload="trainers", hosts=hosts_of(devices))
     except ValueError as error:
         raise pytest.fail.Exception(f"ERROR: {error}", pytrace=False) from None
     with as_interrupts(), pool:

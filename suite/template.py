@@ -72,7 +72,7 @@ class ForkedGroup:
             return
         if not self.failures:
             self.kill()
-        self.failures.append(Exit(rank, exitcode, pid))
+        self.failures.append(Exit(rank, exitcode))
 
     def kill(self) -> None:
         """End the ranks that are left, with what they started; none of them has been waited for."""

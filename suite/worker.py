@@ -142,9 +142,9 @@ def serve(channel: Channel, rank: int) -> None:
             answer: Any = COMMANDS[name](state, **message)
         except BaseException as error:
             plain = isinstance(error, SELF_EXPLAINING) and name not in ("load", "call")  # a test's own code
-            trace = "" if plain else traceback.format_exc()
+            said = "" if plain else traceback.format_exc().rstrip()
             text = failure.shortened(errors.described(error))
-            trace = "\n".join(filter(None, [trace.rstrip(), *transport.warnings()]))
+            trace = "\n".join(filter(None, [said, *transport.warnings()]))
             answer = {"error": text, "traceback": failure.shortened(trace)}
         if (size := len(encode(Answer(number, answer)))) > MAX_LINE_BYTES:
             too_long = f"the answer to {name!r} has {size} bytes, above the {MAX_LINE_BYTES} of a message: use less"

@@ -79,7 +79,7 @@ def resident_feed(
     for leaf in nest.leaves((dataset.train_X, dataset.train_y)):
         if leaf.device != device:
             raise ValueError(f"the data set is on {leaf.device}, the feed on {device}: use dataset.to(device) once")
-    return ((_select(dataset.train_X, i), _select(dataset.train_y, i)) for i in shards(device))
+    return ((nest.take(dataset.train_X, i), nest.take(dataset.train_y, i)) for i in shards(device))
 
 
 def book_feed(dataset: Dataset, shards: Shards, device: torch.device, num_workers: int, cpus: set[int] | None) -> Feed:
@@ -98,10 +98,6 @@ def book_feed(dataset: Dataset, shards: Shards, device: torch.device, num_worker
     empty = nest.leaves(nest.take(pair, slice(0)))
     parts = (next(batches) if shard else empty for shard in indices)
     return (nest.like(pair, [tensor.to(device) for tensor in part]) for part in parts)
-
-
-def _select(minibatch: Nest, indices: Tensor) -> Nest:
-    return nest.each(lambda leaf: leaf.index_select(0, indices), minibatch)
 
 
 LOADERS: dict[str, Callable[[Dataset, Shards, torch.device, int, set[int] | None], Feed]] = {

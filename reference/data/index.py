@@ -13,13 +13,7 @@ from reference.scatter import shard_bounds
 
 
 def index_batches(
-    n: int,
-    batch_size: int,
-    *,
-    seed: int,
-    epoch: int,
-    drop_last: bool = False,
-    device: torch.device | str = "cpu",
+    n: int, batch_size: int, *, seed: int, epoch: int, drop_last: bool = False, device: torch.device | str = "cpu"
 ) -> Iterator[Tensor]:
     """Yield a permutation of n samples, a batch at a time.
 

@@ -48,10 +48,6 @@ class SidePool:
         """Return a group of the side's workers, as `Pool.group` does."""
         return self.pool.group(name, size, self.paths)
 
-    def helper(self) -> Group:
-        """Return one of the side's workers, or one on each host, for what needs no timing."""
-        return self.pool.group("helper", self.pool.hosts, self.paths, spread=True)
-
 
 class Sides:
     """The pools of a run, by side; a context manager that leaves no process and no folder behind.
@@ -105,7 +101,7 @@ class Sides:
             CheckoutError: its commit cannot be checked out.
         """
         if base.commit is None:
-            self.pools[side] = SidePool(self._pool(base.python if base.kind == "python" else sys.executable))
+            self.pools[side] = SidePool(self._pool(base.python))
             return ()
         checkout = self._closing.enter_context(Checkout(self._root, base.commit, base.label))
         pool = self._pool(base.python)
@@ -153,7 +149,8 @@ class Sides:
     def _answers(
         self, side: Side, kind: type[Value], command: str, timeout_s: float, **arguments: object
     ) -> list[Value]:
-        helper = self.pools[side].helper()
+        pool, paths = self.pools[side].pool, self.pools[side].paths
+        helper = pool.group("helper", pool.hosts, paths, spread=True)
         helper.start_timeout_s = min(START_TIMEOUT_S, timeout_s)
         return helper.request(kind, command, timeout_s, **arguments)
 

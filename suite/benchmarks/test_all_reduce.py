@@ -22,10 +22,7 @@ CLOCK = Clock()
 @pytest.mark.filterwarnings("ignore:Benchmark fixture was not used")  # an ERROR has no samples to hand over
 @pytest.mark.benchmark(timer=CLOCK, group="collectives: seconds a call of the most bytes")
 def test_all_reduce(
-    all_reduce_cell: CollectiveCell,
-    scaling_run: RunResult | str,
-    benchmark: Any,
-    request: pytest.FixtureRequest,
+    all_reduce_cell: CollectiveCell, scaling_run: RunResult | str, benchmark: Any, request: pytest.FixtureRequest
 ) -> None:
     """Fails where the algorithm could not be timed, or left something other than the sum; otherwise it passes."""
     run = result_of(scaling_run, request)
@@ -35,11 +32,7 @@ def test_all_reduce(
         again = commands.collective(run.record, sweep)
         pytest.fail(f"ERROR{oversubscribed_mark(sweep)}: {sweep.error}\n  see it again: {again}", pytrace=False)
     largest = max(sweep.points, key=lambda point: point.size_bytes)
-    figures = {
-        "size_bytes": largest.size_bytes,
-        "algbw_gb_per_s": largest.algbw_gb_per_s,
-        "busbw_gb_per_s": largest.busbw_gb_per_s,
-    }
+    figures = {name: getattr(largest, name) for name in ("size_bytes", "algbw_gb_per_s", "busbw_gb_per_s")}
     about = {"cell": all_reduce_cell.id, "run_id": run.record.run_id}
     told = {**dict(properties(sweep)), "oversubscribed": sweep.oversubscribed}
     replay(benchmark, CLOCK, largest.samples_s, {**about, **figures, **told})

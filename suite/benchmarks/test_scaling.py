@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from suite.benchmarks.replay import Clock, replay
-from suite.plan.cells import Cell, arm
+from suite.plan.cells import Cell
 from suite.plugin import CONFIG, ScalingWarning, result_of
 from suite.records.record import CellRecord, IntervalRecord, WaterfallRecord, oversubscribed_mark
 from suite.render import commands
@@ -29,10 +29,7 @@ FIGURES = ("sec_per_epoch", "samples_per_s", "tokens_per_s", "device_flop_per_s"
 @pytest.mark.filterwarnings("ignore:Benchmark fixture was not used")  # a cell that was not timed has no samples
 @pytest.mark.benchmark(timer=CLOCK, group="scaling: seconds a step")
 def test_scaling(
-    scaling_cell: Cell,
-    scaling_run: RunResult | str,
-    benchmark: Any,
-    request: pytest.FixtureRequest,
+    scaling_cell: Cell, scaling_run: RunResult | str, benchmark: Any, request: pytest.FixtureRequest
 ) -> None:
     """The cell's verdict: FAIL and ERROR fail, INCONCLUSIVE skips (or fails, as the user wishes), the rest passes."""
     settings = request.config.stash[CONFIG]
@@ -45,18 +42,9 @@ def test_scaling(
     request.node.user_properties.extend([("run_id", run.record.run_id), ("report", report)])
     if cell.outcome is Outcome.ERROR:
         pytest.fail(f"ERROR{shared}: {cell.reason}\n{cell.details}{again}", pytrace=False)
-    own = arm("candidate", scaling_cell.trainer, scaling_cell)
-    replay(
-        benchmark,
-        CLOCK,
-        samples.step_samples_s(run.observations, own),
-        {
-            "cell": cell.id,
-            "verdict": cell.outcome.value,
-            "run_id": run.record.run_id,
-            "oversubscribed": cell.oversubscribed,
-        },
-    )
+    times_s = samples.step_samples_s(run.observations, run.observations.plan.own(scaling_cell))
+    about = {"cell": cell.id, "verdict": cell.outcome.value, "run_id": run.record.run_id}
+    replay(benchmark, CLOCK, times_s, {**about, "oversubscribed": cell.oversubscribed})
     if cell.outcome is Outcome.FAIL:
         pytest.fail(f"FAIL{shared}: {cell.reason}{again}", pytrace=False)
     if settings.require_baseline and not settings.accept and lacks_baseline(cell):  # accepting makes it the baseline

@@ -44,7 +44,7 @@ CONFIRMATIONS = 3  # other variants in which k devices must be off as well
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What came of putting a check to a trainer.
+    """The result of searching for a case that a trainer gets wrong.
 
     Attributes:
         failure: what is wrong in the smallest failing case, ready to be shown; empty when nothing is.
@@ -122,8 +122,8 @@ class Bench:
     def judge(self, trainer: str, check: str, case: Case) -> Judgement:
         """Put one case to a trainer and apply one check.
 
-        In low precision, rounding may push k devices once beyond their bound. What is wrong is beyond it in every
-        variant of the case, so that some more of them are judged. A step that draws random numbers is compared with one
+        In low precision, rounding alone can push one variant of a case beyond its bound, and an error pushes all of
+        them, so that a finding is confirmed on more variants. A step that draws random numbers is compared with one
         device on the numbers that one device draws for each sample.
 
         Raises:
@@ -249,12 +249,7 @@ class Bench:
     def place(self, trainer: str, world_size: int) -> tuple[Group, CaseJob]:
         """Return the ranks of a trainer in a world, bound to their devices, and what they are told of their place."""
         names, backend = self.devices.spread(world_size)
-        job = CaseJob(
-            trainer=trainer,
-            processes=self.about(trainer).processes,
-            devices=names,
-            backend=backend,
-        )
+        job = CaseJob(trainer=trainer, processes=self.about(trainer).processes, devices=names, backend=backend)
         group = self.group(job.size, trainer)
         if (group, trainer) not in self._bound:
             group.request(dict, "bind", arm=job)

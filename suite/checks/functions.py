@@ -73,13 +73,7 @@ def evaluations(draw: st.DrawFn) -> dict[str, Any]:
         torch.default_generator.manual_seed(draw(st.integers(0, 2**16)))
         net = nn.Linear(3, 4)
         X, y = torch.randn(n, 3), torch.randint(4, (n,))
-    return {
-        "replicas": [net] * k,
-        "devices": [CPU] * k,
-        "X": X,
-        "y": y,
-        "batch_size": draw(st.integers(1, 12)),
-    }
+    return {"replicas": [net] * k, "devices": [CPU] * k, "X": X, "y": y, "batch_size": draw(st.integers(1, 12))}
 
 
 feeds = st.fixed_dictionaries(

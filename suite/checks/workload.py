@@ -21,13 +21,7 @@ RANDOM = (
     "[tool.scaling.workloads.NAME.correctness] model, or a trainer that keeps eval mode"
 )
 # Options that say on what, and where the other options come from.
-REPEATED = (
-    "--config-file=",
-    "--override-ini=",
-    "--scaling-data-root=",
-    "--scaling-devices=",
-    "--scaling-world-sizes=",
-)
+REPEATED = ("--config-file=", "--override-ini=", "--scaling-data-root=", "--scaling-devices=", "--scaling-world-sizes=")
 
 
 def check(bench: Bench, trainer: str, workload: Workload, world_size: int, data_root: Path) -> Judgement:

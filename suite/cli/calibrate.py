@@ -87,8 +87,8 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
         path = learned.after(older).write(report_dir)
     print(text(learned, run.plan.config, judging.comparisons(run)), end="")
     print(f"stored: {path}")
-    if asked.sessions < calibration.ENOUGH:
-        print(f"fewer than {calibration.ENOUGH} sessions: no run will use it")
+    if asked.sessions < ENOUGH:
+        print(f"fewer than {ENOUGH} sessions: no run will use it")
     return ended.status
 
 

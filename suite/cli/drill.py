@@ -105,7 +105,9 @@ def judge_slow(status: int, record: Record | None) -> list[str]:
     for cell in record.cells:
         by_time = any(check.rule == "time" and check.outcome is Outcome.FAIL for check in cell.checks)
         if cell.outcome is Outcome.INCONCLUSIVE:
-            complaints.append(f"{what}: {cell.label} is INCONCLUSIVE, so such a one is not found here: {cell.reason}")
+            complaints.append(
+                f"{what}: {cell.label} is INCONCLUSIVE, so none of this size is found here: {cell.reason}"
+            )
         elif cell.outcome is not Outcome.FAIL:
             complaints.append(f"{what}: {cell.label} is not red but {cell.outcome.value}: {cell.reason}")
         elif not by_time:

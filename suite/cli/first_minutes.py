@@ -130,7 +130,7 @@ def unusual(used: Devices, variables: Mapping[str, str] = os.environ, shm: Path 
     if used.kind != "cpu":
         with contextlib.suppress(OSError):
             if (size := shutil.disk_usage(shm).total) < LEAST_SHM_BYTES:
-                yield f"{shm} has {size >> 20} MiB, too few for NCCL between processes: docker run --shm-size=1g"
+                yield f"{shm} has {size >> 20} MiB, too little for NCCL between processes: use docker run --shm-size=1g"
     telling = sorted(name for name in variables if name.startswith(TELLING))
     if telling:
         yield f"the environment sets {', '.join(f'{name}={variables[name]}' for name in telling)}"

@@ -37,7 +37,7 @@ LEAVING_S = 60.0  # for a run that is ended to end its workers
 
 @dataclass
 class Ended:
-    """What came of pytest.
+    """How a pytest run ended, and what it read or measured.
 
     Attributes:
         status: pytest's exit status.

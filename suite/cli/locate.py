@@ -80,7 +80,7 @@ def machine_folder(record: Path) -> Path | None:
 
 
 def known_of(machine: Path, read: Callable[[Path, str], Known | None], without: str) -> Known | None:
-    """Return what a machine's folder keeps apart from its records; None, and a line on stderr, where it is unreadable.
+    """Read a machine's baseline or calibration; where it is unreadable, say so on stderr and return None.
 
     `read` takes a report folder and a machine's key, and `without` begins that line.
     """

@@ -170,7 +170,7 @@ def _recipe(asked: argparse.Namespace, settings: Config) -> Recipe:
         raise Stop(f"{longer}: the rate would never be reached; lower it", USAGE_ERROR)
     if devices.kind == "cuda" and not 0 < devices.gpus_needed <= cuda_count():
         missing = f"{devices}: CUDA shows {cuda_count()} device(s)"
-        raise Stop(f"{missing}; check the driver (nvidia-smi), or use --scaling-devices cpu")
+        raise Stop(f"{missing}; {devices.remedy}, or use --scaling-devices cpu")
     if settings.misfit:
         raise Stop(settings.misfit)
     return workload.accuracy

@@ -174,28 +174,21 @@ def page(base: Alone, candidate: Alone, compared: Record | None, failed: Sequenc
         said = [*lead.verdicts(compared), _run(compared), figures.disturbances(compared)]
         lines += [f"- {text(line)}" for line in filter(None, said)]
     for each in failed:
-        lines += [
-            "",
-            f"{each.step.name}: {each.problem}; {each.step.failing}.",
-            "",
-            *evidence(each),
-        ]
+        lines += ["", f"{each.step.name}: {each.problem}; {each.step.failing}.", "", *evidence(each)]
     return lines
 
 
-def _trained(cell: CellRecord, sides: Sequence[Alone]) -> list[tuple[str, str, str, str]]:
+def _trained(cell: CellRecord, sides: Sequence[Alone]) -> list[tuple[str, ...]]:
     """Return the rows of a cell that come from the run of each version alone."""
     cells = [
         next((each for each in side.record.cells if each.id == cell.id), None) if side.record else None
         for side in sides
     ]
-    accuracies = (figures.accuracy(each, shortened=False) if each else "-" for each in cells)
+    accuracies = (figures.accuracy(each) if each else "-" for each in cells)
     efficiencies = (figures.interval(each.efficiency, ".2f") if each else "-" for each in cells)
-    before, after = accuracies
-    rows = [(f"{cell.label}: accuracy", before, after, "")]
+    rows: list[tuple[str, ...]] = [(f"{cell.label}: accuracy", *accuracies, "")]
     if cell.world_size > 1:
-        before, after = efficiencies
-        rows.append((f"{cell.label}: efficiency", before, after, ""))
+        rows.append((f"{cell.label}: efficiency", *efficiencies, ""))
     return rows
 
 
@@ -226,8 +219,7 @@ def _ratio(base: Alone, candidate: Alone) -> str:
 
 def _run(record: Record) -> str:
     where = f"{record.machine.cpu_model}, {figures.plural(record.machine.cpu_cores, 'core')}"
-    wall = figures.number(record.wall_s, ".0f")
-    return f"{figures.plural(len(record.sessions), 'session')} in {wall} s on {where}, {record.started_utc[:10]}"
+    return f"{figures.took(record)} on {where}, {record.started_utc[:10]}"
 
 
 def peak_mib() -> int:

@@ -73,8 +73,8 @@ class Workload(Part):
             ((train_X, train_y), (test_X, test_y)), tensors or nests of tensors.
         batch: samples a step at world size 1.
         lr: learning rate at world size 1; weak scaling changes it by `lr_rule`.
-        epochs: of the full training run. A workload of the user's own that says them, and has no recipe, is trained so
-            for its accuracy.
+        epochs: of the full training run. A user's workload that sets them and has no recipe is trained for so many
+            to measure its accuracy.
         init: a name from `reference.models.init.INITS`.
         loader: "resident" (whole set on the device, batches by index) or "book" (per-sample transforms, worker
             processes).
@@ -150,35 +150,29 @@ _CONCISE = "d2l, concise"
 _GLUON = "Gluon chapter"
 
 
-def _published(source: str, **figures: tuple[float, float | None]) -> dict[int, Published]:
-    """Return (seconds an epoch, accuracy) by world size: `k1` is one device."""
-    return {
-        int(k.removeprefix("k")): Published(sec_per_epoch=seconds, accuracy=accuracy, source=source)
-        for k, (seconds, accuracy) in figures.items()
-    }
+def _printed(source: str, figures: dict[int, tuple[float, float | None]]) -> dict[int, Published]:
+    """Return what a document prints, from (seconds an epoch, accuracy) by world size."""
+    return {k: Published(sec_per_epoch=s, accuracy=share, source=source) for k, (s, share) in figures.items()}
 
 
-_LENET_FIGURES = _published(_NOTEBOOK, k1=(2.6, None), k2=(2.6, None))
-_RESNET_FIGURES = _published(_CONCISE, k1=(12.2, 0.91))
+_LENET_FIGURES = _printed(_NOTEBOOK, {1: (2.6, None), 2: (2.6, None)})
+_RESNET_FIGURES = _printed(_CONCISE, {1: (12.2, 0.91)})
 
 
-def _book(name: str, model: str, batch: int, lr: float, published: dict[int, Published], **more: object) -> Workload:
+def _book(name: str, model: str, batch: int, lr: float, published: dict[int, Published], **more: Any) -> Workload:
     """Return a run as a document has it, trained on its own dataset for the book's closing line, shorter on a CPU."""
     deep = model != "lenet"
-    fields = {"lr_rule": "linear" if deep else "book", "init": "normal", "epochs": 10, **more}
-    recipe = Recipe.model_validate(
-        {
-            "dataset": "auto",
-            "batch": batch,
-            "lr": lr,
-            "epochs": fields["epochs"],
-            "init": fields["init"],
-            "cpu_epochs": 1,
-            "cpu_samples": 2 * batch if deep else None,  # a ResNet epoch is 153 TFLOP: most of an hour on a core
-        }
+    fields: dict[str, Any] = {"lr_rule": "linear" if deep else "book", "init": "normal", "epochs": 10, **more}
+    recipe = Recipe(
+        dataset="auto",
+        batch=batch,
+        lr=lr,
+        epochs=fields["epochs"],
+        init=fields["init"],
+        cpu_epochs=1,
+        cpu_samples=2 * batch if deep else None,  # a ResNet epoch is 153 TFLOP: most of an hour on a core
     )
-    named = {"name": name, "model": model, "batch": batch, "lr": lr, "accuracy": recipe, "published": published}
-    return Workload.model_validate(named | fields)
+    return Workload(name=name, model=model, batch=batch, lr=lr, accuracy=recipe, published=published, **fields)
 
 
 _BUILT_IN = (
@@ -227,20 +221,20 @@ _BUILT_IN = (
         accuracy=Recipe(dataset="texts-tiny", batch=16, lr=0.05, epochs=4, init="default"),
     ),
     _book("book-lenet-256", "lenet", 256, 0.2, _LENET_FIGURES),
-    _book("book-lenet-512", "lenet", 512, 0.3, _published(_NOTEBOOK, k2=(2.4, None))),
+    _book("book-lenet-512", "lenet", 512, 0.3, _printed(_NOTEBOOK, {2: (2.4, None)})),
     _book("book-lenet-256-loader", "lenet", 256, 0.2, {}, loader="book"),
     _book("book-resnet18-256", "resnet18", 256, 0.1, _RESNET_FIGURES),
-    _book("book-resnet18-512", "resnet18", 512, 0.2, _published(_CONCISE, k2=(7.5, 0.73))),
+    _book("book-resnet18-512", "resnet18", 512, 0.2, _printed(_CONCISE, {2: (7.5, 0.73)})),
     _book(
         "book-gluon-256",
         "gluon-resnet18",
         256,
         0.1,
-        _published(_GLUON, k1=(14.2, 0.905), k2=(10.2, 0.8897)),
+        _printed(_GLUON, {1: (14.2, 0.905), 2: (10.2, 0.8897)}),
         epochs=5,
         init="xavier",
     ),
-    _book("book-gluon-512", "gluon-resnet18", 512, 0.2, _published(_GLUON, k2=(8.1, 0.9074)), epochs=5, init="xavier"),
+    _book("book-gluon-512", "gluon-resnet18", 512, 0.2, _printed(_GLUON, {2: (8.1, 0.9074)}), epochs=5, init="xavier"),
 )
 
 BUILT_IN: dict[str, Workload] = {workload.name: workload for workload in _BUILT_IN}

@@ -146,10 +146,7 @@ class Channel:
             ChannelClosed, ChannelGarbled: as `receive`.
         """
         self._fill()
-        messages = []
-        while (message := self.pop()) is not None:
-            messages.append(message)
-        return messages
+        return list(iter(self.pop, None))
 
     def pop(self) -> Message | None:
         """Return a message that has arrived whole; None without one.

@@ -117,7 +117,7 @@ class ModelSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Apart:
-    """For workers of another commit: the folder they must import nothing from, but for what is allowed."""
+    """For workers of another commit: they must import nothing from `candidate_root`, except from `allowed`."""
 
     candidate_root: str
     allowed: tuple[str, ...]

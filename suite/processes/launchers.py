@@ -27,14 +27,7 @@ class LauncherProcess:
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path, *, reaped: bool) -> None:
-        """Start it.
-
-        Args:
-            command: that starts it.
-            environment: of it and its workers.
-            log: the file that gets its stderr.
-            reaped: whether `command` is that of `suite.processes.reaper`.
-        """
+        """Start `command`, with its stderr in the file `log`; `reaped` where it is that of `suite.processes.reaper`."""
         self.channel: Channel | None = None
         self.was_up, self.hung_s = False, 0.0
         self._log, self._reaped = log, reaped

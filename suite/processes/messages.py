@@ -98,13 +98,7 @@ class Welcome:
 
 @dataclass(frozen=True)
 class Hello:
-    """A worker is up and has connected.
-
-    Attributes:
-        group: whose rank it is.
-        rank: within the group.
-        pid: of its process.
-    """
+    """A worker is up and has connected: rank `rank` of `group`, in process `pid`."""
 
     group: str
     rank: int
@@ -117,7 +111,7 @@ class Answer:
     """A worker's answer.
 
     Attributes:
-        number: of the command, which no text that other code writes to the connection has.
+        number: the command's. Text that other code writes to the connection does not have it.
         content: what the command returned, or an error and its traceback.
     """
 
@@ -132,13 +126,11 @@ class Exit:
     Attributes:
         rank: within the group.
         exitcode: negative for a signal.
-        pid: of the process.
         stderr: the end of it, from another host; empty from the controller's own, where the file can be read.
     """
 
     rank: int
     exitcode: int
-    pid: int
     stderr: str = ""
 
 

@@ -38,10 +38,7 @@ def _or_none(rule: Rule) -> Rule:
 
 FLAG: Rule = ("true or false", lambda value: isinstance(value, bool))
 PARTS: Rule = ("an object of its parts", lambda value: isinstance(value, Mapping))
-RATE: Rule = (
-    "a number above 0",
-    lambda value: type(value) in (int, float) and math.isfinite(value) and value > 0,
-)
+RATE: Rule = ("a number above 0", lambda value: type(value) in (int, float) and math.isfinite(value) and value > 0)
 STEP = _or_none(_whole(0, 99))
 
 CASE: dict[str, Rule] = {

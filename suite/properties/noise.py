@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-BITS = 64  # values of a mask from which on two equal ones are no chance
+BITS = 64  # values of a mask from which on two equal masks are no coincidence
 
 
 class Noise(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -146,8 +146,3 @@ def worst(
 def size(tensor: Tensor) -> float:
     """Return the largest absolute value of a tensor, which has one."""
     return float(tensor.abs().max())
-
-
-def largest(difference: Tensor) -> str:
-    """Return the largest absolute value in words."""
-    return f"{size(difference):.3g}"

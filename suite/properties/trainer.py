@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from reference.evaluate import count_correct, count_labels
-from reference.scatter import chunk_sizes
+from reference.scatter import chunk_sizes, shard_bounds
 from suite.properties import batch_norm as normalisation
 from suite.properties import itself, nets, precision, resume, suspects, tolerance
 from suite.properties.answers import RIGHT, SHARED_DRAWS, Judgement
@@ -41,7 +41,7 @@ NOT_FOR_SAMPLES = (
 
 OWN_SHARE = "every rank must return its summed loss divided by the global batch size"
 OWN_PART = "every rank must return its part of the loss of all texts, so that the ranks' parts add up to it"
-AFTER_A_WRONG_STEP = "the loss of other weights, which differ since an earlier step: see the check `trajectory`"
+AFTER_A_WRONG_STEP = "the weights are wrong since an earlier step, and so is the loss: see the check `trajectory`"
 
 
 def start(seen: Seen) -> Judgement:
@@ -52,7 +52,7 @@ def start(seen: Seen) -> Judgement:
             if not torch.equal(theirs, right):
                 return Judgement(
                     f"before the first step, {name!r} on rank {rank} is off the weights that rank 0 was given by "
-                    f"{tolerance.largest(theirs - right)}",
+                    f"{tolerance.size(theirs - right):.3g}",
                     ("no broadcast at the start: every rank trains from weights of its own",),
                 )
     return _replicas_at(seen, 0)
@@ -297,7 +297,7 @@ def _replicas_at(seen: Seen, step: int) -> Judgement:
         for name, ours, theirs in zip(seen.names, seen.parameters(step), seen.parameters(step, rank), strict=True):
             if not alike(ours, theirs):
                 return Judgement(
-                    f"{when}, {name!r} of rank {rank} differs from rank 0's by {tolerance.largest(ours - theirs)}",
+                    f"{when}, {name!r} of rank {rank} differs from rank 0's by {tolerance.size(ours - theirs):.3g}",
                     _suspects(seen, step - 1, rank) if step and seen.oracle == "sgd" else (),
                 )
     return RIGHT
@@ -410,9 +410,8 @@ def _met_before(again: dict[str, Any], entries: Sequence[dict[str, Any]]) -> boo
 
 
 def _suspects(seen: Seen, step: int, rank: int) -> tuple[str, ...]:
-    n = seen.case.batches[step]
-    sizes = chunk_sizes(n, seen.case.world_size)
-    bounds = [slice(sum(sizes[:i]), sum(sizes[: i + 1])) for i in range(len(sizes))]
+    n, k = seen.case.batches[step], seen.case.world_size
+    bounds = [shard_bounds(n, k, part) for part in range(len(chunk_sizes(n, k)))]
     if seen.case.text is not None:
         shards = [flat(seen.right_gradient(step, part)).nan_to_num() for part in bounds]
         right = flat(seen.right_gradient(step))

@@ -241,8 +241,7 @@ class TimedArm:
             return train(X, y, batch)
 
     def _endless(self, dataset: Dataset, job: Job, shard: dict[str, int]) -> Iterator[tuple[Nest, Nest]]:
-        epoch = 0
-        while True:
+        for epoch in itertools.count():
             yield from feed(
                 dataset,
                 job.workload.loader,
@@ -254,7 +253,6 @@ class TimedArm:
                 drop_last=True,  # so that all windows do equal work; an epoch's time counts samples
                 cpus=set(job.free_cores),
             )
-            epoch += 1
 
 
 @contextlib.contextmanager

@@ -117,12 +117,8 @@ def inputs(rank: int, count: int, device: torch.device | str = "cpu") -> Tensor:
     return once.float().to(device).repeat(-(-count // PERIOD))[:count]
 
 
-def _reduce_scatter(whole: Tensor, piece: Tensor) -> None:
-    dist.reduce_scatter_tensor(piece, whole)
-
-
 PIECEWISE: dict[str, Callable[[Tensor, Tensor], object]] = {
-    "reduce_scatter": _reduce_scatter,
+    "reduce_scatter": lambda whole, piece: dist.reduce_scatter_tensor(piece, whole),
     "all_gather": dist.all_gather_into_tensor,
 }
 """torch.distributed's, called with a tensor (k n,) and a rank's piece (n,) of it."""

@@ -86,10 +86,8 @@ def versions() -> dict[str, str]:
     """Return the versions that affect how fast a step is, of the packages that are installed."""
     installed = {"python": platform.python_version(), "torch": str(torch.__version__)}
     for package in ("torchvision", "numpy"):
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             installed[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return installed | accelerator.versions()
 
 

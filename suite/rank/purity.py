@@ -33,7 +33,7 @@ def strays(candidate_root: str, allowed: Iterable[str]) -> list[str]:
     """
     root = os.path.realpath(candidate_root)
     fine = [os.path.realpath(folder) for folder in allowed]
-    interpreter = [os.path.realpath(folder) for folder in _interpreter()]
+    python = [os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     modules = []
     for name, module in list(sys.modules.items()):
         try:
@@ -44,7 +44,7 @@ def strays(candidate_root: str, allowed: Iterable[str]) -> list[str]:
         if not isinstance(file, str) or not os.path.isabs(file):
             continue
         path = os.path.realpath(file)
-        in_tree = _is_in(path, [root]) and not _is_in(path, interpreter) and not _is_installed(path[len(root) :])
+        in_tree = _is_in(path, [root]) and not _is_in(path, python) and not _is_installed(path[len(root) :])
         if (in_tree or path in _copies(root)) and not _is_in(path, fine):
             modules.append(f"{name} ({path})")
     return sorted(modules)
@@ -80,11 +80,6 @@ def _copies(root: str) -> frozenset[str]:
         if origin.scheme == "file" and _is_in(os.path.join(os.path.realpath(url2pathname(origin.path)), ""), [root]):
             files.update(os.path.realpath(str(distribution.locate_file(file))) for file in distribution.files or ())
     return frozenset(files)
-
-
-def _interpreter() -> Iterable[str]:
-    paths = sysconfig.get_paths()
-    return [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
 
 
 def _is_in(path: str, folders: Iterable[str]) -> bool:

@@ -131,9 +131,9 @@ def compare(first: Record, second: Record, known: Known) -> Comparison:
     before, after = _by_arm(first), _by_arm(second)
     names = cells.names(cell.trainer for cell in (*first.cells, *second.cells))
     pairs = [
-        _pair(_name(names, cell, after[arm]), cell, after[arm], first, second, known)
-        for arm, cell in before.items()
-        if arm in after
+        Pair(_name(names, old, new), old, new, *_ratio(old, new, first, second, known), _parts(old, new))
+        for arm, old in before.items()
+        if (new := after.get(arm)) is not None
     ]
     return Comparison(
         first=first,
@@ -180,12 +180,6 @@ def _code(record: Record) -> dict[str, str]:
     return {"commit": code.commit + changes, **code.versions, **code.variables}
 
 
-def _pair(name: str, first: CellRecord, second: CellRecord, a: Record, b: Record, known: Known) -> Pair:
-    why = _incomparable(first, second, a, b)
-    ratio, note = (None, why) if why else _ratio(first, second, a, b, known)
-    return Pair(name, first, second, ratio, note, _parts(first, second))
-
-
 def _incomparable(first: CellRecord, second: CellRecord, a: Record, b: Record) -> str:
     """Return why two times must not be divided; "" where they may."""
     if a.machine.key != b.machine.key:
@@ -207,6 +201,8 @@ def _ratio(
     first: CellRecord, second: CellRecord, a: Record, b: Record, known: Known
 ) -> tuple[IntervalRecord | None, str]:
     """Return seconds of the second over the first, and where its interval is from, or why there is none."""
+    if why := _incomparable(first, second, a, b):
+        return None, why
     try:
         own, pin = baselines.measured(second, b), baselines.measured(first, a)
         accepted = [] if known.baseline is None else known.baseline.comparable(second, b)

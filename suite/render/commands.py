@@ -155,16 +155,18 @@ def _ids(cells: Sequence[CellRecord]) -> list[str]:
 
 def _unselected(record: Record) -> list[str]:
     """Return the run's arguments without those that select some of its items, or other items than are measured."""
-    kept = list(_repeat(record))
+    kept, chosen = list(_repeat(record)), list[str]()
     if "-k" in kept:
         at = kept.index("-k")
         kept[at : at + 2] = []
     if "-m" in kept:
-        at = kept.index("-m") + 1
+        at = kept.index("-m")
         # Items that are measured have this marker, on GPUs too; `not gpu` chooses CPU workers where GPUs are.
-        kept[at] = "scaling and not gpu" if "not gpu" in kept[at] else "scaling"
+        chosen = ["-m", "scaling and not gpu" if "not gpu" in kept[at + 1] else "scaling"]
+        kept[at : at + 2] = []
     measured = (part for part in kept if not part.startswith(_CHECKS))
-    return list(dict.fromkeys(part if part.startswith("-") else part.partition("::")[0] for part in measured))
+    paths = dict.fromkeys(part if part.startswith("-") else part.partition("::")[0] for part in measured)
+    return [*chosen, *paths]  # one folder may have the marker's name
 
 
 def _cells(cells: Sequence[CellRecord]) -> list[str]:

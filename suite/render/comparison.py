@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from suite.records.comparison import Comparison, Pair, StepPart
 from suite.render import figures
@@ -30,7 +30,7 @@ def terminal(comparison: Comparison, width: int, *, color: bool) -> str:
     for line in headings(comparison):
         screen.line(line)
     if comparison.differences:
-        screen.table(DIFFERENCE_COLUMNS, _differences(comparison), left=DIFFERENCE_COLUMNS)
+        screen.table(DIFFERENCE_COLUMNS, comparison.differences, left=DIFFERENCE_COLUMNS)
     screen.table(COLUMNS, map(_row, comparison.pairs), left=COLUMNS[:1])
     for line in remarks(comparison):
         screen.line(line)
@@ -43,7 +43,7 @@ def terminal(comparison: Comparison, width: int, *, color: bool) -> str:
 def to_markdown(comparison: Comparison) -> str:
     """Return both runs as Markdown, for a comment on a pull request. Text from the records is escaped."""
     first = ["# Two runs", "", *(f"- {plain(line)}" for line in headings(comparison)), ""]
-    differing = ["## What differs", "", *table(DIFFERENCE_COLUMNS, _differences(comparison))]
+    differing = ["## What differs", "", *table(DIFFERENCE_COLUMNS, comparison.differences)]
     return fitted(
         first,
         [
@@ -67,7 +67,7 @@ def to_html(comparison: Comparison) -> str:
     return page(
         "compare.html.j2",
         headings=headings(comparison),
-        differences=bounded(_differences(comparison), len(comparison.differences)),
+        differences=bounded(comparison.differences, len(comparison.differences)),
         columns=(*COLUMNS, "faster ← → slower"),
         cells=bounded(rows, len(comparison.pairs)),
         remarks=remarks(comparison),
@@ -98,10 +98,6 @@ def remarks(comparison: Comparison) -> list[str]:
     return lines
 
 
-def _differences(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
-    return ((each.what, each.first, each.second) for each in comparison.differences)
-
-
 def _row(pair: Pair) -> tuple[str, ...]:
     """Return one line of the table, in the order of `COLUMNS`."""
     cells = (pair.first, pair.second)
@@ -111,7 +107,7 @@ def _row(pair: Pair) -> tuple[str, ...]:
         figures.interval(pair.ratio, ".3f"),
         pair.word,
         _both(figures.interval(cell.efficiency, ".2f", bounds=False) for cell in cells),
-        _both(figures.accuracy(cell, shortened=False) for cell in cells),
+        _both(figures.accuracy(cell) for cell in cells),
         _both(cell.outcome.value for cell in cells),
     )
 

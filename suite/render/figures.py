@@ -191,7 +191,7 @@ def some(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + more
 
 
-def accuracy(cell: CellRecord, *, shortened: bool) -> str:
+def accuracy(cell: CellRecord, *, shortened: bool = False) -> str:
     """Return the accuracy after the last epoch, marked with a star where the recipe was cut short."""
     return "-" if cell.accuracy is None else f"{number(cell.accuracy, '.3f')}{'*' if shortened else ''}"
 

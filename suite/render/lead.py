@@ -190,7 +190,7 @@ def _right(record: Record) -> Iterable[str]:
     """Yield what the run says about correctness."""
     if record.checks_to_come:
         checks = f"{plural(record.checks_to_come, 'check')} of correctness"
-        yield f"This run has {checks} after the measurement; pytest's closing line and JUnit give the outcome."
+        yield f"This run goes on with {checks}; pytest's closing line and JUnit give the outcome."
     elif record.cells:
         yield "This run did not check gradients; the command below does."
     names = figures.names(record)

@@ -21,7 +21,11 @@ class Stop(NamedTuple):
 
     title: str
     cells: list[CellRecord]
-    sentence: str
+
+    @property
+    def sentence(self) -> str:
+        """Say it."""
+        return _sentence(self)
 
     @property
     def alone_s(self) -> float | None:
@@ -38,8 +42,7 @@ def stops(record: Record) -> list[Stop]:
     for (trainer, workload, mode), cells in groups.items():
         cells.sort(key=lambda cell: cell.world_size)
         if cells[-1].world_size > 1:
-            stop = Stop(f"{names[trainer]} {workload} {mode}", cells, "")
-            rows.append(stop._replace(sentence=_sentence(stop)))
+            rows.append(Stop(f"{names[trainer]} {workload} {mode}", cells))
     return rows
 
 

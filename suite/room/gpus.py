@@ -117,12 +117,8 @@ def between(before: GpuReading, after: GpuReading, known: frozenset[int], elapse
         known: processes that are ours, or were there before the run.
         elapsed_s: between the readings; 0 where it is not known.
     """
-    reasons = (before.reasons or 0) | (after.reasons or 0)
-    for bit, spent_ns in (
-        (THERMAL, _growth(before.thermal_ns, after.thermal_ns)),
-        (POWER, _growth(before.power_ns, after.power_ns)),
-    ):
-        reasons |= bit if (spent_ns or 0) > 0 else 0
+    spent_ns = {THERMAL: _growth(before.thermal_ns, after.thermal_ns), POWER: _growth(before.power_ns, after.power_ns)}
+    reasons = (before.reasons or 0) | (after.reasons or 0) | sum(bit for bit, ns in spent_ns.items() if (ns or 0) > 0)
     used_mj = _growth(before.millijoules, after.millijoules)
     return GpuConditions(
         index=after.index,

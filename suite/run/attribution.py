@@ -34,7 +34,7 @@ from suite.verdict.spread import FEWEST
 # Sessions with a waterfall. Quick: the fewest of a profile; a t-interval over fewer is too wide to name a cause. Full:
 # three times as many make it a third as wide, with the smaller t-quantile.
 SESSIONS = {"quick": 4, "full": 12}
-# Of a cell that looks slower: an obvious FAIL has three when it is decided, in which parts share how sessions differ.
+# For a cell that looks slower. An obvious FAIL is decided with three, from which parts pool how sessions differ.
 OF_A_SLOWER_CELL = {"quick": 3, "full": 12}
 WINDOW_S = 0.06
 SESSION_S = 5.0  # of a session for each side, shared by its cells; all have a round forwards and one backwards
@@ -176,7 +176,7 @@ def probing(run: Observations, sessions: Sessions, wanted: Sequence[Target], say
     """Return a function that times the variants of every target with a session's groups.
 
     A cell that does not fit into the rest of the budget is left out and noted, except in the sessions that take place
-    whatever a profile's budget is. In the first one of a user's budget the waterfalls have as much time as this budget.
+    whatever a profile's budget is. Where the user set the budget, those of the first session may take as long as that.
     With a base in the run, they have at most `SHARE` of the budget in every session.
     """
 

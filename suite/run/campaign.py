@@ -11,9 +11,8 @@ from __future__ import annotations
 import contextlib
 import math
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from suite.base.checkout import CheckoutError
@@ -53,7 +52,6 @@ class Collaborators:
 
 def measure(
     run: Observations,
-    root: Path,
     say: Say,
     collaborators: Collaborators | None = None,
     grown: Callable[[], None] = lambda: None,
@@ -61,7 +59,7 @@ def measure(
     """Measure until every cell is decided or the budget is spent.
 
     Everything measured is added to `run`, and what fails to `run.lost`, also where Ctrl-C ends the measurement; every
-    process has ended by then. Workers may import from `root`, the user's project, and from the working directory.
+    process has ended by then. Workers may import from the user's project and from the working directory.
     `grown` is called after every session and after the sweeps, when `run` has more than before.
     """
     collaborators = collaborators or Collaborators()
@@ -77,7 +75,7 @@ def measure(
         run.notes.append(line)
         say(line)
 
-    sides_of_run = collaborators.sides(config.devices.kind, root, config.python_path, hosts, note)
+    sides_of_run = collaborators.sides(config.devices.kind, config.root, config.python_path, hosts, note)
     with Meter(config.devices) as meter, sides_of_run as sides:
         campaign = _Campaign(run, sides, meter, say, collaborators, grown)
         try:
@@ -226,10 +224,9 @@ class _Campaign:
             return tuple(chosen)
         return forecast.carried(
             chosen,
-            self._run.sessions_needed,
+            self._run.sessions_lacking,
             lambda some: self._forecast(self._units(some) + self._on_one(some)).wall_s,
             self._left_s(),
-            len(self._run.sessions),
         )
 
     def _forecast(
@@ -434,10 +431,6 @@ class _Campaign:
         """Whether the budget is the user's own, which is kept even if sessions take longer than planned."""
         return self._run.plan.config.min_sessions == 1 and not self._run.plan.config.calibrate
 
-    def _outcome(self, cell: Cell, rules: Collection[str]) -> Outcome:
-        """Return a cell's outcome so far from these rules."""
-        return judging.combined([check for check in judging.checks(self._run, cell) if check.rule in rules])[0]
-
     def _wants_time(self, cell: Cell, *, of_figures: bool) -> bool:
         """Return whether the next session times a cell."""
         run = self._run
@@ -454,7 +447,8 @@ class _Campaign:
             rules.add("floor")
         if run.plan.config.calibrate or not run.planned:
             return bool(rules)  # no look is planned before a session has shown how many there will be
-        return self._outcome(cell, rules) is Outcome.INCONCLUSIVE
+        checks = [check for check in judging.checks(run, cell) if check.rule in rules]
+        return judging.combined(checks)[0] is Outcome.INCONCLUSIVE
 
     def _units(self, chosen: Sequence[Cell]) -> list[tuple[Arm, ...]]:
         run = self._run

@@ -65,7 +65,7 @@ def counted(run: Observations, cell: Cell) -> dict[Side, Counters]:
 
 def note(run: Observations, cell: Cell) -> str:
     """Return why a cell's own step was not counted; "" where it was, or where nothing was to be counted."""
-    return run.uncounted.get(run.plan.own(cell), "") if run.plan.own(cell) not in run.counters else ""
+    return run.uncounted.get(run.plan.own(cell), "")
 
 
 def checks(run: Observations, cell: Cell) -> tuple[CheckRecord, ...]:

@@ -122,7 +122,7 @@ def _measure(plan: Plan, say: Say, keep: Callable[[RunResult], None]) -> RunResu
     require_inside(plan.config.report_dir, runs)
     keeper = Keeper(runs / plan.run_id, write_so_far, say)
     try:
-        campaign.measure(run, plan.config.root, say, grown=lambda: keeper.keep(write_so_far))
+        campaign.measure(run, say, grown=lambda: keeper.keep(write_so_far))
     except BaseException as error:
         interrupt = isinstance(error, KeyboardInterrupt)  # its text names a signal that is not Ctrl-C's
         run.cut_short = (str(error) or "Ctrl-C") if interrupt else harmless(f"{type(error).__name__}: {error}")

@@ -86,18 +86,16 @@ def descriptors(plan: Plan) -> int:
 
 
 def carried(
-    cells: Sequence[Cell], needed: int, cost_s: Callable[[Sequence[Cell]], float], budget_s: float, ended: int = 0
+    cells: Sequence[Cell], sessions: int, cost_s: Callable[[Sequence[Cell]], float], budget_s: float
 ) -> tuple[Cell, ...]:
     """Return the cells that a budget can judge; those on one device are the first to be left out.
 
     Args:
         cells: all of them. At least one is kept.
-        needed: sessions that decide a cell.
+        sessions: to come, that decide a cell.
         cost_s: returns the seconds of a session over some of them.
-        budget_s: for all sessions to come.
-        ended: sessions that they have been measured in before.
+        budget_s: for all these sessions.
     """
-    sessions = max(1, needed - ended)
     kept = sorted(cells, key=lambda cell: -cell.world_size)
     while len(kept) > 1 and sessions * cost_s(kept) > budget_s:
         kept.pop()

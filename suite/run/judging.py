@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import fmean
 
 from suite import verdict
 from suite.plan.cells import Cell, Side
@@ -114,7 +115,7 @@ def surplus(run: Observations, cell: Cell) -> float:
         if side in arms
     ]
     if cell in run.plan.floors and (logs := samples.log_efficiencies(run, arms["candidate"])):
-        behind.append(math.log(run.plan.floors[cell].efficiency) - math.fsum(logs) / len(logs))
+        behind.append(math.log(run.plan.floors[cell].efficiency) - fmean(logs))
     return max(0.0, *behind)
 
 

@@ -85,9 +85,7 @@ def installed_gib(memory_bytes: int) -> int:
 
     The kernel keeps a part for itself, which differs between its versions and never reaches the next smaller size.
     """
-    power = 1
-    while power * 2**30 < memory_bytes:
-        power *= 2
+    power = 1 << max(0, (memory_bytes - 1).bit_length() - 30)  # GiB, rounded up
     three_quarters = power * 3 // 4
     return three_quarters if power >= 4 and memory_bytes <= three_quarters * 2**30 else power
 

@@ -52,8 +52,8 @@ class Session:
         training_s, counting_s, explaining_s, filling_s: wall seconds that were training, counting what a step does,
             timing the parts of cells that look slower, and more blocks than a session needs.
         timing_s: wall seconds of all blocks.
-        waiting_s: wall seconds until the templates were loaded, which those of several sessions are at once.
-        loading_s: an equal share of such seconds.
+        waiting_s: wall seconds that it waited for templates; those of several sessions are loaded at the same time.
+        loading_s: its equal share of that loading.
         windows: in the order they were timed.
         conditions: of each block.
         probes: of each cell, timed after the blocks, to say where the time goes.
@@ -190,9 +190,7 @@ class Observations:
     def session_s(self) -> float:
         """`Session.usual_s` of the last session that timed blocks; 0 before the first."""
         timed = [session for session in self.sessions if session.windows] or self.sessions
-        if not timed:
-            return 0.0
-        return timed[-1].usual_s
+        return timed[-1].usual_s if timed else 0.0
 
     @property
     def uncalibrated(self) -> str:

@@ -39,12 +39,7 @@ class Round(NamedTuple):
 
 
 def rounds(session: Session, arm: Arm, steps: int) -> dict[tuple[int, int], Round]:
-    """Return an arm's windows, by block and place in the session; the slowest rank counts.
-
-    Args:
-        session, arm: whose windows.
-        steps: of each of them.
-    """
+    """Return an arm's windows of `steps` steps, by block and place in the session; the slowest rank counts."""
     left_out = session.left_out
     return {
         (window.block, place): Round(

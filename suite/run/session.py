@@ -286,8 +286,7 @@ class Sessions:
 
     def _step_s(self, groups: Groups, arm: Arm, steps: int) -> float | None:
         timeout_s = self._run.plan.first_step_s(arm)
-        told = {"name": arm.id, "steps": steps, "lead_in": self.lead_in()}
-        answers = groups.request(arm, Timed, "window", timeout_s, **told)
+        answers = groups.request(arm, Timed, "window", timeout_s, name=arm.id, steps=steps, lead_in=self.lead_in())
         if answers is None:
             return None
         step_s = max(answer.duration_ns for answer in answers) / steps / 1e9

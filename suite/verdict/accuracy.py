@@ -90,7 +90,9 @@ def noninferiority(
         pass_half = math.inf
     else:
         mean, error = mean_and_standard_error(differences)
-        sd = max(error * math.sqrt(n), _least_spread(mean, test_samples, seed_sd))
+        # McNemar's error, if no more images changed than the mean says.
+        least = seed_sd if test_samples is None else math.sqrt(abs(mean) * test_samples + 1) / test_samples
+        sd = max(error * math.sqrt(n), least)
         fail_half, pass_half = _half_width(n, sd, ALPHA_FAIL / comparisons), _half_width(n, sd, ALPHA_PASS)
     text = f"accuracy {_signed(mean)} than {than} over {n} seed pair{'s'[: n > 1]}"
     if mean + fail_half < 0 and mean <= -margin / 2:
@@ -109,11 +111,6 @@ def noninferiority(
         advice += f", or a margin of {reachable:.2f}"
     possible = f"anything from {_signed(mean - pass_half)} to {_signed(mean + fail_half)} is possible"
     return Verdict(Outcome.INCONCLUSIVE, f"{text}, and {possible}: it needs {advice}")
-
-
-def _least_spread(mean: float, test_samples: int | None, seed_sd: float) -> float:
-    """Return the least spread of a pair's difference: McNemar's error, if no more images changed than the mean says."""
-    return seed_sd if test_samples is None else math.sqrt(abs(mean) * test_samples + 1) / test_samples
 
 
 def _half_width(n: int, sd: float, alpha: float) -> float:

@@ -82,7 +82,7 @@ def machine(
     fewer = max(1.0, fmean(run.sessions for run, _ in known) / sessions)
     single, df = max((usual_error**2 * runs * fewer, runs - 1), (error**2, sessions - 1))
     spread = math.sqrt(single + usual_error**2)
-    had = f"{_ends(efficiencies)} in {runs} accepted runs"
+    had = f"{math.exp(min(efficiencies)):.2f} to {math.exp(max(efficiencies)):.2f} in {runs} accepted runs"
     said = f"the accepted commit has efficiency {math.exp(now):.2f}, and had {had}"
     low = shortfall - t_quantile(df, 1 - ALPHA_FAIL / comparisons) * spread
     if low > 0 and shortfall >= margin / 2:
@@ -143,9 +143,5 @@ def _by_chance(values: Sequence[float], alpha: float) -> float:
 
 def _further(values: Sequence[float]) -> Interval:
     """Return the 95 % interval of one further value like these, of which there are two or more."""
-    mean, half = math.fsum(values) / len(values), _by_chance(values, 0.025)
+    mean, half = fmean(values), _by_chance(values, 0.025)
     return Interval(mean, mean - half, mean + half)
-
-
-def _ends(logs: Sequence[float]) -> str:
-    return f"{math.exp(min(logs)):.2f} to {math.exp(max(logs)):.2f}"

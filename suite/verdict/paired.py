@@ -7,9 +7,9 @@ the looks (`spending`) and, for FAIL, over everything in the run that can fail, 
     cell.
 
 The first look at which the cell is slower makes it suspicious; FAIL needs a later look, when fresh processes have added
-a session and all sessions together still show it: the fourth session at the earliest. Processes of equal code that
-happen to be slow in three sessions of three are too common for a FAIL (docs/verdict.md), and where several cells are
-alone in their world sizes, so are four of four.
+a session and all sessions together still show it: the fourth session at the earliest. Equal code is slow in
+three sessions of three too often for a FAIL (docs/verdict.md), and where several cells are alone in their world sizes,
+also in four of four.
 PASS before the last look also asks that half the tolerance is improbable, so that a slowdown a little below it does not
 pass early.
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 from suite.verdict.metrics import Interval, from_logs, observations_needed, t_quantile
@@ -162,7 +163,7 @@ def surplus(rounds: Sequence[Sequence[float]], tolerance: float) -> float:
     known = [(middle.variance, middle.df) for middle in middles if middle.variance is not None and middle.df]
     if not known:
         return 0.0
-    mean = math.fsum(middle.value for middle in middles) / len(middles)
+    mean = fmean(middle.value for middle in middles)
     error = math.sqrt(math.fsum(variance for variance, _ in known) / len(known) / len(middles))
     explained = t_quantile(sum(df for _, df in known), NOT_NOISE) * error
     return mean if mean >= math.log1p(tolerance) / 2 and mean > explained else 0.0

@@ -23,6 +23,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
+from statistics import fmean
 from typing import NamedTuple
 
 from suite.verdict.metrics import Interval, t_quantile
@@ -111,7 +112,7 @@ def difference(
     """
     level = _level(candidate.host, accepted)
     against = level.runs if pin is None else [pin]
-    delta = candidate.log_t - math.fsum(run.log_t for run in against) / len(against)
+    delta = candidate.log_t - fmean(run.log_t for run in against)
     text = f"{percent(delta)} than " + (f"the {len(against)} accepted run(s)" if pin is None else "the pinned run")
     if why := _why_no_interval(candidate, level, spread, pin):
         return RunDifference(Interval(math.exp(delta)), f"{text}, {why}")
@@ -125,8 +126,7 @@ def difference(
     error = math.sqrt(variance * (1 + 1 / len(against)) + math.fsum(excess))
     half = t_quantile(int(df), 0.975) * error
     low, high = delta - half, delta + half
-    ratio = Interval(math.exp(delta), math.exp(low), math.exp(high))
-    return RunDifference(ratio, f"{text} (95 %: {percent(low)} to {percent(high)})")
+    return RunDifference(Interval(delta, low, high).exp, f"{text} (95 %: {percent(low)} to {percent(high)})")
 
 
 def clears(candidate: Run, accepted: Sequence[Run], tolerance: float, pin: Run | None = None, *, runs: int = 1) -> bool:
@@ -145,7 +145,7 @@ def clears(candidate: Run, accepted: Sequence[Run], tolerance: float, pin: Run |
     if math.sqrt(variance * df / float(chdtri(df, 1 - ALPHA_PASS))) > margin / 3:
         return False
     against = here if pin is None else [pin]
-    delta = candidate.log_t - math.fsum(run.log_t for run in against) / len(against)
+    delta = candidate.log_t - fmean(run.log_t for run in against)
     single = [candidate] if pin is None else [candidate, pin]
     if any(run.log_se is None and run.sessions < max(each.sessions for each in here) for run in single):
         return False
@@ -216,7 +216,7 @@ def _why_no_interval(candidate: Run, level: _Level, spread: RunSpread | None, pi
 
 
 def _squares(runs: Sequence[Run]) -> float:
-    mean = math.fsum(run.log_t for run in runs) / len(runs)
+    mean = fmean(run.log_t for run in runs)
     return math.fsum((run.log_t - mean) ** 2 for run in runs)
 
 

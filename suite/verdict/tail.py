@@ -56,7 +56,7 @@ def tail(rounds: Sequence[Sequence[float]], comparisons: int) -> Tail | None:
         return None
     excess = estimate([_excess(session) for session in rounds], Learned(0.0, 0.0))
     half = t_quantile(excess.df, 0.975) * excess.error
-    ratio = Interval(*(math.exp(log) for log in (excess.mean, excess.mean - half, excess.mean + half)))
+    ratio = Interval(excess.mean, excess.mean - half, excess.mean + half).exp
     low = excess.mean - t_quantile(excess.df, 1 - ALPHA_WARN / comparisons) * excess.error
     if low <= 0 or excess.mean < WORTH:
         return Tail(ratio, "")

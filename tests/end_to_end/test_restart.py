@@ -67,7 +67,7 @@ def measure(cell: Cell, *moments: str, sessions: int, forks: bool = True) -> tup
     config = settings(root=REPOSITORY, workloads=(TINY,), min_sessions=1, counters="off", explain=False)
     told = {"config": config, "versions": {}, "datasets": {}, "clock": clock, "begun_s": 0.0}
     run = run_of(cell, **told)
-    campaign.measure(run, REPOSITORY, say, campaign.Collaborators(sides=sides))
+    campaign.measure(run, say, campaign.Collaborators(sides=sides))
     assert left == []
     return run, lines
 

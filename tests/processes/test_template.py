@@ -126,7 +126,7 @@ def test_the_first_failure_also_ends_a_rank_that_does_not_lead_a_process_group_y
     group = template.ForkedGroup({failed: 0, late: 1})
     group.end(failed, 1)
     assert all_end([late], within_s=5)
-    assert (group.running, group.failures) == ({late: 1}, [Exit(0, 1, failed)])
+    assert (group.running, group.failures) == ({late: 1}, [Exit(0, 1)])
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from suite.base.checkout import CheckoutError
@@ -80,7 +79,7 @@ class World:
             counting=self.counting,
             sweep=self.sweep,
         )
-        campaign.measure(self.run, Path(), self.said.append, collaborators)
+        campaign.measure(self.run, self.said.append, collaborators)
         return self.run
 
     def cells(self) -> dict[str, CellRecord]:

@@ -12,7 +12,6 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 
@@ -35,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
     patch.setattr(campaign, "measure", _measure)
 
 
-def _measure(run: Observations, root: Path, say: Say, grown: Callable[[], None]) -> None:
+def _measure(run: Observations, say: Say, grown: Callable[[], None]) -> None:
     """Replace `suite.run.campaign.measure`, for the workload `lenet`."""
     arms = [arm for cell in run.plan.cells for arm in _timed(cell)]
     run.versions["candidate"] = measurements.VERSIONS

@@ -95,5 +95,5 @@ def _published(
         trainer,
         figures.interval(cell.sec_per_epoch, ".3g"),
         figures.interval(cell.efficiency if several else None, ".2f", factor=cell.world_size),
-        figures.accuracy(cell, shortened=False) + (f" on {where}" if where and cell.accuracy is not None else ""),
+        figures.accuracy(cell) + (f" on {where}" if where and cell.accuracy is not None else ""),
     )

@@ -43,7 +43,7 @@ def _waterfall(cell: CellRecord) -> dict[str, object]:
     origin = _origin(sides)
     spans = [_spans(side, origin) for side in sides]
     names = list(dict.fromkeys(name for side in spans for name in side))
-    names.sort(key=("measured",).__contains__)  # the total closes the table, also where a side has more causes
+    names.sort(key=lambda name: name == "measured")  # the total closes the table, also where a side has more causes
     drawn = strips([side[name][1] if name in side else None for name in names for side in spans], (origin,))
     parts = []
     for name in names:

@@ -35,8 +35,7 @@ def _facts(record: Record) -> Iterable[tuple[str, str]]:
     yield from figures.facts(record.machine, record.environment)
     yield "commit", figures.commit(record.environment)
     yield "started", f"{figures.when(record.started_utc)} UTC"
-    seed, wall = number(record.seed, "d"), number(record.wall_s, ".0f")
-    yield "run", f"{record.run_id}: {plural(len(record.sessions), 'session')} in {wall} s, order drawn with seed {seed}"
+    yield "run", f"{record.run_id}: {figures.took(record)}, order drawn with seed {number(record.seed, 'd')}"
 
 
 _Compared = tuple[str, list[tuple[str, str, str]]]  # a run, and of it and this one: what, before, now

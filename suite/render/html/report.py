@@ -37,8 +37,7 @@ def render(record: Record, baseline: Baseline | None = None) -> str:
         started=f"{figures.when(record.started_utc)} UTC",
         compared_with=figures.compared_with(record),
         tolerance=figures.number(record.tolerance, ".1%"),
-        sessions=len(record.sessions),
-        wall=figures.number(record.wall_s, ".0f"),
+        took=figures.took(record),
         record=record,
         cut_short=figures.cut_short(record),
     )

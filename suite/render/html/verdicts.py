@@ -33,14 +33,13 @@ def verdicts(record: Record) -> Mapping[str, object]:
 
 
 def _verdict(record: Record, cell: CellRecord, names: Mapping[str, str]) -> tuple[str, ...]:
-    again = commands.only(record, [cell]) if cell.outcome in RED else ""
     return (
         macro("badge", cell.outcome.value),
         figures.name(cell, names),
         figures.number(cell.world_size, "d"),
         cell.reason + (f" Warning: {cell.warning}" if cell.warning else ""),
         figures.interval(cell.slowdown, ".3f"),
-        macro("command", again) if again else "",
+        macro("command", commands.only(record, [cell])) if cell.outcome in RED else "",
     )
 
 

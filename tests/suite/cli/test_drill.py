@@ -33,7 +33,11 @@ def run_with(outcome: str, rule: str = "time", **changes: Any) -> Record:
     ("status", "record", "complaint"),
     [
         (0, run_with("PASS"), "ddp-lenet-strong-1 is not red but PASS: why"),
-        (0, run_with("INCONCLUSIVE"), "ddp-lenet-strong-1 is INCONCLUSIVE, so such a one is not found here: why"),
+        (
+            0,
+            run_with("INCONCLUSIVE"),
+            "ddp-lenet-strong-1 is INCONCLUSIVE, so none of this size is found here: why",
+        ),
         (1, run_with("ERROR"), "ddp-lenet-strong-1 is not red but ERROR: why"),
         (1, run_with("FAIL", rule="floor"), "ddp-lenet-strong-1 is red for another reason: why"),
         (0, run_with("FAIL"), "every cell is FAIL, and pytest's exit status 0 instead of 1"),

@@ -87,7 +87,7 @@ class TestOptions:
         [
             ("--batches", "0", "'0': expected a whole number, 1 or more"),
             ("--batches", "32,x", "'x': expected a whole number, 1 or more"),
-            ("--lrs", "-0.1", "'-0.1': expected a number above 0"),
+            ("--lrs", "-0.1", "'-0.1': expected a number above 0, such as 0.25"),
             ("--lrs", "nan", "'nan': expected a number above 0"),
             ("--lrs", ",", "'': expected a number above 0"),
             ("--lr-rules", "linear,square", "'square': valid values are constant, linear, linear-warmup, book"),
@@ -134,7 +134,12 @@ class TestOptions:
                 "'lenet' has no recipe to train by; set its epochs, or write [tool.scaling.workloads.lenet.accuracy]",
             ),
             (settings(), ["--epochs", "3", "--warmup-epochs", "4"], 4, "--warmup-epochs 4 is above --epochs 3"),
-            (settings(devices=Devices("cuda", ("cuda:97",), ())), [], 1, "check the driver (nvidia-smi), or use"),
+            (
+                settings(devices=Devices("cuda", ("cuda:97",), ())),
+                [],
+                1,
+                "check the driver (nvidia-smi) and CUDA_VISIBLE_DEVICES, or use",
+            ),
             (settings(devices=Devices("cuda", (), ()), world_sizes=()), [], 1, "CUDA shows"),
             (settings(world_sizes=()), [], 1, "no world size of the settings fits cpu:2"),
         ],

@@ -174,6 +174,10 @@ class TestCommands:
         assert commands.collective(record, record.collectives[0]) == found
         assert set(typed) <= set(shlex.split(commands.accept(record))), "which repeats the run"
 
+    def test_a_folder_may_have_the_name_of_the_marker(self) -> None:
+        record = records.make(repeat=["-m", "gpu", "scaling"])
+        assert commands.only(record, record.cells[:1]) == f"pytest -m scaling scaling {cells_of('1')}"
+
     def test_a_command_names_the_workload_whatever_the_settings_choose(self, project: Project) -> None:
         project.ini(scaling_workload="resnet18")
         record = records.make(repeat=["-m", "scaling", "--scaling-devices=cpu:2"])

@@ -117,7 +117,7 @@ class TestFirstRun:
     @pytest.mark.parametrize(("checks", "said"), [(1, "1 check"), (26, "26 checks")])
     def test_checks_of_the_same_run_are_not_denied(self, checks: int, said: str) -> None:
         record = first_run(checks_to_come=checks)
-        line = f"This run has {said} of correctness after the measurement; "
+        line = f"This run goes on with {said} of correctness; "
         assert facts(record)["Is it right?"].startswith(f"{line}pytest's closing line and JUnit give the outcome.")
         assert "check the gradients" not in steps(record)
         for text in (terminal.render(record, 160, color=False), markdown.render(record), html.render(record)):
