@@ -2,9 +2,11 @@
 
     python -m docs.evidence.runs --wanted matrix=3 --log /tmp/runs.jsonl --records /tmp/records
     python -m docs.evidence.disturbance /tmp/records/*.json
+    python -m docs.evidence.disturbance docs/evidence/field-0046.jsonl
 
 prints, for cells on several devices, the SD between sessions of the middle of ln(t_candidate / t_base) by which times
-count, and how many windows others disturbed at first (docs/adr/0049).
+count, and how many windows others disturbed at first (docs/adr/0049). A log of `runs` has the last times of one cell's
+rounds, and its interval tells the SD of those that were judged.
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ import argparse
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import fmean
 
+from docs.evidence.log import Line, read_log
 from suite.records.files import read_model
 from suite.records.record import Record, Session, Timing, Window
-from suite.verdict.metrics import location, variance
+from suite.verdict.metrics import location, t_quantile, variance
 
 ENOUGH, SHARE = 4, 0.25  # undisturbed rounds of a session, as in `suite.run.samples`
 
@@ -75,11 +79,38 @@ def table(records: Sequence[Record]) -> str:
     return "\n".join([head, "", "| times that count | SD between sessions |", "|---|---|", *rows])
 
 
+def of_log(lines: Sequence[Line]) -> str:
+    """Return a Markdown table over the runs of one cell in a log, with a neighbour and without."""
+    rows = ["| runs of one cell | with a neighbour | as judged | last times of all rounds |", "|---|---|---|---|"]
+    for neighbour in (False, True):
+        variances = [
+            _variances(line["ratio"], line["log_ratios_1e4"])
+            for line in lines
+            if line.get("neighbour", False) == neighbour and len(line.get("log_ratios_1e4", ())) == line["sessions"] > 2
+        ]
+        if variances:
+            judged, all_rounds = (f"{math.sqrt(fmean(each)):.1%}" for each in zip(*variances, strict=True))
+            rows.append(f"| {len(variances)} | {'yes' if neighbour else 'no'} | {judged} | {all_rounds} |")
+    return "\n".join(rows)
+
+
+def _variances(ratio: Sequence[float], rounds: Sequence[Sequence[int]]) -> tuple[float, float]:
+    """Return the variance between sessions behind a run's interval, and that of the middles of all rounds."""
+    _, low, high = map(math.log, ratio)
+    half = (high - low) / 2
+    judged = len(rounds) * (half / t_quantile(len(rounds) - 1, 0.975)) ** 2
+    return judged, variance([location(session) / 1e4 for session in rounds])
+
+
 def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description="SD between sessions by choice of times, from records.")
-    parser.add_argument("records", type=Path, nargs="+", help="record.json of runs with a base")
-    print(table([read_model(path, Record) for path in parser.parse_args().records]))
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description="SD between sessions by choice of times, from records or logs.")
+    parser.add_argument("files", type=Path, nargs="+", help="record.json of runs with a base, or logs of runs")
+    logs, records = [], []
+    for path in parser.parse_args().files:
+        logs += read_log(path) if path.suffix == ".jsonl" else []
+        records += [read_model(path, Record)] if path.suffix == ".json" else []
+    print("\n\n".join([*([table(records)] if records else []), *([of_log(logs)] if logs else [])]))
 
 
 if __name__ == "__main__":

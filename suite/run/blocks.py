@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from suite.run.retries import MORE_SHARE
-from suite.verdict import ALPHA_FAIL
+from suite.verdict import ALPHA_FAIL, FIRST_LOOK
 from suite.verdict.metrics import t_quantile
 
 # A round's SD over that between sessions: 9 % over 1.8 % with two ranks on shared cores (docs/log.md, the quiet room).
@@ -56,8 +56,8 @@ def count(
         rounds = 2 * blocks
         if sessions * (start_s + rounds * round_s * (1 + spare)) > budget_s:
             return math.inf
-        planned = ended + budget_s / (start_s + rounds * round_s)
-        if planned <= 1:
+        planned = ended + int(budget_s / (start_s + rounds * round_s))
+        if planned < FIRST_LOOK:
             return math.inf
         return t_quantile(planned - 1 + df, 1 - ALPHA_FAIL) * math.sqrt((1 + ROUND_TO_SESSION**2 / rounds) / planned)
 

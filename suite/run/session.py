@@ -213,21 +213,21 @@ class Sessions:
         """
         self._blocks, self._training_s = 0, training_s
 
-    def fit(self, sessions: int) -> bool:
-        """Reduce the blocks of the sessions to come until so many sessions fit into the rest of the budget.
+    def fit(self, sessions: int) -> int:
+        """Reduce the blocks of the sessions to come, by what the last one took, so that `sessions` fit into the budget.
 
         Returns:
-            False where even the fewest blocks are too many; the number stays as it is then.
+            How many sessions fit then; 0 where even the fewest blocks are too many, and the number stays as it is.
         """
         run, left_s = self._run, KEPT * self.left_s()
         last = run.sessions[-1]
         timed_s = last.timing_s - last.filling_s
         start_s, round_s = last.usual_s - timed_s, timed_s / (2 * max(1, self._blocks))
         if not timed_s or sessions * (start_s + 2 * blocks.LEAST * round_s) > left_s:
-            return False
+            return 0
         chosen = blocks.count(start_s, round_s, left_s, sessions, run.predicted_df, len(run.sessions), spare=0.0)
         self._blocks = min(self._blocks, chosen)
-        return True
+        return int(left_s / (start_s + 2 * self._blocks * round_s))
 
     def timeout_s(self, arm: Arm, steps: int) -> float:
         """Return after how many seconds an arm's `steps` count as hung."""

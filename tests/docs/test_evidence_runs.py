@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import runpy
 import sys
 from collections.abc import Iterator
@@ -238,6 +239,13 @@ class TestDisturbance:
         assert f"| before ADR 0049 | {before} |" in said
         assert "| **as judged** | 0.0% |" in said
         assert "| last times of all rounds | 0.0% |" in said
+
+    def test_a_log_tells_both_from_one_cell(self) -> None:
+        """Three sessions of 0, .02 and .04, which were also what was judged: half the interval is 2.484 SDs."""
+        half = 0.02 * 4.3027 / math.sqrt(3)
+        ratio = [math.exp(0.02 + end) for end in (0, -half, half)]
+        kept = [line("5", "FAIL", 50.0, ratio=ratio, sessions=3, log_ratios_1e4=[[0] * 4, [200] * 4, [400] * 4])]
+        assert "| 1 | no | 2.0% | 2.0% |" in disturbance.of_log([*kept, line("matrix", "PASS", 50.0, sessions=4)])
 
 
 class TestQuietRoom:

@@ -51,7 +51,7 @@ class World:
     not_there: Collection[Side] = ()  # sides whose commit cannot be checked out
     now: float = 0.0
     timed: list[set[Arm]] = field(default_factory=list)  # the arms of every session that timed blocks
-    fits: bool = False  # whether shorter sessions would be enough in number
+    fits: int = 0  # how many shorter sessions there may be
     fitted: list[int] = field(default_factory=list)  # how many sessions that was asked of
     shares_s: list[float] = field(default_factory=list)  # in which the blocks of every session may end
     untimed: list[set[Arm]] = field(default_factory=list)  # the other arms of every session
@@ -147,7 +147,7 @@ class PretendedSessions:
     def replan_blocks(self, training_s: float = 0.0) -> None:
         """The number of blocks is fixed."""
 
-    def fit(self, sessions: int) -> bool:
+    def fit(self, sessions: int) -> int:
         self.world.fitted.append(sessions)
         return self.world.fits
 

@@ -383,7 +383,7 @@ class TestRounds:
         assert run.session_s == 5.0
 
     @pytest.mark.parametrize(
-        ("left_s", "blocks"), [(21.0, None), (24.0, 2), (30.0, 4), (60.0, 7), (1e6, 8)], ids=lambda value: str(value)
+        ("left_s", "blocks"), [(21.0, None), (24.0, 2), (30.0, 4), (60.0, 8), (1e6, 8)], ids=lambda value: str(value)
     )
     def test_sessions_fit_into_the_budget_with_fewer_blocks(self, left_s: float, blocks: int | None) -> None:
         """Three sessions, of which one took 15 s: 5 s, and 10 blocks in 10 s; a tenth of the rest is kept."""
@@ -391,7 +391,7 @@ class TestRounds:
         run.sessions.append(Session(0, wall_s=17.0, timing_s=12.0, filling_s=2.0, windows=[window]))
         measured = sessions(run, Answering({}))
         measured.left_s, measured._blocks = (lambda: left_s), 10
-        assert measured.fit(3) == (blocks is not None)
+        assert measured.fit(3) == ((blocks and left_s * 0.9 // (5 + blocks)) or 0)
         assert measured._blocks == (blocks or 10)
 
     def test_training_leaves_less_of_the_budget_to_timing(self) -> None:
