@@ -18,7 +18,7 @@ import numpy.typing as npt
 from scipy.special import stdtrit
 
 from suite.verdict import ALPHA_FAIL, ALPHA_PASS, FIRST_LOOK, Learned, Outcome, spending
-from suite.verdict.paired import SETTLED, fewest_alone
+from suite.verdict.paired import SETTLED, SUSPICION, fewest_alone
 from suite.verdict.spread import KAPPA, MOST_DF
 
 Floats = npt.NDArray[np.float64]
@@ -250,7 +250,7 @@ def decide(
         error = np.sqrt(np.maximum((prior_df * prior + (n - 1) * own) / df, own) / n)
         share, half = spending(n, planned), mean >= MARGIN / 2
         crossing = half & (mean - _half_width(df, error, alpha * share) > 0)
-        alarming = crossing if calibrated else half & (mean - _half_width(df, error, alpha) > 0)
+        alarming = crossing if calibrated else half & (mean - _half_width(df, error, SUSPICION * alpha) > 0)
         settled = n >= planned or mean + _half_width(df, error, SETTLED) < MARGIN / 2
         fails = undecided & crossing & suspicious & (n >= least_fail)
         passes = undecided & ~fails & settled & (mean < MARGIN / 2)

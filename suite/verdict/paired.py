@@ -30,6 +30,7 @@ from suite.verdict.spread import Estimate, Learned, Middle, estimate
 FIRST_LOOK = 3  # sessions; two of processes that have two speeds are too often alike, whatever was learned
 EVEN = 36  # planned sessions with which every look would have the same share, but for the limits of the power
 LEAST_POWER, MOST_POWER = 1.5, 4.0
+SUSPICION = 2.0  # times the error of a FAIL: with more, cells with two speeds fail too often (docs/adr/0050)
 NOT_NOISE = 0.99  # confidence that a cell is not slower by the noise of its rounds alone
 SETTLED = 0.10  # how probable it may still be that the slowdown reaches half the tolerance, for a PASS before the end
 
@@ -121,7 +122,7 @@ def paired(
         low, high = _bound(delta, -1, alpha_fail * share), _bound(delta, 1, alpha_pass * share)
         crossing = low > 0 and delta.mean >= margin / 2
         # The bound of an early look without a calibration is wide, and suspicion alone spends no error.
-        alarming = crossing if learned else _bound(delta, -1, alpha_fail) > 0 and delta.mean >= margin / 2
+        alarming = crossing if learned else _bound(delta, -1, SUSPICION * alpha_fail) > 0 and delta.mean >= margin / 2
         if crossing and suspicious and sessions >= least_fail:
             reason = f"{slower}, at least {percent(low)} {CONFIDENCE}"
             return Verdict(Outcome.FAIL, reason, _ratio(middles[:sessions]))
