@@ -63,7 +63,8 @@ def session(
     groups = {arm.processes: run.jobs[arm].size for arm in arms}
     round_s = sum(max(WINDOW_S, step_s.get(arm, 0.0)) for arm in arms)
     starting_s = loading_s + sum(groups.values()) * rank_s / max(1, len(available_cores())) + round_s  # to warm up
-    rounds = 2 * blocks.count(starting_s, round_s, budget_s, run.sessions_lacking, run.predicted_df)
+    chosen = blocks.count(starting_s, round_s, budget_s, run.sessions_lacking, run.predicted_df, len(run.sessions))
+    rounds = 2 * chosen
     return Length(starting_s + rounds * round_s + ENDING_S, rounds)
 
 

@@ -214,7 +214,7 @@ class Sessions:
         self._blocks, self._training_s = 0, training_s
 
     def fit(self, sessions: int) -> int:
-        """Reduce the blocks of the sessions to come, by what the last one took, so that `sessions` fit into the budget.
+        """Choose the blocks of the sessions to come again, by what the last one took, so that `sessions` of them fit.
 
         Returns:
             How many sessions fit then; 0 where even the fewest blocks are too many, and the number stays as it is.
@@ -225,8 +225,7 @@ class Sessions:
         start_s, round_s = last.usual_s - timed_s, timed_s / (2 * max(1, self._blocks))
         if not timed_s or sessions * (start_s + 2 * blocks.LEAST * round_s) > left_s:
             return 0
-        chosen = blocks.count(start_s, round_s, left_s, sessions, run.predicted_df, len(run.sessions), spare=0.0)
-        self._blocks = min(self._blocks, chosen)
+        self._blocks = blocks.count(start_s, round_s, left_s, sessions, run.predicted_df, len(run.sessions), spare=0.0)
         return int(left_s / (start_s + 2 * self._blocks * round_s))
 
     def timeout_s(self, arm: Arm, steps: int) -> float:
@@ -306,7 +305,7 @@ class Sessions:
         warming_s = round_s + sum(self._cold_s[arm] for arm in timed)  # of arms whose steps are known
         start_s = starting_s + warming_s
         budget_s, run = self.left_s() + start_s - self._training_s, self._run
-        return blocks.count(start_s, round_s, budget_s, run.sessions_lacking, run.predicted_df)
+        return blocks.count(start_s, round_s, budget_s, run.sessions_lacking, run.predicted_df, len(run.sessions))
 
     def _time(self, groups: Groups, units: Sequence[tuple[Arm, ...]], end_s: float) -> None:
         """Time as many blocks as planned, and more while another one is likely to end before `end_s` of the clock.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import random
 import runpy
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from docs.evidence import disturbance, log, planted_cell, quiet_room, runs
+from docs.evidence import disturbance, log, planted_cell, quiet_room, rounds, runs
 from reference.trainers import TRAINERS
 from suite.base import sides
 from suite.plan import cells
@@ -246,6 +247,25 @@ class TestDisturbance:
         ratio = [math.exp(0.02 + end) for end in (0, -half, half)]
         kept = [line("5", "FAIL", 50.0, ratio=ratio, sessions=3, log_ratios_1e4=[[0] * 4, [200] * 4, [400] * 4])]
         assert "| 1 | no | 2.0% | 2.0% |" in disturbance.of_log([*kept, line("matrix", "PASS", 50.0, sessions=4)])
+
+
+def test_sessions_that_differ_by_their_rounds_alone_scatter_with_the_root_of_their_number() -> None:
+    rng = random.Random(2)
+    kept = [
+        line(
+            "5",
+            "FAIL",
+            50.0,
+            planted=0.05,
+            log_ratios_1e4=[[488 + rng.gauss(0, 400) for _ in range(10)] for _ in range(4)],
+        )
+        for _ in range(100)
+    ]
+    kept.append(line("checkout", "PASS", 50.0, planted=0.0, neighbour=True, log_ratios_1e4=[[9000] * 10]))
+    count, single, *drawn = rounds.row(kept).strip("| ").split(" | ")
+    sds = [float(sd.rstrip("%")) for sd in drawn]
+    assert (count, float(single.rstrip("%"))) == ("400", pytest.approx(4.0, abs=0.1))
+    assert sds[0] / sds[2] == pytest.approx(math.sqrt(2), rel=0.1)
 
 
 class TestQuietRoom:
