@@ -346,7 +346,8 @@ class _Campaign:
                 next_s = self._next_s(units) or next_s
             affordable = number + 1 + left_s / next_s
             if run.comparison.bases and self._keeps_budget and (fitting := self._sessions.fit(run.sessions_lacking)):
-                affordable = max(affordable, number + 1 + fitting)
+                fit = number + 1 + fitting
+                affordable = max(affordable, fit) if run.comparison.over_budget else fit
             run.planned = config.calibrate or self._planned(affordable)
             if run.comparison.bases and run.planned < self._shown:
                 self._say_plan(run.planned, self._forecast(units)._replace(wall_s=next_s))
