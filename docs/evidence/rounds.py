@@ -1,10 +1,11 @@
-"""Do sessions of one cell differ by more than their rounds explain? From logs of `docs.evidence.runs`.
+"""How many rounds should a session have? From logs of `docs.evidence.runs`, runs of one cell without a neighbour.
 
     python -m docs.evidence.rounds docs/evidence/field-0047.jsonl docs/evidence/field-0048.jsonl
+    python -m docs.evidence.rounds --plans docs/evidence/field-0047.jsonl docs/evidence/field-0048.jsonl
 
-prints the SD of a session's middle where so many of its rounds are drawn at random, around the slowdown that was
-planted, for runs without a neighbour. If rounds explained it all, the SD would fall with the root of their number
-(docs/verdict.md, "Rounds per session").
+The first prints the SD of a session's middle where so many of its rounds are drawn at random, around the slowdown that
+was planted. If rounds explained it all, the SD would fall with the root of their number. The second draws whole runs
+that are 10 % slower, of so many sessions with so many rounds, and prints the share that fails (docs/adr/0048).
 """
 
 from __future__ import annotations
@@ -17,10 +18,14 @@ from pathlib import Path
 from statistics import fmean
 
 from docs.evidence.log import Line, read_log
+from suite.verdict import FIRST_LOOK, Outcome, paired
 from suite.verdict.metrics import location
 
 DRAWN = (4, 6, 8, 10)  # rounds; sessions with fewer than the most are left out
 DRAWS = 5  # of each session
+PLANS = ((10,) * 4, (8,) * 4, (6,) * 4, (6,) * 5, (4,) * 5, (6,) * 6, (4,) * 6)
+SLOWER = math.log(1.1)
+RUNS = 4000
 
 
 def sessions(lines: Sequence[Line]) -> list[list[float]]:
@@ -39,6 +44,25 @@ def root_mean_square(values: Sequence[float]) -> float:
     return math.sqrt(fmean(value**2 for value in values))
 
 
+def found(kept: Sequence[Sequence[float]], plan: Sequence[int], runs: int) -> float:
+    """Return the share of runs that FAIL at 10 %, with `plan` rounds in their sessions, drawn from recorded ones."""
+    rng, failed = random.Random(1), 0
+    fitting = [rounds for rounds in kept if len(rounds) >= max(plan)]
+    for _ in range(runs):
+        drawn = [[value + SLOWER for value in rng.sample(rng.choice(fitting), count)] for count in plan]
+        looks = (paired(drawn[:n], 0.05, 1, len(plan), 1.0).outcome for n in range(FIRST_LOOK, len(plan) + 1))
+        decided = next((outcome for outcome in looks if outcome is not Outcome.INCONCLUSIVE), None)
+        failed += decided is Outcome.FAIL
+    return failed / runs
+
+
+def plans(lines: Sequence[Line]) -> str:
+    """Return the table of `PLANS`."""
+    kept = sessions(lines)
+    rows = [f"| {len(plan)} | {plan[0]} | {sum(plan)} | {found(kept, plan, RUNS):.1%} |" for plan in PLANS]
+    return "\n".join(["| sessions | rounds in each | in all | FAIL at 10 % |", "|---|---|---|---|", *rows])
+
+
 def row(lines: Sequence[Line]) -> str:
     """Return a row of the table over these runs."""
     rng, kept = random.Random(1), sessions(lines)
@@ -54,7 +78,12 @@ def main() -> None:
     """Print the table, a row for all logs together."""
     parser = argparse.ArgumentParser(description="SD of sessions by their number of rounds, from logs of runs.")
     parser.add_argument("logs", type=Path, nargs="+", help="logs of runs of one cell")
-    lines = [line for path in parser.parse_args().logs for line in read_log(path)]
+    parser.add_argument("--plans", action="store_true", help="print how often plans find a slowdown of 10 %%")
+    asked = parser.parse_args()
+    lines = [line for path in asked.logs for line in read_log(path)]
+    if asked.plans:
+        print(plans(lines))
+        return
     print(f"| sessions | a round | {' | '.join(f'{count} rounds' for count in DRAWN)} |")
     print("|" + "---|" * (2 + len(DRAWN)))
     print(row(lines))

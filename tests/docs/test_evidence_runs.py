@@ -266,6 +266,9 @@ def test_sessions_that_differ_by_their_rounds_alone_scatter_with_the_root_of_the
     sds = [float(sd.rstrip("%")) for sd in drawn]
     assert (count, float(single.rstrip("%"))) == ("400", pytest.approx(4.0, abs=0.1))
     assert sds[0] / sds[2] == pytest.approx(math.sqrt(2), rel=0.1)
+    few, many = (rounds.found(rounds.sessions(kept), (8,) * sessions, 100) for sessions in (3, 6))
+    assert few == 0.0, "a FAIL takes four sessions"
+    assert many > 0.9
 
 
 class TestQuietRoom:
