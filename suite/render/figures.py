@@ -313,9 +313,10 @@ def disturbances(record: Record) -> str:
     foreign = sum(conditions.foreign or 0.0 for conditions in blocks) / len(blocks)
     windows = [window.unselected for session in record.sessions for window in session.windows]
     known = [window.disturbed for window in windows if window.others_ns]
+    were = ["was" if count == 1 else "were" for count in (marked, left_out)]
     said = (
-        f"{marked} of {len(blocks)} blocks were disturbed, and {left_out} were left out; on average other processes "
-        f"used {number(foreign, '.0%')} of a core and the hypervisor took {number(steal, '.0%')}."
+        f"{marked} of {len(blocks)} blocks {were[0]} disturbed, and {left_out} {were[1]} left out; on average other "
+        f"processes used {number(foreign, '.0%')} of a core and the hypervisor took {number(steal, '.0%')}."
     )
     if known:
         said += f" In {sum(known)} of {len(known)} windows others had a rank's cores for more than 5% of the time."

@@ -275,6 +275,11 @@ class TestContent:
     def test_a_full_record(self, page: Page, name: str, texts: list[str]) -> None:
         assert [text for text in texts if text not in page.section(name)] == []
 
+    def test_one_disturbed_block_is_not_several(self) -> None:
+        record = records.full()
+        one = record.model_copy(update={"sessions": record.sessions[:1]})
+        assert figures.disturbances(one).startswith("1 of 2 blocks was disturbed, and 1 was left out; ")
+
     def test_curves_of_a_base_are_computed_from_the_ratio_of_times(self) -> None:
         cells = records.matrix(slowdown=records.interval(1.25), modes=("strong",))
         cells[0]["slowdown"] = records.interval(1.0)
