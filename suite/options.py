@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -184,6 +184,12 @@ def asks_for_gpus(config: pytest.Config) -> bool:
     return any(on_gpus and not without for without, on_gpus in _selected(config))
 
 
+def asks_for_checks(config: pytest.Config) -> bool:
+    """Return whether the expression of `-m` selects tests because they check correctness."""
+    selects = _selects(config)
+    return any(selects(*others, "correctness") and not selects(*others) for others in ((), ("gpu",)))
+
+
 def _default_devices(config: pytest.Config) -> str:
     """Return what is measured where nothing names the devices: CPUs where `-m` leaves out all tests that need GPUs."""
     if asks_for_gpus(config):
@@ -195,13 +201,17 @@ def _default_devices(config: pytest.Config) -> str:
 
 def _selected(config: pytest.Config) -> list[tuple[bool, bool]]:
     """Return of tests with each of our marks, and with none, whether `-m` selects them as they are, and on GPUs."""
-    if not config.getoption("markexpr"):
-        return []
+    selects = _selects(config)
+    return [(selects(*own), selects(*own, "gpu")) for own in ((), *((mark,) for mark in MARKS))]
+
+
+def _selects(config: pytest.Config) -> Callable[..., bool]:
+    """Return what tells whether `-m` selects a test with these marks; an expression that is broken selects all."""
     try:
         expression = Expression.compile(config.getoption("markexpr"))
     # Its kind depends on pytest's version; pytest itself refuses the expression when it has collected.
     except Exception:
-        return []
+        return lambda *marks: True
 
     def selects(*marks: str) -> bool:
         def has(mark: str, /, **_: object) -> bool:
@@ -209,7 +219,7 @@ def _selected(config: pytest.Config) -> list[tuple[bool, bool]]:
 
         return expression.evaluate(has)
 
-    return [(selects(*own), selects(*own, "gpu")) for own in ((), *((mark,) for mark in MARKS))]
+    return selects
 
 
 def _refuse_detached_paths(config: pytest.Config) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import re
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -104,7 +103,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Return the effective settings."""
     lines = config.stash[CONFIG].header()
-    if re.search(r"(?<!not )\bcorrectness\b", config.getoption("markexpr")):
+    if options.asks_for_checks(config):
         lines.append(f"correctness: trainers {', '.join(config.stash[CONFIG].checked)}")
     return lines
 

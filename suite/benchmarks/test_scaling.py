@@ -35,18 +35,18 @@ def test_scaling(
     settings = request.config.stash[CONFIG]
     run = result_of(scaling_run, request)
     cell = run.cell(scaling_cell)
-    shared = oversubscribed_mark(cell)
+    mark = oversubscribed_mark(cell)
     request.node.user_properties.extend(properties(cell))
     report = os.path.relpath(run.folder, settings.root)
     again = f"\n  see it again: {commands.only(run.record, [cell])}"
     request.node.user_properties.extend([("run_id", run.record.run_id), ("report", report)])
     if cell.outcome is Outcome.ERROR:
-        pytest.fail(f"ERROR{shared}: {cell.reason}\n{cell.details}{again}", pytrace=False)
+        pytest.fail(f"ERROR{mark}: {cell.reason}\n{cell.details}{again}", pytrace=False)
     times_s = samples.step_samples_s(run.observations, run.observations.plan.own(scaling_cell))
     about = {"cell": cell.id, "verdict": cell.outcome.value, "run_id": run.record.run_id}
     replay(benchmark, CLOCK, times_s, {**about, "oversubscribed": cell.oversubscribed})
     if cell.outcome is Outcome.FAIL:
-        pytest.fail(f"FAIL{shared}: {cell.reason}{again}", pytrace=False)
+        pytest.fail(f"FAIL{mark}: {cell.reason}{again}", pytrace=False)
     if settings.require_baseline and not settings.accept and lacks_baseline(cell):  # accepting makes it the baseline
         pytest.fail(NO_BASELINE + again, pytrace=False)
     if cell.outcome is Outcome.INCONCLUSIVE:

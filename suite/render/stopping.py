@@ -24,8 +24,36 @@ class Stop(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """Say it."""
-        return _sentence(self)
+        """Where to stop, and why."""
+        known = [(cell, cell.efficiency) for cell in self.cells if cell.efficiency and cell.world_size > 1]
+        if not known:
+            shared = any(cell.oversubscribed for cell in self.cells)
+            why = "devices were oversubscribed" if shared else "efficiency was not measured"
+            return f"Where to stop is not known: {why}."
+        bounded = [(cell, e.low, e.high) for cell, e in known if e.low is not None and e.high is not None]
+        if not bounded:
+            each = _each([cell for cell, _ in known])
+            why = "one session shows no interval"
+            return f"Where to stop is not known, because {why}: {each}; {WORTH:.2f} or more would pay."
+        paying = [cell for cell, low, _ in bounded if low >= WORTH]
+        if not paying:
+            each = _each([cell for cell, *_ in bounded])
+            if any(high >= WORTH for *_, high in bounded):
+                return (
+                    f"Whether more than one device pays is not known: {each}, and no whole interval is at least "
+                    f"{WORTH:.2f}. More sessions narrow it."
+                )
+            return f"Stay with one device: {each}, the whole interval below {WORTH:.2f}."
+        best = paying[-1]
+        pays = f"the whole interval of its efficiency, {interval(best.efficiency, '.2f')}, is at least {WORTH:.2f}"
+        larger = [(cell, high) for cell, _, high in bounded if cell.world_size > best.world_size]
+        if not larger:
+            shared = any(cell.oversubscribed and cell.world_size > best.world_size for cell in self.cells)
+            largest = f"k = {best.world_size}, the largest measured{' without sharing devices' * shared}, still pays"
+            return f"{largest}: {pays}.{_cost(best, self.alone_s)} More devices may pay as well."
+        rest = "More devices do not pay" if all(high < WORTH for _, high in larger) else "Whether more pay is not known"
+        each = _each([cell for cell, _ in larger])
+        return f"Stop at k = {best.world_size}: {pays}.{_cost(best, self.alone_s)} {rest}: {each}."
 
     @property
     def alone_s(self) -> float | None:
@@ -49,39 +77,6 @@ def stops(record: Record) -> list[Stop]:
 def device_s(cell: CellRecord) -> float | None:
     """Return the device-seconds of an epoch, k times its seconds; None where it was not measured."""
     return None if cell.sec_per_epoch is None else cell.world_size * cell.sec_per_epoch.estimate
-
-
-def _sentence(stop: Stop) -> str:
-    known = [(cell, cell.efficiency) for cell in stop.cells if cell.efficiency and cell.world_size > 1]
-    if not known:
-        shared = any(cell.oversubscribed for cell in stop.cells)
-        why = "devices were oversubscribed" if shared else "efficiency was not measured"
-        return f"Where to stop is not known: {why}."
-    bounded = [(cell, e.low, e.high) for cell, e in known if e.low is not None and e.high is not None]
-    if not bounded:
-        each = _each([cell for cell, _ in known])
-        return (
-            f"Where to stop is not known, because one session shows no interval: {each}; {WORTH:.2f} or more would pay."
-        )
-    paying = [cell for cell, low, _ in bounded if low >= WORTH]
-    if not paying:
-        each = _each([cell for cell, *_ in bounded])
-        if any(high >= WORTH for *_, high in bounded):
-            return (
-                f"Whether more than one device pays is not known: {each}, and no whole interval is at least "
-                f"{WORTH:.2f}. More sessions narrow it."
-            )
-        return f"Stay with one device: {each}, the whole interval below {WORTH:.2f}."
-    best = paying[-1]
-    pays = f"the whole interval of its efficiency, {interval(best.efficiency, '.2f')}, is at least {WORTH:.2f}"
-    larger = [(cell, high) for cell, _, high in bounded if cell.world_size > best.world_size]
-    if not larger:
-        shared = any(cell.oversubscribed and cell.world_size > best.world_size for cell in stop.cells)
-        largest = f"k = {best.world_size}, the largest measured{' without sharing devices' * shared}, still pays"
-        return f"{largest}: {pays}.{_cost(best, stop.alone_s)} More devices may pay as well."
-    rest = "More devices do not pay" if all(high < WORTH for _, high in larger) else "Whether more pay is not known"
-    each = _each([cell for cell, _ in larger])
-    return f"Stop at k = {best.world_size}: {pays}.{_cost(best, stop.alone_s)} {rest}: {each}."
 
 
 def _each(cells: Sequence[CellRecord]) -> str:

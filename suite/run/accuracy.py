@@ -220,8 +220,8 @@ def _train(run: Observations, sessions: Sessions, groups: Groups, arm: Arm, seed
         return
     recipe, shortened = _recipe_of(run, arm)
     dataset, job = recipe.dataset, replace(run.jobs[arm], seed=seed)
-    where = f"{arm.world_size} device(s)" + (f" ({arm.mode})" if arm.world_size > 1 else "")
-    where += run.plan.config.devices.mark(arm.world_size)
+    mode, mark = f" ({arm.mode})" if arm.world_size > 1 else "", run.plan.config.devices.mark(arm.world_size)
+    where = f"{arm.world_size} device(s){mode}{mark}"
     what = f"{short(arm.trainer)} on {where} with {dataset.name}, seed {seed}"
     epoch_s, left_s = sessions.timeout_s(arm, _steps(job, recipe)), until - run.plan.clock()
     try:

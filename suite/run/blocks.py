@@ -40,14 +40,14 @@ def count(
     ended: int = 0,
     spare: float = MORE_SHARE,
 ) -> int:
-    """Return the blocks of a session for the narrowest interval of a budget (docs/verdict.md, "Rounds per session").
+    """Return how many blocks a session has for a budget's narrowest interval (docs/verdict.md, "Rounds per session").
 
     Args:
         start_s: what a session takes beside its timing.
         round_s: what one window of every arm takes.
         budget_s: of all sessions to come.
         sessions: how many must fit; where even those with the fewest blocks do not, the fewest are returned.
-        df: degrees of freedom beside those of the sessions (`Observations.predicted_df`).
+        df: degrees of freedom beside those of the sessions.
         ended: sessions that ended before.
         spare: the share of windows that may be timed again; so many sessions must fit with these, too.
     """

@@ -344,10 +344,11 @@ class _Campaign:
             units, next_s = [*self._units(judged), *self._on_one(judged)], run.session_s
             if run.comparison.over_budget:
                 next_s = self._next_s(units) or next_s
-            affordable = number + 1 + left_s / next_s
-            if run.comparison.bases and self._keeps_budget and (fitting := self._sessions.fit(run.sessions_lacking)):
-                fit = number + 1 + fitting
-                affordable = max(affordable, fit) if run.comparison.over_budget else fit
+            more = left_s / next_s
+            if run.comparison.bases and self._keeps_budget and (fitting := self._sessions.fit()):
+                # The last session also timed the cells that are over budget, so that more than these may fit.
+                more = max(more, fitting) if run.comparison.over_budget else fitting
+            affordable = number + 1 + more
             run.planned = config.calibrate or self._planned(affordable)
             if run.comparison.bases and run.planned < self._shown:
                 self._say_plan(run.planned, self._forecast(units)._replace(wall_s=next_s))

@@ -158,16 +158,7 @@ def accept(config: Config, result: RunResult, failed: Sequence[str], *, complete
     """
     record = result.record
     try:
-        if failed and not baselines.refusal(record):  # which says more
-            raise ValueError(
-                f"not accepted: {some(failed, MOST_NAMES)} failed in this pytest session; repair what failed and run "
-                "again"
-            )
-        if not complete:
-            raise ValueError(
-                "not accepted: pytest was stopped before every selected test had run; run all of them, without -x and "
-                "--maxfail"
-            )
+        _check_session(record, failed, complete=complete)
         with locked(config.report_dir / record.machine.key):
             # Read again, because another run may have been accepted while this one measured.
             baseline = baselines.read(config.report_dir, record.machine.key)
@@ -183,3 +174,20 @@ def accept(config: Config, result: RunResult, failed: Sequence[str], *, complete
         _write_index(path.parent)  # which shows what is accepted
         return
     result.accepted, result.problem = refused, result.problem or refused
+
+
+def _check_session(record: Record, failed: Sequence[str], *, complete: bool) -> None:
+    """Refuse a run for what else happened in its pytest session.
+
+    Raises:
+        ValueError: a test failed, or did not run.
+    """
+    if failed and not baselines.refusal(record):  # which says more
+        raise ValueError(
+            f"not accepted: {some(failed, MOST_NAMES)} failed in this pytest session; repair what failed and run again"
+        )
+    if not complete:
+        raise ValueError(
+            "not accepted: pytest was stopped before every selected test had run; run all of them, without -x and "
+            "--maxfail"
+        )

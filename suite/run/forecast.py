@@ -18,7 +18,7 @@ from suite.plan.workloads import LAUNCH_BOUND
 from suite.records.calibration import POWER, promise
 from suite.render.figures import plural
 from suite.room.quiet import available_cores
-from suite.run import accuracy, blocks, collectives, judging
+from suite.run import accuracy, collectives, judging
 from suite.run.observations import Observations
 from suite.run.plan import Plan
 from suite.run.session import WINDOW_S
@@ -63,8 +63,7 @@ def session(
     groups = {arm.processes: run.jobs[arm].size for arm in arms}
     round_s = sum(max(WINDOW_S, step_s.get(arm, 0.0)) for arm in arms)
     starting_s = loading_s + sum(groups.values()) * rank_s / max(1, len(available_cores())) + round_s  # to warm up
-    chosen = blocks.count(starting_s, round_s, budget_s, run.sessions_lacking, run.predicted_df, len(run.sessions))
-    rounds = 2 * chosen
+    rounds = 2 * run.block_count(starting_s, round_s, budget_s)
     return Length(starting_s + rounds * round_s + ENDING_S, rounds)
 
 

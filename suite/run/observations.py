@@ -19,7 +19,9 @@ from suite.records.calibration import CellSpread
 from suite.records.counters import Counters
 from suite.records.memory import RankMemory
 from suite.room.conditions import Conditions, disturbed
+from suite.run import blocks
 from suite.run.plan import Plan
+from suite.run.retries import MORE_SHARE
 from suite.verdict.paired import sessions_needed
 from suite.verdict.spread import MOST_DF
 
@@ -231,15 +233,15 @@ class Observations:
         return sessions_needed(self.comparisons_alone, self.plan.config.runs)
 
     @property
-    def predicted_df(self) -> float:
-        """How many degrees of freedom other cells or a calibration add to those of any cell's own sessions."""
-        alone = self.comparisons_alone and not all(self.calibrated(cell) for cell in self.comparison.judged)
-        return 0.0 if alone else MOST_DF
-
-    @property
     def sessions_lacking(self) -> int:
         """How many more sessions that takes, at least the next one."""
         return max(1, self.sessions_needed - len(self.sessions))
+
+    def block_count(self, start_s: float, round_s: float, budget_s: float, spare: float = MORE_SHARE) -> int:
+        """Return how many blocks each session to come has; arguments as in `blocks.count`."""
+        alone = self.comparisons_alone and not all(self.calibrated(cell) for cell in self.comparison.judged)
+        df = 0.0 if alone else MOST_DF  # what other cells or a calibration add to those of a cell's own sessions
+        return blocks.count(start_s, round_s, budget_s, self.sessions_lacking, df, len(self.sessions), spare)
 
     def arms(self, cell: Cell) -> dict[Side, Arm]:
         """Return the candidate's arm of a cell and those of the bases that it is compared with."""

@@ -213,19 +213,19 @@ class Sessions:
         """
         self._blocks, self._training_s = 0, training_s
 
-    def fit(self, sessions: int) -> int:
-        """Choose the blocks of the sessions to come again, by what the last one took, so that `sessions` of them fit.
+    def fit(self) -> int:
+        """Choose anew how many blocks the sessions to come have, by what the last one took.
 
         Returns:
-            How many sessions fit then; 0 where even the fewest blocks are too many, and the number stays as it is.
+            How many sessions fit then; 0 where those that a decision lacks do not, even with the fewest blocks, and the
+            number of blocks stays as it is.
         """
-        run, left_s = self._run, KEPT * self.left_s()
-        last = run.sessions[-1]
+        last, left_s = self._run.sessions[-1], KEPT * self.left_s()
         timed_s = last.timing_s - last.filling_s
         start_s, round_s = last.usual_s - timed_s, timed_s / (2 * max(1, self._blocks))
-        if not timed_s or sessions * (start_s + 2 * blocks.LEAST * round_s) > left_s:
+        if not timed_s or self._run.sessions_lacking * (start_s + 2 * blocks.LEAST * round_s) > left_s:
             return 0
-        self._blocks = blocks.count(start_s, round_s, left_s, sessions, run.predicted_df, len(run.sessions), spare=0.0)
+        self._blocks = self._run.block_count(start_s, round_s, left_s, spare=0.0)
         return int(left_s / (start_s + 2 * self._blocks * round_s))
 
     def timeout_s(self, arm: Arm, steps: int) -> float:
@@ -304,8 +304,7 @@ class Sessions:
         round_s = sum(steps[arm] * self.step_s[arm] for arm in timed) or WINDOW_S
         warming_s = round_s + sum(self._cold_s[arm] for arm in timed)  # of arms whose steps are known
         start_s = starting_s + warming_s
-        budget_s, run = self.left_s() + start_s - self._training_s, self._run
-        return blocks.count(start_s, round_s, budget_s, run.sessions_lacking, run.predicted_df, len(run.sessions))
+        return self._run.block_count(start_s, round_s, self.left_s() + start_s - self._training_s)
 
     def _time(self, groups: Groups, units: Sequence[tuple[Arm, ...]], end_s: float) -> None:
         """Time as many blocks as planned, and more while another one is likely to end before `end_s` of the clock.

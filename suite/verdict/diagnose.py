@@ -144,11 +144,10 @@ def supported(
     Returns:
         Its index; None where no part may be named, and always from one session.
     """
-    supported_parts = []
+    supported_parts, alpha = [], error / max(2, len(parts_s))
     for index, (part, df) in enumerate(zip(parts_s, dfs, strict=True)):
         if part.low is not None and df >= 1 and (most_s is None or part.estimate <= most_s):
-            df, alpha = min(df, MANY), error / max(2, len(parts_s))
-            wider = t_quantile(df, 1 - alpha) / t_quantile(df, 0.975)
+            wider = t_quantile(min(df, MANY), 1 - alpha) / t_quantile(min(df, MANY), 0.975)
             if part.estimate > (part.estimate - part.low) * wider:
                 supported_parts.append(index)
     return max(supported_parts, key=lambda index: parts_s[index].estimate, default=None)

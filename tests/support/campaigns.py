@@ -147,8 +147,8 @@ class PretendedSessions:
     def replan_blocks(self, training_s: float = 0.0) -> None:
         """The number of blocks is fixed."""
 
-    def fit(self, sessions: int) -> int:
-        self.world.fitted.append(sessions)
+    def fit(self) -> int:
+        self.world.fitted.append(self.world.run.sessions_lacking)
         return self.world.fits
 
     def run(

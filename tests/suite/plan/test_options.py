@@ -55,13 +55,22 @@ def test_world_sizes_of_an_ini_file_that_the_devices_are_too_few_for_are_named(p
     assert [line for line in chosen.header() if "not measured" in line] == [said]
 
 
-@pytest.mark.parametrize("marker", ["correctness", "scaling"])
-def test_the_header_names_the_trainers_that_are_checked(project: Project, marker: str) -> None:
+@pytest.mark.parametrize(
+    ("marker", "shown"),
+    [
+        ("correctness", True),
+        ("correctness and gpu", True),
+        ("scaling", False),
+        ("not correctness", False),
+        ("not (scaling or correctness)", False),
+    ],
+)
+def test_the_header_names_the_trainers_that_are_checked(project: Project, marker: str, shown: bool) -> None:
     config = project.config("-m", marker, "--scaling-devices=cpu:2")
     config.stash[CONFIG] = options.read(config)
     checked = [line for line in pytest_report_header(config) if line.startswith("correctness: ")]
     assert [line for line in checked if "weighted" in line] == checked
-    assert len(checked) == (marker == "correctness")
+    assert len(checked) == shown
 
 
 @pytest.mark.parametrize(

@@ -391,7 +391,7 @@ class TestRounds:
         run.sessions.append(Session(0, wall_s=17.0, timing_s=12.0, filling_s=2.0, windows=[window]))
         measured = sessions(run, Answering({}))
         measured.left_s, measured._blocks = (lambda: left_s), 10
-        assert measured.fit(3) == ((blocks and left_s * 0.9 // (5 + blocks)) or 0)
+        assert measured.fit() == ((blocks and left_s * 0.9 // (5 + blocks)) or 0)
         assert measured._blocks == (blocks or 10)
 
     def test_training_leaves_less_of_the_budget_to_timing(self) -> None:
