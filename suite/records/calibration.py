@@ -23,7 +23,8 @@ from suite.records.files import RecordError, read_inside, write_inside
 from suite.records.record import Environment
 from suite.room.part import Part
 from suite.verdict import ALPHA_FAIL, FIRST_LOOK, spending
-from suite.verdict.metrics import location, location_variance, variance
+from suite.verdict.metrics import half_of, variance
+from suite.verdict.spread import Middle, Windows
 from suite.verdict.stored import RunSpread
 
 ENOUGH = 10  # sessions; a run uses no spread from fewer, whose tau2_var is itself a guess
@@ -42,11 +43,11 @@ Log = Annotated[float, Field(ge=-MOST, le=MOST)]
 class Spread(Part):
     """How much one cell varies. Everything is in logarithms of times, so 0.01 is one percent.
 
-    The model is d_sj = b_s + e_sj for round j of session s, with b_s of variance tau² and e_sj independent of it.
+    The model is b_s + e_s for session s, with b_s of variance tau² and e_s, the noise of its windows, independent of it.
 
     Attributes:
-        locations: the middle of each session's paired rounds, ln(t / t) of two groups of workers of the same code.
-        errors: the standard error of each of them, from its own rounds.
+        locations: what each session shows of two groups of workers of the same code, ln(t / t).
+        errors: the standard error of each of them, from its own windows.
         rounds: how many each session had.
         round_sd: SD of a round around its session's mean, pooled over sessions.
         log_times: ln(seconds a step) of each session, unpaired, as stored baselines are.
@@ -78,7 +79,7 @@ class Spread(Part):
 
     @property
     def error_sd(self) -> float:
-        """The share of the rounds' noise in a session's location: root mean square of `errors`."""
+        """The share of the windows' noise in what a session shows: root mean square of `errors`."""
         return math.sqrt(statistics.fmean(error**2 for error in self.errors))
 
     @property
@@ -91,9 +92,9 @@ class Spread(Part):
         """Variance of the estimate of tau², by Satterthwaite (1946); above 0 even where tau is estimated as 0.
 
         Both parts behave as scaled chi-squares: the variance of `locations` on one degree of freedom less than there
-        are sessions, a session's squared error on one less than it kept rounds.
+        are sessions, a session's squared error on one less than the windows that count, for each side.
         """
-        dfs = [count - 2 * (count // 4) - 1 for count in self.rounds]
+        dfs = [2 * (half_of(count) - 1) for count in self.rounds]
         noise = math.fsum(error**4 / df for error, df in zip(self.errors, dfs, strict=True)) / self.sessions**2
         return 2 * (variance(self.locations) ** 2 / (self.sessions - 1) + noise)
 
@@ -108,7 +109,7 @@ class Spread(Part):
 
     @property
     def session_sd(self) -> float:
-        """SD of a session's location: both kinds of noise."""
+        """SD of what a session shows: both kinds of noise."""
         return math.hypot(self.tau, self.error_sd)
 
     def session_sd_of(self, rounds: int) -> float:
@@ -140,21 +141,20 @@ class Spread(Part):
         return math.sqrt(df / float(chdtri(df, POWER)))
 
 
-def spread_of(
-    paired: Sequence[Sequence[float]], log_times: Sequence[float], session_s: float, start_s: float
-) -> Spread | None:
+def spread_of(paired: Sequence[Windows], log_times: Sequence[float], session_s: float, start_s: float) -> Spread | None:
     """Return a cell's spread; None where fewer than two sessions have two rounds or more.
 
-    `paired` is ln(t / t) of the rounds of each session; `Spread` explains the others.
+    `paired` has the windows of two groups of workers of the same code; `Spread` explains the others.
     """
-    usable = [session for session in paired if len(session) > 1]
+    usable = [session.log_ratios for session in paired if len(session.own) > 1]
+    middles = [Middle.of(session) for session in paired if len(session.own) > 1]
     if len(usable) < 2 or len(log_times) < 2:
         return None
     df = sum(len(session) - 1 for session in usable)
     squares = math.fsum((len(session) - 1) * variance(session) for session in usable)
     return Spread(
-        locations=tuple(map(location, usable)),
-        errors=tuple(math.sqrt(location_variance(session)[0]) for session in usable),
+        locations=tuple(middle.value for middle in middles),
+        errors=tuple(math.sqrt(middle.variance or 0.0) for middle in middles),
         rounds=tuple(map(len, usable)),
         round_sd=math.sqrt(squares / df),
         log_times=tuple(log_times),

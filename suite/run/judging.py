@@ -58,17 +58,17 @@ def against(run: Observations, cell: Cell, side: Side) -> Verdict:
     own = run.arms(cell)["candidate"]
     others = [run.arms(other) for other in run.comparison.cells if other.world_size == cell.world_size]
     apart = [arms for arms in others if side in arms and arms["candidate"].processes != own.processes]
-    rounds = samples.by_session(run, own, run.arms(cell)[side])
+    windows = samples.by_session(run, own, run.arms(cell)[side])
     pairs = dict.fromkeys((arms["candidate"], arms[side]) for arms in apart)
     peers = [samples.by_session(run, *pair) for pair in pairs]
     return verdict.paired(
-        list(rounds.values()),
+        [verdict.Middle.of(each) for each in windows.values()],
         run.plan.config.tolerance,
         comparisons(run),
         run.planned,
         run.session_s,
         learned,
-        [[metrics.location(peer[number]) if number in peer else None for number in rounds] for peer in peers],
+        [[verdict.Middle.of(peer[n]).value if n in peer else None for n in windows] for peer in peers],
         runs=run.plan.config.runs,
         alone=max(1, run.comparisons_alone),
         overrun_s=run.plan.overrun_s,
@@ -110,7 +110,7 @@ def surplus(run: Observations, cell: Cell) -> float:
     """
     arms = run.arms(cell)
     behind = [
-        verdict.surplus(samples.contrast(run, arms["candidate"], arms[side]), run.plan.config.tolerance)
+        verdict.surplus(samples.middles(run, arms["candidate"], arms[side]), run.plan.config.tolerance)
         for side in run.comparison.bases
         if side in arms
     ]
@@ -134,7 +134,7 @@ def warning(run: Observations, cell: Cell) -> str:
     own = arms["candidate"], arms["base"]
     at_k, at_one = (samples.by_session(run, *pair) for pair in (own, [arm.on_one for arm in own]))
     both = [session for session in at_k if session in at_one]
-    widened = [metrics.location(at_k[session]) - metrics.location(at_one[session]) for session in both]
+    widened = [verdict.Middle.of(at_k[n]).value - verdict.Middle.of(at_one[n]).value for n in both]
     if len(widened) < verdict.FIRST_LOOK or against(run, cell, "base").outcome is not Outcome.PASS:
         return ""
     mean, error = metrics.mean_and_standard_error(widened)
@@ -157,7 +157,7 @@ def slow_tail(run: Observations, cell: Cell) -> Tail | None:
     if "base" not in arms or cell not in run.comparison.cells:
         return None
     judged = {run.plan.own(each) for each in run.comparison.cells}
-    return tail(samples.contrast(run, arms["candidate"], arms["base"]), len(judged))
+    return tail(list(samples.by_session(run, arms["candidate"], arms["base"]).values()), len(judged))
 
 
 def _time(run: Observations, cell: Cell, side: Side) -> CheckRecord:

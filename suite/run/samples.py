@@ -1,51 +1,37 @@
-"""From windows to the numbers that a verdict uses: rounds, and one value per session.
+"""From windows to what a verdict uses: the windows of two arms, by session, and one value per session.
 
-A window becomes seconds a step, a session's rounds become their location (`metrics.location`), and sessions become a
-t-interval. Disturbed blocks are left out everywhere but in `step_samples_s`, and so are disturbed windows where enough
-of a session is left.
+A window becomes seconds a step, and an arm's windows the mean of their faster half (`metrics.faster_half`). Disturbed
+blocks are left out everywhere but in `step_samples_s`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from suite.plan.cells import Arm
 from suite.run.observations import Observations, Session
-from suite.verdict import metrics
+from suite.verdict import Middle, Windows, metrics
 
-FEWEST_ROUNDS = 4  # of a session without its disturbed windows; the middle of four leaves out the two outermost
-FEWEST_SHARE = 0.25  # of its rounds; where fewer are undisturbed, disturbance is the machine's normal state
-ALIKE = 2.0  # standard errors by which two arms may differ in what share of their windows was disturbed
+ALIKE = 3.0  # standard errors by which two arms may differ in what share of their windows was disturbed at first
 
-
-class Round(NamedTuple):
-    """ln(seconds a step) of one window, or of one window over another.
-
-    Attributes:
-        log: of its last times.
-        clean: whether others did not disturb it then.
-        first_log: of its first times, where it was timed again; otherwise the same.
-    """
-
-    log: float
-    clean: bool
-    first_log: float
-
-    def over(self, other: Round) -> Round:
-        """Return the ratio of two windows."""
-        return Round(self.log - other.log, self.clean and other.clean, self.first_log - other.first_log)
+Place = tuple[int, int]  # block, and place in the session
 
 
-def rounds(session: Session, arm: Arm, steps: int) -> dict[tuple[int, int], Round]:
-    """Return an arm's windows of `steps` steps, by block and place in the session; the slowest rank counts."""
+class Taken(NamedTuple):
+    """ln(seconds a step) of a window: of its last times, and of its first where it was timed again."""
+
+    last: float
+    first: float
+
+
+def taken(session: Session, arm: Arm, steps: int) -> dict[Place, Taken]:
+    """Return an arm's windows of `steps` steps; the slowest rank counts."""
     left_out = session.left_out
     return {
-        (window.block, place): Round(
-            metrics.log_step_s(max(window.duration_ns), steps),
-            not window.disturbed,
-            metrics.log_step_s(max(window.unselected.duration_ns), steps),
+        (window.block, place): Taken(
+            *(metrics.log_step_s(max(timing.duration_ns), steps) for timing in (window, window.unselected))
         )
         for place, window in enumerate(session.windows)
         if window.arm == arm.id and window.block not in left_out
@@ -56,8 +42,8 @@ def over_sessions(run: Observations, arm: Arm) -> list[float]:
     """Return ln(seconds a step) of an arm, one value per session."""
     logs = []
     for session in run.sessions if arm in run.steps else ():
-        if taken := list(rounds(session, arm, run.steps[arm]).values()):
-            logs.append(metrics.location(_kept(taken, chosen=_told(session, arm))))
+        if windows := taken(session, arm, run.steps[arm]).values():
+            logs.append(metrics.faster_half(_counting(windows, chosen=_told(session, arm))))
     return logs
 
 
@@ -71,23 +57,23 @@ def step_samples_s(run: Observations, arm: Arm) -> list[float]:
     ]
 
 
-def by_session(run: Observations, minuend: Arm, subtrahend: Arm) -> dict[int, list[float]]:
-    """Return ln(t_minuend / t_subtrahend) of every round, by session number.
+def by_session(run: Observations, own: Arm, other: Arm) -> dict[int, Windows]:
+    """Return the windows of two arms, by session number.
 
-    A block visits its arms forwards and then backwards, so it holds two rounds, and their order cancels. A base that
-    several cells share is timed next to each of them: the window of the base that is nearest to the cell's counts.
+    A base that several cells share is timed next to each of them: the window of the base that is nearest to the cell's
+    counts, so that both sides have as many.
     """
-    if minuend not in run.steps or subtrahend not in run.steps:
+    if own not in run.steps or other not in run.steps:
         return {}
-    ratios, disturbance = {}, _Disturbance(minuend, subtrahend)
+    found, disturbance = {}, _Disturbance(own, other)
     for session in run.sessions:
         disturbance.add(session)  # up to this one: what a session shows does not change with later ones
-        a, b = (rounds(session, arm, run.steps[arm]) for arm in (minuend, subtrahend))
+        a, b = (taken(session, arm, run.steps[arm]) for arm in (own, other))
         blocks = {block for block, _ in b}
-        if pairs := [a[window].over(b[_nearest(window, b)]) for window in a if window[0] in blocks]:
-            chosen = disturbance.alike and _told(session, minuend, subtrahend)
-            ratios[session.number] = _kept(pairs, chosen=chosen)
-    return ratios
+        if pairs := [(a[place], b[_nearest(place, b)]) for place in a if place[0] in blocks]:
+            chosen = disturbance.alike and _told(session, own, other)
+            found[session.number] = Windows(*(_counting(side, chosen=chosen) for side in zip(*pairs, strict=True)))
+    return found
 
 
 class _Disturbance:
@@ -133,35 +119,26 @@ def _told(session: Session, *arms: Arm) -> bool:
     return all(window.others_ns for window in session.windows if window.arm in names)
 
 
-def _kept(taken: Sequence[Round], *, chosen: bool) -> list[float]:
-    """Return the last times of the rounds that others did not disturb, and of all rounds where those are too few.
-
-    Args:
-        taken: rounds of one session.
-        chosen: whether what others did may choose among times; otherwise the first times of all rounds count.
-    """
-    if not chosen:
-        return [each.first_log for each in taken]
-    kept = [each.log for each in taken if each.clean]
-    enough = len(kept) >= max(FEWEST_ROUNDS, FEWEST_SHARE * len(taken))
-    return kept if enough else [each.log for each in taken]
+def _counting(windows: Iterable[Taken], *, chosen: bool) -> list[float]:
+    """Return the last times of windows, or the first where what others did may not choose among times."""
+    return [window.last if chosen else window.first for window in windows]
 
 
-def _nearest(window: tuple[int, int], others: Iterable[tuple[int, int]]) -> tuple[int, int]:
+def _nearest(window: Place, others: Iterable[Place]) -> Place:
     """Return the window of the same block that was timed at the nearest place, of two the one nearer to its middle."""
     same = [other for other in others if other[0] == window[0]]
     middle = sum(place for _, place in same) / len(same)  # a block is the same backwards
     return min(same, key=lambda other: (abs(other[1] - window[1]), abs(other[1] - middle)))
 
 
-def contrast(run: Observations, minuend: Arm, subtrahend: Arm) -> list[list[float]]:
-    """Return ln(t_minuend / t_subtrahend) of every round, one list per session."""
-    return list(by_session(run, minuend, subtrahend).values())
+def middles(run: Observations, own: Arm, other: Arm) -> list[Middle]:
+    """Return ln(t_own / t_other) of every session."""
+    return [Middle.of(windows) for windows in by_session(run, own, other).values()]
 
 
-def log_ratios(run: Observations, minuend: Arm, subtrahend: Arm) -> list[float]:
-    """Return ln(t_minuend / t_subtrahend), one value per session."""
-    return [metrics.location(pairs) for pairs in contrast(run, minuend, subtrahend)]
+def log_ratios(run: Observations, own: Arm, other: Arm) -> list[float]:
+    """Return the same as numbers."""
+    return [middle.value for middle in middles(run, own, other)]
 
 
 def log_efficiencies(run: Observations, arm: Arm) -> list[float]:

@@ -2,7 +2,7 @@
 
 from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, GRAVEST_FIRST, Outcome, Verdict
 from suite.verdict.paired import FIRST_LOOK, paired, spending, surplus
-from suite.verdict.spread import Learned
+from suite.verdict.spread import Learned, Middle, Windows
 
 __all__ = [
     "ALPHA_FAIL",
@@ -10,8 +10,10 @@ __all__ = [
     "FIRST_LOOK",
     "GRAVEST_FIRST",
     "Learned",
+    "Middle",
     "Outcome",
     "Verdict",
+    "Windows",
     "paired",
     "spending",
     "surplus",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import functools
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -88,11 +89,7 @@ def difference(minuend: Bounds, subtrahend: Bounds) -> Interval:
 
 
 def location(values: Sequence[float]) -> float:
-    """Return the middle of a session's rounds: their mean without the lowest and the highest quarter.
-
-    Rounds have heavy tails, and a disturbed one must cost little; of mean, median and trimmed means this one varied
-    least from session to session on recorded rounds (docs/log.md).
-    """
+    """Return the middle of differences between windows: their mean without the lowest and the highest quarter."""
     cut = len(values) // 4
     middle = sorted(values)[cut : len(values) - cut]
     return math.fsum(middle) / len(middle)
@@ -104,15 +101,51 @@ def location_variance(values: Sequence[float]) -> tuple[float, int]:
     Tukey and McLaughlin (1963): a trimmed mean varies as the winsorised sample does, in which every value that was cut
     counts as the outermost one that was kept. With h values kept it is the sum of squares / (h (h - 1)), on h - 1.
     """
-    adjusted, kept = winsorised(values)
-    return variance(adjusted) * (len(adjusted) - 1) / (kept * (kept - 1)), kept - 1
-
-
-def winsorised(values: Sequence[float]) -> tuple[list[float], int]:
-    """Return the sorted values, those that `location` cuts set to the outermost kept ones, and how many are kept."""
     cut = len(values) // 4
     kept = sorted(values)[cut : len(values) - cut]
-    return [*[kept[0]] * cut, *kept, *[kept[-1]] * cut], len(kept)
+    return _winsorised_variance([*[kept[0]] * cut, *kept, *[kept[-1]] * cut], len(kept))
+
+
+def faster_half(values: Sequence[float]) -> float:
+    """Return the mean of the lower half of windows' times.
+
+    What disturbs a window makes it longer, so the shorter ones are nearer to what the code takes. Two arms are compared
+    by the faster half of each, from as many windows of both (docs/adr/0051).
+    """
+    kept = _halved(values)[0]
+    return math.fsum(kept) / len(kept)
+
+
+def faster_half_variance(values: Sequence[float]) -> tuple[float, int]:
+    """Return the variance of `faster_half`, estimated from at least two values, and its degrees of freedom.
+
+    As that of `location`, cut at the slow end alone.
+    """
+    kept, cut = _halved(values)
+    return _winsorised_variance([*kept, *[kept[-1]] * cut], len(kept))
+
+
+def slower_half_influences(values: Sequence[float]) -> list[float]:
+    """Return how much each value moves the mean of all values less their `faster_half`; of the sorted values."""
+    kept, cut = _halved(values)
+    adjusted = [*kept, *[kept[-1]] * cut]
+    mean, centre, weight = statistics.fmean(values), statistics.fmean(adjusted), len(values) / len(kept)
+    return [r - mean - weight * (w - centre) for r, w in zip(sorted(values), adjusted, strict=True)]
+
+
+def half_of(count: int) -> int:
+    """Return how many of so many windows are the faster half: two at least, where there are two."""
+    return max(min(count, 2), math.ceil(count / 2))
+
+
+def _halved(values: Sequence[float]) -> tuple[list[float], int]:
+    """Return the faster half, sorted, and how many values are left out."""
+    kept = half_of(len(values))
+    return sorted(values)[:kept], len(values) - kept
+
+
+def _winsorised_variance(adjusted: Sequence[float], kept: int) -> tuple[float, int]:
+    return variance(adjusted) * (len(adjusted) - 1) / (kept * (kept - 1)), kept - 1
 
 
 def observations_needed(measured: int, enough: Callable[[int], bool]) -> int | None:

@@ -31,7 +31,7 @@ FIRST_LOOK = 3  # sessions; two of processes that have two speeds are too often 
 EVEN = 36  # planned sessions with which every look would have the same share, but for the limits of the power
 LEAST_POWER, MOST_POWER = 1.5, 4.0
 SUSPICION = 2.0  # times the error of a FAIL: with more, cells with two speeds fail too often (docs/adr/0050)
-NOT_NOISE = 0.99  # confidence that a cell is not slower by the noise of its rounds alone
+NOT_NOISE = 0.99  # confidence that a cell is not slower by the noise of its windows alone
 SETTLED = 0.10  # how probable it may still be that the slowdown reaches half the tolerance, for a PASS before the end
 
 
@@ -72,7 +72,7 @@ def sessions_needed(alone: int, runs: int) -> int:
 
 
 def paired(
-    rounds: Sequence[Sequence[float]],
+    middles: Sequence[Middle],
     tolerance: float,
     comparisons: int,
     planned: int,
@@ -86,34 +86,33 @@ def paired(
     """Judge a cell whose base was measured in the same sessions.
 
     Args:
-        rounds: ln(t_candidate / t_base) of every round, a list for each session so far.
+        middles: ln(t_candidate / t_base) of every session so far.
         tolerance: m, the slowdown that must be found.
         comparisons: how many can fail, in all `runs` together.
         planned: sessions that the budget allows.
         session_s: wall seconds of one session, for the advice when nothing is clear.
         learned: what a calibration knows of this machine.
-        peers: of every other cell of the world size that has processes of its own, the middle of the rounds of each of
-            these sessions; None for one that did not time it.
+        peers: of every other cell of the world size that has processes of its own, the same of each of these sessions;
+            None for one that did not time it.
         runs: of a bisection, which share the error of a PASS; 1 for a run of its own.
         alone: how many comparisons of a run are alone in their world size, where this one is.
         overrun_s: by how much the sessions took longer than the budget, for the advice.
     """
     of_alone = fewest_alone(ALPHA_FAIL / alone / runs), fewest_alone(ALPHA_PASS / runs)
-    least = FIRST_LOOK if _until(len(rounds), peers) else max(FIRST_LOOK, min(of_alone))
-    middles = [Middle.of(session) for session in rounds]
+    least = FIRST_LOOK if _until(len(middles), peers) else max(FIRST_LOOK, min(of_alone))
     ratio = _ratio(middles)
-    if len(rounds) < least:
-        more = least + 1 - len(rounds)
+    if len(middles) < least:
+        more = least + 1 - len(middles)
         return Verdict(
             Outcome.INCONCLUSIVE,
-            f"{len(rounds)} session(s) measured, {least} are needed for a decision: raise the budget by about "
+            f"{len(middles)} session(s) measured, {least} are needed for a decision: raise the budget by about "
             f"{math.ceil(more * session_s + overrun_s)} s",
             ratio,
             more,
         )
     margin, alpha_fail, alpha_pass = math.log1p(tolerance), ALPHA_FAIL / comparisons, ALPHA_PASS / runs
     suspicious = crossing = False
-    for sessions in range(FIRST_LOOK, len(rounds) + 1):
+    for sessions in range(FIRST_LOOK, len(middles) + 1):
         beside = _until(sessions, peers)
         least_fail, least_pass = (0, 0) if beside else of_alone
         delta = estimate(middles[:sessions], learned, beside)
@@ -150,17 +149,16 @@ def _until(sessions: int, peers: Sequence[Sequence[float | None]]) -> list[list[
     return [values for values in seen if len(values) > 1]
 
 
-def surplus(rounds: Sequence[Sequence[float]], tolerance: float) -> float:
+def surplus(middles: Sequence[Middle], tolerance: float) -> float:
     """Return by how much a cell looks slower so far, to choose whose parts are worth timing. It decides nothing.
 
     Args:
-        rounds: ln(t_candidate / t_base) of every round, a list for each session so far.
+        middles: ln(t_candidate / t_base) of every session so far.
         tolerance: m; a FAIL needs an estimate of half of it.
 
     Returns:
-        ln(t_candidate / t_base); 0 where that is less than a FAIL needs, or its rounds alone may explain it.
+        ln(t_candidate / t_base); 0 where that is less than a FAIL needs, or the noise of windows alone may explain it.
     """
-    middles = [Middle.of(session) for session in rounds]
     known = [(middle.variance, middle.df) for middle in middles if middle.variance is not None and middle.df]
     if not known:
         return 0.0

@@ -1,8 +1,8 @@
 """Estimate a cell's slowdown and its standard error, from its sessions, the run's other cells and a calibration.
 
-Round j of session s shows d_sj = delta + b_s + e_sj: b_s, of variance tau^2, is what a session's fresh processes share
-(placement, memory layout), and e_sj is the machine's noise of that moment. A session counts as one number, the middle
-of its rounds, whose variance is tau^2 + w_s^2.
+Session s shows delta + b_s + e_s: b_s, of variance tau^2, is what its fresh processes share (placement, memory layout),
+and e_s, of variance w_s^2, is what the machine's noise leaves in the faster half of its windows. A session counts as
+one number.
 
 A few sessions show that variance badly, so it is also predicted: by the other cells of the same world size, whose
 sessions took place at the same time, and by a calibration (tau^2 was learned, w_s^2 comes from today's rounds). The
@@ -18,7 +18,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from suite.verdict.metrics import location, location_variance, variance
+from suite.verdict.metrics import faster_half, faster_half_variance, variance
 
 # Degrees of freedom of "today's tau^2 over the calibrated one": their 97.5 % quantile is a factor of 2.9 in tau, so the
 # bound expects a machine up to three times more scattered than when it was calibrated.
@@ -54,22 +54,44 @@ class Estimate:
 
 
 @dataclass(frozen=True)
+class Windows:
+    """ln(seconds a step) of the windows of two arms in a session: as many of each, and timed next to each other.
+
+    Attributes:
+        own: of the arm that is judged, at least one.
+        other: of the arm it is compared with.
+    """
+
+    own: Sequence[float]
+    other: Sequence[float]
+
+    @property
+    def log_ratios(self) -> list[float]:
+        """ln(t_own / t_other) of every pair."""
+        return [a - b for a, b in zip(self.own, self.other, strict=True)]
+
+
+@dataclass(frozen=True)
 class Middle:
     """One session as an observation.
 
     Attributes:
-        value: the middle of its rounds.
-        variance, df: of `value`, estimated from the rounds, and its degrees of freedom; None from a single round.
+        value: what it shows of the difference.
+        variance, df: of `value`, estimated from its windows, and its degrees of freedom; None from a single window.
     """
 
     value: float
-    variance: float | None
-    df: int | None
+    variance: float | None = None
+    df: int | None = None
 
     @classmethod
-    def of(cls, rounds: Sequence[float]) -> Middle:
-        """Return a session from ln(t_candidate / t_base) of its rounds, at least one."""
-        return cls(location(rounds), *(location_variance(rounds) if len(rounds) > 1 else (None, None)))
+    def of(cls, windows: Windows) -> Middle:
+        """Return ln(t_own / t_other) of a session, by the faster half of either arm's windows."""
+        value = faster_half(windows.own) - faster_half(windows.other)
+        if len(windows.own) == 1:
+            return cls(value)
+        (own, df), (other, _) = (faster_half_variance(each) for each in (windows.own, windows.other))
+        return cls(value, own + other, 2 * df)
 
 
 def estimate(
