@@ -7,6 +7,7 @@ is a search whose runs do not share their error probabilities, with nothing veri
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -15,7 +16,7 @@ import numpy as np
 from suite.cli import bisection
 from suite.cli.bisection import BAD, GOOD, SKIP
 from suite.cli.command import Stop
-from suite.verdict import Outcome, paired
+from suite.verdict import Middle, Outcome, Windows, paired
 
 TOLERANCE = 0.05
 MARGIN = np.log1p(TOLERANCE)
@@ -92,8 +93,10 @@ def judge(rng: np.random.Generator, spread: Spread, planned: int, within: float 
     """Return a measurement by the rule itself, of `planned` sessions drawn from a noise."""
 
     def measure(delta: float, runs: int) -> int:
-        rounds = delta + spread(rng, planned)[:, None] + within * rng.normal(size=(planned, ROUNDS))
-        return STATUS[paired(rounds.tolist(), TOLERANCE, runs, planned, SESSION_S, runs=runs).outcome]
+        windows = within / math.sqrt(2) * rng.normal(size=(2, planned, ROUNDS))
+        windows[0] += delta + spread(rng, planned)[:, None]
+        middles = [Middle.of(Windows(own, base)) for own, base in zip(*windows.tolist(), strict=True)]
+        return STATUS[paired(middles, TOLERANCE, runs, planned, SESSION_S, runs=runs).outcome]
 
     return measure
 

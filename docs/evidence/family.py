@@ -18,12 +18,13 @@ import numpy.typing as npt
 from scipy.special import stdtrit
 
 from suite.verdict import ALPHA_FAIL, ALPHA_PASS, FIRST_LOOK, Learned, Outcome, spending
+from suite.verdict.metrics import half_of
 from suite.verdict.paired import SETTLED, SUSPICION, fewest_alone
 from suite.verdict.spread import KAPPA, MOST_DF
 
 Floats = npt.NDArray[np.float64]
 Shape = tuple[int, int, int, int]  # runs, cells, sessions, rounds
-Draw = Callable[[np.random.Generator, Shape], Floats]
+Draw = Callable[[np.random.Generator, Shape], Floats]  # windows: (2, runs, cells, sessions, rounds)
 
 MARGIN = math.log1p(0.05)
 CELLS, SIZES, SESSIONS, ROUNDS = 12, 2, 6, 8  # six cells at each of two world sizes
@@ -31,14 +32,38 @@ RUNS = 8000
 OUTCOMES = (Outcome.INCONCLUSIVE, Outcome.PASS, Outcome.FAIL)
 
 
+def sides(windows: Floats, apart: Floats | float) -> Floats:
+    """Return the windows of candidate and base, of which the candidate's are apart by what a session has.
+
+    Args:
+        windows: noise of both sides, of which a round's ratio shows sqrt(2) times the SD.
+        apart: ln(t / t) of a session.
+    """
+    return windows / math.sqrt(2) + np.stack([np.broadcast_to(apart, windows.shape[1:]), np.zeros(windows.shape[1:])])
+
+
 def normal(within: float, between: float) -> Draw:
     """Return rounds and sessions with these SDs."""
-    return lambda rng, shape: within * rng.standard_normal(shape) + between * rng.standard_normal((*shape[:3], 1))
+    return lambda rng, shape: sides(
+        within * rng.standard_normal((2, *shape)), between * rng.standard_normal((*shape[:3], 1))
+    )
 
 
 def heavy(within: float, between: float) -> Draw:
     """Return Student's t on two degrees of freedom for both."""
-    return lambda rng, shape: within * rng.standard_t(2, shape) + between * rng.standard_t(2, (*shape[:3], 1))
+    return lambda rng, shape: sides(
+        within * rng.standard_t(2, (2, *shape)), between * rng.standard_t(2, (*shape[:3], 1))
+    )
+
+
+def disturbed_windows(share: float, longest: float) -> Draw:
+    """Return rounds and sessions of 1 %, in which so many windows of either side are up to so much longer."""
+
+    def draw(rng: np.random.Generator, shape: Shape) -> Floats:
+        longer = np.log1p(longest * rng.random((2, *shape))) * (rng.random((2, *shape)) < share)
+        return normal(0.01, 0.01)(rng, shape) + longer
+
+    return draw
 
 
 def modes(probability: float, cells: int = CELLS) -> Draw:
@@ -49,7 +74,7 @@ def modes(probability: float, cells: int = CELLS) -> Draw:
 
     def draw(rng: np.random.Generator, shape: Shape) -> Floats:
         slow = (rng.random((2, *shape[:3], 1)) < probability) & (np.arange(shape[1])[:, None, None] < cells)
-        return 0.002 * rng.standard_normal(shape) + 0.06 * (slow[0].astype(float) - slow[1])
+        return normal(0.002, 0.0)(rng, shape) + 0.06 * slow
 
     return draw
 
@@ -60,16 +85,20 @@ def both_modes(probability: float) -> Draw:
     def draw(rng: np.random.Generator, shape: Shape) -> Floats:
         runs, cells, sessions, _ = shape
         slow = np.tile(rng.random((2, runs, cells // 2, sessions, 1)) < probability, (1, 1, 2, 1, 1))
-        return 0.002 * rng.standard_normal(shape) + 0.06 * (slow[0].astype(float) - slow[1])
+        return normal(0.002, 0.0)(rng, shape) + 0.06 * slow
 
     return draw
 
 
 def drift(over_session: float) -> Draw:
-    """Return rounds of 7 % on a machine whose speed drifts; the order A B, B A turns its sign from round to round."""
-    return lambda rng, shape: (
-        normal(0.07, 0.01)(rng, shape) + over_session / shape[3] / 2 * (-1.0) ** np.arange(shape[3])
-    )
+    """Return rounds of 7 % on a machine whose speed drifts; the windows are in the order A B, B A."""
+
+    def draw(rng: np.random.Generator, shape: Shape) -> Floats:
+        rounds = np.arange(shape[3])
+        places = np.stack([2 * rounds + rounds % 2, 2 * rounds + 1 - rounds % 2])
+        return normal(0.07, 0.01)(rng, shape) + over_session / shape[3] / 2 * places[:, None, None, None, :]
+
+    return draw
 
 
 def disturbed(share: float) -> Draw:
@@ -86,7 +115,7 @@ def refined(times: float) -> Draw:
 
     def draw(rng: np.random.Generator, shape: Shape) -> Floats:
         within = np.where(np.arange(shape[2]) < FIRST_LOOK, 0.07, 0.07 / math.sqrt(times))[:, None]
-        return within * rng.standard_normal(shape) + normal(0.0, 0.01)(rng, shape)
+        return within * normal(1.0, 0.0)(rng, shape) + normal(0.0, 0.01)(rng, shape)
 
     return draw
 
@@ -96,7 +125,7 @@ def biased(sd: float, *, every_session: bool) -> Draw:
 
     def draw(rng: np.random.Generator, shape: Shape) -> Floats:
         drawn = sd * rng.standard_normal((*shape[:2], shape[2] if every_session else 1, 1))
-        return normal(0.01, 0.0)(rng, shape) + drawn
+        return sides(0.01 * rng.standard_normal((2, *shape)), drawn)
 
     return draw
 
@@ -113,7 +142,7 @@ def mixture(share: float, mean: float) -> Draw:
 
     def draw(rng: np.random.Generator, shape: Shape) -> Floats:
         slow = rng.random((*shape[:3], 1)) < share
-        return 0.002 * rng.standard_normal(shape) + mean / share * slow - MARGIN
+        return sides(0.002 * rng.standard_normal((2, *shape)), mean / share * slow - MARGIN)
 
     return draw
 
@@ -127,7 +156,7 @@ class Row(NamedTuple):
     """One noise of the family.
 
     Attributes:
-        draw: returns ln(t / t) of rounds where nothing is slower.
+        draw: returns ln(seconds a step) of windows where nothing is slower.
         learned: what a calibration says; None without one.
         cells: of the run; one is alone in its world size.
         planned: sessions.
@@ -155,6 +184,8 @@ FAMILY = (
     Row("normal: rounds 1 %, sessions 3 %", normal(0.01, 0.03)),
     Row("heavy tails (t2): rounds and sessions 1 %", heavy(0.01, 0.01)),
     Row("heavy tails (t2): rounds .2 %, sessions 2 %", heavy(0.002, 0.02)),
+    Row("a quarter of windows up to 60 % longer, else 1 %", disturbed_windows(0.25, 0.6)),
+    Row("half of windows up to 60 % longer, else 1 %", disturbed_windows(0.5, 0.6)),
     Row("modes: 6 % slower with p = .3, rounds .2 %", modes(0.3)),
     Row("modes: 6 % slower with p = .5, rounds .2 %", modes(0.5)),
     Row("modes: p = .5 in 2 of the 12 cells", modes(0.5, 2), affected=2),
@@ -195,30 +226,33 @@ FAMILY = (
 )
 
 
-def located(rounds: Floats) -> tuple[Floats, Floats, int]:
-    """Return `metrics.location` and `metrics.location_variance` over the last axis."""
-    count = rounds.shape[-1]
-    cut = count // 4
-    kept = np.sort(rounds, axis=-1)[..., cut : count - cut]
-    outer = [np.repeat(kept[..., edge : edge + 1], cut, axis=-1) for edge in (0, kept.shape[-1] - 1)]
-    squares = np.concatenate([outer[0], kept, outer[1]], axis=-1).var(axis=-1) * count
-    h = kept.shape[-1]
-    return kept.mean(axis=-1), squares / (h * (h - 1)), h - 1
+def located(windows: Floats) -> tuple[Floats, Floats, int]:
+    """Return what `suite.verdict.Middle.of` does of every session: value, variance, degrees of freedom."""
+    kept, adjusted = halved(windows)
+    h, count = kept.shape[-1], windows.shape[-1]
+    (own, other), squares = kept.mean(axis=-1), adjusted.var(axis=-1).sum(axis=0) * count
+    return own - other, squares / (h * (h - 1)), 2 * (h - 1)
+
+
+def halved(windows: Floats) -> tuple[Floats, Floats]:
+    """Return the faster half of the last axis, and the sorted windows of which the slower ones are set to its last."""
+    ordered, h = np.sort(windows, axis=-1), half_of(windows.shape[-1])
+    return ordered[..., :h], np.minimum(ordered, ordered[..., h - 1 : h])
 
 
 def decide(
-    rounds: Floats, sizes: int, comparisons: int, calibrated: Learned | None = None, *, pooled: bool = True
+    windows: Floats, sizes: int, comparisons: int, calibrated: Learned | None = None, *, pooled: bool = True
 ) -> npt.NDArray[np.int_]:
     """Return each cell's outcome as an index of `OUTCOMES`, as `suite.verdict.paired` decides it.
 
     Args:
-        rounds: ln(t / t) of all planned sessions, shape (runs, cells, sessions, rounds).
+        windows: ln(seconds a step) of both sides in all planned sessions, shape (2, runs, cells, sessions, rounds).
         sizes: world sizes; cell i has number i % sizes.
         comparisons: how many of the run can fail.
         calibrated: what a calibration says.
         pooled: whether the other cells of a world size count; without it, the rule as it was before they did.
     """
-    y, w2, f = located(rounds)
+    y, w2, f = located(windows)
     runs, cells, planned = y.shape
     alpha = ALPHA_FAIL / comparisons
     peers = sizes < cells or not pooled
@@ -265,6 +299,11 @@ def _half_width(df: Floats, error: Floats, alpha: float) -> Floats:
     return width
 
 
+def slowed(windows: Floats, shift: float) -> Floats:
+    """Return the windows with the candidate slower by so much."""
+    return windows + np.array([shift, 0.0])[:, None, None, None, None]
+
+
 class Rates(NamedTuple):
     """What a rule does under one noise.
 
@@ -288,7 +327,7 @@ def rates(row: Row, runs: int = RUNS, *, pooled: bool = True) -> Rates:
     rng, affected = np.random.default_rng(1), row.affected or row.cells
     unchanged, at_margin, slower = (
         decide(
-            row.draw(rng, (count, row.cells, row.planned, ROUNDS)) + shift,
+            slowed(row.draw(rng, (count, row.cells, row.planned, ROUNDS)), shift),
             min(row.sizes, row.cells),
             row.cells,
             row.learned,
@@ -341,9 +380,10 @@ def matrix(round_sds: Sequence[float] = (0.10, 0.07, 0.04), runs: int = 2000) ->
     ]
     for sd in round_sds:
         figures = []
-        drawn = [normal(sd, 0.0)(rng, (runs, 10, 4, 2)) + shift for shift in (0.0, math.log(1.1), math.log(1.3))]
+        shifts = (0.0, math.log(1.1), math.log(1.3))
+        drawn = [slowed(normal(sd, 0.0)(rng, (runs, 10, 4, 2)), shift) for shift in shifts]
         for pooled in (False, True):
-            outcomes = [decide(rounds, 1, 21, pooled=pooled) for rounds in drawn]
+            outcomes = [decide(windows, 1, 21, pooled=pooled) for windows in drawn]
             figures.append([(outcomes[0] == 1).mean(), *((each == 2).mean() for each in outcomes[1:])])
             figures[-1].append((outcomes[0] == 2).any(axis=1).mean())
         cells = [f"{before:.2f} → {now:.2f}" for before, now in zip(*figures, strict=True)]

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from docs.evidence.recording import RECORDING, load
+from docs.evidence.recording import RECORDING, load, middle_of
 from suite.verdict.diagnose import Point, Rounds, growth, waterfall
 from suite.verdict.metrics import Interval, from_values, t_quantile
-from suite.verdict.spread import Middle, of_parts
+from suite.verdict.spread import of_parts
 
 ROUNDS, RUNS = 10, 2000
 MIDDLE_SD = 1.1 / np.sqrt(ROUNDS)  # of a session's middle, where a round has 1; the mean's would be 1 / sqrt(ROUNDS)
@@ -97,7 +97,7 @@ def intervals(parts: Sequence[Sequence[Sequence[float]]]) -> list[Interval]:
     Args:
         parts: of every part, the rounds of each session.
     """
-    middles = [[Middle.of(rounds) for rounds in sessions] for sessions in parts]
+    middles = [[middle_of(rounds) for rounds in sessions] for sessions in parts]
     shared = of_parts(middles)
     if shared is None:
         return [from_values([middle.value for middle in part]) for part in middles]
@@ -122,7 +122,7 @@ def half_widths(sessions: int, terms: int, runs: int = 300) -> tuple[float, floa
         parts = (drawn[0] - drawn[1] if terms == 4 else drawn[0]).tolist()
         ends = intervals(parts)
         shared += [end.estimate - end.low for end in ends if end.low is not None]
-        plain = (from_values([Middle.of(rounds).value for rounds in part]) for part in parts)
+        plain = (from_values([middle_of(rounds).value for rounds in part]) for part in parts)
         alone += [end.estimate - end.low for end in plain if end.low is not None]
     return statistics.fmean(alone), statistics.fmean(shared)
 

@@ -189,7 +189,7 @@ def table(lines: Sequence[Line]) -> str:
     """The log as Markdown.
 
     A round's SD is that of ln(t_candidate / t_base) around its session's mean; a session's that of the middle of its
-    rounds, as a verdict uses it; the unpaired one that of the middle of the candidate's ln t alone.
+    rounds; the unpaired one that of the middle of the candidate's ln t alone.
     """
     spreads = "SD of a round | SD of a session's ratio | SD of unpaired ln t"
     head = f"| condition | sessions | {spreads} | ms a step | s a session without its timing |"
@@ -198,7 +198,7 @@ def table(lines: Sequence[Line]) -> str:
         sessions = sessions_of(lines, condition)
         if not sessions:
             continue
-        ratios = [np.array(session.log_ratios) for session in sessions]
+        ratios = [np.array(session.windows.log_ratios) for session in sessions]
         paired = np.array([location(list(values)) for values in ratios])
         alone = np.array([location([math.log(value) for value in session.candidate]) for session in sessions])
         within = np.concatenate([values - values.mean() for values in ratios])

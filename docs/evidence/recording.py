@@ -25,6 +25,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from suite.records.files import read_model, write_atomically
 from suite.records.record import ArmRecord, CellRecord, Record, Session
+from suite.verdict import Middle, Windows
+from suite.verdict.metrics import location, location_variance
 
 RECORDING = Path(__file__).with_name("recording.json")
 
@@ -50,10 +52,10 @@ class RecordedSession(BaseModel):
     wall_s: float | None = None
 
     @property
-    def log_ratios(self) -> list[float]:
-        """ln(t_candidate / t_base) of every round that counts."""
-        pairs = enumerate(zip(self.candidate, self.base, strict=True))
-        return [math.log(a / b) for number, (a, b) in pairs if number not in self.left_out]
+    def windows(self) -> Windows:
+        """Every round that counts, as the verdict takes them."""
+        counting = [number for number in range(len(self.base)) if number not in self.left_out]
+        return Windows(*([math.log(side[number]) for number in counting] for side in (self.candidate, self.base)))
 
     @property
     def window_s(self) -> float:
@@ -75,6 +77,11 @@ class Recording(BaseModel):
     dirty: bool
     versions: dict[str, str]
     sessions: tuple[RecordedSession, ...]
+
+
+def middle_of(log_ratios: Sequence[float]) -> Middle:
+    """Return a session by the middle of its rounds, as runs before ADR 0051 were judged; their logs have no windows."""
+    return Middle(location(log_ratios), *(location_variance(log_ratios) if len(log_ratios) > 1 else ()))
 
 
 def load(path: Path, arms: Sequence[str] = ("two", "twoB")) -> list[RecordedSession]:

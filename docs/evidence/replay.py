@@ -16,6 +16,7 @@ one machine is not in them.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 import random
 import statistics
@@ -31,8 +32,8 @@ from docs.evidence.recording import RECORDING, RecordedSession, load
 from suite import verdict
 from suite.plan.config import BUDGET_S, MIN_SESSIONS
 from suite.records import calibration
-from suite.verdict import Learned, Outcome, Verdict
-from suite.verdict.metrics import location
+from suite.verdict import Learned, Middle, Outcome, Verdict
+from suite.verdict.metrics import faster_half
 
 RUNS = 10_000
 START_S = 12.0  # what starting both arms takes where a recording has no wall times: LeNet, two ranks on two cores
@@ -72,11 +73,9 @@ class Replayed:
         return self.outcomes.total()
 
 
-def judge(
-    rounds: Sequence[Sequence[float]], case: Case, planned: int, session_s: float, learned: Learned | None
-) -> Verdict:
+def judge(middles: Sequence[Middle], case: Case, planned: int, session_s: float, learned: Learned | None) -> Verdict:
     """The one place that asks our rule, as `suite.run.judging` does for a run of a single cell with one base."""
-    return verdict.paired(rounds, case.tolerance, 1, planned, session_s, learned)
+    return verdict.paired(middles, case.tolerance, 1, planned, session_s, learned)
 
 
 def learn(sessions: Sequence[RecordedSession]) -> Learned:
@@ -87,8 +86,8 @@ def learn(sessions: Sequence[RecordedSession]) -> Learned:
     """
     if len(sessions) < calibration.ENOUGH:
         raise ValueError(f"{len(sessions)} sessions to learn from: a run leans on {calibration.ENOUGH} or more")
-    levels = [location([math.log(value) for value in session.candidate]) for session in sessions]
-    spread = calibration.spread_of([session.log_ratios for session in sessions], levels, 0.0, 0.0)
+    levels = [faster_half([math.log(value) for value in session.candidate]) for session in sessions]
+    spread = calibration.spread_of([session.windows for session in sessions], levels, 0.0, 0.0)
     if spread is None:
         raise ValueError("no session to learn from has two rounds that count; record longer sessions")
     return Learned(spread.tau**2, spread.tau2_var)
@@ -129,20 +128,21 @@ def replay(
     """
     rng = random.Random(seed)
     plant = math.log1p(case.planted)
-    drawn = [[[sign * value + plant for value in session.log_ratios] for session in sessions] for sign in (1.0, -1.0)]
+    middles = [Middle.of(session.windows) for session in sessions]
+    drawn = [[dataclasses.replace(m, value=sign * m.value + plant) for m in middles] for sign in (1.0, -1.0)]
     outcomes: Counter[Outcome] = Counter()
     spent = 0
     for _ in range(runs):
-        rounds: list[list[float]] = []
+        seen: list[Middle] = []
         outcome = Outcome.INCONCLUSIVE
         # All draws of a run are made, also those after its end: run n has the same sessions in every case.
         for label, number in [(rng.randrange(2), rng.randrange(len(sessions))) for _ in range(planned)]:
-            rounds.append(drawn[label][number])
-            outcome = judge(rounds, case, planned, session_s, learned).outcome
+            seen.append(drawn[label][number])
+            outcome = judge(seen, case, planned, session_s, learned).outcome
             if outcome is not Outcome.INCONCLUSIVE:
                 break
         outcomes[outcome] += 1
-        spent += len(rounds)
+        spent += len(seen)
     return Replayed(outcomes, spent / runs)
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import fmean
 
 from docs.evidence.log import Line, read_log
+from docs.evidence.recording import middle_of
 from suite.verdict import FIRST_LOOK, Outcome, paired
 from suite.verdict.metrics import location
 
@@ -49,7 +50,7 @@ def found(kept: Sequence[Sequence[float]], plan: Sequence[int], runs: int) -> fl
     rng, failed = random.Random(1), 0
     fitting = [rounds for rounds in kept if len(rounds) >= max(plan)]
     for _ in range(runs):
-        drawn = [[value + SLOWER for value in rng.sample(rng.choice(fitting), count)] for count in plan]
+        drawn = [middle_of([value + SLOWER for value in rng.sample(rng.choice(fitting), count)]) for count in plan]
         looks = (paired(drawn[:n], 0.05, 1, len(plan), 1.0).outcome for n in range(FIRST_LOOK, len(plan) + 1))
         decided = next((outcome for outcome in looks if outcome is not Outcome.INCONCLUSIVE), None)
         failed += decided is Outcome.FAIL

@@ -55,8 +55,7 @@ from suite.base.git import git
 from suite.records.calibration import Calibration
 from suite.records.files import read_model
 from suite.records.record import CellRecord, Record
-from suite.verdict import Outcome
-from suite.verdict.metrics import location
+from suite.verdict import Middle, Outcome, Windows
 from suite.verdict.outcome import GRAVEST_FIRST
 
 LOG = Path(__file__).with_name("runs.jsonl")
@@ -285,19 +284,25 @@ def line_of(record: Record, name: str) -> Line:
     }
     if len(record.cells) > 1:
         cells = {cell.id: [cell.outcome.value, _interval(cell)] for cell in record.cells}
-        middles = {cell.id: [round(location(rounds)) for rounds in _rounds(record, cell)] for cell in record.cells}
-        return {**line, "cells": cells, "sessions_1e4": middles}
+        shown = {
+            cell.id: [round(1e4 * Middle.of(each).value) for each in _windows_of(record, cell)] for cell in record.cells
+        }
+        return {**line, "cells": cells, "sessions_1e4": shown}
     [cell] = record.cells
-    return {**line, "ratio": _interval(cell), "reason": cell.reason, "log_ratios_1e4": _rounds(record, cell)}
+    windows = [
+        [[round(1e4 * value) for value in side] for side in (each.own, each.other)]
+        for each in _windows_of(record, cell)
+    ]
+    return {**line, "ratio": _interval(cell), "reason": cell.reason, "log_s_1e4": windows}
 
 
-def _rounds(record: Record, cell: CellRecord) -> list[list[int]]:
-    """Return 10,000 times the logarithms of a cell's ratios, by session; none where an arm never started."""
+def _windows_of(record: Record, cell: CellRecord) -> list[Windows]:
+    """Return the windows of a cell and its base, by session; none where an arm never started."""
     try:
         sessions = of_record(record, cell)
     except ValueError:
         return []
-    return [[round(1e4 * value) for value in session.log_ratios] for session in sessions if session.log_ratios]
+    return [session.windows for session in sessions if session.windows.own]
 
 
 def _windows(record: Record) -> Line:
@@ -381,6 +386,8 @@ def _by_cell(line: Line) -> list[str]:
 def make(log: Path, wanted: Mapping[str, int], options: argparse.Namespace) -> None:
     """Make what is missing until the time is up. The code may change meanwhile: it is checked before every run."""
     lines, end = read_log(log), time.monotonic() + 60 * options.minutes
+    if options.records:
+        options.records.mkdir(parents=True, exist_ok=True)
     calibration = options.calibration and read_model(options.calibration, Calibration)
     while (left := missing(lines, wanted)) and time.monotonic() < end:
         state = {**code_state(), "calibration": calibration and calibration.run_id}
@@ -413,7 +420,7 @@ def main() -> None:
     parser.add_argument("--log", type=Path, nargs="+", default=[LOG], help=f"default: {LOG.name} beside this script")
     parser.add_argument("--calibration", type=Path, metavar="FILE", help="calibration.json of this machine to lean on")
     parser.add_argument(
-        "--records", type=Path, metavar="FOLDER", help="also keep the record of every run, in a folder that exists"
+        "--records", type=Path, metavar="FOLDER", help="also keep the record of every run, in this folder"
     )
     parser.add_argument("--mixed", action="store_true", help="keep runs of different or uncommitted code in one log")
     parser.add_argument("--table", action="store_true", help="print the logs as one table, and run nothing")

@@ -20,6 +20,7 @@ import numpy as np
 
 from docs.evidence import family
 from docs.evidence.log import Line, read_log
+from docs.evidence.recording import middle_of
 from suite.verdict import FIRST_LOOK, Outcome
 
 LOG = Path(__file__).with_name("field.jsonl")
@@ -51,10 +52,10 @@ RULES: dict[str, Spending] = {
 
 def decided(line: Line, slowdown: float) -> tuple[Outcome, int, float]:
     """Return the outcome of a run that is slowed down, after how many of its sessions, and after how many seconds."""
-    rounds = [[each / 1e4 + math.log1p(slowdown) for each in session] for session in line["log_ratios_1e4"]]
-    outcome, sessions = Outcome.INCONCLUSIVE, len(rounds)
-    for sessions in range(FIRST_LOOK, len(rounds) + 1):
-        outcome = paired.paired(rounds[:sessions], line["tolerance"], 1, line["planned"], 1.0).outcome
+    middles = [middle_of([each / 1e4 + math.log1p(slowdown) for each in rounds]) for rounds in line["log_ratios_1e4"]]
+    outcome, sessions = Outcome.INCONCLUSIVE, len(middles)
+    for sessions in range(FIRST_LOOK, len(middles) + 1):
+        outcome = paired.paired(middles[:sessions], line["tolerance"], 1, line["planned"], 1.0).outcome
         if outcome is not Outcome.INCONCLUSIVE:
             break
     return outcome, sessions, line["wall_s"] - math.fsum(line["session_s"][sessions:])
@@ -96,7 +97,7 @@ def simulated(runs: int = 4000) -> str:
     for power in (1.0, 1.5, 3.0, 4.0, 5.0, 8.0):
         family.spending = of_power(power)
         rng = np.random.default_rng(1)
-        many = family.decide(family.normal(0.0, 0.06)(rng, (runs, 1, 36, 4)) + family.MARGIN, 1, 1)
+        many = family.decide(family.slowed(family.normal(0.0, 0.06)(rng, (runs, 1, 36, 4)), family.MARGIN), 1, 1)
         few = family.decide(
             family.normal(0.0, 1.0)(rng, (runs, family.CELLS, family.SESSIONS, 4)) * scatter, family.SIZES, family.CELLS
         )

@@ -1,4 +1,4 @@
-"""How often a slow tail is named where both sides scatter alike, and where a tenth of the rounds became slow.
+"""How often a slow tail is named where both sides scatter alike, and where a tenth of the windows became slow.
 
     python -m docs.evidence.tails
 
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
-from docs.evidence.family import FAMILY, Draw, Floats, Row, Shape, heavy, located, normal
+from docs.evidence.family import FAMILY, Draw, Floats, Row, Shape, halved, heavy, normal
 from suite.verdict.outcome import ALPHA_WARN, WORTH
 from suite.verdict.spread import MOST_DF
 
@@ -26,8 +26,7 @@ def bursts(share: float, slower: float) -> Draw:
     """Return rounds of 2 % in which a share of the windows of either side is slower: other work on the machine."""
 
     def draw(rng: np.random.Generator, shape: Shape) -> Floats:
-        hit = (rng.random((2, *shape)) < share).astype(float)
-        return normal(0.02, 0.01)(rng, shape) + math.log1p(slower) * (hit[0] - hit[1])
+        return normal(0.02, 0.01)(rng, shape) + math.log1p(slower) * (rng.random((2, *shape)) < share)
 
     return draw
 
@@ -37,7 +36,7 @@ def unlucky(processes: float, share: float, slower: float) -> Draw:
 
     def draw(rng: np.random.Generator, shape: Shape) -> Floats:
         hit = (rng.random((2, *shape)) < share) & (rng.random((2, *shape[:3], 1)) < processes)
-        return normal(0.02, 0.01)(rng, shape) + math.log1p(slower) * (hit[0].astype(float) - hit[1])
+        return normal(0.02, 0.01)(rng, shape) + math.log1p(slower) * hit
 
     return draw
 
@@ -55,7 +54,7 @@ NOISES = (
 
 
 class Mode(NamedTuple):
-    """A second mode: so many of the candidate's rounds are slower by so much."""
+    """A second mode: so many of the candidate's windows are slower by so much."""
 
     share: float
     slower: float
@@ -65,40 +64,41 @@ class Mode(NamedTuple):
 MODES = (Mode(0.1, 0.3), Mode(0.1, 1.0), Mode(0.1, 0.3, 0.07), Mode(0.2, 0.3), Mode(0.05, 1.0))
 
 
-def warned(rounds: Floats, comparisons: int) -> npt.NDArray[np.bool_]:
+def warned(windows: Floats, comparisons: int) -> npt.NDArray[np.bool_]:
     """Return for each cell whether `suite.verdict.tail` names a slower tail.
 
     Args:
-        rounds: ln(t / t), shape (runs, cells, sessions, rounds).
+        windows: ln(seconds a step) of both sides, shape (2, runs, cells, sessions, rounds).
         comparisons: cells that share the error.
     """
-    count, n = rounds.shape[-1], rounds.shape[-2]
-    cut, ordered = count // 4, np.sort(rounds, axis=-1)
-    mean, excess = rounds.mean(axis=-1, keepdims=True), rounds.mean(axis=-1) - located(rounds)[0]
-    winsorised = np.clip(ordered, ordered[..., cut, None], ordered[..., count - cut - 1, None])
-    centre, weight = winsorised.mean(axis=-1, keepdims=True), count / (count - 2 * cut)
-    w2 = ((ordered - mean - weight * (winsorised - centre)) ** 2).sum(axis=-1) / (count * (count - 1))
+    count, n = windows.shape[-1], windows.shape[-2]
+    (kept, adjusted), ordered = halved(windows), np.sort(windows, axis=-1)
+    beyond = windows.mean(axis=-1) - kept.mean(axis=-1)
+    excess = beyond[0] - beyond[1]
+    mean, centre = (each.mean(axis=-1, keepdims=True) for each in (windows, adjusted))
+    influences = ordered - mean - count / kept.shape[-1] * (adjusted - centre)
+    w2 = (influences**2).sum(axis=-1).sum(axis=0) / (count * (count - 1))
     within, own = w2.mean(axis=-1), excess.var(axis=-1, ddof=1)
-    within_df = np.minimum(MOST_DF, within**2 * n**2 * (count - 1) / (w2**2).sum(axis=-1))
+    within_df = np.minimum(MOST_DF, within**2 * n**2 * 2 * (count - 1) / (w2**2).sum(axis=-1))
     df = within_df + n - 1
     error = np.sqrt(np.maximum((within_df * within + (n - 1) * own) / df, own) / n)
     shown = excess.mean(axis=-1)
-    wrong: npt.NDArray[np.bool_] = (shown - stdtrit(df, 1 - ALPHA_WARN / comparisons) * error > 0) & (shown >= WORTH)
-    return wrong
+    said: npt.NDArray[np.bool_] = (shown - stdtrit(df, 1 - ALPHA_WARN / comparisons) * error > 0) & (shown >= WORTH)
+    return said & ((windows[0] - windows[1]).mean(axis=(-1, -2)) > 0)
 
 
 def false_warnings(row: Row, runs: int = RUNS) -> list[int]:
     """Return in how many runs of equal builds any cell is said to have a slower tail, for each of `SESSIONS`."""
-    rounds = row.draw(np.random.default_rng(4), (runs, row.cells, max(SESSIONS), ROUNDS))
-    return [int(warned(rounds[:, :, :n], row.cells).any(axis=1).sum()) for n in SESSIONS]
+    windows = row.draw(np.random.default_rng(4), (runs, row.cells, max(SESSIONS), ROUNDS))
+    return [int(warned(windows[:, :, :, :n], row.cells).any(axis=1).sum()) for n in SESSIONS]
 
 
 def named(mode: Mode, sessions: int, cells: int, runs: int = 2000) -> float:
     """Return in which share of runs a second mode in one of the cells is named."""
     rng = np.random.default_rng(5)
-    rounds = normal(mode.round_sd, 0.01)(rng, (runs, 1, sessions, ROUNDS))
-    rounds += math.log1p(mode.slower) * (rng.random(rounds.shape) < mode.share)
-    return float(warned(rounds, cells).mean())
+    windows = normal(mode.round_sd, 0.01)(rng, (runs, 1, sessions, ROUNDS))
+    windows[0] += math.log1p(mode.slower) * (rng.random(windows[0].shape) < mode.share)
+    return float(warned(windows, cells).mean())
 
 
 def main() -> None:
@@ -110,7 +110,7 @@ def main() -> None:
     print(f"\n| second mode of one cell | cells | {' | '.join(f'{n} sessions' for n in lengths)} |")
     print(f"|---|---|{'---|' * len(lengths)}")
     for mode in MODES:
-        what = f"{mode.share:.0%} of rounds {mode.slower:.0%} slower, rounds {mode.round_sd:.0%}"
+        what = f"{mode.share:.0%} of windows {mode.slower:.0%} slower, rounds {mode.round_sd:.0%}"
         for cells in (1, 12):
             print(f"| {what} | {cells} | {' | '.join(f'{named(mode, n, cells):.2f}' for n in lengths)} |")
 

@@ -7,7 +7,8 @@ half, and a session's tail is
     x_candidate - x_base,
 
 by how much more the candidate's windows take on average than its faster ones do. Where both sides scatter alike it is 0
-on average, however heavy tails are. The session is the unit: what one set of processes adds to its tail is spread
+on average, however heavy tails are. Where all windows are faster on average, nothing is said: some windows that became
+faster look the same. The session is the unit: what one set of processes adds to its tail is spread
 between sessions. The tail is judged like a slowdown (`spread.estimate`), in one look at the end, where its error from
 the windows alone (its influence function) predicts the spread between sessions.
 
@@ -59,9 +60,9 @@ def tail(sessions: Sequence[Windows], comparisons: int) -> Tail | None:
     half = t_quantile(excess.df, 0.975) * excess.error
     ratio = Interval(excess.mean, excess.mean - half, excess.mean + half).exp
     low = excess.mean - t_quantile(excess.df, 1 - ALPHA_WARN / comparisons) * excess.error
-    if low <= 0 or excess.mean < WORTH:
-        return Tail(ratio, "")
     every = sorted(value for session in sessions for value in session.log_ratios)
+    if low <= 0 or excess.mean < WORTH or statistics.fmean(every) <= 0:
+        return Tail(ratio, "")
     slowest = statistics.fmean(every[-max(1, len(every) // SLOWEST) :])
     faster = statistics.fmean(Middle.of(session).value for session in sessions)
     return Tail(

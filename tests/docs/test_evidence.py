@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from docs.evidence import checkouts, long_run, recording, replay, rules
 from docs.evidence.recording import RecordedSession
 from docs.evidence.replay import Case
 from suite.records.files import RecordError
-from suite.verdict import Outcome, Verdict
+from suite.verdict import Middle, Outcome, Verdict
 from tests.support import records
 from tests.support.project import REPOSITORY
 from tests.support.recordings import run_record, sessions
@@ -34,7 +35,7 @@ class TestRecording:
         assert found.candidate == (0.030000, 0.033000, 0.035000)
         assert found.base == (0.031000, 0.032000, 0.034000)
         assert (found.steps, found.wall_s, found.left_out) == (2, 12.0, (2,))
-        assert found.log_ratios == pytest.approx([math.log(30 / 31), math.log(33 / 32)])
+        assert found.windows.log_ratios == pytest.approx([math.log(30 / 31), math.log(33 / 32)])
         assert found.window_s == pytest.approx(2 * 0.195)
 
     def test_the_command_writes_a_file_that_is_read_back(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,22 +69,20 @@ class TestReplay:
     """Runs of our rule, drawn from a recording."""
 
     def test_whole_sessions_are_drawn_labels_swapped_and_the_plant_added(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        fed: list[list[list[float]]] = []
+        fed: list[list[float]] = []
 
-        def judge(rounds: list[list[float]], *_: object) -> Verdict:
-            fed.append([list(session) for session in rounds])
+        def judge(middles: Sequence[Middle], *_: object) -> Verdict:
+            fed.append([middle.value for middle in middles])
             return Verdict(Outcome.INCONCLUSIVE, "")
 
         monkeypatch.setattr(replay, "judge", judge)
         recorded = sessions(3)
         found = replay.replay(recorded, Case(0.05), planned=4, session_s=10.0, runs=50)
         assert (found.runs, found.sessions) == (50, 4.0)
-        assert [len(rounds) for rounds in fed] == [1, 2, 3, 4] * 50
+        assert [len(seen) for seen in fed] == [1, 2, 3, 4] * 50
         plant = math.log1p(0.05)
-        swapped = {
-            tuple(sign * value + plant for value in session.log_ratios) for session in recorded for sign in (1, -1)
-        }
-        assert {tuple(session) for rounds in fed for session in rounds} == swapped
+        swapped = {sign * Middle.of(session.windows).value + plant for session in recorded for sign in (1, -1)}
+        assert {value for seen in fed for value in seen} == swapped
 
     def test_a_quiet_recording_passes_and_a_plant_fails(self) -> None:
         """With a hundredth of noise a round there is no doubt; a recording that is not null by itself is made so."""

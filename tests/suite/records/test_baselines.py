@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -349,11 +348,11 @@ PIN, LATEST = 0, 1  # as `commits` has them
 
 def interleaved(rng: numpy.random.Generator, delta: float) -> Outcome:
     """One comparison in the same sessions: looked at after each, ended when it is decided."""
-    rounds: list[Sequence[float]] = []
+    sessions: list[verdict.Middle] = []
     outcome = Outcome.INCONCLUSIVE
-    while len(rounds) < SESSIONS and outcome is Outcome.INCONCLUSIVE:
-        rounds.append([rng.normal(delta, SESSION_SD)])
-        outcome = verdict.paired(rounds, 0.05, PAIRS, SESSIONS, 10.0).outcome
+    while len(sessions) < SESSIONS and outcome is Outcome.INCONCLUSIVE:
+        sessions.append(verdict.Middle(rng.normal(delta, SESSION_SD)))
+        outcome = verdict.paired(sessions, 0.05, PAIRS, SESSIONS, 10.0).outcome
     return outcome
 
 

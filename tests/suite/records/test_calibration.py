@@ -18,24 +18,33 @@ from suite.records import calibration
 from suite.records.calibration import Calibration, Entry, Spread, forecast, promise, spread_of
 from suite.records.files import RecordError
 from suite.records.record import Environment
-from suite.verdict import FIRST_LOOK, Learned, Outcome, paired
-from suite.verdict.metrics import location, location_variance
+from suite.verdict import FIRST_LOOK, Learned, Outcome, Windows, paired
+from suite.verdict.metrics import faster_half, faster_half_variance, location_variance
+from tests.support.windows import middles_of, windows_of
 
 Floats = NDArray[numpy.float64]
 CREATED = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def rounds(sessions: int, tau: float, within: float, seed: int, *, tails: bool = False, each: int = 14) -> Floats:
-    """Paired rounds of equal code, (sessions, each); with `tails` Student's t on 3 degrees of freedom, scaled."""
+def windows(sessions: int, tau: float, within: float, seed: int, *, tails: bool = False, each: int = 14) -> Floats:
+    """Windows of equal code, (2, sessions, each), of whose ratio a round shows `within`; `tails`: Student's t, 3 df."""
     rng = numpy.random.default_rng(seed)
-    shape = (sessions, each)
+    shape = (2, sessions, each)
     noise = rng.standard_t(3, shape) / math.sqrt(3) if tails else rng.standard_normal(shape)
-    return tau * rng.standard_normal((sessions, 1)) + within * noise
-
-
-def estimated(paired: Floats) -> Spread:
-    found = spread_of(paired.tolist(), [0.0] * len(paired), 12.0, 8.0)
+    found = within / math.sqrt(2) * noise
+    found[0] += tau * rng.standard_normal((sessions, 1))
     return found
+
+
+def estimated(windows: Floats) -> Spread:
+    found = spread_of(windows_of(windows), [0.0] * windows.shape[1], 12.0, 8.0)
+    return found
+
+
+def calibrations(count: int, tau: float, within: float, seed: int) -> list[Spread]:
+    """So many calibrations, of twelve sessions each."""
+    drawn = windows(count * 12, tau, within, seed).reshape(2, count, 12, 14)
+    return [estimated(drawn[:, number]) for number in range(count)]
 
 
 def make(**changes: Any) -> Spread:
@@ -73,21 +82,23 @@ def test_the_standard_error_of_a_trimmed_mean_by_hand() -> None:
     assert location_variance([8, 1, 6, 3, 5, 4, 7, 2]) == (pytest.approx(14 / 12), 3)
 
 
+def test_the_standard_error_of_the_faster_half_by_hand() -> None:
+    """1 to 8: 1 to 4 are kept and 1 2 3 4 4 4 4 4 is winsorised, squares 9.5 around 3.25, so 9.5 / (4 * 3)."""
+    assert faster_half([8, 1, 6, 3, 5, 4, 7, 2]) == 2.5
+    assert faster_half_variance([8, 1, 6, 3, 5, 4, 7, 2]) == (pytest.approx(9.5 / 12), 3)
+
+
 @pytest.mark.parametrize("tails", [False, True])
-def test_the_standard_error_is_what_the_location_varies_by(tails: bool) -> None:
+def test_the_standard_error_is_what_a_session_varies_by(tails: bool) -> None:
     """With heavy tails the plain formula, s / sqrt(J), is off by more than this allows."""
-    paired = rounds(20_000, 0.0, 0.07, seed=1, tails=tails)
-    found = math.sqrt(float(numpy.mean([location_variance(session)[0] for session in paired.tolist()])))
-    true = float(numpy.std([location(session) for session in paired.tolist()]))
-    # Tukey and McLaughlin matched a t distribution and not a variance: at 8 of 14 kept they are within a tenth.
-    assert found == pytest.approx(true, rel=0.1)
-    plain = 0.07 / math.sqrt(14)
-    assert (abs(plain / true - 1) > 0.1) is tails
+    found = estimated(windows(20_000, 0.0, 0.07, seed=1, tails=tails))
+    # Tukey and McLaughlin matched a t distribution and not a variance: at 7 of 14 kept they are within a tenth.
+    assert found.error_sd == pytest.approx(statistics.pstdev(found.locations), rel=0.1)
 
 
 @pytest.mark.parametrize(("tau", "within"), [(0.02, 0.07), (0.02, 0.01), (0.0, 0.07)])
 def test_the_spread_between_sessions_is_separated_from_the_noise_within(tau: float, within: float) -> None:
-    found = estimated(rounds(3000, tau, within, seed=2))
+    found = estimated(windows(3000, tau, within, seed=2))
     # Four standard deviations of the estimate, and the tenth by which the error's own formula may be off.
     allowed = 4 * math.sqrt(found.tau2_var) + 0.2 * found.error_sd**2
     assert found.tau**2 == pytest.approx(tau**2, abs=allowed)
@@ -97,7 +108,7 @@ def test_the_spread_between_sessions_is_separated_from_the_noise_within(tau: flo
 
 
 def test_the_variance_of_tau2_is_what_tau2_varies_by() -> None:
-    many = [estimated(session) for session in rounds(12 * 800, 0.03, 0.03, seed=3).reshape(800, 12, 14)]
+    many = calibrations(800, 0.03, 0.03, seed=3)
     varies = float(numpy.var([found.tau**2 for found in many]))
     said = float(numpy.mean([found.tau2_var for found in many]))
     # The mean of a squared variance on 11 degrees of freedom is 1 + 2/11 times its square; 800 draws leave a tenth.
@@ -105,7 +116,7 @@ def test_the_variance_of_tau2_is_what_tau2_varies_by() -> None:
 
 
 def test_the_upper_limit_of_tau_covers_it_where_the_estimate_would_not() -> None:
-    many = [estimated(session) for session in rounds(12 * 1000, 0.02, 0.03, seed=4).reshape(1000, 12, 14)]
+    many = calibrations(1000, 0.02, 0.03, seed=4)
     lowest = 0.95 - 4 * math.sqrt(0.95 * 0.05 / 1000)
     assert numpy.mean([found.tau_high >= 0.02 for found in many]) >= lowest
     assert numpy.mean([found.tau >= 0.02 for found in many]) < 0.7
@@ -113,10 +124,10 @@ def test_the_upper_limit_of_tau_covers_it_where_the_estimate_would_not() -> None
 
 
 @pytest.mark.parametrize(
-    ("paired", "times"), [([[0.0, 0.1]], 2), ([[0.0, 0.1], [0.2]], 2), ([[0.0, 0.1], [0.2, 0.3]], 1)]
+    ("sessions", "times"), [([[0.0, 0.1]], 2), ([[0.0, 0.1], [0.2]], 2), ([[0.0, 0.1], [0.2, 0.3]], 1)]
 )
-def test_fewer_than_two_sessions_of_two_rounds_give_no_spread(paired: list[list[float]], times: int) -> None:
-    assert spread_of(paired, [0.0] * times, 12.0, 8.0) is None
+def test_fewer_than_two_sessions_of_two_rounds_give_no_spread(sessions: list[list[float]], times: int) -> None:
+    assert spread_of([Windows(own, own) for own in sessions], [0.0] * times, 12.0, 8.0) is None
 
 
 @pytest.mark.parametrize(
@@ -139,20 +150,25 @@ def test_a_promised_slowdown_is_found_as_often_as_promised_and_half_of_it_is_not
     A run has `each` rounds a session, its calibration 14.
     """
     runs, within = 400, 0.05
-    session_sd = estimated(rounds(3000, tau, within, seed=6)).session_sd_of(each)
+    session_sd = estimated(windows(3000, tau, within, seed=6)).session_sd_of(each)
     promised = math.log1p(promise(session_sd, comparisons, planned, 0.05, power))
 
     def found(delta: float) -> float:
-        calibrations = rounds(runs * 12, tau, within, seed=7).reshape(runs, 12, 14)
-        measured = rounds(runs * planned, tau, within, seed=8, each=each).reshape(runs, planned, each) + delta
+        measured = windows(runs * planned, tau, within, seed=8, each=each).reshape(2, runs, planned, each)
+        measured[0] += delta
         return float(
             numpy.mean(
                 [
                     paired(
-                        run.tolist(), 0.05, comparisons, planned, 12.0, Learned(known.tau**2, known.tau2_var)
+                        middles_of(measured[:, run]),
+                        0.05,
+                        comparisons,
+                        planned,
+                        12.0,
+                        Learned(known.tau**2, known.tau2_var),
                     ).outcome
                     is Outcome.FAIL
-                    for run, known in zip(measured, map(estimated, calibrations), strict=True)
+                    for run, known in enumerate(calibrations(runs, tau, within, seed=7))
                 ]
             )
         )

@@ -11,13 +11,19 @@ from suite.verdict.machine import cause, machine
 from suite.verdict.metrics import Interval
 from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, Outcome
 from suite.verdict.paired import paired, spending, surplus
-from suite.verdict.spread import KAPPA, MOST_DF, Learned, Middle, estimate
+from suite.verdict.spread import KAPPA, MOST_DF, Learned, Middle, Windows, estimate
 from suite.verdict.stored import ENOUGH_RUNS, Run
 from tests.support.rates import t
 
 COMPARISONS = 4
 PLANNED = 5
 PEERS = [[0.0, 0.0001, -0.0001]]  # another cell of the world size, by session
+
+
+def spread_over(middle: float, half: float = 0.002) -> Middle:
+    """Return a session whose windows differ by so much, the candidate's and the base's alike."""
+    windows = [-half, 0.0, half]
+    return Middle.of(Windows([middle + each for each in windows], windows))
 
 
 class TestEstimate:
@@ -64,7 +70,7 @@ class TestPaired:
     """Sessions of one round each."""
 
     def judged(self, *deltas: float, tolerance: float = 0.05, planned: int = PLANNED) -> tuple[Outcome, str]:
-        found = paired([[delta] for delta in deltas], tolerance, COMPARISONS, planned, 60.0)
+        found = paired([Middle(delta) for delta in deltas], tolerance, COMPARISONS, planned, 60.0)
         return found.outcome, found.reason
 
     def test_a_fail_gives_its_bound_at_the_look_that_decided(self) -> None:
@@ -79,7 +85,7 @@ class TestPaired:
         """At its look's share of the error, and of a bisection's runs each at an equal part."""
         deltas = (0.001, -0.001, 0.000)
         high = t(2, ALPHA_PASS * spending(3, planned) / runs) * 0.001 / math.sqrt(3)
-        found = paired([[delta] for delta in deltas], 0.05, COMPARISONS, planned, 60.0, runs=runs)
+        found = paired([Middle(delta) for delta in deltas], 0.05, COMPARISONS, planned, 60.0, runs=runs)
         assert found.outcome is Outcome.PASS
         assert found.reason.endswith(f"at most {math.expm1(high):.1%} slower (after 3 sessions)")
 
@@ -103,7 +109,7 @@ class TestPaired:
         self, alone: int, runs: int, sessions: int
     ) -> None:
         """A quarter of the sessions has slow processes of the candidate and fast ones of the base."""
-        slow = [[0.058, 0.060, 0.062, 0.060]] * 8
+        slow = [spread_over(0.06)] * 8
         ends = [paired(slow[:n], 0.05, alone * runs, 8, 1.0, runs=runs, alone=alone).outcome for n in range(1, 9)]
         assert ends.index(Outcome.FAIL) + 1 == sessions
         assert alone * runs / 4**sessions <= ALPHA_FAIL
@@ -113,7 +119,7 @@ class TestPaired:
     @pytest.mark.parametrize(("runs", "sessions"), [(1, 3), (18, 5)])
     def test_a_cell_alone_in_a_bisection_waits_for_a_pass(self, runs: int, sessions: int) -> None:
         """At 5 % slower, and in the mode that is 6 % faster: an eighteenth of the error is below 1 / 256."""
-        fast = [[-0.0112] * 8] * 8
+        fast = [Middle(-0.0112)] * 8
         ends = [paired(fast[:n], 0.05, runs, 8, 1.0, runs=runs).outcome for n in range(1, 9)]
         assert ends.index(Outcome.PASS) + 1 == sessions
 
@@ -131,10 +137,10 @@ class TestPaired:
         self, peers: list[list[float | None]], outcome: Outcome
     ) -> None:
         """A cell of a bisection that is alone in its world size waits for its fifth session."""
-        assert paired([[-0.0112] * 8] * 4, 0.05, 18, 8, 1.0, peers=peers, runs=18).outcome is outcome
+        assert paired([Middle(-0.0112)] * 4, 0.05, 18, 8, 1.0, peers=peers, runs=18).outcome is outcome
 
     def test_a_decision_stands_whatever_a_peer_shows_later(self) -> None:
-        own, peer = [[0.031], [0.029], [0.030], [0.0302], [0.03]], [None, 0.004, -0.003, 0.002, 0.15]
+        own, peer = [*map(Middle, (0.031, 0.029, 0.030, 0.0302, 0.03))], [None, 0.004, -0.003, 0.002, 0.15]
         for sessions in (4, 5):
             assert paired(own[:sessions], 0.05, 4, 12, 1.0, peers=[peer[:sessions]]).outcome is Outcome.FAIL
 
@@ -144,7 +150,7 @@ class TestPaired:
     @pytest.mark.parametrize(("tau2", "outcome"), [(0.0004, Outcome.INCONCLUSIVE), (0.0001, Outcome.FAIL)])
     def test_with_a_calibration_suspicion_is_at_the_looks_share(self, tau2: float, outcome: Outcome) -> None:
         """Of the third session; both cells are slower at the whole error there, and at the fourth look's share."""
-        rounds, learned = [[0.048, 0.050, 0.052]] * 4, Learned(tau2, (0.3 * tau2) ** 2)
+        rounds, learned = [spread_over(0.05)] * 4, Learned(tau2, (0.3 * tau2) ** 2)
         assert paired(rounds, 0.05, COMPARISONS, PLANNED, 60.0, learned, PEERS).outcome is outcome
 
     @pytest.mark.parametrize(
@@ -180,7 +186,7 @@ class TestPaired:
         """Processes of two speeds agree in two sessions of two, and three of three, too often."""
         learned = Learned(0.003**2, 2 * 0.003**4 / 39)
         slow, fast = [
-            [[middle - 0.002, middle, middle + 0.002] for middle in (around, around - 0.0005, around + 0.0005, around)]
+            [spread_over(middle) for middle in (around, around - 0.0005, around + 0.0005, around)]
             for around in (0.06, -0.0112)
         ]
         judged = [
@@ -191,22 +197,22 @@ class TestPaired:
         assert judged == [[unknown, unknown, unknown, Outcome.FAIL], [unknown, unknown, Outcome.PASS, Outcome.PASS]]
 
     def test_a_fail_says_its_bound(self) -> None:
-        rounds = [[middle - 0.002, middle, middle + 0.002] for middle in (0.20, 0.21, 0.19, 0.20)]
+        rounds = [spread_over(middle) for middle in (0.20, 0.21, 0.19, 0.20)]
         learned = Learned(1e-6, 1e-14)
         found = paired(rounds, 0.05, COMPARISONS, PLANNED, 60.0, learned, PEERS)
-        delta = estimate([Middle.of(session) for session in rounds], learned, PEERS)
+        delta = estimate(rounds, learned, PEERS)
         low = delta.mean - t(delta.df, ALPHA_FAIL / COMPARISONS * spending(4, PLANNED)) * delta.error
         assert f"at least {math.expm1(low):.1%} slower" in found.reason
 
     def test_noisy_peers_keep_a_cell_from_failing(self) -> None:
-        rounds = [[delta] for delta in (0.20, 0.21, 0.19, 0.20)]
+        rounds = [Middle(delta) for delta in (0.20, 0.21, 0.19, 0.20)]
         assert paired(rounds, 0.05, COMPARISONS, PLANNED, 60.0).outcome is Outcome.FAIL
         noisy = paired(rounds, 0.05, COMPARISONS, PLANNED, 60.0, peers=[[0.0, 0.5, -0.5, 0.3]])
         assert noisy.outcome is Outcome.INCONCLUSIVE
 
     @pytest.mark.parametrize("deltas", [(0.1, 0.3), (0.1, 0.3, 0.2), (0.20, 0.21, 0.19, 0.20), (0.0, 1e-6, -1e-6)])
     def test_every_verdict_has_the_ratio(self, deltas: tuple[float, ...]) -> None:
-        found = paired([[delta] for delta in deltas], 0.05, COMPARISONS, 3 if deltas[0] == 0 else PLANNED, 60.0)
+        found = paired([Middle(delta) for delta in deltas], 0.05, COMPARISONS, 3 if deltas[0] == 0 else PLANNED, 60.0)
         assert found.ratio is not None
         assert found.ratio.estimate == pytest.approx(math.exp(sum(deltas) / len(deltas)))
 
@@ -229,7 +235,7 @@ class TestPaired:
         assert " is possible: " in reason
         assert f"it needs about {needed - 3:.1f} more minutes, a quieter machine" in reason
         assert reason.endswith(f"or a tolerance of {reachable:.0%}")
-        late = paired([[delta] for delta in deltas], 0.05, COMPARISONS, PLANNED, 60.0, overrun_s=120.0)
+        late = paired([Middle(delta) for delta in deltas], 0.05, COMPARISONS, PLANNED, 60.0, overrun_s=120.0)
         assert f"it needs about {needed - 3 + 2:.1f} more minutes" in late.reason
 
     @pytest.mark.parametrize("deltas", [(0.00, 0.10, 0.05), (0.01, -0.04, 0.04), (-0.33, 0.33, 0.0)])
@@ -242,13 +248,13 @@ class TestPaired:
         decides = (
             n for n in range(4, planned + 1) if t(n - 1, alpha * spending(n, planned)) * sd / math.sqrt(n) < distance
         )
-        found = paired([[delta] for delta in deltas], 0.05, COMPARISONS, planned, 60.0)
+        found = paired([Middle(delta) for delta in deltas], 0.05, COMPARISONS, planned, 60.0)
         assert found.outcome is Outcome.INCONCLUSIVE
         assert found.lacking == next(decides, math.inf) - 3
 
     def test_a_tolerance_that_is_advised_would_pass_the_cell(self) -> None:
         """A PASS also needs an estimate below half of it: at 4 %, the bound of 4.1 % is not enough."""
-        sessions = [[delta] for delta in (0.0392, 0.0393, 0.0391)]
+        sessions = [Middle(delta) for delta in (0.0392, 0.0393, 0.0391)]
         found = paired(sessions, 0.05, COMPARISONS, 3, 60.0)
         assert found.outcome is Outcome.INCONCLUSIVE
         assert found.reason.endswith("a quieter machine, or a tolerance of 9%")
@@ -370,21 +376,28 @@ class TestCause:
 class TestSurplus:
     """By how much a cell looks slower: more than the noise of its rounds explains, and half the tolerance."""
 
-    pattern = (-0.06, -0.02, 0.00, 0.02, 0.06)
+    windows = (-0.06, -0.02, 0.00, 0.02, 0.06)
+
+    def session(self, mean: float) -> Middle:
+        """Return a session whose windows scatter alike on both sides."""
+        return Middle.of(Windows([mean + each for each in self.windows], self.windows))
+
+    def test_the_error_of_a_session_by_hand(self) -> None:
+        """-.06, -.02 and 0 count: -.06 -.02 0 0 0 has squares .0027200 around -.016, so .00272 / (3 * 2) a side."""
+        assert self.session(0.1) == Middle(pytest.approx(0.1), pytest.approx(2 * 0.00272 / 6), 4)
 
     @pytest.mark.parametrize("off", [-1e-6, 1e-6])
-    def test_the_noise_of_the_rounds(self, off: float) -> None:
-        """A session of one round shows no noise, and counts for the mean."""
-        noise = Middle.of(self.pattern)
+    def test_the_noise_of_the_windows(self, off: float) -> None:
+        """A session of one window shows no noise, and counts for the mean."""
+        noise = self.session(0.0)
         assert noise.variance is not None
         assert noise.df is not None
         explained = t(3 * noise.df, 0.01) * math.sqrt(noise.variance / 4)
         assert math.log1p(0.05) / 2 < explained < math.log1p(0.05)
         mean = explained + off
-        rounds = [*[[mean + value for value in self.pattern]] * 3, [mean]]
-        assert surplus(rounds, 0.05) == (pytest.approx(mean) if off > 0 else 0.0)
-        assert surplus([[0.5]], 0.05) == surplus([], 0.05) == 0.0, "noise is not known"
+        assert surplus([*[self.session(mean)] * 3, Middle(mean)], 0.05) == (pytest.approx(mean) if off > 0 else 0.0)
+        assert surplus([Middle(0.5)], 0.05) == surplus([], 0.05) == 0.0, "noise is not known"
 
     @pytest.mark.parametrize(("mean", "slower"), [(0.0243, False), (0.0245, True)])
     def test_half_the_tolerance(self, mean: float, slower: bool) -> None:
-        assert bool(surplus([[mean - 1e-6, mean, mean + 1e-6]] * 3, 0.05)) is slower
+        assert bool(surplus([spread_over(mean, 1e-6)] * 3, 0.05)) is slower

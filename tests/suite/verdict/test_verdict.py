@@ -7,13 +7,15 @@ from collections.abc import Sequence
 import numpy
 import pytest
 
+from docs.evidence.family import normal
 from suite import verdict
-from suite.verdict import Outcome
+from suite.verdict import Middle, Outcome
+from tests.support.windows import middles_of
 
 
 def paired(deltas: Sequence[float], *rest: float) -> verdict.Verdict:
-    """`verdict.paired` on sessions of one round each."""
-    return verdict.paired([[delta] for delta in deltas], *rest)
+    """`verdict.paired` on sessions of one window each."""
+    return verdict.paired([Middle(delta) for delta in deltas], *rest)
 
 
 @pytest.mark.parametrize("deltas", [(-0.2, -0.21, -0.19, -0.2), (0.0100, 0.0101, 0.0099, 0.01)])
@@ -27,6 +29,5 @@ class TestSurplus:
 
     def test_equal_cells_rarely_look_slower(self) -> None:
         """2,000 cells of rounds of 7 % and sessions of 1 %: a waterfall for nothing costs seconds, not a verdict."""
-        rng = numpy.random.default_rng(1)
-        rounds = 0.07 * rng.standard_normal((2000, 2, 16)) + 0.01 * rng.standard_normal((2000, 2, 1))
-        assert sum(verdict.surplus(sessions, 0.05) > 0 for sessions in rounds.tolist()) < 40
+        windows = normal(0.07, 0.01)(numpy.random.default_rng(1), (2000, 1, 2, 16))[:, :, 0]
+        assert sum(verdict.surplus(middles_of(windows[:, cell]), 0.05) > 0 for cell in range(2000)) < 40

@@ -15,9 +15,10 @@ import numpy
 import pytest
 from scipy import stats
 
-from suite.verdict import ALPHA_FAIL, ALPHA_PASS, Learned, Outcome, paired
-from suite.verdict.metrics import location, location_variance
+from suite.records.calibration import spread_of
+from suite.verdict import ALPHA_FAIL, ALPHA_PASS, Learned, Middle, Outcome, paired
 from tests.support.rates import exceeds
+from tests.support.windows import middles_of, windows_of
 
 TOLERANCE = 0.05
 MARGIN = math.log1p(TOLERANCE)
@@ -34,23 +35,25 @@ class Noise:
     drift: float = 0.0  # of the machine over a session; the order A B, B A turns its sign from round to round
     disturbed: float = 0.0  # the share of sessions five times as noisy
 
-    def rounds(self, rng: numpy.random.Generator, sessions: int, delta: float) -> list[list[float]]:
-        """The rounds of sessions in which the candidate is slower by delta."""
-        shape = (sessions, ROUNDS)
+    def windows(self, rng: numpy.random.Generator, sessions: int, delta: float) -> numpy.typing.NDArray[numpy.float64]:
+        """The windows of both sides in sessions in which the candidate is slower by delta: (2, sessions, rounds)."""
+        shape = (2, sessions, ROUNDS)
         errors = rng.standard_t(3, shape) / math.sqrt(3) if self.tails == "heavy" else rng.standard_normal(shape)
         loud = numpy.where(rng.random((sessions, 1)) < self.disturbed, 5.0, 1.0)
-        moving = self.drift / ROUNDS / 2 * numpy.where(numpy.arange(ROUNDS) % 2, 1, -1)
-        between = self.between * rng.standard_normal((sessions, 1))
-        found: list[list[float]] = (delta + between + moving + self.within * loud * errors).tolist()
+        rounds = numpy.arange(ROUNDS)
+        places = numpy.stack([2 * rounds + rounds % 2, 2 * rounds + 1 - rounds % 2])[:, None, :]
+        found = self.drift / ROUNDS / 2 * places + self.within / math.sqrt(2) * loud * errors
+        found[0] += delta + self.between * rng.standard_normal((sessions, 1))
         return found
+
+    def sessions(self, rng: numpy.random.Generator, sessions: int, delta: float) -> list[Middle]:
+        """What each of them shows."""
+        return middles_of(self.windows(rng, sessions, delta))
 
     def learned(self, rng: numpy.random.Generator) -> Learned:
         """What calibrating on this machine teaches."""
-        sessions = self.rounds(rng, CALIBRATED, 0.0)
-        between = float(numpy.var([location(session) for session in sessions], ddof=1))
-        within = float(numpy.mean([location_variance(session)[0] for session in sessions]))
-        noise = 2 * within**2 / (ROUNDS / 2 - 1) / CALIBRATED
-        return Learned(max(0.0, between - within), 2 * between**2 / (CALIBRATED - 1) + noise)
+        spread = spread_of(windows_of(self.windows(rng, CALIBRATED, 0.0)), [0.0, 0.0], 1.0, 0.0)
+        return Learned(spread.tau**2, spread.tau2_var)
 
 
 GRID = [
@@ -77,8 +80,9 @@ def outcomes(
     for number in range(campaigns):
         if number % 40 == 0:
             learned = noise.learned(rng) if calibrated else None
-        rounds = noise.rounds(rng, PLANNED, delta)
-        found.append(paired(rounds, TOLERANCE, comparisons, PLANNED, 18.0, learned).outcome)
+        found.append(
+            paired(noise.sessions(rng, PLANNED, delta), TOLERANCE, comparisons, PLANNED, 18.0, learned).outcome
+        )
     return found
 
 
@@ -105,7 +109,8 @@ def test_a_rule_that_takes_rounds_as_independent_is_caught() -> None:
     rng = numpy.random.default_rng(3)
     alarms = 0
     for _ in range(300):
-        rounds = numpy.concatenate(Noise(0.01, 0.03).rounds(rng, 3, 0.0))
+        own, base = Noise(0.01, 0.03).windows(rng, 3, 0.0)
+        rounds = (own - base).ravel()
         alarms += stats.ttest_1samp(rounds, 0.0, alternative="greater").pvalue < ALPHA_FAIL
     assert exceeds(alarms, 300, 0.2)
 
@@ -118,7 +123,7 @@ def test_a_machine_noisier_than_its_calibration_rarely_alarms(factor: float) -> 
     for number in range(600):
         if number % 40 == 0:
             learned = quiet.learned(rng)
-        alarms += paired(loud.rounds(rng, PLANNED, 0.0), TOLERANCE, 1, PLANNED, 18.0, learned).outcome is Outcome.FAIL
+        alarms += paired(loud.sessions(rng, PLANNED, 0.0), TOLERANCE, 1, PLANNED, 18.0, learned).outcome is Outcome.FAIL
     assert not exceeds(alarms, 600, ALPHA_FAIL)
 
 
@@ -127,8 +132,8 @@ def sessions_until_decided(noise: Noise, delta: float, campaigns: int) -> float:
     rng, taken = numpy.random.default_rng(5), 0
     learned = noise.learned(rng)
     for _ in range(campaigns):
-        rounds = noise.rounds(rng, PLANNED, delta)
-        looks = (paired(rounds[:n], TOLERANCE, 1, PLANNED, 18.0, learned).outcome for n in range(1, PLANNED + 1))
+        sessions = noise.sessions(rng, PLANNED, delta)
+        looks = (paired(sessions[:n], TOLERANCE, 1, PLANNED, 18.0, learned).outcome for n in range(1, PLANNED + 1))
         decided = next((n for n, found in enumerate(looks, 1) if found in (Outcome.PASS, Outcome.FAIL)), PLANNED)
         taken += decided
     return taken / campaigns
@@ -149,5 +154,5 @@ def best_fixed_size(sd: float) -> int:
 def test_a_verdict_takes_no_more_than_a_third_longer_than_the_best_fixed_size(noise: Noise, delta: float) -> None:
     """Sessions are equally long, so their number is the time. The fixed size knows the spread, which ours learns."""
     rng = numpy.random.default_rng(6)
-    middles = [location(session) for session in noise.rounds(rng, 4000, 0.0)]
+    middles = [session.value for session in noise.sessions(rng, 4000, 0.0)]
     assert sessions_until_decided(noise, delta, 200) <= 1.3 * best_fixed_size(float(numpy.std(middles, ddof=1)))
