@@ -43,7 +43,7 @@ Log = Annotated[float, Field(ge=-MOST, le=MOST)]
 class Spread(Part):
     """How much one cell varies. Everything is in logarithms of times, so 0.01 is one percent.
 
-    The model is b_s + e_s for session s, with b_s of variance tau² and e_s, the noise of its windows, independent of it.
+    The model is b_s + e_s for session s, with b_s of variance tau² and e_s, the noise of its windows, independent.
 
     Attributes:
         locations: what each session shows of two groups of workers of the same code, ln(t / t).
