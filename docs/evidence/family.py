@@ -19,7 +19,7 @@ from scipy.special import stdtrit
 
 from suite.verdict import ALPHA_FAIL, ALPHA_PASS, FIRST_LOOK, Learned, Outcome, spending
 from suite.verdict.metrics import half_of
-from suite.verdict.paired import SETTLED, SUSPICION, fewest_alone
+from suite.verdict.paired import SETTLED, SUSPICION, UNEVEN, fewest_alone
 from suite.verdict.spread import KAPPA, MOST_DF
 
 Floats = npt.NDArray[np.float64]
@@ -147,6 +147,17 @@ def mixture(share: float, mean: float) -> Draw:
     return draw
 
 
+def uneven(share: float, longer: float) -> Draw:
+    """Return rounds of 2 % in which so many of the candidate's windows are longer, less the margin."""
+
+    def draw(rng: np.random.Generator, shape: Shape) -> Floats:
+        windows = normal(0.02, 0.01)(rng, shape)
+        windows[0] += math.log1p(longer) * (rng.random(shape) < share) - MARGIN
+        return windows
+
+    return draw
+
+
 def learned(tau: float) -> Learned:
     """Return what forty sessions with this SD between them teach."""
     return Learned(tau**2, 2 * tau**4 / 39)
@@ -205,6 +216,9 @@ FAMILY = (
     Row("bias between checkouts of 1 % that stays for the run", biased(0.01, every_session=False), missed=(F,)),
     Row("mixture: a third of processes slow, 5 % on average", mixture(1 / 3, MARGIN), missed=(P,), slower=True),
     Row("mixture: a fifth of processes slow, 10 % on average", mixture(1 / 5, math.log(1.1)), slower=True),
+    Row("30 % of the candidate's windows a third longer, 9 % on average", uneven(0.3, 1 / 3), slower=True),
+    Row("30 % of the candidate's windows 18 % longer, 5 % on average", uneven(0.3, 0.177), missed=(P,), slower=True),
+    Row("one cell: 30 % of the candidate's windows a third longer", uneven(0.3, 1 / 3), cells=1, slower=True),
     Row("one cell: rounds 1 %, sessions 3 %", normal(0.01, 0.03), cells=1),
     Row("one cell: modes with p = .5", modes(0.5), cells=1),
     Row("one cell: mixture, a third of processes, 5 %", mixture(1 / 3, MARGIN), None, 1, (P,), slower=True),
@@ -227,7 +241,7 @@ FAMILY = (
 
 
 def located(windows: Floats) -> tuple[Floats, Floats, int]:
-    """Return what `suite.verdict.Middle.of` does of every session: value, variance, degrees of freedom."""
+    """Return what `suite.verdict.Middle.of` does of every session: value, variance, degrees of freedom of that."""
     kept, adjusted = halved(windows)
     h, count = kept.shape[-1], windows.shape[-1]
     (own, other), squares = kept.mean(axis=-1), adjusted.var(axis=-1).sum(axis=0) * count
@@ -252,7 +266,7 @@ def decide(
         calibrated: what a calibration says.
         pooled: whether the other cells of a world size count; without it, the rule as it was before they did.
     """
-    y, w2, f = located(windows)
+    (y, w2, f), all_windows = located(windows), (windows[0] - windows[1]).mean(axis=-1)
     runs, cells, planned = y.shape
     alpha = ALPHA_FAIL / comparisons
     peers = sizes < cells or not pooled
@@ -287,7 +301,9 @@ def decide(
         alarming = crossing if calibrated else half & (mean - _half_width(df, error, SUSPICION * alpha) > 0)
         settled = n >= planned or mean + _half_width(df, error, SETTLED) < MARGIN / 2
         fails = undecided & crossing & suspicious & (n >= least_fail)
-        passes = undecided & ~fails & settled & (mean < MARGIN / 2)
+        passes = (
+            undecided & ~fails & settled & (mean < MARGIN / 2) & (all_windows[..., :n].mean(axis=-1) < UNEVEN * MARGIN)
+        )
         passes &= mean + _half_width(df, error, ALPHA_PASS * share) < MARGIN
         outcome = np.where(fails, OUTCOMES.index(F), np.where(passes, OUTCOMES.index(P), outcome))
         suspicious |= alarming

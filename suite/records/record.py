@@ -306,7 +306,7 @@ class CellRecord(Part):
     speedup_note: str = ""  # why there is none; an earlier record does not say it
     slowdown: IntervalRecord | None = None
     checks: tuple[CheckRecord, ...] = ()
-    tail: IntervalRecord | None = None  # a round on average over the middle ones, t / t of the base; 1 is equal
+    tail: IntervalRecord | None = None  # windows on average over the faster half, t / t of the base; 1 is equal
     cautions: tuple[str, ...] = Field(default=(), max_length=MAX_CAUTIONS)  # warnings that do not change the outcome
     warning: str = ""  # the cautions, and counters that changed
     accuracy: Finite | None = None

@@ -8,7 +8,7 @@ it favours neither side of a comparison.
 **The limit, a tenth of a core.** A process that uses the share f of a core lengthens, at worst, the windows of one arm
 alone. In a block of two arms each has half the time, so that this arm takes 2 f longer. An undisturbed block's pair
 scatters by 7 % (two ranks on a shared machine, see `suite.run.session`). The limit is where such a process moves a pair
-by three of these: 2 f = 21 %, f = 10 %. Less is ordinary noise to the middle of a session. The same holds for time that
+by three of these: 2 f = 21 %, f = 10 %. Less is ordinary noise to a session. The same holds for time that
 a hypervisor takes. Daemons and the kernel keep threads on every core, and spread evenly they move all arms alike: above
 ten cores the limit is one percent of each. On an idle 2-core machine everything together, the reading included, used
 1.5 % of a core (six ticks in four seconds).
@@ -18,7 +18,7 @@ such readings is off by less than a tick either way, with variance tick²/6. Wha
 of the machine and two of each process of ours that ran, so three standard deviations are 3 tick √((3 + 2 n)/6): 37 ms
 for two ranks and the controller, 8 % of a core in a block of half a second. A block is marked beyond limit plus
 resolution; rounding then marks about one in a thousand of the blocks that are just at the limit, and fewer of the
-others. A single shorter burst is not seen; the middle of a session hardly moves with it.
+others. A single shorter burst is not seen; the faster half of the windows hardly moves with it.
 
 **Windows.** On a CPU a rank also tells for how long others had its own cores (`suite.rank.others`), to the microsecond.
 A kernel's thread that runs for 20 ms in every second is far below the limit of a block, and lengthens every sixth

@@ -11,7 +11,8 @@ a session and all sessions together still show it: the fourth session at the ear
 three sessions of three too often for a FAIL (docs/verdict.md), and where several cells are alone in their world sizes,
 also in four of four.
 PASS before the last look also asks that half the tolerance is improbable, so that a slowdown a little below it does not
-pass early.
+pass early. And it asks that all windows together are less slow than `UNEVEN` of the tolerance, because the bound is of
+the faster half of them, which does not show what slows some steps.
 
 The verdict is a function of the sessions alone: it repeats all looks and returns the first decision.
 """
@@ -31,6 +32,7 @@ FIRST_LOOK = 3  # sessions; two of processes that have two speeds are too often 
 EVEN = 36  # planned sessions with which every look would have the same share, but for the limits of the power
 LEAST_POWER, MOST_POWER = 1.5, 4.0
 SUSPICION = 1.5  # times the error of a FAIL: with more, a noisy cell beside quiet ones fails too often (docs/adr/0050)
+UNEVEN = 0.75  # of the tolerance: by so much all windows together may be slower on average for a PASS (docs/adr/0051)
 NOT_NOISE = 0.99  # confidence that a cell is not slower by the noise of its windows alone
 SETTLED = 0.10  # how probable it may still be that the slowdown reaches half the tolerance, for a PASS before the end
 
@@ -111,7 +113,7 @@ def paired(
             more,
         )
     margin, alpha_fail, alpha_pass = math.log1p(tolerance), ALPHA_FAIL / comparisons, ALPHA_PASS / runs
-    suspicious = crossing = False
+    suspicious = crossing = uneven = False
     for sessions in range(FIRST_LOOK, len(middles) + 1):
         beside = _until(sessions, peers)
         least_fail, least_pass = (0, 0) if beside else of_alone
@@ -126,7 +128,10 @@ def paired(
             reason = f"{slower}, at least {percent(low)} {CONFIDENCE}"
             return Verdict(Outcome.FAIL, reason, _ratio(middles[:sessions]))
         settled = sessions >= planned or _bound(delta, 1, SETTLED) < margin / 2
-        if high < margin and delta.mean < margin / 2 and settled and sessions >= least_pass:
+        average = fmean(m.value if m.average is None else m.average for m in middles[:sessions])
+        fast = high < margin and delta.mean < margin / 2
+        uneven = fast and average >= UNEVEN * margin
+        if fast and not uneven and settled and sessions >= least_pass:
             reason = f"{slower}, at {'most' if high >= 0 else 'least'} {percent(high)} (after {sessions} sessions)"
             return Verdict(Outcome.PASS, reason, _ratio(middles[:sessions]))
         suspicious = suspicious or alarming
@@ -140,7 +145,12 @@ def paired(
         else _Decision(margin - delta.mean, alpha_pass, least_pass)
     )
     advice = _advice(delta, tolerance, nearest, alpha_pass, session_s, overrun_s)
-    return Verdict(Outcome.INCONCLUSIVE, f"{slower}, {possible}: {advice}", ratio, _lacking(delta, nearest, planned))
+    reason = f"{slower}, {possible}: {advice}"
+    if uneven:
+        reason = (
+            f"{slower} by the faster half of its windows, but {percent(average)} by all of them: some steps are slower"
+        )
+    return Verdict(Outcome.INCONCLUSIVE, reason, ratio, _lacking(delta, nearest, planned))
 
 
 def _until(sessions: int, peers: Sequence[Sequence[float | None]]) -> list[list[float]]:

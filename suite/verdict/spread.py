@@ -78,11 +78,13 @@ class Middle:
     Attributes:
         value: what it shows of the difference.
         variance, df: of `value`, estimated from its windows, and its degrees of freedom; None from a single window.
+        average: the difference over all windows, slow ones included; None where it is `value`.
     """
 
     value: float
     variance: float | None = None
     df: int | None = None
+    average: float | None = None
 
     @classmethod
     def of(cls, windows: Windows) -> Middle:
@@ -91,7 +93,7 @@ class Middle:
         if len(windows.own) == 1:
             return cls(value)
         (own, df), (other, _) = (faster_half_variance(each) for each in (windows.own, windows.other))
-        return cls(value, own + other, 2 * df)
+        return cls(value, own + other, 2 * df, statistics.fmean(windows.log_ratios))
 
 
 def estimate(

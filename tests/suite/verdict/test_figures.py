@@ -167,6 +167,21 @@ class TestPaired:
     ) -> None:
         assert self.judged(*deltas, planned=planned)[0] is outcome
 
+    @pytest.mark.parametrize(("slow", "outcome"), [(0.29, Outcome.PASS), (0.30, Outcome.INCONCLUSIVE)])
+    def test_a_pass_asks_that_all_windows_together_are_not_slower_by_three_quarters_of_the_tolerance(
+        self, slow: float, outcome: Outcome
+    ) -> None:
+        """One window of eight is slower: by .0363 on average, or .0375; .75 ln 1.05 is .0366."""
+        windows = [0.0] * 8
+        sessions = [Middle.of(Windows([0.001 * n, *windows[1:-1], slow], windows)) for n in range(3)]
+        found = paired(sessions, 0.05, COMPARISONS, 3, 60.0)
+        assert found.outcome is outcome
+        if outcome is Outcome.INCONCLUSIVE:
+            assert found.reason == (
+                "0.0% slower than the base by the faster half of its windows, but 3.8% slower by all of them: some "
+                "steps are slower"
+            )
+
     def test_suspicion_needs_a_later_look(self) -> None:
         outcome, reason = self.judged(0.20, 0.21, 0.19)
         assert outcome is Outcome.INCONCLUSIVE
@@ -384,7 +399,7 @@ class TestSurplus:
 
     def test_the_error_of_a_session_by_hand(self) -> None:
         """-.06, -.02 and 0 count: -.06 -.02 0 0 0 has squares .0027200 around -.016, so .00272 / (3 * 2) a side."""
-        assert self.session(0.1) == Middle(pytest.approx(0.1), pytest.approx(2 * 0.00272 / 6), 4)
+        assert self.session(0.1) == Middle(*map(pytest.approx, (0.1, 2 * 0.00272 / 6, 4, 0.1)))
 
     @pytest.mark.parametrize("off", [-1e-6, 1e-6])
     def test_the_noise_of_the_windows(self, off: float) -> None:
