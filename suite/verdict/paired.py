@@ -94,7 +94,7 @@ def paired(
         planned: sessions that the budget allows.
         session_s: wall seconds of one session, for the advice when nothing is clear.
         learned: what a calibration knows of this machine.
-        peers: of every other cell of the world size that has processes of its own, the same of each of these sessions;
+        peers: of every other cell of the world size that has processes of its own, what each of these sessions shows;
             None for one that did not time it.
         runs: of a bisection, which share the error of a PASS; 1 for a run of its own.
         alone: how many comparisons of a run are alone in their world size, where this one is.

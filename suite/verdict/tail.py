@@ -8,9 +8,9 @@ half, and a session's tail is
 
 by how much more the candidate's windows take on average than its faster ones do. Where both sides scatter alike it is 0
 on average, however heavy tails are. Where all windows are faster on average, nothing is said: some windows that became
-faster look the same. The session is the unit: what one set of processes adds to its tail is spread
-between sessions. The tail is judged like a slowdown (`spread.estimate`), in one look at the end, where its error from
-the windows alone (its influence function) predicts the spread between sessions.
+faster look the same. The session is the unit: what one set of processes adds to its tail is spread between sessions.
+The tail is judged like a slowdown (`spread.estimate`), in one look at the end, where its error from the windows alone
+(its influence function) predicts the spread between sessions.
 
 Not covered: modes that a process keeps for a whole session, which move its middle. docs/evidence/verdict.md has what is
 found.
