@@ -338,9 +338,9 @@ class Rates(NamedTuple):
     finds: float
 
 
-def rates(row: Row, runs: int = RUNS, *, pooled: bool = True) -> Rates:
+def rates(row: Row, runs: int = RUNS, *, pooled: bool = True, seed: int = 1) -> Rates:
     """Simulate a row; cells of one run are independent, so that each counts for a wrong PASS."""
-    rng, affected = np.random.default_rng(1), row.affected or row.cells
+    rng, affected = np.random.default_rng(seed), row.affected or row.cells
     unchanged, at_margin, slower = (
         decide(
             slowed(row.draw(rng, (count, row.cells, row.planned, ROUNDS)), shift),
@@ -407,7 +407,22 @@ def matrix(round_sds: Sequence[float] = (0.10, 0.07, 0.04), runs: int = 2000) ->
     return "\n".join(lines)
 
 
+def errors(row: Row, seeds: int) -> str:
+    """Return both error rates of a row over several seeds, in words."""
+    shown = [rates(row, seed=seed) for seed in range(1, seeds + 1)]
+    runs, slower = sum(each.runs for each in shown), sum(each.slower for each in shown)
+    fails, passes = sum(each.any_fail for each in shown), sum(each.wrong_pass for each in shown)
+    return f"{row.name}: any FAIL {fails / runs:.2%} of {runs}, wrong PASS {passes / slower:.2%} of {slower}"
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--matrix", action="store_true", help="what four sessions of a default matrix decide")
-    print(matrix() if parser.parse_args().matrix else table())
+    parser.add_argument("--seeds", type=int, metavar="N", help="both errors of rows over as many seeds")
+    parser.add_argument("--rows", default="", metavar="TEXT", help="only rows whose name contains it")
+    asked = parser.parse_args()
+    rows = [row for row in FAMILY if asked.rows in row.name]
+    if asked.seeds:
+        print("\n".join(errors(row, asked.seeds) for row in rows))
+    else:
+        print(matrix() if asked.matrix else table(rows))

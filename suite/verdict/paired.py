@@ -31,7 +31,7 @@ from suite.verdict.spread import Estimate, Learned, Middle, estimate
 FIRST_LOOK = 3  # sessions; two of processes that have two speeds are too often alike, whatever was learned
 EVEN = 36  # planned sessions with which every look would have the same share, but for the limits of the power
 LEAST_POWER, MOST_POWER = 1.5, 4.0
-SUSPICION = 1.5  # times the error of a FAIL: with more, a noisy cell beside quiet ones fails too often (docs/adr/0050)
+SUSPICION = 1.25  # times the error of a FAIL: with more, a noisy cell beside quiet ones fails too often (docs/adr/0050)
 UNEVEN = 0.75  # of the tolerance: by so much all windows together may be slower on average for a PASS (docs/adr/0051)
 NOT_NOISE = 0.99  # confidence that a cell is not slower by the noise of its windows alone
 SETTLED = 0.10  # how probable it may still be that the slowdown reaches half the tolerance, for a PASS before the end
