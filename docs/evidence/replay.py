@@ -16,7 +16,6 @@ one machine is not in them.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import math
 import random
 import statistics
@@ -32,7 +31,7 @@ from docs.evidence.recording import RECORDING, RecordedSession, load
 from suite import verdict
 from suite.plan.config import BUDGET_S, MIN_SESSIONS
 from suite.records import calibration
-from suite.verdict import Learned, Middle, Outcome, Verdict
+from suite.verdict import Learned, Middle, Outcome, Verdict, Windows
 from suite.verdict.metrics import faster_half
 
 RUNS = 10_000
@@ -128,8 +127,9 @@ def replay(
     """
     rng = random.Random(seed)
     plant = math.log1p(case.planted)
-    middles = [Middle.of(session.windows) for session in sessions]
-    drawn = [[dataclasses.replace(m, value=sign * m.value + plant) for m in middles] for sign in (1.0, -1.0)]
+    windows = [session.windows for session in sessions]
+    labels = [[(each.own, each.other) for each in windows], [(each.other, each.own) for each in windows]]
+    drawn = [[Middle.of(Windows([plant + x for x in own], other)) for own, other in each] for each in labels]
     outcomes: Counter[Outcome] = Counter()
     spent = 0
     for _ in range(runs):

@@ -1,4 +1,4 @@
-"""How many rounds should a session have? From logs of `docs.evidence.runs`, runs of one cell without a neighbour.
+"""How many rounds should a session have? From logs of runs of one cell before ADR 0051, without a neighbour.
 
     python -m docs.evidence.rounds docs/evidence/field-0047.jsonl docs/evidence/field-0048.jsonl
     python -m docs.evidence.rounds --plans docs/evidence/field-0047.jsonl docs/evidence/field-0048.jsonl

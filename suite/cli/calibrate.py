@@ -110,7 +110,7 @@ def entries_of(run: Observations) -> tuple[Entry, ...]:
     for cell in run.plan.cells:
         own, base = arm("candidate", cell.trainer, cell), arm("base", cell.trainer, cell)
         spread = calibration.spread_of(
-            list(samples.by_session(run, own, base).values()),
+            samples.windows(run, own, base),
             samples.over_sessions(run, own),
             statistics.fmean(session.usual_s for session in run.sessions),
             statistics.fmean(session.usual_s - session.timing_s for session in run.sessions),

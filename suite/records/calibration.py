@@ -146,16 +146,16 @@ def spread_of(paired: Sequence[Windows], log_times: Sequence[float], session_s: 
 
     `paired` has the windows of two groups of workers of the same code; `Spread` explains the others.
     """
-    usable = [session.log_ratios for session in paired if len(session.own) > 1]
-    middles = [Middle.of(session) for session in paired if len(session.own) > 1]
+    usable = [session for session in paired if len(session.own) > 1]
     if len(usable) < 2 or len(log_times) < 2:
         return None
-    df = sum(len(session) - 1 for session in usable)
-    squares = math.fsum((len(session) - 1) * variance(session) for session in usable)
+    ratios, middles = [session.log_ratios for session in usable], [*map(Middle.of, usable)]
+    df = sum(len(session) - 1 for session in ratios)
+    squares = math.fsum((len(session) - 1) * variance(session) for session in ratios)
     return Spread(
         locations=tuple(middle.value for middle in middles),
         errors=tuple(math.sqrt(middle.variance or 0.0) for middle in middles),
-        rounds=tuple(map(len, usable)),
+        rounds=tuple(map(len, ratios)),
         round_sd=math.sqrt(squares / df),
         log_times=tuple(log_times),
         session_s=session_s,

@@ -157,7 +157,7 @@ def slow_tail(run: Observations, cell: Cell) -> Tail | None:
     if "base" not in arms or cell not in run.comparison.cells:
         return None
     judged = {run.plan.own(each) for each in run.comparison.cells}
-    return tail(list(samples.by_session(run, arms["candidate"], arms["base"]).values()), len(judged))
+    return tail(samples.windows(run, arms["candidate"], arms["base"]), len(judged))
 
 
 def _time(run: Observations, cell: Cell, side: Side) -> CheckRecord:

@@ -42,8 +42,8 @@ def over_sessions(run: Observations, arm: Arm) -> list[float]:
     """Return ln(seconds a step) of an arm, one value per session."""
     logs = []
     for session in run.sessions if arm in run.steps else ():
-        if windows := taken(session, arm, run.steps[arm]).values():
-            logs.append(metrics.faster_half(_counting(windows, chosen=_told(session, arm))))
+        if its_own := taken(session, arm, run.steps[arm]).values():
+            logs.append(metrics.faster_half(_counting(its_own, chosen=_told(session, arm))))
     return logs
 
 
@@ -119,9 +119,9 @@ def _told(session: Session, *arms: Arm) -> bool:
     return all(window.others_ns for window in session.windows if window.arm in names)
 
 
-def _counting(windows: Iterable[Taken], *, chosen: bool) -> list[float]:
+def _counting(side: Iterable[Taken], *, chosen: bool) -> list[float]:
     """Return the last times of windows, or the first where what others did may not choose among times."""
-    return [window.last if chosen else window.first for window in windows]
+    return [window.last if chosen else window.first for window in side]
 
 
 def _nearest(window: Place, others: Iterable[Place]) -> Place:
@@ -131,9 +131,14 @@ def _nearest(window: Place, others: Iterable[Place]) -> Place:
     return min(same, key=lambda other: (abs(other[1] - window[1]), abs(other[1] - middle)))
 
 
+def windows(run: Observations, own: Arm, other: Arm) -> list[Windows]:
+    """Return the windows of two arms of every session that has both."""
+    return list(by_session(run, own, other).values())
+
+
 def middles(run: Observations, own: Arm, other: Arm) -> list[Middle]:
     """Return ln(t_own / t_other) of every session."""
-    return [Middle.of(windows) for windows in by_session(run, own, other).values()]
+    return [*map(Middle.of, windows(run, own, other))]
 
 
 def log_ratios(run: Observations, own: Arm, other: Arm) -> list[float]:

@@ -112,8 +112,7 @@ def faster_half(values: Sequence[float]) -> float:
     What disturbs a window makes it longer, so the shorter ones are nearer to what the code takes. Two arms are compared
     by the faster half of each, from as many windows of both (docs/adr/0051).
     """
-    kept = _halved(values)[0]
-    return math.fsum(kept) / len(kept)
+    return statistics.fmean(sorted(values)[: half_of(len(values))])
 
 
 def faster_half_variance(values: Sequence[float]) -> tuple[float, int]:
@@ -121,27 +120,18 @@ def faster_half_variance(values: Sequence[float]) -> tuple[float, int]:
 
     As that of `location`, cut at the slow end alone.
     """
-    kept, cut = _halved(values)
-    return _winsorised_variance([*kept, *[kept[-1]] * cut], len(kept))
+    return _winsorised_variance(winsorised(values), half_of(len(values)))
 
 
-def slower_half_influences(values: Sequence[float]) -> list[float]:
-    """Return how much each value moves the mean of all values less their `faster_half`; of the sorted values."""
-    kept, cut = _halved(values)
-    adjusted = [*kept, *[kept[-1]] * cut]
-    mean, centre, weight = statistics.fmean(values), statistics.fmean(adjusted), len(values) / len(kept)
-    return [r - mean - weight * (w - centre) for r, w in zip(sorted(values), adjusted, strict=True)]
+def winsorised(values: Sequence[float]) -> list[float]:
+    """Return the sorted values, with those of the slower half set to the slowest of the faster one."""
+    kept = sorted(values)[: half_of(len(values))]
+    return kept + kept[-1:] * (len(values) - len(kept))
 
 
 def half_of(count: int) -> int:
     """Return how many of so many windows are the faster half: two at least, where there are two."""
     return max(min(count, 2), math.ceil(count / 2))
-
-
-def _halved(values: Sequence[float]) -> tuple[list[float], int]:
-    """Return the faster half, sorted, and how many values are left out."""
-    kept = half_of(len(values))
-    return sorted(values)[:kept], len(values) - kept
 
 
 def _winsorised_variance(adjusted: Sequence[float], kept: int) -> tuple[float, int]:

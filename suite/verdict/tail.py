@@ -23,7 +23,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from suite.verdict.metrics import Interval, faster_half, slower_half_influences, t_quantile
+from suite.verdict.metrics import Interval, faster_half, half_of, t_quantile, winsorised
 from suite.verdict.outcome import ALPHA_WARN, CONFIDENCE, WORTH, percent
 from suite.verdict.paired import FIRST_LOOK
 from suite.verdict.spread import Learned, Middle, Windows, estimate
@@ -78,6 +78,12 @@ def _excess(session: Windows) -> Middle:
     own, other = (statistics.fmean(side) - faster_half(side) for side in (session.own, session.other))
     if (count := len(session.own)) == 1:
         return Middle(own - other)
-    influences = (slower_half_influences(side) for side in (session.own, session.other))
-    squares = math.fsum(each**2 for side in influences for each in side)
+    squares = math.fsum(each**2 for side in (session.own, session.other) for each in _influences(side))
     return Middle(own - other, squares / (count * (count - 1)), 2 * (count - 1))
+
+
+def _influences(side: Sequence[float]) -> list[float]:
+    """Return by how much each window, in the order of times, moves the mean of all less that of the faster half."""
+    adjusted, weight = winsorised(side), len(side) / half_of(len(side))
+    mean, centre = statistics.fmean(side), statistics.fmean(adjusted)
+    return [time - mean - weight * (kept - centre) for time, kept in zip(sorted(side), adjusted, strict=True)]
