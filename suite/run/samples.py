@@ -19,18 +19,18 @@ ALIKE = 3.0  # standard errors by which two arms may differ in what share of the
 Place = tuple[int, int]  # block, and place in the session
 
 
-class Taken(NamedTuple):
+class Times(NamedTuple):
     """ln(seconds a step) of a window: of its last times, and of its first where it was timed again."""
 
     last: float
     first: float
 
 
-def taken(session: Session, arm: Arm, steps: int) -> dict[Place, Taken]:
+def times(session: Session, arm: Arm, steps: int) -> dict[Place, Times]:
     """Return an arm's windows of `steps` steps; the slowest rank counts."""
     left_out = session.left_out
     return {
-        (window.block, place): Taken(
+        (window.block, place): Times(
             *(metrics.log_step_s(max(timing.duration_ns), steps) for timing in (window, window.unselected))
         )
         for place, window in enumerate(session.windows)
@@ -42,8 +42,8 @@ def over_sessions(run: Observations, arm: Arm) -> list[float]:
     """Return ln(seconds a step) of an arm, one value per session."""
     logs = []
     for session in run.sessions if arm in run.steps else ():
-        if its_own := taken(session, arm, run.steps[arm]).values():
-            logs.append(metrics.faster_half(_counting(its_own, chosen=_told(session, arm))))
+        if its_own := times(session, arm, run.steps[arm]).values():
+            logs.append(metrics.faster_half(_logs(its_own, last=_told(session, arm))))
     return logs
 
 
@@ -68,11 +68,11 @@ def by_session(run: Observations, own: Arm, other: Arm) -> dict[int, Windows]:
     found, disturbance = {}, _Disturbance(own, other)
     for session in run.sessions:
         disturbance.add(session)  # up to this one: what a session shows does not change with later ones
-        a, b = (taken(session, arm, run.steps[arm]) for arm in (own, other))
+        a, b = (times(session, arm, run.steps[arm]) for arm in (own, other))
         blocks = {block for block, _ in b}
         if pairs := [(a[place], b[_nearest(place, b)]) for place in a if place[0] in blocks]:
-            chosen = disturbance.alike and _told(session, own, other)
-            found[session.number] = Windows(*(_counting(side, chosen=chosen) for side in zip(*pairs, strict=True)))
+            last = disturbance.alike and _told(session, own, other)
+            found[session.number] = Windows(*(_logs(side, last=last) for side in zip(*pairs, strict=True)))
     return found
 
 
@@ -119,9 +119,9 @@ def _told(session: Session, *arms: Arm) -> bool:
     return all(window.others_ns for window in session.windows if window.arm in names)
 
 
-def _counting(side: Iterable[Taken], *, chosen: bool) -> list[float]:
-    """Return the last times of windows, or the first where what others did may not choose among times."""
-    return [window.last if chosen else window.first for window in side]
+def _logs(side: Iterable[Times], *, last: bool) -> list[float]:
+    """Return the last times of windows, or the first: what others did may not always choose among times."""
+    return [window.last if last else window.first for window in side]
 
 
 def _nearest(window: Place, others: Iterable[Place]) -> Place:
