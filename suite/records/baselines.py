@@ -21,7 +21,7 @@ from pydantic import Field
 from suite.plan.cells import measured_mode
 from suite.records.counters import Counters
 from suite.records.files import RecordError, read_inside, write_inside
-from suite.records.record import CellRecord, Environment, Finite, Record
+from suite.records.record import CellRecord, Environment, Estimate, Finite, Record
 from suite.room.part import Part
 from suite.verdict import Outcome
 from suite.verdict.diagnose import CAUSES
@@ -119,6 +119,7 @@ class AcceptedRun(Part):
     host: str
     driver: str = ""
     system: str = ""
+    estimate: Estimate = "middle of windows"
     environment: Environment
     cells: tuple[AcceptedCell, ...]
 
@@ -151,10 +152,11 @@ class Baseline(Part):
     def comparable(self, cell: CellRecord, record: Record) -> list[Run]:
         """Return the cell's newest accepted runs on each host for `suite.verdict.stored`, oldest first.
 
-        A pin that is older than these is not among them: a level that runs left long ago, by becoming faster, would
-        look like spread forever.
+        Where some have times of the same estimate as the record's, the others are not among them. Nor is a pin that is
+        older than these: a level that runs left long ago, by becoming faster, would look like spread forever.
         """
         runs = [_as_run(run, kept) for run, kept in self._holding(cell, record)]
+        runs = [run for run in runs if run.estimate == record.estimate] or runs
         return [runs[place] for place in newest(runs)]
 
     def pin(self, cell: CellRecord, record: Record) -> Run | None:
@@ -285,6 +287,7 @@ def accept(baseline: Baseline, record: Record, *, slower: bool) -> Baseline:
     )
     new = AcceptedRun(
         run_id=record.run_id,
+        estimate=record.estimate,
         host=record.machine.host,
         driver=record.machine.driver,
         system=record.machine.system,
@@ -302,13 +305,22 @@ def measured(cell: CellRecord, record: Record) -> Run:
     """
     if cell.sec_per_epoch is None:
         raise ValueError(f"cell {cell.id} has no time in run {record.run_id}: only a measured one can be compared")
-    return Run(math.log(cell.sec_per_epoch.estimate), cell.sessions, _log_se(cell), record.machine.host)
+    log_t, host = math.log(cell.sec_per_epoch.estimate), record.machine.host
+    return Run(log_t, cell.sessions, _log_se(cell), host, estimate=record.estimate)
 
 
 def _as_run(run: AcceptedRun, kept: AcceptedCell) -> Run:
     log_efficiency = None if kept.efficiency is None else math.log(kept.efficiency)
-    log_t, started_s = math.log(kept.sec_per_epoch), run.started_s
-    return Run(log_t, kept.sessions, kept.log_se, run.host, started_s, log_efficiency, kept.parts)
+    return Run(
+        log_t=math.log(kept.sec_per_epoch),
+        sessions=kept.sessions,
+        log_se=kept.log_se,
+        host=run.host,
+        started_s=run.started_s,
+        log_efficiency=log_efficiency,
+        parts=kept.parts,
+        estimate=run.estimate,
+    )
 
 
 def _parts(cell: CellRecord) -> dict[str, float]:

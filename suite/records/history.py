@@ -22,7 +22,16 @@ from suite.records import baselines, changes
 from suite.records.baselines import Baseline, Identity
 from suite.records.differences import differences
 from suite.records.files import RecordError, read_inside
-from suite.records.record import CellRecord, Environment, IntervalRecord, Machine, Record, Session, oversubscribed_mark
+from suite.records.record import (
+    CellRecord,
+    Environment,
+    Estimate,
+    IntervalRecord,
+    Machine,
+    Record,
+    Session,
+    oversubscribed_mark,
+)
 from suite.verdict import Outcome
 
 MAX_RUNS = 250  # newest; a page of more would take seconds to open
@@ -53,6 +62,7 @@ class PastRun:
     folder: str
     run_id: str
     started_utc: str
+    estimate: Estimate
     machine: Machine
     environment: Environment
     outcomes: dict[str, int]
@@ -63,8 +73,10 @@ class PastRun:
 
     @property
     def surroundings(self) -> dict[str, str]:
-        """What may change under a build: versions, driver, kernel."""
-        return {**self.environment.versions, "driver": self.machine.driver, "system": self.machine.system}
+        """What may change a build's times: versions, driver, kernel, and what they are an estimate of."""
+        machine = self.machine
+        own = {"driver": machine.driver, "system": machine.system, "times of the": self.estimate}
+        return {**self.environment.versions, **own}
 
 
 @dataclass(frozen=True)
@@ -174,6 +186,7 @@ def read(folder: Path) -> History:
                 folder=path.parent.name,
                 run_id=record.run_id,
                 started_utc=record.started_utc,
+                estimate=record.estimate,
                 machine=record.machine,
                 environment=record.environment,
                 outcomes=dict(Counter(cell.outcome.value for cell in record.cells)),
@@ -266,7 +279,7 @@ def _series(identity: Identity, name: str, runs: Sequence[PastRun], baseline: Ba
 
 
 def _levels(identity: Identity, points: Sequence[Point], runs: Sequence[PastRun]) -> tuple[list[float], list[str]]:
-    """Return what may have a level, and whose level it is: ln of a run's time, and its host.
+    """Return what may have a level, and whose level it is: ln of a run's time, its host, and of what the time is.
 
     Where the run timed the plain trainer in the same sessions, its time is divided by that one's, so that a slower
     machine is no change of the cell. Such runs are compared with one another, as if on a host of their own.
@@ -274,12 +287,13 @@ def _levels(identity: Identity, points: Sequence[Point], runs: Sequence[PastRun]
     logs, whose = list[float](), list[str]()
     for point, run in zip(points, runs, strict=True):
         speedup = None if identity.trainer == SINGLE else run.cells[identity].speedup
+        level = f"{run.machine.host}, {run.estimate}"
         if speedup is not None and speedup.estimate > 0:
             logs.append(-math.log(speedup.estimate))
-            whose.append(f"{run.machine.host}, relative to {SINGLE}")
+            whose.append(f"{level}, relative to {SINGLE}")
         else:
             logs.append(math.log(point.sec_per_epoch.estimate))
-            whose.append(run.machine.host)
+            whose.append(level)
     return logs, whose
 
 

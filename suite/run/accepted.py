@@ -28,7 +28,7 @@ from suite.run import judging, samples
 from suite.run.observations import Comparison, Observations
 from suite.verdict import Outcome
 from suite.verdict.machine import cause, machine
-from suite.verdict.stored import ENOUGH_RUNS, Run, RunDifference, clears, difference, hours_apart
+from suite.verdict.stored import ENOUGH_RUNS, Run, RunDifference, alike, clears, difference, hours_apart
 
 LEVEL, PINNED = "accepted runs", "the pinned run"
 _REMEDY = "measure a base in the same run (--scaling-against={})"
@@ -197,7 +197,7 @@ def _machine(
     by_side = {side: samples.log_efficiencies(run, arms[side]) for side in best_first}
     side, logs = next(((side, logs) for side, logs in by_side.items() if logs), ("candidate", []))
     behind = samples.log_ratios(run, arms["candidate"], arms[side])  # zeros for the candidate itself
-    here = hours_apart([each for each in accepted if each.host == run.plan.machine.host])
+    here = hours_apart(alike(own.host, own.estimate, accepted))
     changed = _changes(run, newest) if newest is not None else ""
     verdict = machine(
         logs,

@@ -53,6 +53,7 @@ class Run:
         started_s: when it began, in seconds of any clock that all runs share; None where it is not known.
         log_efficiency: ln E; None where it is not known.
         parts: what each part of the gap takes of the ideal step, by name; empty where it is not known.
+        estimate: of what `log_t` and `log_efficiency` are; only runs of one estimate are compared.
     """
 
     log_t: float
@@ -62,6 +63,7 @@ class Run:
     started_s: float | None = None
     log_efficiency: float | None = None
     parts: Mapping[str, float] = field(default_factory=dict)
+    estimate: str = ""
 
 
 class RunSpread(NamedTuple):
@@ -135,9 +137,9 @@ def clears(candidate: Run, accepted: Sequence[Run], tolerance: float, pin: Run |
     P(PASS | slower by the tolerance) <= ALPHA_PASS where runs hours apart are exchangeable. Arguments as in
     `difference` and, for the runs of a bisection, in `suite.verdict.paired`; `tolerance` is a share.
     """
-    here = hours_apart([run for run in accepted if run.host == candidate.host])
+    here = hours_apart(alike(candidate.host, candidate.estimate, accepted))
     df, margin = len(here) - 1, math.log1p(tolerance)
-    if len(here) < ENOUGH_RUNS or (pin is not None and pin.host != candidate.host):
+    if len(here) < ENOUGH_RUNS or (pin is not None and not alike(candidate.host, candidate.estimate, [pin])):
         return False
     from scipy.special import chdtri
 
@@ -153,6 +155,11 @@ def clears(candidate: Run, accepted: Sequence[Run], tolerance: float, pin: Run |
     df = min([df, *(run.sessions - 1 for run, more in zip(single, excess, strict=True) if more > 0)])
     error = math.sqrt(variance * (1 + 1 / len(against)) + math.fsum(excess))
     return delta < margin / 2 and delta + t_quantile(df, 1 - ALPHA_PASS / runs) * error < margin
+
+
+def alike(host: str, estimate: str, runs: Sequence[Run]) -> list[Run]:
+    """Return the runs of a host whose times are of one estimate."""
+    return [run for run in runs if (run.host, run.estimate) == (host, estimate)]
 
 
 def newest(runs: Sequence[Run]) -> list[int]:
@@ -202,6 +209,9 @@ def _level(host: str, accepted: Sequence[Run]) -> _Level:
 
 def _why_no_interval(candidate: Run, level: _Level, spread: RunSpread | None, pin: Run | None) -> str:
     few = f"is not known from fewer than {MIN_BASELINE_RUNS}"
+    for each in (*level.runs, *([] if pin is None else [pin])):
+        if each.estimate != candidate.estimate:
+            return f"whose time is of the {each.estimate}, and not of the {candidate.estimate}"
     if pin is not None and pin.host != candidate.host and not level.by_host:
         return "which is of another host"
     if level.df < _ENOUGH_DF and level.elsewhere:

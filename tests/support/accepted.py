@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from suite.plan import workloads
 from suite.records.baselines import AcceptedCell, AcceptedRun, Baseline
-from suite.records.record import Environment
+from suite.records.record import ESTIMATE, Environment
 from suite.room import devices
 from suite.run import machine
 from tests.support.project import Project
@@ -26,5 +26,5 @@ def an_hour_an_epoch(project: Project) -> Baseline:
         log_se=0.01,
     )
     environment = Environment(versions={}, commit="unknown", dirty=False)
-    run = AcceptedRun(run_id="accepted", host=about.host, environment=environment, cells=(kept,))
+    run = AcceptedRun(run_id="accepted", host=about.host, estimate=ESTIMATE, environment=environment, cells=(kept,))
     return Baseline(machine_key=about.key, runs=(run,))

@@ -21,7 +21,7 @@ from suite.plan.workloads import BUILT_IN, Recipe
 from suite.processes.jobs import Job, Place, Prepared
 from suite.records.baselines import AcceptedCell, AcceptedRun, Baseline
 from suite.records.calibration import Calibration, Entry, Spread
-from suite.records.record import Accuracy, Environment, Machine, Window
+from suite.records.record import ESTIMATE, Accuracy, Environment, Machine, Window
 from suite.room.conditions import Conditions
 from suite.room.devices import Devices
 from suite.run.observations import Facts, Observations, Session
@@ -167,6 +167,7 @@ def accepted_run(
     return AcceptedRun(
         run_id=run_id or f"run-{number}",
         host=MACHINE.host,
+        estimate=ESTIMATE,
         environment=Environment.model_validate(environment),
         cells=kept,
     )

@@ -255,13 +255,16 @@ def counters(all_reduces: int) -> dict[str, Any]:
     }
 
 
-def waterfall(side: str = "candidate", *, ideal_s: float = 0.0280, exchange: float = 0.0056) -> dict[str, Any]:
+def waterfall(
+    side: str = "candidate", *, ideal_s: float = 0.0280, exchange: float = 0.0056, **changes: Any
+) -> dict[str, Any]:
     """Where a step's time went: bars that sum to the gap, one of them negative and two of them not separable.
 
     Args:
         side: of the comparison.
         ideal_s: seconds a step with nothing lost.
         exchange: seconds of it.
+        changes: of other fields.
     """
     bars = {("small batch",): 0.0004, ("contention", "imbalance"): 0.0002, ("overhead",): -0.0001}
     bars |= {("exchange",): exchange, ("feed",): 0.0003}
@@ -273,6 +276,7 @@ def waterfall(side: str = "candidate", *, ideal_s: float = 0.0280, exchange: flo
         "bars": [{"causes": list(causes), "step_s": interval(value, 0.2)} for causes, value in bars.items()],
         "sentence": f"the exchange costs {exchange * 1e3:.1f} ms a step",
         "notes": ["contention and imbalance: one process has no slowest rank"],
+        **changes,
     }
 
 

@@ -64,6 +64,15 @@ def test_a_file_without_driver_and_system_is_still_read(tmp_path: Path) -> None:
     assert (run.driver, run.system) == ("", "")
 
 
+def test_runs_of_the_same_estimate_are_compared_and_others_only_where_there_are_no_such() -> None:
+    earlier = accepted(week(1, schema_version=4), week(2, schema_version=4))
+    now = week(4)
+    assert {run.estimate for run in earlier.comparable(now.cells[0], now)} == {"middle of windows"}
+    both = baselines.accept(earlier, week(3), slower=False)
+    assert [run.estimate for run in both.comparable(now.cells[0], now)] == [now.estimate]
+    assert commits(both, now) == ("commit-1", "commit-3"), "a commit is measured again, whatever its time was"
+
+
 def test_another_workload_or_dataset_is_another_cell() -> None:
     baseline = accepted(records.make())
     other_hash = records.make(workload_hashes={"lenet": "000000000000"})
@@ -188,7 +197,7 @@ def test_an_accepted_run_keeps_what_parts_take_of_the_ideal_step_and_earlier_fil
 
 def test_a_single_session_has_no_spread_and_a_cell_without_a_time_no_run() -> None:
     run = week(1, cells=[records.cell(sec_per_epoch={"estimate": 13.0}, sessions=1), records.cell(sec_per_epoch=None)])
-    assert baselines.measured(run.cells[0], run) == Run(math.log(13.0), 1, None, "abcdef")
+    assert baselines.measured(run.cells[0], run) == Run(math.log(13.0), 1, None, "abcdef", estimate=run.estimate)
     with pytest.raises(ValueError, match="ddp-lenet-strong-1 has no time in run week-1: only a measured one"):
         baselines.measured(run.cells[1], run)
 

@@ -249,6 +249,14 @@ def test_a_mark_names_its_run_also_where_others_lack_the_cell(tmp_path: Path) ->
     assert (mark.run, mark.before) == (15, 14)
 
 
+def test_times_of_another_estimate_have_a_level_of_their_own(tmp_path: Path) -> None:
+    earlier = [run_of(day, 13.0 + 0.013 * (day * 7 % 5), schema_version=4) for day in range(1, 16)]
+    now = [run_of(day, 12.0 + 0.013 * (day * 7 % 5)) for day in range(16, 31)]
+    (series,) = history.read(keep(tmp_path, *earlier, *now)).cells
+    assert series.marks == ()
+    assert series.events == (Event(15, "times of the middle of windows → faster half of windows"),)
+
+
 def test_more_runs_and_cells_than_a_page_holds_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "MAX_RUNS", 2)
     monkeypatch.setattr(history, "MAX_CELLS", 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy
 import pytest
@@ -46,6 +47,7 @@ def misses(found: RunDifference) -> bool:
 
 
 AGREE, ALONE = runs(0.0, 0.001, -0.001), Run(0.0, 1, None, HOST)
+EARLIER, NOW = (replace(runs(log_t)[0], estimate=of) for log_t, of in ((0.0, "middle"), (0.7, "faster half")))
 
 
 @pytest.mark.parametrize(
@@ -61,6 +63,8 @@ AGREE, ALONE = runs(0.0, 0.001, -0.001), Run(0.0, 1, None, HOST)
         (ALONE, AGREE, None, "but it was measured in 1 session(s), accepted runs in up to 6"),
         (runs(0.7)[0], AGREE, runs(0.0, host="there")[0], "which is of another host"),
         (runs(0.7)[0], AGREE, ALONE, "but the pin was measured in 1 session(s), accepted runs in up to 6"),
+        (NOW, [EARLIER] * 3, None, "whose time is of the middle, and not of the faster half"),
+        (NOW, [NOW] * 3, EARLIER, "whose time is of the middle, and not of the faster half"),
     ],
 )
 def test_without_an_interval_the_reason_is_given(
@@ -217,3 +221,11 @@ def test_stored_runs_rarely_clear_a_slower_build(within: float, between: float, 
         new = Run(levels[5] + within * rng.standard_normal() + math.log(slower), 4, 0.001, "a")
         passes += clears(new, accepted, 0.05)
     assert not exceeds(passes, 2000, 0.05)
+
+
+def test_stored_runs_of_another_estimate_never_clear() -> None:
+    earlier, now = ([replace(run, log_t=0.0, started_s=hour * APART_S) for hour in range(6)] for run in (EARLIER, NOW))
+    assert clears(now[0], now, 0.05)
+    assert clears(now[0], now, 0.05, now[0])
+    assert not clears(now[0], earlier, 0.05)
+    assert not clears(now[0], now, 0.05, earlier[0])
