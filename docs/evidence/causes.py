@@ -21,21 +21,18 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
-import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from docs.evidence.log import ROOT, Line, append, check_same_code, code_state, read_log
+from docs.evidence.log import ROOT, Line, fill, read_log
 from docs.evidence.planted_causes import VARIABLE
 from docs.evidence.replay import rate
 from docs.evidence.runs import pytest_once
 from suite.records.record import Record, WaterfallRecord
 
 LOG = Path(__file__).with_name("causes.jsonl")
-BUDGET_S = 120  # of one run
+ALONE = ("--scaling-budget=120",)
 DELAY_S = (0.010, 0.060)  # the largest delay is between a third of a step of LeNet, about 30 ms, and two steps
 APART = (1.5, 3.0)  # of two delays, the larger is so many times the other
 NARROW_S = 0.006  # what a step of "narrow" loses by its small batch, about; a delay beside it is far from that
@@ -53,6 +50,12 @@ init = "default"
 model = "docs.evidence.planted_causes:narrow"
 dataset = "docs.evidence.planted_causes:images"
 batch = 16
+lr = 0.01
+
+[tool.scaling.workloads.wide]
+model = "docs.evidence.planted_causes:wide"
+dataset = "docs.evidence.planted_causes:images"
+batch = 64
 lr = 0.01
 
 [tool.scaling.workloads.hungry]
@@ -137,8 +140,14 @@ def neighbour() -> Iterator[None]:
         process.wait()
 
 
-def one_run(cause: Cause, delays_s: Mapping[str, float], folder: Path) -> Record:
+def one_run(cause: Cause, delays_s: Mapping[str, float], folder: Path, options: Sequence[str] = ALONE) -> Record:
     """Run the gate once, in an empty folder.
+
+    Args:
+        cause: what is planted.
+        delays_s: of a step, by cause.
+        folder: for its settings, output and report.
+        options: budget, and what the trainer is compared with.
 
     Raises:
         RuntimeError: pytest left no record.
@@ -147,7 +156,7 @@ def one_run(cause: Cause, delays_s: Mapping[str, float], folder: Path) -> Record
     command = [sys.executable, "-m", "pytest", "-q", "-p", "suite.plugin", "--pyargs", "suite.benchmarks"]
     command += ["-m", "scaling", "-k", "test_scaling", "--scaling-devices", "cpu:2", "--scaling-world-sizes", "2"]
     command += ["--scaling-mode", "strong", "--scaling-trainer", cause.trainer, "--scaling-workload", cause.workload]
-    command += ["--scaling-budget", str(BUDGET_S), f"--scaling-data-root={ROOT / 'data'}"]
+    command += [f"--scaling-data-root={ROOT / 'data'}", *options]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), VARIABLE: json.dumps(delays_s)}
     with neighbour() if cause.neighbour else contextlib.nullcontext():
         return pytest_once(command, folder, folder, environment)[1]
@@ -230,27 +239,10 @@ def table(lines: Iterable[Line]) -> str:
     return "\n".join(f"| {row} |" for row in rows)
 
 
-def make(lines: list[Line], each: int, minutes: float, log: Path, *, mixed: bool) -> None:
-    """Make what is missing until the time is up, of one state of the code unless it may be `mixed`."""
-    end, rng = time.monotonic() + 60 * minutes, random.SystemRandom()
-    while time.monotonic() < end:
-        done = Counter(line["planted"] for line in lines)
-        left = [name for name in CAUSES for _ in range(each - done[name])]
-        if not left:
-            return
-        state = code_state()
-        if not mixed:
-            check_same_code(lines, state)
-        name = rng.choice(left)
-        delays_s, right = draw(CAUSES[name], rng)
-        with tempfile.TemporaryDirectory(prefix="evidence-") as folder:
-            try:
-                record = one_run(CAUSES[name], delays_s, Path(folder))
-            except KeyboardInterrupt:
-                sys.exit(f"interrupted: the run in progress is not kept, {len(lines)} are")
-        lines.append({**line_of(name, delays_s, right, record), **state})
-        append(log, lines[-1])
-        print(f"{name}: {lines[-1]['sentence']} {len(left) - 1} runs are missing", flush=True)
+def one_line(name: str, folder: Path) -> Line:
+    """Make a run, with delays drawn at random, and return its line."""
+    delays_s, right = draw(CAUSES[name], random.SystemRandom())
+    return line_of(name, delays_s, right, one_run(CAUSES[name], delays_s, folder))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -267,11 +259,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for ending in (signal.SIGINT, signal.SIGTERM):  # a shell lets what it starts in the background ignore the first
         signal.signal(ending, signal.default_int_handler)
     try:
-        lines = read_log(asked.log)
         if asked.table:
-            print(table(lines))
+            print(table(read_log(asked.log)))
         else:
-            make(lines, asked.each, asked.minutes, asked.log, mixed=asked.mixed)
+            wanted = dict.fromkeys(CAUSES, asked.each)
+            fill(asked.log, wanted, one_line, minutes=asked.minutes, mixed=asked.mixed, field="planted")
     except ValueError as error:
         parser.error(str(error))
 

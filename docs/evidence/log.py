@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,3 +75,52 @@ def check_same_code(lines: Iterable[Line], state: Mapping[str, Any]) -> None:
             f"the log's runs lean on calibration {', '.join(others)}, these on {state.get('calibration')}: "
             "name another --log, or --mixed"
         )
+
+
+def missing(lines: Iterable[Line], wanted: Mapping[str, int], field: str = "kind") -> list[str]:
+    """Return the kinds of the runs that are still to be made, an entry for each; an ERROR counts as made."""
+    done = Counter(line[field] for line in lines)
+    return [kind for kind, number in wanted.items() for _ in range(number - done[kind])]
+
+
+def fill(
+    path: Path,
+    wanted: Mapping[str, int],
+    one_run: Callable[[str, Path], Line],
+    *,
+    minutes: float,
+    mixed: bool,
+    field: str = "kind",
+    about: Line | None = None,
+) -> None:
+    """Make what a log lacks, drawn in a random order, until the time is up; Ctrl-C drops the run in progress.
+
+    The code may change meanwhile: it is looked at before every run.
+
+    Args:
+        path: of the log.
+        wanted: how many runs of each kind.
+        one_run: makes a run of a kind in an empty folder, and returns its line without what is known of the code.
+        minutes: no run is started after this long.
+        mixed: keep runs of different or uncommitted code in one log.
+        field: of a line, its kind.
+        about: what every line has besides.
+
+    Raises:
+        ValueError: as `check_same_code`, and `read_log`.
+    """
+    lines, end = read_log(path), time.monotonic() + 60 * minutes
+    while (left := missing(lines, wanted, field)) and time.monotonic() < end:
+        state = {**code_state(), **(about or {})}
+        if not mixed:
+            check_same_code(lines, state)
+        name = random.SystemRandom().choice(left)
+        with tempfile.TemporaryDirectory(prefix="evidence-") as folder:
+            try:
+                line = {**one_run(name, Path(folder)), **state}
+            except KeyboardInterrupt:
+                sys.exit(f"interrupted: the run in progress is not kept, {len(lines)} are")
+        append(path, line)
+        lines.append(line)
+        shown = line.get("outcome") or line.get("sentence", "")
+        print(f"{name}: {shown} ({line['wall_s']} s); {len(left) - 1} runs are missing", flush=True)

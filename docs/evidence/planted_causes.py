@@ -9,15 +9,17 @@ than the step of LeNet on 256 samples, about 60 ms on a core, and than what a bu
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
+from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from reference.trainers.ddp import DDPTrainer
 from reference.trainers.scratch import Scratch
+from suite.rank.planting import slowed
 
 VARIABLE = "PLANTED_DELAYS_S"
 DELAYS_S = {"exchange": 0.1, "imbalance": 0.1, "overhead": 0.1} | json.loads(os.environ.get(VARIABLE, "{}"))
@@ -53,6 +55,62 @@ class DelayedExchangeOfASlowRank(SlowRank, DelayedExchange):
     """Two causes at once."""
 
 
+class Exposed(DDPTrainer):
+    """DDP whose backward pass waits for the exchange of every bucket, `share` longer than that takes."""
+
+    share = 0.0
+
+    def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
+        super().__init__(model, devices, lr=lr)
+        if dist.get_world_size() > 1:
+            self.net.register_comm_hook(self.share, _exposed)
+
+
+class SlowExchange(Exposed):
+    """The same with an exchange that is a tenth longer."""
+
+    share = 0.1
+
+
+def _exposed(share: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    start_ns = time.perf_counter_ns()
+    gradients = bucket.buffer().div_(dist.get_world_size())
+    dist.all_reduce(gradients)
+    now_ns = time.perf_counter_ns()
+    _spin(time.perf_counter_ns, now_ns + round(float(share) * (now_ns - start_ns)))  # type: ignore[arg-type]
+    done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    done.set_result(gradients)
+    return done
+
+
+def _spin(clock: Callable[[], int], end_ns: int) -> None:
+    while clock() < end_ns:
+        pass
+
+
+class SlowFeed(DDPTrainer):
+    """DDP next to a loader that needs a tenth more of its cores for every minibatch."""
+
+    def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
+        super().__init__(model, devices, lr=lr)
+        if dist.get_world_size() > 1:  # the loader's processes are forked from this one
+            _MapDatasetFetcher.fetch = _fetch_slowly  # type: ignore[method-assign]
+
+
+_fetch = _MapDatasetFetcher.fetch
+
+
+def _fetch_slowly(fetcher: Any, indices: Any) -> Any:
+    start_ns = time.thread_time_ns()
+    samples = _fetch(fetcher, indices)
+    now_ns = time.thread_time_ns()
+    _spin(time.thread_time_ns, now_ns + (now_ns - start_ns) // 10)
+    return samples
+
+
+Tail = slowed("ddp", 1.0, at=2, every=20)  # a step of twenty takes twice as long: the typical one as before
+
+
 class LateDispatch(Scratch):
     """Replicas that are given their work late: overhead, by a delay that no busy machine hides."""
 
@@ -79,6 +137,11 @@ def narrow() -> nn.Module:
     return nn.Sequential(
         nn.AvgPool2d(7), nn.Flatten(), nn.Linear(16, 16), *(nn.Tanh() for _ in range(2000)), nn.Linear(16, 10)
     )
+
+
+def wide() -> nn.Module:
+    """So many parameters that, at a small batch, half of a step on two cores is the exchange of their gradients."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, 2048), nn.ReLU(), nn.Linear(2048, 1024), nn.Linear(1024, 10))
 
 
 def linear() -> nn.Module:

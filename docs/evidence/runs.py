@@ -40,7 +40,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -48,7 +47,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from docs.evidence import planted_cell
-from docs.evidence.log import ROOT, Line, append, check_same_code, code_state, read_log
+from docs.evidence.log import ROOT, Line, fill, read_log
 from docs.evidence.recording import of_record
 from docs.evidence.replay import rate
 from suite.base.git import git
@@ -150,12 +149,6 @@ def parse_wanted(text: str) -> dict[str, int]:
             raise ValueError(f"--wanted {part!r}: expected KIND=NUMBER, KIND one of {', '.join(KINDS)}")
         wanted[kind] = int(number)
     return wanted
-
-
-def missing(lines: Iterable[Line], wanted: Mapping[str, int]) -> list[str]:
-    """Return the kinds of the runs that are still to be made, an entry for each; an ERROR counts as made."""
-    done = Counter(line["kind"] for line in lines)
-    return [kind for kind, number in wanted.items() for _ in range(number - done[kind])]
 
 
 def one_run(
@@ -384,28 +377,21 @@ def _by_cell(line: Line) -> list[str]:
 
 
 def make(log: Path, wanted: Mapping[str, int], options: argparse.Namespace) -> None:
-    """Make what is missing until the time is up. The code may change meanwhile: it is checked before every run."""
-    lines, end = read_log(log), time.monotonic() + 60 * options.minutes
+    """Make what is missing until the time is up."""
     if options.records:
         options.records.mkdir(parents=True, exist_ok=True)
     calibration = options.calibration and read_model(options.calibration, Calibration)
-    while (left := missing(lines, wanted)) and time.monotonic() < end:
-        state = {**code_state(), "calibration": calibration and calibration.run_id}
-        if not options.mixed:
-            check_same_code(lines, state)
+
+    def one(name: str, folder: Path) -> Line:
         rng = random.SystemRandom()
-        name = rng.choice(left)
         busy = KINDS[name].in_clone and not KINDS[name].planted and rng.random() < NEIGHBOUR_SHARE
-        with tempfile.TemporaryDirectory(prefix="evidence-") as folder:
-            try:
-                line = {**one_run(name, Path(folder), calibration, busy=busy), **state}
-            except KeyboardInterrupt:
-                sys.exit(f"interrupted: the run in progress is not kept, {len(lines)} are")
-            for record in Path(folder).glob("reports/*/runs/*/record.json") if options.records else ():
-                shutil.copy(record, options.records / f"{record.parent.name}.json")
-        append(log, line)
-        lines.append(line)
-        print(f"{name}: {line['outcome']} in {line['wall_s']} s; {len(left) - 1} runs are missing", flush=True)
+        line = one_run(name, folder, calibration, busy=busy)
+        for record in folder.glob("reports/*/runs/*/record.json") if options.records else ():
+            shutil.copy(record, options.records / f"{record.parent.name}.json")
+        return line
+
+    about = {"calibration": calibration and calibration.run_id}
+    fill(log, wanted, one, minutes=options.minutes, mixed=options.mixed, about=about)
 
 
 def main() -> None:

@@ -80,7 +80,7 @@ def test_the_script_goes_on_where_the_log_ends(tmp_path: Path, monkeypatch: pyte
         return record()
 
     monkeypatch.setattr(causes, "one_run", one_run)
-    monkeypatch.setattr(causes, "code_state", lambda: CODE)
+    monkeypatch.setattr(log, "code_state", lambda: CODE)
     arguments = ["--log", str(path), "--each", "1"]
     with pytest.raises(SystemExit, match="the run in progress is not kept, 3 are"):
         causes.main(arguments)

@@ -96,7 +96,7 @@ class TestRuns:
         wanted = runs.parse_wanted("unchanged=3,10=1")
         assert wanted == {"unchanged": 3, "10": 1}
         done = [line("unchanged", "PASS", 50.0), line("10", "FAIL", 50.0), line("10", "ERROR", 5.0)]
-        assert runs.missing(done, wanted) == ["unchanged", "unchanged"]
+        assert log.missing(done, wanted) == ["unchanged", "unchanged"]
         for wrong in ("7=3", "10", "10=many"):
             with pytest.raises(ValueError, match="KIND one of unchanged, checkout, matrix, matrix-10,"):
                 runs.parse_wanted(wrong)
@@ -199,7 +199,7 @@ class TestRuns:
             return {"kind": name, "outcome": "PASS", "wall_s": 1.0}
 
         monkeypatch.setattr(runs, "one_run", one_run)
-        monkeypatch.setattr(runs, "code_state", lambda: {"commit": "c", "trees": [], "dirty": False})
+        monkeypatch.setattr(log, "code_state", lambda: {"commit": "c", "trees": [], "dirty": False})
         monkeypatch.setattr(
             sys, "argv", ["runs", "--log", str(path), "--records", str(kept), "--wanted", "unchanged=2,10=1"]
         )
