@@ -9,18 +9,20 @@ there as the difference between the two groups does, and by how much a part grew
 
 from __future__ import annotations
 
+import math
+import random
 import statistics
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from docs.evidence.recording import RECORDING, load, middle_of
+from docs.evidence.recording import RECORDING, load
 from suite.verdict.diagnose import Point, Rounds, growth, waterfall
 from suite.verdict.metrics import Interval, from_values, t_quantile
-from suite.verdict.spread import of_parts
+from suite.verdict.spread import Middle, Windows, of_parts
 
 ROUNDS, RUNS = 10, 2000
-MIDDLE_SD = 1.1 / np.sqrt(ROUNDS)  # of a session's middle, where a round has 1; the mean's would be 1 / sqrt(ROUNDS)
+HALF_SD = 1.15 / np.sqrt(ROUNDS)  # of the faster half's mean, where a round has 1; of all rounds 1 / sqrt(ROUNDS)
 USUAL_S: dict[Point, float] = {
     "one": 2.0,
     "one_resident": 2.0,
@@ -44,7 +46,7 @@ SDS: dict[Point, float] = {
 }
 ON_TWO_RANKS: tuple[Point, ...] = ("plain", "unsynced", "resident", "step")
 BETWEEN_RANKS = 0.3  # % of a step: the SD of each rank beside what both have in common, the same in every variant
-# By how much sessions of each variant scatter more than their windows explain: SDs over that of a session's middle.
+# By how much sessions of each variant scatter more than their windows explain: SDs over that of the faster half.
 NOISES: dict[str, dict[Point, float]] = {
     "rounds alone": {},
     "sessions as much as rounds": dict.fromkeys(SDS, 1.0),
@@ -66,7 +68,7 @@ def session(taus: Mapping[Point, float], rng: np.random.Generator) -> Rounds:
     windows: dict[Point, list[list[float]]] = {}
     for point, sd in SDS.items():
         ranks = 2 if point in ON_TWO_RANKS else 1
-        noise = rng.standard_normal((ROUNDS, 1)) + taus.get(point, 0.0) * MIDDLE_SD * rng.standard_normal()
+        noise = rng.standard_normal((ROUNDS, 1)) + taus.get(point, 0.0) * HALF_SD * rng.standard_normal()
         of_ranks = BETWEEN_RANKS * (ranks - 1) * rng.standard_normal((ROUNDS, ranks))
         windows[point] = (USUAL_S[point] * (1 + (sd * noise + of_ranks) / 100)).tolist()
     return windows
@@ -91,16 +93,11 @@ def named_by_mistake(taus: Mapping[Point, float], sessions: int, runs: int = RUN
     return named
 
 
-def intervals(parts: Sequence[Sequence[Sequence[float]]]) -> list[Interval]:
-    """Return the interval of every part, as `suite.verdict.diagnose` makes them.
-
-    Args:
-        parts: of every part, the rounds of each session.
-    """
-    middles = [[middle_of(rounds) for rounds in sessions] for sessions in parts]
-    shared = of_parts(middles)
+def intervals(parts: Sequence[Sequence[Middle]]) -> list[Interval]:
+    """Return the interval of every part from each of its sessions, as `suite.verdict.diagnose` makes them."""
+    shared = of_parts(parts)
     if shared is None:
-        return [from_values([middle.value for middle in part]) for part in middles]
+        return [from_values([session.value for session in part]) for part in parts]
     halves = [t_quantile(each.df, 0.975) * each.error for each in shared]
     return [Interval(e.mean, e.mean - half, e.mean + half) for e, half in zip(shared, halves, strict=True)]
 
@@ -115,16 +112,22 @@ def half_widths(sessions: int, terms: int, runs: int = 300) -> tuple[float, floa
     """
     recorded = load(RECORDING)
     step_s = statistics.fmean(value for session in recorded for value in session.base)
-    longer = np.array([[a - b for a, b in zip(s.candidate, s.base, strict=True)][:ROUNDS] for s in recorded]) / step_s
-    rng, alone, shared = np.random.default_rng(7), [], []
+    first = [(s.candidate[:ROUNDS], s.base[:ROUNDS]) for s in recorded]
+    longer = [Middle.of(Windows(*([value / step_s for value in side] for side in sides))) for sides in first]
+    rng, alone, shared = random.Random(7), list[float](), list[float]()
     for _ in range(runs):
-        drawn = longer[rng.integers(len(longer), size=(terms // 2, 6, sessions))]
-        parts = (drawn[0] - drawn[1] if terms == 4 else drawn[0]).tolist()
+        parts = [[_sum(rng.choices(longer, k=terms // 2)) for _ in range(sessions)] for _ in range(6)]
         ends = intervals(parts)
         shared += [end.estimate - end.low for end in ends if end.low is not None]
-        plain = (from_values([middle_of(rounds).value for rounds in part]) for part in parts)
+        plain = (from_values([session.value for session in part]) for part in parts)
         alone += [end.estimate - end.low for end in plain if end.low is not None]
     return statistics.fmean(alone), statistics.fmean(shared)
+
+
+def _sum(terms: Sequence[Middle]) -> Middle:
+    """Return the sum of independent terms, of which either sign is as likely."""
+    variances, dfs = ([value or 0 for value in each] for each in zip(*((t.variance, t.df) for t in terms), strict=True))
+    return Middle(math.fsum(term.value for term in terms), math.fsum(variances), sum(dfs))
 
 
 def main() -> None:

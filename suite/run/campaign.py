@@ -309,7 +309,7 @@ class _Campaign:
             if over or (self._keeps_budget and run.sessions and self._left_s() < next_s):
                 units = [unit for unit in units if self._never_timed(unit)]
             if not units:
-                return
+                break
             timed = _arms(units)
             units += [unit for unit in dict.fromkeys(beside) if unit[0] not in timed and unit[0] not in run.lost]
             probed = explained if of_figures and number < attribution.SESSIONS[config.profile] else []
@@ -327,6 +327,19 @@ class _Campaign:
             if self._session(units, untimed, afterwards, self._share_s(number, explained=bool(suspects))):
                 self._forecast_s = self._forecast(units, untimed, least=True).wall_s
                 self._replan(number)
+        self._take_apart_alone()
+
+    def _take_apart_alone(self) -> None:
+        """Take cells apart in what the comparison has left of the budget, as often as the full profile does."""
+        run = self._run
+        while run.plan.config.profile == "full" and run.comparison.bases and run.sessions:
+            wanted = self._slower_targets(run.comparison.judged)
+            arms = [arm for arm in attribution.arms(run, wanted) if arm not in run.lost]
+            if not arms or self._left_s() < run.session_s + attribution.added_s(run):
+                return
+            counts = self._session([], arms, self._taking_apart(wanted), 0.0)
+            if not counts or not run.sessions[-1].probes:
+                return
 
     def _replan(self, number: int) -> None:
         """Fix how many sessions there are, from what they cost and not from what they showed.

@@ -17,18 +17,22 @@ A variant that could not be timed merges the causes on both its sides into one b
 trainer's own ranks where these can run without waiting for one another, and from the plain steps otherwise. The typical
 rank is the median one, of two the faster: a mean would book half of what a slow rank costs under another name.
 
+A waterfall compares different variants, whose windows scatter differently, by the middle of each: their faster halves
+would be apart by that alone. What grew compares the same variant of two builds, by the faster half of either, as a
+verdict does (docs/adr/0051).
+
 Not covered: what overlaps. An exchange hidden behind the backward costs nothing here, because only what makes a step
 longer is seen; the exchange's bar is the exposed part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median_low
 from typing import Literal, NamedTuple
 
-from suite.verdict.metrics import Bounds, Interval, from_values, location, location_variance, t_quantile
+from suite.verdict.metrics import Bounds, Interval, faster_half, from_values, jackknife_variance, location, t_quantile
 from suite.verdict.spread import Middle, of_parts
 
 Point = Literal["one", "one_resident", "part", "plain_alone", "plain", "unsynced", "resident", "step"]
@@ -181,16 +185,16 @@ def waterfall(sessions: Sequence[Rounds], *, mode: str, world_size: int) -> Wate
     whole = [rounds for rounds in sessions if _is_whole(rounds)]
     if not whole:
         return None
-    common = [point for point in whole[0] if all(rounds.get(point) for rounds in whole)]
-    taken = [_taken(rounds, common, mode, world_size) for rounds in whole]
-    by_round = [[_taken(each, common, mode, world_size) for each in _rounds(rounds, common)] for rounds in whole]
+    timed = _of_common_points(whole)
+    taken = [_taken(rounds, location, mode, world_size) for rounds in timed]
+    without = [[_taken(each, location, mode, world_size).bars for each in _without_one(rounds)] for rounds in timed]
     return Waterfall(
-        sessions=len(whole),
+        sessions=len(timed),
         ideal_s=from_values([session.ideal_s for session in taken]),
         measured_s=from_values([session.measured_s for session in taken]),
         gap_s=from_values([session.measured_s - session.ideal_s for session in taken]),
-        bars=_estimated([session.bars for session in taken], [[each.bars for each in session] for session in by_round]),
-        slow_rank=_slow_rank(whole, common),
+        bars=_estimated([session.bars for session in taken], without),
+        slow_rank=_slow_rank(timed),
     )
 
 
@@ -209,41 +213,48 @@ def growth(candidate: Sequence[Rounds], base: Sequence[Rounds], *, mode: str, wo
     both = [pair for pair in zip(candidate, base, strict=True) if all(map(_is_whole, pair))]
     if not both:
         return None
-    common = [point for point in both[0][0] if all(rounds.get(point) for pair in both for rounds in pair)]
+    timed = _of_common_points([rounds for pair in both for rounds in pair])
+    pairs = list(zip(timed[::2], timed[1::2], strict=True))
 
     def less(pair: Sequence[Rounds]) -> tuple[float, dict[tuple[str, ...], float]]:
         """Return by how much the step is longer, and each part."""
-        new, old = (_taken(rounds, common, mode, world_size) for rounds in pair)
+        new, old = (_taken(rounds, faster_half, mode, world_size) for rounds in pair)
         bars = {causes: new.bars[causes] - old.bars[causes] for causes in new.bars}
         return new.measured_s - old.measured_s, {(OWN_WORK,): new.ideal_s - old.ideal_s, **bars}
 
-    longer = [less(pair) for pair in both]
-    by_round = [
-        [less(each)[1] for each in zip(*(_rounds(rounds, common) for rounds in pair), strict=False)] for pair in both
-    ]
+    longer = [less(pair) for pair in pairs]
+    without = [[less(each)[1] for each in zip(*map(_without_one, pair), strict=False)] for pair in pairs]
     whole = from_values([whole_s for whole_s, _ in longer])
-    return Growth(len(both), whole, _estimated([parts for _, parts in longer], by_round))
+    return Growth(len(pairs), whole, _estimated([parts for _, parts in longer], without))
 
 
-def _rounds(rounds: Rounds, points: Sequence[Point]) -> list[Rounds]:
-    """Return the rounds of a session one by one, each with a single window of every variant."""
-    count = min(len(rounds[point]) for point in points)
-    return [{point: [rounds[point][number]] for point in points} for number in range(count)]
+def _of_common_points(sessions: Sequence[Rounds]) -> list[Rounds]:
+    """Return the rounds of the variants that all sessions have."""
+    common = [point for point in sessions[0] if all(rounds.get(point) for rounds in sessions)]
+    return [{point: rounds[point] for point in common} for rounds in sessions]
+
+
+def _without_one(rounds: Rounds) -> list[Rounds]:
+    """Return the rounds of a session, each time without another one; nothing where there is only one."""
+    count = min(map(len, rounds.values()))
+    return [
+        {point: [*windows[:number], *windows[number + 1 :]] for point, windows in rounds.items()}
+        for number in range(count if count > 1 else 0)
+    ]
 
 
 def _estimated(
-    sessions: Sequence[Mapping[tuple[str, ...], float]], by_round: Sequence[Sequence[Mapping[tuple[str, ...], float]]]
+    sessions: Sequence[Mapping[tuple[str, ...], float]], without: Sequence[Sequence[Mapping[tuple[str, ...], float]]]
 ) -> tuple[Bar, ...]:
     """Return the parts with 95 % intervals over sessions; from few sessions, parts share how much these differ.
 
     Args:
         sessions: seconds a step of every part.
-        by_round: the same of each round, for the noise within a session.
+        without: the same without each of its rounds, for the noise within a session.
     """
     parts: list[list[Middle]] = []
     for causes in sessions[0]:
-        of_rounds = [[each[causes] for each in rounds] for rounds in by_round]
-        noise = [location_variance(values) if len(values) > 1 else (None, None) for values in of_rounds]
+        noise = [jackknife_variance([each[causes] for each in rounds]) if rounds else () for rounds in without]
         parts.append([Middle(each[causes], *known) for each, known in zip(sessions, noise, strict=True)])
     shared, bars = of_parts(parts), []
     for number, (causes, part) in enumerate(zip(sessions[0], parts, strict=True)):
@@ -267,15 +278,15 @@ def _is_whole(rounds: Rounds) -> bool:
     return all(rounds.get(point) for point in NEEDED)
 
 
-def _taken(rounds: Rounds, points: Sequence[Point], mode: str, world_size: int) -> _Taken:
-    times = {point: _times(rounds[point]) for point in points}
+def _taken(rounds: Rounds, of_windows: Callable[[Sequence[float]], float], mode: str, world_size: int) -> _Taken:
+    times = {point: _times(windows, of_windows) for point, windows in rounds.items()}
     share = 1 / world_size if mode == "strong" else 1.0
     return _Taken(times["one"].slowest_s * share, times["step"].slowest_s, _chain(times, mode, share))
 
 
-def _times(windows: Sequence[Sequence[float]]) -> Times:
+def _times(windows: Sequence[Sequence[float]], of_windows: Callable[[Sequence[float]], float]) -> Times:
     typical, slowest = [median_low(ranks) for ranks in windows], [max(ranks) for ranks in windows]
-    return Times(location(typical), location(slowest), min(map(len, windows)))
+    return Times(of_windows(typical), of_windows(slowest), min(map(len, windows)))
 
 
 def _chain(times: Mapping[Point, Times], mode: str, share: float) -> dict[tuple[str, ...], float]:
@@ -319,9 +330,9 @@ def _bars(start: float, levels: Sequence[tuple[str, float | None]]) -> dict[tupl
     return bars
 
 
-def _slow_rank(sessions: Sequence[Rounds], common: Sequence[Point]) -> int | None:
+def _slow_rank(sessions: Sequence[Rounds]) -> int | None:
     """Return the rank that was the slowest in every session, on average over its windows; None where none was."""
-    points: list[Point] = [point for point in common if point in ("unsynced", "plain")]
+    points: list[Point] = [point for point in sessions[0] if point in ("unsynced", "plain")]
     slowest = set()
     for rounds in sessions:
         if windows := [ranks for point in points for ranks in rounds[point] if len(ranks) > 1]:

@@ -123,6 +123,19 @@ def faster_half_variance(values: Sequence[float]) -> tuple[float, int]:
     return _winsorised_variance(winsorised(values), half_of(len(values)))
 
 
+def jackknife_variance(without: Sequence[float]) -> tuple[float, int]:
+    """Return the variance of what the middles or faster halves of several arms give, and its degrees of freedom.
+
+    Quenouille and Tukey's jackknife, (n - 1) / n times the sum of squares, for windows of n >= 2 rounds. No arm has to
+    be independent of another one.
+
+    Args:
+        without: the result without each of the rounds.
+    """
+    count = len(without)
+    return (count - 1) ** 2 / count * variance(without), half_of(count) - 1
+
+
 def winsorised(values: Sequence[float]) -> list[float]:
     """Return the sorted values, with those of the slower half set to the slowest of the faster one."""
     kept = sorted(values)[: half_of(len(values))]

@@ -290,8 +290,18 @@ class TestAttribution:
         assert world.probed == {}
         assert world.untimed == [set()] * len(world.timed)
         world.measure(ONE, TWO, config=against(budget_s=300.0, profile="full"))
-        assert list(world.probed) == list(range(len(world.timed)))
+        assert world.probed.keys() >= set(range(len(world.timed)))
         assert world.outcomes() == [Outcome.PASS] * 2
+
+    def test_the_full_profile_takes_decided_cells_apart_in_what_is_left_of_the_budget(self, world: World) -> None:
+        world.step_s = EQUAL
+        quick = world.measure(TWO, config=against(budget_s=900.0)).sessions
+        full = world.measure(TWO, config=against(budget_s=900.0, profile="full")).sessions
+        assert len(quick) < len(full) == len(world.probed) == OF_A_SLOWER_CELL["full"]
+        assert [bool(session.windows) for session in full] == [number < len(quick) for number in range(len(full))]
+        assert world.outcomes() == [Outcome.PASS]
+        world.measure(TWO, config=against(budget_s=100.0, profile="full"))
+        assert len(quick) <= len(world.probed) < OF_A_SLOWER_CELL["full"]
 
     def test_waterfalls_are_of_the_slowest_cells_and_change_neither_plan_nor_verdict(self, world: World) -> None:
         trainers = ("a", "b", "c", "d")
