@@ -64,6 +64,13 @@ batch = 1024
 lr = 0.01
 loader = "book"
 
+[tool.scaling.workloads.loaded]
+model = "lenet"
+batch = 256
+lr = 0.01
+init = "default"
+loader = "book"
+
 [tool.pytest.ini_options]
 """
 PLANTED = "docs.evidence.planted_causes:"
