@@ -37,7 +37,9 @@ SESSIONS = {"quick": 4, "full": 12}
 # For a cell that looks slower. An obvious FAIL is decided with three, from which parts pool how sessions differ.
 OF_A_SLOWER_CELL = {"quick": 3, "full": 12}
 WINDOW_S = 0.06
-SESSION_S = 5.0  # of a session for each side, shared by its cells; all have a round forwards and one backwards
+# Of a session for each side, shared by its cells; all have a round forwards and one backwards. More rounds show a part
+# better: they are most of its noise (docs/adr/0052).
+SESSION_S = {"quick": 5.0, "full": 10.0}
 MOST_CELLS = 3  # with a base in the run: the slowest ones, so that a session does not become many times longer
 
 SHARE = 0.1
@@ -135,7 +137,7 @@ def added_s(run: Observations) -> float:
         for session in run.sessions
         if session.explaining_s
     ]
-    return max([2 * len(SIDES) * SESSION_S, *seen_s[-1:]])
+    return max([2 * len(SIDES) * SESSION_S[run.plan.config.profile], *seen_s[-1:]])
 
 
 def _times(run: Observations, target: Target) -> int:
@@ -202,7 +204,8 @@ def probing(run: Observations, sessions: Sessions, wanted: Sequence[Target], say
                 continue
             spent_s += needed_s
             say(f"session {number + 1}: where the time goes: {cell.id}")
-            _time(run, sessions, groups, points, rng, min(len(sides) * SESSION_S, left_s) / len(by_cell))
+            allowed_s = min(len(sides) * SESSION_S[run.plan.config.profile], left_s)
+            _time(run, sessions, groups, points, rng, allowed_s / len(by_cell))
 
     return probe
 
