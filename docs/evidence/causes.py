@@ -11,13 +11,11 @@ missing is drawn in a random order.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import math
 import os
 import random
-import signal
 import statistics
 import subprocess
 import sys
@@ -25,14 +23,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from docs.evidence.log import ROOT, Line, fill, read_log
+from docs.evidence.log import ROOT, Line, command_line, fill, read_log
 from docs.evidence.planted_causes import VARIABLE
 from docs.evidence.replay import rate
 from docs.evidence.runs import pytest_once
 from suite.records.record import Record, WaterfallRecord
 
 LOG = Path(__file__).with_name("causes.jsonl")
-ALONE = ("--scaling-budget=120",)
+TWO_MINUTES = ("--scaling-budget=120",)
 DELAY_S = (0.010, 0.060)  # the largest delay is between a third of a step of LeNet, about 30 ms, and two steps
 APART = (1.5, 3.0)  # of two delays, the larger is so many times the other
 NARROW_S = 0.006  # what a step of "narrow" loses by its small batch, about; a delay beside it is far from that
@@ -147,7 +145,7 @@ def neighbour() -> Iterator[None]:
         process.wait()
 
 
-def one_run(cause: Cause, delays_s: Mapping[str, float], folder: Path, options: Sequence[str] = ALONE) -> Record:
+def one_run(cause: Cause, delays_s: Mapping[str, float], folder: Path, options: Sequence[str] = TWO_MINUTES) -> Record:
     """Run the gate once, in an empty folder.
 
     Args:
@@ -190,14 +188,14 @@ def line_of(name: str, delays_s: Mapping[str, float], right: Sequence[str], reco
         "sessions": fall.sessions,
         "ideal_ms": _ms(fall.ideal_s.estimate),
         "measured_ms": _ms(fall.measured_s.estimate),
-        "bars_ms": _bars_ms(fall),
+        "bars_ms": bars_ms(fall),
         "sentence": fall.sentence,
         "machine_key": record.machine.key,
         "versions": record.environment.versions,
     }
 
 
-def _bars_ms(fall: WaterfallRecord) -> dict[str, list[float | None]]:
+def bars_ms(fall: WaterfallRecord) -> dict[str, list[float | None]]:
     """Return estimate, low and high of each bar."""
     ends = ((bar.causes, bar.step_s) for bar in fall.bars)
     return {" + ".join(causes): [_ms(step.estimate), _ms(step.low), _ms(step.high)] for causes, step in ends}
@@ -254,17 +252,8 @@ def one_line(name: str, folder: Path) -> Line:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make the runs that the log lacks, or print its table."""
-    parser = argparse.ArgumentParser(description="Plant causes for not scaling, and see whether they are named.")
-    parser.add_argument("--each", type=int, default=15, help="runs of each kind that are wanted (default: %(default)s)")
-    parser.add_argument(
-        "--minutes", type=float, default=60.0, help="start no run after this long (default: %(default)s)"
-    )
-    parser.add_argument("--log", type=Path, default=LOG, help=f"default: {LOG.name} beside this script")
-    parser.add_argument("--mixed", action="store_true", help="keep runs of different or uncommitted code in one log")
-    parser.add_argument("--table", action="store_true", help="print the log as Markdown, and run nothing")
+    parser = command_line("Plant causes for not scaling, and see whether they are named.", LOG, each=15)
     asked = parser.parse_args(arguments)
-    for ending in (signal.SIGINT, signal.SIGTERM):  # a shell lets what it starts in the background ignore the first
-        signal.signal(ending, signal.default_int_handler)
     try:
         if asked.table:
             print(table(read_log(asked.log)))

@@ -11,8 +11,6 @@ its base under another name: whatever is said of it is wrong.
 
 from __future__ import annotations
 
-import argparse
-import signal
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,7 +18,7 @@ from pathlib import Path
 
 from docs.evidence import causes
 from docs.evidence.causes import PLANTED, Cause
-from docs.evidence.log import Line, fill, read_log
+from docs.evidence.log import Line, command_line, fill, read_log
 from docs.evidence.replay import rate
 from suite.records.record import Record
 from suite.verdict import Outcome
@@ -69,14 +67,7 @@ def line_of(name: str, record: Record) -> Line:
         "taken_apart": max((fall.sessions for fall in cell.waterfalls), default=0),
         "ratio": cell.slowdown and round(cell.slowdown.estimate, 4),
         "said": [*cell.cautions, *grew],
-        "sides_ms": {
-            fall.side: {
-                " + ".join(bar.causes): [round(1e3 * (end or 0.0), 3) for end in (step.estimate, step.low, step.high)]
-                for bar in fall.bars
-                for step in (bar.step_s,)
-            }
-            for fall in cell.waterfalls
-        },
+        "sides_ms": {fall.side: causes.bars_ms(fall) for fall in cell.waterfalls},
         "reason": cell.reason,
         "machine_key": record.machine.key,
         "versions": record.environment.versions,
@@ -91,16 +82,8 @@ def said(line: Line) -> set[str]:
 
 def table(lines: Iterable[Line]) -> str:
     """Return the log as Markdown, a row for each kind."""
-    head = [
-        "planted",
-        "runs",
-        "it alone was said (exact 95 %)",
-        "nothing",
-        "another part",
-        "outcomes",
-        "step longer by",
-    ]
-    head += ["sessions", "median s"]
+    head = ["planted", "runs", "it alone was said (exact 95 %)", "nothing", "another part", "outcomes"]
+    head += ["step longer by", "sessions", "median s"]
     rows = [" | ".join(head), "|".join(["---"] * len(head))]
     for name, kind in KINDS.items():
         if not (ran := [line for line in lines if line["kind"] == name]):
@@ -120,18 +103,9 @@ def table(lines: Iterable[Line]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make the runs that the log lacks, or print its table."""
-    parser = argparse.ArgumentParser(description="Make one part of a step a tenth longer, and see whether it is said.")
-    parser.add_argument("--each", type=int, default=5, help="runs of each kind that are wanted (default: %(default)s)")
+    parser = command_line("Make one part of a step a tenth longer, and see whether it is said.", LOG, each=5)
     parser.add_argument("--only", nargs="+", choices=KINDS, default=list(KINDS), help="these kinds (default: all)")
-    parser.add_argument(
-        "--minutes", type=float, default=60.0, help="start no run after this long (default: %(default)s)"
-    )
-    parser.add_argument("--log", type=Path, default=LOG, help=f"default: {LOG.name} beside this script")
-    parser.add_argument("--mixed", action="store_true", help="keep runs of different or uncommitted code in one log")
-    parser.add_argument("--table", action="store_true", help="print the log as Markdown, and run nothing")
     asked = parser.parse_args(arguments)
-    for ending in (signal.SIGINT, signal.SIGTERM):  # a shell lets what it starts in the background ignore the first
-        signal.signal(ending, signal.default_int_handler)
     try:
         if asked.table:
             print(table(read_log(asked.log)))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -81,6 +83,29 @@ def missing(lines: Iterable[Line], wanted: Mapping[str, int], field: str = "kind
     """Return the kinds of the runs that are still to be made, an entry for each; an ERROR counts as made."""
     done = Counter(line[field] for line in lines)
     return [kind for kind, number in wanted.items() for _ in range(number - done[kind])]
+
+
+def command_line(description: str, log: Path, each: int) -> argparse.ArgumentParser:
+    """Return the options of a script that fills a log; from now on SIGTERM interrupts it, as Ctrl-C does.
+
+    Args:
+        description: of the script.
+        log: by default.
+        each: how many runs of each kind are wanted by default.
+    """
+    for ending in (signal.SIGINT, signal.SIGTERM):  # a shell lets what it starts in the background ignore the first
+        signal.signal(ending, signal.default_int_handler)
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument(
+        "--each", type=int, default=each, help="runs of each kind that are wanted (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=60.0, help="start no run after this long (default: %(default)s)"
+    )
+    parser.add_argument("--log", type=Path, default=log, help=f"default: {log.name} beside this script")
+    parser.add_argument("--mixed", action="store_true", help="keep runs of different or uncommitted code in one log")
+    parser.add_argument("--table", action="store_true", help="print the log as Markdown, and run nothing")
+    return parser
 
 
 def fill(

@@ -197,7 +197,7 @@ def _machine(
     by_side = {side: samples.log_efficiencies(run, arms[side]) for side in best_first}
     side, logs = next(((side, logs) for side, logs in by_side.items() if logs), ("candidate", []))
     behind = samples.log_ratios(run, arms["candidate"], arms[side])  # zeros for the candidate itself
-    here = hours_apart(alike(own.host, own.estimate, accepted))
+    here = hours_apart(alike(own, accepted))
     changed = _changes(run, newest) if newest is not None else ""
     verdict = machine(
         logs,

@@ -137,9 +137,9 @@ def clears(candidate: Run, accepted: Sequence[Run], tolerance: float, pin: Run |
     P(PASS | slower by the tolerance) <= ALPHA_PASS where runs hours apart are exchangeable. Arguments as in
     `difference` and, for the runs of a bisection, in `suite.verdict.paired`; `tolerance` is a share.
     """
-    here = hours_apart(alike(candidate.host, candidate.estimate, accepted))
+    here = hours_apart(alike(candidate, accepted))
     df, margin = len(here) - 1, math.log1p(tolerance)
-    if len(here) < ENOUGH_RUNS or (pin is not None and not alike(candidate.host, candidate.estimate, [pin])):
+    if len(here) < ENOUGH_RUNS or (pin is not None and not alike(candidate, [pin])):
         return False
     from scipy.special import chdtri
 
@@ -157,9 +157,9 @@ def clears(candidate: Run, accepted: Sequence[Run], tolerance: float, pin: Run |
     return delta < margin / 2 and delta + t_quantile(df, 1 - ALPHA_PASS / runs) * error < margin
 
 
-def alike(host: str, estimate: str, runs: Sequence[Run]) -> list[Run]:
-    """Return the runs of a host whose times are of one estimate."""
-    return [run for run in runs if (run.host, run.estimate) == (host, estimate)]
+def alike(candidate: Run, runs: Sequence[Run]) -> list[Run]:
+    """Return the runs of the candidate's host whose times are of the same estimate."""
+    return [run for run in runs if (run.host, run.estimate) == (candidate.host, candidate.estimate)]
 
 
 def newest(runs: Sequence[Run]) -> list[int]:
