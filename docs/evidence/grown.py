@@ -82,7 +82,7 @@ def said(line: Line) -> set[str]:
 
 def table(lines: Iterable[Line]) -> str:
     """Return the log as Markdown, a row for each kind."""
-    head = ["planted", "runs", "it alone was said (exact 95 %)", "nothing", "another part", "outcomes"]
+    head = ["planted", "runs", "it alone was named (exact 95 %)", "nothing", "another part", "outcomes"]
     head += ["step longer by", "sessions", "median s"]
     rows = [" | ".join(head), "|".join(["---"] * len(head))]
     for name, kind in KINDS.items():
