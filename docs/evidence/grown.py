@@ -42,6 +42,7 @@ class Kind:
 _PAIRS = {
     "exchange": Kind("exchange", PLANTED + "SlowExchange", PLANTED + "Exposed", "wide"),
     "feed": Kind("feed", PLANTED + "SlowFeed", "ddp", "loaded"),
+    "only feed": Kind("feed", PLANTED + "SlowFeed", "ddp", "hungry"),
     TAIL: Kind(TAIL, PLANTED + "Tail", "ddp", "images"),
 }
 KINDS = _PAIRS | {f"same {name}": Kind("", kind.base, kind.base, kind.workload) for name, kind in _PAIRS.items()}

@@ -31,11 +31,9 @@ from suite.verdict.explain import About, against_base, sentence
 from suite.verdict.outcome import ALPHA_WARN, WORTH
 from suite.verdict.spread import FEWEST
 
-# Sessions with a waterfall. Quick: the fewest of a profile; a t-interval over fewer is too wide to name a cause. Full:
-# three times as many make it a third as wide, with the smaller t-quantile.
-SESSIONS = {"quick": 4, "full": 12}
+SESSIONS = 12  # with a waterfall of a cell; of the quick profile all without a base, which are fewer
 # For a cell that looks slower. An obvious FAIL is decided with three, from which parts pool how sessions differ.
-OF_A_SLOWER_CELL = {"quick": 3, "full": 12}
+OF_A_SLOWER_CELL = {"quick": 3, "full": SESSIONS}
 WINDOW_S = 0.06
 # Of a session for each side, shared by its cells; all have a round forwards and one backwards. More rounds show a part
 # better: they are most of its noise (docs/adr/0052).

@@ -312,7 +312,7 @@ class _Campaign:
                 break
             timed = _arms(units)
             units += [unit for unit in dict.fromkeys(beside) if unit[0] not in timed and unit[0] not in run.lost]
-            probed = explained if of_figures and number < attribution.SESSIONS[config.profile] else []
+            probed = explained if of_figures and number < attribution.SESSIONS else []
             suspects = self._slower_targets(run.comparison.judged)
             untimed = [
                 arm

@@ -17,6 +17,7 @@ from suite.plan.floors import Floor
 from suite.records.record import CellRecord
 from suite.room.devices import Devices
 from suite.run.attribution import OF_A_SLOWER_CELL, SESSIONS
+from suite.run.campaign import MAX_SESSIONS
 from suite.verdict import Outcome
 from tests.support.campaigns import BASE, EQUAL, NEIGHBOUR, ONE, OWN, SLOWER, TWO, WEAK, World
 from tests.support.measurements import AGAINST, BLOCKS, arm, cell, settings
@@ -243,11 +244,16 @@ class TestAttribution:
 
     PLAIN = arm(2, trainer="suite.rank.independent:Independent")
 
-    def test_first_sessions_without_a_base_measure_waterfalls_of_several_devices(self, world: World) -> None:
-        world.measure(ONE, TWO, config=settings(budget_s=60.0))
-        assert world.probed == {number: [(TWO.id, "candidate")] for number in range(SESSIONS["quick"])}
-        assert world.untimed[0] == {arm(1), OWN, self.PLAIN}
-        assert world.untimed[SESSIONS["quick"]] == set()
+    @pytest.mark.parametrize("profile", ["quick", "full"])
+    def test_first_sessions_without_a_base_measure_waterfalls_of_several_devices(
+        self, world: World, profile: str
+    ) -> None:
+        run = world.measure(ONE, TWO, config=settings(budget_s=600.0, profile=profile))
+        explained = min(SESSIONS, MAX_SESSIONS[profile])
+        assert len(run.sessions) == MAX_SESSIONS[profile]
+        assert world.probed == {number: [(TWO.id, "candidate")] for number in range(explained)}
+        assert world.untimed[:explained] == [{arm(1), OWN, self.PLAIN}] * explained
+        assert not any(world.untimed[explained:])
         assert self.PLAIN not in world.timed[0]
 
     @pytest.mark.parametrize(
