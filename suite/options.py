@@ -124,7 +124,7 @@ def read(config: pytest.Config) -> Config:
     get = _Reader(config)
     root = config.inipath.parent if config.inipath is not None else config.invocation_params.dir
     try:
-        chosen = devices.parse(get.text("devices", _default_devices(config)))
+        chosen = devices.parse(get.text("devices", default_devices(config)))
         known = workloads.available(root / "pyproject.toml")
         least = floors.available(root / "pyproject.toml", known)
         several = hosts_of(chosen) is not None
@@ -190,7 +190,7 @@ def asks_for_checks(config: pytest.Config) -> bool:
     return any(selects(*others, "correctness") and not selects(*others) for others in ((), ("gpu",)))
 
 
-def _default_devices(config: pytest.Config) -> str:
+def default_devices(config: pytest.Config) -> str:
     """Return what is measured where nothing names the devices: CPUs where `-m` leaves out all tests that need GPUs."""
     if asks_for_gpus(config):
         return "cuda"

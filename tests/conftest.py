@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from suite import options
 from suite.checks.bench import Bench
 from suite.plan.config import Config
 from suite.processes.pool import Pool
-from suite.room import devices
+from suite.room import devices, quiet
 from tests.support import nvml
 from tests.support.project import REPOSITORY, Project
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hide this machine's GPUs where all tests that need them are left out, so that the others do the same anywhere."""
+    if not config.getoption("scaling_devices", None) and options.default_devices(config) == "cpu":
+        os.environ.update(quiet.NO_GPU)
 
 
 @pytest.fixture(scope="session")

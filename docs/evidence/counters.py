@@ -29,7 +29,8 @@ from suite.records.counters import EXCHANGES, OTHERS, Counters
 from suite.run.preparing import job_of
 
 LOG = Path(__file__).with_name("counters.jsonl")
-TRAINERS = ("ddp", "scratch")
+COMPILED = "ddp, compiled"
+TRAINERS = ("ddp", "scratch", COMPILED)
 PLANTED = f"{planted_counts.__file__}:"
 FAULTS = (  # what is wrong, the trainer that does it, the right one
     ("an exchange in every micro-batch (lost `no_sync`)", "ExchangesEveryMicroBatch", "Accumulates"),
@@ -85,8 +86,9 @@ def repeat(processes: int, steps: int, log: Path, state: Line) -> None:
                 done = sum(1 for line in read_log(log) if line["trainer"] == trainer)
                 if done > number:
                     continue
-                told = job(trainer, workload, dataset)
-                counted = count(start(pool, f"{trainer}-{number}", told), told, steps)
+                compiled = trainer == COMPILED
+                told = job("ddp" if compiled else trainer, workload.model_copy(update={"compile": compiled}), dataset)
+                counted = count(start(pool, f"{TRAINERS.index(trainer)}-{number}", told), told, steps)
                 append(log, {"trainer": trainer, **state, "counters": counted.model_dump(mode="json")})
                 print(f"{trainer}: {number + 1} of {processes}", flush=True)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from docs.evidence import causes
@@ -37,6 +37,7 @@ class Kind:
     trainer: str
     base: str
     workload: str
+    tolerance: float = 0.05
 
 
 _PAIRS = {
@@ -46,13 +47,15 @@ _PAIRS = {
     TAIL: Kind(TAIL, PLANTED + "Tail", "ddp", "images"),
 }
 KINDS = _PAIRS | {f"same {name}": Kind("", kind.base, kind.base, kind.workload) for name, kind in _PAIRS.items()}
+KINDS["exchange, within the tolerance"] = replace(_PAIRS["exchange"], tolerance=0.1)
 
 
 def one_line(name: str, folder: Path) -> Line:
     """Make a run, and return its line; raises as `causes.one_run`."""
     kind = KINDS[name]
     cause = Cause(trainer=kind.trainer, workload=kind.workload)
-    return line_of(name, causes.one_run(cause, {}, folder, (*OPTIONS, f"--scaling-against=trainer:{kind.base}")))
+    options = (*OPTIONS, f"--scaling-against=trainer:{kind.base}", f"--scaling-tolerance={kind.tolerance}")
+    return line_of(name, causes.one_run(cause, {}, folder, options))
 
 
 def line_of(name: str, record: Record) -> Line:

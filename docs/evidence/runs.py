@@ -123,12 +123,15 @@ KINDS = {
     "matrix": Kind("", 0.0, NOT_RED, MATRIX, in_clone=True),
     "matrix-10": Kind("", 0.10, (Outcome.FAIL,), MATRIX, in_clone=True),
     "accepted": Kind("", 0.0, NOT_RED, MATRIX, in_clone=True, accepted=True),
+    "accepted-10": Kind("", 0.10, (Outcome.FAIL,), MATRIX, in_clone=True, accepted=True),
     "10": _slower(10),
     "5": _slower(5),
     "3": _slower(3, budget_s=300, tolerance=0.03),
     "1": _slower(1, budget_s=600, tolerance=0.01),
-    "intermittent": Kind("Intermittent", 0.10, (Outcome.FAIL,)),
+    "intermittent": Kind("Intermittent", 0.10, (Outcome.FAIL, Outcome.INCONCLUSIVE)),  # slower on average alone
     "0@30": _slower(0, budget_s=30),
+    "0@120": _slower(0, budget_s=120, tolerance=0.03),
+    "0@360": _slower(0, budget_s=360, tolerance=0.01),
     "10@30": _slower(10, budget_s=30),
     "5@60": _slower(5, budget_s=60),
     "3@120": _slower(3, budget_s=120, tolerance=0.03),
@@ -171,15 +174,15 @@ def one_run(
     """
     kind = KINDS[name]
     root = _clone(folder) if kind.in_clone else ROOT
-    slower = random.SystemRandom().choice(planted_cell.cells()) if kind.in_clone and kind.planted else []
-    if slower:
-        planted_cell.plant(root, slower, kind.planted)
     command = [sys.executable, "-m", "pytest", "-q", "-m", "scaling", "suite/benchmarks", *kind.options, *options]
     command += _sides(kind, folder)
     if calibration is not None:
         calibration.write(folder / "reports")
     if kind.accepted:
         pytest_once([*command, "--scaling-accept=yes"], root, folder)
+    slower = random.SystemRandom().choice(planted_cell.cells()) if kind.in_clone and kind.planted else []
+    if slower:
+        planted_cell.plant(root, slower, kind.planted)
     load, start = os.getloadavg()[0], time.monotonic()
     with neighbour() if busy else contextlib.nullcontext():
         status, record = pytest_once(command, root, folder)
@@ -271,6 +274,8 @@ def line_of(record: Record, name: str) -> Line:
         "planned": record.planned,
         "sessions": len(record.sessions),
         "session_s": [round(session.wall_s, 1) for session in record.sessions],
+        "counting_s": round(sum(session.counting_s for session in record.sessions), 1),
+        "cautions": {cell.id: cell.cautions for cell in record.cells if cell.cautions},
         **_windows(record),
         "machine_key": record.machine.key,
         "versions": record.environment.versions,

@@ -41,6 +41,7 @@ PUBLISHED = "resnet18,lenet"  # on GPUs, where the documents have figures for th
 CHECK_S = {"cpu": 120, "cuda": 300}
 GATE_S = {"cpu": 60, "cuda": 180}  # of a run that can FAIL, which takes four sessions
 TOO_LONG = "Not known: something hangs, or takes longer here than expected; the log shows how far it came"
+OWN_TESTS_S = 600  # half of it for runs that fail on purpose, one of them by a hang
 START_S = 90  # of a run, beside its budget: for pytest, and for what a run does before its first session and at its end
 
 
@@ -78,12 +79,13 @@ def steps(used: Devices, on: str, folder: Path) -> list[Step]:
     several, check_s = len(used.names) > 1, CHECK_S[used.kind]
     chosen = []
     if used.kind != "cpu":
-        own_tests = Path(suite.__path__[0]).parent / "tests" / "gpu"  # in a clone
+        own_tests = Path(suite.__path__[0]).parent / "tests"  # in a clone
         driver = ("rocm-smi",) if devices.torch_build().platform == "rocm" else ("nvidia-smi", "-q")
         chosen.append(Step(driver[0], driver, 30, "the driver does not answer: see its log (dmesg)"))
         if own_tests.is_dir():
             own = (*pytest, "-m", "gpu", f"--scaling-devices={on}", str(own_tests))
-            chosen.append(Step("scatter and wrapper equal torch's", own, check_s, "a kernel, a peer copy or a stream"))
+            failing = "a kernel, a peer copy, a stream, or a failure that is not ended and named"
+            chosen.append(Step("the project's own tests on GPUs pass", own, OWN_TESTS_S, failing))
     wrong = "wrong gradients, or a process group that cannot start; the log has a command that shows it again"
     checks = (
         ("ddp", "gradient or replicas or dropout"),
@@ -112,6 +114,9 @@ def steps(used: Devices, on: str, folder: Path) -> list[Step]:
         # Not at every world size: three workloads on eight GPUs are ninety processes at once.
         few = (f"--scaling-workload={PUBLISHED}", f"--scaling-world-sizes={'1,2' if several else '1'}")
         chosen.append(Step("the documents' nets are timed", (*timed, budget, *few), gate_s + START_S, untimed))
+        shared = (*timed, budget, f"--scaling-devices={used.names[0]},{used.names[0]}", "--scaling-world-sizes=2")
+        if not several:
+            chosen.append(Step("two ranks are timed on one GPU", shared, gate_s + START_S, untimed))
     return [
         *chosen,
         Step("a build compared with itself raises no alarm", (*timed, *same), gate_s + START_S, alarm),
@@ -177,10 +182,17 @@ def _figures(records: Sequence[Record]) -> list[str]:
         against = f"Compared with {figures.compared_with(record)}; " if record.against else ""
         lines += ["", f"{text(title(record))}. {against}{figures.took(record)}.", ""]
         if record.cells:
-            lines += table(figures.columns(record), figures.rows(record, record.cells))[:-1]
+            lines += [*table(figures.columns(record), figures.rows(record, record.cells))[:-1], *_windows(record)]
         else:
             lines += [f"- {text(line)}" for fact in facts(record) if fact.name == "Exchange" for line in fact.lines]
     return lines
+
+
+def _windows(record: Record) -> list[str]:
+    """Return how long windows and sessions were: a window of few steps on a fast device was planned from a cold one."""
+    steps = ", ".join(f"{arm.steps_per_window} of {arm.id}" for arm in record.arms if arm.side == "candidate")
+    blocks = ", ".join(str(len(session.conditions)) for session in record.sessions)
+    return ["", f"Steps a window: {steps}; blocks a session: {blocks}."] if steps else []
 
 
 def _next(on: str, broken: Sequence[Tried]) -> list[str]:

@@ -117,6 +117,8 @@ def observe(
     except contract.ContractError:
         raise  # this process has left its group and can serve no other case
     except Exception as error:
+        if accelerator.is_fatal(error):
+            raise
         record["raised"] = record["raised"] or _raised("close()", error)
     return record, getattr(training.made, "loss", None)
 

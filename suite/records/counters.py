@@ -20,8 +20,9 @@ EXCHANGES = (
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "all_to_all", "send",
     "recv", "barrier", "device copy",
 )  # fmt: skip
+WAITS = "host-device synchronisation"
 OTHERS = (
-    "gradient bucket", "host-device synchronisation", "compiled region", "recompilation", "peak memory",
+    "gradient bucket", WAITS, "compiled region", "recompilation", "peak memory",
     "kernel launch", "operator",
 )  # fmt: skip
 PLURALS = {"kernel launch": "kernel launches", "device copy": "device copies"}
@@ -165,7 +166,22 @@ def _said(
     if any(grown):
         most = max(grown, key=abs)
         text += f", {'+' if most > 0 else '-'}{decimal(abs(most))}"
-    return text
+    return text + _as_when(what, calls, n_bytes)
+
+
+def _as_when(what: str, calls: tuple[Sequence[int], ...], n_bytes: tuple[Sequence[int], ...]) -> str:
+    """Return what usually makes such a difference; "" where nothing is usual."""
+    if any(len(figures) > 1 for figures in (*calls, *n_bytes)):
+        return ""
+    ((old,), (new,)), ((old_bytes,), (new_bytes,)) = calls, n_bytes
+    if what == WAITS and new > old:
+        return ": as with .item(), or a value that decides what is done next"
+    if what not in EXCHANGES or not old_bytes or not 0 < old < new:
+        return ""
+    if new_bytes == old_bytes:
+        return ": the same in more pieces, as with smaller buckets"
+    more = new // old
+    return ": as when accumulation no longer skips its exchange" * ((new, new_bytes) == (more * old, more * old_bytes))
 
 
 def _range(values: Sequence[int]) -> str:

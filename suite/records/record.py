@@ -162,6 +162,8 @@ class Session(Part):
     number: int
     started_utc: str
     wall_s: Finite
+    training_s: Finite = 0.0  # of these, as the next one; 0 in earlier records
+    counting_s: Finite = 0.0
     windows: tuple[Window, ...]
     conditions: tuple[Conditions, ...] = ()
     left_out: tuple[int, ...] = ()

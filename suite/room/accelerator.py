@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
+from torch import distributed as dist
 
 from suite.room import errors
 
@@ -88,8 +89,12 @@ def make_exact(devices: Sequence[torch.device]) -> None:
 
 
 def is_fatal(error: BaseException) -> bool:
-    """Return whether every later call of this process on its GPU may fail after this error, as after an assertion."""
-    return isinstance(error, torch.AcceleratorError) or any(name in errors.text_of(error) for name in FATAL)
+    """Return whether later calls of this process may fail because of this error.
+
+    An assertion in a kernel leaves a GPU that this process cannot use, and NCCL's errors leave a group without it.
+    """
+    fatal = isinstance(error, torch.AcceleratorError | dist.DistBackendError)
+    return fatal or any(name in errors.text_of(error) for name in FATAL)
 
 
 def versions() -> dict[str, str]:

@@ -54,10 +54,12 @@ class GpuConditions(Part):
 
     Attributes:
         index: as in the device's name, cuda:0 is 0.
-        mhz: of the multiprocessors, at the block's end.
+        mhz: of the multiprocessors, the median at the ends of the windows in which it worked; None where it worked in
+            none.
         celsius: at the block's end.
         watts: the mean over the block.
-        throttled: why clocks were held down, by NVML's names, at either end or (heat, power cap) in between.
+        throttled: why clocks were held down, by NVML's names, at either end, at the end of a window, or (heat, power
+            cap) in between.
         ecc_errors: new ones, corrected or not.
         uncorrected: new ones that were not corrected.
         newcomers: processes that are not ours and were not there before the run.

@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from suite.room import nvml
@@ -25,6 +27,7 @@ REASONS = {
     0x80: "hw_power_brake_slowdown",
 }
 THERMAL, POWER = 0x20, 0x04
+_REASONS = "nvmlDeviceGetCurrentClocksThrottleReasons"  # every driver and every nvidia-ml-py has this, the older name
 MOST_EVENTS = 64  # of one reading
 
 
@@ -35,10 +38,10 @@ class GpuReading:
     Energy and ECC errors count from when the driver was loaded, Xid errors from when the run began.
 
     Attributes:
-        reasons: NVML's bits for what holds the clocks down.
-        thermal_ns, power_ns: time spent throttled by heat, and by the power cap, since the driver was loaded. Reasons
-            are seen only at the moment they are read, and between windows a card is idle: these counters keep what came
-            and went.
+        mhz: the median of those that `Gpus.worked` saw since the reading before; None where it saw none.
+        reasons: NVML's bits for what holds the clocks down, at this moment or at one of those.
+        thermal_ns, power_ns: time spent throttled by heat, and by the power cap, since the driver was loaded: these
+            counters keep what came and went.
         processes: pid and bytes of GPU memory, None where these are hidden.
     """
 
@@ -61,12 +64,29 @@ class GpuReading:
         return frozenset(pid for pid, _ in self.processes)
 
 
+@dataclass
+class _AtWork:
+    """What a GPU's clock was at moments when it had just worked, and NVML's bits for what held it down."""
+
+    mhz: list[int] = field(default_factory=list)
+    reasons: int = 0
+
+    def look(self, card: Any) -> None:
+        """Add what they are now."""
+        import pynvml
+
+        mhz = ask("nvmlDeviceGetClockInfo", card, pynvml.NVML_CLOCK_SM)
+        self.mhz += [] if mhz is None else [mhz]
+        self.reasons |= ask(_REASONS, card) or 0
+
+
 class Gpus:
     """A context manager that reads the GPUs of a run; none on a CPU run."""
 
     def __init__(self, devices: Devices) -> None:
-        self._indices = sorted({int(name.rpartition(":")[2]) for name in devices.names if name != "cpu"})
+        self._indices = _indices(devices.names)
         self._gpus: dict[int, Gpu] = {}
+        self._at_work: dict[int, _AtWork] = {}
         self._xids: dict[int, list[int]] = {}
         self._events: Any = None
         self._stack = contextlib.ExitStack()
@@ -83,6 +103,15 @@ class Gpus:
         self._gpus = {}
         self._stack.close()
 
+    def worked(self, names: Iterable[str]) -> None:
+        """Look at the clocks of these devices, whose window has just ended: those of a card without work say nothing.
+
+        The next reading has what was seen.
+        """
+        for index in _indices(names):
+            if index in self._gpus:
+                self._at_work.setdefault(index, _AtWork()).look(self._gpus[index].card)
+
     def read(self) -> tuple[GpuReading, ...]:
         """Return a reading of each."""
         for _ in range(MOST_EVENTS):
@@ -92,7 +121,11 @@ class Gpus:
             for index, gpu in self._gpus.items():
                 if _address(gpu.card) == _address(event.device):
                     self._xids.setdefault(index, []).append(int(event.eventData))
-        return tuple(_read(index, gpu, tuple(self._xids.get(index, ()))) for index, gpu in self._gpus.items())
+        at_work, self._at_work = self._at_work, {}
+        return tuple(
+            _read(index, gpu, tuple(self._xids.get(index, ())), at_work.get(index, _AtWork()))
+            for index, gpu in self._gpus.items()
+        )
 
     def busy_percent(self) -> dict[int, int]:
         """Return by index how much of NVML's last sampling period (up to a second) a kernel was running."""
@@ -134,7 +167,11 @@ def between(before: GpuReading, after: GpuReading, known: frozenset[int], elapse
     )
 
 
-def _read(index: int, gpu: Gpu, xids: tuple[int, ...]) -> GpuReading:
+def _indices(names: Iterable[str]) -> list[int]:
+    return sorted({int(name.rpartition(":")[2]) for name in names if name != "cpu"})
+
+
+def _read(index: int, gpu: Gpu, xids: tuple[int, ...], at_work: _AtWork) -> GpuReading:
     import pynvml
 
     card = gpu.card
@@ -147,12 +184,12 @@ def _read(index: int, gpu: Gpu, xids: tuple[int, ...]) -> GpuReading:
     errors = [ask("nvmlDeviceGetTotalEccErrors", card, kind, pynvml.NVML_VOLATILE_ECC) for kind in kinds]
     processes = ask("nvmlDeviceGetComputeRunningProcesses", gpu.handle) or []
     celsius = ask("nvmlDeviceGetTemperature", card, pynvml.NVML_TEMPERATURE_GPU)
+    reasons = ask(_REASONS, card)
     return GpuReading(
         index=index,
-        mhz=ask("nvmlDeviceGetClockInfo", card, pynvml.NVML_CLOCK_SM),
+        mhz=round(median(at_work.mhz)) if at_work.mhz else None,
         celsius=celsius,
-        # The older name: every driver and every nvidia-ml-py that we accept has it.
-        reasons=ask("nvmlDeviceGetCurrentClocksThrottleReasons", card),
+        reasons=None if reasons is None else reasons | at_work.reasons,
         thermal_ns=thermal_ns,
         power_ns=power_ns,
         millijoules=ask("nvmlDeviceGetTotalEnergyConsumption", card),

@@ -84,6 +84,10 @@ class Meter:
         # cannot be told from others. All that are there now count as known then.
         self._known = self._before_run | own if here & own else here
 
+    def worked(self, names: Iterable[str]) -> None:
+        """Look at the clocks of these devices, whose window has just ended, for the next reading."""
+        self._gpus.worked(names)
+
     def read(self) -> Reading:
         """Return a reading; processes of ours that have ended are forgotten."""
         machine = psutil.cpu_times()

@@ -28,6 +28,7 @@ from suite.verdict.paired import fewest_alone
 RANK_S = 0.4  # of a core, for a forked rank to build its trainer; others load torch before
 ENDING_S = 1.5  # the first steps, and the end of the processes
 CURVE = (0.5, 0.8, POWER)  # probabilities with which the plan says what is found
+SCATTERS = (0.01, 0.03)  # SDs of sessions for which the plan says it where that of this machine is not known
 SPARE = 32  # descriptors for all but ranks and hosts: 16 in the controller (docs/evidence/scale.md), 23 in a rank
 OF_A_RANK = 2  # descriptors that a rank of gloo opens for every rank of its group (docs/several-machines.md)
 
@@ -173,18 +174,21 @@ def _launch_bound(config: Config) -> list[str]:
 
 
 def _promise(run: Observations, comparisons: int, planned: int, rounds: int) -> str:
-    """Return the smallest slowdowns that are found in every cell, with some probabilities: the power curve."""
+    """Return the smallest slowdowns that are found in every cell: the power curve, or what they depend on."""
     cells = run.comparison.cells
     known = [calibrated for calibrated in map(run.calibrated, cells) if calibrated is not None]
-    if len(known) < len(cells):
-        why = run.uncalibrated or "not every cell was calibrated"
-        unknown = f"plan: the smallest slowdown that this run can find is not known ({why})"
-        return f"{unknown}: python -m suite calibrate measures it"
-    sds = [calibrated.spread.session_sd_of(rounds) for calibrated in known]
-    tolerance = run.plan.config.tolerance
+    tolerance, uncalibrated = run.plan.config.tolerance, len(known) < len(cells)
+    sds = SCATTERS[:1] if uncalibrated else [calibrated.spread.session_sd_of(rounds) for calibrated in known]
     found = {power: max(promise(sd, comparisons, planned, tolerance, power) for sd in sds) for power in CURVE}
     if planned < run.sessions_needed or not math.isfinite(found[POWER]) or found[POWER] > 1:
         return "plan: this budget is too short to promise that any slowdown is found; raise it"
+    if uncalibrated:
+        why = run.uncalibrated or "not every cell was calibrated"
+        least = [f"{promise(sd, comparisons, planned, tolerance):.1%} or more if it is {sd:.0%}" for sd in SCATTERS]
+        return (
+            "plan: the smallest slowdown that this run finds is not known, because it depends on the SD of sessions "
+            f"here ({why}; python -m suite calibrate measures it): in {POWER:.0%} of runs {', '.join(least)}"
+        )
     notes = "".join(f"; {note}" for note in dict.fromkeys(calibrated.note for calibrated in known if calibrated.note))
     curve = ", of ".join(f"{slowdown:.1%} or more in {power:.0%}" for power, slowdown in found.items())
     return f"plan: a slowdown is found, by this machine's calibration: of {curve} of runs{notes}"

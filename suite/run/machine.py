@@ -29,8 +29,9 @@ from suite.room.reading import content
 HOST_ID = "SCALING_HOST_ID"  # the environment variable that names this host, where its own marks do not last
 # What changes speed or results on a GPU, as torch, NCCL, cuBLAS and the driver read it, and their twins of AMD.
 VARIABLES = re.compile(
-    r"(CUBLAS|CUDA|CUDNN|HIP|HIPBLASLT|HSA|MIOPEN|NCCL|RCCL|ROCBLAS|ROCR|TORCH_NCCL)_\w+"
-    r"|PYTORCH_\w*ALLOC_CONF|TORCH_ALLOW_TF32_CUBLAS_OVERRIDE|NVIDIA_(TF32_OVERRIDE|VISIBLE_DEVICES)"
+    r"(CUBLAS|CUDA|CUDNN|HIP|HIPBLASLT|HSA|MIOPEN|NCCL|RCCL|ROCBLAS|ROCR|TORCHINDUCTOR)_\w+"
+    r"|TORCH_(ALLOW_TF32_CUBLAS_OVERRIDE|BLAS_PREFER_\w+|CUDNN_\w+|DISTRIBUTED_DEBUG|FR_\w+|NCCL_\w+)"
+    r"|PYTORCH_\w*ALLOC_CONF|NVIDIA_(TF32_OVERRIDE|VISIBLE_DEVICES)|(OMP|MKL)_NUM_THREADS"
 )
 LONGEST, LONGEST_TEXT = 200, 1000  # characters of a variable's value; of a sentence
 

@@ -98,6 +98,8 @@ class Session:
             number=self.number,
             started_utc=self.started_utc,
             wall_s=round(self.wall_s, 3),
+            training_s=round(self.training_s, 3),
+            counting_s=round(self.counting_s, 3),
             windows=tuple(self.windows),
             conditions=tuple(self.conditions),
             left_out=tuple(sorted(self.left_out)),

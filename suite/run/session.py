@@ -326,6 +326,7 @@ class Sessions:
                 if arm not in groups.by_arm:
                     continue
                 if tries := retries.timings(partial(self._window, groups, arm)):
+                    self._meter.worked(self._run.plan.config.devices.names[: arm.world_size])
                     first = tries[0] if len(tries) > 1 else None
                     groups.session.windows.append(
                         record.Window(**dict(tries[-1]), arm=arm.id, block=number, first=first)

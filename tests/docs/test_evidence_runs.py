@@ -114,6 +114,15 @@ class TestRuns:
         assert kept["cells"] == {cell.id: ["FAIL", [1.1, 1.05, 1.15]], two.cells[1].id: ["FAIL", [1.1, 1.05, 1.15]]}
         assert kept["sessions_1e4"] == {cell.id: [-10], two.cells[1].id: []}
 
+    def test_what_counting_took_and_what_a_cell_warns_of_are_kept(self) -> None:
+        record = run_record()
+        [session], [cell] = record.sessions, record.cells
+        assert (runs.line_of(record, "10")["counting_s"], runs.line_of(record, "10")["cautions"]) == (0.0, {})
+        counted = session.model_copy(update={"counting_s": 2.26})
+        warned = cell.model_copy(update={"cautions": ("slow",)})
+        kept = runs.line_of(record.model_copy(update={"sessions": (counted,), "cells": (warned,)}), "intermittent")
+        assert (kept["counting_s"], kept["cautions"]) == (2.3, {cell.id: ("slow",)})
+
     def test_the_table_counts_outcomes_and_times(self) -> None:
         kept = [
             line("unchanged", "PASS", 50.0),
@@ -131,8 +140,13 @@ class TestRuns:
         rows = runs.table([line("10@30", "FAIL", 29.0), line("0@30", "INCONCLUSIVE", 29.0)]).splitlines()
         assert rows[2].startswith("| unchanged, within 30 s | 1 | 0 | 0 | 1 | 0 | 100.0%")
         assert rows[3].startswith("| 10 % slower, within 30 s | 1 | 1 | 0 | 0 | 0 | 100.0%")
-        asked = runs.KINDS["3@120"].options
-        assert asked == (*runs.ONE_CELL, "--scaling-tolerance=0.03", "--scaling-budget=120")
+        for kind in ("3@120", "0@120"):
+            asked = runs.KINDS[kind].options
+            assert asked == (*runs.ONE_CELL, "--scaling-tolerance=0.03", "--scaling-budget=120")
+
+    @pytest.mark.parametrize(("outcome", "wanted"), [("PASS", "0.0%"), ("INCONCLUSIVE", "100.0%"), ("FAIL", "100.0%")])
+    def test_steps_that_are_slower_on_average_alone_may_not_pass(self, outcome: str, wanted: str) -> None:
+        assert f" | {wanted} [" in runs.table([line("intermittent", outcome, 180.0)])
 
     def test_runs_of_many_cells_and_those_with_a_neighbour_have_their_own_rows(self) -> None:
         cells = {"a": ["PASS", None], "b": ["PASS", None], "c": ["FAIL", None], "d": ["INCONCLUSIVE", None]}

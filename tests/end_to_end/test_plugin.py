@@ -11,7 +11,6 @@ import time
 from functools import partial
 from xml.etree import ElementTree
 
-import psutil
 import pytest
 
 from suite.rank.others import CPUS
@@ -19,17 +18,6 @@ from tests.support import trainers_under_test
 from tests.support.project import REPOSITORY, Project, needs_two_cores
 
 HERE = f"{trainers_under_test.__file__}:"
-
-
-def workers(project: Project) -> set[int]:
-    """Running templates, launchers and workers of this project, and their reapers."""
-    pids = set()
-    for process in psutil.process_iter(["cmdline", "cwd"]):
-        line = " ".join(process.info["cmdline"] or ())
-        ours = any(name in line for name in ("suite.launch", "suite.template", "suite.worker"))
-        if ours and process.info["cwd"] == str(project.path):
-            pids.add(process.pid)
-    return pids
 
 
 @needs_two_cores
@@ -79,13 +67,14 @@ def test_a_first_run(project: Project) -> None:
         if w.arm == "candidate:scratch:tiny:strong:2"
     ]
     assert benchmarks["scratch-tiny-strong-2"]["stats"]["data"] == pytest.approx(ours, rel=1e-6)
-    assert not workers(project)
+    assert not project.workers()
 
 
 @needs_two_cores
 def test_a_broken_trainer_is_an_error_and_the_others_are_measured(project: Project) -> None:
-    """One rank is killed, one class lacks a part, one cannot be closed: ERROR, and the others are measured."""
-    trainers = [HERE + "KillsRankOne", HERE + "NoProcesses", HERE + "CannotClose", "scratch"]
+    """One rank is killed, or loses its GPU, one class lacks a part, one cannot be closed: the others are measured."""
+    broken = ("KillsRankOne", "NoProcesses", "CannotClose", "RankOneAsserts", "RankOneHasNoMemoryLeft")
+    trainers = [*(HERE + name for name in broken), "scratch"]
     earlier = project.path / "reports" / "machine" / "runs" / "earlier" / "record.json"
     earlier.parent.mkdir(parents=True)
     earlier.write_text("untouched")
@@ -95,11 +84,13 @@ def test_a_broken_trainer_is_an_error_and_the_others_are_measured(project: Proje
         *("--scaling-world-sizes", "2", "--scaling-mode", "strong", "--scaling-accept", "--scaling-budget", "1"),
     )
     assert result.ret == 1
-    result.assert_outcomes(passed=1, failed=3, deselected=1, warnings=1)
+    result.assert_outcomes(passed=1, failed=5, deselected=1, warnings=1)
     result.stdout.fnmatch_lines_random(
         [
             "*ERROR: rank 0: RuntimeError: its feed is gone*",
             "*ERROR: rank 1: its process ended with signal 9 (SIGKILL)*",
+            "*ERROR: rank 1: AcceleratorError: CUDA error: device-side assert triggered*",
+            "*ERROR: rank 1: OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB.*",
             '*ERROR: rank 0: ContractError: *`processes` is missing: processes = "one" or "per-device"*',
             "not accepted: a run with an ERROR*",
         ]
@@ -111,7 +102,7 @@ def test_a_broken_trainer_is_an_error_and_the_others_are_measured(project: Proje
     earlier.unlink()
     assert project.outcomes()["scratch-tiny-strong-2"] == "NO BASELINE"
     assert not list(project.path.glob("reports/*/baseline.json"))
-    assert not workers(project)
+    assert not project.workers()
     again = project.typed(pasted)
     again.assert_outcomes(failed=1, deselected=again.parseoutcomes()["deselected"])
     assert project.outcomes() == {"KillsRankOne-tiny-strong-2": "ERROR"}
@@ -135,7 +126,7 @@ def test_an_interrupt_keeps_what_was_measured_and_leaves_nothing(project: Projec
     )
     for line in run.stdout:
         if ": epoch " in line:  # the plan has announced training before
-            assert workers(project), "while it runs, there are some"
+            assert project.workers(), "while it runs, there are some"
             break
     run.send_signal(signal.Signals[name])
     run.communicate(timeout=60)
@@ -145,7 +136,7 @@ def test_an_interrupt_keeps_what_was_measured_and_leaves_nothing(project: Projec
     assert record.cut_short == ("Ctrl-C" if name == "SIGINT" else name)
     assert record.sessions[0].windows
     deadline = time.monotonic() + 10
-    while workers(project) and time.monotonic() < deadline:
+    while project.workers() and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not workers(project)
+    assert not project.workers()
     assert [path.name for path in temporary.iterdir() if path.name.startswith(("scaling-", ".scaling-"))] == []

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from suite.records.files import read_model
@@ -104,6 +105,16 @@ class Project:
     def records(self) -> list[Record]:
         """Return the records of all runs so far, oldest first."""
         return [read_model(path, Record) for path in sorted(self.path.glob("reports/*/runs/*/record.json"))]
+
+    def workers(self) -> set[int]:
+        """Return the pids of running templates, launchers and workers of this project, and their reapers."""
+        pids = set()
+        for process in psutil.process_iter(["cmdline", "cwd"]):
+            line = " ".join(process.info["cmdline"] or ())
+            ours = any(name in line for name in ("suite.launch", "suite.template", "suite.worker"))
+            if ours and process.info["cwd"] == str(self.path):
+                pids.add(process.pid)
+        return pids
 
     def outcomes(self) -> dict[str, Any]:
         """Return the newest run's outcomes by cell id."""

@@ -172,6 +172,38 @@ class AssertsOnTheDevice(Single):
         raise torch.AcceleratorError("CUDA error: device-side assert triggered")
 
 
+class AssertsWhenClosed(Single):
+    """The same, when the first call that waits for the kernel is the last one."""
+
+    def close(self) -> None:
+        raise torch.AcceleratorError("CUDA error: device-side assert triggered")
+
+
+class LosesItsCommunicator(Single):
+    """Raises what torch raises when NCCL cannot go on."""
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        raise dist.DistBackendError("NCCL error in: ProcessGroupNCCL.cpp:3690, unhandled cuda error")
+
+
+class RankOneAsserts(DDPTrainer):
+    """As after an assertion in a kernel of one rank, where the others wait for it."""
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        if dist.get_rank() == 1:
+            raise torch.AcceleratorError("CUDA error: device-side assert triggered")
+        return super().step(X, y, global_batch_size)
+
+
+class RankOneHasNoMemoryLeft(DDPTrainer):
+    """As when one rank's GPU is full."""
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        if dist.get_rank() == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+        return super().step(X, y, global_batch_size)
+
+
 class KillsRankOne(DDPTrainer):
     """One rank is killed from outside, as the kernel's out-of-memory killer would."""
 

@@ -45,10 +45,12 @@ def test_every_step_is_told_the_devices_and_keeps_the_projects_reports_clean(
     assert setting("auto", used) == on
     wanted = steps(used, on, tmp_path)
     measuring = [step for step in wanted if "suite.plugin" in step.command]
-    assert len(measuring) == 6 + (len(used.names) > 1) + (used.kind == "cuda")
+    several, on_gpus = len(used.names) > 1, used.kind == "cuda"
+    assert len(measuring) == 6 + several + on_gpus + (on_gpus and not several)
     [drill] = [step for step in wanted if "drill" in step.command]
     for step in (*measuring, drill):
-        assert f"--scaling-devices={on}" in step.command
+        last = [option for option in step.command if option.startswith("--scaling-devices=")][-1]
+        assert last == f"--scaling-devices={'cuda:0,cuda:0' if 'one GPU' in step.name else on}"
         assert f"--scaling-report-dir={tmp_path / 'reports'}" in step.command
     assert ("nvidia-smi" in {step.name for step in wanted}) == (used.kind == "cuda")
 
@@ -100,7 +102,7 @@ def test_gpus_are_timed_on_the_documents_nets_as_well_and_never_in_ninety_proces
 
 def test_what_was_measured_is_shown_next_to_published_figures(tmp_path: Path) -> None:
     swept = records.run_of(3, cells=[], collectives=[records.collective()])
-    for record in (swept, records.run_of(2, 12.0), records.run_of(1)):
+    for record in (swept, records.run_of(2, 12.0), records.run_of(1, arms=[records.arm()])):
         folder = tmp_path / "reports" / "machine" / "runs" / record.run_id
         folder.mkdir(parents=True)
         (folder / "record.json").write_text(record.model_dump_json())
@@ -110,6 +112,8 @@ def test_what_was_measured_is_shown_next_to_published_figures(tmp_path: Path) ->
     rows = [line for line in lines if line.startswith("| ddp lenet strong |")]
     assert ["13 [" in row for row in rows] == [True, False]
     assert all("2.6 s" in row for row in rows)
+    [windows] = [line for line in lines if line.startswith("Steps a window: ")]
+    assert windows.startswith("Steps a window: 10 of candidate:ddp:lenet:strong:2; blocks a session: ")
     assert any(line.startswith("- all_reduce on 2 devices: 0.994 GB/s") for line in lines)
     at = lines.index("## The machine")
     assert any(line.startswith("- versions: torch") for line in lines[at:])

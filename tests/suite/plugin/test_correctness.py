@@ -150,10 +150,20 @@ def test_the_command_that_shows_a_failure_again_names_its_devices(names: tuple[s
         assert devices.parse(arguments[1]) == used
 
 
-def test_an_error_that_ends_a_process_for_its_gpu_ends_the_group_and_is_not_shrunk(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("trainer", "error"),
+    [
+        ("AssertsOnTheDevice", "AcceleratorError: CUDA error: device-side assert triggered"),
+        ("AssertsWhenClosed", "AcceleratorError: CUDA error: device-side assert triggered"),
+        ("LosesItsCommunicator", "DistBackendError: NCCL error in: "),
+    ],
+)
+def test_an_error_that_ends_a_process_for_its_gpu_ends_the_group_and_is_not_shrunk(
+    bench: Bench, trainer: str, error: str
+) -> None:
     before = bench.group(1, HERE)
-    outcome = search(bench, "AssertsOnTheDevice", "gradient")
-    assert "AcceleratorError: CUDA error: device-side assert triggered" in outcome.failure
+    outcome = search(bench, trainer, "gradient")
+    assert error in outcome.failure
     assert outcome.crashed
     assert outcome.examples == 1
     assert not before.alive

@@ -79,9 +79,11 @@ class TestExchange:
     @pytest.mark.parametrize(("wrong", "right"), [fault[1:] for fault in evidence.FAULTS])
     def test_each_planted_fault_is_said(self, counted: Any, wrong: str, right: str) -> None:
         said = {
-            "ExchangesEveryMicroBatch": "1 → 4 all_reduce a step, +1.5 MB",
-            "SmallBuckets": "1 → 3 all_reduce a step",
-            "ReadsTheLoss": "0 → 1 host-device synchronisations a step",
+            "ExchangesEveryMicroBatch": "1 → 4 all_reduce a step, +1.5 MB: "
+            "as when accumulation no longer skips its exchange",
+            "SmallBuckets": "1 → 3 all_reduce a step: the same in more pieces, as with smaller buckets",
+            "ReadsTheLoss": "0 → 1 host-device synchronisations a step: "
+            "as with .item(), or a value that decides what is done next",
             "ExchangesOneTwice": "8 → 9 all_reduce a step, +40 bytes",
             "ddp": "1 all_reduce of float32 instead of bfloat16 a step, +258.1 kB",
         }

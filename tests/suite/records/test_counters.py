@@ -51,8 +51,27 @@ class TestChanges:
     @pytest.mark.parametrize(
         ("before", "now", "said", "rose"),
         [
-            (exchange(2, 500_000), exchange(4, 1_000_000), "2 → 4 all_reduce a step, +500.0 kB", True),
+            (
+                exchange(2, 500_000),
+                exchange(4, 1_000_000),
+                "2 → 4 all_reduce a step, +500.0 kB: as when accumulation no longer skips its exchange",
+                True,
+            ),
+            (exchange(2, 500_000), exchange(4, 900_000), "2 → 4 all_reduce a step, +400.0 kB", True),
+            (exchange(2, 500_000), exchange(3, 750_000), "2 → 3 all_reduce a step, +250.0 kB", True),
+            (
+                exchange(1, 500_000),
+                exchange(4, 500_000),
+                "1 → 4 all_reduce a step: the same in more pieces, as with smaller buckets",
+                True,
+            ),
             (exchange(4, 500_000), exchange(1, 500_000), "4 → 1 all_reduce a step", False),
+            (
+                (count("host-device synchronisation", 0),),
+                (count("host-device synchronisation", 1),),
+                "0 → 1 host-device synchronisations a step: as with .item(), or a value that decides what is done next",
+                True,
+            ),
             (exchange(1, 40), exchange(1, 80), "1 all_reduce a step, +40 bytes", True),
             (
                 exchange(1, 20, "bfloat16"),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from torch import distributed as dist
 
 from reference.per_device import synchronize
 from reference.trainers.single import Single
@@ -131,6 +132,8 @@ def test_cases_on_a_gpu_use_deterministic_algorithms(device: torch.device, deter
     [
         (torch.AcceleratorError("CUDA error: device-side assert triggered"), True),
         (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`"), True),
+        (dist.DistBackendError("NCCL error in: ProcessGroupNCCL.cpp:3690, unhandled cuda error"), True),
+        (dist.DistBackendError("NCCL communicator was aborted on rank 1."), True),
         (RuntimeError("HIP error: an illegal memory access was encountered"), True),
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB."), False),
         (ValueError("the third step is too much"), False),

@@ -26,6 +26,7 @@ def test_a_reading_has_what_the_card_reports(nvml: Scene) -> None:
     nvml.say("*", busy=97, celsius=61, reasons=4, thermal_ns=5, power_ns=7, corrected=3, uncorrected=1)
     nvml.say(1, processes=42)
     with Gpus(parse("cuda:0,cuda:1")) as opened:
+        opened.worked(("cuda:0", "cuda:1"))
         readings = opened.read()
         assert opened.busy_percent() == {0: 97, 1: 97}
     known: dict[str, Any] = {"mhz": 1980, "celsius": 61, "reasons": 4, "thermal_ns": 5, "power_ns": 7}
@@ -44,6 +45,7 @@ def test_only_the_cards_of_the_run_are_read_in_cudas_order(nvml: Scene, monkeypa
 def test_a_card_that_refuses_one_query_answers_the_others(nvml: Scene) -> None:
     nvml.say("*", corrected="!3", thermal_ns="!3", busy="!4", processes="!4", millijoules="!3")
     with Gpus(parse("cuda:1")) as opened:
+        opened.worked(("cuda:0",))
         [reading] = opened.read()
         assert opened.busy_percent() == {}
     assert (reading.mhz, reading.ecc_errors, reading.thermal_ns, reading.processes) == (1980, None, None, ())
@@ -64,6 +66,7 @@ def test_a_card_that_falls_off_its_bus_disturbs_the_block(nvml: Scene) -> None:
     with Meter(parse("cuda")) as taken:
         before = taken.read()
         nvml.say(1, **dict.fromkeys(("mhz", "celsius", "reasons", "millijoules", "uncorrected", "processes"), "!15"))
+        taken.worked(("cuda:0", "cuda:1"))
         conditions = quiet(taken.since(before))
     assert disturbed(conditions) == "GPU 1 has fallen off its bus"
     assert [(gpu.lost, gpu.mhz) for gpu in conditions.gpus] == [(False, 1980), (True, None)]
@@ -84,8 +87,22 @@ def test_a_slice_has_its_own_processes_and_its_cards_clock(nvml: Scene, monkeypa
     nvml.say(1, processes=4_000_001, mhz=1200).say("1.0", mhz="!3").say("1.1", mhz="!3", processes=42)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-00010001-0000-0000-0000-000000000000")
     with Gpus(parse("auto")) as opened:
+        opened.worked(("cuda:0",))
         [reading] = opened.read()
     assert (reading.pids, reading.mhz) == ({42}, 1200)
+
+
+def test_the_clock_is_of_moments_when_a_card_had_just_worked(nvml: Scene) -> None:
+    """Between windows, and while others work, a card lowers its clock; and what holds it down passes."""
+    with Gpus(parse("cuda")) as opened:
+        for mhz, reasons in ((1980, 0), (1935, 0x40), (1965, 0)):
+            nvml.say(0, mhz=mhz, reasons=reasons)
+            opened.worked(("cuda:0",))
+        nvml.say(0, mhz=345, reasons=0x1)
+        working, idle = opened.read()
+        assert (working.mhz, idle.mhz) == (1965, None)
+        assert (working.reasons, idle.reasons) == (0x41, 0x1)
+        assert [reading.mhz for reading in opened.read()] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -151,6 +168,7 @@ def quiet(conditions: Any) -> Any:
 def test_a_real_card_reports_its_clock_and_temperature() -> None:
     assert cuda_count() > 0
     with Gpus(parse("cuda:1")) as opened:
+        opened.worked(("cuda:0",))
         [reading] = opened.read()
     assert reading.mhz
     assert reading.celsius

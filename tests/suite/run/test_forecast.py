@@ -23,7 +23,8 @@ from tests.support.measurements import AGAINST, arm, calibrated, cell, job, run_
 ONE, TWO, WEAK = cell(1), cell(2), cell(2, mode="weak")
 CELLS = (ONE, TWO)
 SURE = calibrated(0.01, ONE, TWO, WEAK)
-UNKNOWN = "plan: the smallest slowdown that this run can find is not known ("
+UNKNOWN = "plan: the smallest slowdown that this run finds is not known, because it depends on the SD of sessions "
+UNKNOWN += "here ("
 EACH = forecast.Length(10.0, 8)
 NOW = {"clock": lambda: 0.0, "begun_s": 0.0}
 
@@ -75,13 +76,14 @@ def test_nothing_is_promised_without_a_base_or_while_calibrating(changes: dict[s
 @pytest.mark.parametrize(
     ("calibration", "planned", "says"),
     [
-        (None, 6, UNKNOWN + "it was never calibrated): python -m suite calibrate measures it"),
+        (None, 6, UNKNOWN + "it was never calibrated; python -m suite calibrate measures it): in 95% of runs "),
+        (None, 2, "plan: this budget is too short to promise that any slowdown is found; "),
         (calibrated(0.01, CELLS[0]), 6, UNKNOWN + "not every cell was "),
-        (calibrated(0.01, *CELLS, host="another"), 6, UNKNOWN + "the calibration is of another host): "),
+        (calibrated(0.01, *CELLS, host="another"), 6, UNKNOWN + "the calibration is of another host; "),
         (calibrated(2.0, *CELLS), 6, "plan: this budget is too short to promise that any slowdown is found; raise it"),
         (calibrated(0.005, *CELLS), 2, "plan: this budget is too short to promise that any slowdown is found; "),
     ],
-    ids=["never calibrated", "one of two cells", "another host", "noise", "two sessions"],
+    ids=["never calibrated", "and two sessions", "one of two cells", "another host", "noise", "two sessions"],
 )
 def test_no_promise_without_a_calibration_or_in_a_short_budget(calibration: object, planned: int, says: str) -> None:
     assert forecast.lines(compared(calibration=calibration), planned, EACH)[1].startswith(says)
@@ -128,6 +130,12 @@ def test_plan_says_where_no_efficiency_can_fail_its_floor(planned: int, changes:
     lines = forecast.lines(run_of(*CELLS, **{"floors": floors, **NOW, **changes}), planned, EACH)
     short = f"plan: {planned} session(s) are too few to fail an efficiency below its floor, which takes 4; raise "
     assert [line.startswith(short) for line in lines].count(True) == said
+
+
+def test_plan_without_a_calibration_says_what_is_found_at_two_sds() -> None:
+    small, large = (100 * promise(sd, 2, 6, 0.05) for sd in (0.01, 0.03))
+    said = f"in 95% of runs {small:.1f}% or more if it is 1%, {large:.1f}% or more if it is 3%"
+    assert forecast.lines(compared(calibration=None), 6, EACH)[1].endswith(said)
 
 
 def promised(run: Observations, rounds: int = EACH.rounds) -> float:

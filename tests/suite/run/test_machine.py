@@ -142,6 +142,13 @@ def test_variables_that_change_a_gpu_run_are_recorded() -> None:
     given = {
         "NCCL_ALGO": "Ring",
         "TORCH_NCCL_BLOCKING_WAIT": "1",
+        "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
+        "TORCH_CUDNN_V8_API_DISABLED": "1",
+        "TORCH_BLAS_PREFER_CUBLASLT": "1",
+        "TORCH_FR_BUFFER_SIZE": "2000",
+        "TORCHINDUCTOR_MAX_AUTOTUNE": "1",
+        "OMP_NUM_THREADS": "8",
+        "TORCH_HOME": "/home/secret",
         "CUDA_VISIBLE_DEVICES": "0",
         "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
         "PYTORCH_ALLOC_CONF": "a",
@@ -154,7 +161,7 @@ def test_variables_that_change_a_gpu_run_are_recorded() -> None:
     }
     recorded = machine.variables(GPUS, given)
     ours = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "NCCL_SOCKET_IFNAME": "=lo", "NCCL_LONG": "x" * 200}
-    left_out = ("HOME", "NVIDIA_REQUIRE_CUDA", "AWS_SECRET_ACCESS_KEY")
+    left_out = ("HOME", "TORCH_HOME", "NVIDIA_REQUIRE_CUDA", "AWS_SECRET_ACCESS_KEY")
     assert recorded == {name: value for name, value in given.items() if name not in left_out} | ours
     assert machine.variables(Devices("cpu", ("cpu",), (0,)), given) == {}
     many = {f"NCCL_{number:03}": "1" for number in range(100)}
@@ -166,5 +173,6 @@ def test_tox_passes_what_is_recorded_and_the_name_of_the_host() -> None:
     tox.read(REPOSITORY / "tox.ini")
     passed = tox["testenv"]["pass_env"].split()
     names = ("CUDA_DEVICE_ORDER", "NCCL_ALGO", "TORCH_NCCL_BLOCKING_WAIT", "PYTORCH_CUDA_ALLOC_CONF")
+    names += ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TORCHINDUCTOR_MAX_AUTOTUNE")
     for name in (*names, "NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG", machine.HOST_ID):
         assert any(fnmatchcase(name, pattern) for pattern in passed), name

@@ -25,12 +25,13 @@ def here() -> Machine:
     return machine.describe(parse("auto"))
 
 
-def run(change: Callable[[], object] = lambda: None) -> Record:
-    """Return the record of a run of one block, during which the scene changes."""
+def run(change: Callable[[], object] = lambda: None, used: int | None = None) -> Record:
+    """Return the record of a run of one block, during which the scene changes; so many GPUs work, by default all."""
     devices = parse("auto")
     with Meter(devices) as meter:
         before = meter.read()
         change()
+        meter.worked(devices.names[:used])
         conditions = meter.since(before)
     seen = neighbours(devices, sample_s=0.01)
     seen_of_gpus = conditions.model_copy(update={"foreign": None, "steal": None})
@@ -119,6 +120,14 @@ def test_a_card_below_its_twins_is_named(gpus: Gpus) -> None:
         "GPU 2's power limit is 300 W, and its twins' is 700 W",
         "GPU 2's clock is 1200 MHz, and its twins' is 1980 MHz",
     )
+
+
+def test_a_card_that_rested_is_not_compared_with_its_twins(gpus: Gpus) -> None:
+    """Where the cell on four of eight is the last of a block, four have had no work for a while."""
+    scene = gpus(8)
+    for resting in range(4, 8):
+        scene.say(resting, mhz=345)
+    assert first_screen(run(used=4)) == ()
 
 
 def test_cards_that_cannot_reach_each_other_are_named(gpus: Gpus) -> None:

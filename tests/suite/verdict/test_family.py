@@ -8,6 +8,7 @@ import pytest
 from docs.evidence import family
 from docs.evidence.family import FAMILY, OUTCOMES, Row
 from suite.verdict import ALPHA_FAIL, ALPHA_PASS, Learned, Middle, Outcome, paired
+from tests.support.project import REPOSITORY
 from tests.support.rates import exceeds
 from tests.support.windows import middles_of
 
@@ -24,6 +25,14 @@ def test_error_rates(row: Row) -> None:
         assert not alarms, f"any FAIL in {shown.any_fail} of {shown.runs} runs"
     if Outcome.PASS not in row.missed:
         assert not passes, f"wrong PASS in {shown.wrong_pass} of {shown.slower} cells"
+
+
+def test_the_page_has_a_row_for_every_noise_and_says_where_a_promise_is_missed() -> None:
+    page = (REPOSITORY / "docs/verdict.md").read_text(encoding="utf-8")
+    [_, table] = page.split("| noise | any FAIL, before |")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.split("\n\n")[0].splitlines()[2:]]
+    shown = [(name, fail.startswith("**"), wrong.startswith("**")) for name, _, fail, wrong, *_ in rows]
+    assert shown == [(row.name, Outcome.FAIL in row.missed, Outcome.PASS in row.missed) for row in FAMILY]
 
 
 def test_modes_and_stale_calibrations_raised_alarms_while_cells_were_judged_alone() -> None:

@@ -1,0 +1,45 @@
+"""Real failures on GPUs: each has one named cause, the other cell is measured, and nothing is left on the cards.
+
+On a machine with one GPU both ranks are on it, and exchange with gloo.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from suite.plugin import CONFIG
+from suite.room.gpus import Gpus
+from tests.support import gpu_failures
+from tests.support.project import Project
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize(
+    ("trainer", "cause"),
+    [
+        ("TakesAllMemory", "rank 1: (OutOfMemoryError: .* out of memory|RuntimeError: .*can't allocate memory)"),
+        ("ReadsPastTheEnd", "rank 1: (AcceleratorError: .* device-side assert|IndexError)"),
+        ("LeavesRankOneOut", r"rank.* \d.*: no answer to '\w+' within \d+ s"),
+    ],
+)
+def test_a_failure_is_named_and_leaves_nothing(
+    project: Project, pytestconfig: pytest.Config, trainer: str, cause: str
+) -> None:
+    devices = pytestconfig.stash[CONFIG].devices
+    two = (devices.names * 2)[:2]
+    with Gpus(devices) as gpus:
+        before = [reading.pids for reading in gpus.read()]
+        result = project.pytest(
+            *("-m", "scaling", "--scaling-workload", "tiny", "--scaling-devices", ",".join(two)),
+            *("--scaling-world-sizes", "2", "--scaling-mode", "strong", "--scaling-budget", "1"),
+            *("--scaling-trainer", f"{gpu_failures.__file__}:{trainer}", "--scaling-trainer", "ddp"),
+        )
+        after = [reading.pids for reading in gpus.read()]
+    assert result.ret == 1
+    assert project.outcomes() == {f"{trainer}-tiny-strong-2": "ERROR", "ddp-tiny-strong-2": "NO BASELINE"}
+    result.stdout.re_match_lines([f".*ERROR: {cause}"])
+    assert not project.workers()
+    assert all(now <= then | {os.getpid()} for now, then in zip(after, before, strict=True))
