@@ -5,7 +5,7 @@
 
 The first, repeated until nothing is missing, makes runs of `pytest -m scaling --scaling-profile full
 --scaling-budget 360` for one cell of two CPU ranks next to a base, and appends a line for each to `grown.jsonl`; the
-second prints them. `docs.evidence.planted_causes` has the trainers. Every kind has a twin, `same`, whose candidate is
+second prints them. `docs.evidence.planted_causes` has the trainers. Kinds have a twin, `same`, whose candidate is
 its base under another name: whatever is said of it is wrong.
 """
 

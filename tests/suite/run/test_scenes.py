@@ -151,6 +151,21 @@ def test_throttling_between_two_readings_is_seen(gpus: Gpus) -> None:
     assert " W, sw_power_cap, sw_thermal_slowdown" in report.render(record)
 
 
+def test_processes_of_others_are_in_the_record_and_in_every_output(gpus: Gpus) -> None:
+    """One was there before the run, and one comes while a block is timed."""
+    scene = gpus().say(0, processes=4_000_001)
+    record = run(lambda: scene.say(1, processes=4_000_002))
+    held = ("process 4000001 holds 3.0 GB of GPU 0", "process 4000002 holds 3.0 GB of GPU 1")
+    assert set(held) <= set(record.neighbours)
+    for page in (markdown.render(record), report.render(record)):
+        assert all(sentence in page for sentence in held)
+    [conditions] = record.sessions[0].conditions
+    assert [gpu.newcomers for gpu in conditions.gpus] == [(), (4_000_002,)]
+    newcomer = "another process appeared on GPU 1 (pid 4000002)"
+    assert disturbed(conditions) == newcomer
+    assert newcomer in report.render(record)
+
+
 def test_an_exclusive_card_is_named(gpus: Gpus) -> None:
     gpus().say(0, compute_mode=3).say(1, compute_mode=2)
     first, second = first_screen(run())

@@ -257,6 +257,20 @@ def test_a_window_that_others_disturbed_is_timed_again_at_once(
     assert bool(again) == (asked > 10)
 
 
+def test_the_clocks_of_the_devices_that_worked_are_read_when_their_window_ends() -> None:
+    """Of two devices, the second rests while the other times its own cell."""
+    names = ("cuda:0", "cuda:1")
+    run = run_of(cell(1), cell(2), config=settings(devices=Devices("cuda", names, ())))
+    several, groups = warm_up(run, Answering({OWN.id: 0.5, ONE.id: 0.5}), OWN, ONE)
+    seen = list[tuple[str, ...]]()
+    several._blocks, several._meter = 1, Still()  # type: ignore[assignment]
+    several._meter.worked = seen.append  # type: ignore[method-assign, assignment]
+    several._time(groups, [(OWN,), (ONE,)], time.monotonic())
+    worked = {OWN.id: names, ONE.id: names[:1]}
+    assert seen == [worked[window.arm] for window in groups.session.windows]
+    assert set(seen) == set(worked.values())
+
+
 def test_a_session_whose_launcher_ends_leaves_no_time_and_no_memory() -> None:
     class Ends(Answering):
         def request(self, *asked: Any, **told: Any) -> list[Timed]:
