@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import torch
 from torch import Tensor
 from torch import distributed as dist
@@ -29,10 +31,11 @@ class ReadsPastTheEnd(DDPTrainer):
         return super().step(X, y, global_batch_size)
 
 
-class LeavesRankOneOut(DDPTrainer):
-    """One rank does not take part in an exchange, for which the other waits."""
+class RankOneNeverComes(DDPTrainer):
+    """One rank waits for something else, and the other in an exchange for it."""
 
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
-        if dist.get_rank() == 0:
-            dist.all_reduce(torch.ones(1, device=X.device))
+        if dist.get_rank() == 1:
+            time.sleep(3600)
+        dist.all_reduce(torch.ones(1, device=X.device))
         return super().step(X, y, global_batch_size)
