@@ -1,7 +1,7 @@
 """Real failures on GPUs: each has one named cause, the other cell is measured, and nothing is left on the cards.
 
-On a machine with one GPU both ranks are on it, and exchange with gloo. `pytest -m "" --scaling-devices cpu:2` causes the
-same on CPU ranks.
+On a machine with one GPU both ranks are on it, and exchange with gloo. `pytest -m "" --scaling-devices cpu:2` causes
+the same on CPU ranks.
 """
 
 from __future__ import annotations
