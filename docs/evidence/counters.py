@@ -1,6 +1,6 @@
 """Are the counters of a step the same in every process, and what do they find?
 
-    python -m docs.evidence.counters                 what is left of 30 fresh groups of processes of each trainer, 30 steps in each
+    python -m docs.evidence.counters                 what is left of 30 fresh groups of processes, 30 steps in each
     python -m docs.evidence.counters --table         what they counted
     python -m docs.evidence.counters --faults        faults planted one at a time, each beside the right trainer
 
