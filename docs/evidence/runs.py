@@ -123,7 +123,6 @@ KINDS = {
     "matrix": Kind("", 0.0, NOT_RED, MATRIX, in_clone=True),
     "matrix-10": Kind("", 0.10, (Outcome.FAIL,), MATRIX, in_clone=True),
     "accepted": Kind("", 0.0, NOT_RED, MATRIX, in_clone=True, accepted=True),
-    "accepted-10": Kind("", 0.10, (Outcome.FAIL,), MATRIX, in_clone=True, accepted=True),
     "10": _slower(10),
     "5": _slower(5),
     "3": _slower(3, budget_s=300, tolerance=0.03),
@@ -174,15 +173,15 @@ def one_run(
     """
     kind = KINDS[name]
     root = _clone(folder) if kind.in_clone else ROOT
+    slower = random.SystemRandom().choice(planted_cell.cells()) if kind.in_clone and kind.planted else []
+    if slower:
+        planted_cell.plant(root, slower, kind.planted)
     command = [sys.executable, "-m", "pytest", "-q", "-m", "scaling", "suite/benchmarks", *kind.options, *options]
     command += _sides(kind, folder)
     if calibration is not None:
         calibration.write(folder / "reports")
     if kind.accepted:
         pytest_once([*command, "--scaling-accept=yes"], root, folder)
-    slower = random.SystemRandom().choice(planted_cell.cells()) if kind.in_clone and kind.planted else []
-    if slower:
-        planted_cell.plant(root, slower, kind.planted)
     load, start = os.getloadavg()[0], time.monotonic()
     with neighbour() if busy else contextlib.nullcontext():
         status, record = pytest_once(command, root, folder)

@@ -114,8 +114,9 @@ def steps(used: Devices, on: str, folder: Path) -> list[Step]:
         # Not at every world size: three workloads on eight GPUs are ninety processes at once.
         few = (f"--scaling-workload={PUBLISHED}", f"--scaling-world-sizes={'1,2' if several else '1'}")
         chosen.append(Step("the documents' nets are timed", (*timed, budget, *few), gate_s + START_S, untimed))
-        shared = (*timed, budget, f"--scaling-devices={used.names[0]},{used.names[0]}", "--scaling-world-sizes=2")
         if not several:
+            twice = f"--scaling-devices={used.names[0]},{used.names[0]}"  # of two such options the last one counts
+            shared = (*timed, budget, twice, "--scaling-world-sizes=2")
             chosen.append(Step("two ranks are timed on one GPU", shared, gate_s + START_S, untimed))
     return [
         *chosen,

@@ -22,8 +22,7 @@ EXCHANGES = (
 )  # fmt: skip
 WAITS = "host-device synchronisation"
 OTHERS = (
-    "gradient bucket", WAITS, "compiled region", "recompilation", "peak memory",
-    "kernel launch", "operator",
+    "gradient bucket", WAITS, "compiled region", "recompilation", "peak memory", "kernel launch", "operator",
 )  # fmt: skip
 PLURALS = {"kernel launch": "kernel launches", "device copy": "device copies"}
 
@@ -180,8 +179,10 @@ def _as_when(what: str, calls: tuple[Sequence[int], ...], n_bytes: tuple[Sequenc
         return ""
     if new_bytes == old_bytes:
         return ": the same in more pieces, as with smaller buckets"
-    more = new // old
-    return ": as when accumulation no longer skips its exchange" * ((new, new_bytes) == (more * old, more * old_bytes))
+    times = new // old
+    if (new, new_bytes) == (times * old, times * old_bytes):
+        return ": as when accumulation no longer skips its exchange"
+    return ""
 
 
 def _range(values: Sequence[int]) -> str:

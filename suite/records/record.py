@@ -155,14 +155,14 @@ class Probe(Timing):
 class Session(Part):
     """One set of fresh processes; windows in the order they were timed.
 
-    `conditions` are those of each block; the blocks in `left_out` were disturbed, by their conditions and not by their
-    times.
+    `training_s` and `counting_s` are parts of `wall_s`, and 0 in earlier records. `conditions` are those of each block;
+    the blocks in `left_out` were disturbed, by their conditions and not by their times.
     """
 
     number: int
     started_utc: str
     wall_s: Finite
-    training_s: Finite = 0.0  # of these, as the next one; 0 in earlier records
+    training_s: Finite = 0.0
     counting_s: Finite = 0.0
     windows: tuple[Window, ...]
     conditions: tuple[Conditions, ...] = ()

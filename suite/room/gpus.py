@@ -104,9 +104,9 @@ class Gpus:
         self._stack.close()
 
     def worked(self, names: Iterable[str]) -> None:
-        """Look at the clocks of these devices, whose window has just ended: those of a card without work say nothing.
+        """Read the clocks of these devices right after their window, for the next reading.
 
-        The next reading has what was seen.
+        An idle card lowers its clock, which then says nothing about the card.
         """
         for index in _indices(names):
             if index in self._gpus:

@@ -85,7 +85,7 @@ class Meter:
         self._known = self._before_run | own if here & own else here
 
     def worked(self, names: Iterable[str]) -> None:
-        """Look at the clocks of these devices, whose window has just ended, for the next reading."""
+        """Read the clocks of these devices right after their window, for the next reading."""
         self._gpus.worked(names)
 
     def read(self) -> Reading:

@@ -31,7 +31,7 @@ from suite.verdict.explain import About, against_base, sentence
 from suite.verdict.outcome import ALPHA_WARN, WORTH
 from suite.verdict.spread import FEWEST
 
-SESSIONS = 12  # with a waterfall of a cell; of the quick profile all without a base, which are fewer
+SESSIONS = 12  # take a cell apart; without a base, the quick profile has fewer, and all of them do
 # For a cell that looks slower. An obvious FAIL is decided with three, from which parts pool how sessions differ.
 OF_A_SLOWER_CELL = {"quick": 3, "full": SESSIONS}
 WINDOW_S = 0.06

@@ -178,17 +178,18 @@ def _promise(run: Observations, comparisons: int, planned: int, rounds: int) -> 
     cells = run.comparison.cells
     known = [calibrated for calibrated in map(run.calibrated, cells) if calibrated is not None]
     tolerance, uncalibrated = run.plan.config.tolerance, len(known) < len(cells)
-    sds = SCATTERS[:1] if uncalibrated else [calibrated.spread.session_sd_of(rounds) for calibrated in known]
-    found = {power: max(promise(sd, comparisons, planned, tolerance, power) for sd in sds) for power in CURVE}
-    if planned < run.sessions_needed or not math.isfinite(found[POWER]) or found[POWER] > 1:
+    sds = SCATTERS if uncalibrated else [calibrated.spread.session_sd_of(rounds) for calibrated in known]
+    found = {power: [promise(sd, comparisons, planned, tolerance, power) for sd in sds] for power in CURVE}
+    at_best = min(found[POWER]) if uncalibrated else max(found[POWER])
+    if planned < run.sessions_needed or not math.isfinite(at_best) or at_best > 1:
         return "plan: this budget is too short to promise that any slowdown is found; raise it"
     if uncalibrated:
         why = run.uncalibrated or "not every cell was calibrated"
-        least = [f"{promise(sd, comparisons, planned, tolerance):.1%} or more if it is {sd:.0%}" for sd in SCATTERS]
+        least = [f"{slowdown:.1%} or more if it is {sd:.0%}" for slowdown, sd in zip(found[POWER], sds, strict=True)]
         return (
             "plan: the smallest slowdown that this run finds is not known, because it depends on the SD of sessions "
             f"here ({why}; python -m suite calibrate measures it): in {POWER:.0%} of runs {', '.join(least)}"
         )
     notes = "".join(f"; {note}" for note in dict.fromkeys(calibrated.note for calibrated in known if calibrated.note))
-    curve = ", of ".join(f"{slowdown:.1%} or more in {power:.0%}" for power, slowdown in found.items())
+    curve = ", of ".join(f"{max(slowdowns):.1%} or more in {power:.0%}" for power, slowdowns in found.items())
     return f"plan: a slowdown is found, by this machine's calibration: of {curve} of runs{notes}"
