@@ -15,8 +15,8 @@ missing is drawn in a random order, so that no kind has the quiet hours for itse
 A `checkout` is the same cell, and a `matrix` all default cells, in a fresh clone against its own commit
 (`--scaling-against ref:HEAD`); `accepted` is all default cells next to a run of that clone that was accepted a moment
 before. The clone's path has a random length, and the base has a path of its own. A third of them, drawn at random, have
-a neighbour: a process that keeps one core busy for half of every two seconds. `matrix-10` is a `matrix` without a
-neighbour in whose working tree one cell, drawn at random, is 10 % slower.
+a neighbour: a process that keeps one core busy for half of every two seconds. `matrix-10` and `accepted-10` are without
+a neighbour, and one cell of the candidate's working tree, drawn at random, is 10 % slower.
 
 10 and 5 % are judged at the default tolerance of 5 % and the default budget. A slowdown below the tolerance may pass by
 contract, so smaller ones have a smaller tolerance and a larger budget, as a user chooses who wants to know of them.
@@ -123,6 +123,7 @@ KINDS = {
     "matrix": Kind("", 0.0, NOT_RED, MATRIX, in_clone=True),
     "matrix-10": Kind("", 0.10, (Outcome.FAIL,), MATRIX, in_clone=True),
     "accepted": Kind("", 0.0, NOT_RED, MATRIX, in_clone=True, accepted=True),
+    "accepted-10": Kind("", 0.10, (Outcome.FAIL,), MATRIX, in_clone=True, accepted=True),
     "10": _slower(10),
     "5": _slower(5),
     "3": _slower(3, budget_s=300, tolerance=0.03),
@@ -173,15 +174,15 @@ def one_run(
     """
     kind = KINDS[name]
     root = _clone(folder) if kind.in_clone else ROOT
-    slower = random.SystemRandom().choice(planted_cell.cells()) if kind.in_clone and kind.planted else []
-    if slower:
-        planted_cell.plant(root, slower, kind.planted)
     command = [sys.executable, "-m", "pytest", "-q", "-m", "scaling", "suite/benchmarks", *kind.options, *options]
     command += _sides(kind, folder)
     if calibration is not None:
         calibration.write(folder / "reports")
     if kind.accepted:
         pytest_once([*command, "--scaling-accept=yes"], root, folder)
+    slower = random.SystemRandom().choice(planted_cell.cells()) if kind.in_clone and kind.planted else []
+    if slower:
+        planted_cell.plant(root, slower, kind.planted)
     load, start = os.getloadavg()[0], time.monotonic()
     with neighbour() if busy else contextlib.nullcontext():
         status, record = pytest_once(command, root, folder)
