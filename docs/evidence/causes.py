@@ -69,6 +69,13 @@ lr = 0.01
 init = "default"
 loader = "book"
 
+[tool.scaling.workloads.stored]
+model = "lenet"
+batch = 64
+lr = 0.01
+init = "default"
+loader = "book"
+
 [tool.pytest.ini_options]
 """
 PLANTED = "docs.evidence.planted_causes:"

@@ -2,8 +2,8 @@
 
     python -m docs.evidence.checkouts
 
-prints the table of docs/verdict.md. In every run of the log the candidate was in a clone and the base in a checkout of
-its commit, at paths of random and different lengths. A bias that stays for a run makes runs scatter more than what is
+prints a table of docs/evidence/verdict.md. In every run of the log the candidate was in a clone and the base in another
+checkout, at paths of random and different lengths. A bias that stays for a run makes runs scatter more than what is
 seen within them explains: their sessions, or their trainers on one device, which are all timed in both checkouts. The
 rest of the variance between runs is the bias's, of the trainers the part that they share.
 

@@ -44,10 +44,14 @@ _PAIRS = {
     "exchange": Kind("exchange", PLANTED + "SlowExchange", PLANTED + "Exposed", "wide"),
     "feed": Kind("feed", PLANTED + "SlowFeed", "ddp", "loaded"),
     "only feed": Kind("feed", PLANTED + "SlowFeed", "ddp", "hungry"),
+    "feed from storage": Kind("feed", PLANTED + "SlowlyStored", PLANTED + "Stored", "stored"),
     TAIL: Kind(TAIL, PLANTED + "Tail", "ddp", "images"),
 }
 KINDS = _PAIRS | {f"same {name}": Kind("", kind.base, kind.base, kind.workload) for name, kind in _PAIRS.items()}
-KINDS["exchange, within the tolerance"] = replace(_PAIRS["exchange"], tolerance=0.1)
+KINDS |= {
+    f"{name}, within the tolerance": replace(_PAIRS[name], tolerance=tolerance)
+    for name, tolerance in (("exchange", 0.1), ("feed from storage", 0.2))
+}
 
 
 def one_line(name: str, folder: Path) -> Line:

@@ -22,6 +22,7 @@ from reference.trainers.scratch import Scratch
 from suite.rank.planting import slowed
 
 VARIABLE = "PLANTED_DELAYS_S"
+STORED_S = 0.06  # with four loader processes a minibatch every 15 ms, where LeNet takes 5 ms for 32 samples
 DELAYS_S = {"exchange": 0.1, "imbalance": 0.1, "overhead": 0.1} | json.loads(os.environ.get(VARIABLE, "{}"))
 
 
@@ -106,6 +107,31 @@ def _fetch_slowly(fetcher: Any, indices: Any) -> Any:
     now_ns = time.thread_time_ns()
     _spin(time.thread_time_ns, now_ns + (now_ns - start_ns) // 10)
     return samples
+
+
+class Stored(DDPTrainer):
+    """DDP next to a loader that reads minibatches from storage, which answers late; `share` later at k > 1."""
+
+    share = 0.0
+
+    def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
+        super().__init__(model, devices, lr=lr)
+        wait_s = STORED_S * (1 + self.share * (dist.get_world_size() > 1))
+        _MapDatasetFetcher.fetch = _fetch_late(wait_s)  # type: ignore[method-assign]
+
+
+class SlowlyStored(Stored):
+    """The same with storage that answers a tenth later."""
+
+    share = 0.1
+
+
+def _fetch_late(wait_s: float) -> Callable[[Any, Any], Any]:
+    def fetch(fetcher: Any, indices: Any) -> Any:
+        time.sleep(wait_s)
+        return _fetch(fetcher, indices)
+
+    return fetch
 
 
 Tail = slowed("ddp", 1.0, at=2, every=20)  # a step of twenty takes twice as long: the typical one as before

@@ -1,22 +1,28 @@
 """A machine that became slower under the same code: does the gate fail it, and name the machine?
 
     sudo python -m docs.evidence.slower_machine > docs/evidence/slower_machine.md
+    sudo python -m docs.evidence.slower_machine --project FOLDER
 
 A project with one commit and one trainer, DistributedDataParallel, is measured in a network namespace, where gloo's
-traffic has a loopback device of its own. Six runs are accepted. They follow each other here, so their ids are moved to
-hours apart, as accepted runs have to be to count. Then the same commit is measured as before, with `tc tbf` on the
-loopback device, and beside a process that burns the second core. Needs root, iproute2, git and two cores; about fifteen
-minutes.
+traffic has a loopback device of its own. Six runs are accepted. Then the same commit is measured as before, with `tc
+tbf` on the loopback device, and beside a process that burns the second core. Needs root, iproute2, git and two cores;
+about fifteen minutes.
+
+The six runs follow each other, so their ids are moved to hours apart, as accepted runs have to be to count. With
+`--project` they are hours apart: each call accepts one run, which is refused if the last is less than an hour old, and
+the call after the sixth measures the rest. The folder stays.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +30,7 @@ from docs.evidence.log import ROOT
 from suite.records.files import read_model
 from suite.records.record import Record
 from suite.room.quiet import available_cores
+from suite.verdict.stored import APART_S
 
 HOST = "scaling-machine"
 ACCEPTED = 6
@@ -122,23 +129,61 @@ def commit(project: Path, trainer: str, workload: str = "") -> None:
         subprocess.run(["git", *who, *arguments], cwd=project, check=True)
 
 
-def main() -> None:
-    """Print a row for every accepted run and every machine."""
-    print(HEAD)
-    with tempfile.TemporaryDirectory(prefix="evidence-") as folder, network():
-        project = Path(folder)
+def scenes(project: Path) -> None:
+    """Print a row for the same machine and for two slower ones."""
+    every = {
+        "as before": contextlib.nullcontext,
+        f"a link of {RATE}": slow_link,
+        "a core shared with another process": shared_core,
+    }
+    for name, scene in every.items():
+        with scene():
+            print(row(name, measured(project)), flush=True)
+
+
+def accept(project: Path, number: int) -> None:
+    """Accept a run, and print its row."""
+    print(row(f"accepted run {number}", measured(project, "--scaling-accept")), flush=True)
+
+
+def one_call(project: Path) -> None:
+    """Accept one more run of a project that stays, or measure the rest if there are enough.
+
+    Raises:
+        ValueError: the last run is less than `APART_S` old.
+    """
+    project.mkdir(parents=True, exist_ok=True)
+    if not (project / ".git").exists():
         commit(project, TRAINER)
-        for number in range(ACCEPTED):
-            print(row(f"accepted run {number + 1}", measured(project, "--scaling-accept")), flush=True)
-            move_apart(project)
-        scenes = {
-            "as before": contextlib.nullcontext,
-            f"a link of {RATE}": slow_link,
-            "a core shared with another process": shared_core,
-        }
-        for name, scene in scenes.items():
-            with scene():
-                print(row(name, measured(project)), flush=True)
+    made = sorted(project.glob("reports/*/runs/*/record.json"))
+    if made and (age_s := time.time() - made[-1].stat().st_mtime) < APART_S:
+        raise ValueError(f"the last run is {age_s / 60:.0f} minutes old: come back in {(APART_S - age_s) / 60:.0f}")
+    if len(made) < ACCEPTED:
+        accept(project, len(made) + 1)
+    else:
+        scenes(project)
+
+
+def main() -> None:
+    """Print a row for every run that is made."""
+    parser = argparse.ArgumentParser(description="Does a slower machine turn the gate red, and is it named?")
+    parser.add_argument("--project", type=Path, help="a folder that stays, for accepted runs hours apart")
+    asked = parser.parse_args()
+    with network():
+        if asked.project:
+            try:
+                one_call(asked.project.resolve())
+            except ValueError as error:
+                parser.error(str(error))
+            return
+        print(HEAD)
+        with tempfile.TemporaryDirectory(prefix="evidence-") as folder:
+            project = Path(folder)
+            commit(project, TRAINER)
+            for number in range(ACCEPTED):
+                accept(project, number + 1)
+                move_apart(project)
+            scenes(project)
 
 
 if __name__ == "__main__":

@@ -202,5 +202,5 @@ class TestCheckouts:
 
     def test_the_table_in_docs_is_what_the_log_gives(self, capsys: pytest.CaptureFixture[str]) -> None:
         checkouts.main()
-        page = " ".join((REPOSITORY / "docs/verdict.md").read_text().split())
+        page = " ".join((REPOSITORY / "docs/evidence/verdict.md").read_text().split())
         assert " ".join(capsys.readouterr().out.split()) in page
