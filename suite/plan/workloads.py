@@ -111,6 +111,8 @@ class Workload(Part):
         content = self.model_dump(mode="json", exclude=left_out)
         if self.accuracy == self.own_recipe:  # which adds nothing
             content["accuracy"] = None
+        if self.loader == "book":
+            content["loader"] = "book, in whole turns"  # as windows are timed since ADR 0053
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
     @property

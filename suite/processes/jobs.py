@@ -103,6 +103,9 @@ class Prepared:
         return DIVERGED
 
 
+LOADERS = {"resident": 0, "book": 4}  # processes that feed a rank, by loader; minibatches come from them in turn
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:
     """The part of a workload that a worker builds: `suite.plan.workloads.Workload` describes the fields."""

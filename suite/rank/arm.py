@@ -24,7 +24,7 @@ from reference.nest import Nest
 from suite.processes import hosts
 from suite.processes.answers import Counted
 from suite.processes.folder import FOLDER
-from suite.processes.jobs import Job, ModelSpec, Place, Prepared
+from suite.processes.jobs import LOADERS, Job, ModelSpec, Place, Prepared
 from suite.properties import contract
 from suite.rank import counting, flops, kept, transport
 from suite.rank.finite import first_bad_sample
@@ -33,7 +33,7 @@ from suite.room import accelerator, quiet
 from suite.room.devices import survey
 
 PARTS = ("train_X", "train_y", "test_X", "test_y")
-READ_AHEAD = {"resident": 0, "book": 8}  # minibatches that a loader prepares ahead: torch's default, two a worker
+READ_AHEAD = 2  # minibatches that each process of a loader prepares ahead, torch's default
 VERSIONS = 8  # of a compiled function for each device: as many as torch by default keeps for all devices of a process
 
 
@@ -164,7 +164,7 @@ class TimedArm:
         self.sample_flop = flops.of_a_sample(model, dataset.train_X) if counted else 0
         self._batches = self._endless(dataset, job, job.shard(rank))
         self._remedy = job.dataset.remedy
-        self._read_ahead = READ_AHEAD[workload.loader]
+        self._read_ahead = READ_AHEAD * LOADERS[workload.loader]
         self._minibatch: tuple[Nest, Nest] | None = None
 
     @property
@@ -228,7 +228,10 @@ class TimedArm:
         return partial(self._train, train, nest.take(X, slice(samples)), nest.take(y, slice(samples)), batch)
 
     def _use_up(self) -> None:
-        """Use the minibatches that the loader prepared before the window, so that the window has its lasting pace."""
+        """Use the minibatches that the loader prepared before the window.
+
+        It has its lasting pace when each of its processes has delivered one more (ADR 0053).
+        """
         for _ in range(self._read_ahead):
             next(self._batches)
 
@@ -250,6 +253,7 @@ class TimedArm:
                 device=self.devices[0],
                 seed=job.seed,
                 epoch=epoch,
+                num_workers=LOADERS[job.workload.loader],
                 drop_last=True,  # so that all windows do equal work; an epoch's time counts samples
                 cpus=set(job.free_cores),
             )

@@ -18,13 +18,14 @@ from suite.plan import cells
 from suite.plan.cells import PLAIN, Arm, Cell, Side
 from suite.processes.answers import Probed
 from suite.processes.failure import WorkerFailure
+from suite.processes.jobs import LOADERS
 from suite.records import record
 from suite.records.record import interval
 from suite.room.conditions import LIMIT_CORES
 from suite.run import judging
 from suite.run.observations import Observations, Session
 from suite.run.retries import Retries, timing
-from suite.run.session import Groups, Say, Sessions, hang_timeout_s, warm_step_s
+from suite.run.session import Groups, Say, Sessions, hang_timeout_s, warm_step_s, whole
 from suite.verdict import explain
 from suite.verdict.diagnose import OWN_WORK, Growth, Point, Rounds, Waterfall, growth, waterfall
 from suite.verdict.explain import About, against_base, sentence
@@ -85,6 +86,10 @@ class Target(NamedTuple):
 
     cell: Cell
     side: Side
+
+    def loaders(self, run: Observations, point: Point) -> int:
+        """Return how many processes feed a rank in a variant; 0 where it trains on what is in memory."""
+        return 0 if _VARIANTS[point].resident else LOADERS[run.plan.workload(self.cell.workload).loader]
 
     def arms(self, run: Observations) -> dict[Role, Arm]:
         """Return the arms whose workers run the variants."""
@@ -162,9 +167,11 @@ def affordable(run: Observations, sessions: Sessions, wanted: Sequence[Target]) 
 
 def _needed_s(run: Observations, sessions: Sessions, targets: Iterable[Target]) -> float:
     """Return the least seconds that the variants of these waterfalls take in a session."""
+    windows = [(target, target.loaders(run, point)) for target in targets for point in _points(run, target)]
+    step_s = {target: sessions.step_s.get(target.arms(run)["own"], 0.0) for target, _ in windows}
     return sum(
-        3 * len(_points(run, target)) * max(WINDOW_S, sessions.step_s.get(target.arms(run)["own"], 0.0))
-        for target in targets
+        3 * (max(WINDOW_S, whole(1, loaders) * step_s[target]) + loaders * step_s[target])
+        for target, loaders in windows
     )
 
 
@@ -224,24 +231,29 @@ def _time(
     order = [(target, point) for point in shuffled for target in points if point in points[target]]
     step_s = dict[tuple[Target, Point], float]()
 
+    loaders = {(target, point): target.loaders(run, point) for target, point in order}
+
     def window_s(target: Target, point: Point, steps: int) -> float | None:
         timeout_s = run.plan.first_step_s(target.arms(run)[_VARIANTS[point].role])
-        taken = _window(run, groups, target, point, steps, timeout_s, sessions.lead_in())
-        return None if taken is None else max(taken.duration_ns) / steps / 1e9
+        fed_by = loaders[target, point]
+        count, lead_in = whole(steps, fed_by), sessions.lead_in(loaders=fed_by)
+        taken = _window(run, groups, target, point, count, timeout_s, lead_in)
+        return None if taken is None else max(taken.duration_ns) / count / 1e9
 
     for target, point in order:
         usual_s = sessions.step_s.get(target.arms(run)[_VARIANTS[point].role], 0.0)
         if (warm_s := warm_step_s(partial(window_s, target, point), usual_s)) is not None:
             step_s[target, point] = warm_s
-    steps = {key: max(1, math.ceil(WINDOW_S / one_s)) for key, one_s in step_s.items()}
-    round_s = sum(steps[key] * one_s for key, one_s in step_s.items())
+    steps = {key: whole(max(1, math.ceil(WINDOW_S / one_s)), loaders[key]) for key, one_s in step_s.items()}
+    leads_in = {key: sessions.lead_in(one_s, loaders[key]) for key, one_s in step_s.items()}
+    round_s = sum((steps[key] + leads_in[key]) * one_s for key, one_s in step_s.items())
     retries = Retries()
     pairs = max(1, int(allowed_s / (2 * round_s))) if round_s else 0
     for number in range(2 * pairs):
         for target, point in order if number % 2 == 0 else order[::-1]:
             if (target, point) not in step_s:
                 continue
-            count, lead_in = steps[target, point], sessions.lead_in(step_s[target, point])
+            count, lead_in = steps[target, point], leads_in[target, point]
             timeout_s = hang_timeout_s((count + lead_in) * step_s[target, point])
             window = partial(_window, run, groups, target, point, count, timeout_s, lead_in)
             if tries := retries.timings(window):

@@ -20,6 +20,7 @@ from suite.plan.cells import Arm, Side, short
 from suite.processes.answers import Connected, Parameters, SetUp, Timed
 from suite.processes.failure import LauncherEnded, WorkerFailure, repeated
 from suite.processes.group import START_TIMEOUT_S, Group
+from suite.processes.jobs import LOADERS
 from suite.processes.messages import Value
 from suite.processes.pool import dismiss
 from suite.records import memory, record
@@ -52,6 +53,11 @@ Say = Callable[[str], None]
 def hang_timeout_s(expected_s: float) -> float:
     """Return after how many seconds a command counts as hung that should take `expected_s`; a slow one is measured."""
     return max(20.0, 20 * expected_s)
+
+
+def whole(steps: int, turn: int) -> int:
+    """Return how many steps a window of at least `steps` has in whole turns of a loader's processes (ADR 0053)."""
+    return math.ceil(steps / max(1, turn)) * max(1, turn)
 
 
 def lead_in(kind: str, call_s: float) -> int:
@@ -132,7 +138,7 @@ class Sessions:
     ) -> None:
         """Keep what every session needs; `left_s` returns how much of the budget is left."""
         self.step_s: dict[Arm, float] = {}
-        self._cold_s: dict[Arm, float] = {}  # an arm's first step in fresh processes
+        self._cold_s: dict[Arm, float] = {}  # an arm's first window in fresh processes
         self._run, self._pools, self._rng = run, pools, rng
         self._meter, self.left_s, self._say = meter, left_s, say
         self._blocks, self._training_s = 0, 0.0
@@ -232,9 +238,12 @@ class Sessions:
         """Return after how many seconds an arm's `steps` count as hung."""
         return hang_timeout_s(steps * self.step_s[arm])
 
-    def lead_in(self, step_s: float = LEAD_IN_S) -> int:
-        """Return how many untimed steps precede a window on the run's devices, as `lead_in` has it; by default one."""
-        return lead_in(self._run.plan.config.devices.kind, step_s)
+    def lead_in(self, step_s: float = LEAD_IN_S, loaders: int = 0) -> int:
+        """Return how many untimed steps precede a window on the run's devices, as `lead_in` has it; by default one.
+
+        With a loader, each of its processes delivers a minibatch before the clock is read.
+        """
+        return max(lead_in(self._run.plan.config.devices.kind, step_s), loaders)
 
     def _wait_for_templates(self, session: Session) -> None:
         begun, pools = time.monotonic(), [side.pool for side in self._pools.values()]
@@ -278,19 +287,23 @@ class Sessions:
             step_s = warm_step_s(partial(self._step_s, groups, arm), usual_s, steps)
             if step_s is not None and arm not in known:
                 self.step_s[arm] = step_s
-                new[arm] = min(MAX_STEPS, math.ceil(WINDOW_S / step_s))
+                new[arm] = min(MAX_STEPS, whole(math.ceil(WINDOW_S / step_s), self._loaders(arm)))
         # Arms that are compared run windows of equal work, and an arm that was timed before never changes its own.
         every = {**known, **new}
         known |= {arm: every[next(twin for twin in every if _same_cell(twin, arm))] for arm in new}
 
     def _step_s(self, groups: Groups, arm: Arm, steps: int) -> float | None:
-        timeout_s = self._run.plan.first_step_s(arm)
-        answers = groups.request(arm, Timed, "window", timeout_s, name=arm.id, steps=steps, lead_in=self.lead_in())
+        timeout_s, loaders = self._run.plan.first_step_s(arm), self._loaders(arm)
+        told = {"name": arm.id, "steps": whole(steps, loaders), "lead_in": self.lead_in(loaders=loaders)}
+        answers = groups.request(arm, Timed, "window", timeout_s, **told)
         if answers is None:
             return None
-        step_s = max(answer.duration_ns for answer in answers) / steps / 1e9
-        self._cold_s.setdefault(arm, step_s)
-        return step_s
+        window_s = max(answer.duration_ns for answer in answers) / 1e9
+        self._cold_s.setdefault(arm, window_s)
+        return window_s / whole(steps, loaders)
+
+    def _loaders(self, arm: Arm) -> int:
+        return LOADERS[self._run.plan.workload(arm.workload).loader]
 
     def _plan_blocks(self, groups: Groups, starting_s: float) -> int:
         """Return how many blocks every session has, from what the first one shows.
@@ -300,7 +313,7 @@ class Sessions:
             starting_s: seconds from its beginning to the warm-up, with an equal share of loading templates.
         """
         timed = [arm for arm in groups.by_arm if arm in self.step_s]
-        steps = {arm: self._run.steps[arm] + self.lead_in(self.step_s[arm]) for arm in timed}
+        steps = {arm: self._run.steps[arm] + self.lead_in(self.step_s[arm], self._loaders(arm)) for arm in timed}
         round_s = sum(steps[arm] * self.step_s[arm] for arm in timed) or WINDOW_S
         warming_s = round_s + sum(self._cold_s[arm] for arm in timed)  # of arms whose steps are known
         start_s = starting_s + warming_s
@@ -336,7 +349,7 @@ class Sessions:
             groups.session.timing_s = time.monotonic() - start
 
     def _window(self, groups: Groups, arm: Arm) -> record.Timing | None:
-        steps, lead_in = self._run.steps[arm], self.lead_in(self.step_s[arm])
+        steps, lead_in = self._run.steps[arm], self.lead_in(self.step_s[arm], self._loaders(arm))
         told = {"name": arm.id, "steps": steps, "lead_in": lead_in}
         answers = groups.request(arm, Timed, "window", self.timeout_s(arm, steps + lead_in), **told)
         if answers is None:
