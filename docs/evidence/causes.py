@@ -260,12 +260,13 @@ def one_line(name: str, folder: Path) -> Line:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make the runs that the log lacks, or print its table."""
     parser = command_line("Plant causes for not scaling, and see whether they are named.", LOG, each=15)
+    parser.add_argument("--only", nargs="+", choices=CAUSES, default=list(CAUSES), help="these (default: all)")
     asked = parser.parse_args(arguments)
     try:
         if asked.table:
             print(table(read_log(asked.log)))
         else:
-            wanted = dict.fromkeys(CAUSES, asked.each)
+            wanted = dict.fromkeys(asked.only, asked.each)
             fill(asked.log, wanted, one_line, minutes=asked.minutes, mixed=asked.mixed, field="planted")
     except ValueError as error:
         parser.error(str(error))

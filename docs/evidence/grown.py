@@ -50,7 +50,7 @@ _PAIRS = {
 KINDS = _PAIRS | {f"same {name}": Kind("", kind.base, kind.base, kind.workload) for name, kind in _PAIRS.items()}
 KINDS |= {
     f"{name}, within the tolerance": replace(_PAIRS[name], tolerance=tolerance)
-    for name, tolerance in (("exchange", 0.1), ("feed from storage", 0.2))
+    for name, tolerance in (("exchange", 0.1), ("feed from storage", 0.3))
 }
 
 

@@ -33,6 +33,7 @@ BLOCKS = 4
 SESSION_S = 10.0
 WOBBLE = 0.001  # candidates are this much slower in every other session, and faster in the others
 LENET = BUILT_IN["lenet"]
+FED = LENET.model_copy(update={"loader": "book"})  # the same through worker processes
 SEED_PAIRS = Recipe().seed_pairs
 VERSIONS = {"python": "3.12.1", "torch": "2.15.0"}
 COMMIT = "1" * 40

@@ -19,7 +19,7 @@ from suite.run.attribution import Target
 from suite.run.observations import Comparison, Observations
 from suite.run.session import Groups, Sessions
 from suite.verdict import Outcome
-from tests.support.measurements import AGAINST, QUIET, add_sessions, arm, cell, job, run_of, settings
+from tests.support.measurements import AGAINST, FED, QUIET, add_sessions, arm, cell, job, run_of, settings
 
 TWO, WEAK = cell(2), cell(2, mode="weak")
 OWN, ONE, INDEPENDENT = arm(2), arm(1), arm(2, trainer=PLAIN)
@@ -51,6 +51,7 @@ class Scripted:
         self.disturbed = disturbed  # so many of four windows of "step", the first of them; they take half as long again
         self.deadlines: list[float] = []
         self.asked: list[str] = []  # variants, in order
+        self.windows: dict[str, set[tuple[int, int]]] = {}  # of each, untimed steps and steps
 
     def request(
         self, kind: type[Probed], command: str, timeout_s: float, *, name: str, steps: int, variant: dict[str, Any]
@@ -60,6 +61,7 @@ class Scripted:
         self.deadlines.append(timeout_s)
         arm, point = self.arms[name], point_of(self.arms[name], variant)
         self.asked.append(point)
+        self.windows.setdefault(point, set()).add((variant["lead_in"], steps))
         if point in self.broken:
             raise WorkerFailure("group", f"rank 0: {point} went wrong", timed_out=self.hangs)
         lost = {"small batch": 0.0, "contention": 0.0, "overhead": 0.0, "exchange": 0.0, "feed": 0.0} | self.lost_ms
@@ -232,6 +234,11 @@ class TestRounds:
         asked = probe(run, TARGET, disturbed=disturbed).asked
         assert bars_ms(only(run))["feed"] == pytest.approx(lost_ms, abs=1e-3)
         assert (len(asked) > len(run.sessions) * (16 + 16 * PAIRS)) == (disturbed > 0)
+
+    def test_variants_with_a_feed_have_whole_turns_of_the_loaders_processes(self) -> None:
+        windows = probe(timed(TWO, config=settings(workloads=(FED,))), TARGET).windows
+        assert windows["one"] == windows["step"] == {(4, 4)}
+        assert windows["resident"] == {(0, 1), (0, 2), (0, 3)}, "two to warm up"
 
     def test_order_is_drawn_for_every_session(self) -> None:
         run = timed(TWO)

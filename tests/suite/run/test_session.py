@@ -25,7 +25,7 @@ from suite.run.blocks import LEAST, MOST
 from suite.run.observations import Observations, Session
 from suite.run.session import MAX_STEPS, WINDOW_S, Groups, Sessions
 from tests.support import learners
-from tests.support.measurements import LENET, arm, cell, job, run_of, settings, trained
+from tests.support.measurements import FED, LENET, arm, cell, job, run_of, settings, trained
 
 OWN, BASE, ONE = arm(2), arm(2, side="base"), arm(1)
 
@@ -172,6 +172,15 @@ def test_windows_on_gpus_follow_untimed_steps(kind: str, lead_in: int) -> None:
     assert [asked[1:] for asked in group.asked if asked[1] == 60] == [(60, lead_in)] * 2
     warm_ups = {untimed for _, steps, untimed in group.asked if steps != 60}
     assert warm_ups == {min(lead_in, 1)}, "a window on a GPU begins with memory that its first step asks for anew"
+
+
+@pytest.mark.parametrize(("step_s", "steps"), [(0.0005, MAX_STEPS), (0.011, 12), (0.02, 8), (0.5, 4)])
+def test_windows_that_a_loader_feeds_have_whole_turns_of_its_processes(step_s: float, steps: int) -> None:
+    """Each process is at the same point of its work when a window ends as when it began."""
+    run, group = run_of(cell(2), config=settings(workloads=(FED,))), Answering({OWN.id: step_s})
+    time_blocks(1, *warm_up(run, group))
+    assert run.steps[OWN] == steps
+    assert {(asked % 4, lead_in) for _, asked, lead_in in group.asked} == {(0, 4)}
 
 
 def test_the_peak_memory_of_an_arm_is_that_of_its_timed_windows() -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
+from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from reference.data import feed
 from reference.evaluate import accuracy
@@ -162,6 +165,22 @@ def test_what_is_timed_and_what_is_trained_have_the_workloads_precision(
     arm = TimedArm(0, [CPU], told)
     arm.window(1)
     assert {parameter.dtype for parameter in arm.trainer.replicas[0].parameters()} == {torch.float32}
+
+
+def test_a_window_of_whole_turns_lasts_as_its_share_of_a_slow_loader(
+    dataset: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its four processes wait at the same time; eight steps are two turns of them, wherever in a turn they begin."""
+    fetch, wait_s = _MapDatasetFetcher.fetch, 0.2
+
+    def late(fetcher: Any, indices: Any) -> Any:
+        time.sleep(wait_s)
+        return fetch(fetcher, indices)
+
+    monkeypatch.setattr(_MapDatasetFetcher, "fetch", late)
+    arm = TimedArm(0, [CPU], replace(job("single", loader="book"), dataset=dataset, global_batch=4))
+    for lead_in in (4, 6):
+        assert arm.window(8, lead_in) / 1e9 == pytest.approx(2 * wait_s, rel=0.4)
 
 
 def test_a_timed_window_has_the_peak_memory_of_its_process(dataset: Prepared) -> None:
