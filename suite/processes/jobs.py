@@ -104,6 +104,7 @@ class Prepared:
 
 
 LOADERS = {"resident": 0, "book": 4}  # processes that feed a rank, by loader; minibatches come from them in turn
+READ_AHEAD = 2  # minibatches that each of them prepares ahead, torch's default
 
 
 @dataclass(frozen=True, kw_only=True)

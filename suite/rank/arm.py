@@ -24,7 +24,7 @@ from reference.nest import Nest
 from suite.processes import hosts
 from suite.processes.answers import Counted
 from suite.processes.folder import FOLDER
-from suite.processes.jobs import LOADERS, Job, ModelSpec, Place, Prepared
+from suite.processes.jobs import LOADERS, READ_AHEAD, Job, ModelSpec, Place, Prepared
 from suite.properties import contract
 from suite.rank import counting, flops, kept, transport
 from suite.rank.finite import first_bad_sample
@@ -33,7 +33,6 @@ from suite.room import accelerator, quiet
 from suite.room.devices import survey
 
 PARTS = ("train_X", "train_y", "test_X", "test_y")
-READ_AHEAD = 2  # minibatches that each process of a loader prepares ahead, torch's default
 VERSIONS = 8  # of a compiled function for each device: as many as torch by default keeps for all devices of a process
 
 

@@ -25,7 +25,7 @@ from suite.room.conditions import LIMIT_CORES
 from suite.run import judging
 from suite.run.observations import Observations, Session
 from suite.run.retries import Retries, timing
-from suite.run.session import Groups, Say, Sessions, hang_timeout_s, warm_step_s, whole
+from suite.run.session import Groups, Say, Sessions, hang_timeout_s, warm_step_s, whole, with_read_ahead
 from suite.verdict import explain
 from suite.verdict.diagnose import OWN_WORK, Growth, Point, Rounds, Waterfall, growth, waterfall
 from suite.verdict.explain import About, against_base, sentence
@@ -36,6 +36,7 @@ SESSIONS = 12  # take a cell apart; without a base, the quick profile has fewer,
 # For a cell that looks slower. An obvious FAIL is decided with three, from which parts pool how sessions differ.
 OF_A_SLOWER_CELL = {"quick": 3, "full": SESSIONS}
 WINDOW_S = 0.06
+FED_WINDOW_S = 0.2  # with a loader, where a window begins and ends within what its processes do, and more is untimed
 # Of a session for each side, shared by its cells; all have a round forwards and one backwards. More rounds show a part
 # better: they are most of its noise (docs/adr/0052).
 SESSION_S = {"quick": 5.0, "full": 10.0}
@@ -167,12 +168,13 @@ def affordable(run: Observations, sessions: Sessions, wanted: Sequence[Target]) 
 
 def _needed_s(run: Observations, sessions: Sessions, targets: Iterable[Target]) -> float:
     """Return the least seconds that the variants of these waterfalls take in a session."""
-    windows = [(target, target.loaders(run, point)) for target in targets for point in _points(run, target)]
-    step_s = {target: sessions.step_s.get(target.arms(run)["own"], 0.0) for target, _ in windows}
-    return sum(
-        3 * (max(WINDOW_S, whole(1, loaders) * step_s[target]) + loaders * step_s[target])
-        for target, loaders in windows
-    )
+    needed_s = 0.0
+    for target in targets:
+        step_s = sessions.step_s.get(target.arms(run)["own"], 0.0)
+        for loaders in (target.loaders(run, point) for point in _points(run, target)):
+            timed_s = max(FED_WINDOW_S if loaders else WINDOW_S, whole(1, loaders) * step_s)
+            needed_s += 3 * (timed_s + with_read_ahead(loaders, loaders) * step_s)
+    return needed_s
 
 
 def _too_long(needed_s: float) -> str:
@@ -244,9 +246,13 @@ def _time(
         usual_s = sessions.step_s.get(target.arms(run)[_VARIANTS[point].role], 0.0)
         if (warm_s := warm_step_s(partial(window_s, target, point), usual_s)) is not None:
             step_s[target, point] = warm_s
-    steps = {key: whole(max(1, math.ceil(WINDOW_S / one_s)), loaders[key]) for key, one_s in step_s.items()}
+    steps = {
+        key: whole(max(1, math.ceil((FED_WINDOW_S if loaders[key] else WINDOW_S) / one_s)), loaders[key])
+        for key, one_s in step_s.items()
+    }
     leads_in = {key: sessions.lead_in(one_s, loaders[key]) for key, one_s in step_s.items()}
-    round_s = sum((steps[key] + leads_in[key]) * one_s for key, one_s in step_s.items())
+    drawn = {key: with_read_ahead(steps[key] + leads_in[key], loaders[key]) for key in step_s}
+    round_s = sum(drawn[key] * one_s for key, one_s in step_s.items())
     retries = Retries()
     pairs = max(1, int(allowed_s / (2 * round_s))) if round_s else 0
     for number in range(2 * pairs):

@@ -20,7 +20,7 @@ from suite.plan.cells import Arm, Side, short
 from suite.processes.answers import Connected, Parameters, SetUp, Timed
 from suite.processes.failure import LauncherEnded, WorkerFailure, repeated
 from suite.processes.group import START_TIMEOUT_S, Group
-from suite.processes.jobs import LOADERS
+from suite.processes.jobs import LOADERS, READ_AHEAD
 from suite.processes.messages import Value
 from suite.processes.pool import dismiss
 from suite.records import memory, record
@@ -58,6 +58,11 @@ def hang_timeout_s(expected_s: float) -> float:
 def whole(steps: int, turn: int) -> int:
     """Return how many steps a window of at least `steps` has in whole turns of a loader's processes (ADR 0053)."""
     return math.ceil(steps / max(1, turn)) * max(1, turn)
+
+
+def with_read_ahead(steps: int, loaders: int) -> int:
+    """Return how many minibatches a window with so many steps, timed or not, takes from its loader's processes."""
+    return steps + READ_AHEAD * loaders
 
 
 def lead_in(kind: str, call_s: float) -> int:
@@ -314,7 +319,8 @@ class Sessions:
         """
         timed = [arm for arm in groups.by_arm if arm in self.step_s]
         steps = {arm: self._run.steps[arm] + self.lead_in(self.step_s[arm], self._loaders(arm)) for arm in timed}
-        round_s = sum(steps[arm] * self.step_s[arm] for arm in timed) or WINDOW_S
+        drawn = {arm: with_read_ahead(steps[arm], self._loaders(arm)) for arm in timed}
+        round_s = sum(drawn[arm] * self.step_s[arm] for arm in timed) or WINDOW_S
         warming_s = round_s + sum(self._cold_s[arm] for arm in timed)  # of arms whose steps are known
         start_s = starting_s + warming_s
         return self._run.block_count(start_s, round_s, self.left_s() + start_s - self._training_s)
