@@ -25,7 +25,7 @@ from suite.room.conditions import LIMIT_CORES
 from suite.run import judging
 from suite.run.observations import Observations, Session
 from suite.run.retries import Retries, timing
-from suite.run.session import Groups, Say, Sessions, hang_timeout_s, warm_step_s, whole, with_read_ahead
+from suite.run.session import Groups, Say, Sessions, hang_timeout_s, untimed, warm_step_s, whole
 from suite.verdict import explain
 from suite.verdict.diagnose import OWN_WORK, Growth, Point, Rounds, Waterfall, growth, waterfall
 from suite.verdict.explain import About, against_base, sentence
@@ -173,7 +173,7 @@ def _needed_s(run: Observations, sessions: Sessions, targets: Iterable[Target]) 
         step_s = sessions.step_s.get(target.arms(run)["own"], 0.0)
         for loaders in (target.loaders(run, point) for point in _points(run, target)):
             timed_s = max(FED_WINDOW_S if loaders else WINDOW_S, whole(1, loaders) * step_s)
-            needed_s += 3 * (timed_s + with_read_ahead(loaders, loaders) * step_s)
+            needed_s += 3 * (timed_s + untimed(loaders, loaders) * step_s)
     return needed_s
 
 
@@ -251,8 +251,7 @@ def _time(
         for key, one_s in step_s.items()
     }
     leads_in = {key: sessions.lead_in(one_s, loaders[key]) for key, one_s in step_s.items()}
-    drawn = {key: with_read_ahead(steps[key] + leads_in[key], loaders[key]) for key in step_s}
-    round_s = sum(drawn[key] * one_s for key, one_s in step_s.items())
+    round_s = sum((steps[key] + untimed(leads_in[key], loaders[key])) * one_s for key, one_s in step_s.items())
     retries = Retries()
     pairs = max(1, int(allowed_s / (2 * round_s))) if round_s else 0
     for number in range(2 * pairs):

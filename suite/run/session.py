@@ -60,9 +60,9 @@ def whole(steps: int, turn: int) -> int:
     return math.ceil(steps / max(1, turn)) * max(1, turn)
 
 
-def with_read_ahead(steps: int, loaders: int) -> int:
-    """Return how many minibatches a window with so many steps, timed or not, takes from its loader's processes."""
-    return steps + READ_AHEAD * loaders
+def untimed(lead_in: int, loaders: int) -> int:
+    """Return how many minibatches precede a window: what its loader's processes had prepared, and untimed steps."""
+    return READ_AHEAD * loaders + lead_in
 
 
 def lead_in(kind: str, call_s: float) -> int:
@@ -318,12 +318,15 @@ class Sessions:
             starting_s: seconds from its beginning to the warm-up, with an equal share of loading templates.
         """
         timed = [arm for arm in groups.by_arm if arm in self.step_s]
-        steps = {arm: self._run.steps[arm] + self.lead_in(self.step_s[arm], self._loaders(arm)) for arm in timed}
-        drawn = {arm: with_read_ahead(steps[arm], self._loaders(arm)) for arm in timed}
-        round_s = sum(drawn[arm] * self.step_s[arm] for arm in timed) or WINDOW_S
+        round_s = sum(self._taken_s(arm) for arm in timed) or WINDOW_S
         warming_s = round_s + sum(self._cold_s[arm] for arm in timed)  # of arms whose steps are known
         start_s = starting_s + warming_s
         return self._run.block_count(start_s, round_s, self.left_s() + start_s - self._training_s)
+
+    def _taken_s(self, arm: Arm) -> float:
+        """Return how long a window of an arm takes, with what precedes it."""
+        step_s, loaders = self.step_s[arm], self._loaders(arm)
+        return (self._run.steps[arm] + untimed(self.lead_in(step_s, loaders), loaders)) * step_s
 
     def _time(self, groups: Groups, units: Sequence[tuple[Arm, ...]], end_s: float) -> None:
         """Time as many blocks as planned, and more while another one is likely to end before `end_s` of the clock.
