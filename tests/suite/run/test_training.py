@@ -167,6 +167,7 @@ def test_what_is_timed_and_what_is_trained_have_the_workloads_precision(
     assert {parameter.dtype for parameter in arm.trainer.replicas[0].parameters()} == {torch.float32}
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def test_a_window_of_whole_turns_lasts_as_its_share_of_a_slow_loader(
     dataset: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
