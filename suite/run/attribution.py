@@ -18,14 +18,13 @@ from suite.plan import cells
 from suite.plan.cells import PLAIN, Arm, Cell, Side
 from suite.processes.answers import Probed
 from suite.processes.failure import WorkerFailure
-from suite.processes.jobs import LOADERS
 from suite.records import record
 from suite.records.record import interval
 from suite.room.conditions import LIMIT_CORES
 from suite.run import judging
 from suite.run.observations import Observations, Session
 from suite.run.retries import Retries, timing
-from suite.run.session import Groups, Say, Sessions, hang_timeout_s, untimed, warm_step_s, whole
+from suite.run.session import Groups, Say, Sessions, drawn_before, hang_timeout_s, warm_step_s, whole_turns
 from suite.verdict import explain
 from suite.verdict.diagnose import OWN_WORK, Growth, Point, Rounds, Waterfall, growth, waterfall
 from suite.verdict.explain import About, against_base, sentence
@@ -36,7 +35,7 @@ SESSIONS = 12  # take a cell apart; without a base, the quick profile has fewer,
 # For a cell that looks slower. An obvious FAIL is decided with three, from which parts pool how sessions differ.
 OF_A_SLOWER_CELL = {"quick": 3, "full": SESSIONS}
 WINDOW_S = 0.06
-FED_WINDOW_S = 0.2  # with a loader, where a window begins and ends within what its processes do, and more is untimed
+FED_WINDOW_S = 0.2  # with a loader: more minibatches precede a window, and its two ends have more noise
 # Of a session for each side, shared by its cells; all have a round forwards and one backwards. More rounds show a part
 # better: they are most of its noise (docs/adr/0052).
 SESSION_S = {"quick": 5.0, "full": 10.0}
@@ -90,7 +89,7 @@ class Target(NamedTuple):
 
     def loaders(self, run: Observations, point: Point) -> int:
         """Return how many processes feed a rank in a variant; 0 where it trains on what is in memory."""
-        return 0 if _VARIANTS[point].resident else LOADERS[run.plan.workload(self.cell.workload).loader]
+        return 0 if _VARIANTS[point].resident else run.plan.loaders(self.cell.workload)
 
     def arms(self, run: Observations) -> dict[Role, Arm]:
         """Return the arms whose workers run the variants."""
@@ -172,8 +171,8 @@ def _needed_s(run: Observations, sessions: Sessions, targets: Iterable[Target]) 
     for target in targets:
         step_s = sessions.step_s.get(target.arms(run)["own"], 0.0)
         for loaders in (target.loaders(run, point) for point in _points(run, target)):
-            timed_s = max(FED_WINDOW_S if loaders else WINDOW_S, whole(1, loaders) * step_s)
-            needed_s += 3 * (timed_s + untimed(loaders, loaders) * step_s)
+            timed_s = max(FED_WINDOW_S if loaders else WINDOW_S, whole_turns(1, loaders) * step_s)
+            needed_s += 3 * (timed_s + drawn_before(loaders, loaders) * step_s)
     return needed_s
 
 
@@ -231,27 +230,29 @@ def _time(
     """
     shuffled = rng.sample(list(_VARIANTS), len(_VARIANTS))
     order = [(target, point) for point in shuffled for target in points if point in points[target]]
+    loaders = {(target, point): target.loaders(run, point) for target, point in order}
     step_s = dict[tuple[Target, Point], float]()
 
-    loaders = {(target, point): target.loaders(run, point) for target, point in order}
-
     def window_s(target: Target, point: Point, steps: int) -> float | None:
-        timeout_s = run.plan.first_step_s(target.arms(run)[_VARIANTS[point].role])
-        fed_by = loaders[target, point]
-        count, lead_in = whole(steps, fed_by), sessions.lead_in(loaders=fed_by)
-        taken = _window(run, groups, target, point, count, timeout_s, lead_in)
-        return None if taken is None else max(taken.duration_ns) / count / 1e9
+        arm = target.arms(run)[_VARIANTS[point].role]
+        timeout_s, lead_in = run.plan.first_step_s(arm), sessions.lead_in()
+        if steps > 1 and loaders[target, point]:
+            lead_in = sessions.lead_in(loaders=loaders[target, point])
+            timeout_s = max(timeout_s, hang_timeout_s((steps + lead_in) * sessions.step_s.get(arm, 0.0)))
+        taken = _window(run, groups, target, point, steps, timeout_s, lead_in)
+        return None if taken is None else max(taken.duration_ns) / steps / 1e9
 
     for target, point in order:
         usual_s = sessions.step_s.get(target.arms(run)[_VARIANTS[point].role], 0.0)
-        if (warm_s := warm_step_s(partial(window_s, target, point), usual_s)) is not None:
+        warm_s = warm_step_s(partial(window_s, target, point), usual_s, loaders=loaders[target, point])
+        if warm_s is not None:
             step_s[target, point] = warm_s
     steps = {
-        key: whole(max(1, math.ceil((FED_WINDOW_S if loaders[key] else WINDOW_S) / one_s)), loaders[key])
+        key: whole_turns(math.ceil((FED_WINDOW_S if loaders[key] else WINDOW_S) / one_s), loaders[key])
         for key, one_s in step_s.items()
     }
     leads_in = {key: sessions.lead_in(one_s, loaders[key]) for key, one_s in step_s.items()}
-    round_s = sum((steps[key] + untimed(leads_in[key], loaders[key])) * one_s for key, one_s in step_s.items())
+    round_s = sum((steps[key] + drawn_before(leads_in[key], loaders[key])) * one_s for key, one_s in step_s.items())
     retries = Retries()
     pairs = max(1, int(allowed_s / (2 * round_s))) if round_s else 0
     for number in range(2 * pairs):

@@ -15,6 +15,7 @@ from suite.plan.collectives import CollectiveCell
 from suite.plan.config import Config
 from suite.plan.floors import Floor
 from suite.plan.workloads import Workload
+from suite.processes.jobs import LOADERS
 from suite.records import record
 from suite.records.baselines import Baseline
 from suite.records.calibration import Calibration
@@ -93,6 +94,10 @@ class Plan:
     def workload(self, name: str) -> Workload:
         """Return a workload of this run by its name."""
         return next(workload for workload in self.config.workloads if workload.name == name)
+
+    def loaders(self, workload: str) -> int:
+        """Return how many processes feed a rank; 0 where a workload's data are in memory."""
+        return LOADERS[self.workload(workload).loader]
 
     def own(self, cell: Cell) -> Arm:
         """Return the candidate's arm of a cell, whose time is the cell's."""

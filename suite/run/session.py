@@ -20,7 +20,7 @@ from suite.plan.cells import Arm, Side, short
 from suite.processes.answers import Connected, Parameters, SetUp, Timed
 from suite.processes.failure import LauncherEnded, WorkerFailure, repeated
 from suite.processes.group import START_TIMEOUT_S, Group
-from suite.processes.jobs import LOADERS, READ_AHEAD
+from suite.processes.jobs import READ_AHEAD
 from suite.processes.messages import Value
 from suite.processes.pool import dismiss
 from suite.records import memory, record
@@ -55,13 +55,13 @@ def hang_timeout_s(expected_s: float) -> float:
     return max(20.0, 20 * expected_s)
 
 
-def whole(steps: int, turn: int) -> int:
-    """Return how many steps a window of at least `steps` has in whole turns of a loader's processes (ADR 0053)."""
-    return math.ceil(steps / max(1, turn)) * max(1, turn)
+def whole_turns(steps: int, loaders: int) -> int:
+    """Return how many steps, at least these, are whole turns of a loader's processes (ADR 0053)."""
+    return steps + -steps % max(1, loaders)
 
 
-def untimed(lead_in: int, loaders: int) -> int:
-    """Return how many minibatches precede a window: what its loader's processes had prepared, and untimed steps."""
+def drawn_before(lead_in: int, loaders: int) -> int:
+    """Return how many minibatches precede a window: what the loader's processes had prepared, and untimed steps."""
     return READ_AHEAD * loaders + lead_in
 
 
@@ -75,7 +75,9 @@ def lead_in(kind: str, call_s: float) -> int:
     return 0 if kind == "cpu" else min(MAX_LEAD_IN, math.ceil(LEAD_IN_S / call_s))
 
 
-def warm_step_s(window_s: Callable[[int], float | None], usual_s: float = 0.0, steps: int = 0) -> float | None:
+def warm_step_s(
+    window_s: Callable[[int], float | None], usual_s: float = 0.0, steps: int = 0, loaders: int = 0
+) -> float | None:
     """Take windows of steps until they are warm, and return the last one's seconds a step.
 
     Args:
@@ -83,12 +85,14 @@ def warm_step_s(window_s: Callable[[int], float | None], usual_s: float = 0.0, s
         usual_s: of a warm step. A long step that takes no longer is warm at once, and others are after two windows; 0
             where nothing is known.
         steps: of every window but the first, which has one; 0 where that is not known.
+        loaders: processes that feed a rank, in whose turns all windows but the first are.
     """
     step_s = window_s(1)
     for _ in range(MOST_WARM_UPS):
         if step_s is None or SHORT_STEP_S <= step_s <= WARM * usual_s:
             break
-        before_s, step_s = step_s, window_s(steps or (2 if step_s < WINDOW_S else 1))
+        more = steps or (2 if step_s < WINDOW_S else 1)
+        before_s, step_s = step_s, window_s(whole_turns(more, loaders))
         if step_s is not None and (before_s <= WARM * step_s or step_s <= WARM * usual_s):
             break
     return step_s
@@ -143,7 +147,7 @@ class Sessions:
     ) -> None:
         """Keep what every session needs; `left_s` returns how much of the budget is left."""
         self.step_s: dict[Arm, float] = {}
-        self._cold_s: dict[Arm, float] = {}  # an arm's first window in fresh processes
+        self._cold_s: dict[Arm, float] = {}  # an arm's first step in fresh processes
         self._run, self._pools, self._rng = run, pools, rng
         self._meter, self.left_s, self._say = meter, left_s, say
         self._blocks, self._training_s = 0, 0.0
@@ -289,26 +293,26 @@ class Sessions:
         known, new = self._run.steps, dict[Arm, int]()
         for arm in self._rng.sample(timed, len(timed)):
             usual_s, steps = self.step_s.get(arm, 0.0), known.get(arm, 0)
-            step_s = warm_step_s(partial(self._step_s, groups, arm), usual_s, steps)
+            loaders = self._run.plan.loaders(arm.workload)
+            step_s = warm_step_s(partial(self._step_s, groups, arm), usual_s, steps, loaders)
             if step_s is not None and arm not in known:
                 self.step_s[arm] = step_s
-                new[arm] = min(MAX_STEPS, whole(math.ceil(WINDOW_S / step_s), self._loaders(arm)))
+                new[arm] = min(MAX_STEPS, whole_turns(math.ceil(WINDOW_S / step_s), loaders))
         # Arms that are compared run windows of equal work, and an arm that was timed before never changes its own.
         every = {**known, **new}
         known |= {arm: every[next(twin for twin in every if _same_cell(twin, arm))] for arm in new}
 
     def _step_s(self, groups: Groups, arm: Arm, steps: int) -> float | None:
-        timeout_s, loaders = self._run.plan.first_step_s(arm), self._loaders(arm)
-        told = {"name": arm.id, "steps": whole(steps, loaders), "lead_in": self.lead_in(loaders=loaders)}
-        answers = groups.request(arm, Timed, "window", timeout_s, **told)
+        timeout_s, lead_in = self._run.plan.first_step_s(arm), self.lead_in()
+        if steps > 1 and (loaders := self._run.plan.loaders(arm.workload)):
+            lead_in = self.lead_in(loaders=loaders)
+            timeout_s = max(timeout_s, hang_timeout_s((steps + lead_in) * self._cold_s[arm]))
+        answers = groups.request(arm, Timed, "window", timeout_s, name=arm.id, steps=steps, lead_in=lead_in)
         if answers is None:
             return None
-        window_s = max(answer.duration_ns for answer in answers) / 1e9
-        self._cold_s.setdefault(arm, window_s)
-        return window_s / whole(steps, loaders)
-
-    def _loaders(self, arm: Arm) -> int:
-        return LOADERS[self._run.plan.workload(arm.workload).loader]
+        step_s = max(answer.duration_ns for answer in answers) / steps / 1e9
+        self._cold_s.setdefault(arm, step_s)
+        return step_s
 
     def _plan_blocks(self, groups: Groups, starting_s: float) -> int:
         """Return how many blocks every session has, from what the first one shows.
@@ -325,8 +329,8 @@ class Sessions:
 
     def _taken_s(self, arm: Arm) -> float:
         """Return how long a window of an arm takes, with what precedes it."""
-        step_s, loaders = self.step_s[arm], self._loaders(arm)
-        return (self._run.steps[arm] + untimed(self.lead_in(step_s, loaders), loaders)) * step_s
+        step_s, loaders = self.step_s[arm], self._run.plan.loaders(arm.workload)
+        return (self._run.steps[arm] + drawn_before(self.lead_in(step_s, loaders), loaders)) * step_s
 
     def _time(self, groups: Groups, units: Sequence[tuple[Arm, ...]], end_s: float) -> None:
         """Time as many blocks as planned, and more while another one is likely to end before `end_s` of the clock.
@@ -358,7 +362,8 @@ class Sessions:
             groups.session.timing_s = time.monotonic() - start
 
     def _window(self, groups: Groups, arm: Arm) -> record.Timing | None:
-        steps, lead_in = self._run.steps[arm], self.lead_in(self.step_s[arm], self._loaders(arm))
+        steps = self._run.steps[arm]
+        lead_in = self.lead_in(self.step_s[arm], self._run.plan.loaders(arm.workload))
         told = {"name": arm.id, "steps": steps, "lead_in": lead_in}
         answers = groups.request(arm, Timed, "window", self.timeout_s(arm, steps + lead_in), **told)
         if answers is None:

@@ -237,8 +237,8 @@ class TestRounds:
 
     def test_variants_with_a_feed_have_whole_turns_of_the_loaders_processes(self) -> None:
         windows = probe(timed(TWO, config=settings(workloads=(FED,))), TARGET).windows
-        assert windows["one"] == {(4, 4), (4, 8)}, "the first to warm up"
-        assert windows["step"] == {(4, 4), (4, 12)}
+        assert windows["one"] == {(0, 1), (4, 4), (4, 8)}, "two to warm up"
+        assert windows["step"] == {(0, 1), (4, 4), (4, 12)}
         assert windows["resident"] == {(0, 1), (0, 2), (0, 3)}
 
     def test_order_is_drawn_for_every_session(self) -> None:

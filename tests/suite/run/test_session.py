@@ -23,6 +23,7 @@ from suite.records.record import Window
 from suite.room.devices import Devices
 from suite.run.blocks import LEAST, MOST
 from suite.run.observations import Observations, Session
+from suite.run.plan import FIRST_STEP_TIMEOUT_S
 from suite.run.session import MAX_STEPS, WINDOW_S, Groups, Sessions
 from tests.support import learners
 from tests.support.measurements import FED, LENET, arm, cell, job, run_of, settings, trained
@@ -180,7 +181,18 @@ def test_windows_that_a_loader_feeds_have_whole_turns_of_its_processes(step_s: f
     run, group = run_of(cell(2), config=settings(workloads=(FED,))), Answering({OWN.id: step_s})
     time_blocks(1, *warm_up(run, group))
     assert run.steps[OWN] == steps
-    assert {(asked % 4, lead_in) for _, asked, lead_in in group.asked} == {(0, 4)}
+    first, *others = group.asked
+    assert first[1:] == (1, 0), "whatever a first step takes, it has the deadline of one"
+    assert {(asked % 4, lead_in) for _, asked, lead_in in others} == {(0, 4)}
+
+
+def test_a_heavy_net_with_a_loader_has_longer_deadlines_for_its_turns() -> None:
+    """Eight steps of 30 s are no hang; where data are in memory, one step has the deadline of one."""
+    run, group = run_of(cell(2), config=settings(workloads=(FED,))), Answering({OWN.id: 30.0})
+    warm_up(run, group)
+    first_s, *others_s = group.deadlines
+    assert first_s <= FIRST_STEP_TIMEOUT_S
+    assert min(others_s) > 8 * 30.0
 
 
 def test_the_peak_memory_of_an_arm_is_that_of_its_timed_windows() -> None:
