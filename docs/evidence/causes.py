@@ -36,49 +36,27 @@ APART = (1.5, 3.0)  # of two delays, the larger is so many times the other
 NARROW_S = 0.006  # what a step of "narrow" loses by its small batch, about; a delay beside it is far from that
 FAR = 4.0
 
-WORKLOADS = """\
-[tool.scaling.workloads.images]
-model = "lenet"
-dataset = "docs.evidence.planted_causes:images"
-batch = 256
-lr = 0.01
-init = "default"
-
-[tool.scaling.workloads.narrow]
-model = "docs.evidence.planted_causes:narrow"
-dataset = "docs.evidence.planted_causes:images"
-batch = 16
-lr = 0.01
-
-[tool.scaling.workloads.wide]
-model = "docs.evidence.planted_causes:wide"
-dataset = "docs.evidence.planted_causes:images"
-batch = 64
-lr = 0.01
-
-[tool.scaling.workloads.hungry]
-model = "docs.evidence.planted_causes:linear"
-batch = 1024
-lr = 0.01
-loader = "book"
-
-[tool.scaling.workloads.loaded]
-model = "lenet"
-batch = 256
-lr = 0.01
-init = "default"
-loader = "book"
-
-[tool.scaling.workloads.stored]
-model = "lenet"
-batch = 64
-lr = 0.01
-init = "default"
-loader = "book"
-
-[tool.pytest.ini_options]
-"""
 PLANTED = "docs.evidence.planted_causes:"
+
+
+def _workload(name: str, model: str, batch: int, **more: str) -> str:
+    """Return a workload's table of TOML."""
+    settings = {"model": model, "batch": batch, "lr": 0.01, **more}
+    return f"[tool.scaling.workloads.{name}]\n" + "".join(f"{key} = {json.dumps(settings[key])}\n" for key in settings)
+
+
+_IMAGES = PLANTED + "images"
+WORKLOADS = "\n".join(
+    [
+        _workload("images", "lenet", 256, dataset=_IMAGES, init="default"),
+        _workload("narrow", PLANTED + "narrow", 16, dataset=_IMAGES),
+        _workload("wide", PLANTED + "wide", 64, dataset=_IMAGES),
+        _workload("hungry", PLANTED + "linear", 1024, loader="book"),
+        _workload("loaded", "lenet", 256, init="default", loader="book"),
+        _workload("stored", "lenet", 64, init="default", loader="book"),
+        "[tool.pytest.ini_options]\n",
+    ]
+)
 
 
 @dataclass(frozen=True)

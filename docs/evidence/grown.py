@@ -47,10 +47,11 @@ _PAIRS = {
     "feed from storage": Kind("feed", PLANTED + "SlowlyStored", PLANTED + "Stored", "stored"),
     TAIL: Kind(TAIL, PLANTED + "Tail", "ddp", "images"),
 }
-KINDS = _PAIRS | {f"same {name}": Kind("", kind.base, kind.base, kind.workload) for name, kind in _PAIRS.items()}
-KINDS |= {
-    f"{name}, within the tolerance": replace(_PAIRS[name], tolerance=tolerance)
-    for name, tolerance in (("exchange", 0.1), ("feed from storage", 0.3))
+_TOLERANT = {"exchange": 0.1, "feed from storage": 0.3}
+KINDS = {
+    **_PAIRS,
+    **{f"same {name}": Kind("", kind.base, kind.base, kind.workload) for name, kind in _PAIRS.items()},
+    **{f"{name}, within the tolerance": replace(_PAIRS[name], tolerance=m) for name, m in _TOLERANT.items()},
 }
 
 
