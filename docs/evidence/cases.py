@@ -34,8 +34,9 @@ from hypothesis import core
 from docs.evidence.log import ROOT, Line, append, check_same_code, code_state, read_log
 from docs.evidence.replay import rate
 from reference.trainers import TRAINERS, trains
-from suite.checks.bench import Bench, SearchResult
+from suite.checks.bench import Bench
 from suite.checks.draw import CHECKS, TEXT_CHECKS
+from suite.checks.search import SearchResult
 from suite.processes.failure import WorkerFailure
 from suite.processes.pool import Pool
 from suite.room import devices

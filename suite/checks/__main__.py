@@ -7,8 +7,9 @@ import json
 import sys
 from pathlib import Path
 
-from suite.checks.bench import Bench, ended, explain
+from suite.checks.bench import Bench
 from suite.checks.draw import CHECKS
+from suite.checks.search import ended, explain
 from suite.processes.failure import WorkerFailure
 from suite.processes.pool import Pool
 from suite.properties.answers import UNSEEN

@@ -31,5 +31,7 @@ def test_correctness(
         request.node.user_properties.append((NOTE, f"{correctness_trainer}: {UNSEEN}"))
     noted = [(NOTE, f"{correctness_trainer}, {correctness_check}: {note}") for note in result.notes]
     request.node.user_properties.extend([*noted, ("examples", result.examples)])
+    if result.not_run:
+        pytest.skip(result.not_run)
     if result.failure:
         pytest.fail(result.failure, pytrace=False)

@@ -13,6 +13,9 @@ UNSEEN = (
 SHARED_DRAWS = "the step draws random numbers, and was compared on those that one device draws for each sample"
 
 
+OF_PRECISION = "the error of "  # begins the suspects that blame low precision
+
+
 @dataclass(frozen=True, kw_only=True)
 class About:
     """What the controller must know of a trainer; `reference.trainers.protocol.Trainer` describes its parts.
@@ -25,6 +28,7 @@ class About:
         shares_gpus: whether two of its ranks can share a GPU.
         resumes: whether it has `state_dict` and `load_state_dict`.
         has_reference: whether it has `reference_step`, with which oracle "self" compares instead.
+        shards: of how many samples each rank's shard is a multiple; 0 where shards of unequal length may come.
     """
 
     processes: Literal["one", "per-device"]
@@ -34,6 +38,7 @@ class About:
     shares_gpus: bool = True
     resumes: bool = False
     has_reference: bool = False
+    shards: int = 0
 
     @property
     def only_with_itself(self) -> bool:
@@ -64,6 +69,8 @@ class Judgement:
         note: what a reader should know of a right trainer.
         details: a traceback.
         crashed: whether the trainer raised, as opposed to computing something wrong.
+        refused: whether it raised where it may; `note` has what it said.
+        step: the step of the case that is wrong; -1 where that is no single one.
     """
 
     finding: str = ""
@@ -71,6 +78,8 @@ class Judgement:
     note: str = ""
     details: str = ""
     crashed: bool = False
+    refused: bool = False
+    step: int = -1
 
 
 RIGHT = Judgement()

@@ -78,7 +78,9 @@ class Case:
     spoiled: int | None = None  # the step in which one sample's features, or one text's weight, are NaN
     overflows: bool = False  # those features are finite instead, and so large that a loss scale makes them infinite
     variant: int = 0  # another order of the samples, and other rounding errors in what is given, than in the others
+    moved_by: float = 0.0  # a variant keeps the order, and its features and first weights differ by this share at most
     resumed: int | None = None  # the step before which the trainer is saved, and another instance goes on from there
+    part: tuple[int, int, int] | None = None  # (step, rank, ranks): in this step only the samples of one of so many
 
     @property
     def drops(self) -> bool:
@@ -88,6 +90,33 @@ class Case:
     def alone(self) -> Case:
         """Return this case on one device."""
         return replace(self, world_size=1)
+
+    def plain(self) -> Case:
+        """Return this case without all that a trainer may refuse (`MAY_REFUSE`)."""
+        text = None if self.text is None else replace(self.text, unused="none")
+        return replace(
+            self, net=replace(self.net, unused="none", norm="none"), text=text, spoiled=None, overflows=False
+        )
+
+    def wider(self) -> Case:
+        """Return this case with a net of more parameters, which fewer bugs make look alike."""
+        net = replace(
+            self.net,
+            inputs=self.net.inputs if self.net.conv else max(3, self.net.inputs),
+            hidden=tuple(max(3, width) for width in self.net.hidden) or (3,),
+            classes=max(3, self.net.classes),
+        )
+        text = self.text
+        if text is not None:
+            text = replace(
+                text, vocabulary=max(4, text.vocabulary), width=max(4, text.width), positions=max(3, text.positions)
+            )
+        return replace(self, net=net, text=text)
+
+    def with_shards(self, multiple: int) -> Case:
+        """Return this case with so many more samples that every rank has as many, a multiple of `multiple`."""
+        each = self.world_size * multiple
+        return replace(self, batches=tuple(-(-n // each) * each for n in self.batches))
 
     def as_json(self) -> dict[str, Any]:
         """Return what differs from the defaults; `from_json` reads it."""
@@ -115,8 +144,10 @@ class Case:
         case_rules.require_valid("Text", text or {})
         if "hidden" in net:
             net["hidden"] = tuple(net["hidden"])
-        built = {"net": Net(**net), "text": None if text is None else Text(**text)}
-        case = cls(**{**content, "batches": tuple(content["batches"]), **built})
+        built: dict[str, Any] = {"net": Net(**net), "text": None if text is None else Text(**text)}
+        part = content.get("part")
+        built |= {"batches": tuple(content["batches"]), "part": None if part is None else tuple(part)}
+        case = cls(**{**content, **built})
         for name, step in (("spoiled", case.spoiled), ("resumed", case.resumed)):
             if step is not None and step >= len(case.batches):
                 raise ValueError(f"Case.{name} is step {step} of {len(case.batches)}: expected one of them, from 0")

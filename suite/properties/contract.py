@@ -25,6 +25,7 @@ from suite.room import errors
 PROCESSES = ("one", "per-device")
 ORACLES = ("sgd", "self")
 TRAINS = ("samples", "tokens")
+MOST_EACH = 256  # samples of which a rank's may have to be a multiple
 
 EXPECTED = {
     "__init__": "def __init__(self, model, devices, *, lr)",
@@ -34,6 +35,7 @@ EXPECTED = {
     "processes": 'processes = "one" or "per-device"',
     "state_dict": "def state_dict(self), a dict of all that training goes on from",
     "load_state_dict": "def load_state_dict(self, state)",
+    "shards": 'shards = "equal", or a number of which every rank\'s samples are a multiple',
     "loss": "def loss(self, output, y), a tensor: the mean over samples, or one value for each; of a nest one value",
 }
 
@@ -67,6 +69,7 @@ def describe(trainer: type[Any]) -> About:
         shares_gpus=bool(getattr(trainer, "shares_gpus", True)),
         resumes=None not in _states(trainer).values(),
         has_reference=callable(getattr(trainer, "reference_step", None)),
+        shards=_multiple(getattr(trainer, "shards", "any")) or 0,
     )
 
 
@@ -157,6 +160,9 @@ def _breaches(trainer: type[Any]) -> list[str]:
         breaches.append(f"`trains` is {trains!r}: expected one of {', '.join(map(repr, TRAINS))}")
     elif trains == "tokens" and oracle == "sgd" and not hasattr(trainer, "loss"):
         breaches.append(f"`trains` is 'tokens' and `loss` is missing: expected {EXPECTED['loss']}")
+    shards = getattr(trainer, "shards", "any")
+    if _multiple(shards) is None:
+        breaches.append(f"`shards` is {shards!r}: expected {EXPECTED['shards']}")
     if not _accepts(trainer, object(), object(), lr=0.1):
         breaches.append(f"`__init__` does not take (model, devices, *, lr): {EXPECTED['__init__']}")
     if not callable(getattr(trainer, "step", None)):
@@ -174,6 +180,13 @@ def _breaches(trainer: type[Any]) -> list[str]:
     if "replicas" in vars(trainer) and callable(vars(trainer)["replicas"]):
         breaches.append(f"`replicas` is a method: expected {EXPECTED['replicas']}")
     return breaches
+
+
+def _multiple(shards: Any) -> int | None:
+    """Return of what number a rank's samples are a multiple; 0 where they may be any, and None for no valid value."""
+    if shards in ("any", "equal"):
+        return int(shards == "equal")
+    return shards if type(shards) is int and 1 <= shards <= MOST_EACH else None
 
 
 def _states(trainer: type[Any]) -> dict[str, Any]:

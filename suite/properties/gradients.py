@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
@@ -16,41 +17,86 @@ from suite.properties.whole import whole
 K = TypeVar("K", bound=Hashable)
 
 
+@dataclass(frozen=True)
+class OfOthers:
+    """What one optimizer was given for tensors that are not watched, such as its own copies of the weights.
+
+    Attributes:
+        optimizer: its class's name.
+        gradients: float64, in the order of the optimizer's parameters; None for a tensor without one.
+    """
+
+    optimizer: str
+    gradients: list[Tensor | None]
+
+
+class Given(dict[K, Tensor], Generic[K]):
+    """The gradients, float64, that optimisers were given for the watched parameters, by their keys.
+
+    Attributes:
+        left_out: whether one of those that were to be left out has stepped.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left_out = False
+        self._others: dict[int, OfOthers] = {}
+
+    @property
+    def others(self) -> list[OfOthers]:
+        """What each optimizer was given for other tensors, in the order in which the optimisers stepped first."""
+        return list(self._others.values())
+
+    def read(self, optimizer: Optimizer, watched: Mapping[K, Tensor]) -> None:
+        """Note what an optimizer is about to use; every rank must call it, because shards are gathered."""
+        held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        ids = set(map(id, held))
+        given = {key: one.grad for key, one in watched.items() if id(one) in ids and one.grad is not None}
+        self.update(zip(given, whole(list(given.values())), strict=True))
+        known = set(map(id, watched.values()))
+        if others := [one.grad for one in held if id(one) not in known]:
+            values = iter(whole([gradient for gradient in others if gradient is not None]))
+            gradients = [None if gradient is None else next(values) for gradient in others]
+            self._others[id(optimizer)] = OfOthers(type(optimizer).__name__, gradients)
+
+
 @contextmanager
 def gradients_at_optimizers(
-    trained: Mapping[K, Tensor], *, leave_out: type[Optimizer] | tuple[type[Optimizer], ...] = ()
-) -> Iterator[dict[K, Tensor]]:
-    """Collect the gradients that torch's optimisers are about to use, float64, by the key of the parameter.
+    watched: Mapping[K, Tensor], *, leave_out: type[Optimizer] | tuple[type[Optimizer], ...] = ()
+) -> Iterator[Given[K]]:
+    """Collect the gradients that torch's optimisers are about to use.
 
     They are read when an optimizer's own hooks and its closure have run, which may change them. What a `step` does
     before it calls another optimizer's, such as an exchange, cannot be seen: of such an optimizer nothing is collected.
-    """
-    gradients: dict[K, Tensor] = {}
-    of_each: dict[int, RemovableHandle] = {}
 
-    def read(optimizer: Optimizer) -> None:
-        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        given = {key: one.grad for key, one in trained.items() if id(one) in held and one.grad is not None}
-        gradients.update(zip(given, whole(list(given.values())), strict=True))
+    Args:
+        watched: the parameters of a replica.
+        leave_out: optimisers of which nothing is collected.
+    """
+    gradients: Given[K] = Given()
+    of_each: dict[int, RemovableHandle] = {}
 
     def last(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         itself, *others = args
         closure = kwargs.get("closure", others[0] if others else None)
         if closure is None:
-            read(optimizer)
+            gradients.read(optimizer, watched)
             return args, kwargs
 
         def and_read() -> Any:
             loss = closure()
-            read(optimizer)
+            gradients.read(optimizer, watched)
             return loss
 
         return ((itself, and_read, *others[1:]), kwargs) if others else (args, {**kwargs, "closure": and_read})
 
     def begin(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if isinstance(optimizer, leave_out):
+            gradients.left_out = True
+            return
         # One of them is `Optimizer`'s own; torch wraps a method, and a class that inherits it gets the wrapper, too.
         steps = {inspect.unwrap(vars(each)["step"]) for each in type(optimizer).__mro__ if "step" in vars(each)}
-        if id(optimizer) not in of_each and len(steps) <= 2 and not isinstance(optimizer, leave_out):
+        if id(optimizer) not in of_each and len(steps) <= 2:
             of_each[id(optimizer)] = optimizer.register_step_pre_hook(last)  # called after those that it has
 
     hook = register_optimizer_step_pre_hook(begin)

@@ -6,38 +6,53 @@ Not covered: what a trainer gets wrong on one device as well, which only its `re
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
-from suite.properties import suspects, tolerance
+from reference.scatter import chunk_sizes
+from suite.properties import nets, suspects, tolerance
 from suite.properties.answers import RIGHT, Judgement
+from suite.properties.observe import Observation
 from suite.properties.seen import Seen, flat
 
-MISSING_EXCHANGE = "a missing exchange"
-OFF_ONE_DEVICE = (
-    f"{suspects.NONE_FITS}; often {MISSING_EXCHANGE}, a mean of the shards' means, clipping before the exchange, a "
-    "schedule that advances in every micro-batch, or accumulation divided by the wrong count "
-    "(huggingface/transformers#34191)",
+DIVIDED_OUT = "Adam divides a factor out again, and clipping does not"
+UNREAD = (
+    "what its optimizer is given could not be read: it is no torch.optim.Optimizer, or one whose `step` calls "
+    "another's; a constant factor that the optimizer divides out again stays unseen"
 )
 
 
 def judge_step(seen: Seen, step: int) -> Judgement:
     """Judge what optimisers were given in a step, and the parameters after it."""
-    given = _given_at(seen, step)
-    if given != RIGHT:
-        return given
-    begin, expected, ours = seen.parameters(0, None), seen.parameters(step + 1, None), seen.parameters(step + 1)
-    change = max(float((e - b).abs().max()) for e, b in zip(expected, begin, strict=True))
-    allowed = seen.half_the_digits * change
+    for judge_given in (_given_at, _given_to_others_at):
+        given = judge_given(seen, step)
+        if given != RIGHT:
+            return given
+    expected, ours = (_changes(seen, step, rank) for rank in (None, 0))
+    allowed = seen.half_the_digits * max(map(tolerance.size, expected))
     bounds = [torch.full_like(value, allowed) for value in expected]
     worst = tolerance.worst(seen.names, expected, ours, bounds)
     if worst is None:
         return RIGHT
     name, error, _ = worst
-    less_precise = suspects.lower_precision(flat(ours) - flat(begin), flat(expected) - flat(begin))
+    less_precise = suspects.lower_precision(flat(ours), flat(expected))
     return Judgement(
         f"after step {step}, {name!r} is off that of {one_device(seen)} by {error:.3g}, where half of the digits of "
         f"the change so far are {allowed:.3g}",
-        less_precise or OFF_ONE_DEVICE,
+        _looks_like(seen, step) or less_precise or suspects.NOTHING_FITS,
     )
+
+
+def _changes(seen: Seen, step: int, rank: int | None) -> list[Tensor]:
+    """Return by how much each parameter has changed from the start to the end of a step."""
+    pairs = zip(seen.parameters(0, rank), seen.parameters(step + 1, rank), strict=True)
+    return [after - before for before, after in pairs]
+
+
+def is_unread(seen: Seen) -> bool:
+    """Return whether nothing of what optimisers were given in a case is known, nor that one of them is SGD."""
+    records = [*seen.ranks, *([seen.alone] if seen.alone else [])]
+    read = any(any(values) for observed in records for values in observed["gradients"])
+    return not read and not any(any(observed["others"]) or observed["left_out"] for observed in records)
 
 
 def _given_at(seen: Seen, step: int) -> Judgement:
@@ -54,26 +69,105 @@ def _given_at(seen: Seen, step: int) -> Judgement:
         if worst is None:
             continue
         name, error, _ = worst
+        less_precise = suspects.lower_precision(flat(actual), flat(expected))
+        times = suspects.scaled(flat(actual), flat(expected), DIVIDED_OUT)
         return Judgement(
             f"step {step}: the gradient of {name!r} that the optimizer is given on rank {rank} is off that of "
             f"{one_device(seen)} by {error:.3g}, where half of the digits are {allowed:.3g}",
-            _given_suspects(flat(expected), flat(actual), allowed, seen.case.batches[step]),
+            _looks_like(seen, step, rank) or times or less_precise or suspects.NOTHING_FITS,
         )
     return RIGHT
 
 
-def _both_overflow(a: torch.Tensor, b: torch.Tensor) -> bool:
+def _given_to_others_at(seen: Seen, step: int) -> Judgement:
+    """Judge what optimisers were given for tensors that are no parameters of `replicas`, such as masters of these.
+
+    An optimizer's tensors are compared by their positions where they have the shapes of those on one device. Where they
+    are split over the ranks, and nothing is known of where, all numbers are compared in the order of their size.
+    """
+    assert seen.alone is not None
+    for number, (optimizer, expected) in enumerate(seen.alone["others"][step]):
+        lists = [_of_optimizer(observed, step, number, len(seen.alone["others"][step])) for observed in seen.ranks]
+        right = [torch.tensor(values or [], dtype=torch.float64) for values in expected]
+        allowed = seen.half_the_digits * max((tolerance.size(one) for one in right if len(one)), default=0.0)
+        for where, ours in _pairs(right, [each for of_rank in lists for each in of_rank]):
+            off = max((float((a - b).abs().max()) for a, b in zip(*ours, strict=True) if len(a)), default=0.0)
+            if not off <= allowed:
+                return Judgement(
+                    f"step {step}: the gradients that {optimizer} is given {where} for tensors that are no parameters "
+                    f"of `replicas` are off those of {one_device(seen)} by {off:.3g}, where half of the digits are "
+                    f"{allowed:.3g}",
+                    suspects.scaled(torch.cat(ours[1]), torch.cat(ours[0]), DIVIDED_OUT) or suspects.NOTHING_FITS,
+                )
+    return RIGHT
+
+
+def _of_optimizer(observed: Observation, step: int, number: int, optimizers: int) -> list[list[Tensor]]:
+    """Return what a process gave to an optimizer in a step: one list, or one for each of its devices' optimizers."""
+    there = observed["others"][step]
+    chosen = there[number::optimizers] if optimizers and len(there) % optimizers == 0 else []
+    return [[torch.tensor(values or [], dtype=torch.float64) for values in gradients] for _, gradients in chosen]
+
+
+def _pairs(right: list[Tensor], lists: list[list[Tensor]]) -> list[tuple[str, tuple[list[Tensor], list[Tensor]]]]:
+    """Return what can be compared: where, and the tensors on one device and there. Nothing where shapes differ."""
+    sizes = list(map(len, right))
+    if all(list(map(len, ours)) == sizes for ours in lists):
+        return [(f"in process {number}", (right, ours)) for number, ours in enumerate(lists)]
+    joined = torch.cat([torch.empty(0, dtype=torch.float64), *(one for ours in lists for one in ours)])
+    padding = len(joined) - sum(sizes)
+    # Shards are padded to one length, by less than a number for each rank and tensor.
+    if not 0 <= padding < max(1, sum(map(len, lists))):
+        return []
+    whole = torch.cat([*right, joined.new_zeros(padding)])
+    return [("on all ranks together", ([whole.sort().values], [joined.sort().values]))]
+
+
+def _both_overflow(a: Tensor, b: Tensor) -> bool:
     return not bool(a.isfinite().all()) and torch.equal(a.isfinite(), b.isfinite())
 
 
-def _given_suspects(right: torch.Tensor, ours: torch.Tensor, allowed: float, samples: int) -> tuple[str, ...]:
-    """Return what an optimizer's wrong gradient looks like, all parameters in one vector."""
-    times = suspects.factor(ours, right)
-    if not tolerance.size(ours - times * right) <= max(times, 1) * allowed:
-        return suspects.lower_precision(ours, right) or OFF_ONE_DEVICE
-    factor = f"{times:.6g} times the right gradient: Adam divides a factor out again, and clipping does not"
-    # The one sample of a minibatch may also be that of a rank that gets nothing from the others.
-    return (factor, MISSING_EXCHANGE) if samples == 1 else (factor,)
+def _looks_like(seen: Seen, step: int, rank: int = 0) -> tuple[str, ...]:
+    """Return the bugs that would have made this of what one device makes of each rank's samples alone."""
+    n, k = seen.case.batches[step], seen.case.world_size
+    if not seen.parts or seen.alone is None:
+        return ()
+    used = [_used(seen, observed, step) for observed in (seen.ranks[rank], seen.alone, *seen.parts)]
+    if any(len(each) != len(used[0]) for each in used):
+        return ()
+    actual, right, *parts = used
+    sums = [part * size for part, size in zip(parts, chunk_sizes(n, k), strict=True)]
+    if not suspects.alike(torch.stack(sums).sum(0) / n, right):  # it is no mean over samples, such as one over tokens
+        return suspects.fitting_tokens(actual, right, parts, k)
+    earlier = [_used(seen, seen.alone, before) for before in range(step)]
+    vectors = flat([torch.full_like(p, p.ndim == 1) for p in nets.build(seen.case).parameters()]).bool()
+    whole = len(vectors) == len(right)
+    return suspects.fitting(
+        suspects.Evidence(
+            actual=actual,
+            sums=sums,
+            n=n,
+            world_size=k,
+            earlier=[one for one in earlier if len(one) == len(right)],
+            vectors=vectors if whole else torch.zeros(len(right), dtype=torch.bool),
+            parameters=flat(seen.parameters(step, rank)) if whole else torch.zeros_like(right),
+        ),
+        plain=False,
+        off=DIVIDED_OUT,
+    )
+
+
+def _used(seen: Seen, observed: Observation, step: int) -> Tensor:
+    """Return what a step was made of: the known gradients, or in a first step the change over the rate."""
+    known = [torch.tensor(values, dtype=torch.float64) for values in observed["gradients"][step] if values is not None]
+    if known:
+        return torch.cat(known)
+    if step:
+        return torch.empty(0, dtype=torch.float64)
+    before, after = (
+        torch.cat([torch.tensor(p, dtype=torch.float64) for p in observed["parameters"][at]]) for at in (0, 1)
+    )
+    return (before - after) / seen.case.lr
 
 
 def one_device(seen: Seen) -> str:

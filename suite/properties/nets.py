@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from reference import nest
 from reference.nest import Nest
+from reference.scatter import shard_bounds
 from suite.properties import texts, tolerance
 from suite.properties.case import IMAGE, Case, Net
 from suite.properties.defaults import torchs_own
@@ -96,8 +97,8 @@ def build(case: Case, rank: int = 0) -> CaseNet | TextNet:
         net = CaseNet(case.net) if case.text is None else TextNet(case.text)
         if case.variant:
             with torch.no_grad():
-                for parameter in net.parameters():
-                    parameter.mul_(_half_an_ulp(parameter.shape, _variation(case)))
+                for parameter in net.double().parameters():
+                    parameter.mul_(_factors(case, parameter.shape, _variation(case)))
         return net.to(getattr(torch, case.dtype))
 
 
@@ -106,12 +107,17 @@ def minibatch(case: Case, step: int) -> tuple[Nest, Nest]:
     """Return one step's whole minibatch: X (n, 2 + inputs) in the case's dtype, y (n,) int64; or texts.
 
     It is the same on every rank, and all samples of a classifier differ. In the case's `spoiled` step the features of
-    one sample, or the weight of one text, are NaN (the features may be `OVERFLOWING` instead), and so on one rank.
+    one sample, or the weight of one text, are NaN (the features may be `OVERFLOWING` instead), and so on one rank. In
+    the step of the case's `part` there are only the samples of one rank.
     """
     generator = torch.Generator().manual_seed(case.seed * 1009 + step)
     n, dtype = case.batches[step], getattr(torch, case.dtype)
     variation = _variation(case, step)
-    order = torch.randperm(n, generator=variation) if case.variant else slice(None)
+    order: Tensor | slice = (
+        torch.randperm(n, generator=variation) if case.variant and not case.moved_by else slice(None)
+    )
+    if case.part is not None and case.part[0] == step:
+        order = shard_bounds(n, case.part[2], case.part[1])
     if case.text is not None:
         tokens, y = texts.minibatch(case.text, n, generator, dtype)
         if step == case.spoiled:
@@ -124,7 +130,7 @@ def minibatch(case: Case, step: int) -> tuple[Nest, Nest]:
     if step == case.spoiled:
         features[torch.randint(n, (), generator=generator)] = OVERFLOWING if case.overflows else torch.nan
     if case.variant:
-        features *= _half_an_ulp(features.shape, variation)
+        features *= _factors(case, features.shape, variation)
     X = torch.cat([numbers[:, None], torch.full((n, 1), float(step)), features], dim=1).to(dtype)
     return X[order], labels[order]
 
@@ -134,6 +140,8 @@ def _variation(case: Case, step: int = -1) -> torch.Generator:
     return torch.Generator().manual_seed((case.seed * 1009 + step + 1) * 101 + case.variant)
 
 
-def _half_an_ulp(shape: torch.Size, generator: torch.Generator) -> Tensor:
-    """Draw factors from 1 - u to 1 + u, u being the unit roundoff of bfloat16."""
-    return 1 + tolerance.roundoff(torch.bfloat16) * (2 * torch.rand(shape, generator=generator) - 1)
+def _factors(case: Case, shape: torch.Size, generator: torch.Generator) -> Tensor:
+    """Draw factors that differ from 1 by what a variant moves by at most: half an ulp of bfloat16 by default."""
+    return 1 + (case.moved_by or tolerance.roundoff(torch.bfloat16)) * (
+        2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import re
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -22,7 +22,7 @@ from reference import nest
 from reference.evaluate import count_correct
 from reference.nest import Nest
 from reference.scatter import shard_bounds
-from suite.properties import contract, defaults, nets
+from suite.properties import contract, defaults, nets, saved
 from suite.properties.case import Case
 from suite.properties.draws import DrawsOfOneDevice
 from suite.properties.gradients import gradients_at_optimizers
@@ -33,6 +33,7 @@ from suite.properties.whole import whole
 from suite.room import accelerator, errors
 
 EVALUATED = 101  # test samples: uneven over 2, 3, 4, ... devices; enough to count otherwise with other buffers
+MOST_WORDS = 3  # parts of a state that a message names
 OTHER = 1000  # added to a rank's number for the weights and generators that a resumed instance starts from
 
 Observation = dict[str, Any]
@@ -46,7 +47,7 @@ def observe(
     case: Case,
     rank: int = 0,
     *,
-    evaluates: bool = True,
+    check: str = "",
     plain: bool = False,
     shares_draws: bool = False,
 ) -> tuple[Observation, Loss | None]:
@@ -57,7 +58,7 @@ def observe(
         devices: of this process.
         case: a trainer of one process gets whole minibatches, others this rank's shard.
         rank: of this process; every rank starts from different weights, and rank 0's count.
-        evaluates: whether to evaluate the trained replicas, which only the check `evaluation` needs.
+        check: which one will judge: some of what is recorded, only one of them needs. By default all but `state`.
         plain: whether to train by the trainer's `reference_step`, where it has one.
         shares_draws: whether a sample gets the random numbers that one device would draw for it, the same in every
             step (`suite.properties.draws`).
@@ -73,15 +74,22 @@ def observe(
         - "losses": what every step returned, None where nothing;
         - "gradients": for every step, what torch's optimisers were given for each parameter of the first replica: a
           flat list, or None; SGD is left out, whose parameters show it;
+        - "others": for every step and optimizer, [its class's name, what it was given for other tensors]: a flat list,
+          or None, for each;
+        - "left_out": whether SGD has stepped;
         - "changed": whether a step changed its minibatch, or one before;
         - "skipped": whether one of torch's GradScalers found its scale too large in a step, which it then skips;
+        - "scales": of torch's GradScalers, after every step;
         - "log": for every step, what the net's forwards saw (`suite.properties.log.Log`);
         - "drew": whether a step drew random numbers; on a GPU known where it `shares_draws`;
         - "noise": for every step of a net with dropout, digests of the noise that was drawn for its samples;
         - "synchronised": whether a layer of the first replica is a SyncBatchNorm, by its class's name;
         - "correct": of `EVALUATED` test samples, {"shared": how many its replicas together got right of this process's
           share, "alone": how many each of its replicas got right of all}; None where it was not evaluated;
-        - "uninterrupted": "parameters" of the same case without the interruption, where it is `resumed`.
+        - "uninterrupted": "parameters" of the same case without the interruption, where it is `resumed`;
+        - "reloaded": how the state of the instance that goes on differs from what it has loaded, in words;
+        - "saved": for the check `state`, what `state_dict` returned before the first and after the last step, as
+          `suite.properties.state.flattened` has it; and "of_generators": the paths of generators' states in it.
 
     Raises:
         suite.properties.contract.ContractError: the trainer breaks the protocol.
@@ -89,7 +97,7 @@ def observe(
     """
     uninterrupted: list[list[list[float]]] = []
     if case.resumed is not None:
-        other, loss = observe(trainer, devices, replace(case, resumed=None), rank, evaluates=False)
+        other, loss = observe(trainer, devices, replace(case, resumed=None), rank, check=check)
         if other["raised"]:
             return other, loss
         uninterrupted = other["parameters"]
@@ -100,12 +108,12 @@ def observe(
     record["uninterrupted"] = uninterrupted
     model = nets.build(case, rank)
     try:
-        training.begin(model)
+        training.begin(model, saves=check == "state")
         for step in range(len(case.batches)):
             if step == case.resumed:
                 training.resume(step)
             training.step(step)
-        training.end(evaluates=evaluates)
+        training.end(evaluates=check in ("", "evaluation"), saves=check == "state")
     except contract.ContractError:
         raise
     except Exception as error:  # a user's trainer may raise anything, and that is recorded
@@ -164,18 +172,24 @@ class _Training:
             "buffers": {},
             "losses": [],
             "gradients": [],
+            "others": [],
+            "left_out": False,
             "changed": [],
             "skipped": [],
+            "scales": [],
             "log": [],
             "drew": False,
             "noise": [],
             "synchronised": False,
             "correct": None,
             "uninterrupted": [],
+            "reloaded": [],
+            "saved": [],
+            "of_generators": [],
         }
 
-    def begin(self, model: nets.CaseNet | TextNet) -> None:
-        """Make the trainer of this net."""
+    def begin(self, model: nets.CaseNet | TextNet, *, saves: bool) -> None:
+        """Make the trainer of this net, and save it before the first step where that `saves`."""
         with _collected(self._scalers):
             self.made = self._class(model, self._devices, lr=self._case.lr)
         contract.check_instance(self.made, self._devices)
@@ -183,20 +197,33 @@ class _Training:
         kinds = {kind.__name__ for layer in self.made.replicas[0].modules() for kind in type(layer).__mro__}
         self.record["synchronised"] = any(name.endswith("SyncBatchNorm") for name in kinds)
         self._note_parameters()
+        if saves and contract.describe(self._class).resumes:
+            self.where = "state_dict() before the first step"
+            begun = saved.flattened(self.made.state_dict())
+            # What changes with the seeds is the state of a generator.
+            accelerator.seed(self._devices, self._case.seed + OTHER + self._rank)
+            reseeded = saved.flattened(self.made.state_dict())
+            accelerator.seed(self._devices, self._case.seed + self._rank)
+            self.record["saved"] = [begun]
+            self.record["of_generators"] = [path for path in begun if repr(begun[path]) != repr(reseeded.get(path))]
 
     def resume(self, step: int) -> None:
         """Go on before this step with another instance, which gets the state of this one."""
         self.where = f"resuming before step {step}"
-        self.made, model = _in_another_instance(self._class, self.made, self._devices, self._case, self._rank)
+        self.made, model, self.record["reloaded"] = _in_another_instance(
+            self._class, self.made, self._devices, self._case, self._rank
+        )
         self._watch(self.made.step, model)
         self.record["parameters"][-1] = _values(self.made)
 
     def step(self, step: int) -> None:
         """Train one step, and record what it did."""
         self.where = f"step {step}"
-        record, case, n = self.record, self._case, self._case.batches[step]
+        record, case = self.record, self._case
+        minibatch = nets.minibatch(case, step)
+        n = nest.samples(minibatch)
         mine = shard_bounds(n, case.world_size, self._rank) if self._per_device else slice(0, n)
-        X, y = nest.move(nest.take(nets.minibatch(case, step), mine), self._devices[0])
+        X, y = nest.move(nest.take(minibatch, mine), self._devices[0])
         self._fed += [(leaf, leaf.clone()) for leaf in nest.leaves((X, y))]
         del self._log[:]
         noise = Noise(len(nest.leaves(X)[0]), self._sizes) if case.drops else None
@@ -210,8 +237,10 @@ class _Training:
             loss = self._train(X, y, n)
         lowered = [scaler.get_scale() < scale for scaler, scale in zip(self._scalers, scales, strict=True)]
         record["skipped"].append(any(lowered))
-        given = [gradients.get(position) for position in self._by_position]
-        record["gradients"].append([None if values is None else values.flatten().tolist() for values in given])
+        record["scales"].append([scaler.get_scale() for scaler in self._scalers])
+        record["gradients"].append(_flat(gradients.get(position) for position in self._by_position))
+        record["others"].append([[other.optimizer, _flat(other.gradients)] for other in gradients.others])
+        record["left_out"] |= gradients.left_out
         record["losses"].append(contract.loss_of(loss))
         record["changed"].append(not all(torch.equal(now, given) for now, given in self._fed))
         record["log"].append(list(self._log))
@@ -219,8 +248,8 @@ class _Training:
         record["noise"].append(noise.digests if noise else [])
         self._note_parameters()
 
-    def end(self, *, evaluates: bool) -> None:
-        """Record what is seen when all steps are over; `evaluates` as in `observe`."""
+    def end(self, *, evaluates: bool, saves: bool) -> None:
+        """Record what is seen when all steps are over, what it `evaluates` and what it `saves` among it."""
         self.where = "evaluating the replicas"
         if evaluates:
             rank = self._rank if self._per_device else None
@@ -229,6 +258,9 @@ class _Training:
             name: buffer.detach().cpu().to(torch.float64).flatten().tolist()
             for name, buffer in self.made.replicas[0].named_buffers()
         }
+        if saves and self.record["saved"]:
+            self.where = "state_dict() after the last step"
+            self.record["saved"].append(saved.flattened(self.made.state_dict()))
 
     def _watch(self, train: Callable[..., Any], model: nets.CaseNet | TextNet) -> None:
         """Train by `train` from now on; `model` is the net that the trainer was given."""
@@ -257,6 +289,10 @@ def _collected(scalers: list[torch.amp.GradScaler]) -> Iterator[None]:
         torch.amp.GradScaler.__init__ = make  # type: ignore[method-assign]
 
 
+def _flat(gradients: Iterable[Tensor | None]) -> list[list[float] | None]:
+    return [None if values is None else values.flatten().tolist() for values in gradients]
+
+
 def _raised(where: str, error: Exception) -> dict[str, str]:
     """Return what is recorded of the exception that is being handled."""
     return {"where": where, "error": errors.described(error), "traceback": traceback.format_exc()}
@@ -264,7 +300,7 @@ def _raised(where: str, error: Exception) -> dict[str, str]:
 
 def _in_another_instance(
     trainer: type[Any], made: Any, devices: Sequence[torch.device], case: Case, rank: int
-) -> tuple[Any, nets.CaseNet | TextNet]:
+) -> tuple[Any, nets.CaseNet | TextNet, list[str]]:
     """Save a trainer, close it, and resume in another instance.
 
     Args:
@@ -275,19 +311,20 @@ def _in_another_instance(
         rank: of this process.
 
     Returns:
-        The other instance, and the net that it was given.
+        The other instance, the net that it was given, and how its state differs from what it has loaded.
 
     Raises:
         suite.properties.contract.ContractError: what `state_dict` returned cannot be saved and loaded safely.
     """
     state = _loaded(made.state_dict())
+    before = saved.flattened(state)
     contract.close_trainer(made)
     accelerator.seed(devices, case.seed + OTHER + rank)
     model = nets.build(case, OTHER + rank)
     other = trainer(model, list(devices), lr=case.lr)
     contract.check_instance(other, list(devices))
     other.load_state_dict(state)
-    return other, model
+    return other, model, saved.changed(before, saved.flattened(other.state_dict()))[:MOST_WORDS]
 
 
 def _log(made: Any, model: nets.CaseNet | TextNet) -> Log:

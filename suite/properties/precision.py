@@ -11,7 +11,7 @@ two begin at other parameters.
 
 **The bound.** For the gradients of one parameter, with mean m over the variants and standard deviation s, k devices may
 be off m by `LIMIT` s, plus what reading adds: 2 u (|p| + |p'|) / lr for the rounding of the parameter before and after
-the step, and 4 u times the largest |m| of all parameters: for factors such as 1 / n and lr, by which trainers multiply
+the step, or 2 u |p'| for each step of a change since the start, and 4 u times the largest |m| of all parameters: for factors such as 1 / n and lr, by which trainers multiply
 at different places, and for terms that cancel in a sum. The size of a tensor is its root of summed squares here, and s
 the root of the summed squares of the deviations over their number minus 1.
 
@@ -81,7 +81,8 @@ def _compared(seen: Seen, step: int) -> Iterator[tuple[str, Tensor, list[Tensor]
             yield f"the gradient of {name!r} that the optimizer is given {where}", actual, disturbed, 0.0
         if not known:
             actual, *disturbed = (_change(of, step, position) for of in (seen.ranks[0], *seen.disturbed))
-            reading = 2 * U * _norm(seen.parameters(step + 1)[position])
+            # Every step up to this one has rounded the parameters, on both sides.
+            reading = 2 * U * (step + 1) * _norm(seen.parameters(step + 1)[position])
             yield f"the change of {name!r} since the start", actual, disturbed, reading
 
 

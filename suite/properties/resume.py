@@ -14,10 +14,12 @@ from suite.properties.seen import Seen
 GENERATORS = (
     "generators (torch's, NumPy's, Python's) are not resumed, or all ranks got those of rank 0 (radixark/miles#3187)"
 )
-STATES = (
-    "the optimizer's state is lost, such as momentum (KempnerInstitute/KempnerForge#115)",
-    "the schedule starts again (lightly-ai/lightly-train#301)",
+UNSAVED = (
+    "something that training goes on from is in no part of `state_dict`, such as momentum "
+    "(KempnerInstitute/KempnerForge#115), a schedule (lightly-ai/lightly-train#301), a scale, a count, or weights in "
+    "more precision (TensorAuto/OpenTau#185)"
 )
+RELOADED = "the instance that goes on does not hold what it has loaded: {what}"
 
 ROUNDED = (
     "resumed to rounding and not to the bit on more than two ranks, as with DistributedDataParallel, which sums in "
@@ -68,8 +70,10 @@ def _wrong(seen: Seen, step: int, what: str, off: float) -> Judgement:
             f"resumed before step {step}, {what} is off the weights that were saved by {off:.3g}",
             ("the weights are not in what `state_dict` returns, or `load_state_dict` puts them elsewhere",),
         )
+    reloaded = dict.fromkeys(words for observed in seen.ranks for words in observed["reloaded"])
+    unsaved = (GENERATORS, UNSAVED) if seen.case.drops or seen.drew else (UNSAVED,)
     return Judgement(
         f"resumed before step {resumed}, {what} is off that of the uninterrupted run by {off:.3g} after step "
         f"{step - 1}",
-        (GENERATORS, *STATES) if seen.case.drops or seen.drew else STATES,
+        (RELOADED.format(what=", ".join(reloaded)),) if reloaded else unsaved,
     )

@@ -36,6 +36,8 @@ class Seen:
         alone: the record of the trainer on one device; for oracle "self".
         variants: how many variants of the case one device computes; for low precision.
         disturbed: the records of the trainer on one device for each variant; for oracle "self".
+        moved: the records of the trainer on one device from starts and minibatches that differ by rounding.
+        parts: the records of the trainer on one device on each rank's samples alone, in the step `parted`.
         oracle: "sgd" or "self".
         loss: the trainer's own, None for cross-entropy.
         shares_draws: whether samples got the random numbers that one device would draw for them; the loss draws alike.
@@ -48,6 +50,8 @@ class Seen:
     loss: Loss | None = None
     variants: int = 0
     disturbed: Sequence[Observation] = ()
+    moved: Sequence[Observation] = ()
+    parts: Sequence[Observation] = ()
     shares_draws: bool = False
 
     @property

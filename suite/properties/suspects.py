@@ -9,12 +9,15 @@ import torch
 from torch import Tensor
 
 from reference.scatter import chunk_sizes
+from suite.properties.answers import OF_PRECISION
 
 ALIKE = 1e-6  # the relative difference up to which a gradient is attributed to a bug
 # The most precise comes first, because an error that it explains would be explained by the others too.
 LOW_PRECISION = {"float32": torch.float32, "16 bits (bfloat16 or float16)": torch.bfloat16}
 BEYOND_ROUNDING = 0.1  # a factor nearer to 1 may also be an error of low precision
+WRONG_FACTOR = "the learning rate or the average is off by that factor"
 NONE_FITS = "no bug in particular"
+NOTHING_FITS = (NONE_FITS,)
 NOT_PLAIN = (
     "another step than plain SGD on mean cross-entropy (another optimizer, weight decay, clipping, a schedule, a loss "
     'of its own): set oracle = "self", or give the trainer its `loss`'
@@ -49,10 +52,13 @@ class Evidence:
         return torch.stack(self.sums).sum(0) / self.n
 
 
-def fitting(evidence: Evidence) -> tuple[str, ...]:
+def fitting(evidence: Evidence, *, plain: bool = True, off: str = WRONG_FACTOR) -> tuple[str, ...]:
     """Return a line on every bug that would have computed this gradient; several may fit a small case.
 
-    Where none does, and on one device, the step may be another one than oracle "sgd" expects.
+    Args:
+        evidence: what is known of the step.
+        plain: whether oracle "sgd" expects plain SGD. Where nothing fits, and on one device, it may be another step.
+        off: what a factor means to the optimizer.
     """
     actual, right = evidence.actual, evidence.right
     if not bool(actual.isfinite().all()):
@@ -61,19 +67,24 @@ def fitting(evidence: Evidence) -> tuple[str, ...]:
     alone = evidence.world_size == 1
     if lines:
         return tuple(lines)
-    if scaled := _scaled(actual, right):
-        return (*scaled, NOT_PLAIN) if alone else scaled
+    if factors := scaled(actual, right, off):
+        return (*factors, NOT_PLAIN) if alone and plain else factors
     decay = factor(actual - right, evidence.parameters)
-    if decay and _alike(actual - right, decay * evidence.parameters):
-        return (f"the right gradient plus {decay:.3g} times the parameters: weight decay", NOT_PLAIN)
+    if decay and alike(actual - right, decay * evidence.parameters):
+        return (
+            f"the right gradient plus {decay:.3g} times the parameters: weight decay",
+            *((NOT_PLAIN,) if plain else ()),
+        )
     wrong = (actual - right).abs() > ALIKE * right.abs().max()
     matrices = right[~evidence.vectors]
     if bool(wrong.any()) and bool(matrices.any()) and bool((wrong <= evidence.vectors).all()):
         return ("only one-dimensional parameters are wrong: biases that are not exchanged",)
-    near = _scaled(actual, right, beyond=10 * ALIKE)
+    near = scaled(actual, right, off, beyond=10 * ALIKE)
     if rounded := _rounded(actual, right, 2 * len(evidence.sums)):
         what = "a computation" if alone else "gradients exchanged"
-        near = (*near, f"the error of a sum in {rounded}: {what} in lower precision")
+        near = (*near, f"{OF_PRECISION}a sum in {rounded}: {what} in lower precision")
+    if not plain:
+        return near
     if alone:
         return (*near, NOT_PLAIN)
     return near or (f"{NONE_FITS}; if the check identity fails too, {NOT_PLAIN}",)
@@ -85,7 +96,7 @@ def lower_precision(actual: Tensor, right: Tensor) -> tuple[str, ...]:
     if name is None:
         return ()
     return (
-        f"the error of {name}: the trainer computes in less precision than its float64 parameters have; leave a "
+        f"{OF_PRECISION}{name}: the trainer computes in less precision than its float64 parameters have; leave a "
         "precision policy or a cast out where parameters are float64, because `low_precision` checks it",
     )
 
@@ -110,7 +121,7 @@ def fitting_tokens(actual: Tensor, right: Tensor, shards: list[Tensor], world_si
         "no exchange: the gradient of one shard alone": shards,
     }
     lines = [line for line, made in candidates.items() if any(_explains(each, actual, right) for each in made)]
-    return tuple(lines) or _scaled(actual, right)
+    return tuple(lines) or scaled(actual, right)
 
 
 def factor(actual: Tensor, right: Tensor) -> float:
@@ -126,11 +137,18 @@ def _rounded(actual: Tensor, right: Tensor, steps: int) -> str | None:
     return next(fitting, None)
 
 
-def _scaled(actual: Tensor, right: Tensor, beyond: float = BEYOND_ROUNDING) -> tuple[str, ...]:
-    """Return a line where the gradient is the right one times a factor that differs from 1 by more than `beyond`."""
+def scaled(actual: Tensor, right: Tensor, off: str = WRONG_FACTOR, beyond: float = BEYOND_ROUNDING) -> tuple[str, ...]:
+    """Return a line where a gradient is the right one times a factor.
+
+    Args:
+        actual: what was used.
+        right: of one device.
+        off: what a factor means to the optimizer.
+        beyond: by how much the factor has to differ from 1.
+    """
     share = factor(actual, right)
-    if abs(share - 1) > beyond and _alike(actual, share * right):
-        return (f"{share:.6g} times the right gradient: the learning rate or the average is off by that factor",)
+    if abs(share - 1) > beyond and alike(actual, share * right):
+        return (f"{share:.6g} times the right gradient: {off}",)
     return ()
 
 
@@ -164,8 +182,9 @@ def _candidates(evidence: Evidence) -> Iterator[tuple[str, Tensor]]:
 
 def _explains(made: Tensor, actual: Tensor, right: Tensor) -> bool:
     """Return whether a bug made this gradient, and not the right one, which it may be in a small case."""
-    return _alike(actual, made) and not _alike(made, right)
+    return alike(actual, made) and not alike(made, right)
 
 
-def _alike(a: Tensor, b: Tensor) -> bool:
+def alike(a: Tensor, b: Tensor) -> bool:
+    """Return whether two gradients differ by less than `ALIKE` of the larger one."""
     return float((a - b).norm()) <= ALIKE * float(max(a.norm(), b.norm()))

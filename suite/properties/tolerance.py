@@ -10,7 +10,9 @@ Each term is itself made of inner products along the net, in which terms cancel;
 longest inner product, and of the sums over a parameter's entries the largest is taken for all of them. Both evaluations
 err: 2 n u. A tanh's derivative 1 - t^2 is such a sum, too: where t is near 1 its terms cancel, which shows on devices
 of two kinds, because they round t differently. So a term counts with 1 + t^2 in its place. The gradient is read as
-(before - after) / lr; the rounding of that update adds 2 u |p| / lr. It is first order through a smooth net: with ReLU
+(before - after) / lr. A trainer may average parameters in the place of gradients: each of k updates is rounded, their
+sum k - 1 times, and the quotient; that adds (k + 1) u |p| / lr, and p may have moved by k times the rate times the
+gradient of one shard, which is a part of the same sum. It is first order through a smooth net: with ReLU
 a unit within rounding of zero may flip, which float64 makes rare enough and float32 does not; so float32 cases have
 smooth nets.
 
@@ -45,7 +47,7 @@ def half_the_digits(dtype: torch.dtype) -> float:
     return float(torch.finfo(dtype).eps ** 0.5)
 
 
-def gradient_bound(model: nn.Module, X: Tensor, lr: float, slope: float = 1.0) -> list[Tensor]:
+def gradient_bound(model: nn.Module, X: Tensor, lr: float, slope: float = 1.0, world_size: int = 1) -> list[Tensor]:
     """Return the largest error allowed for each parameter's gradient of the mean loss, derived above.
 
     Args:
@@ -53,6 +55,7 @@ def gradient_bound(model: nn.Module, X: Tensor, lr: float, slope: float = 1.0) -
         X: the whole minibatch, (n, ...).
         lr: learning rate of the step.
         slope: largest derivative of the loss of a sample by an output; 1 for cross-entropy.
+        world_size: devices that may have made updates of their own.
 
     Returns:
         float64 tensors in the shapes of `model.parameters()`.
@@ -75,8 +78,12 @@ def gradient_bound(model: nn.Module, X: Tensor, lr: float, slope: float = 1.0) -
     largest = {id(parameter): float(total.max()) for parameter, total in zip(parameters, sums, strict=True)}
     bounds = []
     for parameter in model.parameters():
-        rounding = 2 * slope * terms * u * largest.get(id(parameter), 0.0) / len(X)
-        update = 2 * u * parameter.detach().to(torch.float64).abs() / lr
+        steepest = slope * largest.get(id(parameter), 0.0) / len(X)
+        rounding = 2 * terms * u * steepest
+        updates = parameter.detach().to(torch.float64).abs() / lr
+        if world_size > 1:
+            updates = updates + world_size * steepest
+        update = (world_size + 1) * u * updates
         # A parameter that is unused or frozen must not change at all.
         bounds.append(rounding + update if rounding else torch.zeros_like(update))
     return bounds

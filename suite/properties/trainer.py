@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -14,20 +15,23 @@ import torch
 from reference.evaluate import count_correct, count_labels
 from reference.scatter import chunk_sizes, shard_bounds
 from suite.properties import batch_norm as normalisation
-from suite.properties import itself, nets, precision, resume, suspects, tolerance
+from suite.properties import itself, nets, precision, resume, state, suspects, tolerance
 from suite.properties.answers import RIGHT, SHARED_DRAWS, Judgement
 from suite.properties.case import MAY_REFUSE
 from suite.properties.defaults import torchs_own
-from suite.properties.observe import alike, evaluation_set
+from suite.properties.observe import Observation, alike, evaluation_set
 from suite.properties.seen import Seen, flat
 
 Check = Callable[[Seen], Judgement]
 
-AFTER_NAN = (
-    "whether to skip a step is decided on one rank's own loss or gradient (ecmwf/WeatherGenerator#2718): let all agree",
-    "the loss scale is lowered on one rank alone (pytorch/pytorch#136009)",
+SKIPPED_ALONE = (
+    "whether to skip a step is decided on one rank's own loss or gradient (ecmwf/WeatherGenerator#2718): let all agree"
 )
-
+SCALES_APART = "the loss scale is lowered on one rank alone (pytorch/pytorch#136009)"
+CONDITIONED = (
+    "not compared where rounding alone moves one device as far: a line search, a sign or a division by little "
+    "amplifies it there"
+)
 
 DRAWS_NOTHING = (
     "random numbers in the step, of which mean cross-entropy has none: give the trainer its own `loss(output, y)`, or "
@@ -60,7 +64,9 @@ def start(seen: Seen) -> Judgement:
 
 def gradient(seen: Seen) -> Judgement:
     """The gradient of one step is that of one device on the whole minibatch."""
-    return _first_wrong(seen, _gradient_at)
+    wrong = _first_wrong(seen, _gradient_at)
+    unread = wrong == RIGHT and seen.oracle == "self" and itself.is_unread(seen)
+    return Judgement(note=itself.UNREAD) if unread else wrong
 
 
 def trajectory(seen: Seen) -> Judgement:
@@ -133,13 +139,14 @@ def not_a_number(seen: Seen) -> Judgement:
     """A sample that is not a number changes all replicas alike, and as on one device; or the trainer raises."""
     spoiled = seen.case.spoiled
     assert spoiled is not None
-    wrong_at = ((step, _spoiled_at(seen, step)) for step in seen.steps)
-    step, wrong = next((each for each in wrong_at if each[1] != RIGHT), (0, RIGHT))
-    if wrong == RIGHT or step < spoiled:
+    wrong = _first_wrong(seen, _spoiled_at)
+    if wrong == RIGHT or wrong.step < spoiled:
         return wrong
+    scales = {tuple(observed["scales"][wrong.step]) for observed in seen.ranks}
+    stepped = {observed["parameters"][spoiled] != observed["parameters"][spoiled + 1] for observed in seen.ranks}
+    known = [SCALES_APART] if len(scales) > 1 else [SKIPPED_ALONE] if len(stepped) > 1 else []
     # A step after the spoiled one may be wrong in a way of its own.
-    known = tuple(line for line in wrong.suspects if not line.startswith(suspects.NONE_FITS))
-    return replace(wrong, suspects=known if step > spoiled and known else AFTER_NAN)
+    return replace(wrong, suspects=(*known, *(() if known else wrong.suspects)))
 
 
 def evaluation(seen: Seen) -> Judgement:
@@ -189,6 +196,7 @@ CHECKS: dict[str, Check] = {
     "dropout": dropout,
     "evaluation": evaluation,
     "not_a_number": not_a_number,
+    "state": state.judge,
     "resume": resume.judge,
     "refusals": refusals,
 }
@@ -213,11 +221,13 @@ def judge(check: str, seen: Seen) -> Judgement:
                 )
         if observed["raised"]:
             where, error = f"{who}, {observed['raised']['where']}", observed["raised"]["error"]
-            if check in MAY_REFUSE:
-                return Judgement(note=f"refused: {where}: {error}")
             trace = observed["raised"]["traceback"]
+            if check in MAY_REFUSE:
+                return Judgement(note=f"refused: {where}: {error}", details=trace, refused=True)
             return Judgement(f"the trainer raised: {where}: {error}", details=trace, crashed=True)
     judgement = CHECKS[check](seen)
+    if judgement.step >= 0 and any(_off_itself(check, seen, moved) for moved in seen.moved):
+        return Judgement(note=CONDITIONED)
     if not (seen.shares_draws and seen.drew):
         return judgement
     if judgement.finding:
@@ -227,14 +237,19 @@ def judge(check: str, seen: Seen) -> Judgement:
     return replace(judgement, note=judgement.note or SHARED_DRAWS)
 
 
+def _off_itself(check: str, seen: Seen, moved: Observation) -> bool:
+    """Return whether one device fails a check against itself where it begins at numbers that differ by rounding."""
+    return not moved["raised"] and bool(CHECKS[check](replace(seen, ranks=[moved], moved=(), parts=())).finding)
+
+
 def _first_wrong(seen: Seen, judge_step: Callable[[Seen, int], Judgement]) -> Judgement:
-    judgements = (judge_step(seen, step) for step in seen.steps)
-    return next((judgement for judgement in judgements if judgement != RIGHT), RIGHT)
+    judgements = ((step, judge_step(seen, step)) for step in seen.steps)
+    return next((replace(judgement, step=step) for step, judgement in judgements if judgement != RIGHT), RIGHT)
 
 
 def _unchanged(seen: Seen) -> Judgement:
-    """Judge under oracle "self" whether the steps have changed anything on one device."""
-    if seen.alone is None or seen.alone["parameters"][0] != seen.alone["parameters"][-1]:
+    """Judge under oracle "self" whether a step has changed anything on one device; two may return to the start."""
+    if seen.alone is None or any(before != after for before, after in pairwise(seen.alone["parameters"])):
         return RIGHT
     return Judgement(
         f"{len(seen.steps)} steps on one device have changed no parameter",
@@ -252,7 +267,7 @@ def _gradient_at(seen: Seen, step: int) -> Judgement:
     explains = "rounding explains"
     if seen.case.text is None:
         allowed = tolerance.gradient_bound(
-            seen.net(step), nets.minibatch(seen.case, step)[0], seen.case.lr, seen.slope(step)
+            seen.net(step), nets.minibatch(seen.case, step)[0], seen.case.lr, seen.slope(step), seen.case.world_size
         )
     else:
         explains = "half of the digits are"

@@ -194,13 +194,13 @@ def bind(state: State, arm: dict[str, Any]) -> dict[str, Any]:
 
 
 def observe(
-    state: State, arm: dict[str, Any], case: dict[str, Any], evaluates: bool, plain: bool, shares_draws: bool
+    state: State, arm: dict[str, Any], case: dict[str, Any], check: str, plain: bool, shares_draws: bool
 ) -> observation.Observation:
     """Run a trainer through a case of a correctness check; return this rank's record, packed."""
     job = read(CaseJob, arm)
     trainer, devices = contract.load_trainer(job.trainer), state.devices(job)
-    how = {"evaluates": evaluates, "plain": plain, "shares_draws": shares_draws}
-    observed, state.loss = observation.observe(trainer, devices, Case.from_json(case), state.rank, **how)
+    how = {"plain": plain, "shares_draws": shares_draws}
+    observed, state.loss = observation.observe(trainer, devices, Case.from_json(case), state.rank, check=check, **how)
     state.oracle = getattr(trainer, "oracle", "sgd")
     return packed(observed)
 
@@ -224,12 +224,24 @@ def judge(
     ranks: list[dict[str, Any]],
     alone: list[dict[str, Any]],
     variants: int,
+    moved: list[dict[str, Any]],
+    parts: list[dict[str, Any]],
     shares_draws: bool,
 ) -> Judgement:
     """Apply a check to all ranks' records of the last observed case; only rank 0 gets this command."""
     ranks, alone = unpacked(ranks), unpacked(alone)
-    one, disturbed = (alone[0], alone[1:]) if alone else (None, [])
-    seen = Seen(Case.from_json(case), ranks, one, state.oracle, state.loss, variants, disturbed, shares_draws)
+    seen = Seen(
+        Case.from_json(case),
+        ranks,
+        alone[0] if alone else None,
+        state.oracle,
+        state.loss,
+        variants=variants,
+        disturbed=alone[1:],
+        moved=unpacked(moved),
+        parts=unpacked(parts),
+        shares_draws=shares_draws,
+    )
     return trainer_checks.judge(check, seen)
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from docs.evidence import cases
 from docs.evidence.log import ROOT, Line, append, read_log
-from suite.checks.bench import Bench, SearchResult
+from suite.checks.bench import Bench
+from suite.checks.search import SearchResult
 from suite.processes.failure import WorkerFailure
 from suite.processes.pool import Pool
 from suite.properties import contract

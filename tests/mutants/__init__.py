@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from suite.checks.bench import SearchResult
+from suite.checks.search import SearchResult
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ import re
 import pytest
 
 from suite.checks import draw
-from suite.checks.bench import Bench, SearchResult
+from suite.checks.bench import Bench
 from suite.checks.functions import search
+from suite.checks.search import SearchResult
 from tests.mutants import Entry, entries
 from tests.mutants.__main__ import EVERY
 from tests.support.project import REPOSITORY

@@ -16,9 +16,9 @@ from suite.properties.seen import Seen
 CASE = Case(2, (5, 3), net=Net(hidden=(3,)))
 
 
-def see(trainer: type[Any], case: Case) -> Observation:
+def see(trainer: type[Any], case: Case, check: str = "") -> Observation:
     """Return what a trainer does on virtual devices in this process."""
-    return observe(trainer, [torch.device("cpu")] * case.world_size, case)[0]
+    return observe(trainer, [torch.device("cpu")] * case.world_size, case, check=check)[0]
 
 
 def tampered(change: Callable[[Observation], None], trainer: type[Any] = Single, case: Case = CASE) -> Seen:

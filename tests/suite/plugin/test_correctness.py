@@ -13,8 +13,9 @@ from hypothesis import given, settings
 
 from suite.checks import __main__ as again
 from suite.checks import draw
-from suite.checks.bench import EMPTY_SHARD, MOST_REPLICAS, UNUSED, Bench, SearchResult, ended, explain
+from suite.checks.bench import MOST_REPLICAS, Bench
 from suite.checks.draw import CHECKS
+from suite.checks.search import EMPTY_SHARD, UNUSED, SearchResult, ended, explain
 from suite.options import CHECKED_TRAINERS
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import Group
@@ -41,7 +42,7 @@ def test_every_check_has_cases_and_every_case_a_check() -> None:
 def test_a_users_right_trainer_passes(bench: Bench, check: str) -> None:
     outcome = search(bench, "ByHand", check, examples=10)
     assert not outcome.failure
-    assert outcome.examples > 0
+    assert outcome.examples > 0 or check in draw.WITH_STATE
 
 
 def test_a_trainer_that_cannot_be_saved_passes_with_a_note(bench: Bench) -> None:
@@ -55,7 +56,7 @@ def test_a_trainer_that_cannot_be_saved_passes_with_a_note(bench: Bench) -> None
         ("MeanOfMeans", "gradient", "mean of the shards' means"),
         ("NoExchange", "gradient", "no exchange: the gradient of one shard alone"),
         ("NoExchange", "replicas", "no exchange: the gradient of one shard alone"),
-        ("AdamWithoutExchange", "gradient", "a missing exchange"),
+        ("AdamWithoutExchange", "gradient", "no exchange: the gradient of one shard alone"),
         ("NoExchange", "batch_norm", "fits neither kind of statistics"),
         ("AdamByTheClock", "identity", "two runs of one case on one device end in different weights"),
         ("NormalisesInPlace", "inputs", "step 0 changed its minibatch in place, .* on rank 0"),
@@ -325,9 +326,9 @@ def test_ranks_that_end_look_like_what_their_case_has(case: Case, refused: bool,
 def test_one_rank_that_raises_is_a_refusal_although_the_others_hang(bench: Bench) -> None:
     """DistributedDataParallel with a layer that only rank 0 uses: rank 1 raises a step later, rank 0 waits for ever."""
     case = Case(2, (4, 4), net=Net(unused="somewhere"))
-    with pytest.raises(WorkerFailure, match=r"(?s)rank 1: step 1: .*finished reduction.*wait for it") as caught:
-        bench.judge("ddp", "refusals", case)
-    assert caught.value.refused
+    judgement = bench.judge("ddp", "refusals", case)
+    assert judgement.refused
+    assert re.search(r"(?s)rank 1: step 1: .*finished reduction.*wait for it", judgement.note)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,269 @@
+"""Searches for a case that a trainer gets wrong, shrinks it, and says what it looks like (controller's side)."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hypothesis import HealthCheck, Phase, Verbosity, errors, given, settings
+
+from suite.checks import draw
+from suite.processes.failure import WorkerFailure
+from suite.properties.answers import OF_PRECISION, RIGHT, Judgement
+from suite.properties.case import MAY_REFUSE, Case
+from suite.room.devices import Devices
+
+if TYPE_CHECKING:
+    from suite.checks.bench import Bench
+
+SHARE = {"samples": 0.2, "tokens": 0.14}  # of hypothesis's examples, for each check; steps on texts take longer
+# What a rank that died or hung looks like.
+EMPTY_SHARD = "a rank without samples leaves the step, and the others wait in a collective (pytorch/pytorch#33148)"
+UNUSED = (
+    "a parameter that not every rank uses, so that ranks wait for each other's gradients: pass "
+    "find_unused_parameters=True to DistributedDataParallel, or exchange zeros where there is no gradient"
+)
+EQUAL_ONLY = "shards of unequal length, and those without samples, were not checked: the trainer says shards = {shards}"
+NOT_RUN = "not run: {trainer} has hung in {hangs} cases; the stacks in the first failure show where"
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """The result of searching for a case that a trainer gets wrong.
+
+    Attributes:
+        failure: what is wrong in the smallest failing case, ready to be shown; empty when nothing is.
+        notes: what a reader should know of a right trainer, each once.
+        examples: the number of cases that were judged.
+        crashed: whether the trainer raised, died or hung, as opposed to computing something wrong.
+        not_run: why no case was tried; empty where some were.
+        suspects: the known bugs that the failure looks like.
+    """
+
+    failure: str
+    notes: list[str]
+    examples: int
+    crashed: bool = False
+    not_run: str = ""
+    suspects: tuple[str, ...] = field(default=(), compare=False)
+
+
+class _Wrong(Exception):
+    """The trainer gets a case wrong; hypothesis searches for a smaller one."""
+
+
+class _Ended(BaseException):
+    """Ranks died or hung. It passes through hypothesis, which would repeat an Exception to shrink its case."""
+
+
+def search(
+    bench: Bench, trainer: str, check: str, *, examples: int | None = None, fresh: bool = False, shrink: bool = True
+) -> SearchResult:
+    """Search for a case that a trainer gets wrong.
+
+    Args:
+        bench: the worker processes.
+        trainer: a table name, `module:Class` or `path.py:Class`.
+        check: a name in `suite.properties.trainer.CHECKS`.
+        examples: the number of cases; by default a share of the hypothesis profile's.
+        fresh: draw other cases in every run; otherwise they are the same wherever the same modules are loaded, because
+            hypothesis also draws constants that it reads there.
+        shrink: report the smallest failing case; otherwise the first one.
+
+    Raises:
+        WorkerFailure: the trainer cannot be loaded, or breaks the protocol.
+    """
+    about = bench.about(trainer)
+    if about.trains == "tokens" and check in draw.WITHOUT_TEXTS:
+        return SearchResult("", [draw.WITHOUT_TEXTS[check]], 0)
+    if check in draw.WITH_STATE and not about.resumes:
+        return SearchResult("", [draw.WITHOUT_STATE], 0)
+    if bench.has_hung(trainer):
+        return SearchResult("", [], 0, not_run=NOT_RUN.format(trainer=trainer, hangs=bench.hangs[trainer]))
+    most = bench.most(about)
+    # Shrinking tries many cases, and each one that a trainer refuses may cost a fresh group.
+    shrinks = shrink and check not in MAY_REFUSE
+    found = _Search(bench, trainer, check, shrinks)
+    gpus = bench.gpus_for(about, most)
+    if gpus < most:
+        most = gpus
+        found.notes[f"two of its ranks cannot share a GPU: checked on {gpus} device(s) at most"] = None
+    if about.shards and most > 1:
+        found.notes[EQUAL_ONLY.format(shards='"equal"' if about.shards == 1 else about.shards)] = None
+    cases = examples or max(1, round(settings().max_examples * SHARE[about.trains]))
+    fixed = draw.fixed(check, most, about.oracle, about.trains, about.shards)[: cases - 1]
+
+    @settings(
+        max_examples=cases - len(fixed),
+        derandomize=not fresh,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate, Phase.shrink) if shrinks else (Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+        report_multiple_bugs=False,
+        verbosity=Verbosity.quiet,  # what hypothesis would print is about this function, which no user knows
+    )
+    @given(draw.cases(check, most, about.oracle, about.trains, about.shards))
+    def judge_all(case: Case) -> None:
+        found.judge(case)
+
+    try:
+        judge_all()
+        found.shrinks = False
+        for case in fixed:
+            found.judge(case)
+    except (_Wrong, _Ended):
+        found.explain()
+    except errors.Flaky:
+        found.explain("not every time: the same case was right when it was put to the trainer again")
+    judgement = found.judgement
+    return SearchResult(found.failure, list(found.notes), found.judged, judgement.crashed, suspects=judgement.suspects)
+
+
+@dataclass
+class _Search:
+    """The state of one search."""
+
+    bench: Bench
+    trainer: str
+    check: str
+    shrinks: bool  # the cases that are judged now
+    failure: str = ""
+    judgement: Judgement = RIGHT  # of the last wrong case
+    smallest: Case | None = None  # the last wrong case, which at the end of a search is the smallest one
+    notes: dict[str, None] = field(default_factory=dict)
+    judged: int = 0
+    refused: set[tuple[str, str]] = field(default_factory=set)
+
+    def judge(self, case: Case) -> None:
+        """Judge a case.
+
+        Raises:
+            _Wrong: the trainer gets it wrong.
+            _Ended: ranks died or hung.
+        """
+        kind = (case.net.unused, case.net.norm) if case.text is None else (case.text.unused, "")
+        if kind in self.refused:
+            return
+        self.judged += 1
+        try:
+            judgement = self.bench.judge(self.trainer, self.check, case)
+        except WorkerFailure as failure:
+            self.shrinks = False
+            self.smallest, self.judgement = case, ended(case, failure)
+            raise _Ended from failure
+        if judgement.refused:
+            self.refused.add(kind)  # once is enough: the group may be gone
+        if judgement.note:
+            self.notes[_first_sentence(judgement.note)] = None
+        if judgement.finding:
+            self.smallest, self.judgement = case, judgement
+            raise _Wrong
+
+    def explain(self, *more: str) -> None:
+        """Write the failure of the smallest wrong case, with what it looks like and where it is right."""
+        assert self.smallest is not None
+        if not self.judgement.crashed:
+            self.judgement = replace(self.judgement, suspects=self._fitting_all())
+        self.failure = explain(
+            self.trainer,
+            self.check,
+            self.smallest,
+            self.judgement,
+            self.bench.devices,
+            self.bench.python_path,
+            shrunk=self.shrinks,
+            more=(*self._right_on_equal_shards(), *more),
+        )
+
+    def _fitting_all(self) -> tuple[str, ...]:
+        """Return the bugs that fit the smallest wrong case and larger ones, which fewer bugs fit."""
+        assert self.smallest is not None
+        smallest, each = self.smallest, 2 * self.smallest.world_size + 1
+        wider, more = smallest.wider(), replace(smallest, batches=(each,) * len(smallest.batches))
+        shards = self.bench.about(self.trainer).shards
+        cases = [smallest, wider, more.with_shards(shards) if shards else more, replace(wider, batches=more.batches)]
+        fitting: list[tuple[str, ...]] = []
+        with suppress(WorkerFailure):
+            for case in cases:
+                judgement = self.bench.explained(self.trainer, self.check, case)
+                if judgement.finding and not judgement.crashed:
+                    fitting.append(judgement.suspects)
+        if not fitting:
+            return self.judgement.suspects
+        first, *others = fitting
+        lines = [line for line in first if all(line in other for other in others)] or list(fitting[-1])
+        if any(line.startswith(OF_PRECISION) for line in lines):
+            with suppress(WorkerFailure):
+                if self.bench.reacts(self.trainer, smallest):
+                    lines = [line for line in lines if not line.startswith(OF_PRECISION)]
+        return tuple(lines)
+
+    def _right_on_equal_shards(self) -> list[str]:
+        """Return a line that names the setting where the trainer is right as soon as all ranks have as many samples."""
+        assert self.smallest is not None
+        case, k = self.smallest, self.smallest.world_size
+        if not any(n % k for n in case.batches) or self.bench.has_hung(self.trainer):
+            return []
+        equal = case.with_shards(1)
+        with suppress(WorkerFailure):
+            if not self.bench.judge(self.trainer, self.check, equal).finding:
+                return [
+                    f"only with unequal shards: it is right with minibatches of {list(equal.batches)}; a trainer that "
+                    'is never given others says shards = "equal" (docs/your-trainer.md)'
+                ]
+        return []
+
+
+def ended(case: Case, failure: WorkerFailure) -> Judgement:
+    """Return what is shown of a case on which a rank raised, died or hung."""
+    likely = []
+    if not failure.refused and case.world_size > 1:
+        likely += [EMPTY_SHARD] if min(case.batches, default=case.world_size) < case.world_size else []
+        likely += [UNUSED] if (case.text or case.net).unused != "none" else []
+    return Judgement(failure.cause, tuple(likely), details="\n".join(failure.details), crashed=True)
+
+
+def explain(
+    trainer: str,
+    check: str,
+    case: Case,
+    judgement: Judgement,
+    devices: Devices,
+    python_path: Sequence[Path] = (),
+    *,
+    shrunk: bool = False,
+    more: Sequence[str] = (),
+) -> str:
+    """Return a failure as it is shown: what is wrong, known bugs that it looks like, the case, how to see it again."""
+    what, found = "net" if case.text is None else "text", "smallest case found" if shrunk else "case"
+    lines = [f"{trainer}, check {check!r}: {judgement.finding}"]
+    lines += [f"  looks like: {suspect}" for suspect in judgement.suspects]
+    lines += [f"  {line}" for line in more]
+    lines.append(
+        f"  {found}: {case.world_size} device(s), minibatches of {list(case.batches)}, {case.dtype}, "
+        f"lr {case.lr}, seed {case.seed}, {what} {case.as_json()[what]}"
+    )
+    folders = os.pathsep.join(os.path.relpath(folder) for folder in python_path)
+    command = ["env", f"PYTHONPATH={folders}"] if folders else []
+    command += ["python", "-m", "suite.checks", trainer, check, str(case), *_named(devices)]
+    lines.append(f"  see it again: {shlex.join(command)}")
+    return "\n".join(filter(None, [*lines, judgement.details]))
+
+
+def _named(devices: Devices) -> list[str]:
+    """Return the arguments of `python -m suite.checks` that name these devices; none for CPU workers, its default."""
+    if devices.kind == "cpu":
+        return []
+    several = len(devices.names) > 1  # "cuda:0" alone would mean no device, and "cuda:1" means the first one
+    return ["--devices", ",".join(devices.names) if several else f"{devices.kind}:1"]
+
+
+def _first_sentence(note: str) -> str:
+    """Return the first sentence of the first line; torch's refusals are a page long."""
+    return note.split(". ")[0].splitlines()[0]
