@@ -15,6 +15,7 @@ from tests.right.by_hand import ByHand
 
 KIND = "trainer"
 KILLED_BY = "gradient"
+LOOKS_LIKE = "mean of the shards' means | ranks' own means | must return its"
 
 
 class Mutant(ByHand):

@@ -14,6 +14,7 @@ from tests.right.averages import Averaged
 
 KIND = "trainer"
 KILLED_BY = "trajectory"
+LOOKS_LIKE = "average of the weights"
 
 
 class Mutant(Averaged):

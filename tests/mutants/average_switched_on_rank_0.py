@@ -11,6 +11,7 @@ from tests.right.averages import SwitchesToTheAverage
 
 KIND = "trainer"
 KILLED_BY = "replicas"
+LOOKS_LIKE = "average of the weights | drifted apart"
 
 
 class Mutant(SwitchesToTheAverage):

@@ -16,6 +16,7 @@ from tests.right.by_hand import ByHand
 
 KIND = "trainer"
 KILLED_BY = "trajectory"
+LOOKS_LIKE = "old weights | stale"
 
 
 class Mutant(ByHand):

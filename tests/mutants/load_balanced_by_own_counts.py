@@ -14,6 +14,7 @@ from tests.right.losses import BalancesLoad
 
 KIND = "trainer"
 KILLED_BY = "trajectory"
+LOOKS_LIKE = ""
 
 
 class Mutant(BalancesLoad):

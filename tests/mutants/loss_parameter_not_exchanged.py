@@ -11,6 +11,7 @@ from tests.right.losses import LearnedTemperature
 
 KIND = "trainer"
 KILLED_BY = "trajectory"
+LOOKS_LIKE = "no exchange | missing exchange | drifted apart"
 
 
 class Mutant(LearnedTemperature):

@@ -17,6 +17,7 @@ from tests.right.masters import AdamMasters
 
 KIND = "trainer"
 KILLED_BY = "resume"
+LOOKS_LIKE = "rounded weights"
 
 
 class Mutant(AdamMasters):

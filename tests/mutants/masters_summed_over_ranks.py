@@ -15,6 +15,7 @@ from tests.right.masters import Masters
 
 KIND = "trainer"
 KILLED_BY = "gradient"
+LOOKS_LIKE = "times the right gradient | summed over the devices"
 
 
 class Mutant(Masters):

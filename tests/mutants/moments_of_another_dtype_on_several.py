@@ -15,6 +15,7 @@ from tests.right.masters import Momentum, NarrowMoments
 
 KIND = "trainer"
 KILLED_BY = "trajectory"
+LOOKS_LIKE = "dtype of"
 
 
 class Mutant(NarrowMoments):

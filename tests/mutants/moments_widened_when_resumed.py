@@ -16,6 +16,7 @@ from tests.right.masters import Momentum, NarrowMoments
 
 KIND = "trainer"
 KILLED_BY = "resume"
+LOOKS_LIKE = "dtype of"
 
 
 class _Widening(Momentum):

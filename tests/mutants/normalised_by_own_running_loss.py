@@ -12,6 +12,7 @@ from tests.right.losses import NormalisesByRunningLoss
 
 KIND = "trainer"
 KILLED_BY = "gradient"
+LOOKS_LIKE = ""
 
 
 class Mutant(NormalisesByRunningLoss):

@@ -14,6 +14,7 @@ from tests.right.schedules import ScheduledBySamples
 
 KIND = "trainer"
 KILLED_BY = "replicas"
+LOOKS_LIKE = "schedule | drifted apart"
 
 
 class Mutant(ScheduledBySamples):

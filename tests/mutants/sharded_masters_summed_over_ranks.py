@@ -13,6 +13,7 @@ from tests.right.masters import ShardedMasters
 
 KIND = "trainer"
 KILLED_BY = "gradient"
+LOOKS_LIKE = "times the right gradient | summed over the devices"
 
 
 class Mutant(ShardedMasters):

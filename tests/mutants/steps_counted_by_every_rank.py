@@ -16,6 +16,7 @@ from tests.right.schedules import CountsSteps
 
 KIND = "trainer"
 KILLED_BY = "trajectory"
+LOOKS_LIKE = ""
 
 
 class Mutant(CountsSteps):

@@ -12,6 +12,7 @@ from tests.right.losses import WeighsByLosses
 
 KIND = "trainer"
 KILLED_BY = "gradient"
+LOOKS_LIKE = ""
 
 
 class Mutant(WeighsByLosses):

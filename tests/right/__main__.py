@@ -1,4 +1,4 @@
-"""`python -m tests.right`: fresh cases of every check put to every unusual right trainer; what is found is a false alarm.
+"""`python -m tests.right`: fresh cases of every check for every unusual right trainer. Each finding is a false alarm.
 
 The log grows by a line for each block: one trainer, one check, one seed, from which the cases are drawn again with
 `--again`. A later call goes on where it ends, also after Ctrl-C, and begins with what has the fewest blocks. Blocks of
