@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -57,6 +58,8 @@ WRONG = {
 UNDECLARED = ("Lion", "LARS", "AMSGrad", "ClipsByNorm", "WarmsUpFromZero", "WeighsByLosses", "ServesMomentum", "LAMB")
 NOT_PLAIN = "another step than plain SGD"
 OF_UNDECLARED = ("gradient", "trajectory", "identity")
+# For what the kill table does not have: the checks that say what a failure looks like in most ways.
+USUAL = ("gradient", "trajectory", "identity", "replicas", "loss", "not_a_number", "resume")
 
 # What follows from another failure of the same trainer is right where there is one.
 AFTER_ANOTHER = {
@@ -94,15 +97,17 @@ def subjects(bench: Bench) -> Iterator[Subject]:
         if entry.kind != "trainer":
             continue
         trainer = f"tests.mutants.{entry.name}:Mutant"
-        checks = found.get(entry.name, tuple(CHECKS))
-        checks = (entry.killed_by,) if entry.crashes else (entry.killed_by, *(set(checks) - {entry.killed_by}))
+        checks = found.get(entry.name, USUAL)
+        checks = (
+            (entry.killed_by,) if entry.crashes else (entry.killed_by, *(c for c in checks if c != entry.killed_by))
+        )
         about = bench.about(trainer)
         yield Subject(entry.name, trainer, about.oracle, True, entry.looks_like, checks)
         if about.oracle == "sgd" and about.trains == "samples" and not entry.crashes:
             others.append(Subject(entry.name, trainer, "self", False, entry.looks_like, checks))
     for trainer, looks_like in WRONG.items():
         oracle = bench.about(trainer).oracle
-        yield Subject(trainer.partition(":")[2], trainer, oracle, True, looks_like, tuple(CHECKS))
+        yield Subject(trainer.partition(":")[2], trainer, oracle, True, looks_like, USUAL)
     for name in UNDECLARED:
         others.append(Subject(name, RIGHT[name], "sgd", False, NOT_PLAIN, OF_UNDECLARED))
     yield from others
@@ -183,7 +188,7 @@ def is_right(suspect: str, looks_like: str, line: Line, lines: Sequence[Line]) -
 
 
 def table(lines: Sequence[Line]) -> str:
-    """Return as Markdown how often each line was right and wrong, and how often failures named a right and a wrong one."""
+    """Return as Markdown how often each line was right or wrong, and how often failures named a right or wrong one."""
     looks_like = {entry.name: entry.looks_like for entry in entries()}
     looks_like |= {trainer.partition(":")[2]: phrases for trainer, phrases in WRONG.items()}
     looks_like |= dict.fromkeys(UNDECLARED, NOT_PLAIN)
@@ -231,6 +236,8 @@ def main() -> int:
     parser.add_argument("--mixed", action="store_true", help="keep searches of different code in one log")
     parser.add_argument("--table", action="store_true", help="print the log as Markdown, and search nothing")
     options = parser.parse_args()
+    for ending in (signal.SIGINT, signal.SIGTERM):  # a shell lets what it starts in the background ignore the first
+        signal.signal(ending, signal.default_int_handler)
     try:
         if not options.table:
             with (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 _FILES = {
     "by_hand": "ByHand WithReference",
-    "optimizers": "Lion LBFGS LBFGSWithLineSearch SharpnessAware MuonInTurns Adafactor Preconditioned "
+    "optimizers": "Lion LionWithoutDecay LBFGS LBFGSWithLineSearch SharpnessAware MuonInTurns Adafactor Preconditioned "
     "RMSpropWithMomentum AMSGrad TwoOptimizers LARS LAMB Lookahead",
     "masters": "Masters AdamMasters FlatMasters ShardedMasters NarrowMoments",
     "averages": "Averaged AveragedOnRank0 AverageInBuffers SwitchesToTheAverage StochasticWeightAveraging",

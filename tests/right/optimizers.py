@@ -38,6 +38,13 @@ class Lion(ByHand):
         return SignedMomentum(self.trained, lr)
 
 
+class LionWithoutDecay(ByHand):
+    """Without decay, steps of one size in both directions bring a parameter back to where it was, to the bit."""
+
+    def made(self, lr: float) -> torch.optim.Optimizer:
+        return SignedMomentum(self.trained, lr, decay=0.0)
+
+
 class LBFGS(ByHand):
     """Several passes through the net in one step, by a closure; each of them exchanges gradients and loss."""
 
