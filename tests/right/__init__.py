@@ -16,6 +16,7 @@ _FILES = {
     "schedules": "ScheduledBySamples CountsSteps WarmsUpFromZero ClipsByNorm ClipsByUnit TrainsVectorsOnly",
     "exchanges": "AveragesParameters OuterOptimizer InHooks InAsynchronousHooks StepsInBackward Wrapped "
     "AccumulatesWithoutSync HookOfDDP ZeroRedundancy Joins ShardedAdamW",
+    "plainly": "ClipsPlainly WeighsPlainly HooksPlainly AccumulatesPlainly",
     "one_process": "ParameterServer ServesMomentum FlatViews ClipsSamples",
 }
 
