@@ -4,7 +4,8 @@ A file holds `KIND` (what the mutant stands in for: "trainer", "all_reduce", "sc
 "feed" or "rank_feed"), `KILLED_BY` (a check that finds it), and the mutant itself: the class `Mutant` or the function
 `mutant`.
 A mutant that raises, dies or hangs is not killed by that: a check has to find what it computes. Where this end is the
-bug itself, the file gives in `CRASHES` words of the failure.
+bug itself, the file gives in `CRASHES` words of the failure. A trainer's file also has `LOOKS_LIKE`: phrases of the
+suspects that are right for it, " | " between them (`tests.mutants.diagnoses`).
 `python -m tests.mutants` puts every check to every mutant and prints the kill table.
 """
 
@@ -29,6 +30,7 @@ class Entry:
     bug: str
     source: str
     crashes: str = ""
+    looks_like: str = ""
 
     @property
     def trainer(self) -> str:
@@ -48,7 +50,8 @@ class Entry:
 
 def entries() -> list[Entry]:
     """Return all mutants, sorted by name."""
-    return [_read(path) for path in sorted(Path(__file__).parent.glob("*.py")) if not path.stem.startswith("_")]
+    paths = sorted(Path(__file__).parent.glob("*.py"))
+    return [_read(path) for path in paths if not path.stem.startswith("_") and path.stem != "diagnoses"]
 
 
 def _read(path: Path) -> Entry:
@@ -68,4 +71,5 @@ def _read(path: Path) -> Entry:
         " ".join(doc.partition("\n\n")[0].split()),
         " ".join(source.split()),
         values.get("CRASHES", ""),
+        values.get("LOOKS_LIKE", ""),
     )

@@ -16,6 +16,7 @@ from tests.support.trainers_under_test import Adam
 
 KIND = "trainer"
 KILLED_BY = "identity"
+LOOKS_LIKE = "times the right gradient"
 MICRO_BATCHES = 2
 
 

@@ -16,6 +16,7 @@ from tests.support.trainers_under_test import Adam
 
 KIND = "trainer"
 KILLED_BY = "gradient"
+LOOKS_LIKE = "times the right gradient | summed over the devices"
 
 
 class Mutant(Adam):

@@ -20,6 +20,7 @@ from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
 KILLED_BY = "loss"
+LOOKS_LIKE = "no exchange | missing exchange | drifted apart"
 
 
 class Mutant(DDPTrainer):

@@ -15,6 +15,7 @@ from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
 KILLED_BY = "gradient"
+LOOKS_LIKE = "averaged over the devices and divided | times the right gradient"
 
 
 class Mutant(DDPTrainer):

@@ -19,6 +19,7 @@ from reference.trainers.scratch import Scratch
 
 KIND = "trainer"
 KILLED_BY = "batch_norm"
+LOOKS_LIKE = "statistics are lost"
 
 
 class Mutant(Scratch):

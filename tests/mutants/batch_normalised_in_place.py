@@ -14,6 +14,7 @@ from reference.trainers.scratch import Scratch
 
 KIND = "trainer"
 KILLED_BY = "inputs"
+LOOKS_LIKE = "in-place operation | samples changed"
 
 
 class Mutant(Scratch):

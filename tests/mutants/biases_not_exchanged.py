@@ -17,6 +17,7 @@ from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
 KILLED_BY = "replicas"
+LOOKS_LIKE = "one-dimensional | missing exchange | drifted apart"
 
 
 class Mutant(DDPTrainer):

@@ -15,6 +15,7 @@ from reference.trainers.scratch import Scratch
 
 KIND = "trainer"
 KILLED_BY = "replicas"
+LOOKS_LIKE = "no exchange | missing exchange | drifted apart | not written back"
 
 
 def _rebinding(grads: list[Tensor]) -> None:

@@ -14,6 +14,7 @@ from tests.support.step_trainers import PlainStep
 
 KIND = "trainer"
 KILLED_BY = "identity"
+LOOKS_LIKE = ""
 
 
 class Mutant(PlainStep):

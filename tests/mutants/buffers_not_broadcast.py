@@ -22,6 +22,7 @@ from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
 KILLED_BY = "evaluation"
+LOOKS_LIKE = "drifted apart | buffer"
 
 
 class Mutant(DDPTrainer):

@@ -19,6 +19,7 @@ from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
 KILLED_BY = "gradient"
+LOOKS_LIKE = "no exchange | missing exchange | drifted apart"
 
 
 class Mutant(DDPTrainer):

@@ -18,6 +18,7 @@ from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
 KILLED_BY = "identity"
+LOOKS_LIKE = ""
 
 
 class Mutant(DDPTrainer):

@@ -19,6 +19,7 @@ from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
 KILLED_BY = "loss"
+LOOKS_LIKE = "clipp"
 
 
 class Mutant(DDPTrainer):

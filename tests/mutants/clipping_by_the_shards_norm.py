@@ -14,6 +14,7 @@ from tests.support.step_trainers import Hybrid
 
 KIND = "trainer"
 KILLED_BY = "gradient"
+LOOKS_LIKE = "clipp"
 
 
 class Mutant(Hybrid):

@@ -15,6 +15,7 @@ from tests.support.step_trainers import Hybrid
 
 KIND = "trainer"
 KILLED_BY = "gradient"
+LOOKS_LIKE = "clipp | times the right gradient"
 
 
 class Mutant(Hybrid):

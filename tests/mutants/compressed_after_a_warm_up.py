@@ -15,6 +15,7 @@ from tests.support.step_trainers import PlainStep
 
 KIND = "trainer"
 KILLED_BY = "trajectory"
+LOOKS_LIKE = "lower precision | less precision"
 
 
 class Mutant(PlainStep):

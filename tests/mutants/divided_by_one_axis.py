@@ -15,6 +15,7 @@ from tests.support.step_trainers import Hybrid
 
 KIND = "trainer"
 KILLED_BY = "gradient"
+LOOKS_LIKE = "times the right gradient | summed over the devices"
 
 
 class Mutant(Hybrid):

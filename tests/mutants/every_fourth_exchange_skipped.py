@@ -14,6 +14,7 @@ from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
 KILLED_BY = "trajectory"
+LOOKS_LIKE = "no exchange | missing exchange | drifted apart"
 
 
 class Mutant(DDPTrainer):

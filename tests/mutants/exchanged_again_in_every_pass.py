@@ -17,6 +17,7 @@ from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
 KILLED_BY = "gradient"
+LOOKS_LIKE = ""
 
 
 class Mutant(DDPTrainer):

@@ -16,6 +16,7 @@ from reference.trainers.scratch import Scratch
 
 KIND = "trainer"
 KILLED_BY = "refusals"
+LOOKS_LIKE = ""
 
 
 class Mutant(Scratch):

@@ -12,6 +12,7 @@ from tests.support.step_trainers import PlainStep
 
 KIND = "trainer"
 KILLED_BY = "gradient"
+LOOKS_LIKE = "no exchange | missing exchange | drifted apart"
 
 
 class Mutant(PlainStep):

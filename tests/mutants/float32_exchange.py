@@ -18,6 +18,7 @@ from reference.trainers.scratch import Scratch
 
 KIND = "trainer"
 KILLED_BY = "gradient"
+LOOKS_LIKE = "lower precision | less precision"
 
 
 class Mutant(Scratch):

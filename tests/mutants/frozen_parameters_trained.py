@@ -17,6 +17,7 @@ from reference.trainers.scratch import Scratch
 
 KIND = "trainer"
 KILLED_BY = "identity"
+LOOKS_LIKE = ""
 
 
 class Mutant(Scratch):

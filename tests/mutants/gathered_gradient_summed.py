@@ -17,6 +17,7 @@ from tests.support.step_trainers import Gather, Gathering
 
 KIND = "trainer"
 KILLED_BY = "gradient"
+LOOKS_LIKE = "times the right gradient | summed over the devices"
 
 
 class Mutant(Gathering):

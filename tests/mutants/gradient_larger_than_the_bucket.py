@@ -14,6 +14,7 @@ from tests.support.step_trainers import PlainStep
 
 KIND = "trainer"
 KILLED_BY = "gradient"
+LOOKS_LIKE = "no exchange | missing exchange | drifted apart"
 BUCKET_BYTES = 1 << 20
 
 

@@ -16,6 +16,7 @@ from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
 KILLED_BY = "identity"
+LOOKS_LIKE = "never cleared | not cleared"
 
 
 class Mutant(DDPTrainer):

@@ -18,6 +18,7 @@ from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
 KILLED_BY = "identity"
+LOOKS_LIKE = "lower precision | less precision"
 
 
 class Mutant(DDPTrainer):

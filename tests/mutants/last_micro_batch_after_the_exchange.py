@@ -16,6 +16,7 @@ from tests.support.step_trainers import WholeStep
 
 KIND = "trainer"
 KILLED_BY = "replicas"
+LOOKS_LIKE = "no exchange | missing exchange | drifted apart"
 
 
 class Mutant(WholeStep):

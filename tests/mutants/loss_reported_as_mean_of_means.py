@@ -15,6 +15,7 @@ from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
 KILLED_BY = "loss"
+LOOKS_LIKE = "must return its"
 
 
 class Mutant(DDPTrainer):

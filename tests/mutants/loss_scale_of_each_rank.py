@@ -12,6 +12,7 @@ from tests.support.step_trainers import WholeStep
 
 KIND = "trainer"
 KILLED_BY = "not_a_number"
+LOOKS_LIKE = "loss scale | drifted apart"
 
 
 class Mutant(WholeStep):

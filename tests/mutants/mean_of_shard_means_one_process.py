@@ -16,6 +16,7 @@ from reference.trainers.data_parallel import DataParallelTrainer, data_parallel
 
 KIND = "trainer"
 KILLED_BY = "loss"
+LOOKS_LIKE = "mean of the shards' means | ranks' own means | must return its"
 
 
 class _WithLoss(nn.Module):

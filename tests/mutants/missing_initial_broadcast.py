@@ -19,6 +19,7 @@ from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
 KILLED_BY = "start"
+LOOKS_LIKE = "no broadcast at the start | drifted apart"
 
 
 class Mutant(DDPTrainer):

@@ -16,6 +16,7 @@ from tests.support.step_trainers import Muon
 
 KIND = "trainer"
 KILLED_BY = "gradient"
+LOOKS_LIKE = ""
 
 
 class Mutant(Muon):

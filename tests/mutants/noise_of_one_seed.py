@@ -14,6 +14,7 @@ from tests.support.step_trainers import NoisyLoss
 
 KIND = "trainer"
 KILLED_BY = "dropout"
+LOOKS_LIKE = "same seed"
 
 
 class Mutant(NoisyLoss):

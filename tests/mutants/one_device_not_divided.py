@@ -14,6 +14,7 @@ from reference.trainers.scratch import Scratch
 
 KIND = "trainer"
 KILLED_BY = "identity"
+LOOKS_LIKE = "times the right gradient"
 
 
 class Mutant(Scratch):

@@ -14,6 +14,7 @@ from reference.trainers.scratch import Scratch
 
 KIND = "trainer"
 KILLED_BY = "identity"
+LOOKS_LIKE = "nothing was learned"
 
 
 class Mutant(Scratch):

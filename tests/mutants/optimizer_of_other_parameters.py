@@ -18,6 +18,7 @@ from tests.support.step_trainers import WholeStep
 
 KIND = "trainer"
 KILLED_BY = "trajectory"
+LOOKS_LIKE = "holds other parameters | nothing was learned"
 
 
 class Mutant(WholeStep):

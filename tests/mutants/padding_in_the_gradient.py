@@ -15,6 +15,7 @@ from reference.trainers.scratch import Scratch
 
 KIND = "trainer"
 KILLED_BY = "loss"
+LOOKS_LIKE = "lost or repeated"
 
 
 class Mutant(Scratch):

@@ -19,6 +19,7 @@ from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
 KILLED_BY = "dropout"
+LOOKS_LIKE = "recomputed without"
 
 
 class Mutant(DDPTrainer):

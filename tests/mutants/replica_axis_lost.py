@@ -14,6 +14,7 @@ from tests.support.step_trainers import Hybrid
 
 KIND = "trainer"
 KILLED_BY = "replicas"
+LOOKS_LIKE = "no exchange | missing exchange | drifted apart"
 
 
 class Mutant(Hybrid):

@@ -20,6 +20,7 @@ from reference.sgd import sgd_
 
 KIND = "trainer"
 KILLED_BY = "gradient"
+LOOKS_LIKE = "times the right gradient"
 
 
 class Mutant:

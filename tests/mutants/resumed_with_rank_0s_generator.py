@@ -16,6 +16,7 @@ from tests.support.step_trainers import WholeStep
 
 KIND = "trainer"
 KILLED_BY = "resume"
+LOOKS_LIKE = "generators"
 
 
 class Mutant(WholeStep):

@@ -18,6 +18,7 @@ from reference.trainers.fsdp import FSDPTrainer
 
 KIND = "trainer"
 KILLED_BY = "resume"
+LOOKS_LIKE = "optimizer's state"
 
 
 class Mutant(FSDPTrainer):

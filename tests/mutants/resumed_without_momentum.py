@@ -14,6 +14,7 @@ from tests.support.step_trainers import WholeStep
 
 KIND = "trainer"
 KILLED_BY = "resume"
+LOOKS_LIKE = "optimizer's state"
 
 
 class Mutant(WholeStep):

@@ -17,6 +17,7 @@ from reference.trainers.ddp_sync_bn import DDPSyncBNTrainer
 
 KIND = "trainer"
 KILLED_BY = "batch_norm"
+LOOKS_LIKE = ""
 
 
 class _OwnVariance(SyncBatchNorm):

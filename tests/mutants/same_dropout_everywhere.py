@@ -15,6 +15,7 @@ from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
 KILLED_BY = "dropout"
+LOOKS_LIKE = "same seed | generators"
 
 
 class Mutant(DDPTrainer):

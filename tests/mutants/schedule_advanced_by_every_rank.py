@@ -14,6 +14,7 @@ from tests.support.step_trainers import WholeStep
 
 KIND = "trainer"
 KILLED_BY = "trajectory"
+LOOKS_LIKE = "schedule"
 
 
 class Mutant(WholeStep):

@@ -16,6 +16,7 @@ from tests.support.step_trainers import PlainStep
 
 KIND = "trainer"
 KILLED_BY = "trajectory"
+LOOKS_LIKE = "must return its"
 SAMPLES = 32
 
 

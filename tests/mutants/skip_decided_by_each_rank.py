@@ -14,6 +14,7 @@ from tests.support.step_trainers import WholeStep
 
 KIND = "trainer"
 KILLED_BY = "not_a_number"
+LOOKS_LIKE = "decided on one rank's own"
 
 
 class Mutant(WholeStep):

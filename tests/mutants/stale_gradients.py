@@ -18,6 +18,7 @@ from reference.trainers.scratch import Scratch
 
 KIND = "trainer"
 KILLED_BY = "identity"
+LOOKS_LIKE = "stale"
 
 
 class Mutant(Scratch):

@@ -21,6 +21,7 @@ from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
 KILLED_BY = "replicas"
+LOOKS_LIKE = "no exchange | missing exchange | drifted apart"
 
 
 class Mutant(DDPTrainer):

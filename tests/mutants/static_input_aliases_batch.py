@@ -15,6 +15,7 @@ from reference.trainers.scratch import Scratch
 
 KIND = "trainer"
 KILLED_BY = "inputs"
+LOOKS_LIKE = "alias"
 
 
 class Mutant(Scratch):

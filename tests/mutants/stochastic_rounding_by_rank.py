@@ -17,6 +17,7 @@ from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
 KILLED_BY = "low_precision"
+LOOKS_LIKE = "drifted apart"
 
 
 class Mutant(DDPTrainer):

@@ -21,6 +21,7 @@ from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
 KILLED_BY = "batch_norm"
+LOOKS_LIKE = "unequal shards averaged"
 
 
 class _Normalise(torch.autograd.Function):

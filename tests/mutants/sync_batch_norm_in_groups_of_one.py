@@ -17,6 +17,7 @@ from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
 KILLED_BY = "batch_norm"
+LOOKS_LIKE = "groups of one rank"
 
 
 def _alone(row: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
 KILLED_BY = "batch_norm"
+LOOKS_LIKE = "unequal shards averaged"
 
 
 class _Averaged(_BatchNorm):

@@ -16,6 +16,7 @@ from reference.trainers.ddp_tokens import DDPTokensTrainer
 
 KIND = "trainer"
 KILLED_BY = "inputs"
+LOOKS_LIKE = "none of whose labels counts | not a number"
 
 
 class Mutant(DDPTokensTrainer):

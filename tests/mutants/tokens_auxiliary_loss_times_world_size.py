@@ -18,6 +18,7 @@ from reference.trainers.ddp_tokens import DDPTokensTrainer
 
 KIND = "trainer"
 KILLED_BY = "loss"
+LOOKS_LIKE = "must return its"
 
 
 class Mutant(DDPTokensTrainer):

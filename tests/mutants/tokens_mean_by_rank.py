@@ -16,6 +16,7 @@ from reference.trainers.ddp_tokens import DDPTokensTrainer
 
 KIND = "trainer"
 KILLED_BY = "gradient"
+LOOKS_LIKE = "mean of the shards' means | ranks' own means | must return its"
 
 
 class Mutant(DDPTokensTrainer):

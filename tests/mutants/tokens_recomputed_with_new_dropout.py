@@ -18,6 +18,7 @@ from reference.trainers.ddp_tokens import DDPTokensTrainer
 
 KIND = "trainer"
 KILLED_BY = "dropout"
+LOOKS_LIKE = "recomputed without"
 
 
 class Mutant(DDPTokensTrainer):

@@ -17,6 +17,7 @@ from reference.trainers.ddp_tokens import DDPTokensTrainer
 
 KIND = "trainer"
 KILLED_BY = "trajectory"
+LOOKS_LIKE = "must return its"
 
 
 class Mutant(DDPTokensTrainer):

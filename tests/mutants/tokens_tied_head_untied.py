@@ -19,6 +19,7 @@ from reference.trainers.ddp_tokens import DDPTokensTrainer
 
 KIND = "trainer"
 KILLED_BY = "gradient"
+LOOKS_LIKE = ""
 
 
 class Mutant(DDPTokensTrainer):

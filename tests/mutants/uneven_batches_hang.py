@@ -15,6 +15,7 @@ from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
 KILLED_BY = "gradient"
+LOOKS_LIKE = "a rank without samples leaves"
 CRASHES = "no answer"
 
 

@@ -17,6 +17,7 @@ from reference.trainers.scratch import Scratch
 
 KIND = "trainer"
 KILLED_BY = "replicas"
+LOOKS_LIKE = "not written back | drifted apart"
 
 
 class Mutant(Scratch):

@@ -17,6 +17,7 @@ from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
 KILLED_BY = "refusals"
+LOOKS_LIKE = "no exchange | missing exchange | drifted apart"
 
 
 class Mutant(DDPTrainer):

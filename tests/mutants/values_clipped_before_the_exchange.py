@@ -14,6 +14,7 @@ from tests.support.step_trainers import ClippedByValue
 
 KIND = "trainer"
 KILLED_BY = "gradient"
+LOOKS_LIKE = "clipp"
 
 
 class Mutant(ClippedByValue):

@@ -1,0 +1,258 @@
+"""`python -m tests.mutants.diagnoses`: how often "looks like" names the right bug, over all mutants and wrong trainers.
+
+The checks that find a mutant are put to it as a user would, with the default number of cases and with shrinking, under
+its own oracle, and where that is "sgd" also under oracle "self", as a subclass in a folder of its own. Each line that a
+failure says it looks like is right if it contains one of the phrases in the file's `LOOKS_LIKE`, which " | " parts;
+without a phrase, no known bug fits and every line that names one is wrong. Besides the mutants there are wrong trainers
+of `tests.support` (`WRONG`), and right ones of `tests.right` under oracle "sgd", which they are not (`UNDECLARED`).
+
+The log grows by a line for each search, and a later call goes on where it ends, also after Ctrl-C. What is right is
+decided when the table is made: `--table` prints it and searches nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from docs.evidence.log import ROOT, Line, append, check_same_code, code_state, read_log
+from suite.checks.bench import Bench, SearchResult
+from suite.checks.draw import CHECKS
+from suite.processes.failure import WorkerFailure
+from suite.processes.pool import Pool
+from suite.properties.suspects import NONE_FITS
+from suite.room import devices
+from tests.mutants import entries
+from tests.right import RIGHT
+
+OUT = ROOT / "docs" / "evidence" / "diagnoses.jsonl"
+MOST_WRONG = 0.1  # a guess that is wrong in more than one of ten cases is not made
+BETWEEN = " | "
+NO_EXCHANGE = "no exchange | missing exchange | drifted apart"
+LOWER_PRECISION = "lower precision | less precision"
+
+# Wrong trainers that are no mutants, with what they look like.
+WRONG = {
+    "tests.support.trainers_under_test:MeanOfMeans": "mean of the shards' means | must return its",
+    "tests.support.trainers_under_test:NoExchange": NO_EXCHANGE,
+    "tests.support.trainers_under_test:AdamWithoutExchange": NO_EXCHANGE,
+    "tests.support.trainers_under_test:AdamByTheClock": "randomness without a seed",
+    "tests.support.trainers_under_test:NormalisesInPlace": "in-place operation | samples changed",
+    "tests.support.exchanging_optimizers:InAClosureTwice": "times the right gradient | summed over the devices",
+    "tests.support.exchanging_optimizers:InAHookTwice": "times the right gradient | summed over the devices",
+    "tests.support.step_trainers:OwnOverflow": "decided on one rank's own | loss scale",
+    "tests.support.step_trainers:WithReferenceMisreporting": "must return its",
+    "tests.support.step_trainers:WithALossOfReferenceMisreporting": "must return its",
+    "tests.support.step_trainers:Float16": LOWER_PRECISION,
+    "tests.support.step_trainers:Float16WithoutExchange": NO_EXCHANGE,
+}
+# Right ones under oracle "sgd", which they are not.
+UNDECLARED = ("Lion", "LARS", "AMSGrad", "ClipsByNorm", "WarmsUpFromZero", "WeighsByLosses", "ServesMomentum", "LAMB")
+NOT_PLAIN = "another step than plain SGD"
+OF_UNDECLARED = ("gradient", "trajectory", "identity")
+# For what the kill table does not have: the checks that say what a failure looks like in most ways.
+USUAL = ("gradient", "trajectory", "identity", "replicas", "loss", "not_a_number", "resume")
+
+# What follows from another failure of the same trainer is right where there is one.
+AFTER_ANOTHER = {
+    "the weights are wrong since an earlier step": ("trajectory", "gradient"),
+    "the bug that the check `gradient` or `trajectory` names": ("trajectory", "gradient"),
+}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A wrong trainer under one oracle.
+
+    Attributes:
+        name: of the mutant, or of the class.
+        trainer: what a worker loads; of another oracle than its own the name of the class to make a subclass of.
+        oracle: "sgd" or "self".
+        own: whether that is the class's own oracle.
+        looks_like: phrases of right suspects, " | " between them.
+        checks: to put to it.
+    """
+
+    name: str
+    trainer: str
+    oracle: str
+    own: bool
+    looks_like: str
+    checks: Sequence[str]
+
+
+def subjects(bench: Bench) -> Iterator[Subject]:
+    """Yield all wrong trainers; those with their own oracle come first, because others have ranks of their own."""
+    found = {name: tuple(checks) for name, checks in _kill_table().items()}
+    others = []
+    for entry in entries():
+        if entry.kind != "trainer":
+            continue
+        trainer = f"tests.mutants.{entry.name}:Mutant"
+        checks = found.get(entry.name, USUAL)
+        checks = (
+            (entry.killed_by,) if entry.crashes else (entry.killed_by, *(c for c in checks if c != entry.killed_by))
+        )
+        about = bench.about(trainer)
+        yield Subject(entry.name, trainer, about.oracle, True, entry.looks_like, checks)
+        if about.oracle == "sgd" and about.trains == "samples" and not entry.crashes:
+            others.append(Subject(entry.name, trainer, "self", False, entry.looks_like, checks))
+    for trainer, looks_like in WRONG.items():
+        oracle = bench.about(trainer).oracle
+        yield Subject(trainer.partition(":")[2], trainer, oracle, True, looks_like, USUAL)
+    for name in UNDECLARED:
+        others.append(Subject(name, RIGHT[name], "sgd", False, NOT_PLAIN, OF_UNDECLARED))
+    yield from others
+
+
+def _kill_table() -> dict[str, list[str]]:
+    """Return the checks that find each mutant, from the page that has them all."""
+    page = (ROOT / "docs" / "correctness.md").read_text(encoding="utf-8").partition("## The kill table")[2]
+    rows = re.findall(r"^\| (\w+) \| .+\. \| .+ \| (.+) \|$", page, re.MULTILINE)
+    return {name: [check for check in killers.split(", ") if check in CHECKS] for name, killers in rows}
+
+
+def loadable(subject: Subject, folder: Path) -> str:
+    """Return how a worker loads a trainer under an oracle; a subclass is first written into a folder."""
+    if subject.own:
+        return subject.trainer
+    module, _, name = subject.trainer.partition(":")
+    path = folder / f"{subject.name}_{subject.oracle}.py"
+    path.write_text(f'from {module} import {name} as Own\n\n\nclass Other(Own):\n    oracle = "{subject.oracle}"\n')
+    return f"{path}:Other"
+
+
+def search(bench: Bench, trainer: str, check: str) -> SearchResult:
+    """Search as a user would. A trainer that cannot be asked has no failure to score."""
+    try:
+        return bench.search(trainer, check)
+    except WorkerFailure as failure:
+        return SearchResult(f"not asked: {failure}", [], 0, crashed=True)
+
+
+def suspects_of(failure: str) -> list[str]:
+    """Return the lines that a failure says it looks like."""
+    return re.findall(r"^  looks like: (.*)$", failure, re.MULTILINE)
+
+
+def fill(bench: Bench, folder: Path, options: argparse.Namespace) -> None:
+    """Make all searches that the log lacks."""
+    lines, state = read_log(options.out), code_state()
+    if not options.mixed:
+        check_same_code(lines, state)
+    made = {(line["name"], line["oracle"], line["check"]) for line in lines}
+    end = time.monotonic() + 60 * options.minutes
+    for subject in subjects(bench):
+        if options.names and subject.name not in options.names:
+            continue
+        for check in subject.checks:
+            if (subject.name, subject.oracle, check) in made:
+                continue
+            if time.monotonic() > end:
+                return
+            result = search(bench, loadable(subject, folder), check)
+            line = {
+                "name": subject.name,
+                "oracle": subject.oracle,
+                "check": check,
+                "found": bool(result.failure),
+                "crashed": result.crashed,
+                "suspects": suspects_of(result.failure),
+                "failure": result.failure.partition("\n  see it again")[0].replace(f"{folder}/", ""),
+                **state,
+            }
+            append(options.out, line)
+            print(f"{subject.name}, {subject.oracle}, {check}: {line['suspects'] or line['found']}", flush=True)
+
+
+def kind(suspect: str) -> str:
+    """Return a suspect without its figures and its explanation, for the table."""
+    return re.split(r"[:;(]", re.sub(r"-?\d+(\.\d+)?(e[+-]?\d+)?(?= times)", "N", suspect))[0].strip()
+
+
+def is_right(suspect: str, looks_like: str, line: Line, lines: Sequence[Line]) -> bool:
+    """Return whether a suspect is the bug of the trainer."""
+    for phrase, checks in AFTER_ANOTHER.items():
+        if phrase in suspect:
+            same = [other for other in lines if (other["name"], other["oracle"]) == (line["name"], line["oracle"])]
+            return any(other["found"] and other["check"] in checks for other in same)
+    return bool(looks_like) and any(phrase in suspect for phrase in looks_like.split(BETWEEN))
+
+
+def table(lines: Sequence[Line]) -> str:
+    """Return as Markdown how often each line was right or wrong, and how often failures named a right or wrong one."""
+    looks_like = {entry.name: entry.looks_like for entry in entries()}
+    looks_like |= {trainer.partition(":")[2]: phrases for trainer, phrases in WRONG.items()}
+    looks_like |= dict.fromkeys(UNDECLARED, NOT_PLAIN)
+    failures = [line for line in lines if line["found"] and not line["failure"].startswith("not asked")]
+    named: dict[tuple[str, str], Counter[bool]] = defaultdict(Counter)
+    wrong_for: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    totals: dict[str, Counter[str]] = defaultdict(Counter)
+    for line in failures:
+        specific = [suspect for suspect in line["suspects"] if not suspect.startswith(NONE_FITS)]
+        verdicts = [is_right(suspect, looks_like[line["name"]], line, lines) for suspect in specific]
+        for suspect, right in zip(specific, verdicts, strict=True):
+            key = kind(suspect), line["oracle"]
+            named[key][right] += 1
+            if not right:
+                wrong_for[key][line["name"]] += 1
+        total = totals[line["oracle"]]
+        total["failures"] += 1
+        total["right"] += any(verdicts)
+        total["wrong"] += not all(verdicts)
+        total["only wrong"] += bool(verdicts) and not any(verdicts)
+        total["none"] += not verdicts
+    shown = ["| looks like | oracle | named | right | wrong | wrong for |", "|---|---|---|---|---|---|"]
+    for (what, oracle), count in sorted(named.items(), key=lambda item: -item[1][False]):
+        bold = "**" if count[False] > MOST_WRONG * count.total() else ""
+        whom = ", ".join(f"{name} ({times})" for name, times in wrong_for[what, oracle].most_common())
+        shown.append(f"| {what} | {oracle} | {count.total()} | {count[True]} | {bold}{count[False]}{bold} | {whom} |")
+    shown += ["", "| oracle | failures | right one named | wrong one named | only wrong ones | none named |"]
+    shown.append("|---|---|---|---|---|---|")
+    for oracle, total in sorted(totals.items()):
+        shown.append(
+            f"| {oracle} | {total['failures']} | {total['right']} | {total['wrong']} | {total['only wrong']} | "
+            f"{total['none']} |"
+        )
+    return "\n".join(shown)
+
+
+def main() -> int:
+    """Make the searches that the log lacks, and print the table; return 1 when a line is wrong too often."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants.diagnoses", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="mutants or classes (default: all)")
+    parser.add_argument(
+        "--minutes", type=float, default=600.0, help="start no search after them (default: %(default)s)"
+    )
+    parser.add_argument("--out", type=Path, default=OUT, help=f"the log (default: {OUT.relative_to(ROOT)})")
+    parser.add_argument("--mixed", action="store_true", help="keep searches of different code in one log")
+    parser.add_argument("--table", action="store_true", help="print the log as Markdown, and search nothing")
+    options = parser.parse_args()
+    for ending in (signal.SIGINT, signal.SIGTERM):  # a shell lets what it starts in the background ignore the first
+        signal.signal(ending, signal.default_int_handler)
+    try:
+        if not options.table:
+            with (
+                tempfile.TemporaryDirectory(prefix="diagnoses-") as folder,
+                Pool(kind="cpu", import_paths=[ROOT], preload="trainers") as pool,
+            ):
+                fill(Bench(pool, devices.one_host(devices.parse("cpu"))), Path(folder), options)
+        shown = table(read_log(options.out))
+        print(shown)
+        return int("**" in shown)
+    except KeyboardInterrupt:
+        sys.exit("interrupted: the search in progress is not kept")
+    except ValueError as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
