@@ -11,7 +11,7 @@ import torch.distributed as dist
 from tests.right.averages import Averaged
 
 KIND = "trainer"
-KILLED_BY = "trajectory"
+KILLED_BY = "state"
 LOOKS_LIKE = "average of the weights"
 
 

@@ -24,8 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from docs.evidence.log import ROOT, Line, append, check_same_code, code_state, read_log
-from suite.checks.bench import Bench, SearchResult
+from suite.checks.bench import Bench
 from suite.checks.draw import CHECKS
+from suite.checks.search import SearchResult
 from suite.processes.failure import WorkerFailure
 from suite.processes.pool import Pool
 from suite.properties.suspects import NONE_FITS

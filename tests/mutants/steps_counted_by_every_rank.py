@@ -15,7 +15,7 @@ import torch.distributed as dist
 from tests.right.schedules import CountsSteps
 
 KIND = "trainer"
-KILLED_BY = "trajectory"
+KILLED_BY = "state"
 LOOKS_LIKE = ""
 
 
