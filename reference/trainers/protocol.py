@@ -13,6 +13,8 @@ Optional members, looked up by name:
   it, and so is ``step`` on one device.
 - ``step_unsynced(X, y, global_batch_size)``: the same computation without the exchange, after which replicas differ. It
   is used to measure what the exchange costs.
+- ``shards``: "any" (the default), "equal" where every rank of a step has as many samples as the others, as after a
+  DistributedSampler, or a number of which every rank's samples are a multiple. Generated minibatches are so.
 - ``shares_gpus``: False where two ranks of a per-device trainer cannot share a GPU. It is then checked on as many
   devices as there are GPUs.
 - ``state_dict()`` and ``load_state_dict(state)``, both or neither, with torch's names: return all that training goes on

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, Verbosity, errors, given, settings
 
 from suite.checks import draw
 from suite.processes.failure import WorkerFailure
-from suite.properties.answers import OF_PRECISION, RIGHT, Judgement
+from suite.properties.answers import NONE_FITS, OF_PRECISION, RIGHT, Judgement
 from suite.properties.case import MAY_REFUSE, Case
 from suite.room.devices import Devices
 
@@ -201,7 +201,7 @@ class _Search:
         if any(line.startswith(OF_PRECISION) for line in lines):
             with suppress(WorkerFailure):
                 if self.bench.reacts(self.trainer, smallest):
-                    lines = [line for line in lines if not line.startswith(OF_PRECISION)]
+                    lines = [line for line in lines if not line.startswith(OF_PRECISION)] or [NONE_FITS]
         return tuple(lines)
 
     def _right_on_equal_shards(self) -> list[str]:

@@ -13,6 +13,7 @@ UNSEEN = (
 SHARED_DRAWS = "the step draws random numbers, and was compared on those that one device draws for each sample"
 
 
+NONE_FITS = "no bug in particular"
 OF_PRECISION = "the error of "  # begins the suspects that blame low precision
 
 

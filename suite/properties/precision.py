@@ -11,9 +11,10 @@ two begin at other parameters.
 
 **The bound.** For the gradients of one parameter, with mean m over the variants and standard deviation s, k devices may
 be off m by `LIMIT` s, plus what reading adds: 2 u (|p| + |p'|) / lr for the rounding of the parameter before and after
-the step, or 2 u |p'| for each step of a change since the start, and 4 u times the largest |m| of all parameters: for factors such as 1 / n and lr, by which trainers multiply
-at different places, and for terms that cancel in a sum. The size of a tensor is its root of summed squares here, and s
-the root of the summed squares of the deviations over their number minus 1.
+the step, or 2 u |p'| for each step of a change since the start, and 4 u times the largest |m| of all parameters: for
+factors such as 1 / n and lr, by which trainers multiply at different places, and for terms that cancel in a sum. The
+size of a tensor is its root of summed squares here, and s the root of the summed squares of the deviations over their
+number minus 1.
 
 **Repeated.** Two variants are enough for most cases. Where k devices are off them, `suite.checks.bench` asks for eight,
 and where they are off these, for more variants of the case on k devices, all of which must be off: a step that Adam

@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 
 from reference.scatter import chunk_sizes
-from suite.properties.answers import OF_PRECISION
+from suite.properties.answers import NONE_FITS, OF_PRECISION
 
 ALIKE = 1e-6  # the relative difference up to which a gradient is attributed to a bug
 # The most precise comes first, because an error that it explains would be explained by the others too.
 LOW_PRECISION = {"float32": torch.float32, "16 bits (bfloat16 or float16)": torch.bfloat16}
 BEYOND_ROUNDING = 0.1  # a factor nearer to 1 may also be an error of low precision
 WRONG_FACTOR = "the learning rate or the average is off by that factor"
-NONE_FITS = "no bug in particular"
 NOTHING_FITS = (NONE_FITS,)
 NOT_PLAIN = (
     "another step than plain SGD on mean cross-entropy (another optimizer, weight decay, clipping, a schedule, a loss "

@@ -29,7 +29,7 @@ from suite.checks.draw import CHECKS
 from suite.checks.search import SearchResult
 from suite.processes.failure import WorkerFailure
 from suite.processes.pool import Pool
-from suite.properties.suspects import NONE_FITS
+from suite.properties.answers import NONE_FITS
 from suite.room import devices
 from tests.mutants import entries
 from tests.right import RIGHT
