@@ -201,6 +201,10 @@ CHECKS: dict[str, Check] = {
     "refusals": refusals,
 }
 
+# Those that say nothing of a trainer that does nothing.
+OF_STEPS = ("gradient", "trajectory", "identity", "replicas", "loss", "low_precision", "state", "resume")
+NOTHING_MOVED = "nothing was compared in a case whose steps changed no parameter"
+
 
 @torchs_own()
 def judge(check: str, seen: Seen) -> Judgement:
@@ -226,6 +230,8 @@ def judge(check: str, seen: Seen) -> Judgement:
                 return Judgement(note=f"refused: {where}: {error}", details=trace, refused=True)
             return Judgement(f"the trainer raised: {where}: {error}", details=trace, crashed=True)
     judgement = CHECKS[check](seen)
+    if judgement == RIGHT and check in OF_STEPS and not any(map(_has_moved, seen.ranks)):
+        return Judgement(note=NOTHING_MOVED)
     if judgement.step >= 0 and any(_off_itself(check, seen, moved) for moved in seen.moved):
         return Judgement(note=CONDITIONED)
     if not (seen.shares_draws and seen.drew):
@@ -235,6 +241,10 @@ def judge(check: str, seen: Seen) -> Judgement:
         more = (DRAWS_NOTHING, *judgement.suspects) if plain else (*judgement.suspects, NOT_FOR_SAMPLES)
         return replace(judgement, suspects=more)
     return replace(judgement, note=judgement.note or SHARED_DRAWS)
+
+
+def _has_moved(observed: Observation) -> bool:
+    return any(before != after for before, after in pairwise(observed["parameters"]))
 
 
 def _off_itself(check: str, seen: Seen, moved: Observation) -> bool:
@@ -249,7 +259,7 @@ def _first_wrong(seen: Seen, judge_step: Callable[[Seen, int], Judgement]) -> Ju
 
 def _unchanged(seen: Seen) -> Judgement:
     """Judge under oracle "self" whether a step has changed anything on one device; two may return to the start."""
-    if seen.alone is None or any(before != after for before, after in pairwise(seen.alone["parameters"])):
+    if seen.alone is None or _has_moved(seen.alone):
         return RIGHT
     return Judgement(
         f"{len(seen.steps)} steps on one device have changed no parameter",

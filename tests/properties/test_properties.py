@@ -27,10 +27,11 @@ from suite.checks.functions import FUNCTION_CHECKS, search
 from suite.properties import functions, nets, suspects, tolerance
 from suite.properties.answers import RIGHT, Judgement
 from suite.properties.case import Case, Net
+from suite.properties.itself import UNREAD
 from suite.properties.observe import Observation
 from suite.properties.packing import packed, unpacked
 from suite.properties.seen import Seen
-from suite.properties.trainer import CHECKS, judge
+from suite.properties.trainer import CHECKS, NOTHING_MOVED, OF_STEPS, judge
 from tests.support.tampering import CASE, see, tampered
 
 CPU = torch.device("cpu")
@@ -458,3 +459,22 @@ def test_the_references_functions_pass_their_checks(check: str, function: Any) -
 def test_a_check_that_does_not_exist_is_named_with_those_that_do() -> None:
     with pytest.raises(ValueError, match="no check 'all_reduce' on functions: valid names are all_reduce_sums, "):
         search("all_reduce", ALL_REDUCE["naive"])
+
+
+class Idle(Single):
+    """Does nothing, on one device and on several."""
+
+    oracle = "self"
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> None:
+        return None
+
+
+@pytest.mark.parametrize("check", OF_STEPS)
+def test_a_trainer_that_does_nothing_is_not_said_to_be_right(check: str) -> None:
+    case = Case(1 if check == "identity" else 2, (3, 4), resumed=1 if check == "resume" else None)
+    alone = see(Idle, case.alone(), check)
+    seen = Seen(case, [see(Idle, case, check)], alone, oracle="self", disturbed=[alone, alone])
+    judgement = judge(check, seen)
+    assert judgement.finding or judgement.note in (NOTHING_MOVED, UNREAD)
+    assert bool(judgement.finding) == (check == "trajectory")
