@@ -145,7 +145,9 @@ def read(config: pytest.Config) -> Config:
     for mode in modes:
         get.one_of("mode", mode, MODES)
     chosen_workloads = tuple(known[name] for name in names)
-    default = tuple(name for name in DEFAULT_TRAINERS if any(workload.suits(name) for workload in chosen_workloads))
+    # Of a data set that only its user knows, samples with a label each are the more likely minibatches.
+    kinds = {workload.trains or "samples" for workload in chosen_workloads}
+    default = tuple(name for name in DEFAULT_TRAINERS if kinds.intersection(trains(name)))
     trainers = timed or default
     base = _against(get, root, home)
     _check_pairs(trainers, base, chosen_workloads)

@@ -140,3 +140,25 @@ def test_a_wrong_trainer_is_not_excused_by_rounding(bench: Bench) -> None:
 def test_it_is_said_where_nothing_of_the_optimizer_could_be_read(bench: Bench) -> None:
     assert bench.judge(HERE + "ByTheRules", "gradient", Case(2, (3,))).note == UNREAD
     assert bench.judge("tests.support.trainers_under_test:Adam", "gradient", Case(2, (3,))) == RIGHT
+
+
+@pytest.mark.parametrize(
+    ("trainer", "check", "case"),
+    [
+        ("optimizers:LionWithoutDecay", "trajectory", Case(2, (1, 1, 1, 1), net=Net(inputs=1))),
+        ("optimizers:Lion", "trajectory", Case(2, (1, 1, 1, 1), net=Net(inputs=1))),
+        (
+            "optimizers:LBFGSWithLineSearch",
+            "trajectory",
+            Case(4, (9, 11, 4, 1, 12), 9627, lr=0.1, net=Net(inputs=3, hidden=(1,), classes=4, activation="relu")),
+        ),
+        (
+            "exchanges:OuterOptimizer",
+            "low_precision",
+            Case(3, (12, 2), 5960, "bfloat16", 0.1, Net(hidden=(5,), classes=3, frozen=True)),
+        ),
+    ],
+)
+def test_what_right_trainers_were_blamed_for(bench: Bench, trainer: str, check: str, case: Case) -> None:
+    """Signs that return to the start, a line search at a kink, and updates that were rounded twice."""
+    assert not bench.judge(f"tests.right.{trainer}", check, case).finding

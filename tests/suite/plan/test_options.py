@@ -153,6 +153,12 @@ def test_trainers_and_workloads_that_are_not_named_follow_from_the_others(
     assert [workload.name for workload in config.workloads] == chosen
 
 
+def test_built_in_trainers_of_tokens_are_not_chosen_for_data_that_only_its_user_knows(project: Project) -> None:
+    with (project.path / "pyproject.toml").open("a", encoding="utf-8") as file:
+        file.write('[tool.scaling.workloads.clicks]\nmodel = "clicks:make"\ndataset = "clicks:load"\n')
+    assert read(project, "--scaling-workload=clicks").trainers == ("scratch", "data_parallel", "ddp")
+
+
 def test_a_profile_has_a_budget_that_may_stretch_and_the_users_own_may_not(project: Project) -> None:
     full, own = read(project, "--scaling-profile", "full"), read(project, "--scaling-budget", "60")
     assert [(config.budget_s, config.min_sessions) for config in (full, own)] == [(1800, 4), (60, 1)]
