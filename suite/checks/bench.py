@@ -31,7 +31,7 @@ from suite.room.devices import Devices
 MOST_REPLICAS = 8  # virtual devices of one process
 MOST_RANKS = 4  # processes
 HANG_S = 60.0  # a case takes milliseconds, but the first one may load FSDP, or compile for half a minute
-HANG_AGAIN_S = 25.0  # for a trainer that has hung: its processes are warm
+HANG_AGAIN_S = 20.0  # for a trainer that has hung: its processes are warm
 MOST_HANGS = 2  # of a trainer; none of its cases is tried after them
 FEW_VARIANTS, MANY_VARIANTS = 2, 8  # of a case that one device computes; many where k devices are off the few
 CONFIRMATIONS = 3  # other variants in which k devices must be off as well

@@ -29,6 +29,10 @@ UNUSED = (
     "find_unused_parameters=True to DistributedDataParallel, or exchange zeros where there is no gradient"
 )
 EQUAL_ONLY = "shards of unequal length, and those without samples, were not checked: the trainer says shards = {shards}"
+ONLY_UNEQUAL = (
+    "only with unequal shards: it is right with minibatches of {batches}; a trainer that is never given others says "
+    'shards = "equal" (docs/your-trainer.md)'
+)
 NOT_RUN = "not run: {trainer} has hung in {hangs} cases; the stacks in the first failure show where"
 
 
@@ -168,8 +172,14 @@ class _Search:
     def explain(self, *more: str) -> None:
         """Write the failure of the smallest wrong case, with what it looks like and where it is right."""
         assert self.smallest is not None
-        if not self.judgement.crashed:
-            self.judgement = replace(self.judgement, suspects=self._fitting_all())
+        suspects = self.judgement.suspects if self.judgement.crashed else self._fitting_all()
+        equal = self.smallest.with_shards(1)
+        if equal != self.smallest:
+            if self._is_right_on(equal):
+                more = (ONLY_UNEQUAL.format(batches=list(equal.batches)), *more)
+            else:
+                suspects = tuple(line for line in suspects if line != EMPTY_SHARD)
+        self.judgement = replace(self.judgement, suspects=suspects)
         self.failure = explain(
             self.trainer,
             self.check,
@@ -178,7 +188,7 @@ class _Search:
             self.bench.devices,
             self.bench.python_path,
             shrunk=self.shrinks,
-            more=(*self._right_on_equal_shards(), *more),
+            more=more,
         )
 
     def _fitting_all(self) -> tuple[str, ...]:
@@ -204,20 +214,14 @@ class _Search:
                     lines = [line for line in lines if not line.startswith(OF_PRECISION)] or [NONE_FITS]
         return tuple(lines)
 
-    def _right_on_equal_shards(self) -> list[str]:
-        """Return a line that names the setting where the trainer is right as soon as all ranks have as many samples."""
-        assert self.smallest is not None
-        case, k = self.smallest, self.smallest.world_size
-        if not any(n % k for n in case.batches) or self.bench.has_hung(self.trainer):
-            return []
-        equal = case.with_shards(1)
-        with suppress(WorkerFailure):
-            if not self.bench.judge(self.trainer, self.check, equal).finding:
-                return [
-                    f"only with unequal shards: it is right with minibatches of {list(equal.batches)}; a trainer that "
-                    'is never given others says shards = "equal" (docs/your-trainer.md)'
-                ]
-        return []
+    def _is_right_on(self, equal: Case) -> bool:
+        """Return whether the trainer is right as soon as all ranks have as many samples."""
+        if self.bench.has_hung(self.trainer):
+            return False
+        try:
+            return not self.bench.judge(self.trainer, self.check, equal).finding
+        except WorkerFailure:
+            return False
 
 
 def ended(case: Case, failure: WorkerFailure) -> Judgement:
