@@ -17,13 +17,21 @@ from suite.checks.bench import Bench
 from suite.plan.workloads import BUILT_IN, Checked, Workload
 from suite.processes.failure import WorkerFailure
 from suite.properties.answers import RIGHT, SHARED_DRAWS, Judgement
-from suite.properties.modules import _rows
-from tests.support import text_trainers
+from suite.properties.rows import rows_of
+from tests.support import own_models, text_trainers
 from tests.support.project import Project
 
 HERE = f"{text_trainers.__file__}:"
 TEXTS = Workload(name="texts", model="tests.support.texts:Writer", dataset="tests.support.texts:corpus", lr=0.05)
 BLOBS = Workload(name="blobs", model="toy", dataset="tests.support.learners:overlapping_blobs", lr=0.05)
+
+
+OWN = f"{own_models.__file__}:"
+
+
+def own_blobs(model: str, dataset: str = "tests.support.learners:overlapping_blobs") -> Workload:
+    """A workload of the blobs and a model of `tests.support.own_models`."""
+    return Workload(name="own", model=OWN + model, dataset=dataset, lr=own_models.LR)
 
 
 def check(bench: Bench, trainer: str, workload: Workload = TEXTS, k: int = 2) -> Judgement:
@@ -80,6 +88,86 @@ def test_a_constant_factor_is_found_even_where_adam_hides_it(bench: Bench, train
     assert check(bench, HERE + trainer).suspects[0].startswith(factor)
 
 
+@pytest.mark.parametrize(
+    ("trainer", "model", "finding", "suspect"),
+    [
+        (
+            "ByHand",
+            "one_output",
+            "15 steps .* none of the 2 trained",
+            "cross-entropy on one output.* 1",
+        ),
+        ("HoldsOthers", "two_layers", "15 steps .* none of the 4", "the optimizer holds other parameters"),
+        (
+            "Detached",
+            "two_layers",
+            "15 steps .* none of the 4",
+            "no gradient reaches .*detached from the model",
+        ),
+        ("NeverSteps", "two_layers", "15 steps .* none of the 4", "no optimizer of torch's was stepped"),
+        (
+            "TooSmall",
+            "two_layers",
+            "15 steps .* none of the 4",
+            "4 gradients are there .* smaller than the round",
+        ),
+        ("NeverWarm", "two_layers", "15 steps .* none of the 4", "the learning rate is 0 in all of 15 steps"),
+        ("DecaysOnly", "two_layers", "by weight decay alone: every gradient is exactly 0", "the loss does not depend"),
+        ("ByHand", "frozen", "no parameter of the model is trained: all 4 are frozen, .*; let requires_grad be", None),
+    ],
+)
+def test_a_trainer_that_learns_nothing_is_wrong_and_what_keeps_it_is_named(
+    bench: Bench, trainer: str, model: str, finding: str, suspect: str | None
+) -> None:
+    """Two devices that learn nothing agree with one that learns nothing."""
+    dataset = "tests.support.own_models:one_class" if model == "one_output" else BLOBS.dataset
+    judgement = check(bench, OWN + trainer, own_blobs(model, dataset))
+    assert re.search(finding, judgement.finding), judgement
+    assert bool(judgement.suspects) == bool(suspect)
+    assert not suspect or re.search(suspect, judgement.suspects[0]), judgement
+
+
+def test_a_rank_whose_step_changes_nothing_is_named(bench: Bench) -> None:
+    finding = "step 0: one device changes 4 of 4 trained parameters, and on rank 0 none changes, although"
+    assert check(bench, OWN + "UndoesItAlone", own_blobs("two_layers")).finding.startswith(finding)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "model"),
+    [
+        ("WithLogits", "one_output"),
+        ("Decays", "two_layers"),
+        ("WarmsUpOnce", "two_layers"),
+        ("ComesBack", "two_layers"),
+        ("Replaces", "two_layers"),
+        ("ByHand", "frozen_below"),
+    ],
+)
+def test_a_trainer_that_learns_little_or_late_is_right(bench: Bench, trainer: str, model: str) -> None:
+    dataset = "tests.support.own_models:one_class" if model == "one_output" else BLOBS.dataset
+    assert check(bench, OWN + trainer, own_blobs(model, dataset)) == RIGHT
+
+
+@pytest.mark.parametrize(
+    ("trainer", "model", "note"),
+    [
+        ("WarmsUp", "two_layers", r"in the 2 steps that were compared, .* is that of step 3; set .*\] steps = 5$"),
+        ("Scales", "two_layers", r"in the 2 steps that were compared, .* is that of step [2-4]; set .* steps = [4-6]$"),
+        ("HoldsHalf", "two_layers", r"^1 of 4 trained parameters did not .*: '2.bias' \(in no optimizer of torch's\)$"),
+        (
+            "ByHand",
+            "HasIdleParts",
+            r"^3 of 6 trained .* in 2 steps .*: 'unused' \(without a gradient\), 'cut' \(without a gradient\), "
+            r"'muted' \(its gradient is 0\)$",
+        ),
+    ],
+)
+def test_what_did_not_move_is_noted(bench: Bench, trainer: str, model: str, note: str) -> None:
+    judgement = check(bench, OWN + trainer, own_blobs(model))
+    assert not judgement.finding
+    assert re.search(note, judgement.note), judgement
+
+
 def test_a_model_that_does_not_fit_is_refused_with_the_remedy(bench: Bench) -> None:
     huge = TEXTS.model_copy(update={"model": f"{__file__}:huge"})
     with pytest.raises(WorkerFailure, match=r"TooLarge: .*huge' has 1,000,000 million values: .* smaller model"):
@@ -95,11 +183,11 @@ def huge() -> nn.Module:
 def test_samples_are_told_by_their_values() -> None:
     """Of equal samples the first is named; a tensor that is no part of X leaves it open."""
     tokens, length = torch.tensor([[1, 2], [3, 4], [1, 2]]), torch.tensor([2, 1, 2])
-    assert _rows([tokens, length], [tokens[1:], length[1:]]) == [1, 0]
-    assert _rows([tokens, length], [tokens[1:], "text"]) == [1, 0]
-    assert _rows([tokens, length], [tokens + 1]) is None
-    assert _rows([tokens, length], [tokens.double()]) is None
-    assert _rows([tokens, length], []) is None
+    assert rows_of([tokens, length], [tokens[1:], length[1:]]) == [1, 0]
+    assert rows_of([tokens, length], [tokens[1:], "text"]) == [1, 0]
+    assert rows_of([tokens, length], [tokens + 1]) is None
+    assert rows_of([tokens, length], [tokens.double()]) is None
+    assert rows_of([tokens, length], []) is None
 
 
 @pytest.mark.parametrize(
