@@ -1,10 +1,10 @@
 """Trains a user's own model, and notes what every module of it did (worker's side).
 
 `observe` trains a few minibatches and records, for every forward of the model, the outputs of all its modules, and for
-every step the gradients. `suite.properties.compared` holds the records of k devices against that of one. The model is
-in eval mode and computes in float64, so both compute the same but for rounding. Not covered: dropout, batch statistics
-and low precision, which the generated cases check (`suite.properties.trainer`), and modules that are called outside of
-the model's own forward.
+every step the gradients. `suite.properties.compared` holds the records of k devices against that of one. The model
+computes in float64, and `suite.properties.modes.comparable` keeps in eval mode what mixes samples or draws, so both
+compute the same but for rounding. Not covered: dropout, batch statistics and low precision, which the generated cases
+check (`suite.properties.trainer`), modules that are called outside of the model's own forward, and torch.compile.
 """
 
 from __future__ import annotations
@@ -63,14 +63,15 @@ def observe(
         - "parameters": the trained parameters' names, and "frozen": how many others there are;
         - "steps": for each, "terms": the values in the largest tensor of X; "gradients" {parameter: float64 tensor};
           and "passes": for each forward of a replica, "rows": which samples of the whole minibatch it got, None where
-          that cannot be told, and "outputs": [module, which of its calls, tensors], in the order in which calls end;
+          that cannot be told; "training": whether a module was in training mode; and "outputs": [module, which of its
+          calls, tensors], in the order in which calls end;
         - "learned": for each step, the spare ones too, `suite.properties.learned.evidence`.
 
     Raises:
         suite.properties.contract.ContractError: the trainer breaks the protocol.
         Exception: what the trainer or the model raises.
     """
-    made = trainer(model.eval(), list(devices), lr=lr)
+    made = trainer(model, list(devices), lr=lr)
     contract.check_instance(made, list(devices))
     first = made.replicas[0]
     parameters = dict(first.named_parameters())
@@ -135,7 +136,9 @@ class _Passes:
         self.passes, self._X = [], nest.leaves(X)
 
     def _begin_pass(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        self._running.now = {"rows": rows_of(self._X, pytree.tree_leaves((args, kwargs))), "outputs": []}
+        rows = rows_of(self._X, pytree.tree_leaves((args, kwargs)))
+        training = any(part.training for part in module.modules())
+        self._running.now = {"rows": rows, "training": training, "outputs": []}
 
     def _note(self, name: str, module: nn.Module, args: Any, output: Any) -> None:
         now = getattr(self._running, "now", None)

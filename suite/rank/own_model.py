@@ -18,7 +18,7 @@ from reference.data import feed
 from reference.data import load as load_dataset
 from reference.models.init import build
 from suite.processes.jobs import ModelJob
-from suite.properties import compared, modules
+from suite.properties import compared, modes, modules
 from suite.properties.answers import Judgement
 from suite.rank import kept
 from suite.room import accelerator, errors
@@ -32,8 +32,11 @@ class TooLarge(MemoryError):
     """A model does not fit as often as the check needs it."""
 
 
-def train(trainer: type[Any], devices: Sequence[torch.device], job: ModelJob, rank: int) -> None:
+def train(trainer: type[Any], devices: Sequence[torch.device], job: ModelJob, rank: int) -> bool:
     """Train the workload's model in float64 and write the record of `suite.properties.modules.observe`.
+
+    Returns:
+        Whether a module of it was in training mode in a forward.
 
     Raises:
         TooLarge: there is not enough memory.
@@ -52,15 +55,17 @@ def train(trainer: type[Any], devices: Sequence[torch.device], job: ModelJob, ra
     place = {"rank": rank, "world_size": job.world_size if job.processes == "per-device" else 1}
     draws_from = job.generator_seed if job.shares_draws else None
     try:
-        record = modules.observe(
-            trainer, devices, model.double(), minibatches, job.lr, **place, draws_from=draws_from, spare=spare
-        )
+        with modes.comparable(model.double(), everything=job.stays_in_eval):
+            record = modules.observe(
+                trainer, devices, model, minibatches, job.lr, **place, draws_from=draws_from, spare=spare
+            )
     except (MemoryError, RuntimeError) as error:
         said = errors.text_of(error)
         if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in said:
             raise TooLarge(f"{said.partition(chr(10))[0] or type(error).__name__}; {REMEDY}") from error
         raise
     kept.write(record, Path(f"{job.file}-{rank}"))
+    return any(a_pass["training"] for step in record["steps"] for a_pass in step["passes"])
 
 
 def compare(alone: str, ranks: Sequence[str]) -> Judgement:

@@ -18,7 +18,7 @@ from suite.plan.workloads import BUILT_IN, Checked, Workload
 from suite.processes.failure import WorkerFailure
 from suite.properties.answers import RIGHT, SHARED_DRAWS, Judgement
 from suite.properties.rows import rows_of
-from tests.support import own_models, text_trainers
+from tests.support import own_models, own_modes, text_trainers
 from tests.support.project import Project
 
 HERE = f"{text_trainers.__file__}:"
@@ -166,6 +166,37 @@ def test_what_did_not_move_is_noted(bench: Bench, trainer: str, model: str, note
     judgement = check(bench, OWN + trainer, own_blobs(model))
     assert not judgement.finding
     assert re.search(note, judgement.note), judgement
+
+
+IN_EVAL = "compared in eval mode, where one device and 2 agree; in training mode, which the step sets, they do not"
+
+
+@pytest.mark.parametrize(
+    ("trainer", "model", "note"),
+    [
+        ("Trains", "batch_norm", ""),
+        ("Toggles", "batch_norm", ""),
+        ("Synchronises", "batch_norm", ""),
+        ("Trains", "batch_norm_2d", ""),
+        ("Trains", "batch_norm_3d", ""),
+        ("Trains", "without_statistics", ""),
+        ("Trains", "instance_norm", ""),
+        ("Trains", "dropout", ""),
+        ("Trains", "Recurrent", ""),
+        ("OfLosses", "OfATask", ""),
+        ("Trains", "Functional", SHARED_DRAWS),
+        ("Trains", "Deep", SHARED_DRAWS),
+        ("Trains", "OwnStatistics", f"{IN_EVAL}, .*: step 0: the output of 'last'"),
+        ("Trains", "Mixes", f"{IN_EVAL}, .*: one device alone computes something else with another seed"),
+    ],
+)
+def test_a_step_may_set_training_mode(bench: Bench, trainer: str, model: str, note: str) -> None:
+    """A right trainer passes, if need be with a note, and one that exchanges nothing is wrong on the same model."""
+    workload = BLOBS.model_copy(update={"model": f"{own_modes.__file__}:{model}"})
+    right, wrong = (check(bench, f"{own_modes.__file__}:{name}", workload) for name in (trainer, trainer + "Apart"))
+    assert not right.finding
+    assert re.match(note, right.note) if note else right == RIGHT, right
+    assert wrong.finding.startswith(("step 0: the gradient of", "step 0: the output of"))
 
 
 def test_a_model_that_does_not_fit_is_refused_with_the_remedy(bench: Bench) -> None:
