@@ -25,6 +25,12 @@ def judge(alone: Record, ranks: Sequence[Record]) -> Judgement:
     Outputs are compared sample by sample. Only where the model's output or a gradient differs is anything wrong. It
     begins at the first module whose output differs, or where none does, at the first whose gradient differs.
     """
+    for rank, record in enumerate(ranks):
+        if other := set(alone["parameters"]) ^ set(record["parameters"]):
+            return Judgement(
+                f"the trained parameters of rank {rank} are not those of one device: {sorted(other)[0]!r} is on one "
+                "side only; return the same module in `replicas` on any number of devices"
+            )
     taught = learned.judge(alone)
     if taught.finding:
         return taught
@@ -58,7 +64,7 @@ def judge(alone: Record, ranks: Sequence[Record]) -> Judgement:
             f"{len(alone['parameters'])} parameters' gradients differ",
             _factor(right["gradients"], ranks[rank]["steps"][number]["gradients"]),
         )
-    if any(a_pass["rows"] is None for step in alone["steps"] for a_pass in step["passes"]):
+    if any(a_pass["rows"] is None for one in (alone, *ranks) for step in one["steps"] for a_pass in step["passes"]):
         not_told = "gradients agree; outputs were not compared: the model was given other tensors than X"
         return Judgement(note="; ".join(filter(None, [taught.note, not_told])))
     return taught

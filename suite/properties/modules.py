@@ -17,9 +17,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
-from reference import nest
+from reference import calling, nest
 from reference.nest import Nest
 from reference.scatter import shard_bounds
 from suite.properties import contract, learned
@@ -73,7 +72,7 @@ def observe(
     """
     made = trainer(model, list(devices), lr=lr)
     contract.check_instance(made, list(devices))
-    first = made.replicas[0]
+    first = calling.unwrapped(made.replicas[0])
     parameters = dict(first.named_parameters())
     trained = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
     record: Record = {
@@ -89,7 +88,7 @@ def observe(
     for number, (X, y) in enumerate([*minibatches, *spare]):
         if number >= len(minibatches) and any(map(learned.anything, record["learned"])):
             break
-        hooked.begin(X)
+        hooked.begin(X, y)
         n = nest.samples(X)
         mine = shard_bounds(n, world_size, rank)
         before = after
@@ -115,7 +114,7 @@ def observe(
 
 def _values(made: Any, trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the trained parameters' values; a step may have put other tensors in their places."""
-    now = dict(made.replicas[0].named_parameters())
+    now = dict(calling.unwrapped(made.replicas[0]).named_parameters())
     return dict(zip(trained, whole([now.get(name, was) for name, was in trained.items()]), strict=True))
 
 
@@ -125,27 +124,30 @@ class _Passes:
     def __init__(self, replicas: Sequence[nn.Module]) -> None:
         self.passes: list[dict[str, Any]] = []
         self._running = threading.local()
-        self._X: list[Tensor] = []
-        for replica in replicas:
+        self._minibatch: tuple[list[Tensor], list[Tensor]] = [], []
+        for replica in map(calling.unwrapped, replicas):
             replica.register_forward_pre_hook(self._begin_pass, with_kwargs=True)
             for name, module in replica.named_modules():
                 module.register_forward_hook(partial(self._note, name))
 
-    def begin(self, X: Nest) -> None:
+    def begin(self, X: Nest, y: Nest) -> None:
         """Begin a step with this whole minibatch."""
-        self.passes, self._X = [], nest.leaves(X)
+        self.passes, self._minibatch = [], (nest.leaves(X), nest.leaves(y))
 
     def _begin_pass(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        rows = rows_of(self._X, pytree.tree_leaves((args, kwargs)))
-        training = any(part.training for part in module.modules())
-        self._running.now = {"rows": rows, "training": training, "outputs": []}
+        given, training = calling.tensors((args, kwargs)), any(part.training for part in module.modules())
+        if any(map(torch._C._functorch.is_functorch_wrapped_tensor, given)):  # under torch.func none has values
+            self.passes.append({"rows": None, "training": training, "outputs": []})
+            self._running.now = None
+            return
+        self._running.now = {"rows": rows_of(*self._minibatch, given), "training": training, "outputs": []}
 
     def _note(self, name: str, module: nn.Module, args: Any, output: Any) -> None:
         now = getattr(self._running, "now", None)
         if now is None:  # outside of the model's own forward, such as a recomputation in the backward
             return
         call = sum(other == name for other, _, _ in now["outputs"])
-        tensors = [leaf.detach() for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
+        tensors = [tensor.detach() for tensor in calling.tensors(output)]
         # Copies, because a later module may change an output in place.
         now["outputs"].append((name, call, [tensor.to("cpu", copy=True) for tensor in tensors]))
         if name == "":

@@ -18,7 +18,7 @@ from suite.plan.workloads import BUILT_IN, Checked, Workload
 from suite.processes.failure import WorkerFailure
 from suite.properties.answers import RIGHT, SHARED_DRAWS, Judgement
 from suite.properties.rows import rows_of
-from tests.support import own_models, own_modes, text_trainers
+from tests.support import own_models, own_modes, own_signatures, text_trainers
 from tests.support.project import Project
 
 HERE = f"{text_trainers.__file__}:"
@@ -199,6 +199,31 @@ def test_a_step_may_set_training_mode(bench: Bench, trainer: str, model: str, no
     assert wrong.finding.startswith(("step 0: the gradient of", "step 0: the output of"))
 
 
+@pytest.mark.parametrize(
+    ("trainer", "model"),
+    [
+        ("Calls", "TakesLabels"),
+        ("Calls", "NeedsLabels"),
+        ("Calls", "ToADataclass"),
+        ("Calls", "ToADict"),
+        ("Calls", "ToAnObject"),
+        ("CallsByName", "ByName"),
+        ("CallsForALoss", "OnlyLoss"),
+        ("Calls", "Again"),
+        ("Wraps", "TakesLabels"),
+        ("Compiles", "Again"),
+    ],
+)
+def test_a_model_may_take_and_return_what_it_likes(bench: Bench, trainer: str, model: str) -> None:
+    """The outputs of all modules are compared: a weight that is another one on rank 1 is found where it is used."""
+    here = f"{own_signatures.__file__}:"
+    dataset = "tests.support.own_signatures:masked" if model == "ByName" else BLOBS.dataset
+    workload = BLOBS.model_copy(update={"model": here + model, "dataset": dataset})
+    assert check(bench, here + trainer, workload) == RIGHT
+    wrong = check(bench, f"{here}{trainer}Apart", workload).finding
+    assert re.match(r"step 0: the output of 'second.linear' \(Linear\) on rank 1 is off", wrong), wrong
+
+
 def test_a_model_that_does_not_fit_is_refused_with_the_remedy(bench: Bench) -> None:
     huge = TEXTS.model_copy(update={"model": f"{__file__}:huge"})
     with pytest.raises(WorkerFailure, match=r"TooLarge: .*huge' has 1,000,000 million values: .* smaller model"):
@@ -212,13 +237,19 @@ def huge() -> nn.Module:
 
 
 def test_samples_are_told_by_their_values() -> None:
-    """Of equal samples the first is named; a tensor that is no part of X leaves it open."""
+    """Of equal samples the first is named, unless something that is no part of them may tell them apart."""
     tokens, length = torch.tensor([[1, 2], [3, 4], [1, 2]]), torch.tensor([2, 1, 2])
-    assert rows_of([tokens, length], [tokens[1:], length[1:]]) == [1, 0]
-    assert rows_of([tokens, length], [tokens[1:], "text"]) == [1, 0]
-    assert rows_of([tokens, length], [tokens + 1]) is None
-    assert rows_of([tokens, length], [tokens.double()]) is None
-    assert rows_of([tokens, length], []) is None
+    X, y = [tokens, length], [torch.tensor([0, 1, 1])]
+    assert rows_of(X, y, [tokens[1:], length[1:]]) == [1, 0]
+    assert rows_of(X, y, [torch.tensor(0.5), length[1:], tokens[1:]]) == [1, 0]
+    assert rows_of(X, y, [tokens[1:], y[0][1:]]) == [1, 2]
+    assert rows_of(X, y, [y[0]]) is None
+    assert rows_of(X, y, [tokens + 1]) is None
+    assert rows_of(X, y, [tokens.double()]) is None
+    assert rows_of(X, y, [tokens, tokens.double()]) is None
+    assert rows_of([tokens[:2]], y, [tokens[1:2], torch.rand(3)]) == [1]
+    assert rows_of(X, y, [tokens, length[:2]]) is None
+    assert rows_of(X, y, []) is None
 
 
 @pytest.mark.parametrize(
