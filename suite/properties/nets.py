@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from reference import nest
 from reference.nest import Nest
-from suite.properties import texts, tolerance
+from suite.properties import contract, texts, tolerance
 from suite.properties.case import IMAGE, Case, Net
 from suite.properties.defaults import torchs_own
 from suite.properties.log import Entry, Log
@@ -58,6 +58,7 @@ class CaseNet(nn.Module):
         if net.frozen:
             next(self.parameters()).requires_grad_(False)
 
+    @contract.takes_x_alone
     def forward(self, X: Tensor) -> Tensor:
         """Map X (n, 2 + inputs) to scores (n, classes)."""
         entry = Entry(X[:, 0].detach().tolist()) if self.logs and self.training else None

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from suite.properties import contract
 from suite.properties.case import Text
 from suite.properties.log import Entry, Log
 
@@ -39,6 +40,7 @@ class TextNet(nn.Module):
         if text.tied:
             self.head.weight = self.embed.weight
 
+    @contract.takes_x_alone
     def forward(self, X: dict[str, Tensor]) -> Tensor:
         """Score every token of the vocabulary at every position."""
         entry = Entry(X["sample"].tolist() if self.logs else [], redrawn=False, drawn=[])

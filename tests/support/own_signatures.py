@@ -177,11 +177,29 @@ class Calls(ByHand):
         return self.mean(self.call(X, y)) * len(y)
 
 
+class CallsAlone(Calls):
+    """As `Calls`, in one process on one device."""
+
+    processes = "one"
+
+    def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
+        self.net, self.optimizer = model, self.make_optimizer(list(model.parameters()), lr)
+
+    def exchange(self) -> None:
+        pass
+
+
 class CallsByName(Calls):
     """Right: calls model(labels=, **X)."""
 
     def call(self, X: Any, y: Any) -> Any:
         return self.net(labels=y, **X)
+
+
+class CallsTokensByName(CallsByName):
+    """As `CallsByName`, and trains texts."""
+
+    trains = "tokens"
 
 
 class CallsForALoss(Calls):
@@ -230,6 +248,12 @@ class CallsApart(_Apart, Calls):
 
 class CallsByNameApart(_Apart, CallsByName):
     """Wrong as `_Apart`."""
+
+
+class CallsAloneForALoss(CallsAlone):
+    """As `CallsForALoss`, in one process on one device."""
+
+    mean = CallsForALoss.mean
 
 
 class CallsForALossApart(_Apart, CallsForALoss):

@@ -16,7 +16,8 @@ from suite.checks import workload as own
 from suite.checks.bench import Bench
 from suite.plan.workloads import BUILT_IN, Checked, Workload
 from suite.processes.failure import WorkerFailure
-from suite.properties.answers import RIGHT, SHARED_DRAWS, Judgement
+from suite.properties import contract
+from suite.properties.answers import OWN_SIGNATURE, RIGHT, SHARED_DRAWS, Judgement
 from suite.properties.rows import rows_of
 from tests.support import own_models, own_modes, own_signatures, text_trainers
 from tests.support.project import Project
@@ -234,6 +235,18 @@ def test_a_model_that_does_not_fit_is_refused_with_the_remedy(bench: Bench) -> N
 
 def huge() -> nn.Module:
     return nn.Linear(10**6, 10**6, bias=False, device="meta")
+
+
+@pytest.mark.parametrize("check", ["gradient", "refusals", "not_a_number"])
+@pytest.mark.parametrize(
+    ("trainer", "called"),
+    [("Calls", r"model\(Tensor, Tensor\)"), ("CallsTokensByName", r"model\(labels=dict, tokens=Tensor, .*\)")],
+)
+def test_a_signature_of_its_own_is_named_with_what_to_use(bench: Bench, trainer: str, called: str, check: str) -> None:
+    first = bench.search(f"{own_signatures.__file__}:{trainer}", check, examples=2)
+    said = rf"check '{check}': rank \d: {OWN_SIGNATURE}: `step` calls its model as {called}, .*; check it on your own "
+    assert re.search(said + ".*--scaling-workload NAME -k own_model\n", first.failure), first.failure
+    assert contract.OwnSignature.__name__ == OWN_SIGNATURE
 
 
 def test_samples_are_told_by_their_values() -> None:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from reference.models.init import build
 from suite.rank import flops
+from tests.support import own_signatures
 
 LABELS = torch.zeros(7, dtype=torch.int64)
 
@@ -41,6 +42,13 @@ def test_images_and_nests_are_counted_too() -> None:
     by_name = nn.ModuleDict({"toy": build("toy")})
     by_name.forward = lambda X: by_name["toy"](X["image"])  # type: ignore[method-assign]
     assert flops.of_a_sample(by_name, {"image": torch.zeros(7, 5)}, LABELS) == 2 * 2 * 5 * 2
+
+
+def test_a_model_that_takes_labels_is_counted_with_them() -> None:
+    """Two layers and a head, of all samples, which this model computes with labels only."""
+    width, backward = own_signatures.WIDTH, 3
+    expected = 2 * (backward * (width * width + 2 * width) + 2 * 5 * width)
+    assert flops.of_a_sample(own_signatures.NeedsLabels(), torch.zeros(7, 5), LABELS) == expected
 
 
 def test_a_model_that_needs_values_has_none() -> None:
