@@ -41,10 +41,11 @@ def calls(net: nn.Module, X: Nest, y: Nest) -> list[Call]:
     except (TypeError, ValueError):  # a compiled script has none
         return [((X,), {})]
     any_name = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    any_position = any(one.kind is one.VAR_POSITIONAL for one in parameters)
     named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
     positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
     names = {one.name for one in named}
-    by_name = isinstance(X, dict) and (X.keys() <= names or (any_name and not positional))
+    by_name = isinstance(X, dict) and (X.keys() <= names or (any_name and not positional and not any_position))
     filled = set(X) if by_name else {one.name for one in positional[:1]}
     args, kwargs = ((), dict(X)) if by_name else ((X,), {})
     free = [one for one in named if one.name not in filled]

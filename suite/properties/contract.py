@@ -6,7 +6,6 @@ expected form, so that the author need not read our source.
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -50,28 +49,21 @@ class OwnSignature(ContractError):
     """
 
 
-Forward = Callable[..., Tensor]
+def x_alone(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the X that a generated network was called with, and nothing else.
 
-
-def takes_x_alone(forward: Forward) -> Forward:
-    """Return a generated network's forward that says what to use where it is called otherwise than model(X)."""
-
-    @functools.wraps(forward)
-    def checked(net: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
-        if len(args) + len(kwargs) != 1 or (kwargs and "X" not in kwargs):
-            kinds = [
-                *(type(one).__name__ for one in args),
-                *(f"{key}={type(one).__name__}" for key, one in kwargs.items()),
-            ]
-            raise OwnSignature(
-                f"`step` calls its model as model({', '.join(kinds)}), and the networks that the checks generate take "
-                "X alone, model(X); check it on your own model instead: declare [tool.scaling.workloads.NAME] with "
-                "model and dataset in pyproject.toml (docs/your-trainer.md), and run pytest -m correctness "
-                "--scaling-trainer TRAINER --scaling-workload NAME -k own_model"
-            )
-        return forward(net, *args, **kwargs)
-
-    return checked
+    Raises:
+        OwnSignature: it was called otherwise than as model(X).
+    """
+    if len(args) + len(kwargs) != 1 or (kwargs and "X" not in kwargs):
+        kinds = [type(one).__name__ for one in args] + [f"{key}={type(one).__name__}" for key, one in kwargs.items()]
+        raise OwnSignature(
+            f"`step` calls its model as model({', '.join(kinds)}), and the networks that the checks generate take X "
+            "alone, model(X); check it on your own model instead: declare [tool.scaling.workloads.NAME] with model and "
+            "dataset in pyproject.toml (docs/your-trainer.md), and run pytest -m correctness --scaling-trainer TRAINER "
+            "--scaling-workload NAME -k own_model"
+        )
+    return args[0] if args else kwargs["X"]
 
 
 def load_trainer(spec: str) -> type[Any]:

@@ -31,11 +31,11 @@ epochs = 2
 )
 def test_a_model_of_its_own_signature_is_timed(project: Project, model: str, trainer: str, note: str) -> None:
     (project.path / "pyproject.toml").write_text(WORKLOAD.format(model=model))
-    arguments = ["--scaling-devices=cpu:1", "--scaling-world-sizes=1", "--scaling-mode=strong", "--scaling-budget=100"]
+    arguments = ["--scaling-devices=cpu:1", "--scaling-world-sizes=1", "--scaling-mode=strong", "--scaling-budget=60"]
     result = project.pytest("-m", "scaling", "--scaling-workload=own", f"--scaling-trainer={HERE}{trainer}", *arguments)
     assert result.ret == 0, result.stdout.str()
     [record] = project.records()
     [cell] = record.cells
-    assert cell.figures is not None
     assert (cell.accuracy is None) == bool(note)
     assert cell.accuracy_note.startswith(note)
+    assert bool(note) == (f"no accuracy for {trainer}-own-strong-1: {note}" in result.stdout.str())

@@ -224,6 +224,14 @@ class Wraps(Calls):
                 parameter.grad *= dist.get_world_size()
 
 
+class HoldsInAnother(Calls):
+    """Wrong: on several devices its replica is a module of its own around the model."""
+
+    @property
+    def replicas(self) -> list[nn.Module]:
+        return [nn.ModuleList([self.net])] if dist.get_world_size() > 1 else [self.net]
+
+
 class Compiles(Calls):
     """Right: trains the compiled model."""
 

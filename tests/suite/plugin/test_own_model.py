@@ -19,7 +19,7 @@ from suite.processes.failure import WorkerFailure
 from suite.properties import contract
 from suite.properties.answers import OWN_SIGNATURE, RIGHT, SHARED_DRAWS, Judgement
 from suite.properties.rows import rows_of
-from tests.support import own_models, own_modes, own_signatures, text_trainers
+from tests.support import own_models, own_modes, own_signatures, step_trainers, text_trainers
 from tests.support.project import Project
 
 HERE = f"{text_trainers.__file__}:"
@@ -235,6 +235,21 @@ def test_a_model_that_does_not_fit_is_refused_with_the_remedy(bench: Bench) -> N
 
 def huge() -> nn.Module:
     return nn.Linear(10**6, 10**6, bias=False, device="meta")
+
+
+def test_outputs_under_torch_func_are_not_compared_with_a_note(bench: Bench) -> None:
+    note = "gradients agree; outputs were not compared: the model was given other tensors than X"
+    assert check(bench, f"{step_trainers.__file__}:PerSample", BLOBS) == Judgement(note=note)
+
+
+def test_parameters_of_other_names_on_several_devices_are_refused_with_the_remedy(bench: Bench) -> None:
+    workload = BLOBS.model_copy(update={"model": f"{own_signatures.__file__}:TakesLabels"})
+    said = check(bench, f"{own_signatures.__file__}:HoldsInAnother", workload).finding
+    assert re.match(
+        "the trained parameters of rank 0 are not those of one device: '0.first.linear.bias' is on one side only; "
+        "return the same module in `replicas`",
+        said,
+    ), said
 
 
 @pytest.mark.parametrize("check", ["gradient", "refusals", "not_a_number"])
