@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reference import nest
+from reference import calling, nest
 from reference.cpu_data_parallel import is_compiled
 from reference.nest import Nest
 from reference.scatter import check_labels, shard_bounds
@@ -22,9 +22,9 @@ def count_correct(
 ) -> int:
     """Return how many labels get the highest score of their position: a sample of a classifier, a token of a text.
 
-    Scores are the first tensor that a net returns, and labels are y or its first int64 tensor. Scores of (n, classes)
-    belong to labels (n,); scores of (n, positions, classes), or of (n, classes, positions) as for `F.cross_entropy`,
-    belong to labels (n, positions). A negative label is ignored: no class has its number.
+    Labels are y or its first int64 tensor, and scores the first tensor that a net returns and that fits them. Scores of
+    (n, classes) belong to labels (n,); scores of (n, positions, classes), or of (n, classes, positions) as for
+    `F.cross_entropy`, belong to labels (n, positions). A negative label is ignored: no class has its number.
 
     The samples are split over the devices by torch's chunk rule; on CUDA the devices work at the same time. The modules
     are evaluated in eval mode as one net, with the buffers of the first (such as its BatchNorm statistics). Afterwards
@@ -35,12 +35,13 @@ def count_correct(
             devices and not compiled is evaluated through `reference.trainers.data_parallel.data_parallel`, as in the
             concise chapter; any other single module is called as it is.
         devices: at least one per replica.
-        X: samples (n, ...) or a nest of such tensors, on any device; the nets are called with the whole nest.
+        X: samples (n, ...) or a nest of such tensors, on any device; the nets are called as `reference.calling` says.
         y: labels (n, ...), int64, or a nest that has them.
         batch_size: maximum number of samples in one forward.
 
     Raises:
         ValueError: no replicas, more replicas than devices, X and y of different lengths, or a batch size below 1.
+        reference.calling.NoScores: nothing that a net returns fits the labels.
     """
     return int(_totals((_right,), replicas, devices, X, y, batch_size)[0])
 
@@ -74,7 +75,8 @@ def _totals(
         for replica in replicas:
             stack.enter_context(_as_one_net(replica, replicas[0]))
         nets: Sequence[nn.Module] = replicas
-        if len(replicas) == 1 < len(devices) and _can_be_replicated(replicas[0], devices[0]):
+        own_signature = len(calling.calls(replicas[0], X, y)) > 1 or bool(calling.calls(replicas[0], X, y)[0][1])
+        if len(replicas) == 1 < len(devices) and not own_signature and _can_be_replicated(replicas[0], devices[0]):
             nets = [data_parallel(replicas[0], devices)]
             stack.callback(getattr(nets[0], "close", lambda: None))  # only the wrapper for CPU devices has threads
         sums: list[list[Tensor]] = []
@@ -82,8 +84,9 @@ def _totals(
             shard = shard_bounds(nest.samples(X), len(nets), rank)
             for start in range(shard.start, shard.stop, batch_size):
                 part = slice(start, min(start + batch_size, shard.stop))
-                scores = nest.leaves(net(nest.move(nest.take(X, part), device)))[0]
-                labels = nest.labels(y)[part].to(device)
+                given, expected = (nest.move(nest.take(each, part), device) for each in (X, y))
+                labels = nest.labels(expected)
+                scores = _scores(net, given, expected, labels)
                 sums.append([measure(scores, labels).sum() for measure in measures])
         # The sums are read after the loop, because reading one makes the host wait for its GPU.
         return [math.fsum(each[number].item() for each in sums) for number in range(len(measures))]
@@ -105,6 +108,16 @@ def accuracy(replicas: Sequence[nn.Module], devices: Sequence[torch.device], X: 
     if not (labels := count_labels(y)):
         raise ValueError("all labels of y are negative, which means ignored: an accuracy needs at least one")
     return count_correct(replicas, devices, X, y) / labels
+
+
+def _scores(net: nn.Module, X: Nest, y: Nest, labels: Tensor) -> Tensor:
+    """Return a net's scores of a minibatch, by the first of `calling.calls` that returns any."""
+    *others, last = calling.calls(net, X, y)
+    for args, kwargs in others:
+        with suppress(calling.NoScores):
+            return calling.scores(net(*args, **kwargs), labels)
+    args, kwargs = last
+    return calling.scores(net(*args, **kwargs), labels)
 
 
 def _classes(scores: Tensor, labels: Tensor) -> int:

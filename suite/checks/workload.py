@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 import tempfile
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from suite.checks.bench import Bench
 from suite.plan.config import Config
 from suite.plan.workloads import Workload
+from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import ModelJob
 from suite.properties.answers import SHARED_DRAWS, Judgement
 
@@ -19,6 +20,10 @@ RANDOM = (
     "one device alone computes something else with another seed, and k devices do not agree with it even on the random "
     "numbers that it draws for each sample: leave randomness out, by a factory without dropout in "
     "[tool.scaling.workloads.NAME.correctness] model, or a trainer that keeps eval mode"
+)
+IN_EVAL = (
+    "compared in eval mode, where one device and {k} agree; in training mode, which the step sets, they do not, as "
+    "where a module of your own computes statistics of its rank's samples, or draws: {finding}"
 )
 # Options that say on what, and where the other options come from.
 REPEATED = ("--config-file=", "--override-ini=", "--scaling-data-root=", "--scaling-devices=", "--scaling-world-sizes=")
@@ -44,41 +49,85 @@ def check(bench: Bench, trainer: str, workload: Workload, world_size: int, data_
     if bench.devices.kind != "cpu" and not about.shares_gpus and gpus < world_size:
         return Judgement(note=f"two of its ranks cannot share a GPU: not checked on {world_size} devices")
     with tempfile.TemporaryDirectory(dir=bench.pool.folder) as folder:
+        comparison = _Comparison(bench, trainer, workload, world_size, data_root, Path(folder))
+        judgement, in_training = comparison.judge(stays_in_eval=False)
+        if not (judgement.finding and in_training):
+            return judgement
+        try:
+            in_eval, _ = comparison.judge(stays_in_eval=True)
+        except WorkerFailure:  # the step needs what its model returns in training mode
+            return judgement
+    if in_eval.finding:
+        return in_eval
+    said = IN_EVAL.format(k=world_size, finding=judgement.finding)
+    return Judgement(note="; ".join(filter(None, [said, in_eval.note])))
 
-        def train(name: str, k: int, generator_seed: int = SEED, *, shares_draws: bool = False) -> list[str]:
-            group, place = bench.place(trainer, k)
-            job = ModelJob(
-                **asdict(place),
-                world_size=k,
-                model=workload.correctness.model or workload.model,
-                init=workload.init,
-                dataset=workload.dataset,
-                data_root=str(data_root),
-                batch=min(workload.correctness.batch, workload.batch),
-                steps=workload.correctness.steps,
-                lr=workload.lr,
-                seed=SEED,
-                generator_seed=generator_seed,
-                shares_draws=shares_draws,
-                file=str(Path(folder) / name),
-            )
-            group.request(dict, "train_model", TIMEOUT_S, arm=job)
-            return [f"{job.file}-{rank}" for rank in range(place.size)]
 
-        def compare(alone: list[str], ranks: list[str]) -> Judgement:
-            return bench.group(1, trainer).request_first(Judgement, "compare_models", alone=alone[0], ranks=ranks)
+@dataclass(frozen=True)
+class _Trained:
+    """What ranks wrote, and whether a module was in training mode in a forward."""
 
-        alone = train("alone", 1)
-        judgement = compare(alone, train("together", world_size))
+    files: list[str]
+    in_training: bool
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """One trainer and one workload, on one device and on k; the fields are the arguments of `check`."""
+
+    bench: Bench
+    trainer: str
+    workload: Workload
+    world_size: int
+    data_root: Path
+    folder: Path
+
+    def judge(self, *, stays_in_eval: bool) -> tuple[Judgement, bool]:
+        """Return what the comparison says, and whether a module was in training mode in a forward."""
+        alone = self._train("alone", 1, stays_in_eval=stays_in_eval)
+        together = self._train("together", self.world_size, stays_in_eval=stays_in_eval)
+        judgement, in_training = self._compare(alone, together), alone.in_training or together.in_training
+        if not judgement.finding:
+            return judgement, in_training
+        other_seed = self._train("again", 1, SEED + 1000, stays_in_eval=stays_in_eval)
+        again = self._compare(alone, other_seed).finding
         # Where one device alone is broken, both comparisons say the same.
-        if judgement.finding:
-            again = compare(alone, train("again", 1, SEED + 1000)).finding
-            if again not in ("", judgement.finding):
-                alone = train("alone", 1, shares_draws=True)
-                if not compare(alone, train("together", world_size, shares_draws=True)).finding:
-                    return Judgement(note=SHARED_DRAWS)
-                return Judgement(f"{RANDOM} ({again})")
-        return judgement
+        if again in ("", judgement.finding):
+            return judgement, in_training
+        alone = self._train("alone", 1, stays_in_eval=stays_in_eval, shares_draws=True)
+        together = self._train("together", self.world_size, stays_in_eval=stays_in_eval, shares_draws=True)
+        if self._compare(alone, together).finding:
+            return Judgement(f"{RANDOM} ({again})"), in_training
+        return Judgement(note=SHARED_DRAWS), in_training
+
+    def _train(
+        self, name: str, k: int, generator_seed: int = SEED, *, stays_in_eval: bool, shares_draws: bool = False
+    ) -> _Trained:
+        group, place = self.bench.place(self.trainer, k)
+        workload = self.workload
+        job = ModelJob(
+            **asdict(place),
+            world_size=k,
+            model=workload.correctness.model or workload.model,
+            init=workload.init,
+            dataset=workload.dataset,
+            data_root=str(self.data_root),
+            batch=min(workload.correctness.batch, workload.batch),
+            steps=workload.correctness.steps,
+            lr=workload.lr,
+            seed=SEED,
+            generator_seed=generator_seed,
+            shares_draws=shares_draws,
+            stays_in_eval=stays_in_eval,
+            file=str(self.folder / name),
+        )
+        told = group.request(dict, "train_model", TIMEOUT_S, arm=job)
+        files = [f"{job.file}-{rank}" for rank in range(place.size)]
+        return _Trained(files, any(each["training"] for each in told))
+
+    def _compare(self, alone: _Trained, ranks: _Trained) -> Judgement:
+        group = self.bench.group(1, self.trainer)
+        return group.request_first(Judgement, "compare_models", alone=alone.files[0], ranks=ranks.files)
 
 
 def explain(config: Config, trainer: str, workload: Workload, world_size: int, judgement: Judgement) -> str:

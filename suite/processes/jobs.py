@@ -56,6 +56,7 @@ class ModelJob(CaseJob):
         seed: of the weights and of the order of samples; rank r starts from seed + r.
         generator_seed: of everything that the model and the trainer draw while they train.
         shares_draws: whether a sample gets the random numbers that one device would draw for it.
+        stays_in_eval: whether every module stays in eval mode, whatever the step sets.
         file: where to write the record, without the rank.
     """
 
@@ -70,6 +71,7 @@ class ModelJob(CaseJob):
     seed: int
     generator_seed: int
     shares_draws: bool
+    stays_in_eval: bool
     file: str
 
 

@@ -12,6 +12,9 @@ UNSEEN = (
 
 SHARED_DRAWS = "the step draws random numbers, and was compared on those that one device draws for each sample"
 
+OWN_SIGNATURE = "OwnSignature"
+"""The name of the error of a trainer whose step calls its model otherwise than generated networks can be called."""
+
 
 NONE_FITS = "no bug in particular"
 OF_PRECISION = "the error of "  # begins the suspects that blame low precision

@@ -44,6 +44,30 @@ class ContractError(TypeError):
     """A trainer does not follow the trainer protocol."""
 
 
+class OwnSignature(ContractError):
+    """A trainer calls its model with other arguments than X, which the networks of the generated cases do not take.
+
+    Its name is `suite.properties.answers.OWN_SIGNATURE`.
+    """
+
+
+def x_alone(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the X that a generated network was called with, and nothing else.
+
+    Raises:
+        OwnSignature: it was called otherwise than as model(X).
+    """
+    if len(args) + len(kwargs) != 1 or (kwargs and "X" not in kwargs):
+        kinds = [type(one).__name__ for one in args] + [f"{key}={type(one).__name__}" for key, one in kwargs.items()]
+        raise OwnSignature(
+            f"`step` calls its model as model({', '.join(kinds)}), and the networks that the checks generate take X "
+            "alone, model(X); check it on your own model instead: declare [tool.scaling.workloads.NAME] with model and "
+            "dataset in pyproject.toml (docs/your-trainer.md), and run pytest -m correctness --scaling-trainer TRAINER "
+            "--scaling-workload NAME -k own_model"
+        )
+    return args[0] if args else kwargs["X"]
+
+
 def load_trainer(spec: str) -> type[Any]:
     """Return the class behind a table name, `module:Class` or `path.py:Class`, checked as far as a class can be.
 

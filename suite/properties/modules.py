@@ -1,40 +1,34 @@
-"""A user's own model on k devices and on one: which module differs first, and by how much (worker's side).
+"""Trains a user's own model, and notes what every module of it did (worker's side).
 
 `observe` trains a few minibatches and records, for every forward of the model, the outputs of all its modules, and for
-every step the gradients. `judge` compares the records of k devices with that of one. The model is in eval mode and
-computes in float64, so both compute the same but for rounding. Not covered: dropout, batch statistics and low
-precision, which the generated cases check (`suite.properties.trainer`), and modules that are called outside of the
-model's own forward.
+every step the gradients. `suite.properties.compared` holds the records of k devices against that of one. The model
+computes in float64, and `suite.properties.modes.comparable` keeps in eval mode what mixes samples or draws, so both
+compute the same but for rounding. Not covered: dropout, batch statistics and low precision, which the generated cases
+check (`suite.properties.trainer`), modules that are called outside of the model's own forward, and torch.compile.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
-from reference import nest
+from reference import calling, nest
 from reference.nest import Nest
 from reference.scatter import shard_bounds
-from suite.properties import contract
-from suite.properties.answers import RIGHT, Judgement
+from suite.properties import contract, learned
 from suite.properties.draws import DrawsOfOneDevice
 from suite.properties.gradients import gradients_at_optimizers
-from suite.properties.suspects import factor
-from suite.properties.tolerance import half_the_digits, roundoff
+from suite.properties.rows import rows_of
 from suite.properties.whole import whole
 from suite.room import accelerator
 
 Record = dict[str, Any]
-
-# A model may compute parts in float32 whatever its parameters are, as many normalisations and losses do.
-PRECISION = torch.float32
 
 
 def observe(
@@ -46,6 +40,7 @@ def observe(
     rank: int = 0,
     world_size: int = 1,
     draws_from: int | None = None,
+    spare: Sequence[tuple[Nest, Nest]] = (),
 ) -> Record:
     """Train minibatches, one a step.
 
@@ -58,49 +53,69 @@ def observe(
         rank: of this process.
         world_size: how many processes there are; 1 for a trainer of one process.
         draws_from: a seed; every step then draws for its samples what one device would (`suite.properties.draws`).
+        spare: more minibatches, which are trained until something was learned, and leave nothing but that.
 
     Returns:
         Plain values and tensors on the CPU:
 
-        - "modules": {name: its class's name}, and "parameters": the trained parameters' names;
+        - "modules": {name: its class's name};
+        - "parameters": the trained parameters' names, and "frozen": how many others there are;
         - "steps": for each, "terms": the values in the largest tensor of X; "gradients" {parameter: float64 tensor};
           and "passes": for each forward of a replica, "rows": which samples of the whole minibatch it got, None where
-          that cannot be told, and "outputs": [module, which of its calls, tensors], in the order in which calls end.
+          that cannot be told; "training": whether a module was in training mode; and "outputs": [module, which of its
+          calls, tensors], in the order in which calls end;
+        - "learned": for each step, the spare ones too, `suite.properties.learned.evidence`.
 
     Raises:
         suite.properties.contract.ContractError: the trainer breaks the protocol.
         Exception: what the trainer or the model raises.
     """
-    made = trainer(model.eval(), list(devices), lr=lr)
+    made = trainer(model, list(devices), lr=lr)
     contract.check_instance(made, list(devices))
-    first = made.replicas[0]
-    trained = {name: parameter for name, parameter in first.named_parameters() if parameter.requires_grad}
+    first = calling.unwrapped(made.replicas[0])
+    parameters = dict(first.named_parameters())
+    trained = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
     record: Record = {
         "modules": {name: type(module).__name__ for name, module in first.named_modules()},
         "parameters": list(trained),
+        "frozen": len(parameters) - len(trained),
         "steps": [],
+        "learned": [],
     }
     plain = getattr(trainer, "oracle", "sgd") == "sgd"
     hooked = _Passes(made.replicas)
-    for X, y in minibatches:
-        hooked.begin(X)
+    after = _values(made, trained)
+    for number, (X, y) in enumerate([*minibatches, *spare]):
+        if number >= len(minibatches) and any(map(learned.anything, record["learned"])):
+            break
+        hooked.begin(X, y)
         n = nest.samples(X)
         mine = shard_bounds(n, world_size, rank)
-        before = whole(list(trained.values()))
+        before = after
         given = [nest.move(nest.take(part, mine), devices[0]) for part in (X, y)]
         if draws_from is not None:
             accelerator.seed(devices, draws_from)
         draws = nullcontext() if draws_from is None else DrawsOfOneDevice(n, mine)
-        with gradients_at_optimizers(trained) as gradients, draws:
+        with gradients_at_optimizers(trained) as taken, learned.optimizers_seen(trained) as optimizers, draws:
             made.step(*given, n)
-        after = whole(list(trained.values()))
-        for name, old, new in zip(trained, before, after, strict=True):
+        gradients = {name: value.to_dense() for name, value in taken.items()}  # those of an embedding may be sparse
+        after = _values(made, trained)
+        record["learned"].append(learned.evidence(optimizers, gradients, before, after))
+        if number >= len(minibatches):
+            continue
+        for name in trained:
             if plain or name not in gradients:
-                gradients[name] = (old - new) / lr
+                gradients[name] = (before[name] - after[name]) / lr
         terms = max(leaf.numel() for leaf in nest.leaves(X))
         record["steps"].append({"passes": hooked.passes, "gradients": gradients, "terms": terms})
     contract.close_trainer(made)
     return record
+
+
+def _values(made: Any, trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the trained parameters' values; a step may have put other tensors in their places."""
+    now = dict(calling.unwrapped(made.replicas[0]).named_parameters())
+    return dict(zip(trained, whole([now.get(name, was) for name, was in trained.items()]), strict=True))
 
 
 class _Passes:
@@ -109,226 +124,32 @@ class _Passes:
     def __init__(self, replicas: Sequence[nn.Module]) -> None:
         self.passes: list[dict[str, Any]] = []
         self._running = threading.local()
-        self._X: list[Tensor] = []
-        for replica in replicas:
+        self._minibatch: tuple[list[Tensor], list[Tensor]] = [], []
+        for replica in map(calling.unwrapped, replicas):
             replica.register_forward_pre_hook(self._begin_pass, with_kwargs=True)
             for name, module in replica.named_modules():
                 module.register_forward_hook(partial(self._note, name))
 
-    def begin(self, X: Nest) -> None:
+    def begin(self, X: Nest, y: Nest) -> None:
         """Begin a step with this whole minibatch."""
-        self.passes, self._X = [], nest.leaves(X)
+        self.passes, self._minibatch = [], (nest.leaves(X), nest.leaves(y))
 
     def _begin_pass(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        self._running.now = {"rows": _rows(self._X, pytree.tree_leaves((args, kwargs))), "outputs": []}
+        given, training = calling.tensors((args, kwargs)), any(part.training for part in module.modules())
+        if any(map(torch._C._functorch.is_functorch_wrapped_tensor, given)):  # under torch.func none has values
+            self.passes.append({"rows": None, "training": training, "outputs": []})
+            self._running.now = None
+            return
+        self._running.now = {"rows": rows_of(*self._minibatch, given), "training": training, "outputs": []}
 
     def _note(self, name: str, module: nn.Module, args: Any, output: Any) -> None:
         now = getattr(self._running, "now", None)
         if now is None:  # outside of the model's own forward, such as a recomputation in the backward
             return
         call = sum(other == name for other, _, _ in now["outputs"])
-        tensors = [leaf.detach() for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
+        tensors = [tensor.detach() for tensor in calling.tensors(output)]
         # Copies, because a later module may change an output in place.
         now["outputs"].append((name, call, [tensor.to("cpu", copy=True) for tensor in tensors]))
         if name == "":
             self.passes.append(now)
             self._running.now = None
-
-
-def _rows(X: list[Tensor], given: list[Any]) -> list[int] | None:
-    """Return the samples of X that a forward was given, by their values; None where it was given something else.
-
-    Of equal samples the first one is named.
-    """
-    pairs, unused = [], list(X)
-    for leaf in given:
-        if not isinstance(leaf, Tensor):
-            continue
-        alike = [w for w in unused if (w.dtype, w.shape[1:]) == (leaf.dtype, leaf.shape[1:])]
-        if leaf.ndim == 0 or not alike:
-            return None
-        unused = [w for w in unused if w is not alike[0]]
-        pairs.append((alike[0], leaf.detach().cpu()))
-    if not pairs:
-        return None
-    numbers: dict[tuple[bytes, ...], int] = {}
-    for number in range(len(X[0])):
-        numbers.setdefault(tuple(_bytes(w[number]) for w, _ in pairs), number)
-    rows = [numbers.get(tuple(_bytes(leaf[row]) for _, leaf in pairs)) for row in range(len(pairs[0][1]))]
-    return None if None in rows else [row for row in rows if row is not None]
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    return tensor.contiguous().numpy().tobytes()
-
-
-def judge(alone: Record, ranks: Sequence[Record]) -> Judgement:
-    """Compare the records of k devices with that of one.
-
-    Outputs are compared sample by sample. Only where the model's output or a gradient differs is anything wrong. It
-    begins at the first module whose output differs, or where none does, at the first whose gradient differs.
-    """
-    for number, right in enumerate(alone["steps"]):
-        if broken := [name for name, gradient in right["gradients"].items() if not bool(gradient.isfinite().all())]:
-            return Judgement(
-                f"step {number}: on one device alone the gradient of {broken[0]!r} is infinite or not a number, so "
-                "nothing can be compared with it: check the loss on these samples, or choose more of them"
-            )
-        order = _order(right, alone)
-        wrong_gradients = _wrong_gradients(alone, ranks, number, order)
-        wrong_outputs = _wrong_outputs(ranks, number, right)
-        if not wrong_gradients and "" not in wrong_outputs:
-            continue
-        step = f"step {number}"
-        for place, name in enumerate(order, 1):
-            if name in wrong_outputs:
-                error, allowed, rank = wrong_outputs[name]
-                return Judgement(
-                    f"{step}: the output of {_called(name, alone)} on rank {rank} is off that on one device by "
-                    f"{error:.3g}, where half of float32's digits are {allowed:.3g}; it is module {place} of "
-                    f"{len(order)} in the order of the forward, and the outputs before it agree"
-                )
-        name, error, allowed, rank = wrong_gradients[0]
-        return Judgement(
-            f"{step}: the gradient of {name!r}, in {_called(_owner(name, order), alone)}, on rank {rank} is off that "
-            f"on one device by {error:.3g}, where half of float32's digits are {allowed:.3g}; it is the first in the "
-            f"order of the forward, no output that was compared differs, and {len({w[0] for w in wrong_gradients})} of "
-            f"{len(alone['parameters'])} parameters' gradients differ",
-            _factor(right["gradients"], ranks[rank]["steps"][number]["gradients"]),
-        )
-    if any(a_pass["rows"] is None for step in alone["steps"] for a_pass in step["passes"]):
-        return Judgement(note="gradients agree; outputs were not compared: the model was given other tensors than X")
-    return RIGHT
-
-
-def _order(right: dict[str, Any], alone: Record) -> list[str]:
-    """Return the names of the modules that were called, each once, in the order in which their calls ended."""
-    called = dict.fromkeys(name for a_pass in right["passes"] for name, _, _ in a_pass["outputs"])
-    return list(called) or list(alone["modules"])
-
-
-def _called(name: str, alone: Record) -> str:
-    kind = alone["modules"].get(name, "Module")
-    return f"{name!r} ({kind})" if name else f"the model ({kind})"
-
-
-def _owner(parameter: str, order: list[str]) -> str:
-    """Return the innermost module with a forward of its own that holds a parameter."""
-    name = parameter
-    while name:
-        name = name.rpartition(".")[0]
-        if name in order:
-            return name
-    return ""
-
-
-def _wrong_gradients(
-    alone: Record, ranks: Sequence[Record], number: int, order: list[str]
-) -> list[tuple[str, float, float, int]]:
-    """Return name, error, bound and rank of all wrong gradients, in the order of the forward.
-
-    Half of the digits of its own largest entry must be right. A gradient that is small because its terms cancel has the
-    rounding of the terms, which are about as large as the model's largest gradient.
-    """
-    right = alone["steps"][number]
-    tolerance = half_the_digits(PRECISION)
-    largest = max((float(gradient.abs().max()) for gradient in right["gradients"].values()), default=0.0)
-    cancelling = min(right["terms"] * roundoff(PRECISION), tolerance) * largest
-    wrong = []
-    places = {name: place for place, name in enumerate(order)}
-    names = sorted(alone["parameters"], key=lambda name: places.get(_owner(name, order), len(order)))
-    for name in names:
-        expected = right["gradients"][name]
-        allowed = tolerance * float(expected.abs().max()) + cancelling
-        for rank, record in enumerate(ranks):
-            error = _error(expected, record["steps"][number]["gradients"][name])
-            if not error <= allowed:
-                wrong.append((name, error, allowed, rank))
-    return wrong
-
-
-def _wrong_outputs(ranks: Sequence[Record], number: int, right: dict[str, Any]) -> dict[str, tuple[float, float, int]]:
-    """Return error, bound and rank of each module whose output differs for a sample that both have seen."""
-    expected = _Expected(right)
-    wrong: dict[str, tuple[float, float, int]] = {}
-    for rank, record in enumerate(ranks):
-        for a_pass in record["steps"][number]["passes"]:
-            for name, call, tensors in a_pass["outputs"]:
-                for position, actual in enumerate(tensors):
-                    if name in wrong or not a_pass["rows"]:
-                        continue
-                    other = expected.like(name, call, position, actual, a_pass["rows"])
-                    if other is not None:
-                        allowed = _allowed(other)
-                        if not (error := _error(other, actual)) <= allowed:
-                            wrong[name] = (error, allowed, rank)
-    return wrong
-
-
-class _Expected:
-    """What one device computed for each sample of a minibatch, in one forward or in several."""
-
-    def __init__(self, right: dict[str, Any]) -> None:
-        self._calls: dict[tuple[str, int], list[tuple[list[int], list[Tensor]]]] = {}
-        for a_pass in right["passes"]:
-            for name, call, tensors in a_pass["outputs"]:
-                self._calls.setdefault((name, call), []).append((a_pass["rows"], tensors))
-
-    def like(self, name: str, call: int, position: int, actual: Tensor, rows: list[int]) -> Tensor | None:
-        """Return the tensor that a module should have returned for some samples; None where it cannot be told.
-
-        The samples are the first axis or the second one, or the first axis has as many entries for each sample. What
-        belongs to no sample, such as a table of positions, has the same values everywhere.
-        """
-        by_row: dict[int, Tensor] = {}
-        samples_axis = None
-        for seen, tensors in self._calls.get((name, call), ()):
-            if position >= len(tensors) or not seen:
-                continue
-            other = tensors[position]
-            if other.shape == actual.shape and _error(other, actual) <= _allowed(other):
-                return actual
-            axis = _samples_axis(other, len(seen), actual, len(rows))
-            if axis is None:
-                return None
-            samples_axis = axis
-            for row, part in zip(seen, other.movedim(axis, 0).reshape(len(seen), -1), strict=True):
-                by_row.setdefault(row, part)
-        if samples_axis is None or not all(row in by_row for row in rows):
-            return None
-        moved = actual.movedim(samples_axis, 0).shape
-        return torch.stack([by_row[row] for row in rows]).reshape(moved).movedim(0, samples_axis)
-
-
-def _samples_axis(one: Tensor, n: int, other: Tensor, m: int) -> int | None:
-    """Return the axis with n samples, or a multiple of n, in one tensor and m in the other; None if none has."""
-    for axis in range(min(2, one.ndim)):
-        a, b = one.shape[axis], other.shape[axis] if other.ndim == one.ndim else -1
-        rest = [size for at, size in enumerate(one.shape) if at != axis]
-        same = rest == [size for at, size in enumerate(other.shape) if at != axis]
-        if same and a % n == 0 and b == a // n * m and (axis == 0 or a == n):
-            return axis
-    return None
-
-
-def _allowed(expected: Tensor) -> float:
-    """Return half of the digits of a tensor's largest finite entry."""
-    finite = expected.to(torch.float64).nan_to_num(0.0, 0.0, 0.0).abs()
-    return half_the_digits(PRECISION) * float(finite.max()) if finite.numel() else 0.0
-
-
-def _error(expected: Tensor, actual: Tensor) -> float:
-    """Return the largest difference; infinite where only one of two entries is a number."""
-    a, b = expected.to(torch.float64), actual.to(torch.float64)
-    equal = (a == b) | (a.isnan() & b.isnan())
-    errors = torch.where(equal, torch.zeros_like(a), (a - b).abs()).nan_to_num(nan=float("inf"))
-    return float(errors.max()) if errors.numel() else 0.0
-
-
-def _factor(right: dict[str, Tensor], actual: dict[str, Tensor]) -> tuple[str, ...]:
-    """Return a line where all gradients are off by one factor."""
-    a, b = (torch.cat([side[name].flatten() for name in right]) for side in (right, actual))
-    share = factor(b, a)
-    if share and float((b - share * a).norm()) <= half_the_digits(PRECISION) * float(b.norm()):
-        return (f"{share:.6g} times the right gradient: the loss is divided by something other than on one device",)
-    return ()

@@ -11,6 +11,7 @@ which dropout mask was applied to each.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,7 @@ from torch.nn import functional as F
 from reference import nest
 from reference.nest import Nest
 from reference.scatter import shard_bounds
-from suite.properties import texts, tolerance
+from suite.properties import contract, texts, tolerance
 from suite.properties.case import IMAGE, Case, Net
 from suite.properties.defaults import torchs_own
 from suite.properties.log import Entry, Log
@@ -59,8 +60,9 @@ class CaseNet(nn.Module):
         if net.frozen:
             next(self.parameters()).requires_grad_(False)
 
-    def forward(self, X: Tensor) -> Tensor:
-        """Map X (n, 2 + inputs) to scores (n, classes)."""
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Map X (n, 2 + inputs), the only argument, to scores (n, classes)."""
+        X = contract.x_alone(args, kwargs)
         entry = Entry(X[:, 0].detach().tolist()) if self.logs and self.training else None
         h = X[:, 2:]
         if self.conv is not None:

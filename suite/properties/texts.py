@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from suite.properties import contract
 from suite.properties.case import Text
 from suite.properties.log import Entry, Log
 
@@ -39,8 +40,9 @@ class TextNet(nn.Module):
         if text.tied:
             self.head.weight = self.embed.weight
 
-    def forward(self, X: dict[str, Tensor]) -> Tensor:
-        """Score every token of the vocabulary at every position."""
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Score every token of the vocabulary at every position of X, the only argument."""
+        X = contract.x_alone(args, kwargs)
         entry = Entry(X["sample"].tolist() if self.logs else [], redrawn=False, drawn=[])
         if self.logs and self.training:
             self.log.append(entry)

@@ -160,7 +160,7 @@ class TimedArm:
                 "use a smaller batch, fewer devices, or a larger dataset"
             )
         counted = rank == 0 and devices[0].type != "cpu"  # a rate of a GPU says how much of it a model uses
-        self.sample_flop = flops.of_a_sample(model, dataset.train_X) if counted else 0
+        self.sample_flop = flops.of_a_sample(model, dataset.train_X, dataset.train_y) if counted else 0
         self._batches = self._endless(dataset, job, job.shard(rank))
         self._remedy = job.dataset.remedy
         self._read_ahead = READ_AHEAD * LOADERS[workload.loader]

@@ -208,8 +208,8 @@ def observe(
 def train_model(state: State, arm: dict[str, Any]) -> dict[str, Any]:
     """Train the first minibatches of a workload and write what its modules did, as `suite.rank.own_model` does."""
     job = read(ModelJob, arm)
-    own_model.train(contract.load_trainer(job.trainer), state.devices(job), job, state.rank)
-    return {}
+    trains = own_model.train(contract.load_trainer(job.trainer), state.devices(job), job, state.rank)
+    return {"training": trains}
 
 
 def compare_models(state: State, alone: str, ranks: list[str]) -> Judgement:

@@ -18,12 +18,13 @@ from reference.data import feed
 from reference.data import load as load_dataset
 from reference.models.init import build
 from suite.processes.jobs import ModelJob
-from suite.properties import modules
+from suite.properties import compared, modes, modules
 from suite.properties.answers import Judgement
 from suite.rank import kept
 from suite.room import accelerator, errors
 
 COPIES = 6  # of the parameters in a process: the model, the trainer's, gradients, before and after a step, recorded
+SPARE = 20  # more steps on one device, while none has taught it anything: a warm-up, or a loss scale that is too large
 REMEDY = "name a smaller model: [tool.scaling.workloads.NAME.correctness] model = 'module:factory', or a smaller batch"
 
 
@@ -31,8 +32,11 @@ class TooLarge(MemoryError):
     """A model does not fit as often as the check needs it."""
 
 
-def train(trainer: type[Any], devices: Sequence[torch.device], job: ModelJob, rank: int) -> None:
+def train(trainer: type[Any], devices: Sequence[torch.device], job: ModelJob, rank: int) -> bool:
     """Train the workload's model in float64 and write the record of `suite.properties.modules.observe`.
+
+    Returns:
+        Whether a module of it was in training mode in a forward.
 
     Raises:
         TooLarge: there is not enough memory.
@@ -43,25 +47,31 @@ def train(trainer: type[Any], devices: Sequence[torch.device], job: ModelJob, ra
     _require_memory(model, job)
     dataset = load_dataset(job.dataset, Path(job.data_root))
     batch = min(job.batch, nest.samples(dataset.train_y))
-    batches = itertools.islice(feed(dataset, "resident", batch, seed=job.seed), job.steps)
-    minibatches = [nest.move(pair, "cpu", torch.float64) for pair in batches]
+    alone = job.world_size == 1
+    batches = itertools.islice(feed(dataset, "resident", batch, seed=job.seed), job.steps + SPARE * alone)
+    drawn = [nest.move(pair, "cpu", torch.float64) for pair in batches]
+    minibatches, spare = drawn[: job.steps], drawn[job.steps :]
     accelerator.seed(devices, job.generator_seed + rank)
     place = {"rank": rank, "world_size": job.world_size if job.processes == "per-device" else 1}
     draws_from = job.generator_seed if job.shares_draws else None
     try:
-        record = modules.observe(trainer, devices, model.double(), minibatches, job.lr, **place, draws_from=draws_from)
+        with modes.comparable(model.double(), everything=job.stays_in_eval):
+            record = modules.observe(
+                trainer, devices, model, minibatches, job.lr, **place, draws_from=draws_from, spare=spare
+            )
     except (MemoryError, RuntimeError) as error:
         said = errors.text_of(error)
         if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in said:
             raise TooLarge(f"{said.partition(chr(10))[0] or type(error).__name__}; {REMEDY}") from error
         raise
     kept.write(record, Path(f"{job.file}-{rank}"))
+    return any(a_pass["training"] for step in record["steps"] for a_pass in step["passes"])
 
 
 def compare(alone: str, ranks: Sequence[str]) -> Judgement:
-    """Compare the records in these files, as `suite.properties.modules.judge` does."""
+    """Compare the records in these files, as `suite.properties.compared.judge` does."""
     records = [kept.read(Path(path)) for path in (alone, *ranks)]
-    return modules.judge(records[0], records[1:])
+    return compared.judge(records[0], records[1:])
 
 
 def _require_memory(model: nn.Module, job: ModelJob) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from reference import nest
+from reference.calling import NoScores
 from reference.data import Dataset, feed
 from reference.evaluate import count_correct, count_labels, score_texts
 from reference.loss import mean_loss
@@ -71,7 +72,7 @@ class Training:
         return self._done >= self._recipe.epochs
 
     def epoch(self, number: int) -> Epoch:
-        """Train one epoch and evaluate; the last one closes the trainer.
+        """Train one epoch and evaluate; the last one closes the trainer, as does one without an accuracy.
 
         Args:
             number: from 0.
@@ -95,9 +96,13 @@ class Training:
         loss = mean_loss(steps, samples)
         not_finite = first_not_finite(self._trainer.replicas[0])
         test_X, test_y = self._dataset.test_X, self._dataset.test_y
-        correct, nats = _score(list(self._trainer.replicas), self._devices, test_X, test_y, self._shard)
+        correct, nats, unscored = 0, None, ""
+        try:
+            correct, nats = _score(list(self._trainer.replicas), self._devices, test_X, test_y, self._shard)
+        except NoScores as error:  # on all ranks alike
+            unscored = str(error)
         labels = max(1, count_labels(test_y))
-        self._done += 1
+        self._done = self._recipe.epochs if unscored else self._done + 1
         if self.finished:
             self.close()
         return Epoch(
@@ -108,6 +113,7 @@ class Training:
             loss=loss,
             test_loss=None if nats is None else nats / labels,
             not_finite=not_finite,
+            unscored=unscored,
         )
 
     def close(self) -> None:

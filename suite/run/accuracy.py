@@ -239,6 +239,9 @@ def _train(run: Observations, sessions: Sessions, groups: Groups, arm: Arm, seed
             f"({SHARE:.0%} of {run.plan.config.budget_s:.0f} s at most, for all cells); raise --scaling-budget"
         )
         return
+    except learning.Unscored as error:
+        run.untrained[arm] = f"not measured: {error}"
+        return
     if curve is not None:
         learned = curve._asdict()
         not_finite = learned.pop("not_finite")

@@ -51,6 +51,10 @@ class OutOfTime(Exception):
         self.needed_s = needed_s
 
 
+class Unscored(Exception):
+    """The outputs of a model have no accuracy; its text says why."""
+
+
 def learn(
     ask: Ask,
     job: Job,
@@ -79,6 +83,7 @@ def learn(
 
     Raises:
         OutOfTime: the training takes longer than `allowed_s`.
+        Unscored: the model's outputs have no accuracy.
         WorkerFailure: `ask` raised it.
     """
     done: list[list[Epoch]] = []
@@ -90,6 +95,8 @@ def learn(
         answers = ask(Epoch, "train", timeout_s, arm=job, recipe=recipe, epoch=epoch)
         if answers is None:
             return None
+        if unscored := next((rank.unscored for rank in answers if rank.unscored), ""):
+            raise Unscored(unscored)
         done.append(answers)
         say(describe(what, recipe.epochs, [ranks[0].accuracy for ranks in done]))
         now, left = clock(), recipe.epochs - len(done)

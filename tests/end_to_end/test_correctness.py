@@ -9,7 +9,7 @@ import pytest
 from suite.checks import __main__ as again
 from suite.checks.draw import CHECKS
 from suite.properties.answers import UNSEEN
-from tests.support import text_trainers, trainers_under_test
+from tests.support import own_signatures, text_trainers, trainers_under_test
 from tests.support.project import Project
 
 HERE, TEXTS = f"{trainers_under_test.__file__}:", f"{text_trainers.__file__}:"
@@ -52,6 +52,21 @@ def test_the_nightly_profile_is_known_in_any_project_and_has_ten_times_the_examp
     arguments = ["--scaling-trainer", "single", "-k", "start", "--hypothesis-profile", "nightly"]
     project.correctness(*arguments, "--junitxml", "junit.xml").assert_outcomes(passed=1, deselected=len(CHECKS) - 1)
     assert 'name="examples" value="200"' in (project.path / "junit.xml").read_text()
+
+
+def test_a_model_of_its_own_signature_is_one_failure_and_its_other_checks_are_skipped(project: Project) -> None:
+    trainer = f"{own_signatures.__file__}:Calls"
+    result = project.correctness("--scaling-trainer", trainer, "-rs")
+    # That of the start takes no step.
+    result.assert_outcomes(passed=1, failed=1, skipped=len(CHECKS) - 2)
+    result.stdout.re_match_lines_random(
+        [
+            r".*check 'gradient': rank \d: OwnSignature: `step` calls its model as model\(Tensor, Tensor\), .*model",
+            r"SKIPPED .*not checked: .*:Calls calls its model with a signature of its own; the failure of its check "
+            r"'gradient' says what to use",
+        ]
+    )
+    assert "looks like" not in result.stdout.str()
 
 
 def test_a_workload_that_is_named_is_checked_as_well(project: Project) -> None:

@@ -71,6 +71,19 @@ def test_curve_equals_that_of_a_net_trained_by_hand(dataset: Prepared) -> None:
     assert curve(recipe(dataset), seed=2) != by_hand
 
 
+def test_a_model_with_a_signature_of_its_own_has_an_accuracy_where_it_returns_scores(dataset: Prepared) -> None:
+    here = "tests.support.own_signatures:"
+    told = job(here + "CallsAlone", model=here + "TakesLabels")
+    training = Training(0, [CPU], told, recipe(dataset))
+    assert all(training.epoch(number).accuracy > 0.6 for number in range(3))
+    told = job(here + "CallsAloneForALoss", model=here + "OnlyLoss")
+    training = Training(0, [CPU], told, recipe(dataset))
+    epoch = training.epoch(0)
+    assert epoch.unscored.startswith("the model returns tensors of [()] for labels of (64,): scores have one more axis")
+    assert epoch.loss is not None
+    assert training.finished
+
+
 def test_the_arms_and_trainings_of_a_process_share_one_copy_of_a_dataset(dataset: Prepared) -> None:
     """A copy for each would take gigabytes of a GPU on which every group has a process."""
     first, second = (Training(0, [CPU], job("single"), recipe(dataset)) for _ in range(2))
