@@ -105,12 +105,13 @@ def subjects(bench: Bench) -> Iterator[Subject]:
         about = bench.about(trainer)
         yield Subject(entry.name, trainer, about.oracle, True, entry.looks_like, checks)
         if about.oracle == "sgd" and about.trains == "samples" and not entry.crashes:
-            others.append(Subject(entry.name, trainer, "self", False, entry.looks_like, checks))
+            usual = [check for check in checks if check in USUAL]
+            others.append(Subject(entry.name, trainer, "self", False, entry.looks_like, usual))
     for trainer, looks_like in WRONG.items():
         oracle = bench.about(trainer).oracle
         yield Subject(trainer.partition(":")[2], trainer, oracle, True, looks_like, USUAL)
     for name in UNDECLARED:
-        others.append(Subject(name, RIGHT[name], "sgd", False, NOT_PLAIN, OF_UNDECLARED))
+        yield Subject(name, RIGHT[name], "sgd", False, NOT_PLAIN, OF_UNDECLARED)
     yield from others
 
 
