@@ -121,10 +121,17 @@ class ModelSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Apart:
-    """For workers of another commit: they must import nothing from `candidate_root`, except from `allowed`."""
+    """For workers of another commit: what they find in the candidate's working tree has its place in the checkout.
+
+    Attributes:
+        candidate_root: the top of the candidate's working tree; nothing is imported from there.
+        checkout: the top of the base's checkout.
+        allowed: folders of the measuring code, which both sides share, wherever they are.
+    """
 
     candidate_root: str
-    allowed: tuple[str, ...]
+    checkout: str
+    allowed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
