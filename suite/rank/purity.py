@@ -3,9 +3,9 @@
 An editable install leads imports to the candidate's working tree, by a .pth file or an import hook, wherever the worker
 is started, and any other install of the working tree has a copy of it. Both sides of the comparison would then run the
 same code, and it would pass. So `redirect` leads such imports on to the same file in the base's checkout, and
-`require_pure` refuses what was imported from the candidate all the same. Covers Python modules, also compiled ones. Does
-not cover files that code opens or loads by itself (data, `torch.ops.load_library`), interpreters that the code starts,
-and a wheel that was built from the working tree and is elsewhere.
+`require_pure` refuses what was imported from the candidate all the same. Covers Python modules, also compiled ones. It
+does not cover files that code opens or loads by itself (data, `torch.ops.load_library`), interpreters that the code
+starts, and a wheel that was built from the working tree and is elsewhere.
 """
 
 from __future__ import annotations
