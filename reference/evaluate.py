@@ -17,6 +17,10 @@ from reference.scatter import check_labels, shard_bounds
 from reference.trainers.data_parallel import data_parallel
 
 
+class NoScores(ValueError):
+    """A net's output is no scores of classes, one for each label, so it has no accuracy."""
+
+
 def count_correct(
     replicas: Sequence[nn.Module], devices: Sequence[torch.device], X: Nest, y: Nest, batch_size: int = 1024
 ) -> int:
@@ -41,6 +45,7 @@ def count_correct(
 
     Raises:
         ValueError: no replicas, more replicas than devices, X and y of different lengths, or a batch size below 1.
+        NoScores: the nets return something else.
     """
     return int(_totals((_right,), replicas, devices, X, y, batch_size)[0])
 
@@ -82,8 +87,8 @@ def _totals(
             shard = shard_bounds(nest.samples(X), len(nets), rank)
             for start in range(shard.start, shard.stop, batch_size):
                 part = slice(start, min(start + batch_size, shard.stop))
-                scores = nest.leaves(net(nest.move(nest.take(X, part), device)))[0]
                 labels = nest.labels(y)[part].to(device)
+                scores = _scores(net(nest.move(nest.take(X, part), device)), labels)
                 sums.append([measure(scores, labels).sum() for measure in measures])
         # The sums are read after the loop, because reading one makes the host wait for its GPU.
         return [math.fsum(each[number].item() for each in sums) for number in range(len(measures))]
@@ -105,6 +110,24 @@ def accuracy(replicas: Sequence[nn.Module], devices: Sequence[torch.device], X: 
     if not (labels := count_labels(y)):
         raise ValueError("all labels of y are negative, which means ignored: an accuracy needs at least one")
     return count_correct(replicas, devices, X, y) / labels
+
+
+def _scores(output: Nest, labels: Tensor) -> Tensor:
+    """Return the first tensor of an output.
+
+    Raises:
+        NoScores: it does not have one score for each of several classes of every label.
+    """
+    scores = next(iter(nest.leaves(output)), None)
+    if not isinstance(scores, Tensor):
+        raise NoScores(f"the model returns a {type(output).__name__}: an accuracy needs a tensor of scores first")
+    fitting = (scores.shape[:-1], scores.shape[:1] + scores.shape[2:]) if scores.ndim == labels.ndim + 1 else ()
+    if labels.shape not in fitting or scores.shape[_classes(scores, labels)] < 2:
+        raise NoScores(
+            f"the model returns {nest.described(scores)} for labels {nest.described(labels)}: an accuracy needs a "
+            "score for each of two or more classes"
+        )
+    return scores
 
 
 def _classes(scores: Tensor, labels: Tensor) -> int:

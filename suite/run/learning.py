@@ -51,6 +51,10 @@ class OutOfTime(Exception):
         self.needed_s = needed_s
 
 
+class NotScored(Exception):
+    """The outputs of a net have no accuracy; the message says why."""
+
+
 def learn(
     ask: Ask,
     job: Job,
@@ -79,6 +83,7 @@ def learn(
 
     Raises:
         OutOfTime: the training takes longer than `allowed_s`.
+        NotScored: after the first epoch.
         WorkerFailure: `ask` raised it.
     """
     done: list[list[Epoch]] = []
@@ -90,6 +95,8 @@ def learn(
         answers = ask(Epoch, "train", timeout_s, arm=job, recipe=recipe, epoch=epoch)
         if answers is None:
             return None
+        if why := next((answer.not_scored for answer in answers if answer.not_scored), ""):
+            raise NotScored(why)
         done.append(answers)
         say(describe(what, recipe.epochs, [ranks[0].accuracy for ranks in done]))
         now, left = clock(), recipe.epochs - len(done)

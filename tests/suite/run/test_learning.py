@@ -12,7 +12,7 @@ from suite.processes.answers import Epoch
 from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import Prepared, TrainingRecipe
 from suite.render.sparkline import sparkline
-from suite.run.learning import Curve, OutOfTime, learn
+from suite.run.learning import Curve, NotScored, OutOfTime, learn
 from suite.run.plan import FIRST_STEP_TIMEOUT_S
 from suite.run.session import Say
 from tests.support.measurements import arm, job
@@ -109,6 +109,20 @@ def test_training_stops_as_soon_as_it_cannot_end_in_time(
             ranks.learn(allowed_s=allowed_s)
         assert out.value.needed_s > allowed_s
     assert len(ranks.asked) == trained
+
+
+def test_a_net_without_an_accuracy_is_not_trained_on() -> None:
+    """A rank without test samples cannot tell."""
+    asked = []
+
+    def ask(kind: type[Epoch], command: str, timeout_s: float, /, **told: Any) -> list[Epoch]:
+        asked.append(told["epoch"])
+        seen = kind(accuracy=0.0, train_s=1.0, train_samples=100, test_samples=20)
+        return [seen, replace(seen, not_scored="no scores")]
+
+    with pytest.raises(NotScored, match="^no scores$"):
+        learn(ask, JOB, Ranks().recipe, 30.0, "ddp", lambda line: None)
+    assert asked == [0]
 
 
 def test_group_that_is_gone_is_not_asked_again_and_a_failure_reaches_the_caller() -> None:
