@@ -33,8 +33,5 @@ def _refuses_targets(error: BaseException, text: str) -> bool:
     if not isinstance(error, RuntimeError | ValueError | TypeError) or not _ABOUT_TARGETS.search(text):
         return False
     codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
-    torchs_own = ("torch", "nn", "functional.py")
-    return bool(codes) and (codes[-1].co_name, PurePath(codes[-1].co_filename).parts[-3:]) == (
-        "cross_entropy",
-        torchs_own,
-    )
+    where = [(code.co_name, PurePath(code.co_filename).parts[-3:]) for code in codes[-1:]]
+    return where == [("cross_entropy", ("torch", "nn", "functional.py"))]

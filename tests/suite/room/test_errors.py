@@ -12,8 +12,8 @@ from torch import Tensor
 from suite.room.errors import described
 
 REMEDY = (
-    "; cross_entropy takes class labels (int64) or probabilities of classes: for other targets give the trainer a `loss` "
-    "of its own (docs/your-trainer.md)"
+    "; cross_entropy takes class labels (int64) or probabilities of classes: for other targets give the trainer a "
+    "`loss` of its own (docs/your-trainer.md)"
 )
 
 

@@ -120,7 +120,7 @@ def test_a_net_without_an_accuracy_is_not_trained_on() -> None:
         seen = kind(accuracy=0.0, train_s=1.0, train_samples=100, test_samples=20)
         return [seen, replace(seen, not_scored="no scores")]
 
-    with pytest.raises(NotScored, match="^no scores$"):
+    with pytest.raises(NotScored, match=r"^no scores$"):
         learn(ask, JOB, Ranks().recipe, 30.0, "ddp", lambda line: None)
     assert asked == [0]
 

@@ -79,7 +79,7 @@ def test_targets_that_cross_entropy_cannot_take_are_not_tried_by_built_in_traine
             return Prepared(name="mine.py:prices", folder="", train_samples=64, test_samples=1, unfit=unfit)
         return Described(about=About(processes="one"), versions={})
 
-    run, wanted = run_of(cell(2), versions={}), arm(1, trainer=trainer)
+    run, wanted = run_of(cell(2), versions={}, datasets={}), arm(1, trainer=trainer)
     prepare(run, sides_of(ask), [wanted], lambda line: None)
     assert [failure.cause for failure in run.lost.values()] == [
         f"{trainer} cannot train on mine.py:prices: {unfit}; a trainer of your own with a `loss` takes any targets "

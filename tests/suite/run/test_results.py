@@ -10,6 +10,7 @@ import pytest
 from suite.plan.base import Base
 from suite.plan.cells import SINGLE, Arm
 from suite.processes.failure import WorkerFailure
+from suite.processes.jobs import Prepared
 from suite.properties.answers import About
 from suite.run import results
 from suite.run.observations import Facts
@@ -80,12 +81,7 @@ RAISED = ["Traceback (most recent call last):\n  ...\nKeyError: 'labels'"]
 @pytest.mark.parametrize(
     ("unfit", "failure", "the_users", "why"),
     [
-        (
-            "its loss is one thing, and y another",
-            WorkerFailure("group", "not tried"),
-            True,
-            "its loss is one thing, and y",
-        ),
+        ("its loss is one thing", WorkerFailure("group", "not tried"), True, "its loss is one thing. "),
         ("", WorkerFailure("group", "rank 0: KeyError: 'labels'", RAISED), True, "it calls net(X) and takes the mean"),
         ("", WorkerFailure("group", "rank 0: KeyError: 'labels'", RAISED), False, None),
         ("", WorkerFailure("group", "rank 0: CUDA out of memory", RAISED), True, None),
@@ -96,10 +92,9 @@ RAISED = ["Traceback (most recent call last):\n  ...\nKeyError: 'labels'"]
 def test_a_workload_that_the_plain_trainer_cannot_train_is_no_fault_of_the_users(
     unfit: str, failure: WorkerFailure, the_users: bool, why: str | None
 ) -> None:
-    run = run_of(cell(2))
+    dataset = Prepared(name="synthetic", folder="", train_samples=256, test_samples=100, unfit=unfit)
+    run = run_of(cell(2), datasets={"auto": dataset})
     add_sessions(run, {arm(2): 0.5})
-    name = run.plan.workload("lenet").dataset
-    run.datasets[name] = replace(run.datasets[name], unfit=unfit)
     if the_users:
         own = run.plan.workload("lenet").model_copy(update={"model": "mine.py:net"})
         run.plan = replace(run.plan, config=replace(run.plan.config, workloads=(own,)))
