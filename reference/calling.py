@@ -120,11 +120,13 @@ def scores(output: Any, labels: Tensor) -> Tensor:
     """
     returned = tensors(output)
     for tensor in returned:
-        fits = labels.shape in (tensor.shape[:-1], tensor.shape[:1] + tensor.shape[2:])
-        if fits and tensor.ndim == labels.ndim + 1 and tensor.is_floating_point():
+        if tensor.ndim != labels.ndim + 1 or not tensor.is_floating_point():
+            continue
+        last, second = tensor.shape[:-1] == labels.shape, tensor.shape[:1] + tensor.shape[2:] == labels.shape
+        if (last and tensor.shape[-1] > 1) or (second and tensor.shape[1] > 1):
             return tensor
     shapes = [tuple(tensor.shape) for tensor in returned]
     raise NoScores(
-        f"the model returns tensors of {shapes} for labels of {tuple(labels.shape)}: scores have one more axis, "
-        "(n, ..., classes) or (n, classes, ...); return them, also beside a loss"
+        f"the model returns tensors of {shapes} for labels of {tuple(labels.shape)}: an accuracy needs a score for "
+        "each of two or more classes, (n, ..., classes) or (n, classes, ...); return them, also beside a loss"
     )

@@ -9,15 +9,36 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from reference import nest
 from reference.nest import Nest
 
 
 def summed_loss(net: Callable[[Any], Tensor], X: Nest, y: Tensor) -> Tensor:
     """Return the cross-entropy of a net's scores, a scalar: summed over samples X (n, ...) with labels y (n,) int64.
 
-    It is a sum and not a mean, because sums over shards add up to the minibatch's for any shard sizes.
+    It is a sum and not a mean, because sums over shards add up to the minibatch's for any shard sizes. Probabilities of
+    classes, (n, classes), can take the place of labels.
     """
     return F.cross_entropy(net(X), y, reduction="none").sum()
+
+
+def why_unfit(y: Nest) -> str:
+    """Return why the built-in trainers' losses cannot take y; "" where they can.
+
+    They take class labels, (n, ...) int64; probabilities of classes, (n, classes, ...) floating, of which those of a
+    sample sum to 1; and the dict of texts that `reference.token_loss` describes.
+    """
+    if isinstance(y, Tensor):
+        fits = y.dtype == torch.int64 or (y.is_floating_point() and y.ndim > 1 and _are_probabilities(y))
+    else:
+        fits = isinstance(y, dict) and {"labels", "weights"} <= y.keys()
+    return "" if fits else f"its loss is the mean cross-entropy, and y is {nest.described(y)}"
+
+
+def _are_probabilities(y: Tensor) -> bool:
+    sums = y.double().sum(1)
+    rounded = y.shape[1] * max(torch.finfo(y.dtype).eps, torch.finfo(torch.float32).eps)  # they may have been float32
+    return bool((y >= 0).all()) and torch.allclose(sums, torch.ones_like(sums), rtol=0, atol=rounded)
 
 
 def mean_loss(steps: Sequence[tuple[Tensor | None, int]], samples: int) -> float | None:

@@ -63,7 +63,7 @@ def move(nest: Nest, device: torch.device | str, dtype: torch.dtype | None = Non
 
 
 def labels(y: Nest) -> Tensor:
-    """Return the labels in y: its first int64 tensor. Weights and masks may come with them.
+    """Return the class labels in y: its first int64 tensor. Weights and masks may come with them.
 
     Raises:
         ValueError: there is no int64 tensor.
@@ -71,7 +71,17 @@ def labels(y: Nest) -> Tensor:
     for leaf in leaves(y):
         if leaf.dtype == torch.int64:
             return leaf
-    raise ValueError(f"y has tensors of {[str(leaf.dtype) for leaf in leaves(y)]}: labels must be int64")
+    raise ValueError(f"y is {described(y)}: class labels must be int64")
+
+
+def described(nest: Nest) -> str:
+    """Return the dtypes and shapes of a nest in words: "float32 (n, 3)", "{'mean': float32 (n,)}"."""
+    if isinstance(nest, Tensor):
+        shape = ", ".join(["n", *map(str, nest.shape[1:])]) + ("," if nest.ndim == 1 else "")
+        return f"{str(nest.dtype).removeprefix('torch.')} ({shape})"
+    if isinstance(nest, dict):
+        return f"{{{', '.join(f'{key!r}: {described(part)}' for key, part in nest.items())}}}"
+    return f"[{', '.join(map(described, nest))}]"
 
 
 def check(name: str, nest: Nest) -> None:

@@ -24,15 +24,16 @@ class Dataset:
         name: as shown in reports.
         train_X: samples (n, ...), floating, or int64 and bool for tokens and masks, or a nest of such tensors; the
             built-in sets are (n, 1, 28, 28) float32 in [0, 1].
-        train_y: labels (n,), int64, or a nest: labels with one value for each token, weights, masks.
+        train_y: what the loss takes: class labels (n,), int64; targets (n, ...) of any dtype, for a trainer with a loss
+            of its own; or a nest of such tensors, such as labels with one value for each token, weights and masks.
         test_X: as ``train_X``.
         test_y: as ``train_y``.
         idx_root: the folder from which torchvision's FashionMNIST reads the same samples, if there is one.
 
     Raises:
         TypeError: a part is no tensor, dict, tuple or list.
-        ValueError: no training or no test samples, numbers of samples and labels that differ, or a dtype that is not
-            among these.
+        ValueError: no training or no test samples, numbers of samples and labels that differ, or a dtype of X that is
+            not among these.
     """
 
     name: str
@@ -57,8 +58,6 @@ class Dataset:
                 if not leaf.is_floating_point() and leaf.dtype not in _OF_X:
                     remedy = "make it floating, X.float() / 255, or int64 where these are tokens"
                     raise ValueError(f"data set {self.name!r}: {part}_X is {leaf.dtype}: {remedy}")
-            if isinstance(y, Tensor) and y.dtype != torch.int64:
-                raise ValueError(f"data set {self.name!r}: {part}_y is {y.dtype}: make it int64, y.long()")
 
     def to(self, device: torch.device | str) -> Dataset:
         """Return the data set with its tensors on ``device``."""

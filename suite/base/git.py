@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 TIMEOUT_S = 30.0
 NO_COMMIT = "the checked-out branch has no commit yet; make one with git add and git commit"
 FULL_NAME = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")  # of a commit, in SHA-1 or SHA-256
+
+# What runs and commands write below a report folder, wherever it is: in the folder that a machine's key names.
+_WRITTEN = re.compile(
+    r"(.*/)?(\d+x)?(cpu|cuda)-\d+x[a-z0-9-]*-[0-9a-f]{8}/"
+    r"(\.gitignore|index\.html|baseline\.json|calibration\.json|(runs|traces|sweeps)/.+)"
+)
 
 # Git sets these for its hooks and for `rebase --exec`; they would redirect a command to another repository.
 _REDIRECTING = {
@@ -87,6 +93,34 @@ def toplevel(folder: Path) -> Path:
         return Path(git(folder, "rev-parse", "--show-toplevel")).resolve()
     except GitError as error:
         raise GitError(f"{folder} is not inside the working tree of a git repository ({error})") from error
+
+
+def changes(folder: Path, untracked_in: Iterable[Path] = ()) -> list[str]:
+    """Return what differs from the checked-out commit in the working tree around `folder`, as paths from its top.
+
+    What the suite itself writes is left out (`is_written`).
+
+    Args:
+        folder: anywhere in the working tree.
+        untracked_in: files and folders in it in which a file counts that git neither tracks nor ignores.
+
+    Raises:
+        GitError: git failed.
+    """
+    status = ("status", "--porcelain", "-z", "--no-renames")
+    told = [git(folder, *status, "--untracked-files=no")]
+    if inside := [str(path) for path in untracked_in]:
+        told.append(git(folder, "--literal-pathspecs", *status, "--untracked-files=all", "--", *inside))
+    names = (entry[len("XY ") :] for entry in "".join(told).split("\0") if entry)
+    return [name for name in dict.fromkeys(names) if not is_written(name)]
+
+
+def is_written(name: str) -> bool:
+    """Return whether a path in a repository is one that runs write in a report folder, and so no code.
+
+    These are records, pages, traces, sweeps, the accepted baseline and the calibration of a machine.
+    """
+    return _WRITTEN.fullmatch(name) is not None
 
 
 def is_unborn(folder: Path) -> bool:

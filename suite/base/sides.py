@@ -127,8 +127,8 @@ class Sides:
         if side not in self._checkouts:
             return None
         checkout = self._checkouts[side]
-        shared = [suite.__path__[0], checkout.reference(Path(reference.__path__[0])), checkout.folder]
-        return Apart(candidate_root=str(checkout.toplevel), allowed=tuple(map(str, shared)))
+        shared = (str(suite.__path__[0]), str(checkout.reference(Path(reference.__path__[0]))))
+        return Apart(candidate_root=str(checkout.toplevel), checkout=str(checkout.folder), allowed=shared)
 
     def ask(
         self, side: Side, kind: type[Value], command: str, timeout_s: float = START_TIMEOUT_S, **arguments: object

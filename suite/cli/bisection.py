@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from suite.base.checkout import CHECKOUT_TIMEOUT_S
-from suite.base.git import GitError, git, toplevel
+from suite.base.git import GitError, changes, git, is_written, toplevel
 from suite.cli.command import USAGE_ERROR, Stop
 from suite.verdict import ALPHA_PASS
 
@@ -127,24 +127,35 @@ class GitHistory:
             raise Stop(f"--good {good}: expected an ancestor of --bad {bad}; git merge-base names one") from None
         if self.good == self.bad:
             raise Stop(f"--good {good} and --bad {bad} are the same commit: name two", USAGE_ERROR)
-        if changed := self._git("status", "--porcelain", "--untracked-files=no"):
-            raise Stop(f"the working tree has changes: commit or stash them ({changed.splitlines()[0].strip()}, ...)")
+        # What commits of the search have of what runs write: git checks none out over one that differs.
+        moved = self._git("log", "--format=", "--name-only", "-z", "-m", self.bad, "HEAD", "--not", self.good).split(
+            "\0"
+        )
+        written = {name for name in map(str.strip, moved) if is_written(name)}
+        self._pages = [self._top / name for name in written if name.endswith("/index.html")]
+        kept = [name for name in self._git("diff", "--name-only", "-z", "HEAD").split("\0") if name in written]
+        if changed := changes(self._top) + [name for name in kept if not name.endswith("/index.html")]:
+            raise Stop(f"the working tree has changes: commit or stash them ({changed[0]}, ...)")
         with contextlib.suppress(GitError):
             self._git("bisect", "log")
             raise Stop("a bisection is in progress: git bisect reset ends it")
 
     def __enter__(self) -> Self:
         """Begin, and check out what is to be measured first."""
-        self._git("bisect", "start", self.bad, self.good, "--")
+        self._before = {page: page.read_bytes() for page in self._pages if page.is_file()}
+        self._move("bisect", "start", self.bad, self.good, "--")
         self._next = self._git("rev-parse", "HEAD")
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._git("bisect", "reset")
+        self._move("bisect", "reset")
+        for page, content in self._before.items():
+            page.parent.mkdir(parents=True, exist_ok=True)
+            page.write_bytes(content)
 
     def check_out(self, commit: str) -> None:
         """Check a commit out."""
-        self._git("checkout", "--quiet", "--detach", commit)
+        self._move("checkout", "--quiet", "--detach", commit)
 
     def left(self) -> list[str]:
         """Return the commits that may be the first bad one, the earliest that is known to be bad first."""
@@ -158,7 +169,7 @@ class GitHistory:
     def tell(self, commit: str, status: int) -> None:
         """Tell git, which checks out the next commit."""
         try:
-            self._git("bisect", NAMES[status], commit)
+            self._move("bisect", NAMES[status], commit)
         except GitError:  # also where nothing is left but what was skipped
             if self.next() is not None:
                 raise
@@ -177,6 +188,12 @@ class GitHistory:
             return self._git("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
         except GitError as error:
             raise Stop(f"{option} {revision!r}: expected a commit ({error})", USAGE_ERROR) from None
+
+    def _move(self, *arguments: str) -> None:
+        """Let git check another commit out, over the pages that the last run has written from all records."""
+        for page in self._pages:
+            page.unlink(missing_ok=True)
+        self._git(*arguments)
 
     def _git(self, *arguments: str) -> str:
         return git(self._top, *arguments, timeout_s=CHECKOUT_TIMEOUT_S)

@@ -20,7 +20,7 @@ from suite.plan.cells import Cell, short
 from suite.plan.config import Config
 from suite.plan.workloads import Recipe, no_recipe
 from suite.processes.failure import WorkerFailure
-from suite.records.files import write_atomically
+from suite.records.files import keep_from_git, write_atomically
 from suite.records.record import Environment
 from suite.records.sweep import LINEAR_WARMUP, RULES, Grid, Sweep
 from suite.render import sweep as render
@@ -112,6 +112,8 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
             sweep = _empty(measurement, settings, asked, recipe, grid)
             _check_prepared(measurement, sweep)
             with new_folder(folder, "--out", None if asked.out else settings.report_dir):
+                if not asked.out:
+                    keep_from_git(folder.parents[1])
                 sweep = _train_all(sweep, folder, trainings, progress)
     except WorkerFailure as error:
         raise Stop(str(error)) from error

@@ -27,6 +27,7 @@ from suite.plan.config import Config
 from suite.processes.answers import Operator, Traced
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import START_TIMEOUT_S
+from suite.records.files import keep_from_git
 from suite.render.screen import Screen
 from suite.run import preparing
 from suite.run.observations import Observations
@@ -68,6 +69,7 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     plan = measurement.plan
     folder = plan.config.report_dir.resolve() / plan.machine.key / "traces" / plan.run_id
     with new_folder(folder, "--scaling-report-dir", plan.config.report_dir):
+        keep_from_git(folder.parents[1])
         traced, cells = _trace_all(measurement, folder, asked.warm_up, asked.steps), len(selected.cells)
     if traced:
         print(f"traces of {traced} of {cells} cell(s), a file a rank: {os.path.relpath(folder)}")

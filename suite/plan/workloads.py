@@ -128,6 +128,11 @@ class Workload(Part):
             return None
         return "tokens" if self.dataset in TEXTS else "samples"
 
+    @property
+    def is_the_users(self) -> bool:
+        """Whether its model or its data set is the user's own."""
+        return ":" in self.model or ":" in self.dataset
+
     def suits(self, trainer: str, trains: str | None = None) -> bool:
         """Return whether a trainer can train it, as far as that is known.
 

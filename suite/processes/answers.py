@@ -73,7 +73,7 @@ class Epoch:
         loss: this rank's share of the mean training loss; None where its trainer returns none.
         test_loss: of texts, the mean cross-entropy of a test label, in nats; None for other data.
         not_finite: the first parameter that is not finite on this rank; "" where all are finite.
-        unscored: why the model's outputs have no accuracy, and `accuracy` is 0; "" where they have one.
+        not_scored: why the net's outputs have no accuracy, as far as this rank has seen any; "" where they have one.
     """
 
     accuracy: float
@@ -83,7 +83,7 @@ class Epoch:
     loss: float | None = None
     test_loss: float | None = None
     not_finite: str = ""
-    unscored: str = ""
+    not_scored: str = ""
 
 
 @dataclass(frozen=True)

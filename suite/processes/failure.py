@@ -77,6 +77,12 @@ class WorkerFailure(Exception):
     def __post_init__(self) -> None:
         self.cause, self.details = harmless(self.cause, LONGEST_CAUSE), [harmless(detail) for detail in self.details]
 
+    @property
+    def raised_in_python(self) -> bool:
+        """Whether a rank raised what only its traceback explains, and not for want of memory."""
+        said = self.details[0] if self.details else ""
+        return said.startswith("Traceback ") and "out of memory" not in self.cause.lower()
+
     def __str__(self) -> str:
         return "\n".join([f"{self.group}: {self.cause}", *self.details])
 

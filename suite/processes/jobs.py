@@ -85,6 +85,8 @@ class Prepared:
         train_samples, test_samples: how many there are.
         tokens: of one sample (`reference.nest.tokens`); 0 where samples are not texts.
         idx_root: where the book's own loader finds the same samples; None where it cannot.
+        unfit: why the built-in trainers' losses cannot take its y; "" where they can.
+        no_labels: what y is where it has no class labels, and so no accuracy, such as "float32 (n,)"; "" where it has.
         not_finite: where the first NaN or infinity of the training samples is, such as "nan in train_X, sample 3"; ""
             for none. A mask may rightly have some.
     """
@@ -95,6 +97,8 @@ class Prepared:
     test_samples: int
     tokens: int = 0
     idx_root: str | None = None
+    unfit: str = ""
+    no_labels: str = ""
     not_finite: str = ""
 
     @property
@@ -123,10 +127,17 @@ class ModelSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Apart:
-    """For workers of another commit: they must import nothing from `candidate_root`, except from `allowed`."""
+    """For workers of another commit: what they find in the candidate's working tree has its place in the checkout.
+
+    Attributes:
+        candidate_root: the top of the candidate's working tree; nothing is imported from there.
+        checkout: the top of the base's checkout.
+        allowed: folders of the measuring code, which both sides share, wherever they are.
+    """
 
     candidate_root: str
-    allowed: tuple[str, ...]
+    checkout: str
+    allowed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

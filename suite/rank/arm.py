@@ -19,6 +19,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 from reference import nest
 from reference.data import Dataset, feed
 from reference.data import load as load_dataset
+from reference.loss import why_unfit
 from reference.models.init import build
 from reference.nest import Nest
 from suite.processes import hosts
@@ -87,8 +88,15 @@ def prepare_dataset(name: str, data_root: str, folder: str) -> Prepared:
         test_samples=nest.samples(dataset.test_y),
         tokens=nest.tokens(dataset.train_X),
         idx_root=str(dataset.idx_root) if dataset.idx_root is not None else None,
+        unfit=why_unfit(dataset.train_y),
+        no_labels=_without_labels(dataset.train_y),
         not_finite=first_bad_sample("train_X", dataset.train_X) or first_bad_sample("train_y", dataset.train_y),
     )
+
+
+def _without_labels(y: Nest) -> str:
+    """Return what y is where it has no class labels; "" where it has."""
+    return "" if any(leaf.dtype == torch.int64 for leaf in nest.leaves(y)) else nest.described(y)
 
 
 def _here(folder: str) -> Path:

@@ -72,8 +72,12 @@ class State:
 
 def describe(state: State, trainer: str, apart: dict[str, Any] | None = None) -> Described:
     """Return this interpreter's versions, and what the controller must know of a trainer."""
+    base = None if apart is None else read(Apart, apart)
+    if base is not None:
+        purity.redirect(base)
     loaded = contract.load_trainer(trainer)
-    _require_pure(None if apart is None else read(Apart, apart))
+    if base is not None:
+        purity.require_pure(base)
     return Described(about=contract.describe(loaded), versions=versions())
 
 
@@ -99,6 +103,8 @@ def prepare(state: State, dataset: str, data_root: str, folder: str) -> Prepared
 def setup(state: State, name: str, arm: dict[str, Any]) -> SetUp:
     """Prepare an arm for timing under a name."""
     job = read(Job, arm)
+    if job.apart is not None:
+        purity.redirect(job.apart)
     timed = state.timed[name] = arms.TimedArm(state.rank, state.devices(job), job)
     state.unproven[name] = job.apart
     return SetUp(timed.gradient_bytes, timed.sample_flop)
@@ -110,8 +116,8 @@ def window(state: State, name: str, steps: int, lead_in: int = 0) -> Timed:
     peak = memory.Peak(timed.devices)
     duration_ns, others_ns = _beside_others(timed, partial(timed.window, steps, lead_in))
     held = peak.read()
-    if name in state.unproven:  # checked after the first window, because a step may import
-        _require_pure(state.unproven.pop(name))
+    if (apart := state.unproven.pop(name, None)) is not None:  # after the first window, because a step may import
+        purity.require_pure(apart)
     return Timed(duration_ns=duration_ns, memory=held, others_ns=others_ns)
 
 
@@ -157,12 +163,6 @@ def _beside_others(timed: arms.TimedArm, act: Callable[[], Value]) -> tuple[Valu
     others = Others() if timed.has_cores else None
     value = act()
     return value, None if others is None else others.read_ns()
-
-
-def _require_pure(apart: Apart | None) -> None:
-    """Refuse the candidate's code in a worker of another commit."""
-    if apart is not None:
-        purity.require_pure(apart.candidate_root, apart.allowed)
 
 
 def train(state: State, arm: dict[str, Any], recipe: dict[str, Any], epoch: int) -> Epoch:

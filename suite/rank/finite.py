@@ -19,7 +19,7 @@ def first_not_finite(net: nn.Module) -> str:
     parameter is allocated, except for numbers of one byte.
 
     Args:
-        net: parameters of any device; those that are no real floating point numbers are not read.
+        net: parameters of any device; those of whole numbers are not read.
     """
     return next((name for name, parameter in net.named_parameters() if not _finite(parameter)), "")
 
@@ -29,7 +29,7 @@ def first_bad_sample(name: str, samples: Nest) -> str:
 
     Args:
         name: of the nest.
-        samples: a nest on the CPU; of its tensors those that are floating are read.
+        samples: a nest on the CPU; of its tensors those that are floating or complex are read.
     """
     for path, leaf in pytree.tree_flatten_with_path(samples)[0]:
         if not _finite(leaf):
@@ -42,6 +42,8 @@ def first_bad_sample(name: str, samples: Nest) -> str:
 
 def _finite(parameter: Any) -> bool:
     part = (parameter.to_local() if hasattr(parameter, "to_local") else parameter).detach()
+    if part.is_complex():
+        part = torch.view_as_real(part.resolve_conj())
     if not part.is_floating_point() or part.numel() == 0:
         return True
     if part.element_size() == 1:  # torch.aminmax takes no float8

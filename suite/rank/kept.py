@@ -35,7 +35,7 @@ def _described(value: Any, files: Iterator[Path]) -> list[Any]:
     """Return the kind of a value, and what JSON is to hold of it."""
     if isinstance(value, Tensor):
         file = next(files)
-        value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tofile(file)
+        value.detach().cpu().resolve_conj().resolve_neg().contiguous().flatten().view(torch.uint8).numpy().tofile(file)
         return ["tensor", str(value.dtype).removeprefix("torch."), list(value.shape), file.name]
     if isinstance(value, dict):
         return ["dict", [[key, _described(part, files)] for key, part in value.items()]]

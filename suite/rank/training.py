@@ -96,13 +96,9 @@ class Training:
         loss = mean_loss(steps, samples)
         not_finite = first_not_finite(self._trainer.replicas[0])
         test_X, test_y = self._dataset.test_X, self._dataset.test_y
-        correct, nats, unscored = 0, None, ""
-        try:
-            correct, nats = _score(list(self._trainer.replicas), self._devices, test_X, test_y, self._shard)
-        except NoScores as error:  # on all ranks alike
-            unscored = str(error)
+        correct, nats, not_scored = _score(list(self._trainer.replicas), self._devices, test_X, test_y, self._shard)
         labels = max(1, count_labels(test_y))
-        self._done = self._recipe.epochs if unscored else self._done + 1
+        self._done += 1
         if self.finished:
             self.close()
         return Epoch(
@@ -113,7 +109,7 @@ class Training:
             loss=loss,
             test_loss=None if nats is None else nats / labels,
             not_finite=not_finite,
-            unscored=unscored,
+            not_scored=not_scored,
         )
 
     def close(self) -> None:
@@ -166,9 +162,10 @@ def _first(dataset: Dataset, samples: int | None) -> Dataset:
 
 def _score(
     replicas: list[nn.Module], devices: list[torch.device], X: Nest, y: Nest, shard: dict[str, int]
-) -> tuple[int, float | None]:
+) -> tuple[int, float | None, str]:
     """Return how many test labels are predicted right, and of texts also the sum of their cross-entropy in nats.
 
+    The third value says why the outputs on this rank have no accuracy; it is empty where they have one.
     Every label is counted once over all ranks. All replicas are evaluated with the buffers (BatchNorm's statistics) of
     rank 0's first one.
     """
@@ -179,12 +176,13 @@ def _score(
         for buffer in replicas[0].buffers():
             dist.broadcast(buffer, src=0)
     scored: Sequence[float]
-    if nest.labels(y).ndim > 1:
-        scored = score_texts(replicas, devices, X, y)
-    else:
-        scored = [count_correct(replicas, devices, X, y)]
+    texts, why_not = nest.labels(y).ndim > 1, ""
+    try:
+        scored = score_texts(replicas, devices, X, y) if texts else [count_correct(replicas, devices, X, y)]
+    except NoScores as error:  # which a rank without samples does not see, and waits for the others
+        scored, why_not = [0.0] * (2 if texts else 1), str(error)
     if several:
         totals = torch.tensor(scored, dtype=torch.float64, device=devices[0])
         dist.all_reduce(totals)
         scored = totals.tolist()
-    return int(scored[0]), scored[1] if len(scored) > 1 else None
+    return int(scored[0]), scored[1] if texts else None, why_not

@@ -28,6 +28,18 @@ MAX_DIGITS = 20  # of a whole number
 Model = TypeVar("Model", bound=BaseModel)
 
 
+GITIGNORE = """\
+# Runs write these files, which are no part of the code; baseline.json and calibration.json are left for you to commit.
+# This file is written where there is none: change it to commit more.
+/.gitignore
+/index.html
+/runs/
+/traces/
+/sweeps/
+.*.json.*
+"""
+
+
 class RecordError(ValueError):
     """A file is not a record that this version can read; the message is one line, whatever the file holds."""
 
@@ -148,6 +160,12 @@ def write_inside(folder: Path, path: Path, text: str) -> None:
     """
     require_inside(folder, path.parent)
     write_atomically(path, text)
+
+
+def keep_from_git(machine: Path) -> None:
+    """Let git ignore what runs write into a machine's folder, unless the folder has a .gitignore."""
+    with contextlib.suppress(OSError), (machine / ".gitignore").open("x", encoding="utf-8") as file:
+        file.write(GITIGNORE)
 
 
 def remove_unfinished(folder: Path) -> None:

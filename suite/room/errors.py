@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import traceback
+from pathlib import PurePath
+
+# How torch's cross-entropy refuses what it cannot take; errors of kernels, such as a lack of memory, are others.
+_ABOUT_TARGETS = re.compile(r"target|not implemented for|scalar type|dtype", re.IGNORECASE)
+_OTHER_TARGETS = (
+    "; cross_entropy takes class labels (int64) or probabilities of classes: for other targets give the trainer a "
+    "`loss` of its own (docs/your-trainer.md)"
+)
+
 
 def text_of(error: BaseException) -> str:
     """Return an exception's text; one that raises while it is made is named instead."""
@@ -12,5 +23,15 @@ def text_of(error: BaseException) -> str:
 
 
 def described(error: BaseException) -> str:
-    """Return an exception's type and text: 'ValueError: no such file'."""
-    return f"{type(error).__name__}: {text_of(error)}"
+    """Return an exception's type and text: 'ValueError: no such file', and a remedy where torch's text has none."""
+    text = f"{type(error).__name__}: {text_of(error)}"
+    return text + _OTHER_TARGETS if _refuses_targets(error, text) else text
+
+
+def _refuses_targets(error: BaseException, text: str) -> bool:
+    """Return whether torch's cross-entropy has raised because of a dtype or shape of its targets."""
+    if not isinstance(error, RuntimeError | ValueError | TypeError) or not _ABOUT_TARGETS.search(text):
+        return False
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    where = [(code.co_name, PurePath(code.co_filename).parts[-3:]) for code in codes[-1:]]
+    return where == [("cross_entropy", ("torch", "nn", "functional.py"))]

@@ -40,7 +40,7 @@ def trained(run: Observations) -> list[Arm]:
     if run.plan.config.against is not None:
         return []
     own = dict.fromkeys(map(run.plan.own, run.plan.cells))
-    return [arm for arm in own if run.plan.workload(arm.workload).accuracy is not None]
+    return [arm for arm in own if _has_recipe(run, arm) and not _no_labels(run, arm)]
 
 
 def wanted_pairs(run: Observations) -> list[Arm]:
@@ -196,9 +196,24 @@ def why_none(run: Observations, cell: Cell) -> str:
         return ""
     if run.plan.config.against is not None:
         return "nothing is trained in a run with a base: the budget is for the comparison"
-    if run.plan.workload(cell.workload).accuracy is None:
+    if not _has_recipe(run, run.plan.own(cell)):
         return no_recipe(cell.workload)
+    if targets := _no_labels(run, run.plan.own(cell)):
+        return (
+            f"y is {targets}, and an accuracy is the share of class labels, int64, that get the highest score; "
+            "time and gradients do not need one"
+        )
     return run.untrained.get(run.plan.own(cell), "the run ended before it was trained")
+
+
+def _has_recipe(run: Observations, arm: Arm) -> bool:
+    return run.plan.workload(arm.workload).accuracy is not None
+
+
+def _no_labels(run: Observations, arm: Arm) -> str:
+    """Return what the targets are that an arm would be trained on where they are no class labels, else ""."""
+    prepared = run.datasets.get(_recipe(run, arm).dataset)
+    return "" if prepared is None else prepared.no_labels
 
 
 def _recipe(run: Observations, arm: Arm) -> Recipe:
@@ -213,7 +228,7 @@ def _by_seed(run: Observations, arm: Arm) -> dict[int, record.Accuracy]:
 
 
 def _train(run: Observations, sessions: Sessions, groups: Groups, arm: Arm, seed: int, until: float, say: Say) -> None:
-    if run.plan.workload(arm.workload).accuracy is None:
+    if not _has_recipe(run, arm) or _no_labels(run, arm):
         return
     if arm not in groups.by_arm:
         run.untrained[arm] = _why_ended(run, groups, arm)
@@ -232,15 +247,15 @@ def _train(run: Observations, sessions: Sessions, groups: Groups, arm: Arm, seed
         ask = partial(groups.request, arm)
         first_s = run.plan.first_step_s(arm)
         curve = learning.learn(ask, job, recipe, epoch_s, what, say, left_s, run.plan.clock, first_s)
+    except learning.NotScored as error:
+        run.untrained[arm] = f"not measured: {error}"
+        return
     except learning.OutOfTime as error:
         has = "has left for it" if run.compares_first else "has for it"
         run.untrained[arm] = (
             f"{error.needed_s:.0f} s or more of training do not fit into what the budget {has} "
             f"({SHARE:.0%} of {run.plan.config.budget_s:.0f} s at most, for all cells); raise --scaling-budget"
         )
-        return
-    except learning.Unscored as error:
-        run.untrained[arm] = f"not measured: {error}"
         return
     if curve is not None:
         learned = curve._asdict()

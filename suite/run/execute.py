@@ -15,7 +15,7 @@ from suite.processes.failure import harmless
 from suite.processes.folder import locked
 from suite.records import baselines, calibration
 from suite.records.baselines import Baseline
-from suite.records.files import require_inside
+from suite.records.files import keep_from_git, require_inside
 from suite.records.record import CellRecord, CollectiveRecord, Record
 from suite.render import job_summary, pages
 from suite.render.figures import some
@@ -121,6 +121,7 @@ def _measure(plan: Plan, say: Say, keep: Callable[[RunResult], None]) -> RunResu
     runs = plan.config.report_dir / plan.machine.key / "runs"
     require_inside(plan.config.report_dir, runs)
     keeper = Keeper(runs / plan.run_id, write_so_far, say)
+    keep_from_git(runs.parent)
     try:
         campaign.measure(run, say, grown=lambda: keeper.keep(write_so_far))
     except BaseException as error:

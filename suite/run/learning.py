@@ -51,8 +51,8 @@ class OutOfTime(Exception):
         self.needed_s = needed_s
 
 
-class Unscored(Exception):
-    """The outputs of a model have no accuracy; its text says why."""
+class NotScored(Exception):
+    """The outputs of a net have no accuracy; the message says why."""
 
 
 def learn(
@@ -83,7 +83,7 @@ def learn(
 
     Raises:
         OutOfTime: the training takes longer than `allowed_s`.
-        Unscored: the model's outputs have no accuracy.
+        NotScored: after the first epoch.
         WorkerFailure: `ask` raised it.
     """
     done: list[list[Epoch]] = []
@@ -95,8 +95,8 @@ def learn(
         answers = ask(Epoch, "train", timeout_s, arm=job, recipe=recipe, epoch=epoch)
         if answers is None:
             return None
-        if unscored := next((rank.unscored for rank in answers if rank.unscored), ""):
-            raise Unscored(unscored)
+        if why := next((answer.not_scored for answer in answers if answer.not_scored), ""):
+            raise NotScored(why)
         done.append(answers)
         say(describe(what, recipe.epochs, [ranks[0].accuracy for ranks in done]))
         now, left = clock(), recipe.epochs - len(done)

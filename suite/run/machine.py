@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from suite.base.git import NO_COMMIT, GitError, git, git_or_none, is_unborn
+from suite.base.git import NO_COMMIT, GitError, changes, git, git_or_none, is_unborn
 from suite.processes.failure import harmless
 from suite.records.record import MAX_VARIABLES, Machine
 from suite.room import hardware, nvml, quiet, rocm
@@ -131,17 +131,15 @@ def git_state(folder: Path, used: Iterable[Path] = ()) -> tuple[str, bool, str]:
     """Return the checked-out commit of `folder`, and whether the commit alone would give other code.
 
     That is so where tracked files differ from it, or where `used`, which are files and folders, have files that git
-    neither tracks nor ignores. Where git does not tell, the commit is "unknown", and the third value says why.
+    neither tracks nor ignores; what runs write does not count. Where git does not tell, the commit is "unknown", and
+    the third value says why.
     """
     try:
-        commit = git(folder, "rev-parse", "HEAD")
+        commit, changed = git(folder, "rev-parse", "HEAD"), changes(folder, _inside(folder, used))
     except GitError as error:
         why = NO_COMMIT if is_unborn(folder) else str(error)
         return "unknown", False, harmless(why)[:LONGEST_TEXT]
-    inside = [str(path) for path in _inside(folder, used)]
-    status = ("status", "--porcelain", "--untracked-files")
-    changed = git_or_none(folder, "status", "--porcelain", "--untracked-files=no")
-    return commit, bool(changed or (inside and git_or_none(folder, "--literal-pathspecs", *status, "--", *inside))), ""
+    return commit, bool(changed), ""
 
 
 def main_branch(folder: Path, used: Iterable[tuple[Path, str]] = ()) -> str:

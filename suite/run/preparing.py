@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from reference.schedule import scale
+from reference.trainers import TRAINERS
 from suite.base.checkout import CheckoutError
 from suite.base.sides import Sides
 from suite.plan.cells import PLAIN, Arm
@@ -23,6 +24,9 @@ from suite.run import accuracy
 from suite.run.observations import Observations
 from suite.run.session import Say
 
+TARGETS_REMEDY = (
+    "a trainer of your own with a `loss` takes any targets (docs/your-trainer.md); class labels are int64, y.long()"
+)
 TIMEOUT_S = 900.0  # for a dataset, at most; it is a part of the budget
 
 
@@ -95,6 +99,9 @@ def _job(run: Observations, sides: Sides, arm: Arm) -> Job:
             f"{arm.trainer} says trains = {about.trains!r}, and workload {workload.name!r} is made of "
             f"{workload.trains}; choose another --scaling-workload, or set trains = {workload.trains!r} in the trainer"
         )
+    dataset = run.datasets[workload.dataset]
+    if dataset.unfit and (arm.trainer in TRAINERS or arm.trainer == PLAIN):
+        raise CheckoutError(f"{arm.trainer} cannot train on {dataset.name}: {dataset.unfit}; {TARGETS_REMEDY}")
     place = Place(
         processes=about.processes,
         devices=names,
@@ -108,7 +115,7 @@ def _job(run: Observations, sides: Sides, arm: Arm) -> Job:
         place,
         trainer=sides.locate(arm.side, arm.trainer),
         seed=accuracy.SEED,
-        dataset=run.datasets[workload.dataset],
+        dataset=dataset,
         free_cores=available_cores(),
         apart=sides.apart(arm.side),
     )

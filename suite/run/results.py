@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 from suite.plan import cells
 from suite.plan.cells import SINGLE, Arm, Cell, Side
+from suite.processes.failure import WorkerFailure
 from suite.records import record
 from suite.records.record import CellRecord, IntervalRecord
 from suite.run import accuracy, attribution, counting, judging, machine, samples
@@ -137,10 +138,26 @@ def _speedup(run: Observations, cell: Cell, own: Arm) -> tuple[IntervalRecord | 
         logs = [metrics.log_speedup(ratio, cell.mode, cell.world_size) for ratio in ratios]
         return record.interval(metrics.from_logs(logs)), ""
     if plain in run.lost:
-        return None, f"{SINGLE} on one device failed: {run.lost[plain].cause}"
+        return None, _why_not_plain(run, cell, run.lost[plain])
     if run.plan.config.against is not None:
         return None, f"{SINGLE} is not timed in a run with a base: the budget is for the comparison"
     return None, f"needs {SINGLE} on one device in the same session"
+
+
+def _why_not_plain(run: Observations, cell: Cell, failure: WorkerFailure) -> str:
+    """Return why the plain trainer has no time, where it was added to the run and the user did not choose it."""
+    workload = run.plan.workload(cell.workload)
+    dataset = run.datasets.get(workload.dataset)
+    if dataset is not None and dataset.unfit:
+        why = dataset.unfit
+    elif failure.raised_in_python and workload.is_the_users:
+        why = f"it calls net(X) and takes the mean cross-entropy of that and y, which raised {failure.cause}"
+    else:
+        return f"{SINGLE} on one device failed: {failure.cause}"
+    return (
+        f"the plain trainer, {SINGLE}, cannot train {cell.workload}, whose form may need a loss of your own: {why}. "
+        "This is no fault of your trainer; efficiency compares it with itself on one device"
+    )
 
 
 def _arm(run: Observations, arm: Arm) -> record.ArmRecord:

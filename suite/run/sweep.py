@@ -18,7 +18,7 @@ from suite.processes.group import Group
 from suite.processes.jobs import Job, TrainingRecipe, WarmUp
 from suite.records.sweep import Setting, Trained
 from suite.run import preparing
-from suite.run.learning import Unscored, learn
+from suite.run.learning import NotScored, learn
 from suite.run.observations import Observations
 from suite.run.plan import FIRST_STEP_TIMEOUT_S
 from suite.run.session import Say, hang_timeout_s
@@ -74,7 +74,7 @@ class Trainings:
         except WorkerFailure:
             self._in_a_row[size] += 1
             raise
-        except Unscored as error:
+        except NotScored as error:
             self._in_a_row[size] += 1
             raise WorkerFailure("sweep", f"no accuracy: {error}") from error
         self._in_a_row[size] = 0

@@ -5,15 +5,19 @@ A second of budget leaves one session for each part of a run; what more of them 
 
 from __future__ import annotations
 
+import importlib.util
+import subprocess
+import sys
 import venv
 from pathlib import Path
 
 import numpy
+import pytest
 import torch
 
 from suite.records import baselines
 from tests.support.accepted import an_hour_an_epoch
-from tests.support.project import ONE_CELL, Project
+from tests.support.project import ONE_CELL, TINY, Project
 from tests.support.repositories import Repository
 
 TRAINER = """\
@@ -87,11 +91,16 @@ def test_a_commit_is_measured_beside_an_older_one_and_missing_trainers_are_error
 
 def another_interpreter(folder: Path) -> Path:
     """Return an interpreter that has torch and numpy, and no other package that the suite needs to judge."""
+    blocked = "import sys; sys.modules.update(dict.fromkeys(('pydantic', 'psutil', 'rich', 'scipy', 'jinja2')))"
+    return an_environment(folder, blocked)
+
+
+def an_environment(folder: Path, *lines: str) -> Path:
+    """Return the interpreter of an environment that shares the packages of this one, and has lines in a .pth file."""
     venv.create(folder, symlinks=True)
     [site] = folder.glob("lib/python*/site-packages")
     installed = sorted({str(Path(module.__path__[0]).parent) for module in (torch, numpy)})
-    blocked = "import sys; sys.modules.update(dict.fromkeys(('pydantic', 'psutil', 'rich', 'scipy', 'jinja2')))"
-    (site / "installed.pth").write_text("\n".join([*installed, blocked, ""]))
+    (site / "installed.pth").write_text("\n".join([*installed, *lines, ""]))
     return folder / "bin" / "python"
 
 
@@ -132,3 +141,40 @@ def test_a_single_accepted_run_passes_nothing_and_its_commit_is_rebuilt(
     assert {window.arm for window in record.sessions[0].windows} > {
         f"{side}:scratch:tiny:strong:1" for side in ("candidate", "base")
     }
+
+
+@pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ("pip", "setuptools"))), reason="pip and setuptools install the project"
+)
+@pytest.mark.parametrize(("folder", "mode"), [(".", "lenient"), ("src", "strict")])
+def test_a_commit_of_a_project_that_is_installed_with_pip_install_e_is_measured(
+    project: Project, pytester: pytest.Pytester, folder: str, mode: str
+) -> None:
+    """Two packages side by side, which an import hook leads to, and two in src, where links are."""
+    packages = {f"{folder}/{name}/__init__.py": "" for name in ("mine", "other")}
+    with (project.path / "pyproject.toml").open("a") as file:
+        file.write(
+            '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
+            '[project]\nname = "mine"\nversion = "1"\n'
+            f'[tool.setuptools]\npackages = ["mine", "other"]\npackage-dir = {{"" = "{folder}"}}\n'
+        )
+    ignored = {".gitignore": "build/\n*.egg-info/\n__pycache__/\n"}
+    trainers = f"{folder}/mine/trainers.py"
+    repository = Repository(project.path)
+    repository.commit({**packages, **ignored, trainers: trainer("Slow")})
+    repository.commit({trainers: trainer("Slow", 0.6)})
+    python = an_environment(project.path.parent / f"{project.path.name}-venv")
+    settings = ("--quiet", "--no-deps", "--no-build-isolation", "--config-settings", f"editable_mode={mode}")
+    install = [sys.executable, "-m", "pip", "--python", python, "install", *settings, "--editable", project.path]
+    installed = subprocess.run(install, capture_output=True, text=True, timeout=120)
+    assert installed.returncode == 0, installed.stderr
+    chosen = ("--scaling-trainer", "mine.trainers:Slow", "--scaling-against=ref:HEAD~1")
+    command = ("-m", "pytest", "-p", "suite.plugin", "--pyargs", "suite.benchmarks.test_scaling", *TINY, *chosen)
+    result = pytester.run(python, *command, *ONE_CELL, timeout=200)
+    assert result.ret == 0
+    [record] = project.records()
+    [cell] = record.cells
+    assert cell.outcome.value == "INCONCLUSIVE", "one session decides nothing"
+    assert cell.slowdown is not None
+    assert cell.slowdown.estimate > 1.05, "each side ran its own commit's code"
+    assert not record.environment.dirty

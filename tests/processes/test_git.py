@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
 import pytest
 
 from suite.base.bases import of_ref
-from suite.base.git import GitError, git, is_shallow, toplevel
+from suite.base.git import GitError, changes, git, is_shallow, is_written, toplevel
 from suite.options import read
+from suite.room import devices
 from suite.run import machine
 from suite.run.plan import plan_here
 from tests.support.project import Project
@@ -51,6 +53,30 @@ def test_code_of_the_users_that_git_does_not_have_is_a_change(repository: Reposi
     (repository.path / "src/b.py").touch()
     assert machine.git_state(repository.path, used) == (commit, True, "")
     assert machine.git_state(repository.path) == (commit, False, "")
+
+
+@pytest.mark.parametrize("top", ["", "reports/", "deep/kept/"])
+@pytest.mark.parametrize("key", ["cpu-2xamd-epyc-53291ccc", "4xcuda-8xnvidia-h100-80gb-0123abcd", "cpu-1x-0123abcd"])
+def test_files_of_a_machines_folder_are_no_changes_and_all_others_are(
+    repository: Repository, top: str, key: str
+) -> None:
+    written = ["index.html", "baseline.json", "calibration.json", ".gitignore", "runs/1/report.html", "traces/1/a.gz"]
+    own = ["notes.md", "train.py", "index.html/a", "../index.html", "../runs/train.py", "../src-2x/runs/train.py"]
+    for name in (*written, "sweeps/1/sweep.json"):
+        repository.commit({f"{top}{key}/{name}": "before"})
+        (repository.path / top / key / name).write_text("after")
+        assert changes(repository.path / "src") == []
+    for name in own:
+        path = f"{top}{key}-mine/{name}" if name == "index.html/a" else os.path.normpath(f"{top}{key}/{name}")
+        repository.commit({path: "before"})
+        (repository.path / path).write_text("after")
+        assert changes(repository.path / "src") == [path]
+
+
+def test_a_key_of_this_machine_names_a_folder_of_what_runs_write() -> None:
+    """The pattern in `suite.base.git` holds for the keys that `suite.run.machine` makes."""
+    for kind in ("cpu:1", "cpu:2"):
+        assert is_written(f"reports/{machine.describe(devices.parse(kind)).key}/index.html")
 
 
 @pytest.mark.parametrize(

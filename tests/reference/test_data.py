@@ -15,7 +15,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
+from reference import nest
 from reference.data import DATASETS, LOADERS, Dataset, feed, index_batches, load
 from reference.data.__main__ import main
 from reference.data.idx import IDX_FILES, has_idx_files, raw_folder, read_dataset, write_idx
@@ -211,7 +213,6 @@ def ragged(): return ({"tokens": arange(3), "length": arange(2)}, arange(3)), (a
 def named(): return ({"tokens": (arange(3), "text")}, arange(3)), (arange(3), arange(3))
 def nothing(): return ({}, arange(3)), (arange(3), arange(3))
 def scalar(): return ((arange(3), rand(())), arange(3)), (arange(3), arange(3))
-def real_labels(): return (rand(3), rand(3)), (rand(3), arange(3))
 """
 
 
@@ -227,7 +228,6 @@ def real_labels(): return (rand(3), rand(3)), (rand(3), arange(3))
         ("named", TypeError, r"train_X\['tokens'\]\[1\] is a str: it must be a tensor, or a dict, tuple or list"),
         ("nothing", ValueError, "train_X is an empty dict"),
         ("scalar", ValueError, r"train_X\[1\] is a tensor without axes: its first axis must be the samples"),
-        ("real_labels", ValueError, "train_y is torch.float32: make it int64"),
     ],
 )
 def test_a_users_broken_data_set_is_reported(tmp_path: Path, name: str, error: type[Exception], message: str) -> None:
@@ -235,6 +235,26 @@ def test_a_users_broken_data_set_is_reported(tmp_path: Path, name: str, error: t
     (tmp_path / "mine.py").write_text(USERS_FUNCTIONS)
     with pytest.raises(error, match=message):
         load(f"{tmp_path}/mine.py:{name}", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        *(torch.ones(3).to(dtype) for dtype in (torch.float64, torch.float16, torch.bfloat16, torch.bool)),
+        *(torch.ones(3).to(dtype) for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.complex64)),
+        torch.rand(3),
+        torch.rand(3, 2),
+        torch.rand(3, 2, 2),
+    ],
+    ids=nest.described,
+)
+def test_targets_of_any_kind_are_a_data_set(tmp_path: Path, y: Tensor) -> None:
+    """A loss of the user's takes them as they are; nothing advises to change them."""
+    data = Dataset("mine", torch.rand(3, 2), y, torch.rand(3, 2), y)
+    [(_, batch)] = feed(data, "resident", 3, epoch=0)
+    assert (batch.dtype, batch.shape) == (y.dtype, y.shape)
+    [(_, loaded)] = feed(data, "book", 3, epoch=0, num_workers=0)
+    assert torch.equal(loaded, batch)
 
 
 @pytest.mark.parametrize(("batch_size", "steps", "last"), [(256, 235, 96), (512, 118, 96)])

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 import threading
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from reference import evaluate
+from reference.calling import NoScores
 from reference.evaluate import accuracy, count_correct, score_texts
 from reference.trainers.data_parallel import DataParallelTrainer
 from tests.support.strategies import CPU
@@ -78,10 +80,32 @@ def test_tokens_are_counted_where_their_label_is_not_ignored(classes_last: bool)
     assert score_texts([net], [CPU], {"tokens": tokens[:1]}, one) == (1, pytest.approx(nats[1]))
     with pytest.raises(ValueError, match="all labels of y are negative, which means ignored"):
         accuracy([net], [CPU], {"tokens": tokens}, {"labels": torch.full((3, 3), -100)})
-    with pytest.raises(ValueError, match=r"y has tensors of \['torch.float32'\]: labels must be int64"):
+    with pytest.raises(ValueError, match=r"y is \{'weights': float32 \(n,\)\}: class labels must be int64"):
         accuracy([net], [CPU], {"tokens": tokens}, {"weights": torch.ones(3)})
     with pytest.raises(ValueError, match="X has 0 samples: an accuracy needs at least one"):
         accuracy([net], [CPU], {"tokens": tokens[:0]}, {"labels": tokens[:0]})
+
+
+@pytest.mark.parametrize(
+    ("output", "says"),
+    [
+        (torch.rand(4), r"the model returns tensors of \[\(4,\)\] for labels of \(4,\): .* of two or more classes"),
+        (torch.rand(4, 1), r"the model returns tensors of \[\(4, 1\)\] for labels"),
+        (torch.rand(4, 2, 3), r"the model returns tensors of \[\(4, 2, 3\)\] for labels"),
+        ("text", r"the model returns tensors of \[\] for labels"),
+        ((), r"the model returns tensors of \[\] for labels"),
+    ],
+    ids=str,
+)
+def test_what_is_no_scores_of_classes_has_no_accuracy(output: Any, says: str) -> None:
+    """As of a regression on counts, whose targets are int64, too."""
+
+    class Net(nn.Module):
+        def forward(self, X: Tensor) -> Any:
+            return output
+
+    with pytest.raises(NoScores, match=says):
+        count_correct([Net()], [CPU], torch.rand(4, 2), torch.tensor([0, 1, 0, 1]))
 
 
 def test_a_single_module_is_evaluated_on_all_its_devices_as_the_book_does() -> None:

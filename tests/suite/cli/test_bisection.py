@@ -181,12 +181,47 @@ def test_what_git_cannot_bisect_is_refused_before_anything_is_measured(repositor
         with pytest.raises(Stop, match=message):
             GitHistory(repository.path, good, bad)
     (repository.path / "speed").write_text("changed")
-    with pytest.raises(Stop, match=r"the working tree has changes: commit or stash them \(M speed"):
+    with pytest.raises(Stop, match=r"the working tree has changes: commit or stash them \(speed, \.\.\.\)"):
         GitHistory(repository.path, "v1", "HEAD")
     repository.git("checkout", "speed")
     repository.git("bisect", "start", "HEAD", "v1")
     with pytest.raises(Stop, match="a bisection is in progress: git bisect reset ends it"):
         GitHistory(repository.path, "v1", "main")
+
+
+def test_pages_that_runs_write_again_are_not_in_the_way(repository: Repository) -> None:
+    """Where commits have them, git would refuse to check out over what the run before has written."""
+    page = "reports/cpu-2xamd-epyc-53291ccc/index.html"
+    for number in range(3):
+        repository.commit({"number": str(number), page: f"of commit {number}"})
+    slow = repository.commit({"speed": "slow", page: "of the slow commit"})
+    (repository.path / page).unlink()
+    repository.commit({"number": "without the page"})
+    repository.commit({"number": "with it again", page: "newest"})
+    (repository.path / page).write_text("written by a run before")
+    with GitHistory(repository.path, "v1", "HEAD") as history:
+        told = by_file(history, repository)
+
+        def measure(commit: str, runs: int) -> int:
+            status = told(commit, runs)
+            (repository.path / page).parent.mkdir(parents=True, exist_ok=True)
+            (repository.path / page).write_text(f"written by a run of {commit}")
+            return status
+
+        assert find(history, measure, lambda text: None) == slow
+    assert repository.git("symbolic-ref", "--short", "HEAD") == "main"
+    assert (repository.path / page).read_text() == "written by a run before"
+
+
+def test_an_accepted_run_that_a_bisection_would_overwrite_is_to_be_committed_first(repository: Repository) -> None:
+    accepted = "reports/cpu-2xamd-epyc-53291ccc/baseline.json"
+    repository.commit({"number": "0", accepted: "one"})
+    repository.commit({"speed": "slow"})
+    repository.git("tag", "v2", "HEAD~1")
+    (repository.path / accepted).write_text("two")
+    with pytest.raises(Stop, match=rf"the working tree has changes: commit or stash them \({accepted}, "):
+        GitHistory(repository.path, "v1", "HEAD")
+    GitHistory(repository.path, "v2", "HEAD")  # whose commits all have the same
 
 
 def test_there_is_nothing_to_bisect_outside_of_a_repository(tmp_path: Path) -> None:

@@ -105,6 +105,30 @@ def test_the_index_shows_what_was_accepted_by_the_same_session(project: Project)
     assert (machine / pages.INDEX).read_text() == index.render(found)
 
 
+@pytest.mark.parametrize("folder", ["reports", "kept/deeper", "."])
+def test_what_runs_write_is_no_change_of_the_code(project: Project, folder: str) -> None:
+    """Whether git tracks it or not: the next runs have the commit's code, which can be rebuilt."""
+    repository = Repository(project.path)
+    repository.commit({".gitignore": "__pycache__/\n"})
+    run = (*LENET, "--scaling-accept", f"--scaling-report-dir={folder}")
+    assert project.inline(*run).ret == 0
+    [baseline] = project.path.glob(f"{folder}/*/baseline.json")
+    place = baseline.parent.relative_to(project.path)
+    assert repository.git("status", "--porcelain", "--untracked-files=all") == f"?? {place}/baseline.json"
+    repository.git("add", "--force", str(place))
+    repository.commit()
+    assert {path.name for path in (project.path / place).iterdir()} >= {"index.html", "runs", ".gitignore"}
+    for _ in range(2):
+        assert project.inline(*run).ret == 0
+        assert "index.html" in repository.git("diff", "--name-only"), "nothing was rewritten, so nothing was shown"
+    accepted = baselines.read(project.path / folder, baseline.parent.name)
+    assert not any(known.environment.dirty for known in accepted.runs)
+    (project.path / "data.py").write_text("")
+    project.inline(*run)
+    accepted = baselines.read(project.path / folder, baseline.parent.name)
+    assert any(known.environment.dirty for known in accepted.runs)
+
+
 @pytest.mark.parametrize(
     ("asked", "said", "status"),
     [

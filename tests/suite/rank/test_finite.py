@@ -38,6 +38,11 @@ def test_one_number_is_enough(name: str, value: float) -> None:
     assert first_not_finite(net) == name
 
 
+def test_a_complex_number_has_two_parts() -> None:
+    assert first_bad_sample("y", torch.tensor([1j, complex(1, torch.inf)])) == "(1+infj) in y, sample 1"
+    assert first_bad_sample("y", torch.tensor([1j, 2.0])) == ""
+
+
 def test_a_float8_that_is_not_a_number_is_found() -> None:
     net = Kinds()
     net.tiny.data = torch.full((3,), torch.nan).to(torch.float8_e4m3fn)

@@ -24,9 +24,10 @@ WHOLE = torch.arange(24)
         (WHOLE, [torch.tensor(1.5), {"a": None, "b": [1, "two", 0.1], 3: True}]),
         WHOLE.reshape(4, 6).T[1:],
         torch.empty(0, 5),
+        torch.complex(WHOLE.float(), -WHOLE.float()).conj(),
         "no tensor at all",
     ],
-    ids=["tensor", "dict", "mixed", "view", "empty", "text"],
+    ids=["tensor", "dict", "mixed", "view", "empty", "conjugate", "text"],
 )
 def test_what_is_written_comes_back(value: Any, tmp_path: Path) -> None:
     kept.write(value, tmp_path / "value")

@@ -224,6 +224,20 @@ class TestSeedPairs:
         assert accuracy.why_none(run, WEAK_TWO) == said, "strong and weak share their workers"
 
 
+def test_targets_without_class_labels_are_not_trained_on_and_the_cell_says_so() -> None:
+    """Nor do they take a part of the budget."""
+    run = run_of(TWO, datasets={"digits": replace(DIGITS, no_labels="float32 (n,)")})
+    assert accuracy.trained(run) == accuracy.needed(run) == accuracy.wanted_pairs(run) == []
+    workers = Workers([arm(1), PAIR], {1: 0.9, 2: 0.9})
+    accuracy.training(run, workers, lambda line: None)(workers)  # type: ignore[arg-type]
+    assert workers.asked == []
+    assert accuracy.checks(run, TWO, 1) == ()
+    assert accuracy.why_none(run, TWO) == (
+        "y is float32 (n,), and an accuracy is the share of class labels, int64, that get the highest score; "
+        "time and gradients do not need one"
+    )
+
+
 class TestRecipes:
     """What the workers are told, and what is kept of each net."""
 

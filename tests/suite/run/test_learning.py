@@ -12,7 +12,7 @@ from suite.processes.answers import Epoch
 from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import Prepared, TrainingRecipe
 from suite.render.sparkline import sparkline
-from suite.run.learning import Curve, OutOfTime, Unscored, learn
+from suite.run.learning import Curve, NotScored, OutOfTime, learn
 from suite.run.plan import FIRST_STEP_TIMEOUT_S
 from suite.run.session import Say
 from tests.support.measurements import arm, job
@@ -30,7 +30,6 @@ class Ranks:
         self.test_losses: tuple[float | None, ...] = (None,) * 9
         self.epochs_s: tuple[float, ...] = (1.0, 1.0, 1.0)
         self.now = 0.0
-        self.unscored = ""
 
     def __call__(self, kind: type[Epoch], command: str, timeout_s: float, /, **told: Any) -> list[Epoch] | None:
         assert (command, told["recipe"], told["arm"]) == ("train", self.recipe, JOB)
@@ -42,7 +41,7 @@ class Ranks:
                 raise WorkerFailure("group", "rank 1: gone")
             return None
         common = kind(accuracy=0.25 * (epoch + 1), train_s=1.0 + epoch, train_samples=100, test_samples=20)
-        common = replace(common, test_loss=self.test_losses[epoch], unscored=self.unscored)
+        common = replace(common, test_loss=self.test_losses[epoch])
         return [replace(common, train_s=common.train_s + r, loss=loss) for r, loss in enumerate(self.losses)]
 
     @property
@@ -65,14 +64,6 @@ def test_every_epoch_is_shown_before_the_next_begins() -> None:
     ]
     assert curve == ((0.25, 0.5, 0.75), (2.0, 3.0, 4.0), 100, 20, (), (), ""), "the slowest rank's seconds count"
     assert ranks.asked == [(0, 30.0 + FIRST_STEP_TIMEOUT_S), (1, 30.0), (2, 30.0)]
-
-
-def test_outputs_without_an_accuracy_end_the_training_with_the_reason() -> None:
-    ranks = Ranks()
-    ranks.unscored = "the model returns no scores"
-    with pytest.raises(Unscored, match=r"^the model returns no scores$"):
-        ranks.learn()
-    assert len(ranks.asked) == 1
 
 
 @pytest.mark.parametrize(
@@ -118,6 +109,20 @@ def test_training_stops_as_soon_as_it_cannot_end_in_time(
             ranks.learn(allowed_s=allowed_s)
         assert out.value.needed_s > allowed_s
     assert len(ranks.asked) == trained
+
+
+def test_a_net_without_an_accuracy_is_not_trained_on() -> None:
+    """A rank without test samples cannot tell."""
+    asked = []
+
+    def ask(kind: type[Epoch], command: str, timeout_s: float, /, **told: Any) -> list[Epoch]:
+        asked.append(told["epoch"])
+        seen = kind(accuracy=0.0, train_s=1.0, train_samples=100, test_samples=20)
+        return [seen, replace(seen, not_scored="no scores")]
+
+    with pytest.raises(NotScored, match=r"^no scores$"):
+        learn(ask, JOB, Ranks().recipe, 30.0, "ddp", lambda line: None)
+    assert asked == [0]
 
 
 def test_group_that_is_gone_is_not_asked_again_and_a_failure_reaches_the_caller() -> None:

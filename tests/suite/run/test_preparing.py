@@ -70,6 +70,23 @@ def test_ranks_on_gpus_that_exchange_nothing_have_no_communicator() -> None:
     assert [run.jobs[each].backend for each in wanted] == ["nccl", "gloo"]
 
 
+@pytest.mark.parametrize(("trainer", "lost"), [("ddp", True), ("single", True), (PLAIN, True), ("mine.py:Mine", False)])
+def test_targets_that_cross_entropy_cannot_take_are_not_tried_by_built_in_trainers(trainer: str, lost: bool) -> None:
+    unfit = "its loss is the mean cross-entropy, and y is float32 (n,)"
+
+    def ask(side: Side, kind: type[Any], command: str, timeout_s: float, **told: object) -> Described | Prepared:
+        if kind is Prepared:
+            return Prepared(name="mine.py:prices", folder="", train_samples=64, test_samples=1, unfit=unfit)
+        return Described(about=About(processes="one"), versions={})
+
+    run, wanted = run_of(cell(2), versions={}, datasets={}), arm(1, trainer=trainer)
+    prepare(run, sides_of(ask), [wanted], lambda line: None)
+    assert [failure.cause for failure in run.lost.values()] == [
+        f"{trainer} cannot train on mine.py:prices: {unfit}; a trainer of your own with a `loss` takes any targets "
+        "(docs/your-trainer.md); class labels are int64, y.long()"
+    ] * lost
+
+
 @pytest.mark.parametrize("trainer", ["mine.py:OfSamples", "single", PLAIN])
 def test_a_trainer_of_samples_is_refused_for_texts_when_a_worker_has_read_it(trainer: str) -> None:
     """What a class of the user's own trains is not known before; the table's `single` trains both."""

@@ -10,6 +10,7 @@ import pytest
 from suite.plan.base import Base
 from suite.plan.cells import SINGLE, Arm
 from suite.processes.failure import WorkerFailure
+from suite.processes.jobs import Prepared
 from suite.properties.answers import About
 from suite.run import results
 from suite.run.observations import Facts
@@ -72,3 +73,38 @@ def test_a_missing_speedup_has_its_reason(timed: list[Arm], lost: bool, against:
         run.lost[PLAIN] = WorkerFailure("group", "rank 0: gone")
     [found] = results.to_record(run).cells
     assert (found.speedup is None, found.speedup_note) == (bool(note), note)
+
+
+RAISED = ["Traceback (most recent call last):\n  ...\nKeyError: 'labels'"]
+
+
+@pytest.mark.parametrize(
+    ("unfit", "failure", "the_users", "why"),
+    [
+        ("its loss is one thing", WorkerFailure("group", "not tried"), True, "its loss is one thing. "),
+        ("", WorkerFailure("group", "rank 0: KeyError: 'labels'", RAISED), True, "it calls net(X) and takes the mean"),
+        ("", WorkerFailure("group", "rank 0: KeyError: 'labels'", RAISED), False, None),
+        ("", WorkerFailure("group", "rank 0: CUDA out of memory", RAISED), True, None),
+        ("", WorkerFailure("group", "rank 0: no answer", ["rank 0, stack:\n..."], timed_out=True), True, None),
+    ],
+    ids=["targets", "form", "built-in workload", "memory", "hang"],
+)
+def test_a_workload_that_the_plain_trainer_cannot_train_is_no_fault_of_the_users(
+    unfit: str, failure: WorkerFailure, the_users: bool, why: str | None
+) -> None:
+    dataset = Prepared(name="synthetic", folder="", train_samples=256, test_samples=100, unfit=unfit)
+    run = run_of(cell(2), datasets={"auto": dataset})
+    add_sessions(run, {arm(2): 0.5})
+    if the_users:
+        own = run.plan.workload("lenet").model_copy(update={"model": "mine.py:net"})
+        run.plan = replace(run.plan, config=replace(run.plan.config, workloads=(own,)))
+    run.lost[PLAIN] = failure
+    [found] = results.to_record(run).cells
+    if why is None:
+        assert found.speedup_note == f"single on one device failed: {failure.cause}"
+        return
+    start = f"the plain trainer, single, cannot train lenet, whose form may need a loss of your own: {why}"
+    assert found.speedup_note.startswith(start)
+    assert found.speedup_note.endswith(
+        "This is no fault of your trainer; efficiency compares it with itself on one device"
+    )

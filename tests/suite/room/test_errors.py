@@ -1,0 +1,38 @@
+"""What an exception says, and the remedy where torch's text has none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from suite.room.errors import described
+
+REMEDY = (
+    "; cross_entropy takes class labels (int64) or probabilities of classes: for other targets give the trainer a "
+    "`loss` of its own (docs/your-trainer.md)"
+)
+
+
+def said(y: Tensor, loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy) -> str:
+    with pytest.raises((RuntimeError, ValueError, IndexError)) as raised:
+        loss(torch.rand(4, 3), y)
+    return described(raised.value)
+
+
+@pytest.mark.parametrize(
+    "y", [torch.rand(4), torch.tensor([True] * 4), torch.ones(4).int(), torch.ones(4, 3).long()], ids=str
+)
+def test_targets_that_cross_entropy_cannot_take_need_another_loss(y: Tensor) -> None:
+    text = said(y)
+    assert text.endswith(REMEDY)
+    assert text.count(REMEDY) == 1
+
+
+def test_other_errors_have_their_own_words() -> None:
+    assert "cross_entropy takes" not in said(torch.tensor([0, 1, 2, 9]))
+    assert "cross_entropy takes" not in said(torch.rand(2, 3), lambda output, y: output @ y)
+    assert described(ValueError("a target")) == "ValueError: a target"
