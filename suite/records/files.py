@@ -64,6 +64,9 @@ def read_model(path: Path, model: type[Model]) -> Model:
     version = content.get("schema_version") if isinstance(content, dict) else None
     if isinstance(content, dict) and version is None:
         raise RecordError(f"{path}: it has no schema_version, which every file of ours has; restore it, or remove it")
+    if isinstance(content, dict) and type(version) is not int:  # 5.0 and true equal whole numbers
+        says = f"its schema_version is {str(version)[:40]}: expected a whole number"
+        raise RecordError(f"{path}: {says}; restore it, or remove it")
     newest = max(get_args(model.model_fields["schema_version"].annotation))
     if isinstance(version, int) and version > newest:
         raise RecordError(

@@ -59,6 +59,7 @@ def facts(record: Record) -> list[Fact]:
         ("Hardware", _hardware(record)),
         ("The machine", _machine(record)),
         ("Commit", _commit(record)),
+        ("Workload", _workload(record)),
         ("Verdict", verdicts(record) if figures.is_compared(record) else ()),
         ("Warnings", cautions(record)),
         ("What changed in a step?", _changed(record)),
@@ -91,7 +92,24 @@ def title(record: Record) -> str:
         return f"{best.workload} on one device, {_speed(best)}"
     times = interval(best.speedup, ".2f", bounds=False)
     where = f"on {plural(best.world_size, 'device')} as the plain trainer on one"
-    return f"{best.workload} runs {times} times as fast {where}"
+    what = best.workload
+    if ":" in best.trainer and best.workload in _not_named(record):
+        what = f"{figures.names(record)[best.trainer]} on the built-in {best.workload}"
+    return f"{what} runs {times} times as fast {where}"
+
+
+def _not_named(record: Record) -> list[str]:
+    """Return the built-in workloads of a run for which the user has named none."""
+    if any(argument.startswith("--scaling-workload") for argument in record.repeat):
+        return []
+    return [name for name, workload in record.workloads.items() if not workload.is_the_users]
+
+
+def _workload(record: Record) -> Iterable[str]:
+    """Yield what the user's own trainers train where the user has not said it."""
+    own = {cell.workload for cell in record.cells if ":" in cell.trainer}
+    if built_in := [name for name in _not_named(record) if name in own]:
+        yield f"the built-in {', '.join(built_in)}; --scaling-workload names your own"
 
 
 def _hardware(record: Record) -> Iterable[str]:

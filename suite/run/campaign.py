@@ -134,6 +134,7 @@ class _Campaign:
         beside = [*on_one, *self._on_one(run.plan.cells)]
         carried = self._carried(compared)
         left_out = [cell for cell in compared if cell not in carried]
+        run.comparison = replace(run.comparison, needed_s=self._needed_s(compared) if left_out else 0.0)
         self._show_plan(beside, attribution.arms(run, explained), training_s, left_out)
         self._run_sessions(on_one, explained, None if run.compares_first else train)
         if run.compares_first:
@@ -192,7 +193,8 @@ class _Campaign:
         chosen = self._carried(asked)
         left_out = tuple(cell for cell in asked if cell not in chosen)
         kept = run.comparison.cells if run.sessions else chosen
-        run.comparison = replace(run.comparison, cells=kept, over_budget=(*run.comparison.over_budget, *left_out))
+        known, needed_s = run.comparison, self._needed_s(asked) if left_out else run.comparison.needed_s
+        run.comparison = replace(known, cells=kept, over_budget=(*known.over_budget, *left_out), needed_s=needed_s)
         if left_out or self._of_figures or not run.sessions:
             self._sessions.replan_blocks()
         if left_out or not run.sessions:
@@ -222,12 +224,15 @@ class _Campaign:
         """Return the cells that the budget can judge; a profile's budget stretches to all of them."""
         if not self._keeps_budget:
             return tuple(chosen)
-        return forecast.carried(
-            chosen,
-            self._run.sessions_lacking,
-            lambda some: self._forecast(self._units(some) + self._on_one(some)).wall_s,
-            self._left_s(),
-        )
+        return forecast.carried(chosen, self._run.sessions_lacking, self._session_of, self._left_s())
+
+    def _session_of(self, some: Sequence[Cell]) -> float:
+        return self._forecast(self._units(some) + self._on_one(some)).wall_s
+
+    def _needed_s(self, chosen: Sequence[Cell]) -> float:
+        """Return the budget that has room for cells, as far as it can be told now."""
+        spent_s = self._run.plan.config.budget_s - self._left_s()
+        return spent_s + self._run.sessions_lacking * self._session_of(chosen)
 
     def _forecast(
         self, units: Sequence[tuple[Arm, ...]], untimed: Sequence[Arm] = (), *, least: bool = False

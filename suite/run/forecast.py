@@ -128,7 +128,7 @@ def lines(run: Observations, planned: int, each: Length, left_out: Sequence[Cell
     devices = run.plan.config.devices
     excluded = dict.fromkeys((*comparison.over_budget, *left_out))
     over = ", ".join(cell.id + devices.mark(cell.world_size) for cell in excluded)
-    named = [f"plan: not judged, because the budget has no room for them: {over}"] if over else []
+    named = [f"plan: not judged, because the budget has no room for them: {over}{comparison.room}"] if over else []
     if apart := ", ".join(cell.id + devices.mark(cell.world_size) for cell in comparison.apart):
         others = "one run rebuilds those of most cells, and these have others"
         named.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
@@ -119,6 +120,7 @@ class Comparison:
         apart: cells with an accepted commit that could be rebuilt, where the run rebuilds another one.
         over_budget: cells that the budget has no room for; among `cells` are those that were compared in the first
             sessions all the same.
+        needed_s: the budget that has room for all cells, as far as it is known; 0 where no cell was left out.
     """
 
     bases: Mapping[Side, Base] = field(default_factory=dict)
@@ -126,6 +128,13 @@ class Comparison:
     sides: Mapping[Cell, tuple[Side, ...]] = field(default_factory=dict)
     apart: tuple[Cell, ...] = ()
     over_budget: tuple[Cell, ...] = ()
+    needed_s: float = 0.0
+
+    @property
+    def room(self) -> str:
+        """Which budget has room for all cells, in words that follow others; "" where none was left out."""
+        tens = math.ceil(self.needed_s * 1.1 / 10) * 10  # sessions may take a little longer than planned
+        return f" (about {tens} s have room for all)" if self.needed_s else ""
 
     @property
     def judged(self) -> tuple[Cell, ...]:

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from suite.verdict.metrics import Interval, from_logs, observations_needed, t_quantile
+from suite.verdict.metrics import Interval, from_logs, from_values, observations_needed, t_quantile
 from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, CONFIDENCE, Outcome, Verdict, percent
 from suite.verdict.spread import Estimate, Learned, Middle, estimate
 
@@ -138,7 +138,8 @@ def paired(
     if crossing:
         possible = f"at least {percent(low)}, which fresh sessions have to confirm"
     else:
-        possible = f"and anything from {percent(low)} to {percent(high)} is possible"
+        shown = from_values([middle.value for middle in middles])  # as in the table; the bounds of decisions are wider
+        possible = f"and anything from {percent(shown.low or 0.0)} to {percent(shown.high or 0.0)} (95 %) is possible"
     nearest = (
         _Decision(delta.mean, alpha_fail, least_fail)
         if delta.mean > margin / 2

@@ -95,7 +95,7 @@ def test_tokens_are_counted_where_their_label_is_not_ignored(classes_last: bool)
         ("text", r"the model returns tensors of \[\] for labels"),
         ((), r"the model returns tensors of \[\] for labels"),
     ],
-    ids=str,
+    ids=["one axis", "one class", "one axis too many", "a text", "nothing"],
 )
 def test_what_is_no_scores_of_classes_has_no_accuracy(output: Any, says: str) -> None:
     """As of a regression on counts, whose targets are int64, too."""

@@ -10,10 +10,15 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
+from suite.__main__ import main
 from suite.records import files
-from suite.records.files import RecordError
+from suite.records.baselines import Baseline
+from suite.records.calibration import Calibration
+from suite.records.files import RecordError, read_model
 from suite.records.record import Record
+from suite.records.sweep import Sweep
 from tests.support import records
 from tests.support.records import written
 
@@ -160,3 +165,21 @@ def test_a_link_or_a_pipe_with_the_name_of_an_unfinished_file_is_not_followed_an
     os.mkfifo(tmp_path / ".summary.md.abcd1234")
     files.remove_unfinished(tmp_path)
     assert link.read_text() == "of the user's"
+
+
+@pytest.mark.parametrize("model", [Record, Baseline, Calibration, Sweep])
+@pytest.mark.parametrize(
+    "version", ["1" * 20, "1" * 400, "99", "-1", "0", "1.0", "2.0", "5.0", "6.5", "1e999", "NaN", '"5"', "true", "[5]"]
+)
+def test_a_hostile_schema_version_is_refused(tmp_path: Path, model: type[BaseModel], version: str) -> None:
+    (tmp_path / "file.json").write_text(f'{{"schema_version": {version}}}')
+    refusals = "its schema_version is .*: expected a whole number|a newer version|a whole number of|schema_version: "
+    with pytest.raises(RecordError, match=rf"file\.json: ({refusals})"):
+        read_model(tmp_path / "file.json", model)
+
+
+@pytest.mark.parametrize("version", ["1" * 20, "1" * 400, "99", "-1", "5.0", "1e999", '"5"', "true"])
+@pytest.mark.parametrize("command", [["compare", "RECORD", "RECORD"], ["render", "RECORD"]])
+def test_every_command_that_reads_records_refuses_it(tmp_path: Path, command: list[str], version: str) -> None:
+    (tmp_path / "record.json").write_text(f'{{"schema_version": {version}}}')
+    assert main([str(tmp_path / "record.json") if word == "RECORD" else word for word in command]) == 4

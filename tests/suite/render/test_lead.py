@@ -41,6 +41,16 @@ class TestFirstRun:
         assert "runs 1.70 times as fast" in lead.title(record)
         assert "; 1.70 [1.53, 1.87] times the plain trainer on one" in facts(record)["How fast?"]
 
+    def test_a_trainer_of_the_users_is_said_to_train_a_built_in_workload_where_none_was_named(self) -> None:
+        cells = [{**each, "trainer": "mine.py:Mine"} for each in first_run().model_dump(mode="json")["cells"][:2]]
+        record = first_run(cells=cells)
+        assert lead.title(record).startswith("Mine on the built-in lenet runs ")
+        assert facts(record)["Workload"] == "the built-in lenet; --scaling-workload names your own"
+        named = record.model_copy(update={"repeat": ("--scaling-workload=lenet",)})
+        assert lead.title(named).startswith("lenet runs ")
+        assert "Workload" not in facts(named)
+        assert "Workload" not in facts(first_run())
+
     def test_it_says_how_fast_how_well_what_holds_it_back_and_how_sure(self) -> None:
         found = facts(first_run())
         assert lead.title(first_run()) == "lenet runs 1.80 times as fast on 2 devices as the plain trainer on one"

@@ -39,10 +39,17 @@ class TestBudget:
         run = world.measure(ONE, TWO, WEAK, config=against(budget_s=15.0, min_sessions=1))
         assert run.comparison.cells == (TWO,)
         [one, two, weak] = world.cells().values()
-        reason = "not judged: budget; 15 s are spent on 1 of 3 cells: raise --scaling-budget, or select fewer cells"
+        advice = re.search(r"no room for them: .*( \(about (\d+) s have room for all\))$", "\n".join(world.said), re.M)
+        assert advice
+        reason = f"not judged: budget; 15 s are spent on 1 of 3 cells{advice[1]}: "
+        reason += "raise --scaling-budget, or select fewer cells"
         assert (one.outcome, one.reason, weak.reason) == ("INCONCLUSIVE", reason, reason)
         assert two.reason != reason
         assert any("no room for them: ddp-lenet-strong-1, ddp-lenet-weak-2" in line for line in world.said)
+        enough = World()
+        run = enough.measure(ONE, TWO, WEAK, config=against(budget_s=float(advice[2]), min_sessions=1))
+        assert (run.comparison.cells, run.comparison.judged) == ((ONE, TWO, WEAK),) * 2
+        assert 15 < int(advice[2]) < 60
 
     @pytest.mark.parametrize("budget_s", [1.0, 4.0, 12.0, 25.0])
     def test_a_budget_raised_as_advised_has_the_sessions_of_a_fail(self, budget_s: float) -> None:
@@ -76,7 +83,10 @@ class TestBudget:
         one, two, weak = world.outcomes()
         assert (one, two, weak) == (Outcome.INCONCLUSIVE, Outcome.PASS, Outcome.INCONCLUSIVE)
         named = [line for line in world.said if line.startswith("plan: not judged, because the budget has no room")]
-        assert named == [f"plan: not judged, because the budget has no room for them: {ONE.id}, {WEAK.id}"]
+        [line] = named
+        assert line.startswith(
+            f"plan: not judged, because the budget has no room for them: {ONE.id}, {WEAK.id} (about "
+        )
 
     def test_fewer_sessions_than_the_plan_had_are_a_new_plan(self, world: World) -> None:
         world.step_s, world.session_s = EQUAL, (40.0,)

@@ -198,7 +198,7 @@ class TestAgainstAcceptedRuns:
         self.measure(ONE, TWO, commits=[self.commit, newest, newest], budget_s=25.0, min_sessions=1)
         one = self.world.cells()[ONE.id]
         assert one.outcome is Outcome.INCONCLUSIVE
-        assert "not judged: budget; 25 s are spent on 1 of 2 cells" in one.reason
+        assert "not judged: budget; 25 s are spent on 1 of 2 cells (about " in one.reason
         assert ("the commit of run run-2 cannot be rebuilt" in one.reason) == newest_is_gone
         [beyond] = [check for check in one.checks if check.rule != "stored"]
         expected = ("drift", "the pinned run run-0") if newest_is_gone else ("time", "the accepted run run-2")
@@ -229,7 +229,7 @@ class TestAgainstAcceptedRuns:
         run = self.measure(ONE, TWO, budget_s=25.0, min_sessions=1)
         one = self.world.cells()[ONE.id]
         assert (run.comparison.over_budget, run.comparison.judged) == ((ONE,), (TWO,))
-        assert "not judged: budget; 25 s are spent on 1 of 2 cells" in one.reason
+        assert "not judged: budget; 25 s are spent on 1 of 2 cells (about " in one.reason
         assert "was not measured here" not in one.reason
         assert one.slowdown is not None
         assert one.slowdown.estimate == pytest.approx(1.1, rel=0.03)
