@@ -33,6 +33,11 @@ ONLY_UNEQUAL = (
     "only with unequal shards: it is right with minibatches of {batches}; a trainer that is never given others says "
     'shards = "equal" (docs/your-trainer.md)'
 )
+LONGER = ("gradient", "trajectory", "identity", "loss")  # checks whose cases may have more steps than one
+NOT_PLAIN = (
+    "expected: plain SGD on mean cross-entropy; a trainer with another optimizer, weight decay, clipping, a schedule or "
+    'a loss of its own says oracle = "self", or has its `loss`'
+)
 NOT_RUN = "not run: {trainer} has hung in {hangs} cases; the stacks in the first failure show where"
 
 
@@ -179,6 +184,8 @@ class _Search:
                 more = (ONLY_UNEQUAL.format(batches=list(equal.batches)), *more)
             else:
                 suspects = tuple(line for line in suspects if line != EMPTY_SHARD)
+        if self._may_be_another_step(suspects):
+            more = (NOT_PLAIN, *more)
         self.judgement = replace(self.judgement, suspects=suspects)
         self.failure = explain(
             self.trainer,
@@ -191,11 +198,20 @@ class _Search:
             more=more,
         )
 
+    def _may_be_another_step(self, suspects: Sequence[str]) -> bool:
+        """Return whether the trainer may take another step than oracle "sgd" expects, by what is known."""
+        assert self.smallest is not None
+        unknown = self.smallest.world_size == 1 or not suspects or suspects[0] == NONE_FITS
+        of_step = self.check in ("gradient", "trajectory", "identity") and not self.judgement.crashed
+        return of_step and unknown and self.bench.about(self.trainer).oracle == "sgd"
+
     def _fitting_all(self) -> tuple[str, ...]:
         """Return the bugs that fit the smallest wrong case and larger ones, which fewer bugs fit."""
         assert self.smallest is not None
         smallest, each = self.smallest, 2 * self.smallest.world_size + 1
-        wider, more = smallest.wider(), replace(smallest, batches=(each,) * len(smallest.batches))
+        # Three steps or more tell what is lost from what comes a step late.
+        steps = max(3, len(smallest.batches)) if self.check in LONGER else len(smallest.batches)
+        wider, more = smallest.wider(), replace(smallest, batches=(each,) * steps)
         shards = self.bench.about(self.trainer).shards
         cases = [smallest, wider, more.with_shards(shards) if shards else more, replace(wider, batches=more.batches)]
         fitting: list[tuple[str, ...]] = []

@@ -18,6 +18,9 @@ from suite.properties.answers import RIGHT, Judgement
 from suite.properties.seen import Seen, derivative, flat
 
 WHOLE = "over the whole minibatch"
+OTHER_BUGS = "the bug that the check `gradient` or `trajectory` names, where that fails too"
+UNEQUAL = "statistics of unequal shards averaged (pytorch/pytorch#22192, pytorch/pytorch#36382)"
+LEFT_OUT = "samples that were left out, or given to a replica in evaluation mode"
 
 
 def judge(seen: Seen) -> Judgement:
@@ -30,7 +33,7 @@ def judge(seen: Seen) -> Judgement:
         if sorted(sample for shard in shards for sample in shard) != list(range(n)):
             return Judgement(
                 f"step {step}: the minibatch has samples 0 to {n - 1}, but the net saw {shards}",
-                ("samples lost or repeated", "samples changed before the net"),
+                (_not_once([sample for shard in shards for sample in shard], n),),
             )
         groups = {"by shard": shards, WHOLE: [list(range(n))]}
         # One sample has no variance, so a trainer that takes a step has not normalised groups of one sample.
@@ -39,12 +42,12 @@ def judge(seen: Seen) -> Judgement:
         errors = {kind: float((actual - gradient).abs().max()) for kind, gradient in expected.items()}
         fits = {kind for kind in errors if errors[kind] <= seen.half_the_digits * float(expected[kind].abs().max())}
         if not fits:
-            other_bugs = ("the bug that the check `gradient` or `trajectory` names, where that fails too",)
-            unequal = ("statistics of unequal shards averaged (pytorch/pytorch#22192, pytorch/pytorch#36382)",)
+            averaged = synchronised and len(set(map(len, shards))) > 1
+            looks_like = UNEQUAL if averaged else OTHER_BUGS
             return Judgement(
                 f"step {step}: the gradient behind a batch normalisation fits neither kind of statistics: "
                 + ", ".join(f"{kind} it is off by {error:.3g}" for kind, error in errors.items()),
-                other_bugs if step else other_bugs + unequal,
+                () if synchronised and not averaged else (looks_like,),
             )
         if not kinds & fits:
             before = "its layers are called SyncBatchNorm" if synchronised else f"earlier steps were {kinds.pop()}"
@@ -59,6 +62,13 @@ def judge(seen: Seen) -> Judgement:
             ("the statistics are lost with the replicas (pytorch/pytorch#1051)",),
         )
     return Judgement(note=f"batch normalisation {kinds.pop()}") if len(kinds) == 1 else RIGHT
+
+
+def _not_once(samples: list[int], n: int) -> str:
+    """Return what became of samples that were not all seen once."""
+    if not set(samples) <= set(range(n)):
+        return "samples changed before the net"
+    return LEFT_OUT if set(samples) != set(range(n)) else "samples repeated"
 
 
 def entries(seen: Seen, step: int) -> list[dict[str, Any]]:

@@ -5,6 +5,8 @@ Not covered: what a trainer gets wrong on one device as well, which only its `re
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -142,7 +144,7 @@ def _looks_like(seen: Seen, step: int, rank: int = 0) -> tuple[str, ...]:
     earlier = [_used(seen, seen.alone, before) for before in range(step)]
     vectors = flat([torch.full_like(p, p.ndim == 1) for p in nets.build(seen.case).parameters()]).bool()
     whole = len(vectors) == len(right)
-    return suspects.fitting(
+    lines = suspects.fitting(
         suspects.Evidence(
             actual=actual,
             sums=sums,
@@ -151,10 +153,11 @@ def _looks_like(seen: Seen, step: int, rank: int = 0) -> tuple[str, ...]:
             earlier=[one for one in earlier if len(one) == len(right)],
             vectors=vectors if whole else torch.zeros(len(right), dtype=torch.bool),
             parameters=flat(seen.parameters(step, rank)) if whole else torch.zeros_like(right),
+            idle=all(before == after for before, after in pairwise(seen.ranks[rank]["parameters"])),
         ),
-        plain=False,
-        off=DIVIDED_OUT,
+        DIVIDED_OUT,
     )
+    return () if lines == suspects.NOTHING_FITS else lines
 
 
 def _used(seen: Seen, observed: Observation, step: int) -> Tensor:

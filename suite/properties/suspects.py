@@ -17,10 +17,6 @@ LOW_PRECISION = {"float32": torch.float32, "16 bits (bfloat16 or float16)": torc
 BEYOND_ROUNDING = 0.1  # a factor nearer to 1 may also be an error of low precision
 WRONG_FACTOR = "the learning rate or the average is off by that factor"
 NOTHING_FITS = (NONE_FITS,)
-NOT_PLAIN = (
-    "another step than plain SGD on mean cross-entropy (another optimizer, weight decay, clipping, a schedule, a loss "
-    'of its own): set oracle = "self", or give the trainer its `loss`'
-)
 
 
 @dataclass(frozen=True)
@@ -35,6 +31,7 @@ class Evidence:
         earlier: right gradients of the steps before, oldest first.
         vectors: which entries belong to parameters of one dimension.
         parameters: before the step.
+        idle: whether no step of the case has changed a parameter.
     """
 
     actual: Tensor
@@ -44,6 +41,7 @@ class Evidence:
     earlier: list[Tensor]
     vectors: Tensor
     parameters: Tensor
+    idle: bool = True
 
     @property
     def right(self) -> Tensor:
@@ -51,42 +49,33 @@ class Evidence:
         return torch.stack(self.sums).sum(0) / self.n
 
 
-def fitting(evidence: Evidence, *, plain: bool = True, off: str = WRONG_FACTOR) -> tuple[str, ...]:
+def fitting(evidence: Evidence, off: str = WRONG_FACTOR) -> tuple[str, ...]:
     """Return a line on every bug that would have computed this gradient; several may fit a small case.
 
     Args:
         evidence: what is known of the step.
-        plain: whether oracle "sgd" expects plain SGD. Where nothing fits, and on one device, it may be another step.
         off: what a factor means to the optimizer.
     """
     actual, right = evidence.actual, evidence.right
     if not bool(actual.isfinite().all()):
         return ("not a number: an overflow, or an average over no samples",)
     lines = dict.fromkeys(line for line, gradient in _candidates(evidence) if _explains(gradient, actual, right))
-    alone = evidence.world_size == 1
     if lines:
         return tuple(lines)
     if factors := scaled(actual, right, off):
-        return (*factors, NOT_PLAIN) if alone and plain else factors
+        return factors
     decay = factor(actual - right, evidence.parameters)
     if decay and alike(actual - right, decay * evidence.parameters):
-        return (
-            f"the right gradient plus {decay:.3g} times the parameters: weight decay",
-            *((NOT_PLAIN,) if plain else ()),
-        )
+        return (f"the right gradient plus {decay:.3g} times the parameters: weight decay",)
     wrong = (actual - right).abs() > ALIKE * right.abs().max()
     matrices = right[~evidence.vectors]
     if bool(wrong.any()) and bool(matrices.any()) and bool((wrong <= evidence.vectors).all()):
         return ("only one-dimensional parameters are wrong: biases that are not exchanged",)
     near = scaled(actual, right, off, beyond=10 * ALIKE)
     if rounded := _rounded(actual, right, 2 * len(evidence.sums)):
-        what = "a computation" if alone else "gradients exchanged"
+        what = "a computation" if evidence.world_size == 1 else "gradients exchanged"
         near = (*near, f"{OF_PRECISION}a sum in {rounded}: {what} in lower precision")
-    if not plain:
-        return near
-    if alone:
-        return (*near, NOT_PLAIN)
-    return near or (f"{NONE_FITS}; if the check identity fails too, {NOT_PLAIN}",)
+    return near or NOTHING_FITS
 
 
 def lower_precision(actual: Tensor, right: Tensor) -> tuple[str, ...]:
@@ -154,7 +143,8 @@ def scaled(actual: Tensor, right: Tensor, off: str = WRONG_FACTOR, beyond: float
 def _candidates(evidence: Evidence) -> Iterator[tuple[str, Tensor]]:
     right, sums, n, k = evidence.right, evidence.sums, evidence.n, evidence.world_size
     sizes = chunk_sizes(n, k)
-    yield "nothing was learned: the gradient was lost, or the minibatch left out", torch.zeros_like(right)
+    if evidence.idle:
+        yield "nothing was learned: the gradient was lost, or the minibatch left out", torch.zeros_like(right)
     if k > 1:
         yield "summed over the devices instead of averaged", right * k
         yield "averaged over the devices and divided by the global batch as well", right / k

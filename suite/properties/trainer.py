@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from reference import nest
 from reference.evaluate import count_correct, count_labels
 from reference.scatter import chunk_sizes, shard_bounds
 from suite.properties import batch_norm as normalisation
@@ -160,7 +161,11 @@ def evaluation(seen: Seen) -> Judgement:
     return Judgement(
         f"of {count_labels(y)} test labels rank 0's parameters get {expected} right, all devices together {together}, "
         f"each replica alone {alone}",
-        ("replicas that have drifted apart", "replicas whose forward does not use their parameters"),
+        (
+            "replicas whose forward does not use their parameters"
+            if replicas(seen) == RIGHT
+            else "replicas that have drifted apart",
+        ),
     )
 
 
@@ -332,6 +337,7 @@ def _loss_at(seen: Seen, step: int) -> Judgement:
     returned = [observed["losses"][step] for observed in seen.ranks]
     if all(value is None for value in returned):
         return RIGHT
+    n = seen.case.batches[step]
     total = sum(value or 0.0 for value in returned)  # a rank without samples may have nothing to return
     if seen.oracle == "self":
         assert seen.alone is not None
@@ -344,15 +350,33 @@ def _loss_at(seen: Seen, step: int) -> Judgement:
     error, allowed = abs(total - expected), seen.half_the_digits * (1 + abs(expected))
     if error <= allowed:
         return RIGHT
+    k = max(1, len(seen.ranks))
+    # Every process has returned the mean over all samples, or nobody has divided.
+    whole = any(abs(value - expected) <= allowed * n for value, n in ((total / k, k), (total / n, n)))
     right = f"that of {itself.one_device(seen)}" if seen.oracle == "self" else "the mean loss of the minibatch"
     earlier = seen.oracle == "self" and step > 0 and itself.judge_step(seen, step - 1) != RIGHT
     apart = step > 0 and (earlier or replicas(seen) != RIGHT)
     own = OWN_SHARE if seen.case.text is None else OWN_PART
+    means = _own_means(seen, step)
+    whole |= bool(means) and all(abs(value - mean) <= allowed for value, mean in means)
     return Judgement(
         f"step {step}: the ranks' losses {returned} add up to {total:.6g}, which is off {right} by {error:.3g}, where "
         f"half of the digits are {allowed:.3g}",
-        (AFTER_A_WRONG_STEP,) if apart else (own,),
+        (AFTER_A_WRONG_STEP,) if apart else (own,) if whole else (),
     )
+
+
+def _own_means(seen: Seen, step: int) -> list[tuple[float, float]]:
+    """Return what each rank with samples has returned, and its mean over its own; nothing under oracle "self"."""
+    if seen.oracle == "self" or seen.case.text is not None or len(seen.ranks) < 2:
+        return []
+    n, net = seen.case.batches[step], seen.net(step)
+    made = []
+    for rank in range(len(chunk_sizes(n, seen.case.world_size))):
+        mine = shard_bounds(n, seen.case.world_size, rank)
+        X, y = nest.take(nets.minibatch(seen.case, step), mine)
+        made.append((seen.ranks[rank]["losses"][step] or 0.0, float(seen.loss_of(net(X), y, mine, n).detach())))
+    return made
 
 
 def _loss_uncompared(seen: Seen, step: int) -> bool:
@@ -407,7 +431,7 @@ def _masks_at(seen: Seen, step: int) -> Judgement:
         return RIGHT
     return Judgement(
         f"step {step}: of {n} samples {trained} went through a net in training mode",
-        ("a replica that was left in evaluation mode: call its train()", "samples that no replica was given"),
+        (normalisation.LEFT_OUT,),
     )
 
 
@@ -450,5 +474,6 @@ def _suspects(seen: Seen, step: int, rank: int) -> tuple[str, ...]:
             earlier=[flat(seen.right_gradient(earlier)) for earlier in range(step)],
             vectors=flat([torch.full_like(p, p.ndim == 1) for p in seen.parameters(0)]).bool(),
             parameters=flat(seen.parameters(step, rank)),
+            idle=not _has_moved(seen.ranks[rank]),
         )
     )

