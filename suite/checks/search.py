@@ -35,8 +35,8 @@ ONLY_UNEQUAL = (
 )
 LONGER = ("gradient", "trajectory", "identity", "loss")  # checks whose cases may have more steps than one
 NOT_PLAIN = (
-    "expected: plain SGD on mean cross-entropy; a trainer with another optimizer, weight decay, clipping, a schedule or "
-    'a loss of its own says oracle = "self", or has its `loss`'
+    "expected: plain SGD on mean cross-entropy; a trainer with another optimizer, weight decay, clipping, a schedule "
+    'or a loss of its own says oracle = "self", or has its `loss`'
 )
 NOT_RUN = "not run: {trainer} has hung in {hangs} cases; the stacks in the first failure show where"
 

@@ -6,6 +6,7 @@ import pytest
 
 from suite.checks import NOTE, workload
 from suite.checks.bench import Bench
+from suite.checks.search import NOT_RUN
 from suite.plan.config import Config
 from suite.plan.workloads import Workload
 from suite.processes.failure import WorkerFailure
@@ -21,6 +22,9 @@ def test_own_model(
     request: pytest.FixtureRequest,
 ) -> None:
     """On a user's own model and first minibatches, k devices compute what one does, in every module."""
+    if correctness_bench.has_hung(correctness_trainer):
+        hangs = correctness_bench.hangs[correctness_trainer]
+        pytest.skip(NOT_RUN.format(trainer=correctness_trainer, hangs=hangs))
     k = max((2, *scaling_config.world_sizes))
     try:
         judgement = workload.check(

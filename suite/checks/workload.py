@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shlex
 import tempfile
-from dataclasses import asdict, dataclass
+import time
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from suite.checks import bench as benches
 from suite.checks.bench import Bench
 from suite.plan.config import Config
 from suite.plan.workloads import Workload
@@ -14,12 +16,17 @@ from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import ModelJob
 from suite.properties.answers import SHARED_DRAWS, Judgement
 
-TIMEOUT_S = 300.0  # for a model of any size; a hang ends with it
+TIMEOUT_S = 300.0  # for a model of any size on one device; loading it and the data is a part of that
+SLOWER = 4.0  # k devices that share the cores of one may take so many times k longer than it
 SEED = 0
 RANDOM = (
     "one device alone computes something else with another seed, and k devices do not agree with it even on the random "
     "numbers that it draws for each sample: leave randomness out, by a factory without dropout in "
     "[tool.scaling.workloads.NAME.correctness] model, or a trainer that keeps eval mode"
+)
+UNEQUAL = (
+    "unequal shards, of {batch} samples: on equal ones it is right; a trainer that is never given others says "
+    'shards = "equal", in its class or in [tool.scaling.workloads.NAME.correctness]'
 )
 IN_EVAL = (
     "compared in eval mode, where one device and {k} agree; in training mode, which the step sets, they do not, as "
@@ -49,8 +56,14 @@ def check(bench: Bench, trainer: str, workload: Workload, world_size: int, data_
     if bench.devices.kind != "cpu" and not about.shares_gpus and gpus < world_size:
         return Judgement(note=f"two of its ranks cannot share a GPU: not checked on {world_size} devices")
     with tempfile.TemporaryDirectory(dir=bench.pool.folder) as folder:
-        comparison = _Comparison(bench, trainer, workload, world_size, data_root, Path(folder))
+        shards = workload.correctness.shards
+        multiple = about.shards if shards == "any" else 1 if shards == "equal" else shards
+        comparison = _Comparison(bench, trainer, workload, world_size, multiple, data_root, Path(folder))
         judgement, in_training = comparison.judge(stays_in_eval=False)
+        if judgement.finding and comparison.batch % world_size:
+            equal, _ = replace(comparison, multiple=1).judge(stays_in_eval=False)
+            if not equal.finding:
+                return replace(judgement, suspects=(*judgement.suspects, UNEQUAL.format(batch=comparison.batch)))
         if not (judgement.finding and in_training):
             return judgement
         try:
@@ -65,10 +78,11 @@ def check(bench: Bench, trainer: str, workload: Workload, world_size: int, data_
 
 @dataclass(frozen=True)
 class _Trained:
-    """What ranks wrote, and whether a module was in training mode in a forward."""
+    """What ranks wrote, whether a module was in training mode in a forward, and how long that took."""
 
     files: list[str]
     in_training: bool
+    took_s: float
 
 
 @dataclass(frozen=True)
@@ -79,13 +93,22 @@ class _Comparison:
     trainer: str
     workload: Workload
     world_size: int
+    multiple: int  # of which every rank's samples are one; 0 for shards of any length
     data_root: Path
     folder: Path
+
+    @property
+    def batch(self) -> int:
+        """The samples of a minibatch."""
+        batch, each = min(self.workload.correctness.batch, self.workload.batch), self.world_size * self.multiple
+        return -(-batch // each) * each if each else batch
 
     def judge(self, *, stays_in_eval: bool) -> tuple[Judgement, bool]:
         """Return what the comparison says, and whether a module was in training mode in a forward."""
         alone = self._train("alone", 1, stays_in_eval=stays_in_eval)
-        together = self._train("together", self.world_size, stays_in_eval=stays_in_eval)
+        # What one device takes tells a hang from a large model.
+        until_s = min(TIMEOUT_S, benches.HANG_S + SLOWER * self.world_size * alone.took_s)
+        together = self._train("together", self.world_size, until_s=until_s, stays_in_eval=stays_in_eval)
         judgement, in_training = self._compare(alone, together), alone.in_training or together.in_training
         if not judgement.finding:
             return judgement, in_training
@@ -101,7 +124,14 @@ class _Comparison:
         return Judgement(note=SHARED_DRAWS), in_training
 
     def _train(
-        self, name: str, k: int, generator_seed: int = SEED, *, stays_in_eval: bool, shares_draws: bool = False
+        self,
+        name: str,
+        k: int,
+        generator_seed: int = SEED,
+        *,
+        stays_in_eval: bool,
+        shares_draws: bool = False,
+        until_s: float = TIMEOUT_S,
     ) -> _Trained:
         group, place = self.bench.place(self.trainer, k)
         workload = self.workload
@@ -112,7 +142,7 @@ class _Comparison:
             init=workload.init,
             dataset=workload.dataset,
             data_root=str(self.data_root),
-            batch=min(workload.correctness.batch, workload.batch),
+            batch=self.batch,
             steps=workload.correctness.steps,
             lr=workload.lr,
             seed=SEED,
@@ -121,9 +151,10 @@ class _Comparison:
             stays_in_eval=stays_in_eval,
             file=str(self.folder / name),
         )
-        told = group.request(dict, "train_model", TIMEOUT_S, arm=job)
+        began = time.monotonic()
+        told = group.request(dict, "train_model", until_s, arm=job)
         files = [f"{job.file}-{rank}" for rank in range(place.size)]
-        return _Trained(files, any(each["training"] for each in told))
+        return _Trained(files, any(each["training"] for each in told), time.monotonic() - began)
 
     def _compare(self, alone: _Trained, ranks: _Trained) -> Judgement:
         group = self.bench.group(1, self.trainer)

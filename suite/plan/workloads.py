@@ -47,11 +47,13 @@ class Checked(Part):
 
     `model` is a smaller factory for where the workload's own model does not fit (its parameters in float64, six times
     over, and the outputs of all modules twice). `batch` is at most the workload's own; 13 samples divide unevenly over
-    2, 3, 4, 5 and more devices.
+    2, 3, 4, 5 and more devices. `shards` says which ones the trainer is given: of any length, equal ones, or a number
+    of which every rank's samples are a multiple; the batch is rounded up to that.
     """
 
     model: str | None = None
     batch: PositiveInt = 13
+    shards: Literal["any", "equal"] | PositiveInt = "any"
     steps: PositiveInt = 2  # the second shows what the first one's update did to the outputs
 
 

@@ -6,6 +6,7 @@ import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -299,3 +300,20 @@ def test_the_command_that_shows_a_failure_again_repeats_the_run(project: Project
     assert (pytest_, command[-2:]) == ("pytest", ["-k", "own_model"])
     assert replace(options.read(project.config(*command)), repeat=()) == replace(settings, repeat=())
     assert command[:2] == ["--pyargs", "suite.checks"]
+
+
+@pytest.mark.parametrize("shards", ["equal", 2])
+def test_a_mean_of_shards_is_right_on_the_shards_that_it_is_said_to_get(bench: Bench, shards: Any) -> None:
+    trainer = "tests.support.trainers_under_test:MeanOfMeans"
+    judgement = check(bench, trainer, BLOBS, 3)
+    assert "the gradient of" in judgement.finding
+    assert own.UNEQUAL.format(batch=13) in judgement.suspects
+    equal = BLOBS.model_copy(update={"correctness": Checked(shards=shards)})
+    assert check(bench, trainer, equal, 3) == RIGHT
+
+
+def test_a_hang_ends_by_what_one_device_takes_and_counts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("suite.checks.bench.HANG_S", 2.0)
+    monkeypatch.setattr("suite.checks.workload.SLOWER", 0.5)
+    with pytest.raises(WorkerFailure, match=r"rank.? .*no answer to 'train_model' within \d+ s"):
+        check(bench, "tests.support.trainers_under_test:Hangs", BLOBS)
