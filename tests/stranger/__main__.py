@@ -9,7 +9,6 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from tests.stranger import commands, layouts, places, rules, running

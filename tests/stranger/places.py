@@ -92,11 +92,12 @@ def quiet(command: list[str]) -> str:
     return ended.stdout
 
 
-def write(folder: Path, files: dict[str, str]) -> None:
-    """Write files into a folder."""
+def write(folder: Path, files: dict[str, str]) -> Path:
+    """Write files into a folder, and return it."""
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
+    return folder
 
 
 def publish(project: Path, bare: Path) -> None:
@@ -189,6 +190,7 @@ def users_environment(folder: Path) -> Path:
         packages = ["torch>=2.9", "torchvision", "pip"]
         compiled = "--compile-bytecode"  # or every process that loads torch compiles its Python files again
         quiet(["uv", "pip", "install", "--quiet", compiled, "--python", str(python), *packages])
+        (made / "bin" / "uv").symlink_to(shutil.which("uv") or "uv")  # where only this environment's programs are found
         (made / "complete").touch()
     return made / "bin"
 
