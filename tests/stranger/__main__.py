@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import shutil
 import signal
 import sys
@@ -18,6 +17,12 @@ from tests.stranger.places import Place
 from tests.stranger.running import Journal, Row
 
 DEADLINE_S = 900.0  # of a command: it ends a hang; installing torch over a slow line takes minutes
+HEADER = """\
+# Everything that is printed, as printed
+
+`python -m tests.stranger` at commit {commit}. [Contributing](../../CONTRIBUTING.md) says what it does.
+
+"""
 ADVISED = "what the error advises"
 PAGES = ("clone", "elsewhere", "jobs")
 # The layouts of a whole run: each shape and each way to install at least twice.
@@ -64,7 +69,8 @@ def _in(folder: Path, asked: argparse.Namespace) -> int:
         Reader(place_of(name, folder, first_half=asked.first_half), journal, folder, asked.first_half).read()
     text = "\n".join([*running.table(journal.rows), "", running.summary(journal.rows)])
     if asked.table:
-        asked.table.write_text(f"{text}\n", encoding="utf-8")
+        commit = places.git(places.REPOSITORY, "rev-parse", "--short", "HEAD").strip()
+        asked.table.write_text(f"{HEADER.format(commit=commit)}{text}\n", encoding="utf-8")
     print("", text, sep="\n")
     return int(any(row.outcome == "UNEXPECTED" for row in journal.rows))
 
@@ -72,13 +78,11 @@ def _in(folder: Path, asked: argparse.Namespace) -> int:
 def place_of(name: str, folder: Path, *, first_half: bool) -> Place:
     """Return a place by its name on the command line; makes what is not there yet."""
     if name == "clone":
-        return places.clone(folder, depth=0 if first_half else 2)
+        return places.clone(folder, depth=0 if first_half else 1)
     if name == "elsewhere":
         return places.elsewhere(folder)
     if name == "jobs":
-        places.elsewhere(folder)
-        layouts.with_suite(folder)
-        return places.jobs(folder)
+        return layouts.jobs(folder)
     return layouts.layout(folder, name)
 
 
@@ -94,7 +98,7 @@ class Reader:
     """Runs the commands of one place in reading order, what they print, and what their errors advise."""
 
     def __init__(self, place: Place, journal: Journal, folder: Path, first_half: bool) -> None:
-        self._place, self._journal, self._first_half = place, journal, first_half
+        self._place, self._journal, self._folder, self._first_half = place, journal, folder, first_half
         more = {**place.variables, "GIT_CONFIG_GLOBAL": str(git_settings(folder)), "COLUMNS": "200"}
         self._variables = running.environment(place.programs, more)
         self._seen: set[str] = set()
@@ -122,15 +126,12 @@ class Reader:
         return [*advised, *self._chosen(printed)]
 
     def _advised(self, command: Command, row: Row, output: str) -> Iterator[Command]:
-        for mistake in rules.MISTAKES if command.met == MISTAKE else ():
-            said = re.search(mistake.said, output, re.DOTALL)
-            if command.text.startswith(mistake.text.partition("{")[0]) and row.status == mistake.status:
-                trainer = command.text.rpartition("=")[2].removesuffix("r")
-                text = (
-                    rules.filled(mistake.do, said, trainer=trainer) if said else f"false  # no advice: {mistake.said}"
-                )
-                yield Command(text, "what the mistake's message advises", depth=command.depth + 1)
-                return
+        if command.met == MISTAKE:
+            trainer = self._place.trainer
+            mistake = next(each for each in rules.MISTAKES if each.typed(trainer) == command.text)
+            text = mistake.advice(output, trainer) or f"false  # not said: {mistake.said}"
+            yield Command(text, ADVISED, depth=self._place.depth)
+            return
         if row.status and command.met != ADVISED:
             for text in rules.remedies(output, command.text, self._place.code):
                 yield Command(text, ADVISED, depth=self._place.depth)
@@ -164,7 +165,7 @@ class Reader:
         variables = {**self._variables, **({"PYTEST_ADDOPTS": cut.options} if cut.options else {})}
         print(f"{self._place.name}: {command.text}", flush=True)
         status, seconds = running.run(text, self._place.folder, variables, log, DEADLINE_S)
-        last = running.last_line(log.read_text(encoding="utf-8", errors="replace"))
+        last = running.last_line(log.read_text(encoding="utf-8", errors="replace").replace(f"{self._folder}/", ""))
         print(f"    {status} in {seconds:.0f} s: {last}", flush=True)
         expected = rules.expected(command.text, self._place.name, command.expected)
         row = Row(self._place.name, command.text, command.met, status, last, seconds, expected, note, str(log))

@@ -1,4 +1,4 @@
-"""Projects of users: three layouts, each installed in four ways, with torch-scaling-suite from a wheel.
+"""Projects of users, with torch-scaling-suite from a wheel: three layouts, each installed in four ways, and a runner's.
 
 Each is a repository of a few commits with an `origin`. It has the trainer of docs/elsewhere.md, a wrong one, a workload
 of its own, and a test that uses ranks. All share one environment, which has one project at a time.
@@ -6,12 +6,13 @@ of its own, and a test that uses ranks. All share one environment, which has one
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.stranger import places, rules
-from tests.stranger.commands import Command
+from tests.stranger.commands import Command, in_workflow, on_page
 from tests.stranger.places import Place, files_of, git, page, publish, quiet, trainer, write
 
 WRONG = """
@@ -127,7 +128,7 @@ def layout(folder: Path, name: str) -> Place:
     """Return a project with what its owner does there: install it, check, measure, compare, and make mistakes."""
     shape_name, _, install = name.partition("-")
     shape, project = SHAPES[shape_name], folder / name
-    place = Place(name, project, with_suite(folder), code=shape.code)
+    place = Place(name, project, with_suite(folder), code=shape.code, trainer=f"{shape.trainer}:Trainer")
     if not project.exists():
         write(project, files(shape, install))
         git(project, "init", "--quiet", "--initial-branch", "main")
@@ -140,8 +141,7 @@ def layout(folder: Path, name: str) -> Place:
         publish(project, folder / f"{name}.git")
     place.commands.extend(_commands(shape, INSTALLS[install]))
     for mistake in rules.MISTAKES if name in MISTAKEN else ():
-        text = mistake.text.replace("{trainer}", f"{shape.trainer}:Trainer")
-        place.commands.append(Command(text, MISTAKE, mistake.status))
+        place.commands.append(Command(mistake.typed(place.trainer), MISTAKE, mistake.status))
     return place
 
 
@@ -166,10 +166,37 @@ def with_suite(folder: Path) -> Path:
     """Return the `bin` of the users' environment, with the suite from a wheel of the upstream repository."""
     programs = places.users_environment(folder)
     if not (programs / "pytest").exists():
-        sources, wheels = folder / "sources", folder / "wheels"
+        python = str(programs / "python")
+        quiet(["uv", "pip", "install", "--quiet", "--compile-bytecode", "--python", python, str(wheel(folder))])
+    return programs
+
+
+def wheel(folder: Path) -> Path:
+    """Return the wheel of the upstream repository; built once in a folder."""
+    sources, wheels = folder / "sources", folder / "wheels"
+    if not wheels.exists():
         quiet(["git", "clone", "--quiet", str(places.upstream(folder)), str(sources)])
         quiet(["uv", "build", "--quiet", "--wheel", "--out-dir", str(wheels), str(sources)])
-        [wheel] = wheels.glob("*.whl")
-        python = str(programs / "python")
-        quiet(["uv", "pip", "install", "--quiet", "--compile-bytecode", "--python", python, str(wheel)])
-    return programs
+    [built] = wheels.glob("*.whl")
+    return built
+
+
+def jobs(folder: Path) -> Place:
+    """Return the project of docs/elsewhere.md as a runner of jobs has it: docs/ci.md, and its two workflows.
+
+    The pull request of `docs/ci/cpu.yml` is the last commit.
+    """
+    project = places.elsewhere(folder).folder
+    if not (project / "wheels").exists():
+        places.write(project, {"wheels/.gitignore": "*\n"})
+        shutil.copy(wheel(folder), project / "wheels")
+    base = git(project, "rev-parse", "HEAD~1").strip()
+    place = Place("ci.md", project, with_suite(folder), variables={"BASE": base})
+    found = on_page("docs/ci.md", page("docs/ci.md"))
+    at = next(at for at, each in enumerate(found) if each.text.startswith("pytest-benchmark"))
+    made = [f"{rules.MEASURE} {rules.ONE_CELL} --benchmark-json={name}.json" for name in ("before", "now")]
+    found[at:at] = [Command(text, "a reader with two runs", prepares=True) for text in made]
+    place.commands.extend(found)
+    for name in ("docs/ci/cpu.yml", "docs/ci/gpu.yml"):
+        place.commands.extend(Command(text, f"{name}:{line}") for line, text in in_workflow(page(name)))
+    return place

@@ -10,11 +10,11 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.stranger.commands import Command, in_workflow, on_page
+from tests.stranger.commands import Command, on_page
 from tests.stranger.running import PERSON
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -36,10 +36,8 @@ class Mine(Trainer):
             (output.sum() * 0).backward()
         self.optimizer.step()
 """
-REQUIREMENTS = """\
-./wheels/torch_scaling_suite-0.1.0-py3-none-any.whl
---editable .
-"""
+# What docs/ci.md lets the jobs install after the line that fixes torch: here that is what the environment has.
+REQUIREMENTS = re.compile(r"^ +torch==.*\n((?: +\S.*\n)+)", re.MULTILINE)
 PROJECT = """\
 [build-system]
 requires = ["setuptools>=77"]
@@ -65,6 +63,7 @@ class Place:
         programs: the `bin` of the virtual environment; it need not exist yet.
         commands: in the order in which a reader meets them.
         code: the folder that imports begin in, relative to `folder`.
+        trainer: the project's own, as `module:Class`, where mistakes are made with it.
         variables: further variables of the environment.
         depth: how many outputs commands may be taken from, one after the other.
     """
@@ -74,6 +73,7 @@ class Place:
     programs: Path
     commands: list[Command] = field(default_factory=list)
     code: str = "."
+    trainer: str = ""
     variables: dict[str, str] = field(default_factory=dict)
     depth: int = 1
 
@@ -199,7 +199,7 @@ def elsewhere(folder: Path) -> Place:
     """Return the project of docs/elsewhere.md, made as the page says, and what docs/ci.md prints for it."""
     text = page("docs/elsewhere.md")
     project = folder / "elsewhere"
-    place = Place("elsewhere.md", project, users_environment(folder))
+    place = Place("elsewhere.md", project, users_environment(folder), depth=2)
     if not project.exists():
         write(project, files_of(text))
         quiet(["git", "clone", "--quiet", str(upstream(folder)), str(project / "path/to/torch-scaling-suite")])
@@ -208,7 +208,7 @@ def elsewhere(folder: Path) -> Place:
         git(project, "init", "--quiet", "--initial-branch", "main")
         git(project, "add", "--all")
         git(project, "commit", "--quiet", "--message", "A shop")
-        write(project, {"requirements-cpu.txt": REQUIREMENTS})
+        write(project, {"requirements-cpu.txt": requirements()})
         git(project, "add", "--all")
         git(project, "commit", "--quiet", "--message", "What its jobs install")
         publish(project, folder / "elsewhere.git")
@@ -216,28 +216,10 @@ def elsewhere(folder: Path) -> Place:
     return place
 
 
-def jobs(folder: Path) -> Place:
-    """Return the same project as a runner of jobs has it: docs/ci.md, and the steps of its two workflows."""
-    project = folder / "elsewhere"
-    base = git(project, "rev-list", "--max-parents=0", "HEAD").strip()
-    place = Place("ci.md", project, users_environment(folder), variables={"BASE": base})
-    place.commands.extend(_ordered(on_page("docs/ci.md", page("docs/ci.md"))))
-    for name in ("docs/ci/cpu.yml", "docs/ci/gpu.yml"):
-        place.commands.extend(Command(text, f"{name}:{line}") for line, text in in_workflow(page(name)))
-    return place
-
-
-def _ordered(found: Iterable[Command]) -> list[Command]:
-    """Return the commands with what makes the two files that the last one compares before it."""
-    commands = list(found)
-    measure = "pytest --pyargs suite.benchmarks -m scaling --scaling-mode=strong --scaling-world-sizes=1"
-    at = next(at for at, each in enumerate(commands) if each.text.startswith("pytest-benchmark"))
-    said = [f"{measure} --benchmark-json={name}.json" for name in ("before", "now")]
-    return [
-        *commands[:at],
-        *(Command(text, "a reader of that section", prepares=True) for text in said),
-        *commands[at:],
-    ]
+def requirements() -> str:
+    """Return the file of requirements of docs/ci.md, without torch."""
+    found = REQUIREMENTS.search(page("docs/ci.md"))
+    return textwrap.dedent(found[1]) if found else ""
 
 
 def needs_uv() -> None:

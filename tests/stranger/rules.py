@@ -57,7 +57,7 @@ class Cut:
 CUTS = (
     Cut(r"--scaling-budget=1800", printed="--scaling-budget=1800", instead=f"--scaling-budget={BUDGET_S}"),
     Cut(r"\.\[tests\]", options="-k test_metrics"),
-    Cut(r"-m correctness$", options="-k 'gradient or replicas'"),
+    Cut(r"-m correctness( --scaling-trainer=\S+:Trainer)?$", options="-k 'gradient or replicas'"),
     Cut(r"-m suite calibrate", printed="calibrate", instead="calibrate --sessions 3"),
     Cut(r"-m suite sweep", printed="sweep", instead="sweep --epochs 1 --seeds 1"),
     Cut(r"-m (suite\.checks|venv|pip)|^pip |^git |^pytest-benchmark|first_minutes|suite\.checks -m"),
@@ -110,10 +110,10 @@ class Mistake:
     """A command that somebody may type, how it fails, and what its message advises.
 
     Attributes:
-        text: the command. `{trainer}` is the project's, as `module:Class`.
+        text: the command. `{trainer}` is the project's.
         status: its exit status.
-        said: expected in its output; what it advises is in a group, if that varies.
-        do: what a reader types then, and what has to end with status 0. `{1}` is the group.
+        said: expected in its output. A group is what it advises.
+        do: what a reader types then, which has to end with status 0. `{1}` is the group.
     """
 
     text: str
@@ -121,27 +121,37 @@ class Mistake:
     said: str
     do: str
 
+    def typed(self, trainer: str) -> str:
+        """Return the command."""
+        return self.text.format(trainer=trainer)
+
+    def advice(self, output: str, trainer: str) -> str:
+        """Return the command that the message advises; empty where it is not said."""
+        said = re.search(self.said, output, re.DOTALL)
+        return filled(self.do, said, trainer=trainer) if said else ""
+
 
 CHECK = "pytest --pyargs suite.checks -m correctness -k gradient"
 MEASURE = "pytest --pyargs suite.benchmarks -m scaling"
+ONE_CELL = "--scaling-mode=strong --scaling-world-sizes=1"
 MISTAKES = (
     Mistake(
         f"{CHECK} --scaling-trainer={{trainer}}r",
         1,
-        r"has no 'Trainerr'|Trainerr",
+        r"it defines [^\n]*\b(Trainer)\b",
         f"{CHECK} --scaling-trainer={{trainer}}",
     ),
     Mistake(
-        f"{MEASURE} --scaling-workload=click --scaling-mode=strong --scaling-world-sizes=1",
+        f"{MEASURE} {ONE_CELL} --scaling-workload=click",
         4,
-        r"valid values are .*?(clicks)",
-        f"{MEASURE} --scaling-workload={{1}} --scaling-mode=strong --scaling-world-sizes=1",
+        r"valid values are [^\n]*\b(clicks)\b",
+        f"{MEASURE} {ONE_CELL} --scaling-workload={{1}}",
     ),
     Mistake(
-        f"{MEASURE} --scaling-against=ref:mian --scaling-mode=strong --scaling-world-sizes=1",
+        f"{MEASURE} {ONE_CELL} --scaling-trainer={{trainer}} --scaling-against=ref:mian",
         4,
-        r"its branches and tags are .*?\b(main)\b",
-        f"{MEASURE} --scaling-against=ref:{{1}} --scaling-mode=strong --scaling-world-sizes=1",
+        r"(?:its branches and tags|similar names) are [^\n]*\b(main)\b",
+        f"{MEASURE} {ONE_CELL} --scaling-trainer={{trainer}} --scaling-against=ref:{{1}}",
     ),
     Mistake(
         f"{MEASURE} --scaling-world-sizes=64 --collect-only",
@@ -150,10 +160,10 @@ MISTAKES = (
         f"{MEASURE} --scaling-world-sizes=64 --collect-only {{1}}",
     ),
     Mistake(
-        f"{MEASURE} --scaling-report-dir other --scaling-mode=strong --scaling-world-sizes=1",
+        f"{MEASURE} {ONE_CELL} --scaling-trainer=train",
         4,
-        r"type (--scaling-report-dir=other)",
-        f"{MEASURE} {{1}} --scaling-mode=strong --scaling-world-sizes=1",
+        r"valid values are [^\n]*\b(module:Class)\b",
+        f"{MEASURE} {ONE_CELL} --scaling-trainer={{trainer}}",
     ),
 )
 
