@@ -167,7 +167,7 @@ class Reader:
         status, seconds = running.run(text, self._place.folder, variables, log, DEADLINE_S)
         last = running.last_line(log.read_text(encoding="utf-8", errors="replace").replace(f"{self._folder}/", ""))
         print(f"    {status} in {seconds:.0f} s: {last}", flush=True)
-        expected = rules.expected(command.text, self._place.name, command.expected)
+        expected = 0 if command.met == ADVISED else rules.expected(command.text, self._place.name, command.expected)
         row = Row(self._place.name, command.text, command.met, status, last, seconds, expected, note, str(log))
         return self._journal.add(row)
 

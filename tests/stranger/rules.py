@@ -60,9 +60,8 @@ CUTS = (
     Cut(r"-m correctness( --scaling-trainer=\S+:Trainer)?$", options="-k 'gradient or replicas'"),
     Cut(r"-m suite calibrate", printed="calibrate", instead="calibrate --sessions 3"),
     Cut(r"-m suite sweep", printed="sweep", instead="sweep --epochs 1 --seeds 1"),
-    Cut(r"-m (suite\.checks|venv|pip)|^pip |^git |^pytest-benchmark|first_minutes|suite\.checks -m"),
     Cut(r"--scaling-budget"),
-    Cut(r"\bpytest\b.* -m scaling|-m suite|arguments=", options=f"--scaling-budget={BUDGET_S}"),
+    Cut(r"^([A-Z]+=\S+ )?pytest\b.* -m scaling|^arguments=\(", options=f"--scaling-budget={BUDGET_S}"),
 )
 
 
