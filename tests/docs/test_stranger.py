@@ -67,7 +67,7 @@ NO BASELINE: accept a run
 PYTEST = """\
 #!/bin/sh
 case "$*" in
-  *"-m scaling"*"ref:"*) echo "put the folder they are imported from on PYTHONPATH"; exit ${PYTHONPATH:+0}1 ;;
+  *"-m scaling"*"ref:"*) echo "put the folder of it in pytest's setting pythonpath"; exit 1 ;;
   *"-m scaling"*) printf 'To compare:\\n    pytest -m scaling --scaling-against=ref:main\\n' ;;
 esac
 echo "$PYTEST_ADDOPTS"
@@ -144,13 +144,26 @@ def test_what_a_command_prints_is_run_once_and_what_its_error_advises_is_done(tm
     assert [(row.command, row.status, row.outcome) for row in rows] == [
         ("pytest -m scaling", 0, "as expected"),
         (against, 1, "UNEXPECTED"),
-        (f"PYTHONPATH=. {against}", 1, "UNEXPECTED"),
+        (f"{against} --override-ini=pythonpath=.", 1, "UNEXPECTED"),
         ("pytest -m gpu", None, "skipped"),
     ]
     assert rows[0].last == f"--scaling-budget={rules.BUDGET_S}"
     assert rows[3].last == "needs a GPU"
     assert "2 of them UNEXPECTED; 1 skipped" in running.summary(rows)
     assert "| **1**, expected 0 |" in "\n".join(running.table(rows))
+
+
+def test_where_an_error_is_expected_its_advice_has_to_be_known() -> None:
+    against = "pytest -m scaling --scaling-against=ref:main"
+    assert rules.remedies("an error; do this", against, "src-wheel", "src") == [
+        "false  # this error's advice is not in REMEDIES"
+    ]
+    assert rules.remedies("an error; do this", against, "flat-wheel", ".") == []
+
+
+@pytest.mark.parametrize("mistake", rules.MISTAKES, ids=lambda mistake: mistake.said)
+def test_the_message_of_a_mistake_has_to_say_what_helps(mistake: rules.Mistake) -> None:
+    assert mistake.advice("an error; nothing of use", "shop:Trainer") == ""
 
 
 def test_a_run_goes_on_where_it_ended(tmp_path: Path) -> None:

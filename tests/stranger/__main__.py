@@ -133,7 +133,7 @@ class Reader:
             yield Command(text, ADVISED, depth=self._place.depth)
             return
         if row.status and command.met != ADVISED:
-            for text in rules.remedies(output, command.text, self._place.code):
+            for text in rules.remedies(output, command.text, self._place.name, self._place.code):
                 yield Command(text, ADVISED, depth=self._place.depth)
 
     def _chosen(self, printed: list[Command]) -> Iterator[Command]:
@@ -167,7 +167,8 @@ class Reader:
         status, seconds = running.run(text, self._place.folder, variables, log, DEADLINE_S)
         last = running.last_line(log.read_text(encoding="utf-8", errors="replace").replace(f"{self._folder}/", ""))
         print(f"    {status} in {seconds:.0f} s: {last}", flush=True)
-        expected = 0 if command.met == ADVISED else rules.expected(command.text, self._place.name, command.expected)
+        rule = None if command.met == ADVISED else rules.expected(command.text, self._place.name)
+        expected = rule.status if rule else command.expected
         row = Row(self._place.name, command.text, command.met, status, last, seconds, expected, note, str(log))
         return self._journal.add(row)
 

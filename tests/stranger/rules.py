@@ -67,18 +67,21 @@ CUTS = (
 
 @dataclass(frozen=True)
 class Expected:
-    """An exit status other than 0, where it is expected, and who says so."""
+    """An exit status other than 0, where it is expected, who says so, and whether a remedy has to be known."""
 
     pattern: str
     status: int
     reason: str
     place: str = ""
+    advises: bool = False
 
 
 EXPECTED = (
     Expected(r"-m suite\.checks lm\.py:Mine", 1, "the page shows how this trainer fails"),
     Expected(r":Wrong\b", 1, "the trainer is wrong on purpose"),
-    Expected(r"^pytest .*-against=ref:", 1, "docs/ci.md: a copy would serve both sides of a comparison", "src-wheel"),
+    Expected(
+        r"^pytest .*-against=ref:", 1, "docs/ci.md: a copy would serve both sides of a comparison", "src-wheel", True
+    ),
 )
 
 
@@ -97,10 +100,11 @@ class Remedy:
 
 
 REMEDIES = (
-    Remedy(r"put the folder they are imported from on PYTHONPATH", "PYTHONPATH={code} {text}"),
-    Remedy(r"or in pytest's setting pythonpath", "{text} --override-ini=pythonpath={code}"),
-    Remedy(r"; commit or stash them", "git stash --include-untracked && {text}"),
-    Remedy(r"(\S+ -m pip install \S+)", "{1} && {text}"),
+    Remedy(r"put the folder [^;]* in pytest's setting\s+pythonpath", "{text} --override-ini=pythonpath={code}"),
+    Remedy(
+        r"install the project with pip install -e\b",
+        "pip install --quiet --editable . && {text} && pip install --quiet --force-reinstall --no-deps dist/*.whl",
+    ),
 )
 
 
@@ -178,16 +182,18 @@ def cut(text: str) -> Cut:
     return next((each for each in CUTS if re.search(each.pattern, text, re.MULTILINE)), Cut(""))
 
 
-def expected(text: str, place: str, otherwise: int) -> int:
-    """Return the exit status that a command has to have in a place."""
+def expected(text: str, place: str) -> Expected | None:
+    """Return the rule on the exit status of a command in a place."""
     known = (each for each in EXPECTED if each.place in ("", place) and re.search(each.pattern, text))
-    return next((each.status for each in known), otherwise)
+    return next(known, None)
 
 
-def remedies(output: str, text: str, code: str) -> Sequence[str]:
-    """Return the commands that do what an output advises, one for each advice."""
+def remedies(output: str, text: str, place: str, code: str) -> Sequence[str]:
+    """Return the commands that do what an output advises, one for each advice; one that fails where none is known."""
     found = ((remedy, re.search(remedy.said, output)) for remedy in REMEDIES)
-    return [filled(remedy.do, said, text=text, code=code) for remedy, said in found if said]
+    known = [filled(remedy.do, said, text=text, code=code) for remedy, said in found if said]
+    rule = expected(text, place)
+    return known if known or not (rule and rule.advises) else ["false  # this error's advice is not in REMEDIES"]
 
 
 def filled(command: str, said: re.Match[str], **names: str) -> str:
