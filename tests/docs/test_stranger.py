@@ -132,9 +132,9 @@ def stand_in(folder: Path, *found: str, depth: int = 1) -> Place:
     return Place("here", folder, folder / "bin", [Command(text, "p:1") for text in found], depth=depth)
 
 
-def read(folder: Path, place: Place) -> list[Row]:
+def read(folder: Path, place: Place, *, first_half: bool = False) -> list[Row]:
     journal = Journal(folder / "journal.jsonl")
-    stranger.Reader(place, journal, folder, first_half=False).read()
+    stranger.Reader(place, journal, folder, first_half=first_half).read()
     return journal.rows
 
 
@@ -168,12 +168,16 @@ def test_the_message_of_a_mistake_has_to_say_what_helps(mistake: rules.Mistake) 
 
 def test_a_run_goes_on_where_it_ended(tmp_path: Path) -> None:
     place = stand_in(tmp_path, "pytest -m scaling", "touch more && pytest tests")
-    first = read(tmp_path, place)
+    place.commands.insert(1, Command("pytest  # first_minutes", "p:1"))
+    first = read(tmp_path, place, first_half=True)
     (tmp_path / "more").unlink()
-    lines = (tmp_path / "journal.jsonl").read_text().splitlines(keepends=True)
-    assert read(tmp_path, place) == first
+    again = read(tmp_path, place, first_half=False)
+    assert [row for row in again if row.status is None] == []
+    assert [row for row in again if row in first] == [row for row in first if row.status is not None]
     assert not (tmp_path / "more").exists()
-    (tmp_path / "journal.jsonl").write_text("".join(lines[:-1]))
+    lines = (tmp_path / "journal.jsonl").read_text().splitlines(keepends=True)
+    kept = [line for line in lines if "touch more" not in line]
+    (tmp_path / "journal.jsonl").write_text("".join(kept))
     assert [row.command for row in read(tmp_path, place)] == [row.command for row in first]
     assert (tmp_path / "more").exists()
 

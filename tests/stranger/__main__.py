@@ -150,8 +150,7 @@ class Reader:
             yield command
 
     def _skip(self, command: Command, reason: str) -> Row:
-        earlier = self._journal.earlier(self._place.name, command.text)
-        return earlier or self._journal.add(Row(self._place.name, command.text, command.met, None, reason))
+        return self._journal.add(Row(self._place.name, command.text, command.met, None, reason))
 
     def _run(self, command: Command) -> Row:
         if reason := rules.skipped(command.text, first_half=self._first_half):

@@ -157,7 +157,7 @@ def _commands(shape: Shape, install: str) -> Iterator[Command]:
         measure,
     ):
         yield Command(text, "docs/elsewhere.md, for this project")
-    accepted = "git add reports && git commit --quiet --message 'An accepted run'"
+    accepted = "git add reports && { git diff --cached --quiet || git commit --quiet --message 'An accepted run'; }"
     yield Command(accepted, "docs/ci.md, after an accepted run", prepares=True)
     yield Command(measure, "docs/elsewhere.md, next to an accepted run", repeat=True)
 

@@ -67,7 +67,8 @@ class Journal:
     def __post_init__(self) -> None:
         lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
         for row in (Row(**json.loads(line)) for line in lines):
-            self._earlier.setdefault((row.place, row.command), []).append(row)
+            if row.status is not None:  # the whole run does not skip all that the first half skips
+                self._earlier.setdefault((row.place, row.command), []).append(row)
 
     def earlier(self, place: str, command: str) -> Row | None:
         """Return the row that an interrupted run left of this command, once for each, and count it."""
