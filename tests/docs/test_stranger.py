@@ -61,6 +61,8 @@ To compare with origin/main:
     pytest -m scaling --scaling-against=ref:origin/main
     pytest.fail(f"no command")
 NO BASELINE: accept a run
+ERROR a, again:
+    pytest -m scaling -k c
 """
 
 # Stands for every program: prints what is to be typed next, refuses a command, and says what helps.
@@ -88,11 +90,13 @@ def test_commands_of_a_page_are_met_in_its_order() -> None:
 
 
 def test_commands_of_an_output_have_the_words_above_them() -> None:
-    assert [(each.label, each.text) for each in commands.in_output(SCREEN, "x", 1)] == [
-        ("see it again", "pytest -m scaling -k a"),
-        ("see it again", "pytest -m scaling -k b"),
-        ("To check the gradients", "pytest -m correctness"),
-        ("To compare with origin/main", "pytest -m scaling --scaling-against=ref:origin/main"),
+    found = commands.in_output(SCREEN, "x", 1, status=1)
+    assert [(each.label, each.text, each.expected) for each in found] == [
+        ("see it again", "pytest -m scaling -k a", 1),
+        ("see it again", "pytest -m scaling -k b", 1),
+        ("To check the gradients", "pytest -m correctness", 0),
+        ("To compare with origin/main", "pytest -m scaling --scaling-against=ref:origin/main", 0),
+        ("ERROR a, again", "pytest -m scaling -k c", 1),
     ]
 
 

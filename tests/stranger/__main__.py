@@ -122,7 +122,7 @@ class Reader:
         advised = list(self._advised(command, row, output))
         if command.depth >= self._place.depth or command.prepares or command.met == MISTAKE:
             return advised
-        printed = commands.in_output(output, _printed_by(command), command.depth + 1)
+        printed = commands.in_output(output, _printed_by(command), command.depth + 1, row.status)
         return [*advised, *self._chosen(printed)]
 
     def _advised(self, command: Command, row: Row, output: str) -> Iterator[Command]:

@@ -24,6 +24,7 @@ SPAN = re.compile(r"`([^`]+)`")
 # A step of a job: `- CMD`, `run: CMD` and `sh 'CMD'`.
 STEP = re.compile(r"^\s*(?:- (?:run: )?|run: |sh ')(.+?)'?$")
 SCRIPT = re.compile(r"^( *)(?:- )?run: \|$")
+SHOWN_AGAIN = re.compile(r"see it again|To see .* again|, again$")
 LABEL = re.compile(r"^(\S.*):$")
 
 
@@ -125,13 +126,14 @@ def _taken_in(lines: list[str], spaces: int) -> Iterator[str]:
         yield line
 
 
-def in_output(output: str, by: str, depth: int) -> list[Command]:
+def in_output(output: str, by: str, depth: int, status: int) -> list[Command]:
     """Return the commands that an output says to type, in its order; each text once.
 
     Args:
         output: what a command printed.
         by: that command, as the table shows it.
         depth: of the commands that are found.
+        status: how that command ended, and so will one that shows its failure again.
     """
     found: dict[str, Command] = {}
     above = ""
@@ -141,6 +143,7 @@ def in_output(output: str, by: str, depth: int) -> list[Command]:
         printed = again or (label and line.startswith("    "))
         if printed and PROGRAM.match(text):
             said = "see it again" if again else label[1] if label else ""
-            found.setdefault(text, Command(text, by, depth=depth, label=said))
+            expected = status if SHOWN_AGAIN.search(said) else 0
+            found.setdefault(text, Command(text, by, expected, depth=depth, label=said))
         above = line
     return list(found.values())
