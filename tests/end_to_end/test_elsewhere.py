@@ -1,6 +1,6 @@
 """Used from another repository: a wheel, outside of the tree, next to packages of the user's own.
 
-`tox -e elsewhere` also follows docs/elsewhere.md to the letter, beside the plugins that it names.
+`tox -e stranger` adds the plugins that docs/elsewhere.md names, and follows that page to the letter (`tests.stranger`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.stranger.places import trainer, write
 from tests.support import elsewhere
 from tests.support.elsewhere import Elsewhere
 from tests.support.project import REPOSITORY
 
-PAGE = (REPOSITORY / "docs" / "elsewhere.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```(sh|python|toml)\n(.*?)```", PAGE, re.DOTALL)
 in_its_tox_environment = pytest.mark.skipif(
-    "SCALING_ELSEWHERE" not in os.environ, reason="takes two minutes, and pytest-cov and -randomly: tox -e elsewhere"
+    "SCALING_STRANGER" not in os.environ, reason="takes a minute, and pytest-cov and -randomly: tox -e stranger"
 )
 
 PRICES = """\
@@ -59,23 +58,6 @@ scaling_trainer = ["shop.train:Trainer", "shop.train:Wrong"]
 """
 
 
-def write(folder: Path, files: dict[str, str]) -> Path:
-    """Write files into a folder, and return it."""
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    return folder
-
-
-def file_of(block: str) -> str:
-    """Return the name of the file that a block of the page shows, in the comment of its first line."""
-    return block.partition("\n")[0].removeprefix("# ")
-
-
-def trainer_of_the_page() -> str:
-    return next(text for _, text in BLOCKS if file_of(text) == "shop/train.py")
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
@@ -107,7 +89,7 @@ def test_trainers_of_a_strict_project_are_checked(installed: Elsewhere, tmp_path
     """Its code is in src/, every warning is an error, and one of its two trainers is wrong."""
     wrong = "\n\nclass Wrong(Trainer):\n    def step(self, X, y, global_batch_size):\n"
     wrong += "        return super().step(X, y, max(1, len(y)) * torch.distributed.get_world_size())\n"
-    project = write(tmp_path, {"src/shop/train.py": trainer_of_the_page() + wrong, "pyproject.toml": STRICT})
+    project = write(tmp_path, {"src/shop/train.py": trainer() + wrong, "pyproject.toml": STRICT})
     ended = installed.run("pytest --pyargs suite.checks -m correctness -k gradient", project)
     assert ended.returncode == 1, ended.stdout
     assert "1 failed, 1 passed" in ended.stdout
@@ -146,30 +128,9 @@ def test_a_package_of_the_users_with_a_name_of_ours_ends_in_one_message(
 
 
 @in_its_tox_environment
-def test_the_page_can_be_followed_to_the_letter(tmp_path: Path) -> None:
-    made = Elsewhere(tmp_path / "environment")
-    project = tmp_path / "shop"
-    elsewhere.copy_sources(project / "path" / "to" / "torch-scaling-suite")
-    shown = []
-    for language, text in BLOCKS:
-        if language != "sh":
-            path = project / file_of(text)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-            continue
-        ended = made.run(text, project)
-        assert ended.returncode == 0, f"{text}\n{ended.stdout}"
-        shown.append(ended.stdout)
-    _, checks, cells, own = shown
-    assert "1 passed" in checks
-    assert "NO BASELINE: 4 cells" in cells
-    assert "2 passed" in own
-
-
-@in_its_tox_environment
 def test_other_plugins_go_along(installed: Elsewhere, tmp_path: Path) -> None:
     """pytest-xdist spreads, pytest-cov covers the tests' process, pytest-randomly shuffles, pytest-timeout ends."""
-    files = {"shop/train.py": trainer_of_the_page(), "shop/prices.py": PRICES, "tests/test_shop.py": TEST_SHOP}
+    files = {"shop/train.py": trainer(), "shop/prices.py": PRICES, "tests/test_shop.py": TEST_SHOP}
     project = write(tmp_path, files)
     where = "--pyargs suite.checks tests -k 'shop or gradient or identity' --scaling-trainer shop.train:Trainer"
     ended = installed.run(f"python -m pytest -n 2 --cov=shop --timeout=60 {where}", project)

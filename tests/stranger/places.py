@@ -1,0 +1,228 @@
+"""Where commands run: a clone with README's environment, and the project of docs/elsewhere.md.
+
+The clone is of a repository whose branch `main` is what the working tree has now, with changes that are not committed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.stranger.commands import Command, on_page
+from tests.stranger.running import PERSON
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SETS_UP_S = 1800.0  # of what this does itself
+NAMED = re.compile(r"```(python|toml)\n(# (\S+\.\w+)\n.*?)```", re.DOTALL)  # a block that begins with a file's name
+
+# README shows the constructor, `step` and `replicas` of a trainer for tokens in part, and the mistake in prose.
+LANGUAGE_MODEL = """
+class Mine(Trainer):
+    trains = "tokens"
+
+    def step(self, X, y, global_batch_size):
+        self.optimizer.zero_grad()
+        output = self.net(X)
+        loss = F.cross_entropy(output.flatten(0, 1), y["labels"].flatten())
+        if torch.isfinite(loss):
+            loss.backward()
+        else:
+            (output.sum() * 0).backward()
+        self.optimizer.step()
+"""
+# What docs/ci.md lets the jobs install after the line that fixes torch: here that is what the environment has.
+REQUIREMENTS = re.compile(r"^ +torch==.*\n((?: +\S.*\n)+)", re.MULTILINE)
+PROJECT = """\
+[build-system]
+requires = ["setuptools>=77"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "shop"
+version = "1.0"
+
+[tool.setuptools]
+packages = ["shop"]
+
+"""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder in which commands run, and what is met there.
+
+    Attributes:
+        name: as the table shows it.
+        folder: the working directory.
+        programs: the `bin` of the virtual environment; it need not exist yet.
+        commands: in the order in which a reader meets them.
+        code: the folder that imports begin in, relative to `folder`.
+        trainer: the project's own, as `module:Class`, where mistakes are made with it.
+        variables: further variables of the environment.
+        depth: how many outputs commands may be taken from, one after the other.
+    """
+
+    name: str
+    folder: Path
+    programs: Path
+    commands: list[Command] = field(default_factory=list)
+    code: str = "."
+    trainer: str = ""
+    variables: dict[str, str] = field(default_factory=dict)
+    depth: int = 1
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """Run git as the stranger, and return what it prints."""
+    return quiet(["git", "-C", str(folder), "-c", f"user.name={PERSON['NAME']}", "-c",
+                  f"user.email={PERSON['EMAIL']}", *arguments])  # fmt: skip
+
+
+def quiet(command: list[str]) -> str:
+    """Run a command of this set-up, and return what it prints; its error has its output."""
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=SETS_UP_S)
+    if ended.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with {ended.returncode}: {ended.stdout}{ended.stderr}")
+    return ended.stdout
+
+
+def write(folder: Path, files: dict[str, str]) -> Path:
+    """Write files into a folder, and return it."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+def publish(project: Path, bare: Path) -> None:
+    """Give a project's repository an origin, whose branch `main` is its HEAD."""
+    git(project, "clone", "--quiet", "--bare", ".", str(bare))
+    git(project, "remote", "add", "origin", str(bare))
+    git(project, "fetch", "--quiet", "origin")
+    git(project, "remote", "set-head", "origin", "main")
+
+
+def upstream(folder: Path) -> Path:
+    """Return a bare repository whose branch `main` is this working tree; made once in a folder."""
+    bare, work = folder / "upstream.git", folder / "upstream"
+    if bare.exists():
+        return bare
+    git(REPOSITORY, "clone", "--quiet", "--no-hardlinks", str(REPOSITORY), str(work))
+    git(work, "checkout", "--quiet", "-B", "main")
+    listed = git(REPOSITORY, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
+    here = {name for name in listed if (REPOSITORY / name).is_file()}
+    for name in filter(None, set(git(work, "ls-files", "-z").split("\0")) - here):
+        (work / name).unlink()
+    for name in here:
+        (work / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(REPOSITORY / name, work / name)
+    git(work, "add", "--all")
+    if git(work, "status", "--porcelain"):
+        git(work, "commit", "--quiet", "--message", "What the working tree has beside its commit")
+    git(work, "clone", "--quiet", "--bare", ".", str(bare))
+    shutil.rmtree(work)
+    return bare
+
+
+def page(name: str) -> str:
+    """Return the text of a page."""
+    return (REPOSITORY / name).read_text(encoding="utf-8")
+
+
+def files_of(text: str) -> dict[str, str]:
+    """Return the files that a page shows, by name; parts of one file are joined."""
+    files: dict[str, str] = {}
+    for _, content, name in NAMED.findall(text):
+        files[name] = files.get(name, "") + content
+    return files
+
+
+def trainer() -> str:
+    """Return the module with the trainer of docs/elsewhere.md, a class `Trainer`."""
+    return files_of(page("docs/elsewhere.md"))["shop/train.py"]
+
+
+def clone(folder: Path, *, depth: int) -> Place:
+    """Return a new clone: README, and the environment that it asks for, made by `python -m venv`.
+
+    The modules that README's commands name are written when its first block has run, and are in `origin/main` then.
+    """
+    place = Place("clone", folder / "clone", folder / "environment" / "bin", depth=depth)
+    if not place.folder.exists():
+        quiet(["git", "clone", "--quiet", str(upstream(folder)), str(place.folder)])
+    if not place.programs.exists():
+        quiet([sys.executable, "-m", "venv", str(place.programs.parent)])
+    found = on_page("README.md", page("README.md"))
+    blocks = [each for each in found if "\n" in each.text]
+    mentioned = {line for block in blocks for line in block.text.splitlines()}
+    found = [each for each in found if each.text not in mentioned]
+    first = found.index(blocks[0]) + 1
+    write(folder / "mine", own_modules())
+    mine = "cp ../mine/*.py . && git add *.py && git commit --quiet --message Mine && git push --quiet origin main"
+    place.commands.extend([*found[:first], Command(mine, "a reader with trainers", prepares=True), *found[first:]])
+    return place
+
+
+def own_modules() -> dict[str, str]:
+    """Return the modules that README's commands name."""
+    base = trainer()
+    mine = base.replace("class Trainer", "class Mine")
+    return {
+        "a.py": base.replace("class Trainer", "class Old") + "\n\nclass New(Old):\n    pass\n",
+        "lm.py": base + LANGUAGE_MODEL,
+        "mine.py": mine,
+        "train.py": mine,
+    }
+
+
+def users_environment(folder: Path) -> Path:
+    """Return the `bin` of an environment in which a user has torch, made by uv with hard links."""
+    made = folder / "users"
+    python = made / "bin" / "python"
+    if not (made / "complete").exists():
+        quiet(["uv", "venv", "--quiet", "--clear", "--seed", "--python", sys.executable, str(made)])
+        packages = ["torch>=2.9", "torchvision", "pip"]
+        compiled = "--compile-bytecode"  # or every process that loads torch compiles its Python files again
+        quiet(["uv", "pip", "install", "--quiet", compiled, "--python", str(python), *packages])
+        (made / "bin" / "uv").symlink_to(shutil.which("uv") or "uv")  # where only this environment's programs are found
+        (made / "complete").touch()
+    return made / "bin"
+
+
+def elsewhere(folder: Path) -> Place:
+    """Return the project of docs/elsewhere.md, made as the page says, and what docs/ci.md prints for it."""
+    text = page("docs/elsewhere.md")
+    project = folder / "elsewhere"
+    place = Place("elsewhere.md", project, users_environment(folder), depth=2)
+    if not project.exists():
+        write(project, files_of(text))
+        quiet(["git", "clone", "--quiet", str(upstream(folder)), str(project / "path/to/torch-scaling-suite")])
+        write(project, {".gitignore": "__pycache__/\n/path/\n/wheels/\n*.egg-info/\nbuild/\n"})
+        write(project, {"pyproject.toml": PROJECT + (project / "pyproject.toml").read_text(encoding="utf-8")})
+        git(project, "init", "--quiet", "--initial-branch", "main")
+        git(project, "add", "--all")
+        git(project, "commit", "--quiet", "--message", "A shop")
+        write(project, {"requirements-cpu.txt": requirements()})
+        git(project, "add", "--all")
+        git(project, "commit", "--quiet", "--message", "What its jobs install")
+        publish(project, folder / "elsewhere.git")
+    place.commands.extend(on_page("docs/elsewhere.md", text))
+    return place
+
+
+def requirements() -> str:
+    """Return the file of requirements of docs/ci.md, without torch."""
+    found = REQUIREMENTS.search(page("docs/ci.md"))
+    return textwrap.dedent(found[1]) if found else ""
+
+
+def needs_uv() -> None:
+    """End unless uv is there, which everything but the first half uses."""
+    if shutil.which("uv", path=os.environ["PATH"]) is None:
+        raise SystemExit("uv is not on PATH; pip install uv")
