@@ -74,7 +74,7 @@ def test_a_module_of_torch_is_resumed_only_with_methods_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("loss", "message"),
     [
-        (lambda batch: None, r"`loss` takes \(batch\): expected def loss\(self, output, y\)"),
+        (lambda batch: None, r"protocol: `loss` takes \(batch\): expected def loss\(self, output, y\)"),
         (0.5, r"`loss` is a float: expected def loss\(self, output, y\).*; rename it if it is something else"),
     ],
 )
