@@ -231,11 +231,12 @@ class _Search:
         return tuple(lines)
 
     def _is_right_on(self, equal: Case) -> bool:
-        """Return whether the trainer is right as soon as all ranks have as many samples."""
+        """Return whether the trainer is right as soon as all ranks have as many samples, also of a larger net."""
         if self.bench.has_hung(self.trainer):
             return False
         try:
-            return not self.bench.judge(self.trainer, self.check, equal).finding
+            cases = (equal, equal.wider())
+            return not any(self.bench.judge(self.trainer, self.check, case).finding for case in cases)
         except WorkerFailure:
             return False
 

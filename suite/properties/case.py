@@ -108,9 +108,9 @@ class Case:
         )
         text = self.text
         if text is not None:
-            text = replace(
-                text, vocabulary=max(4, text.vocabulary), width=max(4, text.width), positions=max(3, text.positions)
-            )
+            sizes = {"vocabulary": 4, "width": 4, "positions": 3}
+            larger = {name: max(least, getattr(text, name)) for name, least in sizes.items()}
+            text = replace(text, **larger, ignored=True)
         return replace(self, net=net, text=text)
 
     def with_shards(self, multiple: int) -> Case:

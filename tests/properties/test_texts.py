@@ -124,6 +124,7 @@ def test_a_mean_over_each_ranks_own_tokens_is_named_and_shrunk(bench: Bench) -> 
     failure = bench.search(f"{text_trainers.__file__}:MeanOfRanks", "gradient", examples=15).failure
     assert "looks like: mean of the ranks' own means" in failure
     assert "pytorch/torchtitan#2206" in failure
+    assert "unequal shards" not in failure  # equal shards of texts have other numbers of tokens
     assert re.search(r"smallest case found: 2 device\(s\), minibatches of \[\d\], float64, .* text \{", failure)
 
 
