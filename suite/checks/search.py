@@ -179,11 +179,14 @@ class _Search:
         assert self.smallest is not None
         suspects = self.judgement.suspects if self.judgement.crashed else self._fitting_all()
         equal = self.smallest.with_shards(1)
-        if equal != self.smallest:
-            if self._is_right_on(equal):
-                more = (ONLY_UNEQUAL.format(batches=list(equal.batches)), *more)
-            else:
-                suspects = tuple(line for line in suspects if line != EMPTY_SHARD)
+        only_unequal = equal != self.smallest and self._is_right_on(equal)
+        if only_unequal:
+            more = (ONLY_UNEQUAL.format(batches=list(equal.batches)), *more)
+        # What a rank that ended is blamed on has to make the difference.
+        if not only_unequal:
+            suspects = tuple(line for line in suspects if line != EMPTY_SHARD)
+        if UNUSED in suspects and not self._is_right_on(self.smallest.plain()):
+            suspects = tuple(line for line in suspects if line != UNUSED)
         if self._may_be_another_step(suspects):
             more = (NOT_PLAIN, *more)
         self.judgement = replace(self.judgement, suspects=suspects)
@@ -208,12 +211,15 @@ class _Search:
     def _fitting_all(self) -> tuple[str, ...]:
         """Return the bugs that fit the smallest wrong case and larger ones, which fewer bugs fit."""
         assert self.smallest is not None
-        smallest, each = self.smallest, 2 * self.smallest.world_size + 1
+        smallest, k, about = self.smallest, self.smallest.world_size, self.bench.about(self.trainer)
         # Three steps or more tell what is lost from what comes a step late.
         steps = max(3, len(smallest.batches)) if self.check in LONGER else len(smallest.batches)
-        wider, more = smallest.wider(), replace(smallest, batches=(each,) * steps)
-        shards = self.bench.about(self.trainer).shards
-        cases = [smallest, wider, more.with_shards(shards) if shards else more, replace(wider, batches=more.batches)]
+        wider = smallest.wider()
+        cases = [smallest, wider]
+        # A factor of k has to be k on more devices as well.
+        for case, devices in ((smallest, k), (wider, k), *([(wider, k + 1)] if 1 < k < self.bench.most(about) else [])):
+            more = replace(case, world_size=devices, batches=(2 * devices + 1,) * steps)
+            cases.append(more.with_shards(about.shards) if about.shards else more)
         fitting: list[tuple[str, ...]] = []
         with suppress(WorkerFailure):
             for case in cases:
@@ -230,13 +236,13 @@ class _Search:
                     lines = [line for line in lines if not line.startswith(OF_PRECISION)] or [NONE_FITS]
         return tuple(lines)
 
-    def _is_right_on(self, equal: Case) -> bool:
-        """Return whether the trainer is right as soon as all ranks have as many samples, also of a larger net."""
+    def _is_right_on(self, case: Case) -> bool:
+        """Return whether the trainer is right in a case, also with a larger net."""
         if self.bench.has_hung(self.trainer):
             return False
         try:
-            cases = (equal, equal.wider())
-            return not any(self.bench.judge(self.trainer, self.check, case).finding for case in cases)
+            judgements = (self.bench.judge(self.trainer, self.check, each) for each in (case, case.wider()))
+            return not any(judgement.finding for judgement in judgements)
         except WorkerFailure:
             return False
 
