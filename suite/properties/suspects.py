@@ -15,6 +15,7 @@ ALIKE = 1e-6  # the relative difference up to which a gradient is attributed to 
 # The most precise comes first, because an error that it explains would be explained by the others too.
 LOW_PRECISION = {"float32": torch.float32, "16 bits (bfloat16 or float16)": torch.bfloat16}
 BEYOND_ROUNDING = 0.1  # a factor nearer to 1 may also be an error of low precision
+NOT_FINITE = "not a number: an overflow, or an average over no samples"
 WRONG_FACTOR = "the learning rate or the average is off by that factor"
 NOTHING_FITS = (NONE_FITS,)
 
@@ -58,7 +59,7 @@ def fitting(evidence: Evidence, off: str = WRONG_FACTOR) -> tuple[str, ...]:
     """
     actual, right = evidence.actual, evidence.right
     if not bool(actual.isfinite().all()):
-        return ("not a number: an overflow, or an average over no samples",)
+        return (NOT_FINITE,)
     lines = dict.fromkeys(line for line, gradient in _candidates(evidence) if _explains(gradient, actual, right))
     if lines:
         return tuple(lines)

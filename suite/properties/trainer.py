@@ -147,7 +147,8 @@ def not_a_number(seen: Seen) -> Judgement:
     stepped = {observed["parameters"][spoiled] != observed["parameters"][spoiled + 1] for observed in seen.ranks}
     known = [SCALES_APART] if len(scales) > 1 else [SKIPPED_ALONE] if len(stepped) > 1 else []
     # A step after the spoiled one may be wrong in a way of its own.
-    return replace(wrong, suspects=(*known, *(() if known else wrong.suspects)))
+    other = () if known else tuple(line for line in wrong.suspects if line != suspects.NOT_FINITE)
+    return replace(wrong, suspects=(*known, *other))
 
 
 def evaluation(seen: Seen) -> Judgement:
@@ -162,7 +163,7 @@ def evaluation(seen: Seen) -> Judgement:
         f"of {count_labels(y)} test labels rank 0's parameters get {expected} right, all devices together {together}, "
         f"each replica alone {alone}",
         (
-            "replicas whose forward does not use their parameters"
+            "replicas whose forward depends on more than their parameters, such as buffers that differ"
             if replicas(seen) == RIGHT
             else "replicas that have drifted apart",
         ),
