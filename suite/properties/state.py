@@ -67,10 +67,18 @@ def _comparable(right: State, ours: State) -> list[str]:
 
 
 def _scale(state: State, path: str) -> float:
-    """Return the largest number among the parts of a unit that have this path's last name, as all moments do."""
-    unit, name = _unit(path), json.loads(path)[-1:]
-    alike = (leaf for other, leaf in state.items() if _unit(other) == unit and json.loads(other)[-1:] == name)
+    """Return the largest number among the parts of a unit that have this path's last name, as all moments do.
+
+    A part may be nothing but rounding, such as the moment of a bias whose gradient cancels.
+    """
+    unit, name = _unit(path), _name(path)
+    alike = (leaf for other, leaf in state.items() if _unit(other) == unit and _name(other) == name)
     return max((abs(value) for leaf in alike for value in _numbers(leaf) if math.isfinite(value)), default=0.0)
+
+
+def _name(path: str) -> str:
+    """Return the last key of a path that is no number."""
+    return next((key for key in reversed(json.loads(path)) if isinstance(key, str)), "")
 
 
 def _numbers(leaf: Leaf) -> list[float]:
