@@ -24,7 +24,9 @@ def said(y: Tensor, loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy) 
 
 
 @pytest.mark.parametrize(
-    "y", [torch.rand(4), torch.tensor([True] * 4), torch.ones(4).int(), torch.ones(4, 3).long()], ids=str
+    "y",
+    [torch.rand(4), torch.tensor([True] * 4), torch.ones(4).int(), torch.ones(4, 3).long()],
+    ids=["float", "bool", "int32", "a table"],
 )
 def test_targets_that_cross_entropy_cannot_take_need_another_loss(y: Tensor) -> None:
     text = said(y)

@@ -20,7 +20,7 @@ from tests.support.faults.catalogue import Case, Ending
 
 GONE_S = 15.0  # for the processes of a killed controller to end
 OF_A_RUN = {RECORD, pages.REPORT, pages.SUMMARY}
-OF_A_MACHINE = {"baseline.json", pages.INDEX}
+OF_A_MACHINE = {".gitignore", "baseline.json", pages.INDEX}
 TRACEBACK = "Traceback (most recent call last)"
 SHOWN_WITH_TRACEBACK = ("an exception", "out of memory")  # of a worker, and that is what the user asked for
 
