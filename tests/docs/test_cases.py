@@ -92,7 +92,7 @@ def test_a_finding_is_kept_in_full_without_the_paths_of_the_machine(tmp_path: Pa
     path = tmp_path / "cases.jsonl"
     cases.make(noting(wrong=True), tmp_path, asked(path, wanted=1))
     [kept] = read_log(path)
-    assert re.match(r".*: wrong in suite\n  (smallest )?case( found)?: ", kept["finding"])
+    assert re.match(r".*: wrong in suite\n(  expected: .*\n)?  (smallest )?case( found)?: ", kept["finding"])
     assert str(ROOT) not in kept["finding"]
     assert not kept["crashed"]
 

@@ -37,7 +37,7 @@ CARD = {"index": 0, "name": "Test GPU", "id": "0123456789ab", "capability": "9.0
 # Fields with a fixed list of words, which no text from outside can enter.
 _CHOICES = (
     "side", "what", "unit", "outcome", "point", "processes", "collective", "schema_version", "lr_rule", "loader",
-    "precision", "memory_format", "oracle",
+    "precision", "memory_format", "oracle", "shards",
 )  # fmt: skip
 
 

@@ -144,7 +144,8 @@ class TestPools:
         apart = older.apart("base")
         assert apart is not None
         assert apart.candidate_root == str(repository.path.resolve())
-        assert {str(folder), suite.__path__[0]} <= set(apart.allowed)
+        assert apart.checkout == str(folder)
+        assert suite.__path__[0] in apart.allowed
         assert older.apart("candidate") is None
 
     @pytest.mark.parametrize("error", [None, KeyboardInterrupt])
