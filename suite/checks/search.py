@@ -82,7 +82,8 @@ def search(
         examples: the number of cases; by default a share of the hypothesis profile's.
         fresh: draw other cases in every run; otherwise they are the same wherever the same modules are loaded, because
             hypothesis also draws constants that it reads there.
-        shrink: report the smallest failing case; otherwise the first one.
+        shrink: report the smallest failing case, and look at larger ones to tell what it looks like; otherwise report
+            the first one as it is.
 
     Raises:
         WorkerFailure: the trainer cannot be loaded, or breaks the protocol.
@@ -97,7 +98,7 @@ def search(
     most = bench.most(about)
     # Shrinking tries many cases, and each one that a trainer refuses may cost a fresh group.
     shrinks = shrink and check not in MAY_REFUSE
-    found = _Search(bench, trainer, check, shrinks)
+    found = _Search(bench, trainer, check, shrinks, compares=shrink)
     gpus = bench.gpus_for(about, most)
     if gpus < most:
         most = gpus
@@ -142,6 +143,7 @@ class _Search:
     trainer: str
     check: str
     shrinks: bool  # the cases that are judged now
+    compares: bool = True  # a failure with other cases, to tell what it looks like
     failure: str = ""
     judgement: Judgement = RIGHT  # of the last wrong case
     smallest: Case | None = None  # the last wrong case, which at the end of a search is the smallest one
@@ -177,19 +179,20 @@ class _Search:
     def explain(self, *more: str) -> None:
         """Write the failure of the smallest wrong case, with what it looks like and where it is right."""
         assert self.smallest is not None
-        suspects = self.judgement.suspects if self.judgement.crashed else self._fitting_all()
-        equal = self.smallest.with_shards(1)
-        only_unequal = equal != self.smallest and self._is_right_on(equal)
-        if only_unequal:
-            more = (ONLY_UNEQUAL.format(batches=list(equal.batches)), *more)
-        # What a rank that ended is blamed on has to make the difference.
-        if not only_unequal:
-            suspects = tuple(line for line in suspects if line != EMPTY_SHARD)
-        if UNUSED in suspects and not self._is_right_on(self.smallest.plain()):
-            suspects = tuple(line for line in suspects if line != UNUSED)
-        if self._may_be_another_step(suspects):
-            more = (NOT_PLAIN, *more)
-        self.judgement = replace(self.judgement, suspects=suspects)
+        if self.compares:
+            suspects = self.judgement.suspects if self.judgement.crashed else self._fitting_all()
+            equal = self.smallest.with_shards(1)
+            only_unequal = equal != self.smallest and self._is_right_on(equal)
+            if only_unequal:
+                more = (ONLY_UNEQUAL.format(batches=list(equal.batches)), *more)
+            # What a rank that ended is blamed on has to make the difference.
+            if not only_unequal:
+                suspects = tuple(line for line in suspects if line != EMPTY_SHARD)
+            if UNUSED in suspects and not self._is_right_on(self.smallest.plain()):
+                suspects = tuple(line for line in suspects if line != UNUSED)
+            if self._may_be_another_step(suspects):
+                more = (NOT_PLAIN, *more)
+            self.judgement = replace(self.judgement, suspects=suspects)
         self.failure = explain(
             self.trainer,
             self.check,

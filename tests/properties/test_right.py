@@ -15,9 +15,9 @@ from tests.right.__main__ import checks, table
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_an_unusual_right_trainer_passes(bench: Bench, name: str) -> None:
-    outcome = bench.search(RIGHT[name], "trajectory", examples=3)
+    outcome = bench.search(RIGHT[name], "trajectory", examples=2)
     assert not outcome.failure
-    assert outcome.examples == 3
+    assert outcome.examples == 2
 
 
 def test_every_right_trainer_is_in_the_table() -> None:
