@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +14,16 @@ from hypothesis import HealthCheck, Phase, Verbosity, errors, given, settings
 
 from suite.checks import draw
 from suite.processes.failure import WorkerFailure
-from suite.properties.answers import NONE_FITS, OF_PRECISION, RIGHT, Judgement
+from suite.properties.answers import (
+    FACTOR,
+    NO_EXCHANGE,
+    NONE_FITS,
+    OF_PRECISION,
+    OTHER_BUGS,
+    RIGHT,
+    SKIPPED_ALONE,
+    Judgement,
+)
 from suite.properties.case import MAY_REFUSE, Case
 from suite.room.devices import Devices
 
@@ -224,27 +233,49 @@ class _Search:
             more = replace(case, world_size=devices, batches=(2 * devices + 1,) * steps)
             cases.append(more.with_shards(about.shards) if about.shards else more)
         fitting: list[tuple[str, ...]] = []
+        every_rank_trained = False
         with suppress(WorkerFailure):
             for case in cases:
                 judgement = self.bench.explained(self.trainer, self.check, case)
                 if judgement.finding and not judgement.crashed:
                     fitting.append(judgement.suspects)
+                    every_rank_trained |= min(case.batches) >= case.world_size
         if not fitting:
             return self.judgement.suspects
         first, *others = fitting
-        lines = [line for line in first if all(line in other for other in others)] or list(fitting[-1])
-        if any(line.startswith(OF_PRECISION) for line in lines):
-            with suppress(WorkerFailure):
-                if self.bench.reacts(self.trainer, smallest):
-                    lines = [line for line in lines if not line.startswith(OF_PRECISION)] or [NONE_FITS]
-        return tuple(lines)
+        lines = [line for line in first if all(line in other for other in others)]
+        if not lines and self.check not in LONGER:
+            lines = [line for line in fitting[-1] if FACTOR not in line]
+        left_out = tuple(self._refuted(lines, every_rank_trained=every_rank_trained))
+        lines = [line for line in lines if not line.startswith(left_out)]
+        return tuple(lines or ([NONE_FITS] if first else []))
 
-    def _is_right_on(self, case: Case) -> bool:
-        """Return whether the trainer is right in a case, also with a larger net."""
+    def _refuted(self, lines: Sequence[str], *, every_rank_trained: bool) -> Iterator[str]:
+        """Yield how the lines begin that what else is known of the trainer speaks against.
+
+        Args:
+            lines: known bugs that fit.
+            every_rank_trained: whether it was also wrong in a case in which every rank has samples.
+        """
+        assert self.smallest is not None
+        said = " ".join(lines)
+        if not every_rank_trained:  # a rank without samples has no gradient, whatever is exchanged
+            yield NO_EXCHANGE
+        if SKIPPED_ALONE in lines and not self._is_right_on(self.smallest.plain()):
+            yield SKIPPED_ALONE
+        if OTHER_BUGS in lines and self._is_right_on(self.smallest.plain(), "trajectory"):
+            yield OTHER_BUGS
+        if OF_PRECISION in said:
+            with suppress(WorkerFailure):
+                if self.check not in LONGER or self.bench.reacts(self.trainer, self.smallest):
+                    yield OF_PRECISION
+
+    def _is_right_on(self, case: Case, check: str = "") -> bool:
+        """Return whether the trainer is right in a case, also with a larger net, by this check or another one."""
         if self.bench.has_hung(self.trainer):
             return False
         try:
-            judgements = (self.bench.judge(self.trainer, self.check, each) for each in (case, case.wider()))
+            judgements = (self.bench.judge(self.trainer, check or self.check, each) for each in (case, case.wider()))
             return not any(judgement.finding for judgement in judgements)
         except WorkerFailure:
             return False

@@ -18,6 +18,12 @@ OWN_SIGNATURE = "OwnSignature"
 
 NONE_FITS = "no bug in particular"
 OF_PRECISION = "the error of "  # begins the suspects that blame low precision
+FACTOR = "times the right gradient"
+NO_EXCHANGE = "no exchange: the gradient of one shard alone"
+OTHER_BUGS = "the bug that the check `gradient` or `trajectory` names, where that fails too"
+SKIPPED_ALONE = (
+    "whether to skip a step is decided on one rank's own loss or gradient (ecmwf/WeatherGenerator#2718): let all agree"
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,7 +68,6 @@ def _wrong(seen: Seen, step: int, what: str, off: float) -> Judgement:
     if step == resumed:
         return Judgement(
             f"resumed before step {step}, {what} is off the weights that were saved by {off:.3g}",
-            ("the weights are not in what `state_dict` returns, or `load_state_dict` puts them elsewhere",),
         )
     reloaded = dict.fromkeys(words for observed in seen.ranks for words in observed["reloaded"])
     unsaved = (GENERATORS, UNSAVED) if seen.case.drops or seen.drew else (UNSAVED,)

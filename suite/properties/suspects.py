@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from reference.scatter import chunk_sizes
-from suite.properties.answers import NONE_FITS, OF_PRECISION
+from suite.properties.answers import FACTOR, NO_EXCHANGE, NONE_FITS, OF_PRECISION
 
 ALIKE = 1e-6  # the relative difference up to which a gradient is attributed to a bug
 # The most precise comes first, because an error that it explains would be explained by the others too.
@@ -107,7 +107,7 @@ def fitting_tokens(actual: Tensor, right: Tensor, shards: list[Tensor], world_si
         "averaged over the devices and divided by what counts over all of them as well": [right / world_size],
         "mean of the ranks' own means: each divided by what counts on its rank (pytorch/torchtitan#2206, "
         "huggingface/transformers#34242)": [torch.stack(shards).sum(0) / k for k in {world_size, len(shards)}],
-        "no exchange: the gradient of one shard alone": shards,
+        NO_EXCHANGE: shards,
     }
     lines = [line for line, made in candidates.items() if any(_explains(each, actual, right) for each in made)]
     return tuple(lines) or scaled(actual, right)
@@ -137,7 +137,7 @@ def scaled(actual: Tensor, right: Tensor, off: str = WRONG_FACTOR, beyond: float
     """
     share = factor(actual, right)
     if abs(share - 1) > beyond and alike(actual, share * right):
-        return (f"{share:.6g} times the right gradient: {off}",)
+        return (f"{share:.6g} {FACTOR}: {off}",)
     return ()
 
 
@@ -160,7 +160,7 @@ def _candidates(evidence: Evidence) -> Iterator[tuple[str, Tensor]]:
         for total, size in zip([*sums, *idle], [*sizes, 1], strict=False):
             # A gradient that was meant to be averaged has been multiplied by the world size before.
             for divisor in {float(n), n / k, float(size)}:
-                yield "no exchange: the gradient of one shard alone (a synchronisation skipped)", total / divisor
+                yield f"{NO_EXCHANGE} (a synchronisation skipped)", total / divisor
     if len(sums) > 1:
         for divisor in {float(n), float(n - sizes[-1])}:
             yield "the last shard left out (pytorch/pytorch#15161)", (right * n - sums[-1]) / divisor

@@ -17,7 +17,7 @@ from reference.evaluate import count_correct, count_labels
 from reference.scatter import chunk_sizes, shard_bounds
 from suite.properties import batch_norm as normalisation
 from suite.properties import itself, nets, precision, resume, state, suspects, tolerance
-from suite.properties.answers import RIGHT, SHARED_DRAWS, Judgement
+from suite.properties.answers import RIGHT, SHARED_DRAWS, SKIPPED_ALONE, Judgement
 from suite.properties.case import MAY_REFUSE
 from suite.properties.defaults import torchs_own
 from suite.properties.observe import Observation, alike, evaluation_set
@@ -25,9 +25,6 @@ from suite.properties.seen import Seen, flat
 
 Check = Callable[[Seen], Judgement]
 
-SKIPPED_ALONE = (
-    "whether to skip a step is decided on one rank's own loss or gradient (ecmwf/WeatherGenerator#2718): let all agree"
-)
 SCALES_APART = "the loss scale is lowered on one rank alone (pytorch/pytorch#136009)"
 CONDITIONED = (
     "not compared where rounding alone moves one device as far: a line search, a sign or a division by little "
@@ -267,13 +264,12 @@ def _unchanged(seen: Seen) -> Judgement:
     """Judge under oracle "self" whether a step has changed anything on one device; two may return to the start."""
     if seen.alone is None or _has_moved(seen.alone):
         return RIGHT
-    return Judgement(
-        f"{len(seen.steps)} steps on one device have changed no parameter",
-        (
-            "the optimizer holds other parameters than `replicas` (huggingface/accelerate#3256)",
-            "accumulation over several calls of `step`: each call must be one whole update, so accumulate inside of it",
-        ),
+    looks_like = (
+        "accumulation over several calls of `step`: each call must be one whole update, so accumulate inside of it"
     )
+    if any(seen.alone["others"]):
+        looks_like = "the optimizer holds other parameters than `replicas` (huggingface/accelerate#3256)"
+    return Judgement(f"{len(seen.steps)} steps on one device have changed no parameter", (looks_like,))
 
 
 def _gradient_at(seen: Seen, step: int) -> Judgement:

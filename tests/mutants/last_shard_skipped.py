@@ -15,7 +15,7 @@ from reference.trainers.scratch import Scratch
 
 KIND = "trainer"
 KILLED_BY = "loss"
-LOOKS_LIKE = "last shard left out | samples lost"
+LOOKS_LIKE = "last shard left out | samples that were left out | samples lost"
 
 
 class Mutant(Scratch):

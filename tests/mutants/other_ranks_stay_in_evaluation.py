@@ -14,7 +14,7 @@ from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
 KILLED_BY = "dropout"
-LOOKS_LIKE = "left in evaluation mode"
+LOOKS_LIKE = "left in evaluation mode | in evaluation mode"
 
 
 class Mutant(DDPTrainer):

@@ -15,7 +15,7 @@ from reference.trainers.scratch import Scratch
 
 KIND = "trainer"
 KILLED_BY = "loss"
-LOOKS_LIKE = "lost or repeated"
+LOOKS_LIKE = "samples repeated | lost or repeated"
 
 
 class Mutant(Scratch):

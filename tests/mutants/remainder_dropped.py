@@ -14,7 +14,7 @@ from reference.trainers.scratch import Scratch
 
 KIND = "trainer"
 KILLED_BY = "loss"
-LOOKS_LIKE = "minibatch left out | last shard left out | lost or repeated"
+LOOKS_LIKE = "minibatch left out | last shard left out | samples that were left out | lost or repeated"
 
 
 class Mutant(Scratch):

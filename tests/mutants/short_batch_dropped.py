@@ -14,7 +14,7 @@ from reference.trainers.scratch import Scratch
 
 KIND = "trainer"
 KILLED_BY = "trajectory"
-LOOKS_LIKE = "minibatch left out | lost or repeated | no replica was given"
+LOOKS_LIKE = "minibatch left out | samples that were left out | lost or repeated | no replica was given"
 
 
 class Mutant(Scratch):

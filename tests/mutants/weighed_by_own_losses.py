@@ -12,7 +12,7 @@ from tests.right.losses import WeighsByLosses
 
 KIND = "trainer"
 KILLED_BY = "gradient"
-LOOKS_LIKE = ""
+LOOKS_LIKE = "mean of the ranks' own means"
 
 
 class Mutant(WeighsByLosses):
