@@ -261,8 +261,10 @@ class _Search:
         said = " ".join(lines)
         if not every_rank_trained:  # a rank without samples has no gradient, whatever is exchanged
             yield NO_EXCHANGE
-        if SKIPPED_ALONE in lines and not self._is_right_on(self.smallest.plain()):
-            yield SKIPPED_ALONE
+        if SKIPPED_ALONE in lines:
+            filled = (2 * self.smallest.world_size + 1,) * len(self.smallest.batches)
+            if not self._is_right_on(replace(self.smallest.plain(), batches=filled), "trajectory"):
+                yield SKIPPED_ALONE
         if OTHER_BUGS in lines and self._is_right_on(self.smallest.plain(), "trajectory"):
             yield OTHER_BUGS
         if OF_PRECISION in said:

@@ -94,10 +94,11 @@ def _gradient(seen: Seen, step: int, shards: list[list[int]]) -> Tensor:
 
 
 def _has_statistics(seen: Seen) -> bool:
-    """Say whether rank 0's running statistics have changed at all."""
+    """Say whether each of rank 0's running statistics has changed."""
     before = {name: buffer.double() for name, buffer in seen.net(0).named_buffers() if "running_" in name}
     buffers = seen.ranks[0]["buffers"]
-    return any(not torch.equal(torch.tensor(buffers[name], dtype=torch.float64), kept) for name, kept in before.items())
+    now = {name: torch.tensor(buffers[name], dtype=torch.float64) for name in before}
+    return not any(torch.equal(now[name], kept) for name, kept in before.items())
 
 
 def _statistics_kept(seen: Seen) -> bool:

@@ -33,6 +33,7 @@ from suite.properties.whole import whole
 from suite.room import accelerator, errors
 
 EVALUATED = 101  # test samples: uneven over 2, 3, 4, ... devices; enough to count otherwise with other buffers
+NOT_LOADED = "its weights stay what they were"
 MOST_WORDS = 3  # parts of a state that a message names
 OTHER = 1000  # added to a rank's number for the weights and generators that a resumed instance starts from
 
@@ -323,8 +324,16 @@ def _in_another_instance(
     model = nets.build(case, OTHER + rank)
     other = trainer(model, list(devices), lr=case.lr)
     contract.check_instance(other, list(devices))
+    fresh = [parameter.detach().clone() for parameter in other.replicas[0].parameters()]
     other.load_state_dict(state)
-    return other, model, saved.changed(before, saved.flattened(other.state_dict()))[:MOST_WORDS]
+    stays = all(map(torch.equal, _local(fresh), _local(other.replicas[0].parameters())))
+    differs = saved.changed(before, saved.flattened(other.state_dict()))
+    return other, model, [*([NOT_LOADED] if stays else []), *differs][:MOST_WORDS]
+
+
+def _local(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """Return what this rank holds of parameters, which may be sharded."""
+    return [part.to_local() if hasattr(part, "to_local") else part for part in parameters]
 
 
 def _log(made: Any, model: nets.CaseNet | TextNet) -> Log:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from suite.properties.answers import RIGHT, Judgement
-from suite.properties.observe import alike
+from suite.properties.observe import NOT_LOADED, alike
 from suite.properties.seen import Seen
 
 GENERATORS = (
@@ -19,6 +19,7 @@ UNSAVED = (
     "(KempnerInstitute/KempnerForge#115), a schedule (lightly-ai/lightly-train#301), a scale, a count, or weights in "
     "more precision (TensorAuto/OpenTau#185)"
 )
+WITHOUT_WEIGHTS = "the weights are not in what `state_dict` returns, or `load_state_dict` puts them elsewhere"
 RELOADED = "the instance that goes on does not hold what it has loaded: {what}"
 
 ROUNDED = (
@@ -68,6 +69,7 @@ def _wrong(seen: Seen, step: int, what: str, off: float) -> Judgement:
     if step == resumed:
         return Judgement(
             f"resumed before step {step}, {what} is off the weights that were saved by {off:.3g}",
+            (WITHOUT_WEIGHTS,) if any(NOT_LOADED in observed["reloaded"] for observed in seen.ranks) else (),
         )
     reloaded = dict.fromkeys(words for observed in seen.ranks for words in observed["reloaded"])
     unsaved = (GENERATORS, UNSAVED) if seen.case.drops or seen.drew else (UNSAVED,)
