@@ -16,6 +16,9 @@ from pathlib import Path
 from suite.processes.folder import FOLDER
 
 DEBUG, SUBSYSTEMS, FILE = "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"
+# Where torch's flight recorder writes what it has when NCCL fails: by default below ~/.cache. Older versions of torch
+# have the second name.
+TRACES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 MOST_BYTES = 1 << 22  # of a log; eight ranks with 32 channels write about 100 kB for each communicator
 VIA = re.compile(r"-> \d+\[\d+\].* via ((?:P2P|SHM|NET)/\S+)")
 WARNING = re.compile(r"^.* NCCL WARN .*$", re.MULTILINE)
@@ -26,11 +29,16 @@ CHANNELS = re.compile(r"(\d+) coll channels, \d+ collnet channels, (\d+) nvls ch
 def listen(environment: MutableMapping[str, str] = os.environ) -> None:
     """Have NCCL log its connections to a file of this process, unless the user has said what it logs, and where.
 
-    NCCL reads these variables once, so this must precede its first communicator.
+    What torch's flight recorder writes goes to the run's folder, too, and so does not outlive the run. NCCL and torch
+    read these variables once, so this must precede the first communicator.
     """
-    if not {DEBUG, SUBSYSTEMS, FILE} & environment.keys() and FOLDER in environment:
-        log = str(Path(environment[FOLDER]) / f"nccl-{os.getpid()}.log")
-        environment.update({DEBUG: "INFO", SUBSYSTEMS: "INIT", FILE: log})
+    if FOLDER not in environment:
+        return
+    folder = Path(environment[FOLDER])
+    if not {DEBUG, SUBSYSTEMS, FILE} & environment.keys():
+        environment.update({DEBUG: "INFO", SUBSYSTEMS: "INIT", FILE: str(folder / f"nccl-{os.getpid()}.log")})
+    if not environment.keys() & set(TRACES):
+        environment.update(dict.fromkeys(TRACES, str(folder / "flight-recorder-")))
 
 
 def logged(environment: MutableMapping[str, str] = os.environ) -> tuple[str, ...]:

@@ -18,8 +18,19 @@ from torch import distributed as dist
 
 from suite.room import errors
 
-# How torch words the errors after which a process cannot use its GPU any more, where it raises a plain RuntimeError.
-FATAL = ("CUDA error", "HIP error")
+# How torch words the errors after which a process cannot use its GPU, or its group, where it raises a RuntimeError. Its
+# group for NCCL does so from 2.15 on (docs/gpu.md, "Errors of NCCL"); with ROCm the words are the same.
+FATAL = (
+    "CUDA error",
+    "HIP error",
+    "NCCL Last Error",  # of every call of NCCL that returned an error
+    "NCCL operation timed out",
+    "NCCL communicator was aborted",
+    "Failed to initialize NCCL communicator",
+    "Failed to get NCCL unique ID",
+    "ProcessGroupNCCL not initialized",
+    "NCCL Error ",  # of the collectives of one process
+)
 
 
 def seed(devices: Sequence[torch.device], number: int) -> None:
@@ -89,12 +100,20 @@ def make_exact(devices: Sequence[torch.device]) -> None:
 
 
 def is_fatal(error: BaseException) -> bool:
-    """Return whether later calls of this process may fail because of this error.
+    """Return whether later calls of this process may fail because of this error, or of one that it hides.
 
     An assertion in a kernel leaves a GPU that this process cannot use, and NCCL's errors leave a group without it.
     """
+    chain = [error]
+    for each in chain:
+        hidden = (each.__cause__, each.__context__)
+        chain += [other for other in hidden if other is not None and all(other is not known for known in chain)]
+    return any(map(_is_fatal, chain))
+
+
+def _is_fatal(error: BaseException) -> bool:
     fatal = isinstance(error, torch.AcceleratorError | dist.DistBackendError)
-    return fatal or any(name in errors.text_of(error) for name in FATAL)
+    return fatal or any(words in errors.text_of(error) for words in FATAL)
 
 
 def versions() -> dict[str, str]:

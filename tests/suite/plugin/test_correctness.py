@@ -157,6 +157,13 @@ def test_the_command_that_shows_a_failure_again_names_its_devices(names: tuple[s
         ("AssertsOnTheDevice", "AcceleratorError: CUDA error: device-side assert triggered"),
         ("AssertsWhenClosed", "AcceleratorError: CUDA error: device-side assert triggered"),
         ("LosesItsCommunicator", "DistBackendError: NCCL error in: "),
+        ("CallOfNcclFails", "RuntimeError: NCCL AllReduce failed: unhandled cuda error"),
+        ("FailureOfNcclIsSeenLater", "RuntimeError: NCCL Async Error: remote process exited"),
+        ("NcclTimesOut", "RuntimeError: NCCL operation timed out"),
+        ("NcclWasAborted", "RuntimeError: NCCL communicator was aborted after a previous error"),
+        ("NcclCannotBegin", "RuntimeError: Failed to initialize NCCL communicator: unhandled system error"),
+        ("WrapsAnErrorOfNccl", "ValueError: the exchange failed"),
+        ("EndedByNcclsWatchdog", "its process ended with signal 6 (SIGABRT)"),
     ],
 )
 def test_an_error_that_ends_a_process_for_its_gpu_ends_the_group_and_is_not_shrunk(

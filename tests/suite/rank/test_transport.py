@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import mmap
 import os
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from torch._C import _distributed_c10d
 
 from suite.processes.folder import FOLDER
 from suite.rank import transport
@@ -16,6 +19,17 @@ HEAD = "node7:4021:4078 [0] NCCL INFO"
 CHANNELS = (
     f"{HEAD} {{0}} coll channels, 0 collnet channels, {{1}} nvls channels, 2 p2p channels, 2 p2p channels per peer"
 )
+
+# What torch does when NCCL fails, done with gloo's recorder.
+DUMPS = """
+from torch import distributed as dist
+from torch._C import _distributed_c10d as c10d
+from suite.rank import transport
+{listens}
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+dist.barrier()
+c10d._dump_fr_trace_file(0)
+"""
 
 
 def log(*lines: str) -> str:
@@ -82,8 +96,30 @@ def test_the_last_warnings_are_found_in_the_log(tmp_path: Path) -> None:
 def test_a_users_own_log_is_left_alone(own: dict[str, str], tmp_path: Path) -> None:
     environment = {**own, FOLDER: str(tmp_path)}
     transport.listen(environment)
-    assert environment == {**own, FOLDER: str(tmp_path)}
+    assert {name: value for name, value in environment.items() if name.startswith("NCCL")} == own
     assert transport.logged(environment) == ()
+
+
+def test_what_the_flight_recorder_writes_ends_with_the_run(tmp_path: Path) -> None:
+    """By default it would stay in the user's home, as the first of the two files here."""
+    if not hasattr(_distributed_c10d, "_dump_fr_trace_file"):
+        pytest.skip("this torch writes it from its group for NCCL alone")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    inherited = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], FOLDER: str(folder)}
+    inherited |= {name: value for name, value in os.environ.items() if name in ("PYTHONPATH", "LD_LIBRARY_PATH")}
+    for listens in ("pass", "transport.listen()"):
+        subprocess.run([sys.executable, "-c", DUMPS.format(listens=listens)], env=inherited, check=True, timeout=60)
+    written = {path.parent for path in tmp_path.rglob("*") if path.is_file()}
+    assert written == {tmp_path / ".cache" / "torch", folder}
+
+
+@pytest.mark.parametrize("name", transport.TRACES)
+def test_a_users_own_place_for_the_flight_recorder_is_left_alone(name: str, tmp_path: Path) -> None:
+    environment = {name: "/tmp/mine", FOLDER: str(tmp_path)}
+    transport.listen(environment)
+    assert [environment.get(each) for each in transport.TRACES].count(None) == 1
+    assert environment[name] == "/tmp/mine"
 
 
 def test_the_installed_nccl_has_the_forms_that_are_read() -> None:

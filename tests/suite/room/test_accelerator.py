@@ -134,6 +134,17 @@ def test_cases_on_a_gpu_use_deterministic_algorithms(device: torch.device, deter
         (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`"), True),
         (dist.DistBackendError("NCCL error in: ProcessGroupNCCL.cpp:3690, unhandled cuda error"), True),
         (dist.DistBackendError("NCCL communicator was aborted on rank 1."), True),
+        (dist.DistBackendError("Watchdog caught collective operation timeout: NCCL operation timed out"), True),
+        (RuntimeError("NCCL Barrier failed: unhandled system error \nNCCL Last Error: "), True),
+        (RuntimeError("NCCL operation timed out"), True),
+        (RuntimeError("NCCL communicator was aborted after a previous error"), True),
+        (RuntimeError("Failed to get NCCL unique ID: internal error"), True),
+        (RuntimeError("Failed to initialize NCCL communicator: invalid usage"), True),
+        (RuntimeError("ProcessGroupNCCL not initialized"), True),
+        (RuntimeError("NCCL Error 1: unhandled cuda error (run with NCCL_DEBUG=INFO for details)"), True),
+        (RuntimeError("Unsupported tensor data type for NCCL"), False),
+        (ValueError("Cannot use ReduceOp.BAND with NCCL"), False),
+        (RuntimeError("Expected tensor on cuda:1 but found tensor on cpu"), False),
         (RuntimeError("HIP error: an illegal memory access was encountered"), True),
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB."), False),
         (ValueError("the third step is too much"), False),
@@ -141,6 +152,18 @@ def test_cases_on_a_gpu_use_deterministic_algorithms(device: torch.device, deter
 )
 def test_errors_that_end_a_process_for_its_gpu_are_told_from_others(error: Exception, fatal: bool) -> None:
     assert is_fatal(error) == fatal
+
+
+def test_an_error_that_hides_one_of_the_gpu_is_as_fatal() -> None:
+    """Also where the other one is not what it was raised from: the process can no more use its GPU."""
+    fatal, cause, shown = RuntimeError("NCCL operation timed out"), ValueError("no backend"), ValueError("no exchange")
+    shown.__cause__, shown.__context__ = cause, fatal
+    assert is_fatal(shown)
+    shown.__context__ = None
+    cause.__context__ = shown
+    assert not is_fatal(shown)
+    cause.__cause__ = fatal
+    assert is_fatal(shown)
 
 
 def test_bfloat16_computes_products_in_it_and_keeps_parameters() -> None:
