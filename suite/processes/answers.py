@@ -16,12 +16,20 @@ class SetUp:
 
 @dataclass(frozen=True, kw_only=True)
 class PeakMemory:
-    """The most bytes that one process held during a window; `suite.records.memory.RankMemory` describes the fields."""
+    """The most bytes that one process held during a window, and on its accelerators what became of them.
+
+    Attributes:
+        allocated_bytes, reserved_bytes, resident_bytes, since_start: as `suite.records.memory.RankMemory` has them.
+        returned_bytes: of those reserved, what the process has given back by now, on each of its accelerators.
+        free_bytes: what each of these has free now, for all processes; 0 where that is not known.
+    """
 
     allocated_bytes: tuple[int, ...] = ()
     reserved_bytes: tuple[int, ...] = ()
     resident_bytes: int | None = None
     since_start: bool = False
+    returned_bytes: tuple[int, ...] = ()
+    free_bytes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -180,10 +180,10 @@ class TimedArm:
         trained = [p for p in self.trainer.replicas[0].parameters() if p.requires_grad]
         return sum(p.numel() * p.element_size() for p in trained)
 
-    def window(self, steps: int, lead_in: int = 0) -> int:
+    def window(self, steps: int, lead_in: int = 0, *, keeps: bool = False) -> int:
         """Return the nanoseconds of `steps` training steps with their feed, as `suite.rank.timing.window` does."""
         self._use_up()
-        return window(self._step, steps, self.devices, lead_in=lead_in, remedy=self._remedy)
+        return window(self._step, steps, self.devices, lead_in=lead_in, keeps=keeps, remedy=self._remedy)
 
     def probe(
         self, steps: int, *, resident: bool, share: int, exchange: bool, alone: bool, lead_in: int = 0

@@ -110,11 +110,11 @@ def setup(state: State, name: str, arm: dict[str, Any]) -> SetUp:
     return SetUp(timed.gradient_bytes, timed.sample_flop)
 
 
-def window(state: State, name: str, steps: int, lead_in: int = 0) -> Timed:
-    """Time one window of the arm that was set up under this name."""
+def window(state: State, name: str, steps: int, lead_in: int = 0, keeps: bool = False) -> Timed:
+    """Time one window of the arm that was set up under this name, as `suite.rank.timing.window` does."""
     timed = state.timed[name]
     peak = memory.Peak(timed.devices)
-    duration_ns, others_ns = _beside_others(timed, partial(timed.window, steps, lead_in))
+    duration_ns, others_ns = _beside_others(timed, partial(timed.window, steps, lead_in, keeps=keeps))
     held = peak.read()
     if (apart := state.unproven.pop(name, None)) is not None:  # after the first window, because a step may import
         purity.require_pure(apart)
@@ -122,8 +122,13 @@ def window(state: State, name: str, steps: int, lead_in: int = 0) -> Timed:
 
 
 def parameters(state: State, name: str) -> Parameters:
-    """Check that the parameters of the arm that was set up under this name are finite."""
-    return Parameters(not_finite=first_not_finite(state.timed[name].trainer.replicas[0]))
+    """Check that the parameters of the arm that was set up under this name are finite; its windows are over.
+
+    What they have kept of the accelerators' memory is given back, for what comes afterwards.
+    """
+    timed = state.timed[name]
+    accelerator.release(timed.devices)
+    return Parameters(not_finite=first_not_finite(timed.trainer.replicas[0]))
 
 
 def connections(state: State) -> Connected:

@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from suite.processes.answers import PeakMemory
+from suite.room import accelerator
 
 OWN = Path("/proc/self")
 RESET = "5"  # written to clear_refs it makes VmHWM the present size (proc(5))
@@ -49,11 +50,15 @@ class Peak:
             resident_bytes = _peak_bytes(self._own) if self._reset else None
             if since_start := resident_bytes is None:
                 resident_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_UNIT
+        reserved = [torch.accelerator.max_memory_reserved(device) for device in self._accelerators]
+        kept = map(torch.accelerator.memory_reserved, self._accelerators)
         return PeakMemory(
             allocated_bytes=self._allocated(),
-            reserved_bytes=tuple(torch.accelerator.max_memory_reserved(device) for device in self._accelerators),
+            reserved_bytes=tuple(reserved),
             resident_bytes=resident_bytes,
             since_start=since_start,
+            returned_bytes=tuple(most - now for most, now in zip(reserved, kept, strict=True)),
+            free_bytes=tuple(map(accelerator.free_bytes, self._accelerators)),
         )
 
     def growth_bytes(self) -> int:

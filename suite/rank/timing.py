@@ -32,6 +32,7 @@ def window(
     *,
     together: bool = True,
     lead_in: int = 0,
+    keeps: bool = False,
     remedy: str = DIVERGED,
 ) -> int:
     """Time `steps` calls of `step`.
@@ -42,7 +43,9 @@ def window(
         devices: of this process.
         together: whether all ranks take part and begin at the same time.
         lead_in: steps before the barrier and the clock, the same number on all ranks. A GPU that waited while other
-            arms ran has lowered its clocks, and has given its unused memory back, as this one does in the end.
+            arms ran has lowered its clocks.
+        keeps: whether this process keeps the memory of accelerators that no tensor uses in the end. To give it back and
+            to ask for it again before the next window is work of the driver.
         remedy: what to do where the loss is not finite.
 
     Returns:
@@ -67,5 +70,6 @@ def window(
     number = loss_of(loss)  # read after the clock: it synchronises
     if number is not None and not math.isfinite(number):
         raise LossNotFinite(f"the loss is {number} after {steps} more steps; {remedy}")
-    accelerator.release(devices)
+    if not keeps:
+        accelerator.release(devices)
     return duration_ns

@@ -87,6 +87,15 @@ def release(devices: Sequence[torch.device]) -> None:
         torch.accelerator.empty_cache()
 
 
+def free_bytes(device: torch.device) -> int:
+    """Return what an accelerator has free for all processes, as its driver says; 0 where that is not known."""
+    try:
+        free, _ = torch.get_device_module(device).mem_get_info(device)
+    except (AttributeError, RuntimeError):  # a kind of device without this question, or a driver that refuses it
+        return 0
+    return int(free)
+
+
 def make_exact(devices: Sequence[torch.device]) -> None:
     """Compute without TF32, and on an accelerator with deterministic algorithms where torch has them.
 

@@ -26,6 +26,7 @@ from suite.processes.pool import dismiss
 from suite.records import memory, record
 from suite.room.meter import Meter
 from suite.run import blocks
+from suite.run.caches import Caches
 from suite.run.observations import Observations, Session
 from suite.run.retries import Retries, timing
 
@@ -151,6 +152,7 @@ class Sessions:
         self._run, self._pools, self._rng = run, pools, rng
         self._meter, self.left_s, self._say = meter, left_s, say
         self._blocks, self._training_s = 0, 0.0
+        self._caches = Caches()
 
     def run(
         self,
@@ -172,7 +174,7 @@ class Sessions:
         started = datetime.now(UTC).isoformat(timespec="seconds")
         session = Session(len(self._run.sessions), started)
         start = time.monotonic()
-        groups = Groups(session)
+        groups, self._caches = Groups(session), Caches()
         kept, memory, nets = self._run.sessions, dict(self._run.memory), len(self._run.accuracies)
         try:
             timed = list(dict.fromkeys(arm for unit in units for arm in unit))
@@ -310,6 +312,8 @@ class Sessions:
         answers = groups.request(arm, Timed, "window", timeout_s, name=arm.id, steps=steps, lead_in=lead_in)
         if answers is None:
             return None
+        names = self._run.plan.config.devices.names[: arm.world_size]
+        self._caches.note(groups.by_arm[arm], names, answers)
         step_s = max(answer.duration_ns for answer in answers) / steps / 1e9
         self._cold_s.setdefault(arm, step_s)
         return step_s
@@ -364,7 +368,8 @@ class Sessions:
     def _window(self, groups: Groups, arm: Arm) -> record.Timing | None:
         steps = self._run.steps[arm]
         lead_in = self.lead_in(self.step_s[arm], self._run.plan.loaders(arm.workload))
-        told = {"name": arm.id, "steps": steps, "lead_in": lead_in}
+        told: dict[str, object] = {"name": arm.id, "steps": steps, "lead_in": lead_in}
+        told |= {"keeps": True} if self._caches.fit else {}
         answers = groups.request(arm, Timed, "window", self.timeout_s(arm, steps + lead_in), **told)
         if answers is None:
             return None

@@ -25,6 +25,8 @@ class Allocators:
         patch.setattr(torch.accelerator, "memory_allocated", self.now.__getitem__)
         patch.setattr(torch.accelerator, "max_memory_allocated", self.peak.__getitem__)
         patch.setattr(torch.accelerator, "max_memory_reserved", lambda gpu: 2 * self.peak[gpu])
+        patch.setattr(torch.accelerator, "memory_reserved", lambda gpu: 1200)
+        patch.setattr(torch.cuda, "mem_get_info", lambda gpu: (10**6 + gpu.index, 10**7))
         patch.setattr(torch.accelerator, "reset_peak_memory_stats", lambda gpu: self.hold(gpu, 0))
         patch.setattr(torch.accelerator, "synchronize", lambda gpu: None)
 
@@ -61,7 +63,23 @@ def test_a_kernel_that_resets_or_shows_no_peak_leaves_that_since_the_process_beg
 def test_a_process_with_several_gpus_tells_the_peak_of_each(allocators: Allocators) -> None:
     peak = Peak([*GPUS, GPUS[0]])
     allocators.hold(GPUS[1], 500)
-    assert peak.read() == PeakMemory(allocated_bytes=(1000, 1500), reserved_bytes=(2000, 3000))
+    assert peak.read() == PeakMemory(
+        allocated_bytes=(1000, 1500),
+        reserved_bytes=(2000, 3000),
+        returned_bytes=(800, 1800),
+        free_bytes=(1_000_000, 1_000_001),
+    )
+
+
+@pytest.mark.parametrize("error", [AttributeError("module 'torch.openreg' has none"), RuntimeError("not supported")])
+def test_what_a_card_has_free_is_unknown_where_it_is_not_told(
+    allocators: Allocators, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refuses(gpu: torch.device) -> None:
+        raise error
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", refuses)
+    assert Peak(GPUS).read().free_bytes == (0, 0)
 
 
 def test_the_counter_of_memory_is_what_the_peak_of_a_step_is_above_what_was_there(allocators: Allocators) -> None:

@@ -99,6 +99,8 @@ def test_unused_memory_of_a_gpu_is_given_back_when_a_window_is_over(scripted: Sc
     assert scripted.released == [2], "after the last device has finished, which ends the clock"
     timing.window(lambda: None, 2, [CPU])
     assert scripted.released == [2]
+    timing.window(lambda: None, 2, [GPUS[1]], keeps=True)
+    assert scripted.released == [2], "where the card can hold what all keep, that takes no calls of its driver"
 
 
 class Noting(Single):
