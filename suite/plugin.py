@@ -244,9 +244,11 @@ def _missing_devices(
     settings = config.stash[CONFIG]
     needing, gpus = _on_gpus(config, items), _gpus_needed(config)
     if (needing or options.asks_for_gpus(config)) and len((here := survey()).gpus) < gpus:
-        why = here.problem or "check the driver (nvidia-smi) and CUDA_VISIBLE_DEVICES"
+        why = here.problem or here.too_few
         shown = f"CUDA: {len(here.gpus)} device(s) found, {gpus} needed"
         return needing, f"{shown}; {why}, or use `-m scaling` for CPU workers"
+    if needing and settings.devices.refused:
+        return needing, f"CUDA: {settings.devices.refused}"
     kind, count = settings.devices.kind.upper(), settings.devices.distinct
     if count < settings.require_devices:
         ours = [item for item in items if any(map(item.get_closest_marker, OURS))]

@@ -34,6 +34,7 @@ from suite.run import machine
 
 SHM = Path("/dev/shm")  # noqa: S108 - NCCL's segments between processes; only its size is read
 LEAST_SHM_BYTES = 1 << 30
+DRIVER_S = 120.0  # without persistence mode the driver sets up every card anew for each process that asks
 # Variables that change what is measured; images set some of them.
 TELLING = ("CUDA_", "NCCL_", "TORCH_", "PYTORCH_", "NVIDIA_TF32", "OMP_", "MKL_", "HIP_", "ROCR_")
 PUBLISHED = "resnet18,lenet"  # on GPUs, where the documents have figures for them
@@ -81,7 +82,7 @@ def steps(used: Devices, on: str, folder: Path) -> list[Step]:
     if used.kind != "cpu":
         own_tests = Path(suite.__path__[0]).parent / "tests"  # in a clone
         driver = ("rocm-smi",) if devices.torch_build().platform == "rocm" else ("nvidia-smi", "-q")
-        chosen.append(Step(driver[0], driver, 30, "the driver does not answer: see its log (dmesg)"))
+        chosen.append(Step(driver[0], driver, DRIVER_S, "the driver does not answer: see its log (dmesg)"))
         if own_tests.is_dir():
             own = (*pytest, "-m", "gpu", f"--scaling-devices={on}", str(own_tests))
             failing = "a kernel, a peer copy, a stream, or a failure that is not ended and named"

@@ -58,6 +58,8 @@ class Config:
         """Why no world size can be measured, and what to do; empty where one can."""
         if not self.devices.names:
             return f"{self.devices}: no device found; {self.devices.remedy}, or use --scaling-devices=cpu"
+        if self.devices.refused:
+            return self.devices.refused
         if self.world_sizes:
             return ""
         return f"no world size of the settings fits {self.devices}; choose others with --scaling-world-sizes"

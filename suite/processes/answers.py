@@ -152,6 +152,7 @@ class TorchGpus:
 
     Attributes:
         torch: its version.
+        cuda: the version of CUDA that it is built for; "" where it is for none.
         architectures: that it has kernels for, such as "sm_90".
         reason: why there is no CUDA; "" where there is.
         gpus: in CUDA's order.
@@ -159,5 +160,6 @@ class TorchGpus:
 
     torch: str
     architectures: tuple[str, ...]
+    cuda: str = ""
     reason: str = ""
     gpus: tuple[TorchGpu, ...] = ()

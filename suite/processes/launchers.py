@@ -94,9 +94,11 @@ class LauncherProcess:
     def did_not_start(self) -> tuple[str, str]:
         """Return that it did not start, with its last line, and the end of all that it wrote to stderr."""
         tail = self._log.read_text(errors="replace")[-outputs.TAIL_BYTES :]
-        silent = f"it was still loading after {self.hung_s:.0f} s" if self.hung_s else "no output"
-        last = (tail.strip().splitlines() or [silent])[-1]
-        return f"the launcher did not start: {last}", tail
+        said = (tail.strip().splitlines() or ["no output"])[-1]
+        if not self.hung_s:
+            return f"the launcher did not start: {said}", tail
+        cause = f"the launcher did not start: it still loaded torch after {self.hung_s:.0f} s, and said last: {said}"
+        return f"{cause}; run again where an image or a disk is slow, and otherwise try: python -c 'import torch'", tail
 
 
 class Launchers:

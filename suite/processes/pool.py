@@ -40,6 +40,9 @@ class Pool:
     """All worker processes of one run and one interpreter, and the folder with their sockets and logs.
 
     Use it as a context manager: leaving it, however that comes about, leaves no process and no folder behind.
+
+    Attributes:
+        start_timeout_s: for the launcher, and for the processes of a group, to come up.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class Pool:
         self.hosts = hosts.count if hosts else 1
         self._other_hosts = OtherHosts(hosts) if hosts else None
         self._kind, self._exact = kind, preload == "trainers"
+        self.start_timeout_s = START_TIMEOUT_S
         self.groups: dict[str, Group] = {}
         self._kept: dict[tuple[str, tuple[str, ...]], Group] = {}
         self._started = 0
@@ -194,6 +198,7 @@ class Pool:
         self._drop_logs()
         launchers = self._channels()[: len(parts)]
         group = self.groups[name] = Group(self, name, size, parts, launchers[1:])
+        group.start_timeout_s = self.start_timeout_s
         arguments = ["--group", name, *(f"--path={path}" for path in paths)]
         log_dir, several = str(self.log_dir(name)), self._other_hosts is not None
         with contextlib.suppress(ChannelClosed):  # the group is abandoned as soon as it is asked something
@@ -329,7 +334,7 @@ class Pool:
         Raises:
             WorkerFailure: it is not.
         """
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + self.start_timeout_s
         self.wait(deadline, 0)  # its end may have arrived while nobody listened
         while self._process.channel is None:
             if self._restart_due:
@@ -339,7 +344,7 @@ class Pool:
             if self._process.loading:
                 if self.wait(deadline, 0.2) or self._process.channel is not None:
                     continue
-                self._process.give_up(START_TIMEOUT_S)
+                self._process.give_up(self.start_timeout_s)
             killed = (self._process.status or 0) < 0 and not self._process.hung_s
             if killed and not self._process.was_up:  # while it loaded torch
                 self._note_end()

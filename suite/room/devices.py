@@ -5,14 +5,18 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from suite.room import nvml, rocm
+from suite.room import nvml, rocm, sharing
 from suite.room.quiet import available_cores
 
+TOO_FEW = "check the driver (nvidia-smi) and CUDA_VISIBLE_DEVICES"
+ONE_SLICE = (
+    "CUDA shows a process one MIG slice; for more devices end the MIG mode of the cards (as root, nvidia-smi -mig 0)"
+)
 # As torch/version.py assigns them: `cuda: Optional[str] = None` or `= '13.2'`; the value without its quotes.
 VERSION = re.compile(r"^(__version__|cuda|hip)\b[^=\n]*=\s*(?:None|(['\"])(.*?)\2)", re.MULTILINE)
 
@@ -30,6 +34,8 @@ class Devices:
             known.
         problem: why GPUs that are here cannot be used, in a sentence; "" where there is nothing to say.
         hosts: how many there are, with equally many of the devices each; the first is this one.
+        refused: why one of them takes no second process, and what to do; "" where all take several.
+        too_few: what to do where there are fewer.
     """
 
     kind: str
@@ -38,11 +44,13 @@ class Devices:
     near: tuple[tuple[int, ...], ...] = ()
     problem: str = ""
     hosts: int = 1
+    refused: str = ""
+    too_few: str = TOO_FEW
 
     @property
     def remedy(self) -> str:
         """What to do where no device was found."""
-        return self.problem or "check the driver (nvidia-smi) and CUDA_VISIBLE_DEVICES"
+        return self.problem or self.too_few
 
     @property
     def per_host(self) -> int:
@@ -115,6 +123,9 @@ class Survey:
         near: the cores in the NUMA node of each; none where they are not known.
         problem: why GPUs that are here cannot be used, in a sentence.
         by: who shows them.
+        driver: its version; "" where it is not known.
+        refused: why each takes no second process, and what to do; "" where it takes several.
+        too_few: what to do where there are fewer than are needed.
         remedy: what to look at where torch shows others.
     """
 
@@ -122,6 +133,9 @@ class Survey:
     near: tuple[tuple[int, ...], ...] = ()
     problem: str = ""
     by: str = "NVML"
+    driver: str = ""
+    refused: tuple[str, ...] = ()
+    too_few: str = TOO_FEW
     remedy: str = "compare the driver (nvidia-smi) with the CUDA version of this torch, and see CUDA_VISIBLE_DEVICES"
 
 
@@ -142,8 +156,10 @@ def survey(build: Build | None = None, system: Path = rocm.SYSTEM) -> Survey:
         return Survey(((),) * len(amd), near, by="the kernel", remedy=rocm.REMEDY)
     try:
         with nvml.opened() as cards:
-            shown = cards.shown(os.environ.get("CUDA_VISIBLE_DEVICES"))
-            problem = "; ".join(cards.refused)
+            setting = os.environ.get("CUDA_VISIBLE_DEVICES")
+            shown = cards.shown(setting)
+            problem = "; ".join((*cards.refused, *(_unsliced(cards) if setting is None or not shown else ())))
+            refused = tuple(sharing.refusal(index, sharing.mode(gpu.card)) for index, gpu in enumerate(shown))
             mine = set(available_cores())
             cores = [tuple(sorted(mine.intersection(nvml.near(gpu, max(mine) + 1)))) for gpu in shown]
     except Exception as error:  # no library, no driver or no device: CUDA shows nothing
@@ -153,7 +169,19 @@ def survey(build: Build | None = None, system: Path = rocm.SYSTEM) -> Survey:
             problem=f"NVML shows {len(shown)} GPU(s), and torch {build.version} is built for CPUs alone: "
             "install one that is built for CUDA (pytorch.org/get-started)"
         )
-    return Survey(tuple(tuple(dict.fromkeys((gpu.uuid, gpu.card_uuid))) for gpu in shown), tuple(cores), problem)
+    uuids = tuple(tuple(dict.fromkeys((gpu.uuid, gpu.card_uuid))) for gpu in shown)
+    too_few = ONE_SLICE if any(gpu.uuid != gpu.card_uuid for gpu in shown) else TOO_FEW
+    return Survey(uuids, tuple(cores), problem, driver=cards.driver, refused=refused, too_few=too_few)
+
+
+def _unsliced(cards: nvml.Cards) -> Iterator[str]:
+    """Yield what is wrong with each card in MIG mode that has no slice: CUDA shows nothing of it."""
+    for card in cards.whole:
+        if card.slices == ():
+            yield (
+                f"{card.name} ({card.uuid}) is in MIG mode and has no slice; an administrator makes one (nvidia-smi "
+                "mig -cgi PROFILE -C, whose profiles nvidia-smi mig -lgip lists) or ends the mode (nvidia-smi -mig 0)"
+            )
 
 
 def cuda_count() -> int:
@@ -235,4 +263,6 @@ def _cuda(indices: Iterable[int], here: Survey) -> Devices:
     chosen = tuple(indices)
     near = tuple(here.near[index] for index in chosen if index < len(here.near) and here.near[index])
     names = tuple(f"cuda:{index}" for index in chosen)
-    return Devices("cuda", names, (), near if len(near) == len(chosen) else (), here.problem)
+    refused = next(filter(None, (here.refused[index] for index in chosen if index < len(here.refused))), "")
+    near = near if len(near) == len(chosen) else ()
+    return Devices("cuda", names, (), near, here.problem, refused=refused, too_few=here.too_few)

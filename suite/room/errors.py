@@ -6,6 +6,8 @@ import re
 import traceback
 from pathlib import PurePath
 
+from suite.room.remedies import remedy_of
+
 # How torch's cross-entropy refuses what it cannot take; errors of kernels, such as a lack of memory, are others.
 _ABOUT_TARGETS = re.compile(r"target|not implemented for|scalar type|dtype", re.IGNORECASE)
 _OTHER_TARGETS = (
@@ -25,6 +27,9 @@ def text_of(error: BaseException) -> str:
 def described(error: BaseException) -> str:
     """Return an exception's type and text: 'ValueError: no such file', and a remedy where torch's text has none."""
     text = f"{type(error).__name__}: {text_of(error)}"
+    if isinstance(error, RuntimeError) and (remedy := remedy_of(text)):
+        first, *_ = text.splitlines()  # torch goes on with what a programmer can do
+        return f"{first if remedy_of(first) else ' '.join(text.split())}; {remedy}"
     return text + _OTHER_TARGETS if _refuses_targets(error, text) else text
 
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from suite.room.remedies import remedy_of
+
 DEVICE_NODES = Path("/dev")
 SWITCH = 2  # of NVML's nvmlIntNvLinkDeviceType_t
 NAMES = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}  # as `nvidia-smi topo -m` has them
@@ -76,7 +78,8 @@ def opened() -> Iterator[Cards]:
             try:
                 whole.append(_card(pynvml.nvmlDeviceGetHandleByIndex(index)))
             except pynvml.NVMLError as error:
-                refused.append(f"NVML's GPU {index} does not answer: {error}")
+                why = f"NVML's GPU {index} does not answer: {error}"
+                refused.append("; ".join(filter(None, (why, remedy_of(why)))))
         yield Cards(tuple(whole), tuple(refused), text(ask("nvmlSystemGetDriverVersion") or ""))
     finally:
         pynvml.nvmlShutdown()

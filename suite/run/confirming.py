@@ -12,8 +12,12 @@ from collections.abc import Sequence
 from suite.processes.answers import TorchGpus
 from suite.processes.failure import WorkerFailure
 from suite.processes.pool import Pool
+from suite.room import remedies
 from suite.room.devices import Survey, survey
 
+# The first process that loads torch reads 4 GB of libraries (`du -shc site-packages/torch site-packages/nvidia`, torch
+# 2.15 for CUDA 13.2), which an image that is pulled lazily brings meanwhile: 15 MB/s suffice.
+FIRST_LOAD_TIMEOUT_S = 300.0
 ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)(a?)f?")
 
 
@@ -28,6 +32,7 @@ def problem(gpus_needed: int) -> str:
     except ValueError as error:
         return str(error)
     with opened as pool:
+        pool.start_timeout_s = FIRST_LOAD_TIMEOUT_S
         try:
             [shown] = pool.group("gpus", 1).request(TorchGpus, "gpus")
         except WorkerFailure as failure:
@@ -45,8 +50,7 @@ def mismatch(here: Survey, shown: TorchGpus, gpus_needed: int) -> str:
     """
     torch, gpus = f"torch {shown.torch} in a worker", shown.gpus
     if len(gpus) != len(here.gpus):
-        why = f": {shown.reason}" if shown.reason else ""
-        return f"{here.by} shows {len(here.gpus)} GPU(s), {torch} shows {len(gpus)}{why}; {here.remedy}"
+        return f"{here.by} shows {len(here.gpus)} GPU(s), {torch} shows {len(gpus)}{_why_others(here, shown)}"
     for index, (known, gpu) in enumerate(zip(here.gpus, gpus, strict=True)):
         if known and not any(_same(uuid, gpu.uuid) for uuid in known):
             return (
@@ -65,6 +69,16 @@ def mismatch(here: Survey, shown: TorchGpus, gpus_needed: int) -> str:
                 "alone: install a torch that is built for it"
             )
     return ""
+
+
+def _why_others(here: Survey, shown: TorchGpus) -> str:
+    """Return why torch shows another number of GPUs, as far as that is known, and what to do."""
+    remedy = remedies.remedy_of(shown.reason)
+    old = "" if shown.gpus else remedies.too_old(here.driver, shown.cuda)
+    if old and remedy in ("", remedies.OLD_DRIVER):  # otherwise a newer libcuda is there, and fails for another reason
+        return f": {old}"
+    why = f": {shown.reason}" if shown.reason else ""
+    return f"{why}; {remedy or here.problem or here.remedy}"
 
 
 def _same(uuid: str, shown: str) -> bool:

@@ -15,6 +15,7 @@ from suite import options
 from suite.plan.cells import Cell
 from suite.records.files import read_model
 from suite.records.record import Record
+from suite.room.remedies import UNCORRECTED
 from suite.run.execute import execute
 from tests.support.nvml import Scene
 from tests.support.project import Project
@@ -33,7 +34,7 @@ def test_a_run_that_torch_cannot_make_keeps_what_nvml_shows(
     assert kept.machine.gpu_topology == "SYS"
     assert [card.uncorrected for card in kept.machine.cards] == [0, 2]
     assert kept.environment.variables["NCCL_ALGO"] == "Ring"
-    sentence = "GPU 1 has had 2 uncorrected memory error(s) since the driver was loaded"
+    sentence = f"GPU 1 has had 2 uncorrected memory error(s) since the driver was loaded; {UNCORRECTED}"
     assert sentence in said
     for page in ("summary.md", "report.html"):
         text = (result.folder / page).read_text()
@@ -45,7 +46,7 @@ def test_a_mismatch_is_one_failing_item_before_anything_is_measured(
     project: Project, scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A real worker, whose torch finds no driver here; on a machine with GPUs it shows those."""
-    scene(8).export(monkeypatch)
+    scene(8).say("library", driver="470.82.01").export(monkeypatch)
     (project.path / "test_own.py").write_text("def test_own():\n    pass\n")
     result = project.pytest(
         "test_own.py", "-m", "", "--scaling-devices", "cuda", "--scaling-trainer", "ddp", package="suite.benchmarks"
@@ -54,8 +55,9 @@ def test_a_mismatch_is_one_failing_item_before_anything_is_measured(
     assert result.parseoutcomes()["failed"] == 1
     result.stdout.fnmatch_lines(["test_own.py .*"])
     (said,) = [line for line in result.outlines if line.startswith("CUDA: ")]
-    assert re.match(r"CUDA: NVML shows 8 GPU\(s\), torch \S+ in a worker shows \d+[:;] ", said)
-    assert said.count("; compare the driver (nvidia-smi) with the CUDA version of this torch") == 1
+    old = r"0: driver 470\.82\.01 is too old for CUDA [\d.]+, which needs driver 5\d\d or newer; update the driver"
+    others = r"[1-9]\d*; compare the driver \(nvidia-smi\) .*"
+    assert re.fullmatch(rf"CUDA: NVML shows 8 GPU\(s\), torch \S+ in a worker shows ({old}|{others})", said), said
     assert not project.records()
 
 

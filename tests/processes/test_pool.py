@@ -346,18 +346,17 @@ def test_an_interpreter_without_torch_is_a_clear_error(tmp_path: Path) -> None:
         pool.launch("torchless", 1)
 
 
-def test_an_interpreter_that_hangs_while_it_loads_is_ended_and_costs_one_time_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interpreter_that_hangs_while_it_loads_is_ended_and_costs_one_time_out(tmp_path: Path) -> None:
     """And not one for each group."""
     hangs = tmp_path / "hangs"
-    hangs.write_text("#!/bin/sh\nexec sleep 600\n")
+    hangs.write_text("#!/bin/sh\necho loading >&2\nexec sleep 600\n")
     hangs.chmod(0o755)
-    monkeypatch.setattr("suite.processes.pool.START_TIMEOUT_S", 2.0)
     with Pool(kind="cpu", python=str(hangs)) as pool:
+        pool.start_timeout_s = 2.0
         first, begun = pool._process.pid, time.monotonic()
         for number in range(4):
-            with pytest.raises(WorkerFailure, match="the launcher did not start: it was still loading after 2 s"):
+            said = "it still loaded torch after 2 s, and said last: loading; run again where an image"
+            with pytest.raises(WorkerFailure, match=f"the launcher did not start: {said}"):
                 pool.launch(f"group {number}", 1)
         assert time.monotonic() - begun < 6.0
         assert all_end({first, pool._process.pid}, within_s=5)

@@ -52,7 +52,8 @@ def test_every_step_is_told_the_devices_and_keeps_the_projects_reports_clean(
         last = [option for option in step.command if option.startswith("--scaling-devices=")][-1]
         assert last == f"--scaling-devices={'cuda:0,cuda:0' if 'one GPU' in step.name else on}"
         assert f"--scaling-report-dir={tmp_path / 'reports'}" in step.command
-    assert ("nvidia-smi" in {step.name for step in wanted}) == (used.kind == "cuda")
+    of_driver = [step.limit_s for step in wanted if step.name == "nvidia-smi"]
+    assert of_driver == [120] * on_gpus, "eight cards without persistence mode are set up one after another"
 
 
 @pytest.mark.parametrize("used", [CPU, GPUS])

@@ -10,7 +10,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from suite.room import devices, nvml
+from suite.room import devices, nvml, remedies
 from suite.room.quiet import available_cores
 from tests.support.nvml import Scene
 
@@ -136,7 +136,33 @@ def test_a_driver_that_fails_is_no_machine_without_gpus(gpus: Callable[..., Scen
 def test_a_card_that_does_not_answer_is_left_out_and_named(gpus: Callable[..., Scene]) -> None:
     gpus(3).say(1, handle="!15")
     chosen = devices.parse("auto")
-    assert (len(chosen.names), chosen.problem) == (2, "NVML's GPU 1 does not answer: GPU is lost")
+    assert (len(chosen.names), chosen.problem) == (2, f"NVML's GPU 1 does not answer: GPU is lost; {remedies.LOST}")
+
+
+def test_a_card_in_mig_mode_without_a_slice_is_named(
+    gpus: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA shows nothing of it, and the driver works."""
+    gpus(2).mig(1)
+    chosen = devices.parse("auto")
+    assert chosen.names == ("cuda:0",)
+    assert chosen.problem == (
+        "NVIDIA H100 80GB HBM3 (GPU-00000001-0000-0000-0000-000000000000) is in MIG mode and has no slice; an "
+        "administrator makes one (nvidia-smi mig -cgi PROFILE -C, whose profiles nvidia-smi mig -lgip lists) or ends "
+        "the mode (nvidia-smi -mig 0)"
+    )
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert devices.parse("auto").problem == "", "the other one is not wanted"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert "has no slice" in devices.parse("cuda").remedy
+
+
+def test_a_card_for_one_process_is_refused_where_it_is_used(gpus: Callable[..., Scene]) -> None:
+    gpus(3).say(1, compute_mode=2)
+    assert devices.parse("auto").refused.startswith("GPU 1 is in compute mode prohibited, ")
+    assert devices.parse("cuda:1").refused == devices.parse("cuda:2,cuda:0").refused == ""
+    assert devices.parse("cuda:0,cuda:1").refused
+    assert devices.parse("cpu").refused == ""
 
 
 @pytest.mark.parametrize(

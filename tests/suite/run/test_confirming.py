@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from suite.processes.answers import TorchGpu, TorchGpus
+from suite.processes.group import START_TIMEOUT_S
 from suite.room import rocm
 from suite.room.devices import Survey
 from suite.run import confirming
@@ -55,7 +58,32 @@ def test_the_same_gpus_are_no_mismatch() -> None:
         (
             HERE,
             answer(reason="The NVIDIA driver on your system is too old"),
-            "NVML shows 2 GPU(s), torch 2.15.0 in a worker shows 0: The NVIDIA driver on your system is too old; comp",
+            "NVML shows 2 GPU(s), torch 2.15.0 in a worker shows 0: The NVIDIA driver on your system is too old; "
+            "update the driver, or install a torch that is built for an older CUDA (pip install torch --index-url ht",
+        ),
+        (
+            replace(HERE, driver="535.104.05"),
+            replace(answer(reason="The NVIDIA driver on your system is too old (found version 12020)"), cuda="13.2"),
+            "NVML shows 2 GPU(s), torch 2.15.0 in a worker shows 0: driver 535.104.05 is too old for CUDA 13.2, which "
+            "needs driver 580 or newer; update the driver, or install a torch that is built for an older CUDA "
+            "(pip install torch --index-url https://download.pytorch.org/whl/cu126)",
+        ),
+        (
+            replace(HERE, driver="580.65.06"),
+            replace(answer(reason="Error 802: system not yet initialized"), cuda="13.2"),
+            "NVML shows 2 GPU(s), torch 2.15.0 in a worker shows 0: Error 802: system not yet initialized; start the "
+            "fabric manager",
+        ),
+        (
+            replace(HERE, driver="535.104.05"),
+            replace(answer(reason="Error 804: forward compatibility was attempted on non supported HW"), cuda="13.2"),
+            "NVML shows 2 GPU(s), torch 2.15.0 in a worker shows 0: Error 804: forward compatibility was attempted on "
+            "non supported HW; cuda-compat is for data-centre cards alone: leave it out of LD_LIBRARY_PATH, and upd",
+        ),
+        (
+            replace(HERE, problem="NVML's GPU 2 does not answer: GPU is lost; restart"),
+            answer(reason="CUDA unknown error"),
+            "NVML shows 2 GPU(s), torch 2.15.0 in a worker shows 0: CUDA unknown error; NVML's GPU 2 does not answer: ",
         ),
         (HERE, answer(ONE), "NVML shows 2 GPU(s), torch 2.15.0 in a worker shows 1; compare"),
         (
@@ -79,7 +107,18 @@ def test_the_same_gpus_are_no_mismatch() -> None:
             "cuda:1 (AMD Instinct) has architecture gfx1030, and torch 2.15.0+rocm7.1 in",
         ),
     ],
-    ids=["a driver", "a number", "an order", "a card without kernels", "a number of AMD's", "a card of AMD's"],
+    ids=[
+        "a driver",
+        "a driver of a known version",
+        "a fabric",
+        "another libcuda",
+        "a lost card",
+        "a number",
+        "an order",
+        "a card without kernels",
+        "a number of AMD's",
+        "a card of AMD's",
+    ],
 )
 def test_a_mismatch_names_both_sides(here: Survey, shown: TorchGpus, said: str) -> None:
     assert mismatch(here, shown, 2).startswith(said)
@@ -126,6 +165,41 @@ def test_a_driver_that_fails_is_said_in_the_header_and_in_the_failing_item(
     result = project.inline("-m", "gpu")
     result.assert_outcomes(failed=1, deselected=result.parseoutcomes().get("deselected", 0))
     result.stdout.fnmatch_lines([f"*CUDA: 0 device(s) found, 1 needed; {said}"])
+
+
+def test_cards_for_one_process_are_one_failing_item_unless_mps_serves_them(
+    project: Project, gpus: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    gpus(2).say(1, compute_mode=3)
+    result = project.inline("-m", "gpu", "--scaling-trainer", "ddp")
+    result.assert_outcomes(failed=1, deselected=result.parseoutcomes()["deselected"])
+    refused = "GPU 1 is in compute mode exclusive process, and a run has several processes on each GPU"
+    remedy = "allow them (as root, nvidia-smi -c DEFAULT), or start MPS (nvidia-cuda-mps-control -d)"
+    result.stdout.fnmatch_lines([f"*CUDA: {refused}; {remedy}"])
+    chosen = ("--collect-only", "-q", "--scaling-trainer", "ddp")
+    assert "CUDA: " not in project.inline("-m", "gpu", "--scaling-devices", "cuda:1", *chosen).stdout.str()
+    (tmp_path / "control").touch()
+    result = project.inline("-m", "gpu", *chosen)
+    result.stdout.fnmatch_lines(["*test_scaling[[]ddp-*-weak-2[]]"])
+
+
+def test_more_devices_than_one_slice_are_one_failing_item(project: Project, gpus: Callable[..., Scene]) -> None:
+    gpus(2).mig(0, (1, 1, 9856), (1, 1, 9856))
+    result = project.inline("-m", "gpu", "--scaling-devices", "cuda:2", "--scaling-trainer", "ddp")
+    result.assert_outcomes(failed=1, deselected=result.parseoutcomes()["deselected"])
+    result.stdout.fnmatch_lines(["*CUDA: 1 device(s) found, 2 needed; CUDA shows a process one MIG slice; for more *"])
+
+
+def test_the_first_process_that_loads_torch_has_a_deadline_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image that is pulled lazily brings torch's libraries while they are loaded."""
+    assert confirming.FIRST_LOAD_TIMEOUT_S > START_TIMEOUT_S
+    monkeypatch.setattr(confirming, "FIRST_LOAD_TIMEOUT_S", 0.1)
+    assert confirming.problem(1) == (
+        "no worker could say what torch shows of the GPUs: the launcher did not start: it still loaded torch after "
+        "0 s, and said last: no output; run again where an image or a disk is slow, and otherwise try: "
+        "python -c 'import torch'"
+    )
 
 
 def test_the_budget_pays_for_the_confirmation(

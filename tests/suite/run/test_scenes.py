@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from suite.records.record import Machine, Record
 from suite.render import lead, markdown, terminal
 from suite.render.html import report
+from suite.room import remedies
 from suite.room.check import neighbours
 from suite.room.conditions import disturbed
 from suite.room.devices import parse
@@ -103,11 +105,11 @@ def test_memory_errors_come_first_and_change_no_outcome(gpus: Gpus) -> None:
     scene = gpus(4).say(1, uncorrected=3).say(2, remapped=2).say(3, remapped=1, remap_pending=1, remap_failed=1)
     record = run(lambda: scene.say(1, uncorrected=4))
     assert first_screen(record) == (
-        "GPU 1 has had 4 uncorrected memory error(s) since the driver was loaded",
+        f"GPU 1 has had 4 uncorrected memory error(s) since the driver was loaded; {remedies.UNCORRECTED}",
         "GPU 2 has replaced 2 bad row(s) of its memory after uncorrectable errors",
         "GPU 3 could not replace a bad row of its memory: have it exchanged",
         "GPU 3 replaces a bad row of its memory at its next reset",
-        "GPU 1 had 1 uncorrected memory error(s) during the run",
+        f"GPU 1 had 1 uncorrected memory error(s) during the run; {remedies.UNCORRECTED}",
     )
     assert disturbed(record.sessions[0].conditions[0]) == ""
     assert lead.title(record) == lead.title(records.make())
@@ -166,11 +168,23 @@ def test_processes_of_others_are_in_the_record_and_in_every_output(gpus: Gpus) -
     assert newcomer in report.render(record)
 
 
-def test_an_exclusive_card_is_named(gpus: Gpus) -> None:
-    gpus().say(0, compute_mode=3).say(1, compute_mode=2)
-    first, second = first_screen(run())
-    assert first.startswith("GPU 0 is in compute mode exclusive process, and a run has several processes on each: ")
-    assert second.startswith("GPU 1 is in compute mode prohibited")
+def test_a_card_for_one_process_is_named_and_under_mps_its_sharing(
+    gpus: Gpus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    gpus(4).say(0, compute_mode=3).say(1, compute_mode=2).say(2, compute_mode=1)
+    first, second, third = first_screen(run())
+    assert first == (
+        "GPU 0 is in compute mode exclusive process, and a run has several processes on each GPU; allow them (as root, "
+        "nvidia-smi -c DEFAULT), or start MPS (nvidia-cuda-mps-control -d)"
+    )
+    assert second.startswith("GPU 1 is in compute mode prohibited, ")
+    assert third.startswith("GPU 2 is in compute mode exclusive thread, ")
+    assert "MPS" not in second + third, "MPS does not open these"
+    (tmp_path / "control").touch()
+    shared, *others = first_screen(run())
+    assert shared == "GPU 0 is shared by MPS: an error of one process on it can end the others"
+    assert others == [second, third]
 
 
 def test_a_card_that_refuses_nearly_everything_is_described(gpus: Gpus) -> None:
@@ -190,7 +204,7 @@ def test_a_card_that_falls_off_in_the_middle_is_named_first(gpus: Gpus) -> None:
     scene = gpus()
     record = run(lambda: scene.say(1, handle="!15", xids=79, **dict.fromkeys(("mhz", "celsius", "processes"), "!15")))
     assert first_screen(record) == (
-        "GPU 1 had fallen off its bus in 1 of 1 blocks",
+        f"GPU 1 had fallen off its bus in 1 of 1 blocks; {remedies.LOST}",
         "GPU 1 had Xid errors 79 during the run: NVIDIA's list says what they mean",
     )
 
