@@ -97,7 +97,7 @@ def torch_version() -> tuple[int, ...]:
 def test_two_ranks_time_windows_and_a_hang_ends_with_every_ranks_stack(pool: Pool, dataset: Prepared) -> None:
     group = pool.launch("hangs", 2)
     group.request(SetUp, "setup", name="fine", arm=arm("ddp", 2, dataset))
-    answers = group.request(Timed, "window", name="fine", steps=2)
+    answers = group.request(Timed, "window", name="fine", steps=2, keeps=True)
     assert [answer.duration_ns > 0 for answer in answers] == [True, True]
     group.request(SetUp, "setup", name="it", arm=arm(HERE + "Hangs", 2, dataset))
     with pytest.raises(WorkerFailure, match="ranks 0, 1: no answer to 'window' within 2 s") as caught:
