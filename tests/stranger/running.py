@@ -6,6 +6,7 @@ that of a person: nothing of the Python or the pytest that runs this.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -123,16 +124,19 @@ def run(text: str, folder: Path, variables: Mapping[str, str], log: Path, deadli
     """
     started = time.monotonic()
     with log.open("w", encoding="utf-8") as file:
-        process = subprocess.Popen(
-            ["bash", "-e", "-c", text],
-            cwd=folder,
-            env=dict(variables),
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        with _held_back(signal.SIGINT, signal.SIGTERM) as told:
+            process = subprocess.Popen(
+                ["bash", "-e", "-c", text],
+                cwd=folder,
+                env=dict(variables),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         try:
+            for number in told:
+                signal.raise_signal(number)
             status = process.wait(deadline_s)
         except subprocess.TimeoutExpired:
             status = TIMED_OUT
@@ -142,6 +146,18 @@ def run(text: str, folder: Path, variables: Mapping[str, str], log: Path, deadli
         with log.open("a", encoding="utf-8") as file:
             file.write(f"\nended after {deadline_s:.0f} s\n")
     return status, time.monotonic() - started
+
+
+@contextlib.contextmanager
+def _held_back(*signals: signal.Signals) -> Iterator[list[int]]:
+    """Collect signals that arrive: between the start of a process and its name here, nobody could end it."""
+    told: list[int] = []
+    before = {number: signal.signal(number, lambda arrived, _: told.append(arrived)) for number in signals}
+    try:
+        yield told
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
