@@ -239,7 +239,7 @@ class _Search:
                 judgement = self.bench.explained(self.trainer, self.check, case)
                 if judgement.finding and not judgement.crashed:
                     fitting.append(judgement.suspects)
-                    every_rank_trained |= min(case.batches) >= case.world_size
+                    every_rank_trained |= min(case.batches, default=0) >= case.world_size
         if not fitting:
             return self.judgement.suspects
         first, *others = fitting

@@ -78,3 +78,8 @@ def test_a_mutants_file_has_the_bug_and_its_source(mutant: Entry) -> None:
 
 def test_every_check_kills_a_mutant() -> None:
     assert {mutant.killed_by for mutant in MUTANTS} == set(EVERY)
+
+
+def test_a_failure_before_the_first_step_is_explained_too(bench: Bench) -> None:
+    result = bench.search("tests.mutants.missing_initial_broadcast:Mutant", "start", examples=3)
+    assert "looks like: no broadcast at the start" in result.failure
