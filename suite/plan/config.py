@@ -8,6 +8,7 @@ from pathlib import Path
 
 from suite.plan.base import Base
 from suite.plan.floors import Floor
+from suite.plan.scripts import Script
 from suite.plan.workloads import Workload
 from suite.room.devices import Devices
 
@@ -40,6 +41,7 @@ class Config:
     require_baseline: bool
     report_dir: Path
     floors: tuple[Floor, ...] = ()
+    scripts: tuple[Script, ...] = ()  # their names are among the trainers, and their workloads among the workloads
     counters: str = "warn"  # what a change in what a step does leads to: "warn" or "fail"; "off" counts nothing
     explain: bool = True  # whether to say where the time goes; commands that need only a verdict do not
     python_path: tuple[Path, ...] = ()  # the folders of pytest's setting `pythonpath`

@@ -29,12 +29,14 @@ class Timed:
     """The answer to `window` and `collective`: the nanoseconds of the window on this rank's clock.
 
     The answer to `window` also has the peak memory of this rank's process, and the nanoseconds for which others had its
-    cores (`suite.rank.others`); None where that is not known.
+    cores (`suite.rank.others`); None where that is not known. `unclean` says what happened in it that belongs to no
+    step, such as an evaluation.
     """
 
     duration_ns: int
     memory: PeakMemory | None = None
     others_ns: int | None = None
+    unclean: str = ""
 
 
 @dataclass(frozen=True)

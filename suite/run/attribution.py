@@ -101,7 +101,8 @@ def targets(run: Observations, chosen: Iterable[Cell], sides: Sequence[Side]) ->
     """Return the waterfalls that these cells can have; none where the user wants none."""
     if not run.plan.config.explain:
         return []
-    several = [c for c in chosen if c.world_size > 1 and not run.plan.config.devices.oversubscribed(c.world_size)]
+    shared = run.plan.config.devices.oversubscribed
+    several = [c for c in chosen if c.world_size > 1 and not shared(c.world_size) and not c.runs_script]
     return [Target(cell, side) for cell in several for side in sides if side in run.arms(cell)]
 
 

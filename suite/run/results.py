@@ -164,7 +164,7 @@ def _arm(run: Observations, arm: Arm) -> record.ArmRecord:
     job, about = run.jobs[arm], run.trainers.get((arm.side, arm.trainer))
     return record.ArmRecord(
         id=arm.id,
-        **asdict(arm),
+        **{name: value for name, value in asdict(arm).items() if name != "runs_script"},
         global_batch=job.global_batch,
         lr=job.lr,
         processes=job.processes,

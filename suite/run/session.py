@@ -46,6 +46,7 @@ MAX_STEPS = 200
 LEAD_IN_S = 0.05  # of untimed steps or calls before a window on GPUs
 MAX_LEAD_IN = 1000
 CLOSE_TIMEOUT_S = 60.0
+MOST_UNCLEAN = 50  # windows of a script in a session that held an evaluation or a checkpoint, and are taken again
 
 Say = Callable[[str], None]
 
@@ -365,8 +366,13 @@ class Sessions:
         steps = self._run.steps[arm]
         lead_in = self.lead_in(self.step_s[arm], self._run.plan.loaders(arm.workload))
         told = {"name": arm.id, "steps": steps, "lead_in": lead_in}
-        answers = groups.request(arm, Timed, "window", self.timeout_s(arm, steps + lead_in), **told)
-        if answers is None:
+        answers: list[Timed] | None = []
+        while answers is not None and groups.session.unclean.get(arm, 0) <= MOST_UNCLEAN:
+            answers = groups.request(arm, Timed, "window", self.timeout_s(arm, steps + lead_in), **told)
+            if answers is None or not any(answer.unclean for answer in answers):
+                break
+            groups.session.unclean[arm] = groups.session.unclean.get(arm, 0) + 1
+        if not answers:
             return None
         held = [answer.memory for answer in answers]
         self._run.memory[arm] = memory.largest(self._run.memory.get(arm, ()), held)

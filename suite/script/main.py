@@ -1,0 +1,55 @@
+"""Run a script as `__main__` in the main thread, as `torchrun script.py` does."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+
+class Script(Protocol):
+    """A training script as one rank runs it; `suite.processes.jobs.ScriptRun` says what the parts are."""
+
+    @property
+    def words(self) -> Sequence[str]:
+        """Of its command."""
+
+    @property
+    def directory(self) -> str:
+        """The working directory."""
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Variables that are set for it."""
+
+    @property
+    def script_from(self) -> str:
+        """The folder that a relative path of the script starts from."""
+
+
+def run_as_main(script: Script) -> None:
+    """Run a script until it ends, with its own arguments and environment.
+
+    Whatever the script raises is raised, `SystemExit` included.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+    """
+    os.environ |= script.environment
+    os.chdir(script.directory)
+    first, *rest = script.words
+    if first == "-m":
+        module, *arguments = rest
+        sys.argv = [module, *arguments]
+        sys.path.insert(0, script.script_from or script.directory)
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        return
+    path = Path(script.script_from or script.directory) / first
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no script {path}")
+    sys.argv = [str(path) if script.script_from else first, *rest]
+    sys.path.insert(0, str(path.resolve().parent))
+    runpy.run_path(str(path), run_name="__main__")
