@@ -446,6 +446,7 @@ def _scripts(get: _Reader, own: Mapping[str, Script], known: Mapping[str, Worklo
                 script = script.model_copy(update={"name": f"{script.name}.{len(found) + 1}"})
             found[script.name] = script
         scripts.require_files(list(found.values()), Path.cwd())
+        scripts.require_batch(list(found.values()), get.texts("mode", MODES))
     except ValueError as error:
         raise pytest.UsageError(f"--scaling-script: {error}") from error
     if batch is not None and not any(script.takes_batch for script in found.values()):

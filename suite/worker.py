@@ -162,7 +162,10 @@ def serve(channel: Channel, rank: int) -> None:
             name, number = message.pop("command"), message.pop("number")
             if name == "exit":
                 break
+            if not message.get("arm", {}).get("script"):  # which needs a process of one thread at first
+                recorder.start()
             answer = answered(name, partial(COMMANDS[name], state, **message))
+            recorder.start()
             if isinstance(answer, Takeover):  # the main thread is the script's from now on
                 threading.Thread(target=beside, args=(name, number, answer.reach), daemon=True).start()
                 answer.run()

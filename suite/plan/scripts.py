@@ -92,7 +92,8 @@ class Script(Part):
         if batch % world_size:
             raise ValueError(
                 f"script {self.name!r}: a batch of {batch} does not divide by world size {world_size}; choose a "
-                f"multiple of it (--scaling-batch), leave {world_size} out of --scaling-world-sizes, or use --scaling-mode=weak"
+                f"multiple of it (--scaling-batch), leave {world_size} out of --scaling-world-sizes, or use "
+                "--scaling-mode=weak"
             )
         return batch // world_size
 
@@ -192,8 +193,8 @@ def check(script: Script) -> None:
         )
     if script.takes_batch and script.batch is None:
         raise ValueError(
-            f"command {script.command!r} has a place for the batch: say how many samples one device gets at world size 1 "
-            "(--scaling-batch, or batch in its table)"
+            f"command {script.command!r} has a place for the batch: say how many samples one device gets at world size "
+            "1 (--scaling-batch, or batch in its table)"
         )
     if script.update is not None and not _UPDATE.fullmatch(script.update):
         raise ValueError(f"update {script.update!r}: expected module:function or module:Class.method")
@@ -213,6 +214,20 @@ def require_files(scripts: Sequence[Script], folder: Path) -> None:
                 else "; the command begins with the script's path, or with -m and a module"
             )
             raise ValueError(f"script {script.name!r}: there is no file {script.target} in {folder}{hint}")
+
+
+def require_batch(scripts: Sequence[Script], modes: Sequence[str]) -> None:
+    """Refuse a script that no mode can measure.
+
+    Raises:
+        ValueError: only strong scaling is wanted, and the command has no place for the batch.
+    """
+    for script in scripts:
+        if not script.takes_batch and "weak" not in modes:
+            raise ValueError(
+                f"script {script.name!r}: strong scaling sets the batch of a rank, and the command has no {{batch}}; "
+                "write it where the batch stands, or measure weak scaling (--scaling-mode=weak)"
+            )
 
 
 def _words(command: str) -> list[str]:

@@ -116,6 +116,8 @@ class Workload(Part):
         content = self.model_dump(mode="json", exclude=left_out)
         if self.script is None:
             del content["script"]
+        else:
+            content = self.script.model_dump(mode="json", include={"command", "environment", "batch"})
         if self.accuracy == self.own_recipe:  # which adds nothing
             content["accuracy"] = None
         if self.loader == "book":
@@ -139,6 +141,10 @@ class Workload(Part):
     def is_the_users(self) -> bool:
         """Whether its model or its data set is the user's own."""
         return ":" in self.model or ":" in self.dataset
+
+    def scales(self, mode: str) -> bool:
+        """Return whether it can be measured in a mode: strong scaling has to set the batch of a script."""
+        return mode != "strong" or self.script is None or self.script.takes_batch
 
     def suits(self, trainer: str, trains: str | None = None) -> bool:
         """Return whether a trainer can train it, as far as that is known.

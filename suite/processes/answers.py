@@ -8,10 +8,14 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class SetUp:
-    """The answer to `setup`: the bytes of a replica's gradients, and the FLOP of training on one sample, 0 on CPUs."""
+    """The answer to `setup`: the bytes of a replica's gradients, and the FLOP of training on one sample, 0 on CPUs.
+
+    `note` is what a user should know of a script's run.
+    """
 
     gradient_bytes: int
     sample_flop: int = 0
+    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

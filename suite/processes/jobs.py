@@ -140,6 +140,9 @@ class Apart:
     allowed: tuple[str, ...] = ()
 
 
+OUT = "{out}"  # in a script's command, until each group of ranks has a fresh folder
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScriptRun:
     """A training script as one rank runs it.
@@ -150,6 +153,7 @@ class ScriptRun:
         environment: variables that are set for it.
         update: `module:function` or `module:Class.method`, which makes an update; "" for torch's optimizers.
         script_from: the folder that a relative path of the script starts from.
+        isolated: folders that it may write to, and that stay as they are.
     """
 
     words: tuple[str, ...]
@@ -157,6 +161,7 @@ class ScriptRun:
     environment: dict[str, str]
     update: str = ""
     script_from: str = ""
+    isolated: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

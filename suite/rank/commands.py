@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import platform
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -22,7 +23,19 @@ from torch import distributed as dist
 
 from reference.load import load_object
 from suite.processes.answers import Connected, Counted, Epoch, Parameters, Probed, SetUp, Timed, TorchGpus, Traced
-from suite.processes.jobs import Apart, CaseJob, Exchange, Job, ModelJob, Place, Prepared, ScriptRun, TrainingRecipe
+from suite.processes.folder import FOLDER
+from suite.processes.jobs import (
+    OUT,
+    Apart,
+    CaseJob,
+    Exchange,
+    Job,
+    ModelJob,
+    Place,
+    Prepared,
+    ScriptRun,
+    TrainingRecipe,
+)
 from suite.processes.messages import read
 from suite.properties import contract
 from suite.properties import observe as observation
@@ -37,6 +50,7 @@ from suite.rank import gpus as torch_gpus
 from suite.rank.others import Others
 from suite.rank.timing import LossNotFinite
 from suite.room import accelerator
+from suite.script import isolation
 from suite.script.timed import TimedScript
 
 Value = TypeVar("Value")
@@ -127,13 +141,18 @@ def setup(state: State, name: str, arm: dict[str, Any]) -> SetUp | Takeover:
 
 def _set_up_script(state: State, name: str, job: Job, script: ScriptRun) -> Takeover:
     devices = arms.settle(state.rank, job)
+    scratch = Path(os.environ[FOLDER], "scripts", os.environ["TORCHELASTIC_RUN_ID"])
+    note = isolation.isolated(script.isolated, scratch, first=state.rank == 0)
+    out = scratch / "out"
+    out.mkdir(exist_ok=True)
+    filled = replace(script, words=tuple(word.replace(OUT, str(out)) for word in script.words))
     has_cores = bool(job.pinned) and devices[0].type == "cpu"
-    timed = TimedScript(devices, script, has_cores=has_cores, cores=job.free_cores)
+    timed = TimedScript(devices, filled, has_cores=has_cores, cores=job.free_cores)
     state.timed[name], state.unproven[name] = timed, job.apart
 
     def reach() -> SetUp:
         timed.reach()
-        return SetUp(timed.gradient_bytes, timed.sample_flop)
+        return SetUp(timed.gradient_bytes, timed.sample_flop, note)
 
     return Takeover(timed.run, reach)
 

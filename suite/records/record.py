@@ -330,6 +330,11 @@ class CellRecord(Part):
         return f"{self.id}{oversubscribed_mark(self)}"
 
     @property
+    def runs_script(self) -> bool:
+        """Whether it is of a training script, which is trainer and workload at once."""
+        return self.trainer == self.workload
+
+    @property
     def place(self) -> tuple[str, str, str, int]:
         """What a cell of the same place in another run shares: trainer, workload, mode and world size."""
         return self.trainer, self.workload, self.mode, self.world_size

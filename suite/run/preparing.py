@@ -15,18 +15,16 @@ from reference.trainers import TRAINERS
 from suite.base.checkout import CheckoutError
 from suite.base.sides import Sides
 from suite.plan.cells import PLAIN, SINGLE, Arm
-from suite.plan.scripts import Script
 from suite.plan.workloads import Workload
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import START_TIMEOUT_S
-from suite.processes.jobs import Apart, Job, ModelSpec, Place, Prepared, ScriptRun
+from suite.processes.jobs import OUT, Apart, Job, ModelSpec, Place, Prepared, ScriptRun
 from suite.properties.answers import About, Described
 from suite.room.quiet import available_cores
 from suite.run import accuracy
 from suite.run.observations import Observations
 from suite.run.session import Say
 
-OUT = "{out}"  # in a script's command, until each group of ranks has a fresh folder
 TARGETS_REMEDY = (
     "a trainer of your own with a `loss` takes any targets (docs/your-trainer.md); class labels are int64, y.long()"
 )
@@ -150,6 +148,7 @@ def _script(run: Observations, sides: Sides, arm: Arm) -> ScriptRun:
         environment=dict(script.environment),
         update=script.update or "",
         script_from=sides.directory(arm.side),
+        isolated=tuple(map(str, (run.plan.config.root, Path.cwd(), Path.home() / ".cache"))),
     )
 
 

@@ -289,6 +289,9 @@ class Sessions:
                     # A trainer may build another model in every session; the first one stands for all.
                     self._run.gradient_bytes.setdefault(arm, answers[0].gradient_bytes)
                     self._run.sample_flop.setdefault(arm, answers[0].sample_flop)
+                    for note in {answer.note for answer in answers} - {"", *self._run.notes}:
+                        self._run.notes.append(note)
+                        self._say(note)
 
     def _warm_up(self, groups: Groups, timed: Sequence[Arm]) -> None:
         known, new = self._run.steps, dict[Arm, int]()

@@ -50,6 +50,7 @@ def run_as_main(script: Script) -> None:
     path = Path(script.script_from or script.directory) / first
     if not path.is_file():
         raise FileNotFoundError(f"there is no script {path}")
-    sys.argv = [str(path) if script.script_from else first, *rest]
+    shown = first if script.script_from in ("", script.directory) else str(path)
+    sys.argv = [shown, *rest]
     sys.path.insert(0, str(path.resolve().parent))
-    runpy.run_path(str(path), run_name="__main__")
+    runpy.run_path(shown, run_name="__main__")  # which makes it sys.argv[0]

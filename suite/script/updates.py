@@ -59,6 +59,11 @@ class Updates:
         """Whether it is known which steps make an update."""
         return bool(self._period)
 
+    def close(self) -> None:
+        """Call nothing any more."""
+        for handle in self._handles:
+            handle.remove()
+
     def _stepped(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.steps += 1
         if not self._period:

@@ -1,4 +1,4 @@
-"""A small classifier under DistributedDataParallel, with a DistributedSampler, a schedule, and an evaluation an epoch."""
+"""A small classifier under DistributedDataParallel, with a DistributedSampler and a schedule."""
 
 import argparse
 

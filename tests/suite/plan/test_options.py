@@ -19,8 +19,8 @@ from tests.support.nvml import Scene
 from tests.support.project import Project
 
 FROZEN = [
-    "devices", "world-sizes", "trainer", "workload", "mode", "data-root", "tolerance", "budget", "against", "accept",
-    "require-devices", "profile", "inconclusive", "counters", "require-baseline", "report-dir",
+    "devices", "world-sizes", "trainer", "script", "batch", "workload", "mode", "data-root", "tolerance", "budget",
+    "against", "accept", "require-devices", "profile", "inconclusive", "counters", "require-baseline", "report-dir",
 ]  # fmt: skip
 
 
