@@ -97,6 +97,11 @@ class ArmRecord(Part):
     memory: tuple[RankMemory, ...] = ()  # by rank; none in an earlier record
     transports: tuple[str, ...] = ()  # by which NCCL connected its ranks, and channels; none on CPUs
 
+    @property
+    def runs_script(self) -> bool:
+        """Whether it is of a training script; a base may be of another script than the cell's."""
+        return self.trainer == self.workload
+
 
 class BaseRecord(Part):
     """What the candidate was compared with in the same sessions, and what its workers ran."""

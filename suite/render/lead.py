@@ -213,7 +213,8 @@ def _right(record: Record) -> Iterable[str]:
     elif record.cells:
         yield "This run did not check gradients; the command below does."
     names = figures.names(record)
-    own = [arm for arm in record.arms if arm.side == "candidate" and arm.oracle == "self" and not arm.has_reference]
+    classes = [arm for arm in record.arms if arm.side == "candidate" and not arm.runs_script]
+    own = [arm for arm in classes if arm.oracle == "self" and not arm.has_reference]
     if trainers := list(dict.fromkeys(names.get(arm.trainer, arm.trainer) for arm in own)):
         yield f"{some(trainers, MOST)}: {UNSEEN}."
     differences = _differences(record)
@@ -226,7 +227,7 @@ def _right(record: Record) -> Iterable[str]:
         yield f"Accuracy on several devices minus accuracy on one: {ends} in {plural(len(less), 'cell')} ({pairs})."
     on_one = _on_one_device(record)
     yield from (f"{some(cells, MOST)}: {reason}." for reason, cells in on_one.items())
-    if record.against is not None and record.cells:
+    if record.against is not None and any(not cell.runs_script for cell in record.cells):
         yield "Accuracy is not judged with --scaling-against; a run without it trains nets where the budget has time."
     elif not differences and not on_one and (record.accuracies or _had_no_time(record)):
         yield from _accuracy_not_judged(record)

@@ -346,6 +346,8 @@ def note(run: Observations, cell: Cell) -> str:
     """Return why a cell has no waterfall; "" where it has one, or needs none."""
     if cell.world_size == 1 or any(cell in session.probes for session in run.sessions):
         return ""
+    if cell.runs_script:
+        return "the parts of a script's step are not told apart"
     if run.plan.config.devices.oversubscribed(cell.world_size):
         return "oversubscribed devices say nothing about scaling"
     if cell in run.unexplained:

@@ -132,6 +132,8 @@ def _efficiency(run: Observations, cell: Cell, own: Arm) -> tuple[IntervalRecord
 
 
 def _speedup(run: Observations, cell: Cell, own: Arm) -> tuple[IntervalRecord | None, str]:
+    if cell.runs_script:
+        return None, ""  # no plain trainer trains what only the script knows
     plain = cells.arm("candidate", SINGLE, cell).on_one
     ratios = samples.log_ratios(run, plain, own)
     if ratios:

@@ -46,6 +46,7 @@ MAX_STEPS = 200
 LEAD_IN_S = 0.05  # of untimed steps or calls before a window on GPUs
 MAX_LEAD_IN = 1000
 CLOSE_TIMEOUT_S = 60.0
+CLEAN_TRIES = 2  # windows of one length, before a shorter one is tried
 MOST_UNCLEAN = 50  # windows of a script in a session that held an evaluation or a checkpoint, and are taken again
 
 Say = Callable[[str], None]
@@ -301,10 +302,22 @@ class Sessions:
             step_s = warm_step_s(partial(self._step_s, groups, arm), usual_s, steps, loaders)
             if step_s is not None and arm not in known:
                 self.step_s[arm] = step_s
-                new[arm] = min(MAX_STEPS, whole_turns(math.ceil(WINDOW_S / step_s), loaders))
+                steps = min(MAX_STEPS, whole_turns(math.ceil(WINDOW_S / step_s), loaders))
+                new[arm] = self._clean_steps(groups, arm, steps) if arm.runs_script else steps
         # Arms that are compared run windows of equal work, and an arm that was timed before never changes its own.
         every = {**known, **new}
         known |= {arm: every[next(twin for twin in every if _same_cell(twin, arm))] for arm in new}
+
+    def _clean_steps(self, groups: Groups, arm: Arm, steps: int) -> int:
+        """Return of how many updates, at most these, windows of a script exist that hold nothing but steps."""
+        timeout_s = partial(self.timeout_s, arm)
+        while steps > 1 and arm in groups.by_arm:
+            told = {"name": arm.id, "steps": steps}
+            tries = [groups.request(arm, Timed, "window", timeout_s(steps), **told) or () for _ in range(CLEAN_TRIES)]
+            if any(not any(answer.unclean for answer in answers) for answers in tries):
+                break
+            steps //= 2
+        return steps
 
     def _step_s(self, groups: Groups, arm: Arm, steps: int) -> float | None:
         timeout_s, lead_in = self._run.plan.first_step_s(arm), self.lead_in()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import runpy
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+
+import torch.multiprocessing
 
 
 class Script(Protocol):
@@ -30,6 +33,14 @@ class Script(Protocol):
         """The folder that a relative path of the script starts from."""
 
 
+@functools.wraps(torch.multiprocessing.spawn)
+def _refuse_spawn(fn: Any, args: Any = (), nprocs: int = 1, *more: Any, **others: Any) -> None:
+    raise RuntimeError(
+        f"the script starts {nprocs} processes by torch.multiprocessing.spawn, and here each of its ranks is started "
+        f"already: call {getattr(fn, '__name__', 'the function')} with LOCAL_RANK from the environment, as under torchrun"
+    )
+
+
 def run_as_main(script: Script) -> None:
     """Run a script until it ends, with its own arguments and environment.
 
@@ -38,6 +49,7 @@ def run_as_main(script: Script) -> None:
     Raises:
         FileNotFoundError: there is no such file.
     """
+    torch.multiprocessing.spawn = _refuse_spawn
     os.environ |= script.environment
     os.chdir(script.directory)
     first, *rest = script.words

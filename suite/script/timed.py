@@ -30,6 +30,10 @@ class ScriptEnded(RuntimeError):
     """A script ended before it made as many updates as were to be timed."""
 
 
+class NoGroup(RuntimeError):
+    """The ranks of a script train apart from one another."""
+
+
 class TimedScript:
     """A training script, ready to run windows once it has reached its first updates.
 
@@ -81,8 +85,17 @@ class TimedScript:
         Raises:
             BaseException: what the script raised before.
             ScriptEnded: it ended before.
+            NoGroup: its process group does not have the ranks that were started.
         """
         self._wait_for_script()
+        started, joined = int(os.environ["WORLD_SIZE"]), dist.get_world_size() if dist.is_initialized() else 0
+        if started > 1 and joined != started:
+            has = f"its process group has {joined} rank(s)" if joined else "it has no process group"
+            raise NoGroup(
+                f"{started} ranks were started, and {has}: each trains by itself, and its time says nothing about "
+                "scaling; let the script call torch.distributed.init_process_group(), or tell its framework to use the "
+                "ranks that torchrun started"
+            )
 
     def window(self, steps: int, lead_in: int = 0) -> int:
         """Return the nanoseconds of so many updates with everything that lies between them.

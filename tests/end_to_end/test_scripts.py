@@ -38,11 +38,33 @@ def test_a_script_can_be_compared_with_another_one(project: Project) -> None:
     shutil.copy(DDP, project.path / "new.py")
     shutil.copy(DDP, project.path / "old.py")
     result = project.pytest(
-        "-m", "scaling", "--scaling-devices=cpu:1", "--scaling-script=new.py --batch_size {batch}", "--scaling-batch=64",
-        "--scaling-against=script:old.py --batch_size {batch}", "--scaling-mode=weak", "--scaling-budget=20",
+        "-m", "scaling", "--scaling-devices=cpu:1", "--scaling-script=new.py --batch_size {batch}",
+        "--scaling-batch=64", "--scaling-against=script:old.py --batch_size {batch}", "--scaling-mode=weak", "--scaling-budget=20",
     )  # fmt: skip
     assert result.ret == 0, result.stdout.str()
     [record] = project.records()
     assert [(base.kind, base.label) for base in record.bases] == [("script", "old")]
     [cell] = record.cells
     assert cell.slowdown is not None
+
+
+def test_windows_hold_no_evaluation(project: Project) -> None:
+    """The script evaluates after every sixth update, which takes longer than all of them."""
+    text = DDP.read_text().replace(
+        "            schedule.step()\n",
+        "            schedule.step()\n"
+        "            if schedule.last_epoch % 6 == 0:\n"
+        "                net.eval(), __import__('time').sleep(0.2), net.train()\n",
+    )
+    (project.path / "train.py").write_text(text)
+    result = project.pytest(
+        "-m", "scaling", "--scaling-devices=cpu:1", "--scaling-script=train.py", "--scaling-budget=30",
+    )  # fmt: skip
+    assert result.ret == 0, result.stdout.str()
+    result.stdout.fnmatch_lines(["*train: their commands have no {batch}, so that only weak scaling is measured*"])
+    [record] = project.records()
+    assert [cell.id for cell in record.cells] == ["train-train-weak-1"]
+    windows = [window for session in record.sessions for window in session.windows]
+    assert windows
+    steps = record.arms[0].steps_per_window
+    assert all(max(window.duration_ns) < 0.2e9 for window in windows), steps

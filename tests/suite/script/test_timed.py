@@ -179,6 +179,11 @@ def test_a_script_runs_as_it_does_under_torchrun(ranks: Any, tmp_path: Path) -> 
     [
         ("raise ValueError('no such option')", "ValueError: no such option"),
         ("print('nothing to do')", "the script ended and made no update: no torch optimizer's step was called"),
+        (
+            "import torch.multiprocessing as mp\ndef work(rank): pass\nmp.spawn(work, nprocs=2)",
+            "the script starts 2 processes by torch.multiprocessing.spawn, and here each of its ranks is started already: "
+            "call work with LOCAL_RANK",
+        ),
         ("import sys; sys.exit('Unable to locate sufficient GPUs')", "left with 'Unable to locate sufficient GPUs'"),
     ],
 )
@@ -187,6 +192,11 @@ def test_a_script_that_ends_before_it_can_be_timed_says_why(ranks: Any, tmp_path
     with pytest.raises(WorkerFailure, match="rank 0") as caught:
         ranks("train.py").set_up()
     assert said in caught.value.cause
+
+
+def test_ranks_that_train_apart_are_not_timed(ranks: Any, tmp_path: Path) -> None:
+    with pytest.raises(WorkerFailure, match="2 ranks were started, and it has no process group: each trains by itself"):
+        ranks(script(tmp_path), world_size=2).set_up()
 
 
 def test_a_script_that_makes_too_few_updates_says_how_many(ranks: Any, tmp_path: Path) -> None:
