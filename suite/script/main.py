@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch.multiprocessing
+from torch import multiprocessing
+from torch.multiprocessing.spawn import spawn
 
 
 class Script(Protocol):
@@ -33,11 +34,12 @@ class Script(Protocol):
         """The folder that a relative path of the script starts from."""
 
 
-@functools.wraps(torch.multiprocessing.spawn)
+@functools.wraps(spawn)
 def _refuse_spawn(fn: Any, args: Any = (), nprocs: int = 1, *more: Any, **others: Any) -> None:
     raise RuntimeError(
         f"the script starts {nprocs} processes by torch.multiprocessing.spawn, and here each of its ranks is started "
-        f"already: call {getattr(fn, '__name__', 'the function')} with LOCAL_RANK from the environment, as under torchrun"
+        f"already: call {getattr(fn, '__name__', 'the function')} with LOCAL_RANK from the environment, as under "
+        "torchrun"
     )
 
 
@@ -49,7 +51,7 @@ def run_as_main(script: Script) -> None:
     Raises:
         FileNotFoundError: there is no such file.
     """
-    torch.multiprocessing.spawn = _refuse_spawn
+    vars(multiprocessing)["spawn"] = _refuse_spawn
     os.environ |= script.environment
     os.chdir(script.directory)
     first, *rest = script.words

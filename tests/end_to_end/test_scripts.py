@@ -39,7 +39,8 @@ def test_a_script_can_be_compared_with_another_one(project: Project) -> None:
     shutil.copy(DDP, project.path / "old.py")
     result = project.pytest(
         "-m", "scaling", "--scaling-devices=cpu:1", "--scaling-script=new.py --batch_size {batch}",
-        "--scaling-batch=64", "--scaling-against=script:old.py --batch_size {batch}", "--scaling-mode=weak", "--scaling-budget=20",
+        "--scaling-batch=64", "--scaling-against=script:old.py --batch_size {batch}", "--scaling-mode=weak",
+        "--scaling-budget=20",
     )  # fmt: skip
     assert result.ret == 0, result.stdout.str()
     [record] = project.records()

@@ -181,8 +181,8 @@ def test_a_script_runs_as_it_does_under_torchrun(ranks: Any, tmp_path: Path) -> 
         ("print('nothing to do')", "the script ended and made no update: no torch optimizer's step was called"),
         (
             "import torch.multiprocessing as mp\ndef work(rank): pass\nmp.spawn(work, nprocs=2)",
-            "the script starts 2 processes by torch.multiprocessing.spawn, and here each of its ranks is started already: "
-            "call work with LOCAL_RANK",
+            "the script starts 2 processes by torch.multiprocessing.spawn, and here each of its ranks is started "
+            "already: call work with LOCAL_RANK",
         ),
         ("import sys; sys.exit('Unable to locate sufficient GPUs')", "left with 'Unable to locate sufficient GPUs'"),
     ],
