@@ -30,6 +30,10 @@ class Script(Protocol):
         """Variables that are set for it."""
 
     @property
+    def update(self) -> str:
+        """What makes an update; "" for torch's optimizers."""
+
+    @property
     def script_from(self) -> str:
         """The folder that a relative path of the script starts from."""
 

@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import psutil
@@ -23,6 +24,7 @@ from torch import nn
 from reference.per_device import synchronize
 from suite.room import accelerator, quiet
 from suite.script.main import Script, run_as_main
+from suite.script.named import NamedUpdates
 from suite.script.updates import Updates
 
 
@@ -60,7 +62,10 @@ class TimedScript:
         self._at_edge: Callable[[], int] = self._pause
         self._steps = self._begun_ns = self._taken_ns = 0
         self._events: list[str] = []
-        self._updates = Updates(self._updated)
+        named = script.update
+        self._updates: Updates | NamedUpdates = (
+            NamedUpdates(self._updated, named, Path(script.words[0]).stem) if named else Updates(self._updated)
+        )
 
     def run(self) -> NoReturn:
         """Run the script in this thread. It never returns: the process ends when the controller says so."""

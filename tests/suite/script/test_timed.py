@@ -35,9 +35,9 @@ for step in range({updates}):
 class Ranks:
     """The ranks of one script."""
 
-    def __init__(self, group: Group, words: list[str], folder: Path, world_size: int) -> None:
+    def __init__(self, group: Group, words: list[str], folder: Path, world_size: int, update: str) -> None:
         self.group, self._folder, self._world_size = group, folder, world_size
-        self._words = words
+        self._words, self._update = words, update
 
     def set_up(self, **environment: str) -> list[SetUp]:
         """Start the script."""
@@ -59,6 +59,7 @@ class Ranks:
                 directory=str(self._folder),
                 environment=environment,
                 isolated=(str(self._folder),),
+                update=self._update,
             ),
         )
         return self.group.request(SetUp, "setup", START_S, name="arm", arm=job)
@@ -73,9 +74,9 @@ def ranks(bench: Bench, tmp_path: Path) -> Iterator[Any]:
     """Return what starts ranks of a script with these words, in a folder of its own."""
     started: list[Group] = []
 
-    def start(*words: str, world_size: int = 1) -> Ranks:
+    def start(*words: str, world_size: int = 1, update: str = "") -> Ranks:
         started.append(bench.pool.launch(f"script-{tmp_path.name}-{len(started)}", world_size))
-        return Ranks(started[-1], list(words), tmp_path, world_size)
+        return Ranks(started[-1], list(words), tmp_path, world_size, update)
 
     yield start
     for group in started:
@@ -204,6 +205,34 @@ def test_a_script_that_makes_too_few_updates_says_how_many(ranks: Any, tmp_path:
     started.set_up()
     with pytest.raises(WorkerFailure, match=r"ended after 10 update\(s\), and more are to be timed"):
         started.window(20)
+
+
+@pytest.mark.parametrize("update", ["train:descend", "engine:descend", "engine:Engine.descend"])
+def test_a_loop_without_an_optimizer_of_torchs_names_its_update(ranks: Any, tmp_path: Path, update: str) -> None:
+    descend = (
+        "def descend(*net):\n"
+        "    import time; time.sleep(0.02)\n"
+        "    with __import__('torch').no_grad():\n"
+        "        for p in net[-1].parameters(): p -= 0.1 * p.grad\n"
+    )
+    engine = descend + "class Engine:\n    descend = descend\n"
+    (tmp_path / "engine.py").write_text(engine)
+    source = {"train:descend": descend, "engine:descend": "from engine import descend\n"}
+    (tmp_path / "train.py").write_text(
+        "import torch\nnet = torch.nn.Linear(2, 1)\n"
+        + source.get(update, "from engine import Engine\ndescend = Engine().descend\n")
+        + "while True:\n    net.zero_grad()\n    net(torch.ones(1, 2)).sum().backward()\n"
+        + ("    Engine().descend(net)\n" if "Engine" in update else "    descend(net)\n")
+    )
+    started = ranks("train.py", update=update)
+    started.set_up()
+    [timed] = started.window(10)
+    assert 10 * 0.02e9 <= timed.duration_ns < 10 * 0.02e9 + 2e9
+
+
+def test_an_update_that_is_not_there_is_named(ranks: Any, tmp_path: Path) -> None:
+    with pytest.raises(WorkerFailure, match="update = 'train:descent': when the script computes its first gradient"):
+        ranks(script(tmp_path), update="train:descent").set_up()
 
 
 def test_nothing_is_left_of_a_script_and_what_it_started(ranks: Any) -> None:
