@@ -442,9 +442,10 @@ def _scripts(get: _Reader, own: Mapping[str, Script], known: Mapping[str, Worklo
     try:
         for value in get.values("script"):
             script = scripts.named(value, own, batch)
-            if script.name in (*TRAINERS, *known, *found):
-                script = script.model_copy(update={"name": f"{script.name}.{len(found) + 1}"})
-            found[script.name] = script
+            name, taken = script.name, {*TRAINERS, *known, *found}
+            possible = (name, f"{name}.py", *(f"{name}.{number}" for number in range(2, len(found) + 3)))
+            name = next(each for each in possible if each not in taken)
+            found[name] = script.model_copy(update={"name": name})
         scripts.require_files(list(found.values()), Path.cwd())
         scripts.require_batch(list(found.values()), get.texts("mode", MODES))
     except ValueError as error:
