@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -18,10 +18,11 @@ from reference.schedule import MODES
 from reference.trainers import TRAINERS, trains
 from suite.base import bases
 from suite.base.several import hosts_of
-from suite.plan import floors, workloads
+from suite.plan import floors, scripts, workloads
 from suite.plan.base import Base
 from suite.plan.config import BUDGET_S, MIN_SESSIONS, Config
 from suite.plan.project import named_from, named_in
+from suite.plan.scripts import Script
 from suite.plan.workloads import Workload
 from suite.processes.failure import harmless
 from suite.room import devices
@@ -65,6 +66,14 @@ OPTIONS = (
         repeatable=True,
     ),
     Option(
+        "script",
+        "COMMAND",
+        "a training script with its arguments, as it stands behind torchrun's own options, or a name from "
+        "[tool.scaling.scripts]; {batch}, {global_batch}, {world_size} and {out} are filled in",
+        repeatable=True,
+    ),
+    Option("batch", "N", "samples that one device gets of a script at world size 1, for {batch}"),
+    Option(
         "workload",
         "NAME",
         "built in or from [tool.scaling.workloads] (default: lenet, on GPUs resnet18-bf16; for tokens gpt-tiny, gpt)",
@@ -82,7 +91,7 @@ OPTIONS = (
         "against",
         "BASE",
         "what to compare with in the same run: a trainer, a python executable or a git ref, "
-        "in that order; trainer:, python:, ref: force it (default: the accepted baseline)",
+        "in that order; trainer:, script:, python:, ref: force it (default: the accepted baseline)",
     ),
     Option("accept", "slower", "write this run as the accepted baseline; after a FAIL only as =slower", flag=True),
     Option("require-devices", "N", "fail unless there are at least N devices"),
@@ -126,18 +135,21 @@ def read(config: pytest.Config) -> Config:
     try:
         chosen = devices.parse(get.text("devices", default_devices(config)))
         known = workloads.available(root / "pyproject.toml")
-        least = floors.available(root / "pyproject.toml", known)
+        own_scripts = scripts.available(root / "pyproject.toml")
+        least = floors.available(root / "pyproject.toml", [*known, *own_scripts])
         several = hosts_of(chosen) is not None
     except ValueError as error:
         raise pytest.UsageError(f"--scaling: {error}") from error
     asked = tuple(get.named("trainer", spec, root) for spec in get.texts("trainer", ()))
     for trainer in asked:
         _check_trainer("trainer", trainer)
+    run_scripts = _scripts(get, own_scripts, known)
     # Accepted runs are found by a trainer's name. On several hosts each has a working directory of its own.
     home = None if several else root
     timed = tuple(dict.fromkeys(named_in(home, trainer) for trainer in asked))
     least = tuple(floor.of(floor.trainer and named_in(home, floor.trainer)) for floor in least)
-    names = get.texts("workload", workloads.defaults(chosen.kind, timed))
+    only_scripts = bool(run_scripts) and not asked and not get.has("workload")
+    names = get.texts("workload", () if only_scripts else workloads.defaults(chosen.kind, timed))
     for name in names:
         get.one_of("workload", name, known)
     named = get.texts("workload", ())
@@ -149,8 +161,11 @@ def read(config: pytest.Config) -> Config:
     kinds = {workload.trains or "samples" for workload in chosen_workloads}
     default = tuple(name for name in DEFAULT_TRAINERS if kinds.intersection(trains(name)))
     trainers = timed or default
-    base = _against(get, root, home)
+    base = _against(get, root, home, own_scripts)
     _check_pairs(trainers, base, chosen_workloads)
+    if run_scripts:
+        trainers = (*trainers, *(script.name for script in run_scripts))
+        chosen_workloads = (*chosen_workloads, *map(workloads.of_script, run_scripts))
     profile = get.one_of("profile", get.text("profile", "quick"), BUDGET_S)
     world_sizes, too_large = _world_sizes(get, chosen)
     return Config(
@@ -159,7 +174,8 @@ def read(config: pytest.Config) -> Config:
         world_sizes=world_sizes,
         too_large=too_large,
         trainers=trainers,
-        checked=asked or CHECKED_TRAINERS,
+        checked=asked or (() if run_scripts else CHECKED_TRAINERS),
+        scripts=run_scripts,
         workloads=chosen_workloads,
         checked_workloads=tuple(known[name] for name in named),
         modes=modes,
@@ -314,6 +330,12 @@ class _Reader:
             parts += found or ([""] if self.on_command_line(name) else [])
         return tuple(dict.fromkeys(parts)) or default
 
+    def values(self, name: str) -> tuple[str, ...]:
+        """Return the values of a repeatable option as they are, each once."""
+        dest = _dest(name)
+        given = self._config.getoption(dest) or self._config.getini(dest) or ()
+        return tuple(dict.fromkeys(_plain(name, value) for value in given))
+
     def named(self, name: str, spec: str, root: Path) -> str:
         """Return a trainer relative to the working directory.
 
@@ -413,10 +435,37 @@ def _check_pairs(trainers: Sequence[str], base: Base | None, chosen: Sequence[Wo
         )
 
 
-def _against(get: _Reader, root: Path, home: Path | None) -> Base | None:
+def _scripts(get: _Reader, own: Mapping[str, Script], known: Mapping[str, Workload]) -> tuple[Script, ...]:
+    """Return the scripts to run, whose names no trainer and no workload has."""
+    batch = get.whole("batch", 0) or None
+    found: dict[str, Script] = {}
+    try:
+        for value in get.values("script"):
+            script = scripts.named(value, own, batch)
+            name, taken = script.name, {*TRAINERS, *known, *found}
+            possible = (name, f"{name}.py", *(f"{name}.{number}" for number in range(2, len(found) + 3)))
+            name = next(each for each in possible if each not in taken)
+            found[name] = script.model_copy(update={"name": name})
+        scripts.require_files(list(found.values()), Path.cwd())
+        scripts.require_batch(list(found.values()), get.texts("mode", MODES))
+    except ValueError as error:
+        raise pytest.UsageError(f"--scaling-script: {error}") from error
+    if batch is not None and not any(script.takes_batch for script in found.values()):
+        raise pytest.UsageError(f"--scaling-batch {batch}: no --scaling-script has a place for it, such as {{batch}}")
+    return tuple(found.values())
+
+
+def _against(get: _Reader, root: Path, home: Path | None, own: Mapping[str, Script]) -> Base | None:
     if not get.has("against"):
         return None
     setting = get.text("against", "")
+    if setting.startswith(scripts.FORCED):
+        try:
+            script = scripts.named(setting.removeprefix(scripts.FORCED), own, get.whole("batch", 0) or None)
+            scripts.require_files([script], Path.cwd())
+        except ValueError as error:
+            raise pytest.UsageError(f"--scaling-against {setting!r}: {error}") from error
+        return Base("script", script.name, trainer=script.name, script=script)
     try:
         base = bases.parse(setting, root, TRAINERS.__contains__)
     except ValueError as error:

@@ -143,7 +143,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         matrix = itertools.product(config.workloads, config.trainers, config.modes, config.world_sizes)
         shown = names(config.trainers)
         cells = [
-            Cell(trainer, w.name, mode, size, shown[trainer]) for w, trainer, mode, size in matrix if w.suits(trainer)
+            Cell(trainer, w.name, mode, size, shown[trainer])
+            for w, trainer, mode, size in matrix
+            if w.suits(trainer) and w.scales(mode)
         ]
         metafunc.parametrize("scaling_cell", [param(cell, id=cell.id) for cell in cells])
 

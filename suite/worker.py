@@ -19,8 +19,10 @@ import os
 import signal
 import socket
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -127,33 +129,59 @@ def serve(channel: Channel, rank: int) -> None:
         # Only once the controller knows our pid. DistributedDataParallel and torch.optim load the compiler at their
         # first use, which takes as long as loading torch: it is loaded before this process is pinned to its core.
         importlib.import_module("torch._dynamo")
-        from suite.rank.commands import COMMANDS, SELF_EXPLAINING, State
+        from suite.rank.commands import COMMANDS, SELF_EXPLAINING, State, Takeover
 
     state = State(rank)
-    while True:
+
+    def answered(name: str, act: Callable[[], Any]) -> Any:
         try:
-            message: Message = channel.receive()  # no deadline: it ends when the controller goes
-        except ChannelClosed:
-            break
-        name, number = message.pop("command"), message.pop("number")
-        if name == "exit":
-            break
-        try:
-            answer: Any = COMMANDS[name](state, **message)
+            return act()
         except BaseException as error:
             plain = isinstance(error, SELF_EXPLAINING) and name not in ("load", "call")  # a test's own code
             said = "" if plain else traceback.format_exc().rstrip()
             text = failure.shortened(errors.described(error))
             trace = "\n".join(filter(None, [said, *transport.warnings()]))
-            answer = {"error": text, "traceback": failure.shortened(trace)}
+            return {"error": text, "traceback": failure.shortened(trace)}
+
+    def send(name: str, number: int, answer: Any) -> None:
         if (size := len(encode(Answer(number, answer)))) > MAX_LINE_BYTES:
             too_long = f"the answer to {name!r} has {size} bytes, above the {MAX_LINE_BYTES} of a message: use less"
             answer = {"error": f"ValueError: {too_long}", "traceback": ""}
         channel.send(Answer(number, answer))
-    state.close()
-    sys.stdout.flush()
-    # No interpreter shutdown: the user's threads, or torch's, must not keep a measured machine busy or hang here.
-    os._exit(0)
+
+    def obey() -> None:
+        """Obey until told to exit; then end this process without the interpreter's shutdown.
+
+        The user's threads, or torch's, must not keep a measured machine busy or hang there.
+        """
+        while True:
+            try:
+                message: Message = channel.receive()  # no deadline: it ends when the controller goes
+            except ChannelClosed:
+                break
+            name, number = message.pop("command"), message.pop("number")
+            if name == "exit":
+                break
+            if not message.get("arm", {}).get("script"):  # which needs a process of one thread at first
+                recorder.start()
+            answer = answered(name, partial(COMMANDS[name], state, **message))
+            recorder.start()
+            if isinstance(answer, Takeover):  # the main thread is the script's from now on
+                threading.Thread(target=beside, args=(name, number, answer.reach), daemon=True).start()
+                answer.run()
+            send(name, number, answer)
+        state.close()
+        sys.stdout.flush()
+        os._exit(0)
+
+    def beside(name: str, number: int, reach: Callable[[], Any]) -> None:
+        try:
+            send(name, number, answered(name, reach))
+            obey()
+        finally:
+            os._exit(1)  # the script's thread would outlive whom it serves
+
+    obey()
 
 
 if __name__ == "__main__":

@@ -107,6 +107,17 @@ class Checkout:
             return None
         return self.folder / resolved.relative_to(self.toplevel)
 
+    def directory(self, path: Path) -> Path:
+        """Return the folder of the checkout that a folder of the working tree has there.
+
+        Raises:
+            CheckoutError: it is outside of the repository, or the commit does not have it.
+        """
+        place = self.place(path)
+        if place is None or not place.is_dir():
+            raise CheckoutError(f"{self._label} has no folder for {path}; start the script inside of its repository")
+        return place
+
     def paths(self, own: Iterable[Path], search: Iterable[str]) -> list[Path]:
         """Return what the base's workers import from, without paths that the commit does not have.
 

@@ -122,6 +122,16 @@ class Sides:
         """
         return self._checkouts[side].spec(spec) if side in self._checkouts else spec
 
+    def directory(self, side: Side) -> str:
+        """Return where a side's workers find what the candidate's find in the working directory.
+
+        Raises:
+            CheckoutError: that is outside of the repository of a commit, or the commit does not have it.
+        """
+        if side not in self._checkouts:
+            return str(Path.cwd())
+        return str(self._checkouts[side].directory(Path.cwd()))
+
     def apart(self, side: Side) -> Apart | None:
         """Return what workers of another commit must not have imported (see `suite.rank.purity`), or None."""
         if side not in self._checkouts:

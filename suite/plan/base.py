@@ -6,6 +6,8 @@ import sys
 from dataclasses import dataclass
 from typing import Literal
 
+from suite.plan.scripts import Script
+
 
 @dataclass(frozen=True)
 class Base:
@@ -17,10 +19,12 @@ class Base:
         trainer: a table name, module:Class or path.py:Class; None is each cell's own.
         python: path of the interpreter of the base's workers.
         commit: full object name; the user's repository is checked out there (`suite.base.checkout`).
+        script: another training script, in the place of each cell's own.
     """
 
-    kind: Literal["trainer", "python", "ref", "self"]
+    kind: Literal["trainer", "script", "python", "ref", "self"]
     label: str
     trainer: str | None = None
     python: str = sys.executable
     commit: str | None = None
+    script: Script | None = None

@@ -65,6 +65,11 @@ class Cell:
     name: str = field(default="", compare=False)
 
     @property
+    def runs_script(self) -> bool:
+        """Whether it is of a training script, which is trainer and workload at once."""
+        return self.trainer == self.workload
+
+    @property
     def id(self) -> str:
         """Readable, and unique within a run; the pytest item's parameter id."""
         return f"{self.name or short(self.trainer)}-{self.workload}-{self.mode}-{self.world_size}"
@@ -74,7 +79,8 @@ class Cell:
 class Arm:
     """One thing that is timed in turn: a trainer at one world size, for one side of the comparison.
 
-    On one device both modes share an arm (`measured_mode`), measured once.
+    On one device both modes share an arm (`measured_mode`), measured once. `runs_script` says that it is a training
+    script, whose processes run one command.
     """
 
     side: Side
@@ -82,6 +88,7 @@ class Arm:
     workload: str
     mode: str
     world_size: int
+    runs_script: bool = field(default=False, compare=False)
 
     @property
     def id(self) -> str:
@@ -90,18 +97,20 @@ class Arm:
 
     @property
     def processes(self) -> tuple[Side, str, str, int]:
-        """What arms have in common that share their processes: all but the mode."""
-        return self.side, self.trainer, self.workload, self.world_size
+        """What arms share that share their processes: all but the mode, which a script's command depends on."""
+        workload = f"{self.workload}:{self.mode}" if self.runs_script else self.workload
+        return self.side, self.trainer, workload, self.world_size
 
     @property
     def on_one(self) -> Arm:
         """The same trainer's arm on one device, which both modes share."""
-        return Arm(self.side, self.trainer, self.workload, measured_mode(self.mode, 1), 1)
+        return Arm(self.side, self.trainer, self.workload, measured_mode(self.mode, 1), 1, self.runs_script)
 
 
 def arm(side: Side, trainer: str, cell: Cell) -> Arm:
     """Return the arm of a cell for a side and a trainer."""
-    return Arm(side, trainer, cell.workload, measured_mode(cell.mode, cell.world_size), cell.world_size)
+    mode = measured_mode(cell.mode, cell.world_size)
+    return Arm(side, trainer, cell.workload, mode, cell.world_size, cell.runs_script)
 
 
 def one_device_arms(cells: Sequence[Cell], *, speedup: bool) -> list[tuple[Arm, ...]]:
@@ -109,6 +118,6 @@ def one_device_arms(cells: Sequence[Cell], *, speedup: bool) -> list[tuple[Arm, 
     wanted = [
         arm("candidate", trainer, cell).on_one
         for cell in cells
-        for trainer in ([cell.trainer, SINGLE] if speedup else [cell.trainer])
+        for trainer in ([cell.trainer, SINGLE] if speedup and not cell.runs_script else [cell.trainer])
     ]
     return [(each,) for each in dict.fromkeys(wanted)]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from suite.plan.base import Base
 from suite.plan.floors import Floor
+from suite.plan.scripts import Script
 from suite.plan.workloads import Workload
 from suite.room.devices import Devices
 
@@ -40,6 +41,7 @@ class Config:
     require_baseline: bool
     report_dir: Path
     floors: tuple[Floor, ...] = ()
+    scripts: tuple[Script, ...] = ()  # their names are among the trainers, and their workloads among the workloads
     counters: str = "warn"  # what a change in what a step does leads to: "warn" or "fail"; "off" counts nothing
     explain: bool = True  # whether to say where the time goes; commands that need only a verdict do not
     python_path: tuple[Path, ...] = ()  # the folders of pytest's setting `pythonpath`
@@ -70,6 +72,13 @@ class Config:
         sizes = ", ".join(map(str, self.too_large))
         return f"not measured: world size(s) {sizes} of the settings; there is only {self.devices}" if sizes else ""
 
+    @property
+    def only_weak(self) -> str:
+        """Which scripts are measured in weak scaling alone, in words; empty where none is."""
+        fixed = [script.name for script in self.scripts if not script.takes_batch]
+        why = "their commands have no {batch}, so that only weak scaling is measured"
+        return f"{', '.join(fixed)}: {why}" if fixed and "strong" in self.modes else ""
+
     def header(self) -> list[str]:
         """Return the effective settings, for pytest's header and the record."""
         names = ", ".join(workload.name for workload in self.workloads)
@@ -83,5 +92,9 @@ class Config:
             f"counters {self.counters}, accept {self.accept or 'no'}, require-devices {self.require_devices}, "
             f"require-baseline {'yes' if self.require_baseline else 'no'}, "
             f"data {data}, reports {reports}",
-            *(f"scaling: {problem}" for problem in (self.devices.problem, self.not_measured) if problem),
+            *(
+                f"scaling: {problem}"
+                for problem in (self.devices.problem, self.not_measured, self.only_weak)
+                if problem
+            ),
         ]

@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-KEYS = ("workloads", "floors")
+KEYS = ("workloads", "scripts", "floors")
 
 
 def section(pyproject: Path, name: str) -> Any:

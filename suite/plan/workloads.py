@@ -20,6 +20,7 @@ from reference import trainers as table
 from reference.models import MODELS
 from reference.schedule import scale
 from suite.plan.project import searched_from, section, table_in
+from suite.plan.scripts import Script
 from suite.room.part import Part, problem
 from suite.verdict.accuracy import MARGIN, SEED_PAIRS
 
@@ -87,6 +88,7 @@ class Workload(Part):
         accuracy: how the net is trained for its accuracy; None measures none.
         correctness: what `-m correctness` trains of it.
         published: what the documents print, by world size.
+        script: a training script, which has model, data and everything else itself.
     """
 
     name: str
@@ -104,6 +106,7 @@ class Workload(Part):
     accuracy: Recipe | None = None
     correctness: Checked = Checked()
     published: dict[int, Published] = Field(default_factory=dict)
+    script: Script | None = None
 
     @property
     def hash(self) -> str:
@@ -111,6 +114,10 @@ class Workload(Part):
         judging = {"margin": True, "seed_pairs": True}
         left_out: Any = {"name": True, "published": True, "correctness": True, "accuracy": judging}
         content = self.model_dump(mode="json", exclude=left_out)
+        if self.script is None:
+            del content["script"]
+        else:
+            content = self.script.model_dump(mode="json", include={"command", "environment", "batch"})
         if self.accuracy == self.own_recipe:  # which adds nothing
             content["accuracy"] = None
         if self.loader == "book":
@@ -135,6 +142,10 @@ class Workload(Part):
         """Whether its model or its data set is the user's own."""
         return ":" in self.model or ":" in self.dataset
 
+    def scales(self, mode: str) -> bool:
+        """Return whether it can be measured in a mode: strong scaling has to set the batch of a script."""
+        return mode != "strong" or self.script is None or self.script.takes_batch
+
     def suits(self, trainer: str, trains: str | None = None) -> bool:
         """Return whether a trainer can train it, as far as that is known.
 
@@ -142,9 +153,20 @@ class Workload(Part):
             trainer: a table name, `module:Class` or `path.py:Class`.
             trains: what a class of the user's own says; None where no worker has read it.
         """
+        if self.script is not None:
+            return trainer == self.name
         if ":" in trainer:
             return trains is None or self.trains in (None, trains)
+        if trainer not in table.TRAINERS:  # a script
+            return False
         return self.trains is None or self.trains in table.trains(trainer)
+
+
+def of_script(script: Script) -> Workload:
+    """Return the workload of a script's cells, which has the script's name."""
+    return Workload(
+        name=script.name, model="script", dataset=f"script {script.name}", batch=script.batch or 1, script=script
+    )
 
 
 TEXTS = ("texts-tiny", "texts")  # the built-in data sets for trainers of tokens

@@ -8,10 +8,14 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class SetUp:
-    """The answer to `setup`: the bytes of a replica's gradients, and the FLOP of training on one sample, 0 on CPUs."""
+    """The answer to `setup`: the bytes of a replica's gradients, and the FLOP of training on one sample, 0 on CPUs.
+
+    `note` is what a user should know of a script's run.
+    """
 
     gradient_bytes: int
     sample_flop: int = 0
+    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +41,14 @@ class Timed:
     """The answer to `window` and `collective`: the nanoseconds of the window on this rank's clock.
 
     The answer to `window` also has the peak memory of this rank's process, and the nanoseconds for which others had its
-    cores (`suite.rank.others`); None where that is not known.
+    cores (`suite.rank.others`); None where that is not known. `unclean` says what happened in it that belongs to no
+    step, such as an evaluation.
     """
 
     duration_ns: int
     memory: PeakMemory | None = None
     others_ns: int | None = None
+    unclean: str = ""
 
 
 @dataclass(frozen=True)

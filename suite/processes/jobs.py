@@ -140,6 +140,30 @@ class Apart:
     allowed: tuple[str, ...] = ()
 
 
+OUT = "{out}"  # in a script's command, until each group of ranks has a fresh folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptRun:
+    """A training script as one rank runs it.
+
+    Attributes:
+        words: of its command, the script's path or -m and a module first; no placeholders any more.
+        directory: the working directory.
+        environment: variables that are set for it.
+        update: `module:function` or `module:Class.method`, which makes an update; "" for torch's optimizers.
+        script_from: the folder that a relative path of the script starts from.
+        isolated: folders that it may write to, and that stay as they are.
+    """
+
+    words: tuple[str, ...]
+    directory: str
+    environment: dict[str, str]
+    update: str = ""
+    script_from: str = ""
+    isolated: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job(CaseJob):
     """Train a workload's model, to be timed or for its accuracy.
@@ -153,6 +177,7 @@ class Job(CaseJob):
         dataset: what to time on.
         free_cores: for the loader's processes.
         apart: where the worker belongs to another commit.
+        script: in the place of trainer, model and data.
     """
 
     world_size: int
@@ -163,6 +188,7 @@ class Job(CaseJob):
     dataset: Prepared
     free_cores: tuple[int, ...] = ()
     apart: Apart | None = None
+    script: ScriptRun | None = None
 
     def shard(self, rank: int) -> dict[str, int]:
         """Return the world size and the rank by which a process takes its part; one process takes all of it."""

@@ -28,7 +28,7 @@ from suite.processes.folder import FOLDER
 from suite.processes.jobs import LOADERS, READ_AHEAD, Job, ModelSpec, Place, Prepared
 from suite.properties import contract
 from suite.rank import counting, flops, kept, transport
-from suite.rank.finite import first_bad_sample
+from suite.rank.finite import first_bad_sample, first_not_finite
 from suite.rank.timing import window
 from suite.room import accelerator, limits, quiet
 from suite.room.devices import survey
@@ -47,6 +47,14 @@ def bind(rank: int, place: Place) -> list[torch.device]:
         rank: of this process.
         place: where the ranks of the group run.
     """
+    devices = settle(rank, place)
+    if place.processes != "one":
+        join(place.backend, devices[0])
+    return devices
+
+
+def settle(rank: int, place: Place) -> list[torch.device]:
+    """Bind this process as `bind` does, and leave its process group to whom it belongs."""
     one = place.processes == "one"
     devices = [torch.device(name) for name in (place.devices if one else [place.devices[rank]])]
     if place.pinned:
@@ -59,8 +67,6 @@ def bind(rank: int, place: Place) -> list[torch.device]:
         share_quota(len(devices))
         torch.accelerator.set_device_index(devices[0])
         transport.listen()
-    if not one:
-        join(place.backend, devices[0])
     return devices
 
 
@@ -155,6 +161,8 @@ class TimedArm:
     ones, so that a missing broadcast shows.
     """
 
+    unclean = ""  # a window has nothing but steps
+
     def __init__(self, rank: int, devices: list[torch.device], job: Job) -> None:
         """Build model, trainer and feed.
 
@@ -232,6 +240,10 @@ class TimedArm:
             counted = counting.over_steps(step, steps, self.devices)
         accelerator.release(self.devices)
         return counted
+
+    def not_finite(self) -> str:
+        """Return the name of the first parameter that is not finite; "" where all are finite."""
+        return first_not_finite(self.trainer.replicas[0])
 
     def close(self) -> None:
         """Close the trainer, which ends its threads."""

@@ -8,21 +8,34 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import platform
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import torch
 from torch import distributed as dist
 
 from reference.load import load_object
 from suite.processes.answers import Connected, Counted, Epoch, Parameters, Probed, SetUp, Timed, TorchGpus, Traced
-from suite.processes.jobs import Apart, CaseJob, Exchange, Job, ModelJob, Place, Prepared, TrainingRecipe
+from suite.processes.folder import FOLDER
+from suite.processes.jobs import (
+    OUT,
+    Apart,
+    CaseJob,
+    Exchange,
+    Job,
+    ModelJob,
+    Place,
+    Prepared,
+    ScriptRun,
+    TrainingRecipe,
+)
 from suite.processes.messages import read
 from suite.properties import contract
 from suite.properties import observe as observation
@@ -32,12 +45,13 @@ from suite.properties.case import Case
 from suite.properties.packing import packed, unpacked
 from suite.properties.seen import Seen
 from suite.rank import arm as arms
-from suite.rank import collectives, memory, own_model, profiling, purity, training, transport
+from suite.rank import collectives, counting, memory, own_model, profiling, purity, training, transport
 from suite.rank import gpus as torch_gpus
-from suite.rank.finite import first_not_finite
 from suite.rank.others import Others
 from suite.rank.timing import LossNotFinite
 from suite.room import accelerator
+from suite.script import isolation
+from suite.script.timed import TimedScript
 
 Value = TypeVar("Value")
 
@@ -50,7 +64,7 @@ class State:
     """What a worker keeps between commands."""
 
     rank: int
-    timed: dict[str, arms.TimedArm] = field(default_factory=dict)
+    timed: dict[str, arms.TimedArm | TimedScript] = field(default_factory=dict)
     unproven: dict[str, Apart | None] = field(default_factory=dict)
     oracle: str = "sgd"
     loss: observation.Loss | None = None
@@ -100,14 +114,47 @@ def prepare(state: State, dataset: str, data_root: str, folder: str) -> Prepared
     return arms.prepare_dataset(dataset, data_root, folder)
 
 
-def setup(state: State, name: str, arm: dict[str, Any]) -> SetUp:
+@dataclass(frozen=True)
+class Takeover:
+    """The main thread belongs to a script from now on, and another one serves the controller.
+
+    Attributes:
+        run: the script, in the main thread.
+        reach: waits in the other one until the script can be timed, and returns the answer to the command.
+    """
+
+    run: Callable[[], NoReturn]
+    reach: Callable[[], SetUp]
+
+
+def setup(state: State, name: str, arm: dict[str, Any]) -> SetUp | Takeover:
     """Prepare an arm for timing under a name."""
     job = read(Job, arm)
     if job.apart is not None:
         purity.redirect(job.apart)
+    if job.script is not None:
+        return _set_up_script(state, name, job, job.script)
     timed = state.timed[name] = arms.TimedArm(state.rank, state.devices(job), job)
     state.unproven[name] = job.apart
     return SetUp(timed.gradient_bytes, timed.sample_flop)
+
+
+def _set_up_script(state: State, name: str, job: Job, script: ScriptRun) -> Takeover:
+    devices = arms.settle(state.rank, job)
+    scratch = Path(os.environ[FOLDER], "scripts", os.environ["TORCHELASTIC_RUN_ID"])
+    note = isolation.isolated(script.isolated, scratch, first=state.rank == 0)
+    out = scratch / "out"
+    out.mkdir(exist_ok=True)
+    filled = replace(script, words=tuple(word.replace(OUT, str(out)) for word in script.words))
+    has_cores = bool(job.pinned) and devices[0].type == "cpu"
+    timed = TimedScript(devices, filled, has_cores=has_cores, cores=job.free_cores)
+    state.timed[name], state.unproven[name] = timed, job.apart
+
+    def reach() -> SetUp:
+        timed.reach()
+        return SetUp(timed.gradient_bytes, timed.sample_flop, note)
+
+    return Takeover(timed.run, reach)
 
 
 def window(state: State, name: str, steps: int, lead_in: int = 0, keeps: bool = False) -> Timed:
@@ -118,7 +165,7 @@ def window(state: State, name: str, steps: int, lead_in: int = 0, keeps: bool = 
     held = peak.read()
     if (apart := state.unproven.pop(name, None)) is not None:  # after the first window, because a step may import
         purity.require_pure(apart)
-    return Timed(duration_ns=duration_ns, memory=held, others_ns=others_ns)
+    return Timed(duration_ns=duration_ns, memory=held, others_ns=others_ns, unclean=timed.unclean)
 
 
 def parameters(state: State, name: str) -> Parameters:
@@ -128,7 +175,7 @@ def parameters(state: State, name: str) -> Parameters:
     """
     timed = state.timed[name]
     accelerator.release(timed.devices)
-    return Parameters(not_finite=first_not_finite(timed.trainer.replicas[0]))
+    return Parameters(not_finite=timed.not_finite())
 
 
 def connections(state: State) -> Connected:
@@ -146,13 +193,18 @@ def close(state: State, name: str) -> dict[str, Any]:
 def probe(state: State, name: str, steps: int, variant: dict[str, Any]) -> Probed:
     """Time one window of a diagnostic variant of an arm, as `suite.rank.arm.TimedArm.probe` does."""
     timed = state.timed[name]
+    if isinstance(timed, TimedScript):
+        raise TypeError("the parts of a script's step are not told apart")
     duration_ns, others_ns = _beside_others(timed, partial(timed.probe, steps, **variant))
     return Probed(duration_ns=duration_ns, others_ns=others_ns)
 
 
 def count(state: State, name: str, steps: int) -> Counted:
     """Count what steps of an arm do, as `suite.rank.arm.TimedArm.count` does."""
-    return state.timed[name].count(steps)
+    timed = state.timed[name]
+    if isinstance(timed, TimedScript):
+        return counting.over_steps(partial(timed.advance, 1), steps, timed.devices)
+    return timed.count(steps)
 
 
 def trace(state: State, arm: dict[str, Any], warm_up: int, steps: int, path: str) -> Traced:
@@ -163,7 +215,7 @@ def trace(state: State, arm: dict[str, Any], warm_up: int, steps: int, path: str
         return profiling.trace(traced, steps, Path(f"{path}-rank{state.rank}.json.gz"))
 
 
-def _beside_others(timed: arms.TimedArm, act: Callable[[], Value]) -> tuple[Value, int | None]:
+def _beside_others(timed: arms.TimedArm | TimedScript, act: Callable[[], Value]) -> tuple[Value, int | None]:
     """Return what `act` returns, and for how many nanoseconds meanwhile others had this rank's cores."""
     others = Others() if timed.has_cores else None
     value = act()

@@ -30,14 +30,25 @@ RECORDERS: tuple[tuple[str, str, dict[str, str]], ...] = (
 )
 
 
+_signals = -1  # where the numbers of signals arrive, until a thread reads them
+
+
 def listen() -> None:
-    """Answer `ASKS` on stderr from now on: with every thread's stack, this rank's last collective, NCCL's warnings."""
-    reading, writing = os.pipe()
+    """Answer `ASKS` on stderr from now on with every thread's stack."""
+    global _signals
+    _signals, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.signal(ASKS, lambda *_: None)  # so that Python notes the signal and writes its number to the pipe
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     faulthandler.register(ASKS, chain=True)
-    threading.Thread(target=_answer, args=(reading,), name="recorder", daemon=True).start()
+
+
+def start() -> None:
+    """Answer also with this rank's last collective and NCCL's warnings, in a thread of their own."""
+    global _signals
+    if _signals >= 0:
+        threading.Thread(target=_answer, args=(_signals,), name="recorder", daemon=True).start()
+        _signals = -1
 
 
 def _answer(reading: int) -> None:

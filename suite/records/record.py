@@ -97,6 +97,11 @@ class ArmRecord(Part):
     memory: tuple[RankMemory, ...] = ()  # by rank; none in an earlier record
     transports: tuple[str, ...] = ()  # by which NCCL connected its ranks, and channels; none on CPUs
 
+    @property
+    def runs_script(self) -> bool:
+        """Whether it is of a training script; a base may be of another script than the cell's."""
+        return self.trainer == self.workload
+
 
 class BaseRecord(Part):
     """What the candidate was compared with in the same sessions, and what its workers ran."""
@@ -328,6 +333,11 @@ class CellRecord(Part):
     def label(self) -> str:
         """Its id as it is shown, marked where ranks shared devices."""
         return f"{self.id}{oversubscribed_mark(self)}"
+
+    @property
+    def runs_script(self) -> bool:
+        """Whether it is of a training script, which is trainer and workload at once."""
+        return self.trainer == self.workload
 
     @property
     def place(self) -> tuple[str, str, str, int]:

@@ -20,6 +20,7 @@ from suite.verdict import Outcome
 
 _CHOOSING = ("trainer", "workload", "mode", "world-sizes")  # options that say which cells there are
 _MEASURING = ("devices", "data-root", "report-dir")  # where and on what
+_TRAINED = ("trainer", "script", "batch")  # what is checked
 _CHECKS = ("suite.checks", "suite/checks")  # how the paths of checks begin
 _SETTINGS = ("--config-file", "--override-ini")  # where the other options come from
 _SESSIONS = ("budget", "profile")  # options that say how many there are
@@ -78,7 +79,7 @@ def correctness(record: Record) -> str:
     """Return the command that checks the gradients of the run's trainers."""
     repeat = _repeat(record)
     where = ["--pyargs", "suite.checks"] if "--pyargs" in repeat else []
-    return shlex.join(["pytest", *where, "-m", "correctness", *_with(repeat, (*_MEASURING, "trainer"))])
+    return shlex.join(["pytest", *where, "-m", "correctness", *_with(repeat, (*_MEASURING, *_TRAINED))])
 
 
 def trace(record: Record, cell: CellRecord) -> str:
@@ -131,7 +132,7 @@ def _short(arguments: Sequence[str]) -> bool:
 def _exactly(record: Record, cells: Sequence[CellRecord]) -> list[str] | None:
     """Return the arguments that select these cells alone; None where pytest has no words for that."""
     options = _by_options(record, cells)
-    if _are_product(cells):
+    if _are_product(cells) and not _leaves_out_scripts(record, cells):
         return options
     ids = _ids(cells)
     return [*options, "-k", " or ".join(f"[{each}]" for each in ids)] if all(map(_PLAIN.fullmatch, ids)) else None
@@ -145,6 +146,12 @@ def _by_options(record: Record, cells: Sequence[CellRecord]) -> list[str]:
 def _are_product(cells: Sequence[CellRecord]) -> bool:
     fields = ("trainer", "workload", "mode", "world_size")
     return math.prod(len({getattr(cell, field) for cell in cells}) for field in fields) == len(cells)
+
+
+def _leaves_out_scripts(record: Record, cells: Sequence[CellRecord]) -> bool:
+    """Return whether the run has scripts beside these cells, which no other option than their own selects."""
+    scripted = {cell.trainer for cell in record.cells if cell.runs_script}
+    return bool(scripted - {cell.trainer for cell in cells})
 
 
 def _ids(cells: Sequence[CellRecord]) -> list[str]:
@@ -170,13 +177,12 @@ def _unselected(record: Record) -> list[str]:
 
 
 def _cells(cells: Sequence[CellRecord]) -> list[str]:
-    trainers, workloads, modes = (
-        dict.fromkeys(getattr(cell, field) for cell in cells) for field in ("trainer", "workload", "mode")
-    )
-    sizes = sorted({cell.world_size for cell in cells})
+    classes = [cell for cell in cells if not cell.runs_script]  # a script has its own option in the run's arguments
+    trainers, workloads = (dict.fromkeys(getattr(cell, field) for cell in classes) for field in ("trainer", "workload"))
+    modes, sizes = dict.fromkeys(cell.mode for cell in cells), sorted({cell.world_size for cell in cells})
+    named = [f"--scaling-trainer={','.join(trainers)}", f"--scaling-workload={','.join(workloads)}"]
     return [
-        f"--scaling-trainer={','.join(trainers)}",
-        f"--scaling-workload={','.join(workloads)}",
+        *(named if classes else []),
         f"--scaling-mode={','.join(modes)}",
         f"--scaling-world-sizes={','.join(map(str, sizes))}",
     ]

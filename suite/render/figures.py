@@ -64,7 +64,7 @@ def rows(record: Record, cells: Iterable[CellRecord]) -> Iterator[tuple[str, ...
         fields = (
             name(cell, known),
             number(cell.world_size, "d"),
-            interval(cell.sec_per_epoch, ".3g"),
+            "-" if cell.runs_script else interval(cell.sec_per_epoch, ".3g"),
             interval(cell.samples_per_s, ",.0f", bounds=False),
             interval(cell.tokens_per_s, ",.0f", bounds=False),
             interval(cell.device_flop_per_s, ".3g", bounds=False, factor=1e-12),

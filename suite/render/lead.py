@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from rich.filesize import decimal
 
+from suite.plan.cells import measured_mode
 from suite.plan.workloads import no_recipe
 from suite.properties.answers import UNSEEN
 from suite.records import baselines, counters, memory
@@ -212,7 +213,8 @@ def _right(record: Record) -> Iterable[str]:
     elif record.cells:
         yield "This run did not check gradients; the command below does."
     names = figures.names(record)
-    own = [arm for arm in record.arms if arm.side == "candidate" and arm.oracle == "self" and not arm.has_reference]
+    classes = [arm for arm in record.arms if arm.side == "candidate" and not arm.runs_script]
+    own = [arm for arm in classes if arm.oracle == "self" and not arm.has_reference]
     if trainers := list(dict.fromkeys(names.get(arm.trainer, arm.trainer) for arm in own)):
         yield f"{some(trainers, MOST)}: {UNSEEN}."
     differences = _differences(record)
@@ -225,7 +227,7 @@ def _right(record: Record) -> Iterable[str]:
         yield f"Accuracy on several devices minus accuracy on one: {ends} in {plural(len(less), 'cell')} ({pairs})."
     on_one = _on_one_device(record)
     yield from (f"{some(cells, MOST)}: {reason}." for reason, cells in on_one.items())
-    if record.against is not None and record.cells:
+    if record.against is not None and any(not cell.runs_script for cell in record.cells):
         yield "Accuracy is not judged with --scaling-against; a run without it trains nets where the budget has time."
     elif not differences and not on_one and (record.accuracies or _had_no_time(record)):
         yield from _accuracy_not_judged(record)
@@ -281,8 +283,18 @@ def _fast(record: Record) -> Iterable[str]:
     for cell in {cell.workload: cell for cell in reversed(timed)}.values():
         times = f"; {interval(cell.speedup, '.2f')} times the plain trainer on one" if cell.speedup else ""
         speed = _speed(cell)
-        epoch = f"{interval(cell.sec_per_epoch, '.3g')} s an epoch"
+        epoch = _step(record, cell) if cell.runs_script else f"{interval(cell.sec_per_epoch, '.3g')} s an epoch"
         yield f"{figures.name(cell, names)} on {plural(cell.world_size, 'device')}: {speed}, {epoch}{times}"
+
+
+def _step(record: Record, cell: CellRecord) -> str:
+    """Return how long a step of a script takes: only the script itself knows its epochs."""
+    place = (cell.trainer, cell.workload, measured_mode(cell.mode, cell.world_size), cell.world_size)
+    found = (arm for arm in record.arms if (arm.trainer, arm.workload, arm.mode, arm.world_size) == place)
+    arm = next(found, None)
+    if arm is None or cell.samples_per_s is None:
+        return "no time a step"
+    return f"{1e3 * arm.global_batch / cell.samples_per_s.estimate:.3g} ms a step"
 
 
 def _speed(cell: CellRecord) -> str:

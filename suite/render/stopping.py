@@ -76,7 +76,7 @@ def stops(record: Record) -> list[Stop]:
 
 def device_s(cell: CellRecord) -> float | None:
     """Return the device-seconds of an epoch, k times its seconds; None where it was not measured."""
-    return None if cell.sec_per_epoch is None else cell.world_size * cell.sec_per_epoch.estimate
+    return None if cell.sec_per_epoch is None or cell.runs_script else cell.world_size * cell.sec_per_epoch.estimate
 
 
 def _each(cells: Sequence[CellRecord]) -> str:

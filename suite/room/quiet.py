@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 _KEEP_BYTES = str(1 << 30)
@@ -82,6 +82,17 @@ def pin(cores: Iterable[int]) -> None:
     chosen = set(cores)
     if chosen and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, chosen)
+
+
+def unpin(cores: Iterable[int]) -> Callable[[], None]:
+    """Return what lets a process that is forked use `cores`, also where its parent is kept on one of them."""
+    chosen = set(cores)
+
+    def free() -> None:
+        with contextlib.suppress(OSError, AttributeError):
+            os.sched_setaffinity(0, chosen)
+
+    return free
 
 
 def take_turns() -> None:

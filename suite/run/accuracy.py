@@ -192,7 +192,7 @@ def reached_loss(run: Observations, cell: Cell) -> float | None:
 
 def why_none(run: Observations, cell: Cell) -> str:
     """Return why a cell has no accuracy, in words; "" where it has one."""
-    if _by_seed(run, run.plan.own(cell)):
+    if cell.runs_script or _by_seed(run, run.plan.own(cell)):  # only a script itself knows how it evaluates
         return ""
     if run.plan.config.against is not None:
         return "nothing is trained in a run with a base: the budget is for the comparison"

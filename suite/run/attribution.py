@@ -101,7 +101,8 @@ def targets(run: Observations, chosen: Iterable[Cell], sides: Sequence[Side]) ->
     """Return the waterfalls that these cells can have; none where the user wants none."""
     if not run.plan.config.explain:
         return []
-    several = [c for c in chosen if c.world_size > 1 and not run.plan.config.devices.oversubscribed(c.world_size)]
+    shared = run.plan.config.devices.oversubscribed
+    several = [c for c in chosen if c.world_size > 1 and not shared(c.world_size) and not c.runs_script]
     return [Target(cell, side) for cell in several for side in sides if side in run.arms(cell)]
 
 
@@ -345,6 +346,8 @@ def note(run: Observations, cell: Cell) -> str:
     """Return why a cell has no waterfall; "" where it has one, or needs none."""
     if cell.world_size == 1 or any(cell in session.probes for session in run.sessions):
         return ""
+    if cell.runs_script:
+        return "the parts of a script's step are not told apart"
     if run.plan.config.devices.oversubscribed(cell.world_size):
         return "oversubscribed devices say nothing about scaling"
     if cell in run.unexplained:

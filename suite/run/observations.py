@@ -61,6 +61,7 @@ class Session:
         conditions: of each block.
         probes: of each cell, timed after the blocks, to say where the time goes.
         failures: the arms that were lost, with reasons.
+        unclean: how many windows of a script held something else than steps, and were taken again.
     """
 
     number: int
@@ -77,6 +78,7 @@ class Session:
     conditions: list[Conditions] = field(default_factory=list)
     probes: dict[Cell, list[record.Probe]] = field(default_factory=dict)
     failures: dict[Arm, WorkerFailure] = field(default_factory=dict)
+    unclean: dict[Arm, int] = field(default_factory=dict)
 
     @property
     def usual_s(self) -> float:

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from pathlib import Path
 
 from reference.schedule import scale
 from reference.trainers import TRAINERS
 from suite.base.checkout import CheckoutError
 from suite.base.sides import Sides
-from suite.plan.cells import PLAIN, Arm
+from suite.plan.cells import PLAIN, SINGLE, Arm
 from suite.plan.workloads import Workload
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import START_TIMEOUT_S
-from suite.processes.jobs import Apart, Job, ModelSpec, Place, Prepared
-from suite.properties.answers import Described
+from suite.processes.jobs import OUT, Apart, Job, ModelSpec, Place, Prepared, ScriptRun
+from suite.properties.answers import About, Described
 from suite.room.quiet import available_cores
 from suite.run import accuracy
 from suite.run.observations import Observations
@@ -27,6 +28,7 @@ from suite.run.session import Say
 TARGETS_REMEDY = (
     "a trainer of your own with a `loss` takes any targets (docs/your-trainer.md); class labels are int64, y.long()"
 )
+OF_A_SCRIPT = About(processes="per-device", oracle="self")
 TIMEOUT_S = 900.0  # for a dataset, at most; it is a part of the budget
 
 
@@ -53,12 +55,13 @@ def _describe(run: Observations, sides: Sides, arms: Sequence[Arm], say: Say) ->
     for side, trainer in dict.fromkeys((arm.side, arm.trainer) for arm in arms):
         if (side, trainer) in run.trainers:
             continue
+        scripted = any(arm.runs_script for arm in arms if (arm.side, arm.trainer) == (side, trainer))
         try:
-            located, apart = sides.locate(side, trainer), sides.apart(side)
+            located, apart = sides.locate(side, SINGLE if scripted else trainer), sides.apart(side)
             timeout_s = run.plan.deadline_s(START_TIMEOUT_S)
             answer = sides.ask(side, Described, "describe", timeout_s, trainer=located, apart=apart)
             run.versions.setdefault(side, answer.versions)  # a trainer that changes sys.path may change later ones
-            run.trainers[side, trainer] = answer.about
+            run.trainers[side, trainer] = OF_A_SCRIPT if scripted else answer.about
         except (WorkerFailure, CheckoutError) as error:
             failure = error if isinstance(error, WorkerFailure) else WorkerFailure(side, str(error))
             run.lost |= {arm: failure for arm in arms if (arm.side, arm.trainer) == (side, trainer)}
@@ -68,6 +71,10 @@ def _load(run: Observations, sides: Sides, arms: Sequence[Arm], say: Say) -> Non
     """Load the datasets that are timed or trained on. Both sides use the candidate's: the same bytes."""
     wanted: dict[str, set[str]] = {}
     for workload in map(run.plan.workload, dict.fromkeys(cell.workload for cell in run.plan.cells)):
+        if workload.script is not None:
+            here = Prepared(name=workload.script.name, folder="", train_samples=workload.batch, test_samples=0)
+            run.datasets.setdefault(workload.dataset, here)
+            continue
         wanted.setdefault(workload.dataset, set()).add(workload.name)
         if workload.accuracy is not None and run.plan.config.against is None:
             wanted.setdefault(workload.accuracy.dataset, set()).add(workload.name)
@@ -94,7 +101,7 @@ def _job(run: Observations, sides: Sides, arm: Arm) -> Job:
             f"{arm.trainer} drives all devices from one process, which cannot span {devices.hosts} hosts: leave it out "
             f"above world size {devices.per_host}, or choose a trainer with a process per device, such as ddp"
         )
-    if not workload.suits(arm.trainer, about.trains) and arm.trainer != PLAIN:
+    if not arm.runs_script and not workload.suits(arm.trainer, about.trains) and arm.trainer != PLAIN:
         raise CheckoutError(
             f"{arm.trainer} says trains = {about.trains!r}, and workload {workload.name!r} is made of "
             f"{workload.trains}; choose another --scaling-workload, or set trains = {workload.trains!r} in the trainer"
@@ -118,6 +125,30 @@ def _job(run: Observations, sides: Sides, arm: Arm) -> Job:
         dataset=dataset,
         free_cores=available_cores(),
         apart=sides.apart(arm.side),
+        script=_script(run, sides, arm) if arm.runs_script else None,
+    )
+
+
+def _script(run: Observations, sides: Sides, arm: Arm) -> ScriptRun:
+    """Return what a rank of a script's arm runs.
+
+    Raises:
+        CheckoutError: the side's commit does not have its file, or its batch does not divide.
+    """
+    base = run.comparison.bases.get(arm.side)
+    script = (base and base.script) or run.plan.workload(arm.workload).script
+    assert script is not None
+    try:
+        words = script.arguments(arm.mode, arm.world_size, OUT)
+    except ValueError as error:
+        raise CheckoutError(str(error)) from error
+    return ScriptRun(
+        words=tuple(words),
+        directory=str(Path.cwd()),
+        environment=dict(script.environment),
+        update=script.update or "",
+        script_from=sides.directory(arm.side),
+        isolated=tuple(map(str, (run.plan.config.root, Path.cwd(), Path.home() / ".cache"))),
     )
 
 
@@ -131,6 +162,7 @@ def job_of(
     dataset: Prepared,
     free_cores: Sequence[int] = (),
     apart: Apart | None = None,
+    script: ScriptRun | None = None,
 ) -> Job:
     """Return what the workers of an arm are told.
 
@@ -139,7 +171,7 @@ def job_of(
         workload: what to build.
         place: where the ranks run.
         trainer: as the workers of the arm's side name it.
-        seed, dataset, free_cores, apart: as `suite.processes.jobs.Job` has them.
+        seed, dataset, free_cores, apart, script: as `suite.processes.jobs.Job` has them.
     """
     batch, lr = scale(arm.mode, arm.world_size, workload.batch, workload.lr, workload.lr_rule)
     built = {field.name: getattr(workload, field.name) for field in fields(ModelSpec)}
@@ -154,4 +186,5 @@ def job_of(
         dataset=dataset,
         free_cores=tuple(free_cores),
         apart=apart,
+        script=script,
     )

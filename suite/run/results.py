@@ -132,6 +132,8 @@ def _efficiency(run: Observations, cell: Cell, own: Arm) -> tuple[IntervalRecord
 
 
 def _speedup(run: Observations, cell: Cell, own: Arm) -> tuple[IntervalRecord | None, str]:
+    if cell.runs_script:
+        return None, ""  # no plain trainer trains what only the script knows
     plain = cells.arm("candidate", SINGLE, cell).on_one
     ratios = samples.log_ratios(run, plain, own)
     if ratios:
@@ -164,7 +166,7 @@ def _arm(run: Observations, arm: Arm) -> record.ArmRecord:
     job, about = run.jobs[arm], run.trainers.get((arm.side, arm.trainer))
     return record.ArmRecord(
         id=arm.id,
-        **asdict(arm),
+        **{name: value for name, value in asdict(arm).items() if name != "runs_script"},
         global_batch=job.global_batch,
         lr=job.lr,
         processes=job.processes,

@@ -47,6 +47,8 @@ MAX_STEPS = 200
 LEAD_IN_S = 0.05  # of untimed steps or calls before a window on GPUs
 MAX_LEAD_IN = 1000
 CLOSE_TIMEOUT_S = 60.0
+CLEAN_TRIES = 2  # windows of one length, before a shorter one is tried
+MOST_UNCLEAN = 50  # windows of a script in a session that held an evaluation or a checkpoint, and are taken again
 
 Say = Callable[[str], None]
 
@@ -303,6 +305,9 @@ class Sessions:
                     # A trainer may build another model in every session; the first one stands for all.
                     self._run.gradient_bytes.setdefault(arm, answers[0].gradient_bytes)
                     self._run.sample_flop.setdefault(arm, answers[0].sample_flop)
+                    for note in {answer.note for answer in answers} - {"", *self._run.notes}:
+                        self._run.notes.append(note)
+                        self._say(note)
 
     def _warm_up(self, groups: Groups, timed: Sequence[Arm]) -> None:
         known, new = self._run.steps, dict[Arm, int]()
@@ -312,10 +317,22 @@ class Sessions:
             step_s = warm_step_s(partial(self._step_s, groups, arm), usual_s, steps, loaders)
             if step_s is not None and arm not in known:
                 self.step_s[arm] = step_s
-                new[arm] = min(MAX_STEPS, whole_turns(math.ceil(WINDOW_S / step_s), loaders))
+                steps = min(MAX_STEPS, whole_turns(math.ceil(WINDOW_S / step_s), loaders))
+                new[arm] = self._clean_steps(groups, arm, steps) if arm.runs_script else steps
         # Arms that are compared run windows of equal work, and an arm that was timed before never changes its own.
         every = {**known, **new}
         known |= {arm: every[next(twin for twin in every if _same_cell(twin, arm))] for arm in new}
+
+    def _clean_steps(self, groups: Groups, arm: Arm, steps: int) -> int:
+        """Return of how many updates, at most these, windows of a script exist that hold nothing but steps."""
+        timeout_s = partial(self.timeout_s, arm)
+        while steps > 1 and arm in groups.by_arm:
+            told = {"name": arm.id, "steps": steps}
+            tries = [groups.request(arm, Timed, "window", timeout_s(steps), **told) or () for _ in range(CLEAN_TRIES)]
+            if any(not any(answer.unclean for answer in answers) for answers in tries):
+                break
+            steps //= 2
+        return steps
 
     def _step_s(self, groups: Groups, arm: Arm, steps: int) -> float | None:
         timeout_s, lead_in = self._run.plan.first_step_s(arm), self.lead_in()
@@ -383,8 +400,13 @@ class Sessions:
         lead_in = self.lead_in(self.step_s[arm], self._run.plan.loaders(arm.workload))
         told: dict[str, object] = {"name": arm.id, "steps": steps, "lead_in": lead_in}
         told |= {"keeps": True} if self._caches.fit else {}
-        answers = groups.request(arm, Timed, "window", self.timeout_s(arm, steps + lead_in), **told)
-        if answers is None:
+        answers: list[Timed] | None = []
+        while answers is not None and groups.session.unclean.get(arm, 0) <= MOST_UNCLEAN:
+            answers = groups.request(arm, Timed, "window", self.timeout_s(arm, steps + lead_in), **told)
+            if answers is None or not any(answer.unclean for answer in answers):
+                break
+            groups.session.unclean[arm] = groups.session.unclean.get(arm, 0) + 1
+        if not answers:
             return None
         held = [answer.memory for answer in answers]
         self._run.memory[arm] = memory.largest(self._run.memory.get(arm, ()), held)

@@ -127,7 +127,7 @@ def test_the_users_own_workload_joins_the_built_in_ones(tmp_path: Path) -> None:
         ),
         (
             "[[tool.scaling.floor]]\nefficiency = 0.5",
-            "tool.scaling.floor in pyproject.toml: unknown; valid keys are workloads, floors, and options are",
+            "tool.scaling.floor in pyproject.toml: unknown; valid keys are workloads, scripts, floors, and options are",
         ),
         ('[tool.scaling.workloads.lenet]\nmodel = "a:b"', "workload 'lenet' .* has the name of a built-in one"),
         (

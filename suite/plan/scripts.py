@@ -1,0 +1,240 @@
+"""The user's own training scripts: a command as it stands behind torchrun's own options, and the table that names it.
+
+    [tool.scaling.scripts.pretrain]
+    command = "train.py --batch_size {batch} --out_dir {out}"
+    batch = 64
+
+Nothing of a script is imported or read here; workers run it (`suite.script`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import string
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pydantic import Field, PositiveInt, ValidationError
+
+from suite.plan.project import section, table_in
+from suite.room.part import Part, problem
+
+PLACES = ("batch", "global_batch", "world_size", "out")
+FORCED = "script:"  # before the name of a base
+_NAME = re.compile(r"\w[\w.+-]*")
+_UPDATE = re.compile(r"[^:\s]+:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_LAUNCHERS = {
+    "torchrun": "the ranks are started with torchrun's environment: leave out torchrun and its own options",
+    "accelerate": "the ranks are started with torchrun's environment: leave out accelerate launch and its own options",
+    "deepspeed": "the ranks are started with torchrun's environment: leave out deepspeed and its own options",
+    "mpirun": "the ranks are started with torchrun's environment: leave out mpirun and its own options",
+    "srun": "the ranks are started with torchrun's environment: leave out srun and its own options",
+}
+_PYTHON = re.compile(r"(.*/)?python[0-9.]*")
+
+
+class Script(Part):
+    """A training script, as the user starts it.
+
+    Attributes:
+        command: what stands behind torchrun's own options: a path and its arguments, or `-m package.module` and its
+            arguments. `{batch}` is what one rank gets, `{global_batch}` what all get, `{world_size}` how many ranks
+            there are, and `{out}` a fresh folder that is deleted; braces are doubled to stand for themselves.
+        batch: samples of one device at world size 1, in the command's own unit; None where there is no `{batch}`.
+        environment: variables that are set for it.
+        update: `module:function` or `module:Class.method`, which makes an update where no torch optimizer does.
+        as_cuda: whether correctness checks on a machine without GPUs show it the CPU as its GPU.
+    """
+
+    name: str
+    command: str
+    batch: PositiveInt | None = None
+    environment: Mapping[str, str] = Field(default_factory=dict)
+    update: str | None = None
+    as_cuda: bool = False
+
+    @property
+    def words(self) -> list[str]:
+        """The command's words, placeholders as they stand."""
+        return shlex.split(self.command)
+
+    @property
+    def module(self) -> bool:
+        """Whether it is started with -m."""
+        return self.words[0] == "-m"
+
+    @property
+    def target(self) -> str:
+        """The path or the module that runs as `__main__`."""
+        return self.words[1 if self.module else 0]
+
+    @property
+    def places(self) -> set[str]:
+        """The placeholders of the command."""
+        return {place for word in self.words for _, place, _, _ in string.Formatter().parse(word) if place is not None}
+
+    @property
+    def takes_batch(self) -> bool:
+        """Whether its batch can be set, without which only weak scaling is measured."""
+        return bool({"batch", "global_batch"} & self.places)
+
+    def per_rank(self, mode: str, world_size: int) -> int:
+        """Return how many samples one rank gets, in the command's own unit.
+
+        Raises:
+            ValueError: the batch does not divide by the world size.
+        """
+        batch = self.batch or 1
+        if mode == "weak" or world_size == 1:
+            return batch
+        if batch % world_size:
+            raise ValueError(
+                f"script {self.name!r}: a batch of {batch} does not divide by world size {world_size}; choose a "
+                f"multiple of it (--scaling-batch), leave {world_size} out of --scaling-world-sizes, or use "
+                "--scaling-mode=weak"
+            )
+        return batch // world_size
+
+    def arguments(self, mode: str, world_size: int, out: str) -> list[str]:
+        """Return the words of the command for a cell.
+
+        Args:
+            mode: "strong" or "weak".
+            world_size: k.
+            out: the folder for `{out}`.
+
+        Raises:
+            ValueError: as `per_rank`.
+        """
+        each = self.per_rank(mode, world_size)
+        filled = {"batch": each, "global_batch": each * world_size, "world_size": world_size, "out": out}
+        return [word.format(**filled) for word in self.words]
+
+
+def available(pyproject: Path) -> dict[str, Script]:
+    """Return the scripts of `[tool.scaling.scripts.NAME]` in a pyproject.toml, if it exists.
+
+    Raises:
+        ValueError: a script has a wrong field or name.
+    """
+    own = section(pyproject, "scripts")
+    found = {}
+    for name, value in ({} if own is None else table_in(own, "tool.scaling.scripts", pyproject)).items():
+        fields = table_in(value, f"tool.scaling.scripts.{name}", pyproject)
+        if not _NAME.fullmatch(name):
+            rule = "expected a letter or digit, and after it letters, digits, or any of . _ + -"
+            raise ValueError(f"script {name!r} in {pyproject.name}: {rule}; rename it")
+        try:
+            script = Script.model_validate({**fields, "name": name})
+            check(script)
+        except ValidationError as error:
+            raise ValueError(f"script {name!r} in {pyproject.name}: {problem(error)}") from error
+        except ValueError as error:
+            raise ValueError(f"script {name!r} in {pyproject.name}: {error}") from error
+        found[name] = script
+    return found
+
+
+def named(value: str, known: Mapping[str, Script], batch: int | None) -> Script:
+    """Return the script that `--scaling-script` names: one of a table, or a command.
+
+    Args:
+        value: of the option.
+        known: those of the table.
+        batch: of `--scaling-batch`; None where it was not given.
+
+    Raises:
+        ValueError: the command cannot be run; the message has value, rule and remedy.
+    """
+    if value in known:
+        script = known[value]
+    else:
+        words = _words(value)
+        target = words[1] if words[0] == "-m" and len(words) > 1 else words[0]
+        name = re.sub(r"[^\w.+-]", "-", Path(target).stem if target.endswith(".py") else target).lstrip(".+-")
+        script = Script(name=name or "script", command=value)
+    if batch is not None:
+        script = script.model_copy(update={"batch": batch})
+    check(script)
+    return script
+
+
+def check(script: Script) -> None:
+    """Refuse a command that cannot be run as it stands.
+
+    Raises:
+        ValueError: why, and what to write.
+    """
+    words = _words(script.command)
+    program = os.path.basename(words[0])
+    if program in _LAUNCHERS:
+        raise ValueError(f"command {script.command!r} begins with {words[0]}: {_LAUNCHERS[program]}")
+    if _PYTHON.fullmatch(words[0]):
+        raise ValueError(f"command {script.command!r} begins with {words[0]}: leave it out, and begin with the script")
+    if words[0] == "-m" and len(words) == 1:
+        raise ValueError(f"command {script.command!r}: expected a module after -m")
+    try:
+        unknown = script.places - set(PLACES)
+        script.arguments("weak", 1, "")
+    except (ValueError, IndexError, KeyError) as error:
+        unknown = set() if isinstance(error, ValueError) else {str(error).strip("'")}
+        if not unknown:
+            raise ValueError(
+                f"command {script.command!r}: {error}; double the braces that stand for themselves"
+            ) from None
+    if unknown:
+        some = ", ".join(f"{{{place}}}" for place in sorted(unknown))
+        valid = ", ".join(f"{{{place}}}" for place in PLACES)
+        raise ValueError(
+            f"command {script.command!r} has {some}: valid placeholders are {valid}; double the braces that stand for "
+            "themselves"
+        )
+    if script.takes_batch and script.batch is None:
+        raise ValueError(
+            f"command {script.command!r} has a place for the batch: say how many samples one device gets at world size "
+            "1 (--scaling-batch, or batch in its table)"
+        )
+    if script.update is not None and not _UPDATE.fullmatch(script.update):
+        raise ValueError(f"update {script.update!r}: expected module:function or module:Class.method")
+
+
+def require_files(scripts: Sequence[Script], folder: Path) -> None:
+    """Refuse a script whose file is not there.
+
+    Raises:
+        ValueError: its path, and where it was looked for.
+    """
+    for script in scripts:
+        if not script.module and not os.path.isfile(folder / script.target):
+            hint = (
+                ""
+                if script.target.endswith(".py")
+                else "; the command begins with the script's path, or with -m and a module"
+            )
+            raise ValueError(f"script {script.name!r}: there is no file {script.target} in {folder}{hint}")
+
+
+def require_batch(scripts: Sequence[Script], modes: Sequence[str]) -> None:
+    """Refuse a script that no mode can measure.
+
+    Raises:
+        ValueError: only strong scaling is wanted, and the command has no place for the batch.
+    """
+    for script in scripts:
+        if not script.takes_batch and "weak" not in modes:
+            raise ValueError(
+                f"script {script.name!r}: strong scaling sets the batch of a rank, and the command has no {{batch}}; "
+                "write it where the batch stands, or measure weak scaling (--scaling-mode=weak)"
+            )
+
+
+def _words(command: str) -> list[str]:
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise ValueError(f"command {command!r}: {error}; quote it as for a shell") from None
+    if not words:
+        raise ValueError(f"command {command!r}: expected the script's path and its arguments")
+    return words

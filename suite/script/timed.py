@@ -1,0 +1,231 @@
+"""A script that is timed: it runs in the main thread, stands still after an update, and goes on for so many more.
+
+While it goes on, an update costs the decrement of a number. What is asked of it arrives in another thread, which sleeps
+meanwhile. The processes that it has started, such as those of a DataLoader, are stopped while it stands still, because
+otherwise they would work ahead, and the next window would be fed from what they had prepared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import psutil
+import torch
+from torch import distributed as dist
+from torch import nn
+
+from reference.per_device import synchronize
+from suite.room import accelerator, quiet
+from suite.script.main import Script, run_as_main
+from suite.script.named import NamedUpdates
+from suite.script.updates import Updates
+
+
+class ScriptEnded(RuntimeError):
+    """A script ended before it made as many updates as were to be timed."""
+
+
+class NoGroup(RuntimeError):
+    """The ranks of a script train apart from one another."""
+
+
+class TimedScript:
+    """A training script, ready to run windows once it has reached its first updates.
+
+    The methods but `run` are for the thread that serves the controller.
+
+    Attributes:
+        devices: of this rank.
+        has_cores: whether nobody else has work for its cores.
+        sample_flop: 0, because what a sample takes is not known.
+    """
+
+    sample_flop = 0
+
+    def __init__(
+        self, devices: Sequence[torch.device], script: Script, *, has_cores: bool, cores: Sequence[int]
+    ) -> None:
+        """Keep what is needed; `cores` are for the processes that the script starts."""
+        self.devices, self.has_cores = list(devices), has_cores
+        self._script, self._cores = script, cores
+        self._turn = threading.Condition()
+        self._goes_on = True  # whether it is the script's turn
+        self._failure: BaseException | None = None
+        self._left = 1  # updates until it looks whether to stop
+        self._at_edge: Callable[[], int] = self._pause
+        self._steps = self._begun_ns = self._taken_ns = 0
+        self._keeps = False
+        self._events: list[str] = []
+        named = script.update
+        self._updates: Updates | NamedUpdates = (
+            NamedUpdates(self._updated, named, Path(script.words[0]).stem) if named else Updates(self._updated)
+        )
+
+    def run(self) -> NoReturn:
+        """Run the script in this thread. It never returns: the process ends when the controller says so."""
+        watch_events(self._events)
+        os.register_at_fork(after_in_child=quiet.unpin(self._cores))
+        try:
+            run_as_main(self._script)
+            failure: BaseException = ScriptEnded(self._ended("ended"))
+        except SystemExit as left:
+            failure = ScriptEnded(self._ended(f"left with {left.code!r}"))
+        except BaseException as error:
+            failure = error
+        with self._turn:
+            self._failure, self._goes_on = failure, False
+            self._turn.notify_all()
+        while True:
+            threading.Event().wait()
+
+    def reach(self) -> None:
+        """Wait until it has made its first updates.
+
+        Raises:
+            BaseException: what the script raised before.
+            ScriptEnded: it ended before.
+            NoGroup: its process group does not have the ranks that were started.
+        """
+        self._wait_for_script()
+        started, joined = int(os.environ["WORLD_SIZE"]), dist.get_world_size() if dist.is_initialized() else 0
+        if started > 1 and joined != started:
+            has = f"its process group has {joined} rank(s)" if joined else "it has no process group"
+            raise NoGroup(
+                f"{started} ranks were started, and {has}: each trains by itself, and its time says nothing about "
+                "scaling; let the script call torch.distributed.init_process_group(), or tell its framework to use the "
+                "ranks that torchrun started"
+            )
+
+    def window(self, steps: int, lead_in: int = 0, *, keeps: bool = False) -> int:
+        """Return the nanoseconds of so many updates with everything that lies between them.
+
+        Args:
+            steps: updates that are timed.
+            lead_in: updates before them.
+            keeps: whether this process keeps the accelerators' memory that no tensor uses.
+
+        Raises:
+            BaseException: what the script raised.
+            ScriptEnded: it ended before.
+        """
+        self._steps, self._at_edge, self._keeps = steps, self._begin, keeps
+        self.advance(lead_in)
+        return self._taken_ns
+
+    @property
+    def unclean(self) -> str:
+        """What happened in the last window that does not belong to a step, in words; "" for nothing."""
+        return ", ".join(dict.fromkeys(self._events))
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Return the bytes of all gradients, of all ranks' slices together where they are sharded."""
+        return sum(p.numel() * p.element_size() for _, p in self._parameters() if p.requires_grad)
+
+    def not_finite(self) -> str:
+        """Return which parameter is not finite; "" where all are."""
+        for name, parameter in self._parameters():
+            local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
+            if not bool(torch.isfinite(local.detach()).all()):
+                return name
+        return ""
+
+    def close(self) -> None:
+        """End the processes that the script has started."""
+        _signal_children(signal.SIGKILL)
+
+    def _parameters(self) -> list[tuple[str, torch.Tensor]]:
+        return [
+            (f"{number} of group {place} of {type(optimizer).__name__}", parameter)
+            for optimizer in self._updates.optimizers
+            for place, group in enumerate(optimizer.param_groups)
+            for number, parameter in enumerate(group["params"])
+        ]
+
+    def advance(self, updates: int) -> None:
+        """Let the script make so many updates, and what its next edge adds, and wait until it stands still again."""
+        with self._turn:
+            self._left, self._goes_on = updates, True
+            self._turn.notify_all()
+        self._wait_for_script()
+
+    def _wait_for_script(self) -> None:
+        with self._turn:
+            self._turn.wait_for(lambda: not self._goes_on)
+        if self._failure is not None:
+            raise self._failure
+
+    def _updated(self) -> None:
+        self._left -= 1
+        while self._left <= 0:
+            self._left = self._at_edge()
+
+    def _pause(self) -> int:
+        """Stand still until more updates are asked for; return how many precede the next edge."""
+        _signal_children(signal.SIGSTOP)
+        with self._turn:
+            self._goes_on = False
+            self._turn.notify_all()
+            self._turn.wait_for(lambda: self._goes_on)
+        _signal_children(signal.SIGCONT)
+        return self._left
+
+    def _begin(self) -> int:
+        synchronize(self.devices)
+        if dist.is_initialized():
+            dist.barrier()
+            synchronize(self.devices)
+        self._at_edge = self._end
+        self._events.clear()
+        self._begun_ns = time.perf_counter_ns()
+        return self._steps
+
+    def _end(self) -> int:
+        synchronize(self.devices)
+        self._taken_ns = time.perf_counter_ns() - self._begun_ns
+        if not self._keeps:
+            accelerator.release(self.devices)
+        self._at_edge = self._pause
+        return 0
+
+    def _ended(self, how: str) -> str:
+        made, steps = self._updates.made, self._updates.steps
+        if not steps:
+            return f"the script {how} and made no update: no torch optimizer's step was called"
+        return (
+            f"the script {how} after {max(made, steps)} update(s), and more are to be timed; let it train for longer, "
+            "such as by its number of epochs or steps"
+        )
+
+
+def watch_events(events: list[str]) -> None:
+    """Note in `events` what does not belong to a step: an evaluation, which changes a module's mode, or a checkpoint.
+
+    What is wrapped costs only when it is called.
+    """
+    train, save = nn.Module.train, torch.save
+
+    def noted_train(self: nn.Module, mode: bool = True) -> nn.Module:
+        if self.training != mode:
+            events.append("an evaluation")
+        return train(self, mode)
+
+    def noted_save(*args: Any, **kwargs: Any) -> None:
+        events.append("a checkpoint")
+        save(*args, **kwargs)
+
+    noted_train.__wrapped__, noted_save.__wrapped__ = train, save  # type: ignore[attr-defined]
+    nn.Module.train, torch.save = noted_train, noted_save  # type: ignore[method-assign, assignment]
+
+
+def _signal_children(number: signal.Signals) -> None:
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error, OSError):
+            child.send_signal(number)

@@ -1,0 +1,71 @@
+"""A training script, unmodified, from the command line to the report."""
+
+from __future__ import annotations
+
+import shutil
+
+from tests.support.project import REPOSITORY, Project, needs_two_cores
+from tests.support.repositories import Repository
+
+DDP = REPOSITORY / "tests" / "scripts" / "right" / "ddp.py"
+COMMAND = "train.py --batch_size {batch} --width 64 --out_dir {out}"
+
+
+@needs_two_cores
+def test_a_script_is_timed_beside_an_older_commit_of_it(project: Project) -> None:
+    """The base's script is slower: the run measures each commit's own file."""
+    repository = Repository(project.path)
+    slow = DDP.read_text().replace(
+        "optimizer.zero_grad()", "[sum(range(400_000)) for _ in range(2)]; optimizer.zero_grad()"
+    )
+    repository.commit({"train.py": slow})
+    repository.commit({"train.py": 'open("train.log", "a").write("begun")\n' + DDP.read_text()})
+    result = project.pytest(
+        "-m", "scaling", "--scaling-devices=cpu:2", f"--scaling-script={COMMAND}", "--scaling-batch=64",
+        "--scaling-against=ref:HEAD~1", "--scaling-mode=strong", "--scaling-budget=30",
+    )  # fmt: skip
+    assert result.ret == 0, result.stdout.str()
+    [record] = project.records()
+    assert [cell.id for cell in record.cells] == ["train-train-strong-1", "train-train-strong-2"]
+    timed = [cell for cell in record.cells if cell.slowdown is not None]
+    assert timed
+    assert all(cell.slowdown.estimate < 0.8 for cell in timed)
+    assert "ms a step" in result.stdout.str()
+    assert not (project.path / "train.log").exists()
+
+
+def test_a_script_can_be_compared_with_another_one(project: Project) -> None:
+    shutil.copy(DDP, project.path / "new.py")
+    shutil.copy(DDP, project.path / "old.py")
+    result = project.pytest(
+        "-m", "scaling", "--scaling-devices=cpu:1", "--scaling-script=new.py --batch_size {batch}",
+        "--scaling-batch=64", "--scaling-against=script:old.py --batch_size {batch}", "--scaling-mode=weak",
+        "--scaling-budget=20",
+    )  # fmt: skip
+    assert result.ret == 0, result.stdout.str()
+    [record] = project.records()
+    assert [(base.kind, base.label) for base in record.bases] == [("script", "old")]
+    [cell] = record.cells
+    assert cell.slowdown is not None
+
+
+def test_windows_hold_no_evaluation(project: Project) -> None:
+    """The script evaluates after every sixth update, which takes longer than all of them."""
+    text = DDP.read_text().replace(
+        "            schedule.step()\n",
+        "            schedule.step()\n"
+        "            if schedule.last_epoch % 6 == 0:\n"
+        "                net.eval(), __import__('time').sleep(0.2), net.train()\n",
+    )
+    (project.path / "train.py").write_text(text)
+    result = project.pytest(
+        "-m", "scaling", "--scaling-devices=cpu:1", "--scaling-script=train.py", "--scaling-budget=30",
+    )  # fmt: skip
+    assert result.ret == 0, result.stdout.str()
+    result.stdout.fnmatch_lines(["*train: their commands have no {batch}, so that only weak scaling is measured*"])
+    [record] = project.records()
+    assert [cell.id for cell in record.cells] == ["train-train-weak-1"]
+    windows = [window for session in record.sessions for window in session.windows]
+    assert windows
+    steps = record.arms[0].steps_per_window
+    assert all(max(window.duration_ns) < 0.2e9 for window in windows), steps

@@ -1,0 +1,1 @@
+"""Training scripts as users write them: right ones in `right`."""

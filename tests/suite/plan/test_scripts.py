@@ -1,0 +1,111 @@
+"""Commands of training scripts: what is filled in, and what is refused with the remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from suite.plan import scripts
+from suite.plan.scripts import Script, available, named
+from suite.plan.workloads import of_script
+
+FULL = "train.py --batch_size {batch} --global {global_batch} --world {world_size} --out {out} --json {{}}"
+
+
+def test_each_cell_has_its_own_words() -> None:
+    script = named(FULL, {}, 64)
+    assert script.name == "train"
+    strong = " ".join(script.arguments("strong", 2, "/tmp/out"))
+    assert strong == "train.py --batch_size 32 --global 64 --world 2 --out /tmp/out --json {}"
+    assert script.arguments("weak", 2, "o")[2:5:2] == ["64", "128"]
+
+
+def test_a_batch_that_does_not_divide_is_an_error_that_names_the_world_size() -> None:
+    with pytest.raises(ValueError, match=r"a batch of 64 does not divide by world size 3; choose a multiple of it"):
+        named(FULL, {}, 64).arguments("strong", 3, "")
+
+
+def test_a_module_is_a_script_too() -> None:
+    script = named("-m package.train --steps 3", {}, None)
+    assert (script.module, script.target, script.name) == (True, "package.train", "package.train")
+    assert not script.takes_batch
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("torchrun --nproc-per-node 2 train.py", "begins with torchrun: the ranks are started with torchrun's environ"),
+        ("accelerate launch train.py", "leave out accelerate launch and its own options"),
+        ("python train.py", "begins with python: leave it out, and begin with the script"),
+        ("/usr/bin/python3.11 train.py", "leave it out, and begin with the script"),
+        ("-m", "expected a module after -m"),
+        (" ", "expected the script's path and its arguments"),
+        ("train.py 'open", "No closing quotation; quote it as for a shell"),
+        ("train.py {bach}", r"has {bach}: valid placeholders are {batch}, {global_batch}, {world_size}, {out}"),
+        ("train.py {batch", "double the braces that stand for themselves"),
+        ("train.py {}", "double the braces that stand for themselves"),
+        ("train.py {batch}", "say how many samples one device gets at world size 1"),
+    ],
+)
+def test_a_command_that_cannot_run_is_refused_with_what_to_write(command: str, said: str) -> None:
+    with pytest.raises(ValueError, match="command") as caught:
+        named(command, {}, None)
+    assert said in str(caught.value)
+
+
+def test_a_missing_file_is_named_with_its_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"there is no file trian\.py in "):
+        scripts.require_files([named("trian.py", {}, None)], tmp_path)
+    with pytest.raises(ValueError, match=r"there is no file trian in .*; the command begins with the script's path"):
+        scripts.require_files([named("trian", {}, None)], tmp_path)
+    scripts.require_files([named("-m anything", {}, None)], tmp_path)
+
+
+def test_strong_scaling_needs_a_place_for_the_batch() -> None:
+    with pytest.raises(ValueError, match=r"the command has no {batch}; write it where the batch stands"):
+        scripts.require_batch([named("train.py", {}, None)], ["strong"])
+    assert not of_script(named("train.py", {}, None)).scales("strong")
+    assert of_script(named("train.py {batch}", {}, 8)).scales("strong")
+
+
+def written(folder: Path, text: str) -> Path:
+    """Return a pyproject.toml with a table of scripts."""
+    path = folder / "pyproject.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_table_names_a_script_with_its_environment(tmp_path: Path) -> None:
+    table = (
+        "[tool.scaling.scripts.pretrain]\n"
+        'command = "-m pack.train --batch {batch}"\nbatch = 64\nenvironment = { WANDB_MODE = "offline" }\n'
+    )
+    known = available(written(tmp_path, table))
+    assert named("pretrain", known, None).environment == {"WANDB_MODE": "offline"}
+    assert named("pretrain", known, 8).batch == 8
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("[tool.scaling.scripts.a]\nbatch = 3", "script 'a' in pyproject.toml: command: Field required"),
+        ('[tool.scaling.scripts.a]\ncommand = "a.py"\nbtach = 3', "btach: Extra inputs are not permitted"),
+        ('[tool.scaling.scripts.a]\ncommand = "a.py"\nupdate = "x"', "expected module:function or module:Class.method"),
+        ('[tool.scaling.scripts."a b"]\ncommand = "a.py"', "rename it"),
+        ("[tool.scaling]\nscripts = 3", "expected a table, [tool.scaling.scripts]"),
+        ("[tool.scaling.scripts]\na = 3", "expected a table, [tool.scaling.scripts.a]"),
+    ],
+)
+def test_a_wrong_table_is_refused(tmp_path: Path, table: str, said: str) -> None:
+    with pytest.raises(ValueError, match=r"pyproject\.toml") as caught:
+        available(written(tmp_path, table))
+    assert said in str(caught.value)
+
+
+def test_an_accepted_run_is_a_scripts_by_its_command_environment_and_batch() -> None:
+    first = Script(name="a", command="train.py {batch}", batch=8)
+    same = first.model_copy(update={"name": "b"})
+    others = [{"command": "train.py {batch} --lr 1"}, {"environment": {"A": "1"}}, {"batch": 16}]
+    assert of_script(first).hash == of_script(same).hash
+    assert len({of_script(first).hash, *(of_script(first.model_copy(update=other)).hash for other in others)}) == 4

@@ -1,0 +1,247 @@
+"""Scripts as they are on real ranks: timed from update to update, standing still between windows, leaving no trace."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from suite.checks.bench import Bench
+from suite.processes.answers import SetUp, Timed
+from suite.processes.failure import WorkerFailure
+from suite.processes.group import Group
+from suite.processes.jobs import Job, ModelSpec, Prepared, ScriptRun
+from tests.support.project import REPOSITORY
+
+START_S = 60.0
+DDP = REPOSITORY / "tests" / "scripts" / "right" / "ddp.py"
+SLEEPER = """
+import time, torch
+net = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range({updates}):
+    time.sleep(0.02)
+    if step % 10 == 9:
+        {event}
+    net(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+"""
+
+
+class Ranks:
+    """The ranks of one script."""
+
+    def __init__(self, group: Group, words: list[str], folder: Path, world_size: int, update: str) -> None:
+        self.group, self._folder, self._world_size = group, folder, world_size
+        self._words, self._update = words, update
+
+    def set_up(self, **environment: str) -> list[SetUp]:
+        """Start the script."""
+        job = Job(
+            processes="per-device",
+            devices=("cpu",) * self._world_size,
+            backend="gloo",
+            trainer="script",
+            world_size=self._world_size,
+            global_batch=8,
+            lr=0.0,
+            seed=0,
+            workload=ModelSpec(
+                model="script", loader="resident", precision="float32", memory_format="contiguous", compile=False
+            ),
+            dataset=Prepared(name="script", folder="", train_samples=8, test_samples=0),
+            script=ScriptRun(
+                words=tuple(self._words),
+                directory=str(self._folder),
+                environment=environment,
+                isolated=(str(self._folder),),
+                update=self._update,
+            ),
+        )
+        return self.group.request(SetUp, "setup", START_S, name="arm", arm=job)
+
+    def window(self, steps: int, lead_in: int = 0) -> list[Timed]:
+        """Time so many updates."""
+        return self.group.request(Timed, "window", START_S, name="arm", steps=steps, lead_in=lead_in)
+
+
+@pytest.fixture
+def ranks(bench: Bench, tmp_path: Path) -> Iterator[Any]:
+    """Return what starts ranks of a script with these words, in a folder of its own."""
+    started: list[Group] = []
+
+    def start(*words: str, world_size: int = 1, update: str = "") -> Ranks:
+        started.append(bench.pool.launch(f"script-{tmp_path.name}-{len(started)}", world_size))
+        return Ranks(started[-1], list(words), tmp_path, world_size, update)
+
+    yield start
+    for group in started:
+        group.close()
+
+
+def script(folder: Path, event: str = "pass", updates: int = 400) -> str:
+    """Write a script of 20 ms a step, which does something in every tenth."""
+    (folder / "sleeper.py").write_text(SLEEPER.format(event=event, updates=updates))
+    return "sleeper.py"
+
+
+def test_a_window_is_so_many_updates_with_what_lies_between_them(ranks: Any, tmp_path: Path) -> None:
+    started = ranks(script(tmp_path))
+    started.set_up()
+    [timed] = started.window(20, lead_in=2)
+    assert 20 * 0.02e9 <= timed.duration_ns < 20 * 0.02e9 + 2e9
+    assert not timed.unclean
+
+
+def test_two_ranks_of_a_distributed_script_are_timed(ranks: Any) -> None:
+    started = ranks(str(DDP), "--width", "8", "--workers", "1", world_size=2)
+    first, second = started.set_up()
+    assert first.gradient_bytes == second.gradient_bytes == 4 * (64 * 8 + 8 + 8 * 8 + 8 + 8 * 2 + 2)
+    for _ in range(2):
+        assert all(timed.duration_ns > 0 for timed in started.window(5))
+
+
+def test_processes_of_a_script_stand_still_while_it_does(ranks: Any) -> None:
+    started = ranks(str(DDP), "--width", "8", "--workers", "1")
+    started.set_up()
+    started.window(3)
+    [pid] = started.group.pids.values()
+    loaders = psutil.Process(pid).children(recursive=True)
+    assert loaders
+    assert {loader.status() for loader in loaders} == {psutil.STATUS_STOPPED}
+    started.window(3)
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [("net.eval(); net.train()", "an evaluation"), ("torch.save(net.state_dict(), 'net.pt')", "a checkpoint")],
+)
+def test_a_window_with_something_else_in_it_says_what(ranks: Any, tmp_path: Path, event: str, said: str) -> None:
+    started = ranks(script(tmp_path, event))
+    started.set_up()
+    assert [started.window(10)[0].unclean for _ in range(2)] == [said, said]
+    short = [started.window(3)[0].unclean for _ in range(4)]
+    assert "" in short
+    assert said in short
+
+
+def test_what_a_script_writes_stays_in_its_session_and_all_ranks_see_it(ranks: Any, tmp_path: Path) -> None:
+    (tmp_path / "writer.py").write_text(
+        "import os, time\n"
+        "from torch import distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "assert not os.path.exists('snapshot.txt'), 'another session wrote it'\n"
+        "dist.barrier()\n"
+        "if dist.get_rank() == 0:\n"
+        "    open('snapshot.txt', 'w').write('0')\n"
+        "dist.barrier()\n"
+        "assert os.path.exists('snapshot.txt'), 'rank 0 wrote it'\n" + SLEEPER.format(event="pass", updates=50)
+    )
+    for _ in range(2):
+        started = ranks("writer.py", world_size=2)
+        assert [answer.note for answer in started.set_up()] == ["", ""]
+        started.window(2)
+    assert not (tmp_path / "snapshot.txt").exists()
+
+
+def test_a_script_runs_as_it_does_under_torchrun(ranks: Any, tmp_path: Path) -> None:
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "helper.py").write_text("VALUE = 3\n")
+    (tmp_path / "pack" / "train.py").write_text(
+        "import json, os, sys, threading, helper\n"
+        "seen = {'name': __name__, 'argv': sys.argv, 'main': threading.current_thread() is threading.main_thread(),\n"
+        "        'path': sys.path[0], 'helper': helper.VALUE, 'cwd': os.getcwd(), 'mine': os.environ['MINE'],\n"
+        "        'world': [os.environ[n] for n in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'LOCAL_WORLD_SIZE')]}\n"
+        "raise SystemExit(json.dumps(seen))\n"
+    )
+    started = ranks("pack/train.py", "--lr", "0.1")
+    with pytest.raises(WorkerFailure) as caught:
+        started.set_up(MINE="yes")
+    text = caught.value.cause
+    seen = json.loads(text[text.index("{") : text.rindex("}") + 1])
+    assert seen == {
+        "name": "__main__",
+        "argv": ["pack/train.py", "--lr", "0.1"],
+        "main": True,
+        "path": str(tmp_path / "pack"),
+        "helper": 3,
+        "cwd": str(tmp_path),
+        "mine": "yes",
+        "world": ["0", "0", "1", "1"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("raise ValueError('no such option')", "ValueError: no such option"),
+        ("print('nothing to do')", "the script ended and made no update: no torch optimizer's step was called"),
+        (
+            "import torch.multiprocessing as mp\ndef work(rank): pass\nmp.spawn(work, nprocs=2)",
+            "the script starts 2 processes by torch.multiprocessing.spawn, and here each of its ranks is started "
+            "already: call work with LOCAL_RANK",
+        ),
+        ("import sys; sys.exit('Unable to locate sufficient GPUs')", "left with 'Unable to locate sufficient GPUs'"),
+    ],
+)
+def test_a_script_that_ends_before_it_can_be_timed_says_why(ranks: Any, tmp_path: Path, source: str, said: str) -> None:
+    (tmp_path / "train.py").write_text(source)
+    with pytest.raises(WorkerFailure, match="rank 0") as caught:
+        ranks("train.py").set_up()
+    assert said in caught.value.cause
+
+
+def test_ranks_that_train_apart_are_not_timed(ranks: Any, tmp_path: Path) -> None:
+    with pytest.raises(WorkerFailure, match="2 ranks were started, and it has no process group: each trains by itself"):
+        ranks(script(tmp_path), world_size=2).set_up()
+
+
+def test_a_script_that_makes_too_few_updates_says_how_many(ranks: Any, tmp_path: Path) -> None:
+    started = ranks(script(tmp_path, updates=10))
+    started.set_up()
+    with pytest.raises(WorkerFailure, match=r"ended after 10 update\(s\), and more are to be timed"):
+        started.window(20)
+
+
+@pytest.mark.parametrize("update", ["train:descend", "engine:descend", "engine:Engine.descend"])
+def test_a_loop_without_an_optimizer_of_torchs_names_its_update(ranks: Any, tmp_path: Path, update: str) -> None:
+    descend = (
+        "def descend(*net):\n"
+        "    import time; time.sleep(0.02)\n"
+        "    with __import__('torch').no_grad():\n"
+        "        for p in net[-1].parameters(): p -= 0.1 * p.grad\n"
+    )
+    engine = descend + "class Engine:\n    descend = descend\n"
+    (tmp_path / "engine.py").write_text(engine)
+    source = {"train:descend": descend, "engine:descend": "from engine import descend\n"}
+    (tmp_path / "train.py").write_text(
+        "import torch\nnet = torch.nn.Linear(2, 1)\n"
+        + source.get(update, "from engine import Engine\ndescend = Engine().descend\n")
+        + "while True:\n    net.zero_grad()\n    net(torch.ones(1, 2)).sum().backward()\n"
+        + ("    Engine().descend(net)\n" if "Engine" in update else "    descend(net)\n")
+    )
+    started = ranks("train.py", update=update)
+    started.set_up()
+    [timed] = started.window(10)
+    assert 10 * 0.02e9 <= timed.duration_ns < 10 * 0.02e9 + 2e9
+
+
+def test_an_update_that_is_not_there_is_named(ranks: Any, tmp_path: Path) -> None:
+    with pytest.raises(WorkerFailure, match="update = 'train:descent': when the script computes its first gradient"):
+        ranks(script(tmp_path), update="train:descent").set_up()
+
+
+def test_nothing_is_left_of_a_script_and_what_it_started(ranks: Any) -> None:
+    started = ranks(str(DDP), "--width", "8", "--workers", "2")
+    started.set_up()
+    [pid] = started.group.pids.values()
+    family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    assert len(family) == 3
+    started.group.request(dict, "close", START_S, name="arm")
+    started.group.close()
+    _, alive = psutil.wait_procs(family, timeout=20)
+    assert not alive
