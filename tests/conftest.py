@@ -13,7 +13,7 @@ from suite.checks.bench import Bench
 from suite.plan.config import Config
 from suite.processes.pool import Pool
 from suite.room import devices, quiet
-from tests.support import nvml
+from tests.support import containers, nvml
 from tests.support.project import REPOSITORY, Project
 
 
@@ -70,6 +70,14 @@ def scene(nvml_library: Path, tmp_path: Path) -> Callable[..., nvml.Scene]:
 def gpus(scene: Callable[..., nvml.Scene], monkeypatch: pytest.MonkeyPatch) -> Callable[..., nvml.Scene]:
     """Make such a scene, which this process sees too."""
     return lambda count=2: scene(count).load(monkeypatch)
+
+
+@pytest.fixture
+def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> containers.Files:
+    """Put this process into control groups without limits, which are files that the test can change."""
+    folder = tmp_path / "groups"
+    folder.mkdir()
+    return containers.Files(folder, monkeypatch)
 
 
 @pytest.fixture

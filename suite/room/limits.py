@@ -1,40 +1,99 @@
-"""What limits this process: its container's CPU quota, which neither core count nor affinity shows, and descriptors."""
+"""What limits this process: CPU quota and memory of its container, which the machine's own do not show; descriptors."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+from suite.room.quiet import available_cores
+from suite.room.reading import content
 
 GROUPS = Path("/sys/fs/cgroup")
 OWN = Path("/proc/self/cgroup")
+NO_LIMIT = 1 << 60  # bytes; without a limit version 1 shows 2^63 less a page
+# Pages of files. Version 1 has those of the group with all below it under other names.
+WITH_CHILDREN, FILES = (re.compile(rf"^{of}(?:in)?active_file (\d+)$", re.MULTILINE) for of in ("total_", ""))
+KILLS = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
-def cpu_quota(groups: Path = GROUPS, own: Path = OWN) -> float | None:
+@dataclass(frozen=True)
+class Memory:
+    """What a control group lets this process and its children use.
+
+    Attributes:
+        limit_bytes: of the group that has least left.
+        left_bytes: that may be used in addition. Pages of files count as left, because the kernel can drop them.
+        ends_all: whether the kernel ends every process of the group, and not one, where they need more.
+    """
+
+    limit_bytes: int
+    left_bytes: int
+    ends_all: bool = False
+
+
+def cpu_quota() -> float | None:
     """Return the least number of cores that the control group and its parents allow; None without a limit.
 
     Sources: cpu.max of version 2, cpu.cfs_quota_us of version 1 (kernel documentation: cgroup-v2, sched-bwc).
     """
-    try:
-        lines = own.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return None
     quotas = []
-    for line in lines:
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        for folder in (PurePosixPath(path), *PurePosixPath(path).parents):
-            if ".." in folder.parts:  # outside of what the container has mounted, whose root is then its own group
-                continue
-            relative = str(folder).lstrip("/")
-            if not controllers:
-                quotas.append(_quota(groups / relative / "cpu.max"))
-            elif "cpu" in controllers.split(","):
-                group = groups / "cpu" / relative
-                quotas.append(_quota(group / "cpu.cfs_quota_us", group / "cpu.cfs_period_us"))
+    for group in _path_up("cpu"):
+        quotas += [_quota(group / "cpu.max"), _quota(group / "cpu.cfs_quota_us", group / "cpu.cfs_period_us")]
     return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def usable_cores() -> int:
+    """Return how many cores can work for this process at once: those it may run on, or fewer by its quota."""
+    cores, quota = len(available_cores()), cpu_quota()
+    return cores if quota is None else max(1, min(cores, int(quota)))
+
+
+def threads(ranks: int) -> int | None:
+    """Return how many threads each of so many ranks may compute with under a CPU quota.
+
+    Libraries count the cores of this process, and not its quota. Where threads use it up, the kernel stops all of them
+    until the next period (100 ms by default).
+
+    Returns:
+        At least 1; None where the quota is no less than the cores.
+    """
+    usable = usable_cores()
+    return max(1, usable // ranks) if usable < len(available_cores()) else None
+
+
+def memory() -> Memory | None:
+    """Return what the control group and its parents allow; None without a limit.
+
+    Sources: memory.max, memory.high and memory.oom.group of version 2 (cgroup-v2), memory.limit_in_bytes of version 1
+    (cgroup-v1/memory). A parent's limit also holds what others in it use.
+    """
+    found, ends_all = list[tuple[int, int]](), False
+    for group in _path_up("memory"):
+        used_bytes = max(map(_number, (group / "memory.current", group / "memory.usage_in_bytes")))
+        stat = content(group / "memory.stat")
+        given_back = sum(map(int, WITH_CHILDREN.findall(stat) or FILES.findall(stat)))
+        for limit in ("memory.max", "memory.high", "memory.limit_in_bytes"):
+            if 0 <= (limit_bytes := _number(group / limit)) < NO_LIMIT:
+                found.append((limit_bytes - max(0, used_bytes - given_back), limit_bytes))
+        ends_all = ends_all or _number(group / "memory.oom.group") == 1
+    if not found:
+        return None
+    left_bytes, limit_bytes = min(found)
+    return Memory(limit_bytes, max(0, left_bytes), ends_all)
+
+
+def ended_for_memory() -> int:
+    """Return how many processes of this control group the kernel has ended so far because memory ran out."""
+    for group in _path_up("memory"):
+        for file in ("memory.events", "memory.oom_control"):
+            if counts := KILLS.findall(content(group / file)):
+                return int(counts[0])
+    return 0
 
 
 @contextlib.contextmanager
@@ -68,6 +127,25 @@ def allow_descriptors(more: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def _path_up(controller: str) -> Iterator[Path]:
+    """Yield the folders of the control groups that limit this process, its own first."""
+    for line in content(OWN).splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers and controller not in controllers.split(","):
+            continue
+        root = GROUPS / controller if controllers else GROUPS  # version 2 has one tree for all
+        for folder in (PurePosixPath(path), *PurePosixPath(path).parents):
+            if ".." not in folder.parts:  # else outside of what the container has mounted, whose root is its own group
+                yield root / str(folder).lstrip("/")
+
+
+def _number(file: Path) -> int:
+    """Return the number in a file; -1 where there is none."""
+    text = content(file)
+    return int(text) if text.isdecimal() else -1
 
 
 def _quota(*files: Path) -> float | None:

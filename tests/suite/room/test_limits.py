@@ -1,4 +1,7 @@
-"""The CPU quota of a container, read from folders made as the kernel makes them; descriptors, under real limits."""
+"""CPU quota and memory of a container, from files in the kernel's form; descriptors, under real limits.
+
+Real control groups are in tests/processes/test_containers.py.
+"""
 
 from __future__ import annotations
 
@@ -11,56 +14,108 @@ from pathlib import Path
 
 import pytest
 
-from suite.room.limits import cpu_quota
+from suite.room import limits
+from suite.room.limits import Memory, cpu_quota, ended_for_memory, memory, threads, usable_cores
+from suite.room.quiet import available_cores
+from tests.support.containers import Files
 from tests.support.project import REPOSITORY
 
 
-@pytest.fixture
-def own(tmp_path: Path) -> Path:
-    return tmp_path / "own"
+def test_the_least_quota_above_us_counts(container: Files) -> None:
+    container.own("0::/pod/job\n").group("pod", cpu_max="150000 100000").group("pod/job", cpu_max="max 100000")
+    container.group("other", cpu_max="1 100000")
+    assert cpu_quota() == 1.5
+    container.group("pod/job", cpu_max="50000 100000")
+    assert cpu_quota() == 0.5
 
 
-def group(folder: Path, **files: str) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        (folder / name.replace("_", ".", 1)).write_text(text)
+def test_groups_of_version_1_are_read(container: Files) -> None:
+    container.own("5:memory:/a\n4:cpu,cpuacct:/a:b\n1:name=systemd:/\n0::/\n")
+    container.group("cpu/a:b", cpu_cfs_quota_us=-1, cpu_cfs_period_us=100000)
+    assert cpu_quota() is None
+    container.group("cpu/a:b", cpu_cfs_quota_us=250000)
+    assert cpu_quota() == 2.5
 
 
-def test_the_least_quota_above_us_counts(tmp_path: Path, own: Path) -> None:
-    own.write_text("0::/pod/job\n")
-    group(tmp_path / "pod", cpu_max="150000 100000\n")
-    group(tmp_path / "pod" / "job", cpu_max="max 100000\n")
-    group(tmp_path / "other", cpu_max="1 100000\n")
-    assert cpu_quota(tmp_path, own) == 1.5
-    group(tmp_path / "pod" / "job", cpu_max="50000 100000\n")
-    assert cpu_quota(tmp_path, own) == 0.5
-
-
-def test_groups_of_version_1_are_read(tmp_path: Path, own: Path) -> None:
-    own.write_text("5:memory:/a\n4:cpu,cpuacct:/a:b\n1:name=systemd:/\n0::/\n")
-    group(tmp_path / "cpu" / "a:b", cpu_cfs_quota_us="-1\n", cpu_cfs_period_us="100000\n")
-    assert cpu_quota(tmp_path, own) is None
-    group(tmp_path / "cpu" / "a:b", cpu_cfs_quota_us="250000\n")
-    assert cpu_quota(tmp_path, own) == 2.5
-
-
-def test_a_group_outside_of_the_mount_is_read_at_its_root(tmp_path: Path, own: Path) -> None:
-    own.write_text("0::/../elsewhere\n")
-    group(tmp_path, cpu_max="100000 100000\n")
-    group(tmp_path.parent / "elsewhere", cpu_max="1 100000\n")
-    assert cpu_quota(tmp_path, own) == 1.0
+def test_a_group_outside_of_the_mount_is_read_at_its_root(container: Files) -> None:
+    container.own("0::/../elsewhere\n").group(cpu_max="100000 100000")
+    container.group("../elsewhere", cpu_max="1 100000")
+    assert cpu_quota() == 1.0
 
 
 @pytest.mark.parametrize("text", ["", "max", "a b", "1 0", "1 2 3"])
-def test_anything_else_is_no_quota(tmp_path: Path, own: Path, text: str) -> None:
-    own.write_text("0::/\nnonsense\n")
-    group(tmp_path, cpu_max=text)
-    group(tmp_path / "cpu", cpu_cfs_quota_us=text, cpu_cfs_period_us=text)
-    assert cpu_quota(tmp_path, own) is None
+def test_anything_else_is_no_quota(container: Files, text: str) -> None:
+    container.own("0::/\nnonsense\n").group(cpu_max=text)
+    container.group("cpu", cpu_cfs_quota_us=text, cpu_cfs_period_us=text)
+    assert cpu_quota() is None
 
 
-def test_without_control_groups_there_is_no_quota(tmp_path: Path) -> None:
-    assert cpu_quota(tmp_path, tmp_path / "none") is None
+def test_without_control_groups_nothing_is_limited(container: Files) -> None:
+    container.own("")
+    assert (cpu_quota(), memory(), ended_for_memory(), usable_cores()) == (None, None, 0, len(available_cores()))
+
+
+@pytest.mark.parametrize(("quota", "usable"), [("10000", 1), ("100000", 1), ("199999", 1), ("max", None)])
+def test_whole_cores_of_a_quota_can_be_used_and_always_one(container: Files, quota: str, usable: int | None) -> None:
+    container.group(cpu_max=f"{quota} 100000")
+    assert usable_cores() == (usable or len(available_cores()))
+
+
+def test_ranks_share_the_threads_of_a_quota(container: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "available_cores", lambda: list(range(64)))
+    assert threads(2) is None
+    container.group(cpu_max="800000 100000")
+    assert [threads(ranks) for ranks in (1, 2, 3, 16)] == [8, 4, 2, 1]
+    container.group(cpu_max="6400000 100000")
+    assert threads(2) is None
+
+
+GB = 10**9
+
+
+def test_the_group_with_the_least_memory_left_counts_and_pages_of_files_are_left(container: Files) -> None:
+    container.own("0::/pod/job\n").group("pod", memory_max=8 * GB, memory_current=7 * GB)
+    container.group("pod", memory_stat=f"anon 1\nfile {6 * GB}\nactive_file {GB}\ninactive_file {3 * GB}")
+    container.group("pod/job", memory_max="max", memory_current=2 * GB)
+    assert memory() == Memory(8 * GB, 5 * GB)
+    container.group("pod/job", memory_max=4 * GB)
+    assert memory() == Memory(4 * GB, 2 * GB)
+    container.group("pod/job", memory_high=3 * GB)
+    assert memory() == Memory(3 * GB, GB), "above it the kernel holds every process up"
+    container.group("pod", memory_current=20 * GB)
+    assert memory() == Memory(8 * GB, 0)
+
+
+def test_a_group_whose_processes_end_together_says_so(container: Files) -> None:
+    container.group(memory_max=GB, memory_oom_group=0)
+    assert memory() == Memory(GB, GB)
+    container.group(memory_oom_group=1)
+    assert memory() == Memory(GB, GB, ends_all=True)
+
+
+def test_memory_of_version_1_is_read_with_all_below(container: Files) -> None:
+    container.own("4:memory:/docker/1\n0::/\n").group("memory", memory_limit_in_bytes=2**63 - 4096)
+    container.group("memory", memory_usage_in_bytes=5 * GB)
+    assert memory() is None
+    stat = f"inactive_file 1\nactive_file 1\ntotal_inactive_file {GB}\ntotal_active_file {GB}\n"
+    container.group("memory/docker/1", memory_limit_in_bytes=4 * GB, memory_usage_in_bytes=3 * GB, memory_stat=stat)
+    assert memory() == Memory(4 * GB, 3 * GB)
+
+
+@pytest.mark.parametrize("text", ["", "max", "-1", "1 2", "much"])
+def test_anything_else_is_no_limit_of_memory(container: Files, text: str) -> None:
+    container.group(memory_max=text, memory_current=text, memory_stat=text)
+    assert memory() is None
+
+
+@pytest.mark.parametrize(
+    ("own", "group", "file"),
+    [("0::/\n", "", "memory_events"), ("4:memory:/\n", "memory", "memory_oom_control")],
+    ids=["version 2", "version 1"],
+)
+def test_processes_that_the_kernel_ended_are_counted(container: Files, own: str, group: str, file: str) -> None:
+    container.own(own).group(group, **{file: "oom 7\noom_kill 3\noom_group_kill 0"})
+    assert ended_for_memory() == 3
 
 
 OPENING = """\
