@@ -16,9 +16,10 @@ ten cores the limit is one percent of each. On an idle 2-core machine everything
 **The resolution.** Kernels count CPU time in ticks of 10 ms and show each field rounded down. The difference of two
 such readings is off by less than a tick either way, with variance tick²/6. What others used is made from three fields
 of the machine and two of each process of ours that ran, so three standard deviations are 3 tick √((3 + 2 n)/6): 37 ms
-for two ranks and the controller, 8 % of a core in a block of half a second. A block is marked beyond limit plus
-resolution; rounding then marks about one in a thousand of the blocks that are just at the limit, and fewer of the
-others. A single shorter burst is not seen; the faster half of the windows hardly moves with it.
+for two ranks and the controller, 8 % of a core in a block of half a second. Where this process may use only some of the
+machine's cores, there are three fields of each of them. A block is marked beyond limit plus resolution; rounding then
+marks about one in a thousand of the blocks that are just at the limit, and fewer of the others. A single shorter burst
+is not seen; the faster half of the windows hardly moves with it.
 
 **Windows.** On a CPU a rank also tells for how long others had its own cores (`suite.rank.others`), to the microsecond.
 A kernel's thread that runs for 20 ms in every second is far below the limit of a block, and lengthens every sixth
@@ -84,9 +85,9 @@ class Conditions(Part):
 
     Attributes:
         elapsed_s: between the two readings.
-        cores: of the machine.
+        cores: that this process may use.
         steal: cores that the hypervisor took from us: 0.25 is a quarter of one core, all the time.
-        foreign: cores that processes other than ours used, without time in interrupts.
+        foreign: how many of these cores processes other than ours used, without time in interrupts.
         resolution: cores; three standard deviations of the error of `foreign`.
         load: the load average over one minute, at the end; ours is in it.
         mhz: the slowest of the cores that ranks are bound to, at the end.
@@ -135,6 +136,11 @@ def limit_cores(conditions: Conditions) -> float:
     return max(LIMIT_CORES, LIMIT_PER_CORE * conditions.cores) + conditions.resolution
 
 
-def resolution_s(processes: int) -> float:
-    """Return three standard deviations of the error of foreign CPU time, in seconds, with so many processes of ours."""
-    return 3 * TICK_S * float(((MACHINE_FIELDS + PROCESS_FIELDS * processes) / 6) ** 0.5)
+def resolution_s(processes: int, counters: int = 1) -> float:
+    """Return three standard deviations of the error of foreign CPU time, in seconds.
+
+    Args:
+        processes: of ours.
+        counters: of the machine, or of single cores, that were added up.
+    """
+    return 3 * TICK_S * float(((MACHINE_FIELDS * counters + PROCESS_FIELDS * processes) / 6) ** 0.5)

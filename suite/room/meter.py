@@ -3,7 +3,8 @@
 A reading starts no process and takes about a quarter of a millisecond with ten processes of ours. What a system does
 not show is None, so that a reading succeeds wherever psutil does.
 
-Ours are the controller and its descendants. `watch` looks them up once a session, because that reads every process of
+Only the cores that this process may use count: on the others of a machine, other containers work. Ours are the
+controller and its descendants. `watch` looks them up once a session, because that reads every process of
 the machine. What one of ours starts later counts as foreign.
 """
 
@@ -13,9 +14,10 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -23,9 +25,14 @@ from suite.room import gpus
 from suite.room.conditions import TICK_S, Conditions, resolution_s
 from suite.room.devices import Devices
 from suite.room.gpus import GpuReading, Gpus
+from suite.room.quiet import available_cores
+from suite.room.reading import content
 
 CPUS = Path("/sys/devices/system/cpu")
+STAT = Path("/proc/stat")
 CPUINFO = Path("/proc/cpuinfo")
+CORE = re.compile(r"^cpu(\d*) +([\d ]+)$", re.MULTILINE)
+STEAL = 7  # its place among the fields of a core
 CPUINFO_BYTES = 1 << 16  # some forty cores; on a machine of hundreds the whole file takes longer than a reading may
 
 
@@ -35,12 +42,14 @@ class Reading:
 
     Attributes:
         at_s: of `time.monotonic()`.
-        busy_s: of all processes on all cores, without interrupts.
+        busy_s: of all processes on the cores that this process may use, without interrupts.
         steal_s: that the hypervisor took; None where the system does not show it.
         own_s: of each process of ours that is still there.
         load: over one minute.
         mhz: of the slowest core that a rank is bound to; None where there is none, or the system does not show it.
         known: GPU processes that are ours or were there before the run.
+        cores: how many this process may use.
+        counters: of how many cores or sums over cores the kernel's counters were added up.
     """
 
     at_s: float
@@ -51,13 +60,15 @@ class Reading:
     mhz: float | None = None
     gpus: tuple[GpuReading, ...] = ()
     known: frozenset[int] = frozenset()
+    cores: int = 1
+    counters: int = 1
 
 
 class Meter:
     """A context manager that takes readings for one run; to be entered before the first worker is on a GPU."""
 
     def __init__(self, devices: Devices) -> None:
-        self._gpus = Gpus(devices)
+        self._gpus, self._cores = Gpus(devices), frozenset(available_cores())
         self._frequency = Frequency(devices.cores)
         self._own: set[psutil.Process] = set()
         self._before_run: frozenset[int] = frozenset()
@@ -90,7 +101,7 @@ class Meter:
 
     def read(self) -> Reading:
         """Return a reading; processes of ours that have ended are forgotten."""
-        machine = psutil.cpu_times()
+        spent = used_on(self._cores)
         at_s = time.monotonic()
         own_s = {}
         for process in list(self._own):
@@ -101,18 +112,48 @@ class Meter:
                 self._own.discard(process)
         return Reading(
             at_s=at_s,
-            busy_s=machine.user + getattr(machine, "nice", 0.0) + machine.system,
+            busy_s=spent.busy_s,
             own_s=own_s,
             load=psutil.getloadavg()[0],
-            steal_s=getattr(machine, "steal", None),
+            steal_s=spent.steal_s,
             mhz=self._frequency.slowest_mhz(),
             gpus=self._gpus.read(),
             known=self._known,
+            cores=len(self._cores),
+            counters=spent.counters,
         )
 
     def since(self, before: Reading) -> Conditions:
         """Return the conditions from an earlier reading until now."""
         return between(before, self.read())
+
+
+class Used(NamedTuple):
+    """CPU seconds that were used on some cores, and stolen from them, and of how many counters they are the sum."""
+
+    busy_s: float
+    steal_s: float | None
+    counters: int
+
+
+def used_on(cores: Collection[int], stat: Path = STAT) -> Used:
+    """Return what all processes have used on these cores.
+
+    The sum over all cores is taken from the kernel where it knows no others, because it rounds each counter down. It is
+    also taken where the kernel does not show each of these (macOS, and containers under lxcfs, which shows their own).
+
+    Args:
+        cores: by number.
+        stat: a file as /proc/stat, with user, nice, system, idle, iowait, irq, softirq and steal in ticks.
+    """
+    shown = {name: list(map(int, ticks.split())) for name, ticks in CORE.findall(content(stat))}
+    every, chosen = [shown.get("", [])], [shown.get(str(core), []) for core in cores]
+    rows = chosen if all(chosen) and len(chosen) < len(shown) - 1 else every
+    if not all(len(row) > STEAL for row in rows):
+        machine = psutil.cpu_times()
+        busy_s = machine.user + getattr(machine, "nice", 0.0) + machine.system
+        return Used(busy_s, getattr(machine, "steal", None), 1)
+    return Used(sum(sum(row[:3]) for row in rows) * TICK_S, sum(row[STEAL] for row in rows) * TICK_S, len(rows))
 
 
 class Frequency:
@@ -141,7 +182,7 @@ def between(before: Reading, after: Reading) -> Conditions:
     """Return the conditions between two readings; `foreign` is None when one of ours ended, whose use is lost."""
     elapsed_s = max(after.at_s - before.at_s, TICK_S)  # nothing is counted in less than a tick
     spent = [after.own_s[pid] - used for pid, used in before.own_s.items() if pid in after.own_s]
-    resolution = resolution_s(sum(used > 0 for used in spent)) / elapsed_s
+    resolution = resolution_s(sum(used > 0 for used in spent), after.counters) / elapsed_s
     foreign = None
     if before.own_s.keys() <= after.own_s.keys():
         foreign = max(after.busy_s - before.busy_s - sum(spent), 0.0) / elapsed_s
@@ -150,7 +191,7 @@ def between(before: Reading, after: Reading) -> Conditions:
         steal = max(after.steal_s - before.steal_s, 0.0) / elapsed_s
     return Conditions(
         elapsed_s=round(elapsed_s, 4),
-        cores=psutil.cpu_count() or 1,
+        cores=after.cores,
         steal=None if steal is None else round(steal, 4),
         foreign=None if foreign is None else round(foreign, 4),
         resolution=round(resolution, 4),

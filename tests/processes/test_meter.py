@@ -16,9 +16,11 @@ from suite.checks.bench import Bench
 from suite.room.conditions import disturbed
 from suite.room.devices import parse
 from suite.room.gpus import GpuReading
-from suite.room.meter import Frequency, Meter, Reading, between
+from suite.room.meter import Frequency, Meter, Reading, Used, between, used_on
+from suite.room.quiet import available_cores
 from tests.support.busy import BURN, HOSTILE_NAME, RENAMED, running, wait_for_use
-from tests.support.project import REPOSITORY
+from tests.support.containers import on_cores
+from tests.support.project import REPOSITORY, needs_two_cores
 
 
 def reading(at_s: float, busy_s: float, own_s: dict[int, float] | None = None, **more: object) -> Reading:
@@ -96,6 +98,58 @@ def test_an_idle_machine_is_not_disturbed() -> None:
     after = reading(0.5, 101.02, {1: 5.49, 2: 5.48, 3: 5.02}, steal_s=1.0)
     assert disturbed(between(before, after)) == ""
     assert disturbed(between(before, replace(after, busy_s=101.2))) == "other processes used 42% of a core"
+
+
+STAT = """\
+cpu  1000 10 300 9000 50 5 6 70 0 0
+cpu0 400 4 100 3000 20 2 2 30 0 0
+cpu2 500 5 150 3000 20 2 2 30 0 0
+cpu7 100 1 50 3000 10 1 2 10 0 0
+intr 12345 0 9
+ctxt 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("cores", "used"),
+    [
+        ({2}, Used(6.55, 0.3, 1)),
+        ({0, 7}, Used(6.55, 0.4, 2)),
+        ({0, 2, 7}, Used(13.1, 0.7, 1)),
+        ({0, 2, 3}, Used(13.1, 0.7, 1)),
+    ],
+    ids=["one", "some", "all of them have a sum", "of one the kernel shows nothing"],
+)
+def test_the_cores_of_a_container_are_read_one_by_one(cores: set[int], used: Used, tmp_path: Path) -> None:
+    (tmp_path / "stat").write_text(STAT)
+    assert used_on(cores, tmp_path / "stat") == pytest.approx(used)
+
+
+def test_without_that_file_all_cores_are_read(tmp_path: Path) -> None:
+    assert used_on({0}, tmp_path / "none").busy_s > 0
+
+
+@needs_two_cores
+def test_work_on_cores_that_are_not_ours_is_nobodys() -> None:
+    """Two readings of the kernel bound what is read between them, whatever else the machine does."""
+    mine, theirs = available_cores()[:2]
+    with on_cores({mine}), Meter(parse("cpu:1")) as taken, running("-c", BURN) as busy:
+        os.sched_setaffinity(busy.pid, {theirs})
+        outer = psutil.cpu_times(percpu=True)[mine]
+        before = taken.read()
+        wait_for_use(busy.pid)
+        after = taken.read()
+        grown = psutil.cpu_times(percpu=True)[mine]
+    most_s = grown.user + grown.nice + grown.system - outer.user - outer.nice - outer.system
+    assert after.busy_s - before.busy_s <= most_s + 1e-6
+    assert (after.cores, after.counters) == (1, 1)
+    assert taken.since(before).cores == 1
+
+
+def test_counters_of_single_cores_are_rounded_one_by_one() -> None:
+    before, after = reading(0.0, 1.0, cores=8, counters=8), reading(1.0, 1.0, cores=8, counters=8)
+    assert between(before, after).resolution == pytest.approx(3 * 0.01 * (3 * 8 / 6) ** 0.5, abs=1e-4)
+    assert between(before, replace(after, cores=64)).cores == 64
 
 
 def test_counters_that_rounding_turns_back_count_as_zero() -> None:
