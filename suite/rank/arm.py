@@ -30,7 +30,7 @@ from suite.properties import contract
 from suite.rank import counting, flops, kept, transport
 from suite.rank.finite import first_bad_sample
 from suite.rank.timing import window
-from suite.room import accelerator, quiet
+from suite.room import accelerator, limits, quiet
 from suite.room.devices import survey
 
 PARTS = ("train_X", "train_y", "test_X", "test_y")
@@ -56,11 +56,23 @@ def bind(rank: int, place: Place) -> list[torch.device]:
             quiet.take_turns()
         torch.set_num_threads(1)
     else:
+        share_quota(len(devices))
         torch.accelerator.set_device_index(devices[0])
         transport.listen()
     if not one:
         join(place.backend, devices[0])
     return devices
+
+
+def share_quota(devices: int) -> None:
+    """Let this rank compute on the host with its share of a container's CPU quota, unless the user has set a number.
+
+    Args:
+        devices: of this process; every other rank on this host has as many.
+    """
+    ranks = devices * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if "OMP_NUM_THREADS" not in os.environ and (threads := limits.threads(ranks)) is not None:
+        torch.set_num_threads(threads)
 
 
 def _own_cores(device: torch.device) -> Sequence[int]:

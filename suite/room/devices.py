@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from suite.room import nvml, rocm
+from suite.room.limits import cpu_quota, usable_cores
 from suite.room.quiet import available_cores
 
 # As torch/version.py assigns them: `cuda: Optional[str] = None` or `= '13.2'`; the value without its quotes.
@@ -28,7 +29,7 @@ class Devices:
         cores: the cores CPU workers are pinned to on this host, in rank order; empty on CUDA.
         near: the cores in the NUMA node of each GPU of this host, in rank order; empty on CPUs, and where it is not
             known.
-        problem: why GPUs that are here cannot be used, in a sentence; "" where there is nothing to say.
+        problem: why devices that are here are not used, in a sentence; "" where there is nothing to say.
         hosts: how many there are, with equally many of the devices each; the first is this one.
     """
 
@@ -122,7 +123,10 @@ class Survey:
     near: tuple[tuple[int, ...], ...] = ()
     problem: str = ""
     by: str = "NVML"
-    remedy: str = "compare the driver (nvidia-smi) with the CUDA version of this torch, and see CUDA_VISIBLE_DEVICES"
+    remedy: str = (
+        "compare the driver (nvidia-smi) with the CUDA version of this torch, and name the GPUs that torch shows in "
+        "CUDA_VISIBLE_DEVICES by UUID"
+    )
 
 
 @dataclass(frozen=True)
@@ -144,6 +148,12 @@ def survey(build: Build | None = None, system: Path = rocm.SYSTEM) -> Survey:
         with nvml.opened() as cards:
             shown = cards.shown(os.environ.get("CUDA_VISIBLE_DEVICES"))
             problem = "; ".join(cards.refused)
+            if cards.kept_away and not (cards.whole or problem):
+                return Survey(
+                    problem=f"NVML counts {cards.kept_away} GPU(s), and this process may use none of them; give the "
+                    "container its GPUs (docker run --gpus, nvidia.com/gpu in Kubernetes), and its user the files "
+                    "/dev/nvidia*"
+                )
             mine = set(available_cores())
             cores = [tuple(sorted(mine.intersection(nvml.near(gpu, max(mine) + 1)))) for gpu in shown]
     except Exception as error:  # no library, no driver or no device: CUDA shows nothing
@@ -196,8 +206,9 @@ def parse(setting: str) -> Devices:
         count, each = int(match[1]), parse(match[2])
         return replace(each, hosts=count, names=each.names * count)
     if setting == "auto":
-        here = survey()
-        return _cuda(range(len(here.gpus)), here) if here.gpus else replace(_cpu(), problem=here.problem)
+        here, cpu = survey(), _cpu()
+        problem = "; ".join(filter(None, (here.problem, cpu.problem)))
+        return _cuda(range(len(here.gpus)), here) if here.gpus else replace(cpu, problem=problem)
     if match := re.fullmatch(r"(cpu|cuda)(?::([1-9][0-9]{0,4}))?", setting):
         kind, number = match.groups()
         if kind == "cpu":
@@ -226,9 +237,14 @@ def parse(setting: str) -> Devices:
 
 
 def _cpu(count: int = 0) -> Devices:
-    cores = available_cores()
-    count = count or len(cores)
-    return Devices("cpu", ("cpu",) * count, tuple(cores[rank % len(cores)] for rank in range(count)))
+    cores, usable, problem = available_cores(), usable_cores(), ""
+    if not count and usable < len(cores):
+        problem = (
+            f"this container sees {len(cores)} cores, and its CPU quota is {cpu_quota():g}: {usable} CPU worker(s); "
+            "raise its CPU limit for more"
+        )
+    count = count or usable
+    return Devices("cpu", ("cpu",) * count, tuple(cores[rank % len(cores)] for rank in range(count)), problem=problem)
 
 
 def _cuda(indices: Iterable[int], here: Survey) -> Devices:

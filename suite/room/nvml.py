@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,13 +46,15 @@ class Cards:
 
     Attributes:
         whole: the cards that answer, in PCI order.
-        refused: why the others do not answer, in words.
+        refused: why others do not answer, in words.
         driver: its version.
+        kept_away: how many NVML counts that this process may not use, as those of other containers.
     """
 
     whole: tuple[Gpu, ...]
     refused: tuple[str, ...] = ()
     driver: str = ""
+    kept_away: int = 0
 
     def shown(self, setting: str | None) -> tuple[Gpu, ...]:
         """Return what CUDA shows where CUDA_VISIBLE_DEVICES has this value (see `visible`)."""
@@ -62,7 +65,7 @@ class Cards:
 
 @contextlib.contextmanager
 def opened() -> Iterator[Cards]:
-    """Yield the cards of this machine; their handles are valid inside.
+    """Yield the cards of this machine that this process may use; their handles are valid inside.
 
     Raises:
         ImportError, pynvml.NVMLError: there is no NVML to ask; `trouble` says what that means.
@@ -71,13 +74,19 @@ def opened() -> Iterator[Cards]:
 
     pynvml.nvmlInit()
     try:
-        whole, refused = [], []
+        whole, refused, kept_away = [], [], 0
         for index in range(pynvml.nvmlDeviceGetCount()):
             try:
-                whole.append(_card(pynvml.nvmlDeviceGetHandleByIndex(index)))
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                if _is_ours(handle):
+                    whole.append(_card(handle))
+                else:
+                    kept_away += 1
+            except pynvml.NVMLError_NoPermission:
+                kept_away += 1
             except pynvml.NVMLError as error:
                 refused.append(f"NVML's GPU {index} does not answer: {error}")
-        yield Cards(tuple(whole), tuple(refused), text(ask("nvmlSystemGetDriverVersion") or ""))
+        yield Cards(tuple(whole), tuple(refused), text(ask("nvmlSystemGetDriverVersion") or ""), kept_away)
     finally:
         pynvml.nvmlShutdown()
 
@@ -191,6 +200,20 @@ def link(a: Gpu, b: Gpu, ends: Mapping[str, Sequence[str]]) -> str:
 def text(value: str | bytes) -> str:
     """Return a text of NVML's; older versions of its package return bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def _is_ours(handle: Any) -> bool:
+    """Return whether this process may open the device file of a card, which CUDA needs and NVML may do without.
+
+    A container has those of its own cards alone, or may not open the others (the kernel's control groups of devices, of
+    which `access` asks, too). Where the driver has no such files (WSL), every card is ours.
+    """
+    minor = ask("nvmlDeviceGetMinorNumber", handle)
+    if minor is None or not (DEVICE_NODES / "nvidiactl").exists():
+        return True
+    return os.access(
+        DEVICE_NODES / f"nvidia{minor}", os.R_OK | os.W_OK
+    )  # which also asks a group of the kernel's "devices"
 
 
 def _card(handle: Any) -> Gpu:

@@ -17,7 +17,7 @@ from suite.plan.config import Config
 from suite.plan.workloads import LAUNCH_BOUND
 from suite.records.calibration import POWER, promise
 from suite.render.figures import plural
-from suite.room.quiet import available_cores
+from suite.room.limits import usable_cores
 from suite.run import accuracy, collectives, judging
 from suite.run.observations import Observations
 from suite.run.plan import Plan
@@ -51,8 +51,6 @@ def session(
 ) -> Length:
     """Return roughly how long a session of these arms is.
 
-    Arms of one trainer and world size share their processes.
-
     Args:
         run: has the jobs of the arms.
         arms: of the session.
@@ -61,9 +59,8 @@ def session(
         rank_s: of a core, until a rank has built its trainer.
         step_s: seconds a step of the arms that have been timed; a window has one step or more.
     """
-    groups = {arm.processes: run.jobs[arm].size for arm in arms}
     round_s = sum(max(WINDOW_S, step_s.get(arm, 0.0)) for arm in arms)
-    starting_s = loading_s + sum(groups.values()) * rank_s / max(1, len(available_cores())) + round_s  # to warm up
+    starting_s = loading_s + run.processes(arms) * rank_s / usable_cores() + round_s  # to warm up
     rounds = 2 * run.block_count(starting_s, round_s, budget_s)
     return Length(starting_s + rounds * round_s + ENDING_S, rounds)
 

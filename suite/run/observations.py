@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Self, TypeVar
@@ -260,6 +260,10 @@ class Observations:
         for side in self.comparison.sides.get(cell, self.comparison.bases):
             arms[side] = cells.arm(side, self.comparison.bases[side].trainer or cell.trainer, cell)
         return arms
+
+    def processes(self, arms: Iterable[Arm]) -> int:
+        """Return how many processes train these arms; the modes of one trainer and world size share them."""
+        return sum({arm.processes: self.jobs[arm].size for arm in arms}.values())
 
     def identity(self, arm: Arm) -> Identity | None:
         """Return by what accepted runs are searched for an arm; None where its dataset was not loaded."""

@@ -10,8 +10,9 @@ from typing import Any
 import pynvml
 import pytest
 
-from suite.room import devices, nvml
+from suite.room import devices, limits, nvml
 from suite.room.quiet import available_cores
+from tests.support.containers import Files
 from tests.support.nvml import Scene
 
 UUIDS = ["GPU-aaaa-1", "GPU-bbbb-2", "GPU-bbcc-3"]
@@ -137,6 +138,64 @@ def test_a_card_that_does_not_answer_is_left_out_and_named(gpus: Callable[..., S
     gpus(3).say(1, handle="!15")
     chosen = devices.parse("auto")
     assert (len(chosen.names), chosen.problem) == (2, "NVML's GPU 1 does not answer: GPU is lost")
+
+
+NO_PERMISSION = "!4"
+
+
+def test_cards_of_other_containers_are_left_out_in_silence(gpus: Callable[..., Scene]) -> None:
+    scene = gpus(8)
+    for index in (0, 1, 2, 4, 5, 7):
+        scene.say(index, handle=NO_PERMISSION)
+    chosen = devices.parse("auto")
+    assert (chosen.names, chosen.problem) == (("cuda:0", "cuda:1"), "")
+    with nvml.opened() as cards:
+        assert ([card.uuid[:12] for card in cards.whole], cards.kept_away) == (["GPU-00000003", "GPU-00000006"], 6)
+
+
+def test_cards_without_a_device_file_here_are_those_of_other_containers(
+    gpus: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """NVML answers for all cards of the host, and CUDA shows those whose files the container has."""
+    scene = gpus(3)
+    for index, minor in enumerate((2, 0, 1)):  # the order of PCI is another one
+        scene.say(index, minor=minor)
+    monkeypatch.setattr(nvml, "DEVICE_NODES", tmp_path)
+    assert len(devices.parse("cuda").names) == 3, "without the driver's files, as under WSL, all are ours"
+    for name in ("nvidiactl", "nvidia0", "nvidia2"):
+        (tmp_path / name).touch()
+    with nvml.opened() as cards:
+        assert ([card.uuid[:12] for card in cards.whole], cards.kept_away) == (["GPU-00000000", "GPU-00000001"], 1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert devices.survey().gpus == (("GPU-00000001-0000-0000-0000-000000000000",),), "counted among ours, as by CUDA"
+
+
+def test_where_no_card_is_ours_the_reason_says_what_to_do(gpus: Callable[..., Scene]) -> None:
+    gpus(2).say("0", handle=NO_PERMISSION).say("1", handle=NO_PERMISSION)
+    chosen = devices.parse("auto")
+    assert chosen.kind == "cpu"
+    assert chosen.problem == (
+        "NVML counts 2 GPU(s), and this process may use none of them; give the container its GPUs (docker run --gpus, "
+        "nvidia.com/gpu in Kubernetes), and its user the files /dev/nvidia*"
+    )
+
+
+def test_cpu_workers_are_as_many_as_the_quota_of_a_container_has_cores(
+    container: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (devices, limits):
+        monkeypatch.setattr(module, "available_cores", lambda: [3, 4, 5, 6])
+    container.group(cpu_max="250000 100000")
+    for setting in ("cpu", "auto"):
+        found = devices.parse(setting)
+        assert found.cores == (3, 4)
+        assert found.problem == (
+            "this container sees 4 cores, and its CPU quota is 2.5: 2 CPU worker(s); raise its CPU limit for more"
+        )
+    asked = devices.parse("cpu:3")
+    assert (asked.cores, asked.problem) == ((3, 4, 5), ""), "the room check names the quota"
+    container.group(cpu_max="max 100000")
+    assert (devices.parse("cpu").cores, devices.parse("cpu").problem) == ((3, 4, 5, 6), "")
 
 
 @pytest.mark.parametrize(

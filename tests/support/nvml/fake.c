@@ -94,6 +94,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device **device) {
     result = small((*device)->id, "handle", &ignored);
     return result == NOT_SUPPORTED ? 0 : result;
 }
+int nvmlDeviceGetMinorNumber(Device *d, unsigned *number) { return small(d->id, "minor", number); }
 int nvmlDeviceGetUUID(Device *d, char *text, unsigned size) { return look(d->id, "uuid", text, size); }
 int nvmlDeviceGetName(Device *d, char *text, unsigned size) { return look(d->id, "name", text, size); }
 int nvmlDeviceGetPciInfo_v3(Device *d, Pci *info) { return pci(d->id, "bus", info); }
