@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import os
 import shlex
-import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -32,8 +31,6 @@ from suite.room.check import neighbours
 from suite.room.devices import Devices
 from suite.run import machine
 
-SHM = Path("/dev/shm")  # noqa: S108 - NCCL's segments between processes; only its size is read
-LEAST_SHM_BYTES = 1 << 30
 # Variables that change what is measured; images set some of them.
 TELLING = ("CUDA_", "NCCL_", "TORCH_", "PYTORCH_", "NVIDIA_TF32", "OMP_", "MKL_", "HIP_", "ROCR_")
 PUBLISHED = "resnet18,lenet"  # on GPUs, where the documents have figures for them
@@ -125,7 +122,7 @@ def steps(used: Devices, on: str, folder: Path) -> list[Step]:
     ]
 
 
-def unusual(used: Devices, variables: Mapping[str, str] = os.environ, shm: Path = SHM) -> Iterator[str]:
+def unusual(used: Devices, variables: Mapping[str, str] = os.environ) -> Iterator[str]:
     """Yield a sentence for everything about the machine that a reader of its figures should know."""
     yield from filter(None, [used.problem])
     yield from neighbours(used)
@@ -133,10 +130,6 @@ def unusual(used: Devices, variables: Mapping[str, str] = os.environ, shm: Path 
         yield from hardware.unusual(machine.describe(used).cards)
     except Exception as error:  # of NVML: the page is for machines on which it fails, too
         yield f"the cards cannot be read: {type(error).__name__}: {error}"
-    if used.kind != "cpu":
-        with contextlib.suppress(OSError):
-            if (size := shutil.disk_usage(shm).total) < LEAST_SHM_BYTES:
-                yield f"{shm} has {size >> 20} MiB, too little for NCCL between processes: use docker run --shm-size=1g"
     telling = sorted(name for name in variables if name.startswith(TELLING))
     if telling:
         yield f"the environment sets {', '.join(f'{name}={variables[name]}' for name in telling)}"

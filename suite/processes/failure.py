@@ -19,6 +19,10 @@ ASKS = signal.SIGRTMIN + 6
 # What a rank says of its last collective, on stderr; `behind` reads it.
 LAST_CALL = "last collective of group {group}: number {number}, {what}"
 _SAID = re.compile(r"^last collective of group (.+?): number (\d{1,18}), (.+)$", re.MULTILINE)
+OUT_OF_MEMORY = (
+    "; the kernel has ended a process of this container because memory ran out: raise the container's memory limit, or "
+    "use a smaller batch or fewer devices"
+)
 _REMEDIES = {
     -signal.SIGKILL: "; if memory ran out, which dmesg tells, use a smaller batch",
     0: "; a trainer must not end its process",
@@ -110,9 +114,18 @@ def harmless(text: str, longest: int = LONGEST) -> str:
     )
 
 
-def died(group: str, rank: int, exitcode: int, stderr_tail: str) -> WorkerFailure:
-    """Return the failure of a rank whose process ended while it was needed."""
-    how = f"its process ended with {describe_exit(exitcode)}{_REMEDIES.get(exitcode, '')}"
+def died(group: str, rank: int, exitcode: int, stderr_tail: str, *, out_of_memory: bool = False) -> WorkerFailure:
+    """Return the failure of a rank whose process ended while it was needed.
+
+    Args:
+        group: its name.
+        rank: of the process.
+        exitcode: as `describe_exit` takes it.
+        stderr_tail: the end of what it wrote.
+        out_of_memory: whether the kernel has ended a process for want of memory meanwhile.
+    """
+    remedy = OUT_OF_MEMORY if out_of_memory and exitcode == -signal.SIGKILL else _REMEDIES.get(exitcode, "")
+    how = f"its process ended with {describe_exit(exitcode)}{remedy}"
     details = [f"rank {rank}, end of stderr:\n{stderr_tail.rstrip()}"] if stderr_tail.strip() else []
     return WorkerFailure(group, f"rank {rank}: {how}", details)
 

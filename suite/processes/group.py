@@ -21,6 +21,7 @@ import psutil
 from suite.processes import failure, outputs
 from suite.processes.channel import Channel, ChannelClosed, Message
 from suite.processes.messages import Answer, Ended, Tell, Value, read
+from suite.room import limits
 
 if TYPE_CHECKING:
     from suite.processes.pool import Pool
@@ -70,6 +71,7 @@ class Group:
         self._asked: Sequence[int] = ()
         self._number = 0  # of the last command
         self._answered, self._launched = False, time.monotonic()
+        self._ended_for_memory = limits.ended_for_memory()
         self.start_timeout_s = START_TIMEOUT_S  # for every process to be up, from now on; several groups start at once
 
     def request(
@@ -294,7 +296,9 @@ class Group:
         if ended.cause and (not exits or len(self.parts) > 1):
             return failure.WorkerFailure(self.name, ended.cause)
         # The launcher lists failures only: a rank that is not among them left with exit code 0.
-        return failure.died(self.name, rank, exits.get(rank, 0), said.get(rank) or self._stderr_tail(rank))
+        tail = said.get(rank) or self._stderr_tail(rank)
+        short = rank in self.parts[0] and limits.ended_for_memory() > self._ended_for_memory
+        return failure.died(self.name, rank, exits.get(rank, 0), tail, out_of_memory=short)
 
     def _stderr_tail(self, rank: int) -> str:
         """Return the end of what a rank on this host wrote to stderr; "" for one elsewhere."""

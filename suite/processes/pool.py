@@ -30,10 +30,9 @@ from suite.processes.hosts import Hosts, OtherHosts, network
 from suite.processes.launchers import LauncherProcess, Launchers
 from suite.processes.messages import Ended, Hello, Launcher, Stacks, Start, read
 from suite.processes.remote import SECRET, Handshake
-from suite.room import quiet
+from suite.room import footprint, quiet
 
 CATCH_UP_S = 1.0  # with what has arrived by a deadline; a peer may send without end
-MOST_AT_ONCE = 4  # templates that load at the same time; each keeps 0.4 GB until its session has ended
 
 
 class Pool:
@@ -70,8 +69,11 @@ class Pool:
                 `LauncherEnded` instead of `WorkerFailure`, and whoever has asked them repeats all of it.
 
         Raises:
-            ValueError: the endpoint of several hosts is no address of this one, or the folder cannot be made in TMPDIR.
+            ValueError: the endpoint of several hosts is no address of this one, the folder cannot be made in TMPDIR, or
+                a container has no memory for a process that loads torch.
         """
+        if lacking := footprint.lacking(1):
+            raise ValueError(lacking)
         self.forks = forks and kind == "cpu" and hasattr(os, "pidfd_open") and hosts is None
         self.hosts = hosts.count if hosts else 1
         self._other_hosts = OtherHosts(hosts) if hosts else None
@@ -110,7 +112,7 @@ class Pool:
             "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(self.folder / "inductor")),
         }
         environment.pop(SECRET, None)  # nothing on this host needs it but the controller
-        at_once = min(MOST_AT_ONCE, max(1, len(quiet.available_cores()))) if self.forks and renewed else 1
+        at_once = footprint.templates() if self.forks and renewed else 1
         command, forget = [python, "-m", *launcher], self.forget
         self.launchers = Launchers(command, environment, self.folder, reaped=reaped, at_once=at_once, forget=forget)
 
@@ -184,13 +186,15 @@ class Pool:
 
         Raises:
             WorkerFailure: the launcher did not start, for instance because its interpreter has no torch, or has ended
-                more than once; or not all hosts are there.
+                more than once; not all hosts are there; or a container has no memory for the ranks on this host.
         """
         parts = [tuple(range(size))]
         if self._other_hosts is not None:
             parts = self._other_hosts.settings.layout(size, spread=spread)
             self._wait_for_hosts(name, needed=len(parts))
         self._wait_for_launcher(name)
+        if lacking := footprint.lacking(len(parts[0]), forked=self.forks):
+            raise failure.WorkerFailure(name, lacking)
         self._drop_logs()
         launchers = self._channels()[: len(parts)]
         group = self.groups[name] = Group(self, name, size, parts, launchers[1:])

@@ -398,7 +398,7 @@ def _sure(record: Record) -> Iterable[str]:
         yield "No figure has an interval: one session shows no spread."
     if record.sessions or record.cells:
         yield figures.disturbances(record)
-    yield from (f"Also running: {neighbour}" for neighbour in record.neighbours[:2])
+    yield from (f"Room check: {neighbour}" for neighbour in record.neighbours[:2])
 
 
 def red(record: Record) -> list[Step]:

@@ -199,7 +199,7 @@ def _machine(record: Record) -> list[str]:
         "",
         figures.disturbances(record),
         "",
-        *(f"- Also running: {text(neighbour)}" for neighbour in record.neighbours),
+        *(f"- Room check: {text(neighbour)}" for neighbour in record.neighbours),
         *([""] if record.neighbours else []),
         _fence("\n".join(map(_plain, (*record.settings, *record.plan)))),
     ]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
@@ -20,6 +21,7 @@ import psutil
 from suite.room import limits
 from suite.room.conditions import Conditions, limit_cores
 from suite.room.devices import Devices
+from suite.room.errors import MORE_SHARED_MEMORY
 from suite.room.gpus import Gpus
 from suite.room.meter import CPUS, Meter, family
 from suite.room.quiet import available_cores
@@ -31,6 +33,8 @@ KERNEL_NAME_LENGTH = 15
 INTERPRETERS = re.compile(r"(python|pypy|ruby|perl|node|bash|sh|zsh|dash)[\d.]*")
 PYTHON = re.compile(r"(python|pypy)[\d.]*")
 FLAGS = re.compile(r"-[bBdEhiIOPqsSuvx]+")
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - only its size is read
+LEAST_SHARED_BYTES = 1 << 30
 SCRIPT = re.compile(r"[\w][\w.+-]{0,63}")
 
 Sample = dict[psutil.Process, tuple[float, float]]  # when it was read, CPU seconds used by then
@@ -56,6 +60,7 @@ def neighbours(devices: Devices, own: Iterable[int] | None = None, sample_s: flo
         *_machine(conditions, sum(shares.values())),
         *_gpus(devices, {process.pid for process in mine}),
         *_quota(devices),
+        *_shared_memory(devices),
         *_governor(devices.cores or available_cores()),
         *_siblings(devices.cores),
     ]
@@ -86,11 +91,13 @@ def _script(arguments: Sequence[str], python: bool) -> str:
 
 
 def _sample() -> Sample:
-    sample: Sample = {}
+    """Return what each process has used that may run on a core of ours."""
+    sample, cores = Sample(), set(available_cores())
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             used = process.cpu_times()
-            sample[process] = (time.monotonic(), used.user + used.system)
+            if not hasattr(process, "cpu_affinity") or cores.intersection(process.cpu_affinity()):
+                sample[process] = (time.monotonic(), used.user + used.system)
     return sample
 
 
@@ -119,9 +126,9 @@ def _machine(conditions: Conditions, named: float) -> Iterator[str]:
         yield f"processes that are short-lived, or not visible from here, use {rest:.0%} of a core"
     if conditions.steal is not None and conditions.steal > limit:
         yield f"the hypervisor keeps {conditions.steal:.0%} of a core for others"
-    if conditions.load > conditions.cores:
-        load = f"the load average of the last minute is {conditions.load:.1f} on {conditions.cores} cores"
-        yield f"{load}: wait until it falls"
+    cores = psutil.cpu_count() or 1  # the kernel has one load for all of them, whichever of them are ours
+    if conditions.load > cores:
+        yield f"the load average of the last minute is {conditions.load:.1f} on {cores} cores: wait until it falls"
 
 
 def _gpus(devices: Devices, own: set[int]) -> Iterator[str]:
@@ -149,6 +156,21 @@ def _quota(devices: Devices) -> Iterator[str]:
     quota = limits.cpu_quota()
     if quota is not None and quota < needed:
         yield f"this container may use {quota:g} cores and the run needs {needed}: raise its CPU limit, or use fewer"
+    if quota is not None and devices.kind == "cuda" and (threads := limits.threads(devices.per_host)):
+        cores = len(available_cores())
+        yield (
+            f"this container sees {cores} cores, and its CPU quota is {quota:g}: {devices.per_host} rank(s) compute on "
+            f"them with {threads} thread(s) each; OMP_NUM_THREADS sets another number"
+        )
+
+
+def _shared_memory(devices: Devices, folder: Path = SHARED_MEMORY) -> Iterator[str]:
+    """Yield how little there is of what NCCL exchanges through where GPUs cannot read each other's memory."""
+    if devices.per_host < 2 or devices.backend(devices.here(len(devices.names))) != "nccl":
+        return
+    with contextlib.suppress(OSError):
+        if (size := shutil.disk_usage(folder).total) < LEAST_SHARED_BYTES:
+            yield f"{folder} has {size >> 20} MiB, which may be too little for NCCL: {MORE_SHARED_MEMORY}"
 
 
 def _governor(cores: Sequence[int], cpus: Path = CPUS) -> Iterator[str]:

@@ -12,6 +12,11 @@ _OTHER_TARGETS = (
     "; cross_entropy takes class labels (int64) or probabilities of classes: for other targets give the trainer a "
     "`loss` of its own (docs/your-trainer.md)"
 )
+MORE_SHARED_MEMORY = (
+    "give the container more (docker run --shm-size=1g; in Kubernetes, mount an emptyDir with medium: Memory there)"
+)
+# What torch says where a loader's process cannot hand over its minibatch.
+_NO_SHARED_MEMORY = re.compile(r"(?:unable to allocate shared memory|DataLoader worker .*out of shared memory).*")
 
 
 def text_of(error: BaseException) -> str:
@@ -25,6 +30,8 @@ def text_of(error: BaseException) -> str:
 def described(error: BaseException) -> str:
     """Return an exception's type and text: 'ValueError: no such file', and a remedy where torch's text has none."""
     text = f"{type(error).__name__}: {text_of(error)}"
+    if isinstance(error, RuntimeError) and (short := _NO_SHARED_MEMORY.search(text)):
+        return f"{type(error).__name__}: {short[0].strip()}: /dev/shm is full; {MORE_SHARED_MEMORY}"
     return text + _OTHER_TARGETS if _refuses_targets(error, text) else text
 
 

@@ -65,7 +65,7 @@ def measure(
     collaborators = collaborators or Collaborators()
     run.neighbours = list(collaborators.neighbours(run.plan.config.devices))
     for neighbour in run.neighbours:
-        say(f"in use by others: {neighbour}")
+        say(f"room check: {neighbour}")
     for sentence in hardware.unusual(run.plan.machine.cards):
         say(sentence)
     config = run.plan.config

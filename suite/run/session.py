@@ -25,7 +25,7 @@ from suite.processes.messages import Value
 from suite.processes.pool import dismiss
 from suite.records import memory, record
 from suite.room.meter import Meter
-from suite.run import blocks
+from suite.run import blocks, capacity
 from suite.run.observations import Observations, Session
 from suite.run.retries import Retries, timing
 
@@ -168,17 +168,23 @@ class Sessions:
             untimed: more arms to start, for what comes afterwards.
             afterwards: called with the live groups when all blocks are timed, so that nothing disturbs the timing.
             share_s: of the budget for it; there may be more blocks than planned in it. 0 for no more.
+
+        Raises:
+            ValueError: a container has no memory for the processes of the first session.
         """
         started = datetime.now(UTC).isoformat(timespec="seconds")
         session = Session(len(self._run.sessions), started)
         start = time.monotonic()
         groups = Groups(session)
         kept, memory, nets = self._run.sessions, dict(self._run.memory), len(self._run.accuracies)
+        timed = list(dict.fromkeys(arm for unit in units for arm in unit))
+        needed = list(dict.fromkeys((*timed, *untimed)))
         try:
-            timed = list(dict.fromkeys(arm for unit in units for arm in unit))
             self._wait_for_templates(session)
+            if not self._run.sessions and not self._run.discarded:
+                self._check_capacity(needed)
             begun = time.monotonic()
-            self._start(groups, list(dict.fromkeys((*timed, *untimed))), f"session {session.number + 1}")
+            self._start(groups, needed, f"session {session.number + 1}")
             starting_s = session.loading_s + time.monotonic() - begun
             self._warm_up(groups, timed)
             self._meter.watch()
@@ -260,6 +266,13 @@ class Sessions:
             pool.wait_for_templates(self._run.plan.deadline_s(START_TIMEOUT_S))
         session.waiting_s = time.monotonic() - begun
         session.loading_s = max(pool.launchers.loading_s for pool in pools)
+
+    def _check_capacity(self, arms: Sequence[Arm]) -> None:
+        """Say what may get short where these arms are started, as a part of the plan; raises as `run`."""
+        forked = any(side.pool.forks for side in self._pools.values())
+        for line in capacity.lines(self._run, arms, forked=forked):
+            self._run.notes.append(line)
+            self._say(line)
 
     def _start(self, groups: Groups, arms: list[Arm], what: str) -> None:
         shared: dict[tuple[Side, str, str, int], list[Arm]] = {}

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from suite.cli import first_minutes
 from suite.cli.first_minutes import measured, page, runs, setting, steps, unusual
 from suite.cli.steps import Step, try_all
 from suite.plan.workloads import BUILT_IN
-from suite.room import devices
+from suite.room import check, devices
 from suite.room.devices import Devices
 from tests.support import deadlines, records
 from tests.support.nvml import Scene
@@ -119,22 +118,20 @@ def test_what_was_measured_is_shown_next_to_published_figures(tmp_path: Path) ->
     assert any(line.startswith("- versions: torch") for line in lines[at:])
 
 
-def test_what_images_and_containers_change_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_images_and_containers_change_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     variables = {"NCCL_DEBUG": "INFO", "HOME": "/root", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}
-    remarks = list(unusual(CPU, variables, tmp_path))
+    remarks = list(unusual(CPU, variables))
     assert remarks[-1] == "the environment sets NCCL_DEBUG=INFO, TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1"
-    monkeypatch.setattr(first_minutes, "LEAST_SHM_BYTES", 1 << 80)
+    monkeypatch.setattr(check, "LEAST_SHARED_BYTES", 1 << 80)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    remarks = list(unusual(GPUS, {}, tmp_path))
+    remarks = list(unusual(GPUS, {}))
     assert any("docker run --shm-size" in remark for remark in remarks)
     assert any(remark.startswith("the cards cannot be read: ") for remark in remarks)
 
 
-def test_what_is_unusual_on_a_card_is_named(
-    scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_is_unusual_on_a_card_is_named(scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch) -> None:
     scene(2).load(monkeypatch).say(1, compute_mode=3)
-    assert any("GPU 1 is in compute mode exclusive process" in remark for remark in unusual(GPUS, {}, tmp_path))
+    assert any("GPU 1 is in compute mode exclusive process" in remark for remark in unusual(GPUS, {}))
 
 
 def test_a_machine_on_which_all_works_is_told_what_comes_next(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_the_summary_has_every_section_in_order() -> None:
         "| ddp-lenet-strong-2 | base | all_reduce: 1, float32, 516.3 kB | 200 to 201 |",
         "- ddp-lenet-strong-4: rank 1 died\n",
         "torch 2.15.0",
-        "- Also running: editor (pid 7) uses 0.3 of a core\n",
+        "- Room check: editor (pid 7) uses 0.3 of a core\n",
     ):
         assert line in text
     assert "Where the time went" not in markdown.render(records.make())

@@ -38,3 +38,28 @@ def test_other_errors_have_their_own_words() -> None:
     assert "cross_entropy takes" not in said(torch.tensor([0, 1, 2, 9]))
     assert "cross_entropy takes" not in said(torch.rand(2, 3), lambda output, y: output @ y)
     assert described(ValueError("a target")) == "ValueError: a target"
+
+
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        (
+            "Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n  File\n"
+            "RuntimeError: unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)\n",
+            "unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)",
+        ),
+        (
+            "DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's workers are "
+            "out of shared memory. Please try to raise your shared memory limit.",
+            "DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's workers are "
+            "out of shared memory. Please try to raise your shared memory limit.",
+        ),
+    ],
+    ids=["no page", "no page when it was written to"],
+)
+def test_a_loader_without_shared_memory_is_one_line_with_a_remedy(text: str, short: str) -> None:
+    """In torch's words; tests/processes/test_containers.py has the first of them from a real loader."""
+    assert described(RuntimeError(text)) == (
+        f"RuntimeError: {short}: /dev/shm is full; give the container more (docker run --shm-size=1g; in Kubernetes, "
+        "mount an emptyDir with medium: Memory there)"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,13 +12,16 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from suite.room import check
+from suite.room import check, limits
 from suite.room.conditions import Conditions
 from suite.room.devices import Devices, parse
-from tests.support.busy import BURN, RENAMED, running
+from suite.room.quiet import available_cores
+from tests.support.busy import BURN, RENAMED, running, wait_for_use
+from tests.support.containers import Files, on_cores
 from tests.support.nvml import Scene
 
 CPU = Devices("cpu", ("cpu", "cpu"), (0, 1))
+TWO_GPUS = Devices("cuda", ("cuda:0", "cuda:1"), ())
 
 
 def test_a_busy_process_of_others_is_named_and_a_worker_is_not(tmp_path: Path) -> None:
@@ -97,21 +101,69 @@ def test_a_new_process_had_used_nothing_before() -> None:
         ({"foreign": 0.9}, 0.8, None),
         ({"foreign": 0.9}, 0.2, "processes that are short-lived, or not visible from here, use 70% of a core"),
         ({"steal": 0.3}, 0.1, "the hypervisor keeps 30% of a core for others"),
-        ({"load": 3.14}, 0.0, "the load average of the last minute is 3.1 on 2 cores: wait until it falls"),
+        ({"load": 3.14, "cores": 1}, 0.0, "the load average of the last minute is 3.1 on 3 cores: wait until it falls"),
     ],
 )
-def test_what_the_whole_machine_shows_is_named(differently: dict[str, float], named: float, line: str | None) -> None:
+def test_what_the_whole_machine_shows_is_named(
+    differently: dict[str, float], named: float, line: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The load is of all cores, also where this process may use one of them."""
+    monkeypatch.setattr(psutil, "cpu_count", lambda: 3)
     assert list(check._machine(conditions(**differently), named)) == ([line] if line else [])
 
 
-def test_a_quota_below_what_the_run_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check.limits, "cpu_quota", lambda: 1.5)
+def test_a_quota_below_what_the_run_needs_is_named(container: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "available_cores", lambda: [0, 1])
+    assert not list(check._quota(CPU))
+    container.group(cpu_max="150000 100000")
     [line] = check._quota(CPU)
     assert line == "this container may use 1.5 cores and the run needs 2: raise its CPU limit, or use fewer"
     assert not list(check._quota(Devices("cpu", ("cpu", "cpu"), (0, 0))))
-    assert len(list(check._quota(Devices("cuda", ("cuda:0", "cuda:1"), ())))) == 1
-    monkeypatch.setattr(check.limits, "cpu_quota", lambda: None)
-    assert not list(check._quota(CPU))
+
+
+def test_ranks_on_gpus_say_with_how_many_threads_they_compute_under_a_quota(
+    container: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "available_cores", lambda: list(range(64)))
+    monkeypatch.setattr(check, "available_cores", limits.available_cores)
+    container.group(cpu_max="800000 100000")
+    [line] = check._quota(TWO_GPUS)
+    assert line == (
+        "this container sees 64 cores, and its CPU quota is 8: 2 rank(s) compute on them with 4 thread(s) each; "
+        "OMP_NUM_THREADS sets another number"
+    )
+    container.group(cpu_max="150000 100000")
+    assert [line.partition(":")[0] for line in check._quota(TWO_GPUS)] == [
+        "this container may use 1.5 cores and the run needs 2",
+        "this container sees 64 cores, and its CPU quota is 1.5",
+    ]
+
+
+def test_little_shared_memory_is_named_where_nccl_may_need_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "LEAST_SHARED_BYTES", 1 << 80)
+    [line] = check._shared_memory(TWO_GPUS, tmp_path)
+    assert re.fullmatch(
+        rf"{re.escape(str(tmp_path))} has \d+ MiB, which may be too little for NCCL: give the container more "
+        r"\(docker run --shm-size=1g; in Kubernetes, mount an emptyDir with medium: Memory there\)",
+        line,
+    )
+    for others in (CPU, parse("cuda:0,cuda:0"), parse("cuda:1")):
+        assert not list(check._shared_memory(others, tmp_path))
+    assert not list(check._shared_memory(TWO_GPUS, tmp_path / "none"))
+
+
+def test_a_process_that_may_not_run_on_our_cores_is_not_named() -> None:
+    """On a machine of many pods."""
+    others = set(available_cores())
+    ours = {others.pop()}
+    if not others:
+        pytest.skip("the machine has one core")
+    with running("-c", BURN) as busy, on_cores(ours):
+        os.sched_setaffinity(busy.pid, ours)
+        wait_for_use(busy.pid, 0.1)
+        assert psutil.Process(busy.pid) in check._sample()
+        os.sched_setaffinity(busy.pid, others)
+        assert psutil.Process(busy.pid) not in check._sample()
 
 
 def test_a_governor_that_saves_power_is_named(tmp_path: Path) -> None:

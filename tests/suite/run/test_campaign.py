@@ -425,4 +425,4 @@ class TestLosses:
 
     def test_other_users_of_the_machine_are_named_first(self, world: World) -> None:
         assert list(world.measure(TWO).neighbours) == [NEIGHBOUR]
-        assert world.said[0] == f"in use by others: {NEIGHBOUR}"
+        assert world.said[0] == f"room check: {NEIGHBOUR}"

@@ -80,7 +80,7 @@ class Pool:
         self.group, self.pool = group, self
         self.groups: dict[str, Answering] = {}
         self.names: list[str] = []
-        self.launchers = SimpleNamespace(loading_s=2.5)
+        self.launchers, self.forks = SimpleNamespace(loading_s=2.5), True
 
     def wait_for_templates(self, timeout_s: float) -> None:
         """Wait for a moment."""

@@ -1,0 +1,74 @@
+"""What is said, and what is refused, before the processes of a first session start in a container."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from suite.processes.jobs import LOADERS, READ_AHEAD
+from suite.room.devices import Devices
+from suite.run import capacity
+from suite.run.observations import Observations
+from tests.support.containers import Files
+from tests.support.measurements import arm, job, run_of, settings
+
+GB = 10**9
+ARMS = [arm(2), arm(2, mode="weak"), arm(1), arm(2, "scratch")]
+
+
+@pytest.fixture
+def run() -> Observations:
+    """Three groups of processes, of five ranks: the modes of ddp share theirs."""
+    of_arms = {each: replace(job(each), processes="per-device") for each in ARMS}
+    return run_of(jobs=of_arms)
+
+
+def test_without_limits_there_is_nothing_to_say(run: Observations, container: Files, tmp_path: Path) -> None:
+    assert capacity.lines(run, ARMS, forked=True, shared=tmp_path) == []
+
+
+def test_all_processes_of_a_session_count_and_modes_share_theirs(run: Observations, container: Files) -> None:
+    container.group(memory_max=2 * GB)
+    [line] = capacity.lines(run, ARMS, forked=False)
+    assert line.startswith("plan: 5 worker(s) take 2.0 GB at least, and this container may use 2.0 GB more of its 2.0")
+    container.group(memory_max=10 * GB)
+    assert capacity.lines(run, ARMS, forked=True) == []
+    container.group(memory_max=2 * GB, memory_current=GB)
+    with pytest.raises(ValueError, match=r"memory: 5 worker\(s\) take .*: there is room for 2; raise"):
+        capacity.lines(run, ARMS, forked=False)
+    [line] = capacity.lines(run, ARMS, forked=True)
+    assert line.startswith("plan: 5 worker(s) take 0.1 GB at least, and this container may use 1.0 GB more of its 2.0")
+
+
+def test_of_several_hosts_this_one_counts(run: Observations, container: Files) -> None:
+    two = replace(run.plan, config=settings(devices=Devices("cpu", ("cpu",) * 4, (0, 1), hosts=2)))
+    container.group(memory_max=GB)
+    [line] = capacity.lines(replace(run, plan=two), ARMS, forked=False)
+    assert line.startswith("plan: 2 worker(s) take 0.8 GB")
+
+
+def test_minibatches_that_do_not_fit_into_shared_memory_are_named(container: Files, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    sample_bytes, samples = 1 << 20, 4
+    for part in ("train_X-0", "train_y-0", "test_X-0"):
+        with (data / part).open("wb") as file:
+            file.truncate(samples * sample_bytes // 2)
+    told = job(arm(2))
+    dataset = replace(told.dataset, folder=str(data), train_samples=samples)
+    free_bytes = shutil.disk_usage(tmp_path).free
+    needed = READ_AHEAD * LOADERS["book"] + 1
+    for loader, more, lines in (("book", 2, 1), ("book", 0.5, 0), ("resident", 2, 0)):
+        batch = int(more * free_bytes / needed / sample_bytes)
+        workload = replace(told.workload, loader=loader)
+        jobs = {arm(2): replace(told, dataset=dataset, global_batch=batch, workload=workload)}
+        found = capacity.lines(run_of(jobs=jobs), list(jobs), forked=True, shared=tmp_path)
+        assert len(found) == lines
+        needed_mb = batch * needed * sample_bytes / 1e6
+        for line in found:
+            assert line.startswith(f"plan: the loaders keep {needed_mb:.0f} MB of minibatches in {tmp_path}, where ")
+            assert re.search(r' \d+ MB are free: give the container more .*, or use loader = "resident"$', line)
