@@ -20,8 +20,8 @@ from suite import template
 from suite.checks.bench import Bench
 from suite.processes.channel import Channel, ChannelClosed
 from suite.processes.messages import Ended, Exit, Start
-from suite.processes.pool import MOST_AT_ONCE, Pool
-from suite.room.quiet import available_cores
+from suite.processes.pool import Pool
+from suite.room import footprint
 from tests.support import on_ranks
 from tests.support.processes import all_end, launcher_of
 from tests.support.project import REPOSITORY
@@ -132,7 +132,7 @@ def test_the_first_failure_also_ends_a_rank_that_does_not_lead_a_process_group_y
 @pytest.fixture
 def renewed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
     """A pool that loads three templates at once, and whose first one is up."""
-    monkeypatch.setattr("suite.processes.pool.quiet.available_cores", lambda: {0, 1, 2})
+    monkeypatch.setattr("suite.room.limits.available_cores", lambda: {0, 1, 2})
     with Pool(kind="cpu", import_paths=[REPOSITORY], renewed=True) as made:
         parent_of_a_rank(made, "first")
         yield made
@@ -179,7 +179,7 @@ class TestSeveralAtOnce:
     def test_no_other_process_passes_for_one_that_loads_which_is_ended_if_it_is_late(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("suite.processes.pool.quiet.available_cores", lambda: {0, 1})
+        monkeypatch.setattr("suite.room.limits.available_cores", lambda: {0, 1})
         with Pool(kind="cpu", import_paths=[REPOSITORY], renewed=True) as made:
             [_, late] = made.launchers.all
             launcher_of(late).suspend()
@@ -197,7 +197,7 @@ class TestSeveralAtOnce:
     def test_all_end_with_the_pool(self) -> None:
         with Pool(kind="cpu", import_paths=[REPOSITORY], renewed=True) as made:
             pids = [each.pid for each in made.launchers.all]
-            assert len(pids) == min(MOST_AT_ONCE, len(available_cores()))
+            assert len(pids) == footprint.templates()
         assert all_end(pids)
 
 
