@@ -13,7 +13,7 @@ from suite.checks.bench import Bench
 from suite.plan.config import Config
 from suite.processes.pool import Pool
 from suite.room import devices, quiet
-from tests.support import nvml
+from tests.support import deadlines, nvml
 from tests.support.project import REPOSITORY, Project
 
 
@@ -73,6 +73,6 @@ def gpus(scene: Callable[..., nvml.Scene], monkeypatch: pytest.MonkeyPatch) -> C
 
 
 @pytest.fixture
-def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """Make a user's project in a temporary folder."""
-    return Project(pytester, monkeypatch)
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Project:
+    """Make a user's project in a temporary folder; what runs there ends before the test does."""
+    return Project(pytester, monkeypatch, deadlines.inner_s(request.node))
