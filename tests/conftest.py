@@ -11,6 +11,7 @@ import pytest
 from suite import options
 from suite.checks.bench import Bench
 from suite.plan.config import Config
+from suite.plugin import CONFIG
 from suite.processes.pool import Pool
 from suite.room import devices, quiet
 from tests.support import deadlines, nvml
@@ -35,11 +36,13 @@ def bench(request: pytest.FixtureRequest, scaling_config: Config) -> Iterator[Be
 
 @pytest.fixture(scope="session", autouse=True)
 def _ranks_load_torch_meanwhile(request: pytest.FixtureRequest) -> None:
-    """Start the ranks' template, which loads torch on another core, before the first test if any test needs it."""
-    if any(
-        {"bench", "correctness_bench", "on_ranks"} & set(getattr(item, "fixturenames", ()))
-        for item in request.session.items
-    ):
+    """Start the ranks' template, which loads torch on another core, before the first test if any test needs it.
+
+    GPU ranks are not forked: on GPUs checks and `on_ranks` need none.
+    """
+    on_cpus = request.config.stash[CONFIG].devices.kind == "cpu"
+    forking = {"bench", *(("correctness_bench", "on_ranks") if on_cpus else ())}
+    if any(forking.intersection(getattr(item, "fixturenames", ())) for item in request.session.items):
         request.getfixturevalue("bench")
 
 
