@@ -76,6 +76,12 @@ def gpus(scene: Callable[..., nvml.Scene], monkeypatch: pytest.MonkeyPatch) -> C
 
 
 @pytest.fixture
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Show two cores on any machine, for tests that pin and time nothing: on one core, two workers share it."""
+    monkeypatch.setattr(devices, "available_cores", lambda: [0, 1])
+
+
+@pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Project:
     """Make a user's project in a temporary folder; what runs there ends before the test does."""
     return Project(pytester, monkeypatch, deadlines.inner_s(request.node))

@@ -143,6 +143,7 @@ def test_a_wrong_option_is_pytests_usage_error(capfd: pytest.CaptureFixture[str]
     assert "--scaling-trainer 'unknown': valid values are" in capfd.readouterr().err
 
 
+@pytest.mark.usefixtures("two_cores")
 def test_settings_without_a_world_size_are_refused(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     """An ini file that serves larger machines may name none that fits this one."""
     project.ini(scaling_world_sizes="64")

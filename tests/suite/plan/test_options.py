@@ -47,6 +47,7 @@ def test_command_line_over_ini_over_default(project: Project) -> None:
     assert "tolerance 10.0%, profile quick, budget 77 s" in "\n".join(read(project).header())
 
 
+@pytest.mark.usefixtures("two_cores")
 def test_world_sizes_of_an_ini_file_that_the_devices_are_too_few_for_are_named(project: Project) -> None:
     project.ini(scaling_world_sizes="1,2,4,8", scaling_devices="cpu:2")
     chosen = read(project)
