@@ -15,11 +15,12 @@ import pytest
 from _pytest.mark.expression import Expression  # what -m is read by; pytest has no public name for it
 
 from reference.schedule import MODES
-from reference.trainers import TRAINERS, trains
+from reference.trainers import PLAIN_ON_ONE, TRAINERS, trains
 from suite.base import bases
 from suite.base.several import hosts_of
 from suite.plan import floors, workloads
 from suite.plan.base import Base
+from suite.plan.cells import SINGLE
 from suite.plan.config import BUDGET_S, MIN_SESSIONS, Config
 from suite.plan.project import named_from, named_in
 from suite.plan.workloads import Workload
@@ -61,7 +62,7 @@ OPTIONS = (
         "trainer",
         "NAME",
         f"{', '.join(TRAINERS)}, module:Class or path.py:Class (default: of "
-        f"{', '.join(DEFAULT_TRAINERS)}, those that can train the workload)",
+        f"{', '.join(DEFAULT_TRAINERS)}, those that can train the workload; on one device {SINGLE} in their place)",
         repeatable=True,
     ),
     Option(
@@ -70,7 +71,9 @@ OPTIONS = (
         "built in or from [tool.scaling.workloads] (default: lenet, on GPUs resnet18-bf16; for tokens gpt-tiny, gpt)",
         repeatable=True,
     ),
-    Option("mode", "MODE", "strong, weak (default: both)", repeatable=True),
+    Option(
+        "mode", "MODE", "strong, weak (default: both; on one device, where they are the same, strong)", repeatable=True
+    ),
     Option("data-root", "DIR", "the folder of the datasets (default: data)"),
     Option("tolerance", "SHARE", "the slowdown that must be found (default: 0.05)"),
     Option(
@@ -141,14 +144,19 @@ def read(config: pytest.Config) -> Config:
     for name in names:
         get.one_of("workload", name, known)
     named = get.texts("workload", ())
-    modes = get.texts("mode", MODES)
+    alone = len(chosen.names) == 1
+    modes = get.texts("mode", MODES[:1] if alone else MODES)
     for mode in modes:
         get.one_of("mode", mode, MODES)
     chosen_workloads = tuple(known[name] for name in names)
     # Of a data set that only its user knows, samples with a label each are the more likely minibatches.
     kinds = {workload.trains or "samples" for workload in chosen_workloads}
     default = tuple(name for name in DEFAULT_TRAINERS if kinds.intersection(trains(name)))
+    as_single = tuple(name for name in default if alone and not timed and name in PLAIN_ON_ONE)
+    if as_single:
+        default = (SINGLE, *(name for name in default if name not in as_single))
     trainers = timed or default
+    alike = {SINGLE: as_single, MODES[0]: MODES[1:] if alone and not get.has("mode") else ()}
     base = _against(get, root, home)
     _check_pairs(trainers, base, chosen_workloads)
     profile = get.one_of("profile", get.text("profile", "quick"), BUDGET_S)
@@ -159,6 +167,7 @@ def read(config: pytest.Config) -> Config:
         world_sizes=world_sizes,
         too_large=too_large,
         trainers=trainers,
+        alike=alike,
         checked=asked or CHECKED_TRAINERS,
         workloads=chosen_workloads,
         checked_workloads=tuple(known[name] for name in named),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from suite.plan.base import Base
@@ -44,6 +45,8 @@ class Config:
     explain: bool = True  # whether to say where the time goes; commands that need only a verdict do not
     python_path: tuple[Path, ...] = ()  # the folders of pytest's setting `pythonpath`
     too_large: tuple[int, ...] = ()  # world sizes of an ini file that the devices are too few for
+    # Trainers and modes of the default that are the same on the only device, by the one that is measured for them.
+    alike: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     repeat: tuple[str, ...] = ()  # pytest's arguments that repeat the run, without --scaling-accept
     runs: int = 1  # of a bisection that this is one of: they share the error probabilities
     calibrate: int = 0  # sessions of a calibration, in which nothing is decided early; 0 in a run that judges
@@ -63,10 +66,15 @@ class Config:
         return f"no world size of the settings fits {self.devices}; choose others with --scaling-world-sizes"
 
     @property
-    def not_measured(self) -> str:
-        """Which world sizes of the settings are not measured, in words; empty where all are."""
-        sizes = ", ".join(map(str, self.too_large))
-        return f"not measured: world size(s) {sizes} of the settings; there is only {self.devices}" if sizes else ""
+    def left_out(self) -> list[str]:
+        """What is not measured although the settings or the default have it, in sentences."""
+        sizes, said = ", ".join(map(str, self.too_large)), []
+        if sizes:
+            said.append(f"not measured: world size(s) {sizes} of the settings; there is only {self.devices}")
+        said += [f"{', '.join(others)}: as {name} on one device" for name, others in self.alike.items() if others]
+        if self.devices.alone:
+            said.append(f"not checked: {self.devices.alone}: efficiency, the exchange, what holds several devices back")
+        return said
 
     def header(self) -> list[str]:
         """Return the effective settings, for pytest's header and the record."""
@@ -81,5 +89,5 @@ class Config:
             f"counters {self.counters}, accept {self.accept or 'no'}, require-devices {self.require_devices}, "
             f"require-baseline {'yes' if self.require_baseline else 'no'}, "
             f"data {data}, reports {reports}",
-            *(f"scaling: {problem}" for problem in (self.devices.problem, self.not_measured) if problem),
+            *(f"scaling: {problem}" for problem in (self.devices.problem, *self.left_out) if problem),
         ]
