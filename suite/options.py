@@ -71,9 +71,7 @@ OPTIONS = (
         "built in or from [tool.scaling.workloads] (default: lenet, on GPUs resnet18-bf16; for tokens gpt-tiny, gpt)",
         repeatable=True,
     ),
-    Option(
-        "mode", "MODE", "strong, weak (default: both; on one device, where they are the same, strong)", repeatable=True
-    ),
+    Option("mode", "MODE", "strong, weak (default: both)", repeatable=True),
     Option("data-root", "DIR", "the folder of the datasets (default: data)"),
     Option("tolerance", "SHARE", "the slowdown that must be found (default: 0.05)"),
     Option(
@@ -144,19 +142,20 @@ def read(config: pytest.Config) -> Config:
     for name in names:
         get.one_of("workload", name, known)
     named = get.texts("workload", ())
-    alone = len(chosen.names) == 1
-    modes = get.texts("mode", MODES[:1] if alone else MODES)
+    modes = get.texts("mode", MODES)
     for mode in modes:
         get.one_of("mode", mode, MODES)
     chosen_workloads = tuple(known[name] for name in names)
     # Of a data set that only its user knows, samples with a label each are the more likely minibatches.
     kinds = {workload.trains or "samples" for workload in chosen_workloads}
     default = tuple(name for name in DEFAULT_TRAINERS if kinds.intersection(trains(name)))
-    as_single = tuple(name for name in default if alone and not timed and name in PLAIN_ON_ONE)
-    if as_single:
-        default = (SINGLE, *(name for name in default if name not in as_single))
+    alike: dict[str, tuple[str, ...]] = {}
+    as_single = tuple(name for name in default if name in PLAIN_ON_ONE)
+    if as_single and len(chosen.names) == 1 and not timed:
+        alike[SINGLE], default = as_single, (SINGLE, *(name for name in default if name not in as_single))
+        if not get.has("mode"):
+            modes, alike[MODES[0]] = MODES[:1], MODES[1:]
     trainers = timed or default
-    alike = {SINGLE: as_single, MODES[0]: MODES[1:] if alone and not get.has("mode") else ()}
     base = _against(get, root, home)
     _check_pairs(trainers, base, chosen_workloads)
     profile = get.one_of("profile", get.text("profile", "quick"), BUDGET_S)

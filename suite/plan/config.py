@@ -71,7 +71,7 @@ class Config:
         sizes, said = ", ".join(map(str, self.too_large)), []
         if sizes:
             said.append(f"not measured: world size(s) {sizes} of the settings; there is only {self.devices}")
-        said += [f"{', '.join(others)}: as {name} on one device" for name, others in self.alike.items() if others]
+        said += [f"{', '.join(others)}: as {name} on one device" for name, others in self.alike.items()]
         if self.devices.alone:
             said.append(f"not checked: {self.devices.alone}: efficiency, the exchange, what holds several devices back")
         return said

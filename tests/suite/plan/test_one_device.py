@@ -48,8 +48,8 @@ def test_what_is_named_is_measured_as_it_is_named(project: Project) -> None:
     """Also by an ini file: accepted runs have its cells."""
     named = ("--scaling-devices=cpu:1", "--scaling-trainer=ddp,scratch", "--scaling-mode=weak")
     assert items(project, *named) == ["ddp-lenet-weak-1", "scratch-lenet-weak-1"]
-    project.ini(scaling_trainer="ddp", scaling_mode="weak")
-    assert items(project, "--scaling-devices=cpu:1") == ["ddp-lenet-weak-1"]
+    project.ini(scaling_trainer="ddp")
+    assert items(project, "--scaling-devices=cpu:1") == ["ddp-lenet-strong-1", "ddp-lenet-weak-1"]
 
 
 @pytest.mark.parametrize("shared", ["cuda:0,cuda:0", "cuda:2"])
@@ -66,8 +66,8 @@ def test_two_ranks_exchange_wherever_they_are_and_so_differ_by_trainer(
     [
         (["cuda:1"], [AS_SINGLE, AS_STRONG, "one GPU"]),
         (["cpu:1"], [AS_SINGLE, AS_STRONG, "one core"]),
-        (["cpu:1", "--scaling-trainer=ddp"], [AS_STRONG, "one core"]),
-        (["cpu:1", "--scaling-trainer=ddp", "--scaling-mode=strong"], ["one core"]),
+        (["cpu:1", "--scaling-mode=weak"], [AS_SINGLE, "one core"]),
+        (["cpu:1", "--scaling-trainer=ddp"], ["one core"]),
         (["cuda:0,cuda:0"], ["one GPU"]),
         (["cuda:2"], []),
     ],
