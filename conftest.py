@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ["suite.plugin", "pytester", "tests.support.collecting", "tests.support.deadlines"]
+pytest_plugins = ["suite.plugin", "pytester", "tests.support.deadlines", "tests.support.collecting"]
 
 # No deadline: a shared machine may hold up any example. Derandomised by default, so that a red run can be repeated.
 settings.register_profile("default", deadline=None, derandomize=True)

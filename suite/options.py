@@ -15,11 +15,12 @@ import pytest
 from _pytest.mark.expression import Expression  # what -m is read by; pytest has no public name for it
 
 from reference.schedule import MODES
-from reference.trainers import TRAINERS, trains
+from reference.trainers import PLAIN_ON_ONE, TRAINERS, trains
 from suite.base import bases
 from suite.base.several import hosts_of
 from suite.plan import floors, scripts, workloads
 from suite.plan.base import Base
+from suite.plan.cells import SINGLE
 from suite.plan.config import BUDGET_S, MIN_SESSIONS, Config
 from suite.plan.project import named_from, named_in
 from suite.plan.scripts import Script
@@ -62,7 +63,7 @@ OPTIONS = (
         "trainer",
         "NAME",
         f"{', '.join(TRAINERS)}, module:Class or path.py:Class (default: of "
-        f"{', '.join(DEFAULT_TRAINERS)}, those that can train the workload)",
+        f"{', '.join(DEFAULT_TRAINERS)}, those that can train the workload; on one device {SINGLE} in their place)",
         repeatable=True,
     ),
     Option(
@@ -160,6 +161,12 @@ def read(config: pytest.Config) -> Config:
     # Of a data set that only its user knows, samples with a label each are the more likely minibatches.
     kinds = {workload.trains or "samples" for workload in chosen_workloads}
     default = tuple(name for name in DEFAULT_TRAINERS if kinds.intersection(trains(name)))
+    alike: dict[str, tuple[str, ...]] = {}
+    as_single = tuple(name for name in default if name in PLAIN_ON_ONE)
+    if as_single and len(chosen.names) == 1 and not timed:
+        alike[SINGLE], default = as_single, (SINGLE, *(name for name in default if name not in as_single))
+        if not get.has("mode"):
+            modes, alike[MODES[0]] = MODES[:1], MODES[1:]
     trainers = timed or default
     base = _against(get, root, home, own_scripts)
     _check_pairs(trainers, base, chosen_workloads)
@@ -174,6 +181,7 @@ def read(config: pytest.Config) -> Config:
         world_sizes=world_sizes,
         too_large=too_large,
         trainers=trainers,
+        alike=alike,
         checked=asked or (() if run_scripts else CHECKED_TRAINERS),
         scripts=run_scripts,
         workloads=chosen_workloads,

@@ -398,7 +398,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     """Print the notes of the correctness checks, and the first screen, report and acceptance of a run."""
     notes = [
         value
-        for report in terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
+        for outcome in ("passed", "failed", "skipped")
+        for report in terminalreporter.getreports(outcome)
         for name, value in report.user_properties
         if name == NOTE and report.when == "call"
     ]

@@ -11,9 +11,10 @@ import pytest
 from suite import options
 from suite.checks.bench import Bench
 from suite.plan.config import Config
+from suite.plugin import CONFIG
 from suite.processes.pool import Pool
 from suite.room import devices, quiet
-from tests.support import containers, nvml
+from tests.support import containers, deadlines, nvml
 from tests.support.project import REPOSITORY, Project
 
 
@@ -35,11 +36,13 @@ def bench(request: pytest.FixtureRequest, scaling_config: Config) -> Iterator[Be
 
 @pytest.fixture(scope="session", autouse=True)
 def _ranks_load_torch_meanwhile(request: pytest.FixtureRequest) -> None:
-    """Start the ranks' template, which loads torch on another core, before the first test if any test needs it."""
-    if any(
-        {"bench", "correctness_bench", "on_ranks"} & set(getattr(item, "fixturenames", ()))
-        for item in request.session.items
-    ):
+    """Start the ranks' template, which loads torch on another core, before the first test if any test needs it.
+
+    GPU ranks are not forked: on GPUs checks and `on_ranks` need none.
+    """
+    on_cpus = request.config.stash[CONFIG].devices.kind == "cpu"
+    forking = {"bench", *(("correctness_bench", "on_ranks") if on_cpus else ())}
+    if any(forking.intersection(getattr(item, "fixturenames", ())) for item in request.session.items):
         request.getfixturevalue("bench")
 
 
@@ -80,7 +83,12 @@ def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> containers.Fil
     return containers.Files(folder, monkeypatch)
 
 
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Show two cores on any machine, for tests that pin and time nothing: on one core, two workers share it."""
+    monkeypatch.setattr(devices, "available_cores", lambda: [0, 1])
+
+
 @pytest.fixture
-def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """Make a user's project in a temporary folder."""
-    return Project(pytester, monkeypatch)
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Project:
+    """Make a user's project in a temporary folder; what runs there ends before the test does."""
+    return Project(pytester, monkeypatch, deadlines.inner_s(request.node))

@@ -16,6 +16,9 @@ TRAINERS: dict[str, str] = {
     "fsdp_tokens": "reference.trainers.fsdp_tokens:FSDPTokensTrainer",
 }
 
+PLAIN_ON_ONE = ("scratch", "scratch_overlap", "data_parallel", "gluon", "ddp", "ddp_tokens")
+"""On one device a step of these is that of `single`: nothing is split, and nobody is there to exchange with."""
+
 _TRAINS = {"single": ("samples", "tokens"), "ddp_tokens": ("tokens",), "fsdp_tokens": ("tokens",)}
 
 

@@ -16,7 +16,7 @@ Optional members, looked up by name:
 - ``shards``: "any" (the default), "equal" where every rank of a step has as many samples as the others, as after a
   DistributedSampler, or a number of which every rank's samples are a multiple. Generated minibatches are so.
 - ``shares_gpus``: False where two ranks of a per-device trainer cannot share a GPU. It is then checked on as many
-  devices as there are GPUs.
+  devices as there are GPUs; with one, checks that need several devices are skipped.
 - ``state_dict()`` and ``load_state_dict(state)``, both or neither, with torch's names: return all that training goes on
   from (weights, optimizer, schedule, loss scale, the generators' states), and take it up in a new instance. Each rank
   saves and loads its own state, which goes through torch.save and ``torch.load(weights_only=True)``. Methods that a

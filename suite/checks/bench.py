@@ -268,15 +268,27 @@ class Bench:
         """Return whether a trainer has hung so often that no further case of it is tried."""
         return self.hangs.get(trainer, 0) >= MOST_HANGS
 
-    def most(self, about: About) -> int:
-        """Return the largest world size that a trainer is tried on."""
+    def wanted(self, about: About) -> int:
+        """Return the largest world size that a trainer is to be tried on."""
         return MOST_REPLICAS if about.processes == "one" else MOST_RANKS
 
-    def gpus_for(self, about: About, most: int) -> int:
+    def most(self, about: About) -> int:
+        """Return the largest world size that a trainer is tried on here."""
+        return self.devices_for(about, self.wanted(about))
+
+    def devices_for(self, about: About, wanted: int) -> int:
         """Return on how many of so many devices a trainer can be tried here: fewer where its ranks share no GPU."""
-        if self.devices.kind == "cpu" or about.shares_gpus:
-            return most
-        return min(most, len(set(self.devices.names)) * self.devices.hosts)
+        return wanted if self.devices.kind == "cpu" or about.shares_gpus else min(wanted, self.devices.distinct)
+
+    def unseen(self, about: About) -> str:
+        """Return what checks of a trainer on several devices do not see of it, because there is one GPU; else ""."""
+        if self.devices.kind == "cpu" or not self.devices.alone:
+            return ""  # CPU workers stand for any number of devices
+        if not about.shares_gpus:
+            return "several devices are not checked: one GPU, which two of its ranks cannot share"
+        if about.processes == "one":
+            return "copies between GPUs are not checked: one GPU, which all its replicas share"
+        return "NCCL is not checked: one GPU, which all its ranks share, so that they exchange through gloo"
 
     def place(self, trainer: str, world_size: int) -> tuple[Group, CaseJob]:
         """Return the ranks of a trainer in a world, bound to their devices, and what they are told of their place."""

@@ -108,10 +108,8 @@ def search(
     # Shrinking tries many cases, and each one that a trainer refuses may cost a fresh group.
     shrinks = shrink and check not in MAY_REFUSE
     found = _Search(bench, trainer, check, shrinks, compares=shrink)
-    gpus = bench.gpus_for(about, most)
-    if gpus < most:
-        most = gpus
-        found.notes[f"two of its ranks cannot share a GPU: checked on {gpus} device(s) at most"] = None
+    if 1 < most < bench.wanted(about):
+        found.notes[f"two of its ranks cannot share a GPU: checked on {most} devices at most"] = None
     if about.shards and most > 1:
         found.notes[EQUAL_ONLY.format(shards='"equal"' if about.shards == 1 else about.shards)] = None
     cases = examples or max(1, round(settings().max_examples * SHARE[about.trains]))

@@ -27,14 +27,18 @@ def test_own_model(
         pytest.skip(NOT_RUN.format(trainer=correctness_trainer, hangs=hangs))
     k = max((2, *scaling_config.world_sizes))
     try:
+        about = correctness_bench.about(correctness_trainer)
+        unseen = correctness_bench.unseen(about)
+        if (most := correctness_bench.devices_for(about, k)) < k:
+            pytest.skip(unseen or f"{k} devices are not checked: {most} GPUs, which two of its ranks cannot share")
         judgement = workload.check(
             correctness_bench, correctness_trainer, correctness_workload, k, scaling_config.data_root
         )
     except WorkerFailure as failure:
         said = f"{correctness_trainer}, workload {correctness_workload.name!r}: {failure}"
         raise pytest.fail.Exception(said, pytrace=False) from None
-    if correctness_bench.about(correctness_trainer).only_with_itself:
-        request.node.user_properties.append((NOTE, f"{correctness_trainer}: {UNSEEN}"))
+    for sentence in filter(None, [UNSEEN if about.only_with_itself else "", unseen]):
+        request.node.user_properties.append((NOTE, f"{correctness_trainer}: {sentence}"))
     if judgement.note:
         note = f"{correctness_trainer}, {correctness_workload.name}: {judgement.note}"
         request.node.user_properties.append((NOTE, note))

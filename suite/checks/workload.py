@@ -52,9 +52,7 @@ def check(bench: Bench, trainer: str, workload: Workload, world_size: int, data_
     Raises:
         suite.processes.failure.WorkerFailure: trainer, model or dataset raised, or there is too little memory.
     """
-    about, gpus = bench.about(trainer), len(set(bench.devices.names))
-    if bench.devices.kind != "cpu" and not about.shares_gpus and gpus < world_size:
-        return Judgement(note=f"two of its ranks cannot share a GPU: not checked on {world_size} devices")
+    about = bench.about(trainer)
     with tempfile.TemporaryDirectory(dir=bench.pool.folder) as folder:
         shards = workload.correctness.shards
         multiple = about.shards if shards == "any" else 1 if shards == "equal" else shards

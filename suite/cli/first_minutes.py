@@ -59,7 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wanted = [step for step in steps(used, on, asked.folder) if asked.only in step.name]
     earlier = set(runs(asked.folder))
     tried = try_all(wanted, asked.folder, print)
-    lines = page(on, tried, list(unusual(used)), measured(path for path in runs(asked.folder) if path not in earlier))
+    new = measured(path for path in runs(asked.folder) if path not in earlier)
+    lines = page(on, tried, list(unusual(used)), new, not_checked(used))
     (asked.folder / "page.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("", *lines, "", f"this page: {asked.folder / 'page.md'}", sep="\n")
     return 1 if any(each.problem for each in tried) else 0
@@ -85,15 +86,17 @@ def steps(used: Devices, on: str, folder: Path) -> list[Step]:
             failing = "a kernel, a peer copy, a stream, or a failure that is not ended and named"
             chosen.append(Step("the project's own tests on GPUs pass", own, OWN_TESTS_S, failing))
     wrong = "wrong gradients, or a process group that cannot start; the log has a command that shows it again"
+    one_gpu = used.kind != "cpu" and bool(used.alone)
+    right = f"computes the right gradients{' on one GPU' if one_gpu else ''}"
     checks = (
-        ("ddp", "gradient or replicas or dropout"),
-        ("scratch_overlap", "gradient or replicas"),
-        ("data_parallel", "gradient or batch_norm or dropout"),
-        ("fsdp", "gradient"),
+        ("ddp", "gradient or replicas or dropout", right),
+        ("scratch_overlap", "gradient or replicas", right),
+        ("data_parallel", "gradient or batch_norm or dropout", right),
+        ("fsdp", *(("identity", "is plain SGD on one device") if one_gpu else ("gradient", right))),
     )
-    for trainer, which in checks:
+    for trainer, which, what in checks:
         command = (*pytest, *CORRECTNESS, *here, f"--scaling-trainer={trainer}", "-k", which)
-        chosen.append(Step(f"{trainer} computes the right gradients", command, check_s, wrong))
+        chosen.append(Step(f"{trainer} {what}", command, check_s, wrong))
     if several:
         sweep = (*pytest, "-m", "scaling", "-p", "suite.plugin", "--pyargs", "suite.benchmarks.test_all_reduce", *here)
         backend = used.backend(used.names)
@@ -107,7 +110,8 @@ def steps(used: Devices, on: str, folder: Path) -> list[Step]:
     alarm = "a false alarm: something else uses the machine, or its clocks change"
     missed = "a gate that is green or undecided is of no use here: the log says which, and why"
     drill = (sys.executable, "-m", "suite", "drill", *here, f"--scaling-budget={gate_s}")
-    chosen.append(Step("a run measures every world size", (*timed, budget), gate_s + START_S, untimed))
+    sizes = "every world size" if several else "one device"
+    chosen.append(Step(f"a run measures {sizes}", (*timed, budget), gate_s + START_S, untimed))
     if used.kind != "cpu":
         # Not at every world size: three workloads on eight GPUs are ninety processes at once.
         few = (f"--scaling-workload={PUBLISHED}", f"--scaling-world-sizes={'1,2' if several else '1'}")
@@ -121,6 +125,17 @@ def steps(used: Devices, on: str, folder: Path) -> list[Step]:
         Step("a build compared with itself raises no alarm", (*timed, *same), gate_s + START_S, alarm),
         Step("a planted slowdown and a wrong gradient turn the gates red", drill, gate_s + 2 * START_S, missed),
     ]
+
+
+def not_checked(used: Devices) -> list[str]:
+    """Return a part of the page on what a single device cannot show; no line where there are several."""
+    if not used.alone:
+        return []
+    left_out = ["efficiency, the time of an exchange, and what holds several devices back"]
+    if used.kind != "cpu":
+        left_out.append("NCCL, and copies between GPUs: ranks on one GPU exchange through gloo")
+        left_out.append("fsdp on several devices: two of its ranks cannot share a GPU")
+    return ["", f"## Not checked: {used.alone}", "", *(f"- {each}" for each in left_out)]
 
 
 def unusual(used: Devices, variables: Mapping[str, str] = os.environ) -> Iterator[str]:
@@ -150,8 +165,14 @@ def measured(paths: Iterable[Path]) -> list[Record]:
     return records
 
 
-def page(on: str, tried: Sequence[Tried], remarks: Sequence[str], records: Sequence[Record] = ()) -> list[str]:
-    """Return the page, as lines of Markdown."""
+def page(
+    on: str,
+    tried: Sequence[Tried],
+    remarks: Sequence[str],
+    records: Sequence[Record] = (),
+    unchecked: Sequence[str] = (),
+) -> list[str]:
+    """Return the page, as lines of Markdown; `unchecked` is its part from `not_checked`."""
     works = [f"- {each.step.name} ({each.seconds:.0f} s)" for each in tried if not each.problem]
     lines = [f"# First minutes on {on}", "", "## What works", "", *(works or ["- nothing"])]
     broken = [each for each in tried if each.problem]
@@ -161,7 +182,7 @@ def page(on: str, tried: Sequence[Tried], remarks: Sequence[str], records: Seque
         meaning = TOO_LONG if each.timed_out else f"If it fails: {each.step.failing}"
         lines += ["", f"### {each.step.name}: {each.problem}", "", f"{meaning}.", ""]
         lines += evidence(each)
-    lines += _figures(records)
+    lines += [*unchecked, *_figures(records)]
     lines += ["", "## What is unusual about this machine", "", *(f"- {remark}" for remark in remarks or ["nothing"])]
     for record in records[-1:]:
         commit = ("commit", figures.commit(record.environment))

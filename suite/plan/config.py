@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from suite.plan.base import Base
@@ -46,6 +47,8 @@ class Config:
     explain: bool = True  # whether to say where the time goes; commands that need only a verdict do not
     python_path: tuple[Path, ...] = ()  # the folders of pytest's setting `pythonpath`
     too_large: tuple[int, ...] = ()  # world sizes of an ini file that the devices are too few for
+    # Trainers and modes of the default that are the same on the only device, by the one that is measured for them.
+    alike: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     repeat: tuple[str, ...] = ()  # pytest's arguments that repeat the run, without --scaling-accept
     runs: int = 1  # of a bisection that this is one of: they share the error probabilities
     calibrate: int = 0  # sessions of a calibration, in which nothing is decided early; 0 in a run that judges
@@ -67,17 +70,17 @@ class Config:
         return f"no world size of the settings fits {self.devices}; choose others with --scaling-world-sizes"
 
     @property
-    def not_measured(self) -> str:
-        """Which world sizes of the settings are not measured, in words; empty where all are."""
-        sizes = ", ".join(map(str, self.too_large))
-        return f"not measured: world size(s) {sizes} of the settings; there is only {self.devices}" if sizes else ""
-
-    @property
-    def only_weak(self) -> str:
-        """Which scripts are measured in weak scaling alone, in words; empty where none is."""
-        fixed = [script.name for script in self.scripts if not script.takes_batch]
-        why = "their commands have no {batch}, so that only weak scaling is measured"
-        return f"{', '.join(fixed)}: {why}" if fixed and "strong" in self.modes else ""
+    def left_out(self) -> list[str]:
+        """What is not measured although the settings or the default have it, in sentences."""
+        sizes, said = ", ".join(map(str, self.too_large)), []
+        if sizes:
+            said.append(f"not measured: world size(s) {sizes} of the settings; there is only {self.devices}")
+        said += [f"{', '.join(others)}: as {name} on one device" for name, others in self.alike.items()]
+        if self.devices.alone:
+            said.append(f"not checked: {self.devices.alone}: efficiency, the exchange, what holds several devices back")
+        if (fixed := [script.name for script in self.scripts if not script.takes_batch]) and "strong" in self.modes:
+            said.append(f"{', '.join(fixed)}: only weak scaling is measured, because the command has no {{batch}}")
+        return said
 
     def header(self) -> list[str]:
         """Return the effective settings, for pytest's header and the record."""
@@ -92,9 +95,5 @@ class Config:
             f"counters {self.counters}, accept {self.accept or 'no'}, require-devices {self.require_devices}, "
             f"require-baseline {'yes' if self.require_baseline else 'no'}, "
             f"data {data}, reports {reports}",
-            *(
-                f"scaling: {problem}"
-                for problem in (self.devices.problem, self.not_measured, self.only_weak)
-                if problem
-            ),
+            *(f"scaling: {problem}" for problem in (self.devices.problem, *self.left_out) if problem),
         ]

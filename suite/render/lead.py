@@ -14,11 +14,19 @@ from typing import NamedTuple
 
 from rich.filesize import decimal
 
-from suite.plan.cells import measured_mode
+from suite.plan.cells import SINGLE, measured_mode
 from suite.plan.workloads import no_recipe
 from suite.properties.answers import UNSEEN
 from suite.records import baselines, counters, memory
-from suite.records.record import BarRecord, CellRecord, IntervalRecord, Machine, Record, oversubscribed_mark
+from suite.records.record import (
+    NEEDS_TWO,
+    BarRecord,
+    CellRecord,
+    IntervalRecord,
+    Machine,
+    Record,
+    oversubscribed_mark,
+)
 from suite.render import commands, figures
 from suite.render.figures import interval, number, plural, size, some
 from suite.room import hardware
@@ -281,7 +289,8 @@ def _fast(record: Record) -> Iterable[str]:
     timed.sort(key=lambda cell: _estimate(cell.samples_per_s), reverse=True)
     names = figures.names(record)
     for cell in {cell.workload: cell for cell in reversed(timed)}.values():
-        times = f"; {interval(cell.speedup, '.2f')} times the plain trainer on one" if cell.speedup else ""
+        compared = cell.speedup and (cell.trainer, cell.world_size) != (SINGLE, 1)
+        times = f"; {interval(cell.speedup, '.2f')} times the plain trainer on one" if compared else ""
         speed = _speed(cell)
         epoch = _step(record, cell) if cell.runs_script else f"{interval(cell.sec_per_epoch, '.3g')} s an epoch"
         yield f"{figures.name(cell, names)} on {plural(cell.world_size, 'device')}: {speed}, {epoch}{times}"
@@ -348,7 +357,12 @@ def _across_hosts(machine: Machine, cells: Sequence[CellRecord], names: Mapping[
 
 
 def _exchange(record: Record) -> Iterable[str]:
-    """Yield the best bus bandwidth that sweeps of each collective reached on so many devices."""
+    """Yield the best bus bandwidth that sweeps of each collective reached on so many devices.
+
+    On a single device, yield that nothing could be.
+    """
+    if any(cell.efficiency_note == NEEDS_TWO for cell in record.cells):
+        yield f"not checked: one {'GPU' if record.machine.gpus else 'core'}"
     best: dict[tuple[str, int], tuple[float, str]] = {}
     for sweep in record.collectives:
         what = f"{sweep.collective} on {plural(sweep.world_size, 'device')}{oversubscribed_mark(sweep)}"

@@ -63,6 +63,11 @@ class Devices:
         """How many GPUs or cores there are on all hosts; ranks that share one do not count twice."""
         return self.hosts * len(set(self.cores if self.kind == "cpu" else self.names))
 
+    @property
+    def alone(self) -> str:
+        """What there is only one of, in words; "" where there are several, or none."""
+        return "" if self.distinct != 1 else "one core" if self.kind == "cpu" else "one GPU"
+
     def here(self, world_size: int) -> tuple[str, ...]:
         """Return those of the first `world_size` devices that are on the first host, which ranks fill first."""
         return self.names[: min(world_size, self.per_host)]

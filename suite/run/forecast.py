@@ -132,8 +132,8 @@ def lines(run: Observations, planned: int, each: Length, left_out: Sequence[Cell
             f"plan: not compared with all of their accepted commits: {apart}; {others}: run them separately (-k)"
         )
     promised = [*named, _promise(run, comparisons, planned, each.rounds), _scope(run, planned)] if judges else []
-    too_large = [f"plan: {run.plan.config.not_measured}"] if run.plan.config.too_large else []
-    return [first, *too_large, *promised, *_short_of_floors(run, planned), *_launch_bound(run.plan.config)]
+    left_out_of_all = [f"plan: {sentence}" for sentence in run.plan.config.left_out]
+    return [first, *left_out_of_all, *promised, *_short_of_floors(run, planned), *_launch_bound(run.plan.config)]
 
 
 def _scope(run: Observations, planned: int) -> str:

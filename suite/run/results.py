@@ -122,7 +122,7 @@ def _base(run: Observations, side: Side) -> record.BaseRecord:
 
 def _efficiency(run: Observations, cell: Cell, own: Arm) -> tuple[IntervalRecord | None, str]:
     if cell.world_size == 1:
-        return None, "needs 2 devices" if len(run.plan.config.devices.names) < 2 else ""
+        return None, record.NEEDS_TWO if len(run.plan.config.devices.names) < 2 else ""
     if run.plan.config.devices.oversubscribed(cell.world_size):
         return None, "oversubscribed"
     if own.on_one in run.lost:

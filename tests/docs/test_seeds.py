@@ -91,6 +91,7 @@ def test_a_row_names_a_test_of_its_own(row: str) -> None:
 
 
 @pytest.mark.parametrize("command", [command for command in ALL if command.startswith("pytest -m")])
+@pytest.mark.usefixtures("two_cores")
 def test_a_command_of_the_gate_has_options_and_names_that_are_there(command: str) -> None:
     arguments = shlex.split(command)[1:]
     gate.settings(arguments)  # ends with pytest's status where one is not

@@ -6,7 +6,7 @@ import pytest
 
 from tests.suite.plugin.test_accepting import LENET, MEASURED, accepted, floor, mine
 from tests.support import trainers_under_test
-from tests.support.project import Project
+from tests.support.project import Project, needs_two_cores
 
 STOPPED = (
     "not accepted: pytest was stopped before every selected test had run; run all of them, without -x and --maxfail"
@@ -26,6 +26,7 @@ def test_gradients_that_fail_after_the_measurement_keep_it_from_the_baseline(pro
     result.stdout.fnmatch_lines(["Is it right?  This run goes on with 1 check of correctness; *"])
 
 
+@needs_two_cores  # a floor holds for ranks that have a core each
 @pytest.mark.parametrize(
     ("options", "bodies"),
     [

@@ -17,6 +17,7 @@ import torch
 
 from suite.records import baselines
 from tests.support.accepted import an_hour_an_epoch
+from tests.support.deadlines import WHOLE_S
 from tests.support.project import ONE_CELL, TINY, Project
 from tests.support.repositories import Repository
 
@@ -170,7 +171,7 @@ def test_a_commit_of_a_project_that_is_installed_with_pip_install_e_is_measured(
     assert installed.returncode == 0, installed.stderr
     chosen = ("--scaling-trainer", "mine.trainers:Slow", "--scaling-against=ref:HEAD~1")
     command = ("-m", "pytest", "-p", "suite.plugin", "--pyargs", "suite.benchmarks.test_scaling", *TINY, *chosen)
-    result = pytester.run(python, *command, *ONE_CELL, timeout=200)
+    result = pytester.run(python, *command, *ONE_CELL, timeout=WHOLE_S)
     assert result.ret == 0
     [record] = project.records()
     [cell] = record.cells

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from tests.docs.test_seeds import COMMANDS
+from tests.support.deadlines import WHOLE_S
 from tests.support.project import REPOSITORY
 
 
@@ -17,5 +18,5 @@ from tests.support.project import REPOSITORY
 def test_the_book_is_trained(row: str) -> None:
     [command] = [command for command in COMMANDS[row] if command.startswith("python")]
     arguments = [sys.executable, *shlex.split(command)[1:]]
-    out = subprocess.run(arguments, cwd=REPOSITORY, capture_output=True, text=True, check=True, timeout=240).stdout
+    out = subprocess.run(arguments, cwd=REPOSITORY, capture_output=True, text=True, check=True, timeout=WHOLE_S).stdout
     assert re.search(r"test acc [\d.]+, [\d.]+ sec/epoch on \[", out), out

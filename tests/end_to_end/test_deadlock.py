@@ -9,6 +9,7 @@ import pytest
 
 from suite.checks.bench import Bench
 from tests.support import on_ranks
+from tests.support.deadlines import WHOLE_S
 from tests.support.freezing import ONE_PROCESS
 from tests.support.project import REPOSITORY
 
@@ -19,7 +20,7 @@ def test_trainers_freeze_with_the_collector_on_and_never_with_it_off(
 ) -> None:
     """With the collector on, each freezes, and faulthandler's watchdog prints its stacks and ends it."""
     command = [sys.executable, "-m", "tests.support.freezing", seconds, *collect]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=WHOLE_S)
     said = done.stdout.splitlines()
     assert [line for line in said if "status" in line] == [
         f"{name}: ended with status {status}" for name in ONE_PROCESS

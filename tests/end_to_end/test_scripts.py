@@ -62,7 +62,7 @@ def test_windows_hold_no_evaluation(project: Project) -> None:
         "-m", "scaling", "--scaling-devices=cpu:1", "--scaling-script=train.py", "--scaling-budget=30",
     )  # fmt: skip
     assert result.ret == 0, result.stdout.str()
-    result.stdout.fnmatch_lines(["*train: their commands have no {batch}, so that only weak scaling is measured*"])
+    result.stdout.fnmatch_lines(["*train: only weak scaling is measured, because the command has no {batch}*"])
     [record] = project.records()
     assert [cell.id for cell in record.cells] == ["train-train-weak-1"]
     windows = [window for session in record.sessions for window in session.windows]

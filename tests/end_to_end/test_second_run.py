@@ -9,6 +9,7 @@ import pytest
 
 from suite.room.quiet import available_cores
 from tests.support import one_session
+from tests.support.deadlines import WHOLE_S
 from tests.support.project import Project
 
 CHAPTER = """\
@@ -41,7 +42,7 @@ def test_a_start_like_the_books_second_run_turns_its_weak_cell_red(project: Proj
     gate = [sys.executable, "-m", "pytest", "-p", "suite.plugin", "-p", one_session.__name__]
     gate += ["--pyargs", "suite.benchmarks.test_scaling"]
     command = [*gate, "-m", "scaling", *cell_of, *planted, "--scaling-budget", "600"]
-    run = subprocess.run(command, cwd=project.path, capture_output=True, text=True, timeout=240)
+    run = subprocess.run(command, cwd=project.path, capture_output=True, text=True, timeout=WHOLE_S)
     assert run.returncode == 1, run.stdout
     [record] = project.records()
     assert [(net.mode, net.batch, net.lr) for net in record.accuracies[:2]] == [("strong", 32, 0.1), ("weak", 64, 0.2)]

@@ -13,6 +13,7 @@ import pytest
 
 from suite.records.files import read_model
 from suite.records.record import Record
+from tests.support.deadlines import WHOLE_S
 from tests.support.project import DATA, PYPROJECT, REPOSITORY
 from tests.support.repositories import Repository
 from tests.support.several_hosts import Hosts, hosts, needs_namespaces, wrong_clock
@@ -62,7 +63,7 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def said(process: subprocess.Popen[str], timeout_s: float = 230) -> str:
+def said(process: subprocess.Popen[str], timeout_s: float = WHOLE_S) -> str:
     return process.communicate(timeout=timeout_s)[0]
 
 

@@ -1,16 +1,18 @@
 """Real failures on GPUs: each has one named cause, the other cell is measured, and nothing is left on the cards.
 
-On a machine with one GPU both ranks are on it, and exchange with gloo. `pytest -m "" --scaling-devices cpu:2` causes
-the same on CPU ranks.
+On a machine with one GPU both ranks are on it, exchange with gloo, and what they print says so. `pytest -m ""
+--scaling-devices cpu:2` causes the same on CPU ranks, and before it `taskset -c 0` on ranks that share a core.
 """
 
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 
 from suite.plugin import CONFIG
+from suite.room.devices import parse
 from suite.room.gpus import Gpus
 from tests.support import gpu_failures
 from tests.support.project import Project
@@ -41,6 +43,6 @@ def test_a_failure_is_named_and_leaves_nothing(
         after = [reading.pids for reading in gpus.read()]
     assert result.ret == 1
     assert project.outcomes() == {f"{trainer}-tiny-strong-2": "ERROR", "ddp-tiny-strong-2": "NO BASELINE"}
-    result.stdout.re_match_lines([f".*ERROR: {cause}"])
+    result.stdout.re_match_lines([f".*ERROR{re.escape(parse(two).mark(2))}: {cause}"])
     assert not project.workers()
     assert all(now <= then | {os.getpid()} for now, then in zip(after, before, strict=True))

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from suite.room.devices import Devices
 from tests.support import deadlines
-from tests.support.project import REPOSITORY
+from tests.support.measurements import arm, cell, run_of, settings
+from tests.support.project import REPOSITORY, Project
+
+# Until a run times a first step, workers load torch one after the other: to confirm the GPUs, to describe the trainers,
+# and to time them. Beside other tests each takes several times what it takes alone (docs/log.md: 4.7 s on two cores).
+STARTS, LOAD_S = 3, 30.0
 
 HEAD = """
 import ctypes, threading, time
@@ -152,3 +158,21 @@ def test_a_module_of_another_project_is_watched_no_longer_than_its_import(inner:
     plugins = ["-p", "no:torch_scaling_suite", "-p", "no:benchmark", "-W", "ignore"]
     done = inner.runpytest_subprocess(*plugins, "--pyargs", "package.test_long", timeout=90)
     done.assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(("kind", "marker"), [("cpu", "end_to_end"), ("cuda", "gpu")])
+def test_a_run_that_hangs_ends_and_is_shown_before_the_test_that_started_it_ends(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, kind: str, marker: str
+) -> None:
+    """The run's own deadline ends the hang, and the starts come on top."""
+    monkeypatch.setattr(request.config.option, "timeout", None, raising=False)
+    request.node.add_marker(marker)
+    given_s: list[float] = []
+    monkeypatch.setattr(pytester, "runpytest_subprocess", lambda *_, timeout: given_s.append(timeout))
+    project = Project(pytester, monkeypatch, deadlines.inner_s(request.node))
+    project.scaling()
+    project.typed("pytest")
+    run = run_of(cell(), config=settings(devices=Devices(kind, (kind,) * 2, ())))
+    ends_s = run.plan.first_step_s(arm()) + STARTS * LOAD_S
+    assert [ends_s < each_s < deadlines.deadline_s(request.node) for each_s in given_s] == [True, True]
+    assert ends_s < deadlines.WHOLE_S < deadlines.END_TO_END_S

@@ -25,6 +25,8 @@ TEST_S = 100.0
 ON_GPUS_S = 300.0  # the first check starts groups of each size, and every rank loads torch and opens its GPU
 END_TO_END_S = 250.0
 GRACE_S = 15.0  # the watchdog comes so much after pytest-timeout: the test has time to unwind
+SHOWN_S = 10.0  # before a test's deadline it ends what it has started, so that it can show the output
+WHOLE_S = END_TO_END_S - SHOWN_S  # for a process that a test of tests/end_to_end waits for
 STDERR = pytest.StashKey[int]()
 
 
@@ -42,6 +44,11 @@ def deadline_s(item: pytest.Item) -> float:
     if item.get_closest_marker("gpu"):
         return examples * ON_GPUS_S
     return examples * (END_TO_END_S if item.get_closest_marker("end_to_end") else TEST_S)
+
+
+def inner_s(item: pytest.Item) -> float | None:
+    """Return the seconds that an item gives a process whose output it shows; None where it has no deadline itself."""
+    return deadline_s(item) - SHOWN_S if deadline_s(item) else None
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -11,12 +11,12 @@ import venv
 import zipfile
 from pathlib import Path
 
+from tests.support.deadlines import WHOLE_S
 from tests.support.project import REPOSITORY
 
 SOURCES = ("reference", "suite", "torch_scaling_suite.py", "pyproject.toml", "README.md", "LICENSE")
 OURS = re.compile(r"(__editable__|torch_scaling_suite|suite|reference)\b.*|.*\.pth")
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
-RUN_S = 200.0
 
 
 def copy_sources(folder: Path) -> Path:
@@ -72,7 +72,7 @@ class Elsewhere:
         environment.pop("GITHUB_STEP_SUMMARY", None)  # a job of our own wants its own summary
         return subprocess.run(
             ["bash", "-e", "-c", command],
-            cwd=folder, env=environment, timeout=RUN_S, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            cwd=folder, env=environment, timeout=WHOLE_S, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
 
     def _script(self, name: str, text: str) -> None:

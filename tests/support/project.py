@@ -16,6 +16,7 @@ import pytest
 from suite.records.files import read_model
 from suite.records.record import Record
 from suite.room.quiet import available_cores
+from tests.support import deadlines
 
 REPOSITORY = Path(__file__).parents[2]
 needs_two_cores = pytest.mark.skipif(len(available_cores()) < 2, reason="two CPU workers need two cores")
@@ -55,15 +56,22 @@ def run_suite(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     """Run `python -m suite` in a folder, in a process of its own."""
     command = [sys.executable, "-m", "suite", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
+    kept = {"cwd": folder, "env": environment, "timeout": deadlines.WHOLE_S}
+    return subprocess.run(command, capture_output=True, text=True, **kept)
 
 
 class Project:
-    """Runs pytest on the suite's own benchmarks from inside the temporary project, in a process of its own."""
+    """Runs pytest on the suite's own benchmarks from inside the temporary project, in a process of its own.
 
-    def __init__(self, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    Args:
+        pytester: makes the folder.
+        monkeypatch: of the test.
+        limit_s: for a process; None for none.
+    """
+
+    def __init__(self, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, limit_s: float | None) -> None:
         self.path = pytester.path
-        self._pytester = pytester
+        self._pytester, self._limit_s = pytester, limit_s
         monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
         monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)  # a job of our own wants its own summary
         monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # next to which pytest-benchmark shows no table
@@ -77,13 +85,13 @@ class Project:
 
     def pytest(self, *arguments: str, package: str = "suite.benchmarks.test_scaling") -> pytest.RunResult:
         """Run `pytest --pyargs` with the plugin loaded as an installed one is."""
-        return self._pytester.runpytest_subprocess("-p", "suite.plugin", "--pyargs", package, *arguments, timeout=150)
+        return self._subprocess("--pyargs", package, *arguments)
 
     def typed(self, command: str) -> pytest.RunResult:
         """Run a `pytest` command that was printed."""
         pytest_, *arguments = shlex.split(command)
         assert pytest_ == "pytest"
-        return self._pytester.runpytest_subprocess("-p", "suite.plugin", *arguments, timeout=150)
+        return self._subprocess(*arguments)
 
     def inline(self, *arguments: str, package: str = "suite.benchmarks.test_scaling") -> pytest.RunResult:
         """Run as `pytest` does, but in this process, in a tenth of the time; for runs without workers."""
@@ -119,3 +127,6 @@ class Project:
     def outcomes(self) -> dict[str, Any]:
         """Return the newest run's outcomes by cell id."""
         return {cell.id: cell.outcome.value for cell in self.records()[-1].cells}
+
+    def _subprocess(self, *arguments: str) -> pytest.RunResult:
+        return self._pytester.runpytest_subprocess("-p", "suite.plugin", *arguments, timeout=self._limit_s)

@@ -71,6 +71,8 @@ def test_a_wrong_gradient_that_its_check_names_is_no_complaint(message: str) -> 
             {"gradient": FOUND, "identity": "broken"},
             "check 'identity' failed too, where nothing was planted: broken",
         ),
+        (0, {"gradient": "skipped: one GPU", "identity": None}, "check 'gradient' was skipped: one GPU"),
+        (1, {"gradient": "it raised", "identity": "skipped: why"}, "check 'gradient' is red for another reason: it"),
         (1, {"gradient": "it raised", "identity": None}, "check 'gradient' is red for another reason: it raised"),
         (0, {"gradient": FOUND, "identity": None}, "check 'gradient' failed, and pytest's exit status is 0 instead"),
         (3, {}, r"the checks did not run \(pytest's exit status 3\)"),
@@ -88,9 +90,11 @@ def test_checks_are_read_from_junit(tmp_path: Path) -> None:
         '<testcase name="test_correctness[Wrong-start]"/>'
         '<testcase name="test_correctness[Wrong-gradient]"><failure message="first&#10;second">all</failure></testcase>'
         '<testcase name="test_correctness[Wrong-batch_norm]"><error message="set-up">all</error></testcase>'
+        '<testcase name="test_correctness[Wrong-loss]"><skipped message="not checked: one GPU">all</skipped></testcase>'
         "</testsuite></testsuites>"
     )
-    assert drill.failed_checks(junit) == {"start": None, "gradient": "first", "batch_norm": "set-up"}
+    said = {"start": None, "gradient": "first", "batch_norm": "set-up", "loss": "skipped: not checked: one GPU"}
+    assert drill.failed_checks(junit) == said
 
 
 def test_a_trainers_file_is_named_so_that_another_folder_finds_it(
@@ -143,6 +147,7 @@ def test_a_wrong_option_is_pytests_usage_error(capfd: pytest.CaptureFixture[str]
     assert "--scaling-trainer 'unknown': valid values are" in capfd.readouterr().err
 
 
+@pytest.mark.usefixtures("two_cores")
 def test_settings_without_a_world_size_are_refused(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     """An ini file that serves larger machines may name none that fits this one."""
     project.ini(scaling_world_sizes="64")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from suite.cli.first_minutes import measured, page, runs, setting, steps, unusual
-from suite.cli.steps import Step, try_all
+from suite.cli.first_minutes import measured, not_checked, page, runs, setting, steps, unusual
+from suite.cli.steps import Step, Tried, try_all
 from suite.plan.workloads import BUILT_IN
 from suite.room import check, devices
 from suite.room.devices import Devices
@@ -49,10 +49,34 @@ def test_every_step_is_told_the_devices_and_keeps_the_projects_reports_clean(
     [drill] = [step for step in wanted if "drill" in step.command]
     for step in (*measuring, drill):
         last = [option for option in step.command if option.startswith("--scaling-devices=")][-1]
-        assert last == f"--scaling-devices={'cuda:0,cuda:0' if 'one GPU' in step.name else on}"
+        assert last == f"--scaling-devices={'cuda:0,cuda:0' if step.name.startswith('two ranks') else on}"
         assert f"--scaling-report-dir={tmp_path / 'reports'}" in step.command
     of_driver = [step.limit_s for step in wanted if step.name == "nvidia-smi"]
     assert of_driver == [120] * on_gpus, "eight cards without persistence mode are set up one after another"
+
+
+@pytest.mark.parametrize("used", [ONE, devices.parse("cuda:0,cuda:0")])
+def test_what_one_gpu_cannot_show_is_not_among_what_works(tmp_path: Path, used: Devices) -> None:
+    """FSDP can be tried with one rank alone there, and every step passes."""
+    wanted = steps(used, "cuda:1", tmp_path)
+    [fsdp] = [step for step in wanted if step.name.startswith("fsdp")]
+    assert (fsdp.name, fsdp.command[-1]) == ("fsdp is plain SGD on one device", "identity")
+    text = "\n".join(page("cuda:1", [Tried(step, "", 1.0, tmp_path) for step in wanted], [], [], not_checked(used)))
+    works, _, unchecked = text.partition("\n## Not checked: one GPU\n")
+    assert "ddp computes the right gradients on one GPU (" in works
+    assert "every world size" not in works or len(used.names) > 1
+    for what in ("efficiency, the time of an exchange, and what holds", "NCCL, and copies between", "fsdp on several"):
+        assert f"\n- {what}" in unchecked.partition("\n## ")[0]
+
+
+def test_several_devices_leave_nothing_unchecked_and_one_core_says_what_it_cannot_show(tmp_path: Path) -> None:
+    assert not_checked(GPUS) == []
+    assert "fsdp computes the right gradients" in {step.name for step in steps(GPUS, "", tmp_path)}
+    _, heading, _, *left_out = not_checked(devices.parse("cpu:1"))
+    assert heading == "## Not checked: one core"
+    assert left_out == ["- efficiency, the time of an exchange, and what holds several devices back"]
+    names = {step.name for step in steps(devices.parse("cpu:1"), "", tmp_path)}
+    assert {"fsdp computes the right gradients", "a run measures one device"} <= names, "ranks may share a core"
 
 
 @pytest.mark.parametrize("used", [CPU, GPUS])

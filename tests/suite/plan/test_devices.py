@@ -58,6 +58,7 @@ def test_ranks_that_share_a_device_count_it_once(setting: str, distinct: int) ->
     assert devices.parse(setting).distinct == distinct
 
 
+@pytest.mark.usefixtures("two_cores")
 def test_several_hosts_have_as_many_devices_each() -> None:
     found = devices.parse("3xcpu:2")
     assert (found.hosts, found.per_host, found.names, str(found)) == (3, 2, ("cpu",) * 6, "3xcpu:2")

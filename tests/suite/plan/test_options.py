@@ -47,6 +47,7 @@ def test_command_line_over_ini_over_default(project: Project) -> None:
     assert "tolerance 10.0%, profile quick, budget 77 s" in "\n".join(read(project).header())
 
 
+@pytest.mark.usefixtures("two_cores")
 def test_world_sizes_of_an_ini_file_that_the_devices_are_too_few_for_are_named(project: Project) -> None:
     project.ini(scaling_world_sizes="1,2,4,8", scaling_devices="cpu:2")
     chosen = read(project)
@@ -134,6 +135,7 @@ def test_the_default_workload_can_occupy_the_devices(project: Project, setting: 
     assert [chosen.name for chosen in read(project, "--scaling-devices", setting).workloads] == [workload]
 
 
+@pytest.mark.usefixtures("two_cores")
 @pytest.mark.parametrize(
     ("arguments", "trainers", "chosen"),
     [
@@ -153,6 +155,7 @@ def test_trainers_and_workloads_that_are_not_named_follow_from_the_others(
     assert [workload.name for workload in config.workloads] == chosen
 
 
+@pytest.mark.usefixtures("two_cores")
 def test_built_in_trainers_of_tokens_are_not_chosen_for_data_that_only_its_user_knows(project: Project) -> None:
     with (project.path / "pyproject.toml").open("a", encoding="utf-8") as file:
         file.write('[tool.scaling.workloads.clicks]\nmodel = "clicks:make"\ndataset = "clicks:load"\n')

@@ -12,6 +12,8 @@ from tests.support import stand_in
 from tests.support.project import Project
 from tests.support.repositories import Repository
 
+pytestmark = pytest.mark.usefixtures("two_cores")  # a floor holds for ranks that have a device each
+
 MEASURED = ("-p", stand_in.__name__, "--scaling-devices=cpu:2", "--scaling-mode=strong")
 LENET = (*MEASURED, "--scaling-trainer=ddp", "-m", "scaling", "-k", "lenet")
 FAILED = "not accepted: {} failed in this pytest session; repair what failed and run again"

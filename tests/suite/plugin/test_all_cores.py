@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from suite.processes.pool import Pool
 from suite.room.quiet import available_cores
 from tests.support import collecting
-from tests.support.project import REPOSITORY
+from tests.support.nvml import Scene
+from tests.support.project import REPOSITORY, Project
 
 DEFAULT = "not gpu and not scaling and not end_to_end"
 SOURCE = pytest.Config.ArgsSource
@@ -84,3 +86,29 @@ def test_only_the_folder_of_the_marker_is_loaded() -> None:
 def test_no_test_outside_of_the_folder_for_whole_runs_has_their_marker() -> None:
     marked = [path for path in REPOSITORY.glob("tests/**/*.py") if re.search(r"mark\.end_to_end\b", path.read_text())]
     assert marked == []
+
+
+@pytest.mark.parametrize(
+    ("devices", "fixture", "kind"),
+    [("cuda:1", "correctness_bench", "cuda"), ("cuda:1", "bench", "cpu"), ("cpu:1", "correctness_bench", "cpu")],
+)
+def test_only_processes_that_a_test_needs_are_started(
+    project: Project,
+    gpus: Callable[..., Scene],
+    monkeypatch: pytest.MonkeyPatch,
+    devices: str,
+    fixture: str,
+    kind: str,
+) -> None:
+    """Ranks on GPUs are not forked: a template beside them would load torch and hold memory for nobody."""
+    gpus(1)
+    started = set()
+
+    def start(pool: Pool, *, kind: str, **_: object) -> None:
+        started.add(kind)
+        raise ValueError("it is enough to know that it was wanted")
+
+    monkeypatch.setattr(Pool, "__init__", start)
+    (project.path / "test_own.py").write_text(f"def test_own({fixture}): pass\n")
+    project.inline("-p", "tests.conftest", f"--scaling-devices={devices}", package="test_own.py")
+    assert started == {kind}

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 import shlex
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from suite.checks.bench import MOST_REPLICAS, Bench
 from suite.checks.draw import CHECKS
 from suite.checks.search import EMPTY_SHARD, UNUSED, SearchResult, ended, explain
 from suite.options import CHECKED_TRAINERS
+from suite.processes import pool
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import Group
 from suite.properties import case_rules, trainer
@@ -24,7 +26,9 @@ from suite.properties.answers import RIGHT, About, Described, Judgement
 from suite.properties.case import Case, Net, Text
 from suite.room import devices
 from suite.room.devices import Devices
+from suite.run import confirming
 from tests.support import trainers_under_test
+from tests.support.nvml import Scene
 from tests.support.project import REPOSITORY, Project
 
 HERE = f"{trainers_under_test.__file__}:"
@@ -101,15 +105,22 @@ def test_a_failure_is_shrunk_and_can_be_pasted(bench: Bench) -> None:
 class Answers:
     """A pool and its groups: every case is right, and its world size is noted."""
 
-    def __init__(self) -> None:
+    def __init__(self, **_: object) -> None:
         self.sizes: list[int] = []
+
+    def __enter__(self) -> Answers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
     def group(self, name: str, size: int, *, spread: bool) -> Answers:
         return self
 
     def request(self, kind: type, command: str, timeout_s: float = 0, **told: Any) -> list[Any]:
         if command == "describe":
-            about = About(processes="per-device", shares_gpus=told["trainer"] != "fsdp")
+            processes: Any = "one" if told["trainer"] == "scratch" else "per-device"
+            about = About(processes=processes, shares_gpus=told["trainer"] != "fsdp")
             return [Described(about=about, versions={})]
         if command == "observe":
             self.sizes.append(told["case"]["world_size"])
@@ -121,7 +132,7 @@ class Answers:
 
 @pytest.mark.parametrize(
     ("trainer", "gpus", "largest", "noted"),
-    [("ddp", 1, 4, False), ("fsdp", 1, 1, True), ("fsdp", 2, 2, True), ("fsdp", 8, 4, False)],
+    [("ddp", 1, 4, False), ("fsdp", 1, 1, False), ("fsdp", 2, 2, True), ("fsdp", 8, 4, False)],
 )
 def test_a_trainer_whose_ranks_need_a_gpu_each_is_checked_on_as_many(
     trainer: str, gpus: int, largest: int, noted: bool
@@ -130,7 +141,58 @@ def test_a_trainer_whose_ranks_need_a_gpu_each_is_checked_on_as_many(
     shown = Devices("cuda", tuple(f"cuda:{index}" for index in range(gpus)), ())
     outcome = Bench(pool, shown).search(trainer, "gradient", examples=20)  # type: ignore[arg-type]
     assert max(pool.sizes) == largest
-    assert outcome.notes == [f"two of its ranks cannot share a GPU: checked on {gpus} device(s) at most"] * noted
+    assert outcome.notes == [f"two of its ranks cannot share a GPU: checked on {gpus} devices at most"] * noted
+
+
+def on_gpus(
+    project: Project, gpus: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch, count: int, *arguments: str
+) -> pytest.RunResult:
+    """Run checks on so many GPUs, where every case is right."""
+    gpus(count)
+    monkeypatch.setattr(pool, "Pool", Answers)
+    monkeypatch.setattr(confirming, "problem", lambda needed: "")
+    return project.inline("-m", "correctness", "--scaling-devices=cuda", "-rs", *arguments, package="suite.checks")
+
+
+def test_what_one_gpu_cannot_show_is_said_to_be_not_checked(
+    project: Project, gpus: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks that can share the GPU do; a check that needs several devices is skipped where they cannot."""
+    trainers = "--scaling-trainer=fsdp,ddp,scratch"
+    result = on_gpus(project, gpus, monkeypatch, 1, trainers, "-k", "gradient or identity")
+    result.assert_outcomes(passed=5, skipped=1, deselected=result.parseoutcomes()["deselected"])
+    fsdp = "several devices are not checked: one GPU, which two of its ranks cannot share"
+    result.stdout.fnmatch_lines([f"SKIPPED * {fsdp}; on one device nothing is wrong"])
+    notes = [line for line in result.outlines if "not checked" in line and not line.startswith(("SKIPPED", "scaling"))]
+    assert notes == [
+        "ddp: NCCL is not checked: one GPU, which all its ranks share, so that they exchange through gloo",
+        "scratch: copies between GPUs are not checked: one GPU, which all its replicas share",
+        f"fsdp: {fsdp}",
+    ]
+
+
+def test_on_several_gpus_nothing_is_left_unchecked(
+    project: Project, gpus: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = on_gpus(project, gpus, monkeypatch, 4, "--scaling-trainer=fsdp,ddp,scratch", "-k", "gradient or identity")
+    result.assert_outcomes(passed=6, deselected=result.parseoutcomes()["deselected"])
+    assert "not checked" not in result.stdout.str()
+
+
+@pytest.mark.parametrize(
+    ("devices", "why"),
+    [
+        ("cuda:1", "several devices are not checked: one GPU, which two of its ranks cannot share"),
+        ("cuda:0,cuda:0,cuda:1", "3 devices are not checked: 2 GPUs, which two of its ranks cannot share"),
+    ],
+)
+def test_a_model_is_not_checked_on_more_devices_than_there_are_gpus(
+    project: Project, gpus: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch, devices: str, why: str
+) -> None:
+    own = ("--scaling-trainer=fsdp", "--scaling-workload=tiny", "-k", "own_model")
+    result = on_gpus(project, gpus, monkeypatch, 2, f"--scaling-devices={devices}", *own)
+    result.assert_outcomes(skipped=1, deselected=result.parseoutcomes()["deselected"])
+    result.stdout.fnmatch_lines([f"SKIPPED * {why}"])
 
 
 @pytest.mark.parametrize(

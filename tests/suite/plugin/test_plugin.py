@@ -14,16 +14,15 @@ import pytest
 import torch_scaling_suite
 from suite.processes import hosts
 from suite.processes.remote import SECRET
-from suite.room.quiet import available_cores
 from suite.run import keeping
 from tests.support import trainers_under_test
 from tests.support.nvml import Scene
 from tests.support.project import ONE_CELL, REPOSITORY, TINY, Project
 
-CORES = len(available_cores())
 HERE = f"{trainers_under_test.__file__}:"
 
 
+@pytest.mark.usefixtures("two_cores")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -40,10 +39,10 @@ HERE = f"{trainers_under_test.__file__}:"
         ),
         (["-m", "gpu", "--scaling-devices", "cuda:1"], "CUDA: 0 device(s) found, 1 needed; check the driver"),
         (["-m", "scaling", "--scaling-devices", "cuda"], "CUDA: 0 device(s) found, 1 needed; check the driver"),
-        ([*TINY, "--scaling-require-devices", "3"], f"CPU: {min(2, CORES)} device(s) found, 3 needed; lower"),
+        ([*TINY, "--scaling-require-devices", "3"], "CPU: 2 device(s) found, 3 needed; lower"),
         (
-            ["-m", "scaling", f"--scaling-devices=cpu:{CORES + 1}", f"--scaling-require-devices={CORES + 1}"],
-            f"CPU: {CORES} device(s) found, {CORES + 1} needed; lower",
+            ["-m", "scaling", "--scaling-devices=cpu:3", "--scaling-require-devices=3"],
+            "CPU: 2 device(s) found, 3 needed; lower",
         ),
         ([*TINY, "-o", "scaling_world_sizes=4,8"], "no world size of the settings fits cpu:2; choose others with"),
     ],

@@ -20,6 +20,7 @@ from suite.plan.collectives import CollectiveCell
 from suite.records.files import read_model
 from suite.records.record import CellRecord, Record
 from suite.render import job_summary
+from suite.room import devices
 from suite.room.quiet import available_cores
 from tests.support import records, stand_in
 
@@ -84,6 +85,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(here)
             patch.setenv(stand_in.STEP_S, step_s)
+            patch.setattr(devices, "available_cores", lambda: [0, 1])  # on one core, two workers have no efficiency
             patch.delenv("PYTEST_XDIST_WORKER", raising=False)  # beside which pytest-benchmark writes no file
             patch.setenv(job_summary.VARIABLE, str(here / "job.md"))
             files = [f"--benchmark-json={name}.json", f"--junitxml={name}.xml", "-p", "no:cacheprovider"]

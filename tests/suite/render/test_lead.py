@@ -214,6 +214,9 @@ class TestFirstRun:
     def test_one_device_several_slow_ones_and_no_cell_have_their_titles(self) -> None:
         cells = [records.cell(efficiency_note="needs 2 devices", speedup=records.interval(1.0))]
         assert facts(records.make(cells=cells))["Efficiency"] == "needs 2 devices"
+        assert facts(records.make(cells=cells))["Exchange"] == "not checked: one core"
+        of_a_gpu = records.make(cells=cells, machine=records.MACHINE | {"gpus": ["Test GPU"]})
+        assert facts(of_a_gpu)["Exchange"] == "not checked: one GPU"
         assert lead.title(records.make(cells=cells)) == "lenet on one device, 4,600 samples/s"
         cells = records.matrix(loss=0.7, outcome="NO BASELINE")
         assert (
@@ -221,7 +224,14 @@ class TestFirstRun:
             == "lenet runs 0.60 times as fast on 2 devices as the plain trainer on one"
         )
         assert facts(first_run(cells=cells))["How fast?"].startswith("ddp lenet strong on 1 device: 4,615 samples/s")
+        assert "Exchange" not in facts(first_run(cells=cells))
         assert lead.title(records.make(cells=[], sessions=[])) == "no cells"
+
+    def test_the_plain_trainer_on_one_device_is_not_compared_with_itself(self) -> None:
+        figures = {"speedup": records.interval(1.0), "samples_per_s": records.interval(4600.0)}
+        others = [records.cell(trainer=trainer, **figures) for trainer in ("single", "ddp")]
+        said = [facts(records.make(cells=[cell]))["How fast?"] for cell in others]
+        assert ["times the plain trainer" in line for line in said] == [False, True]
 
 
 class TestExchange:
