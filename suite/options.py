@@ -163,7 +163,7 @@ def read(config: pytest.Config) -> Config:
     default = tuple(name for name in DEFAULT_TRAINERS if kinds.intersection(trains(name)))
     alike: dict[str, tuple[str, ...]] = {}
     as_single = tuple(name for name in default if name in PLAIN_ON_ONE)
-    if as_single and len(chosen.names) == 1 and not timed:
+    if as_single and len(chosen.names) == 1 and not timed and not run_scripts:
         alike[SINGLE], default = as_single, (SINGLE, *(name for name in default if name not in as_single))
         if not get.has("mode"):
             modes, alike[MODES[0]] = MODES[:1], MODES[1:]

@@ -67,7 +67,7 @@ def run_as_main(script: Script) -> None:
         return
     path = Path(script.script_from or script.directory) / first
     if not path.is_file():
-        raise FileNotFoundError(f"there is no script {path}")
+        raise FileNotFoundError(f"there is no script {path}; check the path, or compare with a commit that has it")
     shown = first if script.script_from in ("", script.directory) else str(path)
     sys.argv = [shown, *rest]
     sys.path.insert(0, str(path.resolve().parent))

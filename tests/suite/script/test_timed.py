@@ -230,6 +230,20 @@ def test_a_loop_without_an_optimizer_of_torchs_names_its_update(ranks: Any, tmp_
     assert 10 * 0.02e9 <= timed.duration_ns < 10 * 0.02e9 + 2e9
 
 
+def test_a_script_that_a_commit_lacks_is_named(ranks: Any, tmp_path: Path) -> None:
+    with pytest.raises(WorkerFailure, match="there is no script .*absent.py; check the path, or compare with a commit"):
+        ranks("absent.py").set_up()
+
+
+def test_the_parts_of_a_scripts_step_cannot_be_asked_for(ranks: Any, tmp_path: Path) -> None:
+    started = ranks(script(tmp_path))
+    started.set_up()
+    with pytest.raises(
+        WorkerFailure, match="the parts of a script's step are not told apart; give the step as a trainer"
+    ):
+        started.group.request(dict, "probe", START_S, name="arm", steps=1, variant={})
+
+
 def test_an_update_that_is_not_there_is_named(ranks: Any, tmp_path: Path) -> None:
     with pytest.raises(WorkerFailure, match="update = 'train:descent': when the script computes its first gradient"):
         ranks(script(tmp_path), update="train:descent").set_up()
