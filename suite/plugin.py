@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import math
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,11 +25,14 @@ from suite.plan.collectives import CollectiveCell, named, sweeps
 from suite.plan.config import Config
 from suite.processes.ending import as_interrupts
 from suite.room.devices import survey
+from suite.script.items import ITEMS
 from suite.verdict import Outcome
 
 if TYPE_CHECKING:
     from suite.checks.bench import Bench
     from suite.checks.ranks import OnRanks
+    from suite.checks.script import Checked
+    from suite.plan.scripts import Script
     from suite.processes.pool import Pool
     from suite.run.execute import RunResult
 
@@ -41,7 +44,7 @@ MARKERS = (
 )
 
 OURS = ("scaling", "correctness")
-OWN_MODEL = Path(__file__).parent / "checks" / "test_own_model.py"
+CHECKS = Path(__file__).parent / "checks"
 NIGHTLY = "nightly"
 
 CONFIG = pytest.StashKey[Config]()
@@ -104,13 +107,22 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     """Return the effective settings."""
     lines = config.stash[CONFIG].header()
     if options.asks_for_checks(config):
-        lines.append(f"correctness: trainers {', '.join(config.stash[CONFIG].checked)}")
+        settings = config.stash[CONFIG]
+        scripts = ", ".join(script.name for script in settings.scripts)
+        lines += [f"correctness: trainers {', '.join(settings.checked)}"] if settings.checked else []
+        lines += [f"correctness: scripts {scripts}"] if scripts else []
     return lines
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out the check on a user's own model where no workload is named."""
-    return True if collection_path == OWN_MODEL and not config.stash[CONFIG].checked_workloads else None
+    """Leave out the checks of what nobody has named: a user's own model, a script, or beside scripts a trainer."""
+    settings = config.stash[CONFIG]
+    wanted = {
+        CHECKS / "test_own_model.py": settings.checked_workloads,
+        CHECKS / "test_script.py": settings.scripts,
+        CHECKS / "test_correctness.py": settings.checked,
+    }
+    return None if wanted.get(collection_path, True) else True
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -134,6 +146,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         owned = [(trainer, workload) for trainer, workload in pairs_of if workload.suits(trainer)]
         params = [param(*pair, id=f"{shown[pair[0]]}-{pair[1].name}") for pair in owned]
         metafunc.parametrize(("correctness_trainer", "correctness_workload"), params)
+    if "script_item" in metafunc.fixturenames:
+        items = [(script, item) for script in config.scripts for item in ITEMS]
+        params = [param(*pair, id=f"{pair[0].name}-{pair[1]}") for pair in items]
+        metafunc.parametrize(("correctness_script", "script_item"), params)
     if "all_reduce_cell" in metafunc.fixturenames:
         # With a base in the run, and where only a verdict is wanted, all time goes to the cells.
         wanted = config.explain and config.against is None
@@ -311,6 +327,24 @@ def correctness_bench(scaling_config: Config, rank_pool: Pool) -> Bench:
     from suite.checks.bench import Bench  # loads hypothesis
 
     return Bench(rank_pool, scaling_config.devices, scaling_config.python_path)
+
+
+@pytest.fixture(scope="session")
+def checked_scripts(scaling_config: Config, rank_pool: Pool) -> Callable[[Script], Checked]:
+    """Return what runs a script and judges it, once for all of its items."""
+    from suite.checks.script import check, world_size
+
+    checked: dict[str, Checked] = {}
+
+    def of(script: Script) -> Checked:
+        if script.name not in checked:
+            with as_interrupts():
+                checked[script.name] = check(
+                    rank_pool, scaling_config.devices, script, world_size(scaling_config), scaling_config.root
+                )
+        return checked[script.name]
+
+    return of
 
 
 @pytest.fixture

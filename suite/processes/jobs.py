@@ -165,6 +165,27 @@ class ScriptRun:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WatchedScript(Place):
+    """Run a training script for a few updates and keep what it does: `suite.script.recording.Recording`.
+
+    Attributes:
+        script: what to run.
+        folder: of the records.
+        double: whether to compute in float64.
+        replay: how to feed what was recorded; "" records.
+        ranks: how many were recorded, for a replay.
+        as_cuda: whether to show the script the CPU as its GPU.
+    """
+
+    script: ScriptRun
+    folder: str
+    double: bool = True
+    replay: str = ""
+    ranks: int = 0
+    as_cuda: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Job(CaseJob):
     """Train a workload's model, to be timed or for its accuracy.
 

@@ -12,7 +12,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -35,6 +35,7 @@ from suite.processes.jobs import (
     Prepared,
     ScriptRun,
     TrainingRecipe,
+    WatchedScript,
 )
 from suite.processes.messages import read
 from suite.properties import contract
@@ -50,13 +51,17 @@ from suite.rank import gpus as torch_gpus
 from suite.rank.others import Others
 from suite.rank.timing import LossNotFinite
 from suite.room import accelerator
-from suite.script import isolation
+from suite.script import isolation, recording
+from suite.script import judge as script_judge
 from suite.script.timed import TimedScript
 
 Value = TypeVar("Value")
 
 # Errors whose message suffices, without a traceback.
-SELF_EXPLAINING = (contract.ContractError, own_model.TooLarge, LossNotFinite, ImportError, FileNotFoundError)
+SELF_EXPLAINING = (
+    *(contract.ContractError, own_model.TooLarge, LossNotFinite, ImportError, FileNotFoundError),
+    recording.NoUpdate,
+)
 
 
 @dataclass
@@ -120,11 +125,11 @@ class Takeover:
 
     Attributes:
         run: the script, in the main thread.
-        reach: waits in the other one until the script can be timed, and returns the answer to the command.
+        reach: waits in the other one until the script has come as far as the command wants, and returns its answer.
     """
 
     run: Callable[[], NoReturn]
-    reach: Callable[[], SetUp]
+    reach: Callable[[], object]
 
 
 def setup(state: State, name: str, arm: dict[str, Any]) -> SetUp | Takeover:
@@ -139,13 +144,18 @@ def setup(state: State, name: str, arm: dict[str, Any]) -> SetUp | Takeover:
     return SetUp(timed.gradient_bytes, timed.sample_flop)
 
 
-def _set_up_script(state: State, name: str, job: Job, script: ScriptRun) -> Takeover:
-    devices = arms.settle(state.rank, job)
+def _isolated(state: State, script: ScriptRun) -> tuple[ScriptRun, str]:
+    """Keep apart what a script will write; return it with its folder, and why that is not possible, or ""."""
     scratch = Path(os.environ[FOLDER], "scripts", os.environ["TORCHELASTIC_RUN_ID"])
     note = isolation.isolated(script.isolated, scratch, first=state.rank == 0)
     out = scratch / "out"
     out.mkdir(exist_ok=True)
-    filled = replace(script, words=tuple(word.replace(OUT, str(out)) for word in script.words))
+    return replace(script, words=tuple(word.replace(OUT, str(out)) for word in script.words)), note
+
+
+def _set_up_script(state: State, name: str, job: Job, script: ScriptRun) -> Takeover:
+    devices = arms.settle(state.rank, job)
+    filled, note = _isolated(state, script)
     has_cores = bool(job.pinned) and devices[0].type == "cpu"
     timed = TimedScript(devices, filled, has_cores=has_cores, cores=job.free_cores)
     state.timed[name], state.unproven[name] = timed, job.apart
@@ -155,6 +165,35 @@ def _set_up_script(state: State, name: str, job: Job, script: ScriptRun) -> Take
         return SetUp(timed.gradient_bytes, timed.sample_flop, note)
 
     return Takeover(timed.run, reach)
+
+
+def watch_script(state: State, arm: dict[str, Any]) -> Takeover:
+    """Run a script for a few updates and write what it does, as `suite.script.recording.Recording` does."""
+    job = read(WatchedScript, arm)
+    arms.settle(state.rank, job)
+    # What is opened before the overlays are there is below them.
+    folder = Path(f"/proc/self/fd/{os.open(job.folder, os.O_RDONLY)}") if sys.platform == "linux" else Path(job.folder)
+    filled, note = _isolated(state, job.script)
+    how = {"double": job.double, "shows_cuda": job.as_cuda}
+    watched = recording.Recording(filled, state.rank, folder, **how, replay=job.replay, ranks=job.ranks)
+    return Takeover(watched.run, lambda: {**watched.reach(), "note": note})
+
+
+def judge_script(state: State, folder: str, ranks: int, replay: str, parts: int, why: str) -> dict[str, Any]:
+    """Return a verdict for each item of a script's records, as `suite.script.judge.judge` does.
+
+    Args:
+        state: of the worker.
+        folder: of the records.
+        ranks: how many were recorded.
+        replay: the one that counts; "" for none.
+        parts: of how many ranks there are replays of their own rows.
+        why: there is no replay.
+    """
+    records = [recording.read(Path(folder), rank) for rank in range(ranks)]
+    replayed = recording.read(Path(folder), 0, replay) if replay else None
+    alone = [recording.read(Path(folder), 0, str(rank)) for rank in range(parts)]
+    return {item: asdict(verdict) for item, verdict in script_judge.judge(records, replayed, alone, why).items()}
 
 
 def window(state: State, name: str, steps: int, lead_in: int = 0, keeps: bool = False) -> Timed:
@@ -344,5 +383,6 @@ def call(state: State, function: str, arguments: dict[str, Any]) -> dict[str, An
 _ALL = (
     *(describe, gpus, prepare, setup, window, parameters, connections, probe, count, trace, train, close),
     *(bind, observe, judge, train_model, compare_models, collective, load, call),
+    *(watch_script, judge_script),
 )
 COMMANDS: dict[str, Callable[..., object]] = {command.__name__: command for command in _ALL}

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import os
+import random
 import runpy
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy
+import torch
 from torch import multiprocessing
 from torch.multiprocessing.spawn import spawn
 
@@ -47,6 +50,13 @@ def _refuse_spawn(fn: Any, args: Any = (), nprocs: int = 1, *more: Any, **others
     )
 
 
+def _draw_seeds() -> None:
+    """Give each rank random numbers of its own, as a process has that is not forked from one with torch loaded."""
+    random.seed()
+    numpy.random.seed()
+    torch.default_generator.seed()
+
+
 def run_as_main(script: Script) -> None:
     """Run a script until it ends, with its own arguments and environment.
 
@@ -56,6 +66,7 @@ def run_as_main(script: Script) -> None:
         FileNotFoundError: there is no such file.
     """
     vars(multiprocessing)["spawn"] = _refuse_spawn
+    _draw_seeds()
     os.environ |= script.environment
     os.chdir(script.directory)
     first, *rest = script.words

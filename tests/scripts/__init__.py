@@ -1,1 +1,71 @@
-"""Training scripts as users write them: right ones in `right`."""
+"""Training scripts under test: right ones, and wrong ones with one mistake each, its source, and what it turns red.
+
+A few are checked in a run of all tests (`tests/scripts/test_scripts.py`), the others in `tests/end_to_end`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from suite.checks.bench import Bench
+from suite.checks.script import Checked, check
+from suite.plan import scripts
+
+FOLDER = Path(__file__).parent
+BATCH = 16
+FAST = ("ddp", "accumulation_by_ranks", "mean_of_means", "never_wrapped", "no_sampler", "schedule_once_a_process")
+# What is not checked of a right script; of most, because they draw no random numbers.
+UNCHECKED = {"workers": set[str](), "fully_sharded": {"random", "replicas"}}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A script.
+
+    Attributes:
+        path: of its file.
+        source: where the mistake was reported; "" for a right one.
+        red: the items that it fails.
+    """
+
+    path: Path
+    source: str
+    red: frozenset[str]
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return self.path.stem
+
+    @property
+    def unchecked(self) -> set[str]:
+        """What is not checked of it, if it is right."""
+        return UNCHECKED.get(self.name, {"random"})
+
+    def check(self, bench: Bench, world_size: int = 2) -> Checked:
+        """Check it as a user's command would."""
+        script = scripts.named(f"{self.path} --batch_size {{batch}}", {}, BATCH)
+        return check(bench.pool, bench.devices, script, world_size, FOLDER)
+
+
+def entries() -> list[Entry]:
+    """Return all scripts."""
+    return [_entry(path) for folder in ("right", "wrong") for path in sorted((FOLDER / folder).glob("*.py"))]
+
+
+def _entry(path: Path) -> Entry:
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    source, red = (re.search(rf"^{name}: ([^\n]+)\.$", text, re.MULTILINE) for name in ("Source", "Red"))
+    items = frozenset(red[1].split(", ")) - {"nothing"} if red else frozenset[str]()
+    return Entry(path, source[1] if source else "", items)
+
+
+def verify(entry: Entry, checked: Checked) -> None:
+    """Compare what was found with what the script's file says."""
+    assert checked.failure == ""
+    assert {item for item, verdict in checked.verdicts.items() if verdict.finding} == entry.red
+    if not entry.source:
+        assert {item for item, verdict in checked.verdicts.items() if verdict.unchecked} == entry.unchecked

@@ -1,0 +1,126 @@
+"""Shows a script the CPU as its GPU, so that one which asks for CUDA is checked where there is none (worker's side).
+
+A mode of torch sends to the CPU what the script sends to a GPU. Questions about GPUs are answered as on a machine that
+has one for each rank if the script asks them; torch itself is told the truth. Not covered: streams, events and
+graphs, kernels of the script's own, and calls of CUDA's libraries.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import wraps
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import distributed as dist
+from torch.distributed import device_mesh
+from torch.nn.parallel import DistributedDataParallel
+from torch.overrides import TorchFunctionMode
+
+NAME = "the CPU as a GPU"
+TO_DEVICE = (torch.Tensor.to, torch.Tensor.cuda, torch.Tensor.pin_memory)
+NOTHING = (
+    "synchronize", "empty_cache", "ipc_collect", "reset_peak_memory_stats", "reset_max_memory_allocated", "manual_seed",
+    "manual_seed_all", "set_device", "init",
+)  # fmt: skip
+ZERO = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "utilization")
+
+
+def install(gpus: int) -> None:
+    """Pretend that there are so many, in this thread and for as long as the process lives."""
+    rank = int(os.environ["LOCAL_RANK"])
+    ToCpu().__enter__()  # type: ignore[no-untyped-call]
+    cuda, accelerator = torch.cuda, torch.accelerator
+    for name in NOTHING:
+        _answer(cuda, name, None)
+    for name in ZERO:
+        _answer(cuda, name, 0)
+    _answer(cuda, "is_available", True)
+    _answer(cuda, "is_bf16_supported", True)
+    _answer(cuda, "device_count", gpus)
+    _answer(cuda, "current_device", rank)
+    _answer(cuda, "get_device_name", NAME)
+    _answer(cuda, "get_device_capability", (8, 0))
+    _answer(cuda, "get_device_properties", SimpleNamespace(name=NAME, major=8, minor=0, total_memory=2**34))
+    _answer(accelerator, "is_available", True)
+    _answer(accelerator, "device_count", gpus)
+    _answer(accelerator, "current_accelerator", torch.device("cuda"))
+    _answer(accelerator, "current_device_index", rank)
+    for name in ("set_device_index", "set_device_idx", "synchronize", "empty_cache"):
+        _answer(accelerator, name, None)
+    for module, name in (
+        (dist, "init_process_group"),
+        (dist, "new_group"),
+        (dist.distributed_c10d, "init_process_group"),
+        (dist.distributed_c10d, "new_group"),
+        (dist, "init_device_mesh"),
+        (device_mesh, "init_device_mesh"),
+        (torch, "load"),
+        (torch, "set_default_device"),
+        (torch, "Generator"),
+    ):
+        setattr(module, name, _on_cpu(getattr(module, name)))
+    wrapper: Any = DistributedDataParallel
+    init = wrapper.__init__
+
+    @wraps(init)
+    def wrap(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
+        kwargs.pop("device_ids", None)
+        kwargs.pop("output_device", None)
+        init(self, module, *args[2:], **kwargs)
+
+    wrapper.__init__ = wrap
+
+
+class ToCpu(TorchFunctionMode):
+    """Puts on the CPU what a function of torch would put on a GPU."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function with the CPU in the place of a GPU."""
+        kwargs = dict(kwargs or {})
+        if func in TO_DEVICE[1:]:
+            return args[0]
+        if func is TO_DEVICE[0]:
+            args = (args[0], *(_cpu(argument, numbers=True) for argument in args[1:]))
+        else:
+            args = tuple(map(_cpu, args))
+        if "device" in kwargs:
+            kwargs["device"] = _cpu(kwargs["device"], numbers=True)
+        return func(*args, **kwargs)
+
+
+def _cpu(argument: Any, *, numbers: bool = False) -> Any:
+    """Return the CPU for a GPU, which a number may stand for, gloo for NCCL, and anything else as it is."""
+    if isinstance(argument, torch.device):
+        return torch.device("cpu") if argument.type == "cuda" else argument
+    if isinstance(argument, str) and (argument == "cuda" or argument.startswith("cuda:")):
+        return "cpu"
+    if isinstance(argument, str) and "nccl" in argument.split(":")[-1]:
+        return "gloo"
+    return torch.device("cpu") if numbers and type(argument) is int else argument
+
+
+def _on_cpu(call: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(call, updated=())
+    def on_cpu(*args: Any, **kwargs: Any) -> Any:
+        kwargs.pop("device_id", None)  # of a process group, which NCCL binds to it
+        return call(*map(_cpu, args), **{name: _cpu(value) for name, value in kwargs.items()})
+
+    return on_cpu
+
+
+def _answer(module: Any, name: str, answer: Any) -> None:
+    """Let a function answer the script so, and torch as before."""
+    truth = getattr(module, name, None)
+    if truth is None:
+        return
+
+    @wraps(truth)
+    def told(*args: Any, **kwargs: Any) -> Any:
+        caller = str(sys._getframe(1).f_globals.get("__name__", ""))
+        return truth(*args, **kwargs) if caller.partition(".")[0] == "torch" else answer
+
+    setattr(module, name, told)

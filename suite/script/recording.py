@@ -1,0 +1,271 @@
+"""A script that is checked: it runs in the main thread for a few updates, and what it did is written to a file.
+
+On k ranks it is recorded. On one, a replay gets the rows and rates that were recorded, and begins with the weights of
+rank 0. After the last update the script stands still, and never goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import distributed as dist
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from suite.script import as_cuda, loaders, trees
+from suite.script.draws import Drawing, Draws
+from suite.script.exchanges import Exchanges
+from suite.script.feed import Feed
+from suite.script.forwards import Forwards
+from suite.script.main import Script, run_as_main
+from suite.script.numerics import Numerics
+from suite.script.parameters import is_sharded, whole
+from suite.script.updates import period
+
+UPDATES = 4  # that are recorded
+MOST_VALUES = 2**28  # of gradients that are kept: 2 GB
+FOREVER = threading.Event()
+
+
+class NoUpdate(RuntimeError):
+    """A script ended before it made an update."""
+
+
+class Recording:
+    """A training script in the main thread, watched.
+
+    The methods but `run` are for the thread that serves the controller.
+    """
+
+    def __init__(
+        self,
+        script: Script,
+        rank: int,
+        folder: Path,
+        *,
+        double: bool,
+        shows_cuda: bool = False,
+        replay: str = "",
+        ranks: int = 0,
+    ) -> None:
+        """Keep what is needed.
+
+        Args:
+            script: what to run.
+            rank: of this process.
+            folder: where records are written, and read in a replay.
+            double: whether to compute in float64.
+            shows_cuda: whether to show the CPU as a GPU.
+            replay: how to feed what was recorded (`suite.script.feed.Feed`); "" records.
+            ranks: how many were recorded.
+        """
+        self._script, self._rank, self._folder, self._replay = script, rank, folder, replay
+        self._shows_cuda, self._ranks = shows_cuda, ranks
+        recorded = [read(folder, number) for number in range(ranks)] if replay else []
+        self._recorded = recorded[0] if recorded else None
+        self._feed = Feed(recorded, replay) if recorded else None
+        self._numerics = Numerics(double=double)
+        self._exchanges = Exchanges()
+        self._draws = Draws(self._drawn, self._ended)
+        self._by_loader = self._recorded is None or bool(self._recorded["by_loader"])
+        fed = None if self._by_loader else self._feed
+        start = self._recorded["values"] if self._recorded else None
+        self._forwards = Forwards(
+            self._numerics,
+            fed,
+            start,
+            keeps_values=rank == 0 and self._feed is None,
+            keeps_inputs=lambda: self._feed is None and not self._draws.count,
+        )
+        self._optimizers: list[Optimizer] = []
+        self._steps: list[dict[str, Any]] = []
+        self._drawn_batches: dict[str, list[dict[str, Any]]] = {}
+        self._not_kept = ""
+        self._world = 0
+        self._own_rates: list[list[Any]] = []
+        self._stepping: Optimizer | None = None
+        self._kept = 0  # values of gradients
+        self._failure: BaseException | None = None
+        self._done = threading.Event()
+
+    def run(self) -> NoReturn:
+        """Run the script in this thread. It never returns: the process ends when the controller says so."""
+        self._install()
+        try:
+            try:
+                run_as_main(self._script)
+            except SystemExit as left:
+                if left.code not in (None, 0):
+                    raise RuntimeError(f"the script left with {left.code!r}") from None
+            self._finish("it ended")
+        except BaseException as error:
+            self._failure = error
+        self._stand_still()
+
+    def reach(self) -> dict[str, Any]:
+        """Wait until the record is written; return what the controller must know of it.
+
+        Raises:
+            BaseException: what the script raised.
+            NoUpdate: it ended without an update.
+        """
+        self._done.wait()
+        if self._failure is not None:
+            raise self._failure
+        return {
+            "updates": len(self._steps),
+            "draws": [step["draws"] for step in self._steps],
+            "passes": [step["passes"] for step in self._steps],
+        }
+
+    def close(self) -> None:
+        """Let the process end."""
+
+    def _install(self) -> None:
+        if self._shows_cuda:
+            as_cuda.install(max(self._ranks, int(os.environ["LOCAL_WORLD_SIZE"])))
+        for part in (self._numerics, self._exchanges, self._draws, self._forwards):
+            part.install()
+        register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: self._before(optimizer))
+        register_optimizer_step_post_hook(lambda optimizer, args, kwargs: self._after(optimizer))
+
+    def _stand_still(self) -> NoReturn:
+        self._done.set()
+        while True:
+            FOREVER.wait()
+
+    def _drawn(self, drawing: Drawing, batch: Any) -> Any:
+        if self._feed is not None:
+            try:
+                union = self._feed.batch(drawing.place, drawing.iteration, drawing.number)
+            except LookupError:
+                return trees.doubled(batch) if self._numerics.double else batch
+            return trees.filled(batch, union)
+        batch = trees.doubled(batch) if self._numerics.double else batch
+        try:
+            self._iteration(drawing)["batches"].append(trees.plain(batch))
+        except trees.NotKept as error:
+            self._not_kept = str(error)
+        return batch
+
+    def _ended(self, drawing: Drawing) -> Any:
+        if self._feed is None:
+            self._iteration(drawing)["ended"] = True
+            return None
+        try:
+            return trees.filled(drawing.last, self._feed.batch(drawing.place, drawing.iteration, drawing.number))
+        except (LookupError, StopIteration):
+            return None
+
+    def _iteration(self, drawing: Drawing) -> dict[str, Any]:
+        iterations = self._drawn_batches.setdefault(drawing.place, [])
+        while len(iterations) <= drawing.iteration:
+            iterations.append({"batches": [], "ended": False})
+        return iterations[drawing.iteration]
+
+    def _place(self, optimizer: Optimizer) -> int:
+        for place, known in enumerate(self._optimizers):
+            if known is optimizer:
+                return place
+        self._optimizers.append(optimizer)
+        return len(self._optimizers) - 1
+
+    def _before(self, optimizer: Optimizer) -> None:
+        """Note what a step is made of, and give it the recorded rates."""
+        if self._stepping not in (None, optimizer):  # an optimizer that steps another one, as for ZeRO
+            return
+        self._stepping = optimizer
+        place = self._place(optimizer)
+        if not self._steps:
+            self._world = dist.get_world_size() if dist.is_initialized() else 0
+        named = self._forwards.names.of(optimizer, place)
+        # GradScaler hands a fused optimizer scaled gradients, and the scale.
+        scale = getattr(optimizer, "grad_scale", None)
+        gradients = {
+            name: (whole(p.grad) if scale is None else whole(p.grad) / float(scale))
+            for name, p in named.items()
+            if p.grad is not None
+        }
+        size = sum(gradient.numel() for gradient in gradients.values())
+        keeps = self._rank == 0 and self._kept + size <= MOST_VALUES
+        self._kept += size
+        self._steps.append(
+            {
+                "optimizer": place,
+                "kind": type(optimizer).__name__,
+                "rates": [float(group["lr"]) for group in optimizer.param_groups],
+                "first_rates": [
+                    float(group["initial_lr"]) if "initial_lr" in group else None for group in optimizer.param_groups
+                ],
+                "digests": {name: trees.digest(gradient) for name, gradient in gradients.items()},
+                "finite": all(bool(gradient.isfinite().all()) for gradient in gradients.values()),
+                "largest": max((float(g.abs().max()) for g in gradients.values() if g.numel()), default=0.0),
+                "gradients": gradients if keeps else {},
+                "size": sum(p.numel() for p in named.values() if p.requires_grad),
+                "exchanged": self._exchanges.taken(),
+                "draws": self._draws.count,
+                **self._forwards.taken(),
+            }
+        )
+        self._draws.count = 0
+        number = len(self._steps) - 1
+        if self._recorded and number < len(self._recorded["steps"]):
+            self._own_rates.append([group["lr"] for group in optimizer.param_groups])
+            for group, rate in zip(optimizer.param_groups, self._recorded["steps"][number]["rates"], strict=False):
+                group["lr"] = torch.full_like(group["lr"], rate) if isinstance(group["lr"], torch.Tensor) else rate
+
+    def _after(self, optimizer: Optimizer) -> None:
+        if self._stepping is not optimizer:
+            return
+        self._stepping = None
+        for group, rate in zip(optimizer.param_groups, self._own_rates.pop() if self._own_rates else (), strict=False):
+            group["lr"] = rate  # its schedule goes on from its own
+        step, named = self._steps[-1], self._forwards.names.of(optimizer, self._place(optimizer))
+        step["in_step"] = self._exchanges.taken()["values"]
+        step["sharded"] = is_sharded(named.values())
+        step["after"] = {} if step["sharded"] else {name: trees.digest(p) for name, p in named.items()}
+        calls = [each["optimizer"] for each in self._steps]
+        cycle = period(calls)
+        if cycle and len(calls) >= UPDATES * cycle and len(calls) % cycle == 0:
+            self._finish("")
+            self._stand_still()
+
+    def _finish(self, ended: str) -> None:
+        """Write the record."""
+        if not self._steps:
+            raise NoUpdate("the script ended and made no update: no torch optimizer's step was called")
+        record = {
+            "ended": ended,
+            "world": self._world,
+            "cycle": period([step["optimizer"] for step in self._steps]) or 1,
+            "optimizers": len(self._optimizers),
+            "steps": self._steps,
+            "by_loader": 2 * sum(step["draws"] > 0 for step in self._steps) >= len(self._steps) and self._by_loader,
+            "draws": self._drawn_batches,
+            "not_kept": self._not_kept or self._forwards.not_kept,
+            "unfed": self._feed.unfed if self._feed else 0,
+            "padded": bool(self._feed and self._feed.padded),
+            "dropout": self._numerics.dropout,
+            "compressed": self._numerics.compressed,
+            "batch_norm": self._numerics.batch_norm,
+            "loaders": [] if self._feed else loaders.described(self._draws),
+            "batches": [loaders.length(loader) for loader in self._draws.trained],
+            **self._forwards.record(),
+        }
+        self._folder.mkdir(parents=True, exist_ok=True)
+        torch.save(record, path_of(self._folder, self._rank, self._replay))
+
+
+def path_of(folder: Path, rank: int, replay: str = "") -> Path:
+    """Return the file of a record."""
+    return folder / (f"replay-{replay}.pt" if replay else f"rank-{rank}.pt")
+
+
+def read(folder: Path, rank: int, replay: str = "") -> dict[str, Any]:
+    """Return a record."""
+    record: dict[str, Any] = torch.load(path_of(folder, rank, replay), weights_only=True, mmap=True)
+    return record

@@ -1,0 +1,63 @@
+"""Every script of tests/scripts that a run of all tests leaves out, and `pytest -m correctness --scaling-script`."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from suite.checks.bench import Bench
+from suite.script.items import ITEMS
+from tests.scripts import FAST, FOLDER, Entry, entries, verify
+from tests.support.project import Project
+
+
+@pytest.mark.parametrize(
+    "entry", [entry for entry in entries() if entry.name not in FAST], ids=lambda entry: entry.name
+)
+def test_a_script_is_red_in_what_its_file_names(entry: Entry, bench: Bench) -> None:
+    verify(entry, entry.check(bench))
+
+
+@pytest.mark.parametrize("name", ["iterable", "mean_of_means", "fully_sharded"])
+def test_three_ranks_see_what_two_do(name: str, bench: Bench) -> None:
+    [entry] = [entry for entry in entries() if entry.name == name]
+    verify(entry, entry.check(bench, 3))
+
+
+def test_passes_that_do_not_divide_by_the_ranks_are_not_compared(bench: Bench) -> None:
+    """Three ranks make one pass each of the four that one device makes."""
+    [entry] = [entry for entry in entries() if entry.name == "accumulation_by_ranks"]
+    verdicts = entry.check(bench, 3).verdicts
+    why = "on one device the script draws 4 time(s) an update, and each of 3 ranks 1: "
+    assert verdicts["gradient"].unchecked.startswith(why)
+    assert verdicts["schedule"].unchecked.startswith(why)
+
+
+def test_a_wrong_script_is_a_failure_with_a_command_that_shows_it_again(project: Project) -> None:
+    script = shlex.join([str(FOLDER / "wrong" / "schedule_once_a_process.py"), "--batch_size", "{batch}"])
+    result = project.correctness(f"--scaling-script={script}", "--scaling-batch=16", "-rs")
+    result.assert_outcomes(passed=len(ITEMS) - 2, failed=1, skipped=1)
+    result.stdout.re_match_lines_random(
+        [
+            r"script 'schedule_once_a_process', schedule: update 1: the groups' rates are 0.003 on 2 ranks, .*",
+            r" *looks like: the schedule advances 2 times an update",
+            r"SKIPPED .* not checked: the model draws no random numbers",
+        ]
+    )
+    [command] = [line.partition("again: ")[2] for line in result.outlines if line.startswith("  see it again: ")]
+    again = project.typed(command)
+    again.assert_outcomes(failed=1, deselected=len(ITEMS) - 1)
+
+
+def test_a_script_that_cannot_be_run_is_one_failing_item(project: Project) -> None:
+    Path("train.py").write_text("import no_such_module\n")
+    result = project.correctness("--scaling-script=train.py", "-rs")
+    result.assert_outcomes(failed=1, skipped=len(ITEMS) - 1)
+    result.stdout.fnmatch_lines_random(
+        [
+            "script 'train': rank * ModuleNotFoundError: No module named 'no_such_module'; see that it trains under *",
+            "SKIPPED *not checked: script 'train' could not be run, as the failure of another item says",
+        ]
+    )

@@ -1,0 +1,30 @@
+"""Weights are broadcast and gradients averaged by hand."""
+
+import torch
+from torch import distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler
+
+from tests.scripts import parts
+
+
+def main():
+    dist.init_process_group("gloo")
+    data = parts.samples()
+    sampler = DistributedSampler(data)
+    loader = DataLoader(data, parts.batch(), sampler=sampler)
+    net = parts.net()
+    for parameter in net.parameters():
+        dist.broadcast(parameter.data, 0)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    for epoch in range(100):
+        sampler.set_epoch(epoch)
+        for X, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(net(X), y).backward()
+            parts.average(net)
+            optimizer.step()
+
+
+if __name__ == "__main__":
+    main()
