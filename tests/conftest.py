@@ -83,6 +83,7 @@ def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> containers.Fil
     return containers.Files(folder, monkeypatch)
 
 
+@pytest.fixture
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Show two cores on any machine, for tests that pin and time nothing: on one core, two workers share it."""
     monkeypatch.setattr(devices, "available_cores", lambda: [0, 1])
