@@ -127,7 +127,7 @@ def _rounded(actual: Tensor, right: Tensor, steps: int) -> str | None:
 
 
 def scaled(actual: Tensor, right: Tensor, off: str = WRONG_FACTOR, beyond: float = BEYOND_ROUNDING) -> tuple[str, ...]:
-    """Return a line where a gradient is the right one times a factor.
+    """Return a line where a gradient is the right one times a factor; one of 0 may have many causes.
 
     Args:
         actual: what was used.
@@ -136,7 +136,7 @@ def scaled(actual: Tensor, right: Tensor, off: str = WRONG_FACTOR, beyond: float
         beyond: by how much the factor has to differ from 1.
     """
     share = factor(actual, right)
-    if abs(share - 1) > beyond and alike(actual, share * right):
+    if share and abs(share - 1) > beyond and alike(actual, share * right):
         return (f"{share:.6g} {FACTOR}: {off}",)
     return ()
 

@@ -267,7 +267,7 @@ def _unchanged(seen: Seen) -> Judgement:
     looks_like = (
         "accumulation over several calls of `step`: each call must be one whole update, so accumulate inside of it"
     )
-    if any(seen.alone["others"]):
+    if seen.alone["left_out"] or any(seen.alone["others"]):  # an optimizer has stepped
         looks_like = "the optimizer holds other parameters than `replicas` (huggingface/accelerate#3256)"
     return Judgement(f"{len(seen.steps)} steps on one device have changed no parameter", (looks_like,))
 

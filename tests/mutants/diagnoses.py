@@ -74,6 +74,7 @@ FOLLOWS = (
     "something that training goes on from is in no part of `state_dict`",
     "the instance that goes on does not hold what it has loaded",
     "the weights differ as well",
+    "the weights are not in what `state_dict` returns, or `load_state_dict` puts them elsewhere",
 )
 
 
