@@ -19,6 +19,9 @@ NARROW = (torch.bfloat16, torch.float16)
 class RoundsOnce(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Computes `FUNCTIONS` of what has fewer digits than float32 in float32."""
 
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """Tell torch not to load its compiler, which takes seconds; nothing here is compiled."""
