@@ -98,10 +98,16 @@ def build(case: Case, rank: int = 0) -> CaseNet | TextNet:
         torch.default_generator.manual_seed(case.seed + rank)
         net = CaseNet(case.net) if case.text is None else TextNet(case.text)
         if case.variant:
-            with torch.no_grad():
-                for parameter in net.double().parameters():
-                    parameter.mul_(_factors(case, parameter.shape, _variation(case)))
+            move_(net.double(), case)
         return net.to(getattr(torch, case.dtype))
+
+
+@torch.no_grad()
+def move_(net: nn.Module, case: Case, step: int = -1) -> None:
+    """Move the weights of a net as a variant of a case does: before a step, or the initial ones by default."""
+    variation = _variation(case, -2 - step)
+    for parameter in net.parameters():
+        parameter.copy_(parameter.double() * _factors(case, parameter.shape, variation))
 
 
 @torchs_own()
@@ -137,8 +143,8 @@ def minibatch(case: Case, step: int) -> tuple[Nest, Nest]:
     return X[order], labels[order]
 
 
-def _variation(case: Case, step: int = -1) -> torch.Generator:
-    """Return the generator of what a variant of a case changes in a step, or in the initial weights."""
+def _variation(case: Case, step: int) -> torch.Generator:
+    """Return the generator of what a variant of a case changes in a step; before it, in the weights: -2 - step."""
     return torch.Generator().manual_seed((case.seed * 1009 + step + 1) * 101 + case.variant)
 
 

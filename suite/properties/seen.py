@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -13,12 +14,12 @@ from torch.nn import functional as F
 
 from reference import nest
 from reference.nest import Nest
-from reference.sgd import sgd_
 from suite.properties import nets, tolerance
 from suite.properties.case import Case
 from suite.properties.contract import apply_loss
 from suite.properties.draws import DrawsOfOneDevice
 from suite.properties.observe import Loss, Observation
+from suite.properties.rounds_once import RoundsOnce
 from suite.properties.texts import TextNet
 from suite.room import accelerator
 
@@ -155,21 +156,20 @@ class Seen:
         return derivative(net, self.loss_of(net(X), y, mine, n))
 
     def disturbed_gradient(self, step: int, variant: int) -> Parameters:
-        """Return the gradient of a variant's step of plain SGD on one device, read back from the parameters.
+        """Return the gradient of a variant's step on one device, whose weights are moved by as much as its features.
 
         The minibatch goes through the net in two parts of sizes drawn at random, whose gradients are added up in the
-        case's dtype.
+        case's dtype. Every second variant `RoundsOnce`.
         """
-        net, before = self.net(step), self.parameters(step)
-        X, y = nets.minibatch(replace(self.case, variant=variant), step)
+        net, varied = self.net(step), replace(self.case, variant=variant)
+        nets.move_(net, varied, step)
+        X, y = nets.minibatch(varied, step)
         n = self.case.batches[step]
         cut = random.Random(f"{self.case.seed} {step} {variant}").randrange(n)
         parts = (slice(cut), slice(cut, n)) if cut else (ALL,)
-        loss = self.loss_of(torch.cat([net(nest.take(X, part)) for part in parts]), y)
-        torch.autograd.backward(loss)
-        trained = [parameter for parameter in net.parameters() if parameter.grad is not None]
-        sgd_(trained, self.case.lr, 1)
-        return [(a - b.detach()) / self.case.lr for a, b in zip(before, net.parameters(), strict=True)]
+        with RoundsOnce() if variant % 2 else nullcontext():
+            scores = torch.cat([net(nest.take(X, part)) for part in parts])
+            return derivative(net, self.loss_of(scores, y))
 
     def _of(self, rank: int | None) -> Observation:
         """Return a rank's record; that of the trainer on one device for None."""

@@ -1,20 +1,29 @@
 """How far two right computations may differ: every tolerance of the correctness checks is derived here.
 
-**A gradient, read back from the parameters** (`gradient_bound`). On k devices and on one, the same sum over the samples
-of a minibatch is evaluated in two orders. Evaluating a sum of n terms in any order errs by at most (n - 1) u sum|term|
-to first order (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 4.2), u being the unit
-roundoff. A term here is what one output of one sample adds to one entry: the derivative of that output, times that of
-the loss, which for cross-entropy is at most 1 in size. Taking 1 covers that p - y loses digits where p is close to y;
-a trainer's own loss counts with its largest derivative where that is more.
-Each term is itself made of inner products along the net, in which terms cancel; so n is the minibatch size plus the
-longest inner product, and of the sums over a parameter's entries the largest is taken for all of them. Both evaluations
-err: 2 n u. A tanh's derivative 1 - t^2 is such a sum, too: where t is near 1 its terms cancel, which shows on devices
-of two kinds, because they round t differently. So a term counts with 1 + t^2 in its place. The gradient is read as
-(before - after) / lr. A trainer may average parameters in the place of gradients: each of k updates is rounded, their
-sum k - 1 times, and the quotient; that adds (k + 1) u |p| / lr, and p may have moved by k times the rate times the
-gradient of one shard, which is a part of the same sum. It is first order through a smooth net: with ReLU
-a unit within rounding of zero may flip, which float64 makes rare enough and float32 does not; so float32 cases have
-smooth nets.
+**A gradient, read back from the parameters** (`gradient_bound`). On k devices and on one, the same gradient is computed
+in two ways whose roundings differ: sums have another order, and devices of two kinds have other functions as well. A
+running error analysis to first order (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.3)
+carries along with every quantity q its largest error e(q), in units of the unit roundoff u; nothing cancels in it:
+
+- The scores of a layer, z = W h + b, are inner products of f terms, summed in any order (section 4.2 there):
+  e(z) = |W| e(h) + (f + 2) (|W| |h| + |b|). One unit of the 2 is for the bias, one for what may be added to z.
+- t = tanh(z) is off by two units in the last place at most, which are 4 u ("CUDA C++ Programming Guide", section
+  "Mathematical Functions", the tables of maximum errors, where tanhf, expf, logf and rsqrtf have no more):
+  e(t) = (1 - t^2) e(z) + 4 |t|. Its derivative 1 - t^2 is off by 2 |t| e(t) + 1: near |t| = 1 nearly all of it.
+- A layer normalisation is treated in the same way (`suite.properties.magnitudes`). ReLU rounds nothing.
+- The derivative of the loss of a sample by a score is at most 1 in size for cross-entropy, p - y. It is off by half of
+  the largest e(z), because the sizes of a softmax's derivatives add up to 2 p (1 - p), and by 20 + C of C classes: C
+  for the sum of exp(z), 9 for two exp, a log and the differences between them, 1 for p - y, and the rest for factors
+  such as 1 / n, the number of devices and the rate. A trainer's own loss counts with its largest derivative where that
+  is more.
+- In the backward, errors go through the same weights and derivatives. A parameter's gradient is a sum over samples and,
+  of a convolution, places, which is off by their number times the sum of all sizes.
+
+Both computations err: 2 u e. The gradient is read as (before - after) / lr. A trainer may average parameters in the
+place of gradients: each of k updates is rounded, their sum k - 1 times, and the quotient; that adds (k + 1) u |p| / lr,
+and p may have moved by k times the rate times the gradient of one shard, which is a part of the same sum. It is first
+order through a smooth net: with ReLU a unit within rounding of zero may flip, which float64 makes rare enough and
+float32 does not; so float32 cases have smooth nets.
 
 **Half of the digits** (`half_the_digits`), where rounding may be amplified by a factor that no formula gives: under
 oracle "self" (Adam divides by the gradient's own size), behind a batch normalisation (it divides by the spread of a few
@@ -27,14 +36,12 @@ features, and a softmax is exponential), and for a reported loss. Wrong data par
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-MOST_VALUES = 10**6  # of gradients that are computed at once
+from suite.properties import magnitudes
 
 
 def roundoff(dtype: torch.dtype) -> float:
@@ -51,7 +58,8 @@ def gradient_bound(model: nn.Module, X: Tensor, lr: float, slope: float = 1.0, w
     """Return the largest error allowed for each parameter's gradient of the mean loss, derived above.
 
     Args:
-        model: with the weights before the step; the output for a sample depends on that sample only.
+        model: with the weights before the step, made of what `suite.properties.magnitudes` knows; the output for a
+            sample depends on that sample only.
         X: the whole minibatch, (n, ...).
         lr: learning rate of the step.
         slope: largest derivative of the loss of a sample by an output; 1 for cross-entropy.
@@ -60,60 +68,15 @@ def gradient_bound(model: nn.Module, X: Tensor, lr: float, slope: float = 1.0, w
     Returns:
         float64 tensors in the shapes of `model.parameters()`.
     """
-    u = roundoff(X.dtype)
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    widest = max(parameter.numel() // min(parameter.shape or (1,)) for parameter in parameters)
-    terms = len(X) + widest + X[:1].numel()
-    sums = [torch.zeros_like(parameter, dtype=torch.float64) for parameter in parameters]
-    with _without_cancelling(model):
-        outputs = model(X).flatten()
-    at_once = max(1, MOST_VALUES // sum(parameter.numel() for parameter in parameters))
-    for chosen in torch.split(torch.eye(len(outputs), dtype=outputs.dtype), at_once):
-        gradients = torch.autograd.grad(
-            outputs, parameters, chosen, retain_graph=True, allow_unused=True, is_grads_batched=True
-        )
-        for total, gradient in zip(sums, gradients, strict=True):
-            if gradient is not None:
-                total += gradient.abs().sum(0, dtype=torch.float64)
-    largest = {id(parameter): float(total.max()) for parameter, total in zip(parameters, sums, strict=True)}
-    bounds = []
-    for parameter in model.parameters():
-        steepest = slope * largest.get(id(parameter), 0.0) / len(X)
-        rounding = 2 * terms * u * steepest
+    u, bounds = roundoff(X.dtype), []
+    for parameter, terms, error in zip(model.parameters(), *magnitudes.gradients(model, X), strict=True):
         updates = parameter.detach().to(torch.float64).abs() / lr
         if world_size > 1:
-            updates = updates + world_size * steepest
-        update = (world_size + 1) * u * updates
+            updates = updates + world_size * slope / len(X) * terms
+        bound = 2 * u * slope / len(X) * error + (world_size + 1) * u * updates
         # A parameter that is unused or frozen must not change at all.
-        bounds.append(rounding + update if rounding else torch.zeros_like(update))
+        bounds.append(bound if bool(terms.any()) else torch.zeros_like(bound))
     return bounds
-
-
-class _TanhTerms(torch.autograd.Function):
-    """tanh, with the sum of the absolute terms of its derivative, 1 + t^2, in the derivative's place."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        t: Tensor = x.tanh()
-        ctx.save_for_backward(t)
-        return t
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        t: Tensor = ctx.saved_tensors[0]
-        return gradients[0] * (1 + t * t)
-
-
-@contextlib.contextmanager
-def _without_cancelling(model: nn.Module) -> Iterator[None]:
-    """Let every tanh module of a model compute `_TanhTerms`."""
-    modules = [module for module in model.modules() if isinstance(module, nn.Tanh)]
-    hooks = [module.register_forward_hook(lambda _, inputs, __: _TanhTerms.apply(*inputs)) for module in modules]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def half_of_the_largest(gradient: list[Tensor], parameters: list[Tensor], lr: float, share: float) -> list[Tensor]:

@@ -1,6 +1,6 @@
 """Torch's gradients, and the steps of trainers, against LeNet's gradients derived by hand and difference quotients.
 
-Every tolerance is `suite.properties.tolerance.gradient_bound`.
+Every tolerance is `tests.support.orders.gradient_bound`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from reference.models.init import build
 from reference.models.resnet import Residual
 from reference.trainers.scratch import Scratch
 from reference.trainers.single import Single
-from suite.properties.tolerance import gradient_bound
 from tests.support import numpy_lenet
+from tests.support.orders import gradient_bound
 from tests.support.strategies import CPU, LR, update_bound
 
 pytestmark = pytest.mark.usefixtures("one_intra_op_thread")

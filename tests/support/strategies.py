@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from reference.trainers.single import Single
-from suite.properties.tolerance import gradient_bound, half_the_digits
+from suite.properties.tolerance import half_the_digits
+from tests.support.orders import gradient_bound
 
 CPU = torch.device("cpu")
 CLASSES = 4
