@@ -8,25 +8,23 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from operator import methodcaller
 
 from suite.base.sides import SidePool
 from suite.plan.cells import Arm, Side, short
 from suite.processes.answers import Connected, Parameters, SetUp, Timed
 from suite.processes.failure import LauncherEnded, WorkerFailure, repeated
-from suite.processes.group import START_TIMEOUT_S, Group
+from suite.processes.group import START_TIMEOUT_S
 from suite.processes.jobs import READ_AHEAD
-from suite.processes.messages import Value
 from suite.processes.pool import dismiss
 from suite.records import memory, record
 from suite.room.meter import Meter
+from suite.room.quiet import available_cores
 from suite.run import blocks, capacity
 from suite.run.caches import Caches
+from suite.run.groups import Groups
 from suite.run.observations import Observations, Session
 from suite.run.retries import Retries, timing
 
@@ -46,6 +44,8 @@ MOST_WARM_UPS = 8
 MAX_STEPS = 200
 LEAD_IN_S = 0.05  # of untimed steps or calls before a window on GPUs
 MAX_LEAD_IN = 1000
+AT_ONCE = 8  # groups that take their first steps at the same time
+MEMORY_SHARE = 0.5  # of a GPU for these steps: contexts, parameters and data sets of all groups are there as well
 CLOSE_TIMEOUT_S = 60.0
 CLEAN_TRIES = 2  # windows of one length, before a shorter one is tried
 MOST_UNCLEAN = 50  # windows of a script in a session that held an evaluation or a checkpoint, and are taken again
@@ -101,38 +101,6 @@ def warm_step_s(
     return step_s
 
 
-@dataclass
-class Groups:
-    """The live groups of a session, by arm. A trainer's modes at one world size share their processes."""
-
-    session: Session
-    by_arm: dict[Arm, Group] = field(default_factory=dict)
-
-    def attempt(self, arm: Arm, act: Callable[[Group], Value]) -> Value | None:
-        """Return what `act` returns for an arm's group; None where the group is gone, or fails now.
-
-        The arms that share a failed group are without processes for this session; only `arm` is lost for the run.
-        """
-        if arm not in self.by_arm:
-            return None
-        try:
-            return act(self.by_arm[arm])
-        except WorkerFailure as failure:
-            self.session.failures[arm] = failure
-            self.drop(self.by_arm[arm])
-            return None
-
-    def drop(self, failed: Group) -> None:
-        """Remove a failed group, and with it all arms that share it."""
-        self.by_arm = {arm: group for arm, group in self.by_arm.items() if group is not failed}
-
-    def request(
-        self, arm: Arm, kind: type[Value], command: str, timeout_s: float, /, **arguments: object
-    ) -> list[Value] | None:
-        """Return the answers of an arm's ranks; None where the group is gone, or fails now."""
-        return self.attempt(arm, lambda group: group.request(kind, command, timeout_s, **arguments))
-
-
 class Sessions:
     """Runs sessions one after the other, and adds them to the run's observations.
 
@@ -150,9 +118,10 @@ class Sessions:
     ) -> None:
         """Keep what every session needs; `left_s` returns how much of the budget is left."""
         self.step_s: dict[Arm, float] = {}
-        self._cold_s: dict[Arm, float] = {}  # an arm's first step in fresh processes
+        self._cold_s: dict[Arm, float] = {}  # what an arm's first window takes of a session, whatever its clock shows
+        self._step_bytes: dict[str, int] = {}  # the most that a step has reserved of a GPU, by workload
         self._run, self._pools, self._rng = run, pools, rng
-        self._meter, self.left_s, self._say = meter, left_s, say
+        self._meter, self.left_s, self._say, self._clock = meter, left_s, say, run.plan.clock
         self._blocks, self._training_s = 0, 0.0
         self._caches = Caches()
 
@@ -178,7 +147,7 @@ class Sessions:
         """
         started = datetime.now(UTC).isoformat(timespec="seconds")
         session = Session(len(self._run.sessions), started)
-        start = time.monotonic()
+        start = self._clock()
         groups, self._caches = Groups(session), Caches()
         kept, memory, nets = self._run.sessions, dict(self._run.memory), len(self._run.accuracies)
         timed = list(dict.fromkeys(arm for unit in units for arm in unit))
@@ -187,17 +156,21 @@ class Sessions:
             self._wait_for_templates(session)
             if not self._run.sessions and not self._run.discarded:
                 self._check_capacity(needed)
-            begun = time.monotonic()
+            begun = self._clock()
             self._start(groups, needed, f"session {session.number + 1}")
-            starting_s = session.loading_s + time.monotonic() - begun
+            self._take_first_steps(groups)
+            session.starting_s = session.loading_s + self._clock() - begun
+            warm = self._clock()
             self._warm_up(groups, timed)
+            session.warming_s = self._clock() - warm
             self._meter.watch()
             if not self._blocks and timed:
-                self._blocks = self._plan_blocks(groups, starting_s)
+                self._blocks = self._plan_blocks(groups, session.starting_s)
             self._time(groups, units, begun + KEPT * (share_s - max(session.loading_s, session.waiting_s)))
             self._check_parameters(groups, timed)
             self._ask_transports(groups, timed)
             for act in afterwards:
+                session.wall_s = self._clock() - start
                 act(groups)
             self._close(groups, timed)
             dismiss(side.pool for side in self._pools.values())
@@ -206,7 +179,7 @@ class Sessions:
             del self._run.accuracies[nets:]
             dismiss(side.pool for side in self._pools.values())
         finally:  # where it was interrupted, the pools end what is left
-            session.wall_s = time.monotonic() - start
+            session.wall_s = self._clock() - start
             kept.append(session)
 
     def train_apart(self, arms: Sequence[Arm], train: Callable[[Groups], None]) -> None:
@@ -265,10 +238,10 @@ class Sessions:
         return max(lead_in(self._run.plan.config.devices.kind, step_s), loaders)
 
     def _wait_for_templates(self, session: Session) -> None:
-        begun, pools = time.monotonic(), [side.pool for side in self._pools.values()]
+        begun, pools = self._clock(), [side.pool for side in self._pools.values()]
         for pool in pools:
             pool.wait_for_templates(self._run.plan.deadline_s(START_TIMEOUT_S))
-        session.waiting_s = time.monotonic() - begun
+        session.waiting_s = self._clock() - begun
         session.loading_s = max(pool.launchers.loading_s for pool in pools)
 
     def _check_capacity(self, arms: Sequence[Arm]) -> None:
@@ -296,18 +269,54 @@ class Sessions:
         # All start at the same time, because importing torch is most of it, and nothing is timed yet.
         for turn in range(max(map(len, shared.values()))):
             now = [sharing[turn] for sharing in shared.values() if turn < len(sharing)]
-            for arm in now:
-                groups.attempt(arm, methodcaller("post", "setup", name=arm.id, arm=self._run.jobs[arm]))
-            for arm in now:
-                timeout_s = self._run.plan.deadline_s(START_TIMEOUT_S)
-                answers = groups.attempt(arm, methodcaller("collect", SetUp, "setup", timeout_s))
-                if answers is not None:
-                    # A trainer may build another model in every session; the first one stands for all.
-                    self._run.gradient_bytes.setdefault(arm, answers[0].gradient_bytes)
-                    self._run.sample_flop.setdefault(arm, answers[0].sample_flop)
-                    for note in {answer.note for answer in answers} - {"", *self._run.notes}:
-                        self._run.notes.append(note)
-                        self._say(note)
+            set_up = groups.request_at_once(now, SetUp, "setup", self._start_timeout_s, arm=self._run.jobs.__getitem__)
+            for arm, answers in set_up.items():
+                # A trainer may build another model in every session; the first one stands for all.
+                self._run.gradient_bytes.setdefault(arm, answers[0].gradient_bytes)
+                self._run.sample_flop.setdefault(arm, answers[0].sample_flop)
+                for note in {answer.note for answer in answers} - {"", *self._run.notes}:
+                    self._run.notes.append(note)
+                    self._say(note)
+
+    def _start_timeout_s(self, arm: Arm) -> float:
+        return self._run.plan.deadline_s(START_TIMEOUT_S)
+
+    def _take_first_steps(self, groups: Groups) -> None:
+        """Let every arm take a step before anything is timed, those of several groups at the same time.
+
+        On GPUs a process loads libraries and kernels in its first steps, which is seconds of work of one core. Ranks on
+        CPUs are pinned to the same cores, so that they would only wait for each other.
+        """
+        if self._run.plan.config.devices.kind == "cpu":
+            return
+        drawn = self._rng.sample(list(groups.by_arm), len(groups.by_arm))
+        waiting = sorted(drawn, key=lambda arm: arm.world_size)  # on one device first, where steps need the most memory
+        first = {group: arm for arm, group in reversed([(arm, groups.by_arm[arm]) for arm in waiting])}
+        waiting.sort(key=lambda arm: arm is not first[groups.by_arm[arm]])  # a process's second arm takes less time
+        while waiting := [arm for arm in waiting if arm in groups.by_arm]:
+            self._say(f"session {groups.session.number + 1}: first steps of {len(waiting)} arm(s)")
+            now = self._at_once(groups, waiting)
+            stepped = groups.request_at_once(now, Timed, "window", self._run.plan.first_step_s, steps=lambda _: 1)
+            for arm, answers in stepped.items():
+                held = memory.most_reserved(memory.largest((), [answer.memory for answer in answers]))
+                self._step_bytes[arm.workload] = max(held, self._step_bytes.get(arm.workload, 0))
+            waiting = [arm for arm in waiting if arm not in now]
+
+    def _at_once(self, groups: Groups, waiting: Sequence[Arm]) -> list[Arm]:
+        """Return arms whose first steps may be taken now: of different groups, with a core a rank, and with memory.
+
+        What a step of a workload needs is known when one of its arms has stepped alone. Where the memory of the GPUs is
+        not known, every arm steps alone.
+        """
+        jobs, known, now = self._run.jobs, self._step_bytes, list(waiting[:1])
+        room = MEMORY_SHARE * min((card.memory_bytes or 0 for card in self._run.plan.machine.cards), default=0)
+        for arm in waiting[1:]:
+            more = [*now, arm]
+            apart = len({id(groups.by_arm[each]) for each in more}) == len(more) <= AT_ONCE
+            cores = sum(jobs[each].size for each in more) <= len(available_cores())
+            if apart and cores and math.fsum(known.get(each.workload, math.inf) for each in more) <= room:
+                now = more
+        return now
 
     def _warm_up(self, groups: Groups, timed: Sequence[Arm]) -> None:
         known, new = self._run.steps, dict[Arm, int]()
@@ -339,21 +348,21 @@ class Sessions:
         if steps > 1 and (loaders := self._run.plan.loaders(arm.workload)):
             lead_in = self.lead_in(loaders=loaders)
             timeout_s = max(timeout_s, hang_timeout_s((steps + lead_in) * self._cold_s[arm]))
+        begun = self._clock()
         answers = groups.request(arm, Timed, "window", timeout_s, name=arm.id, steps=steps, lead_in=lead_in)
         if answers is None:
             return None
         names = self._run.plan.config.devices.names[: arm.world_size]
         self._caches.note(groups.by_arm[arm], names, answers)
-        step_s = max(answer.duration_ns for answer in answers) / steps / 1e9
-        self._cold_s.setdefault(arm, step_s)
-        return step_s
+        self._cold_s.setdefault(arm, self._clock() - begun)
+        return max(answer.duration_ns for answer in answers) / steps / 1e9
 
     def _plan_blocks(self, groups: Groups, starting_s: float) -> int:
         """Return how many blocks every session has, from what the first one shows.
 
         Args:
             groups: of the session.
-            starting_s: seconds from its beginning to the warm-up, with an equal share of loading templates.
+            starting_s: of it, until all processes have started, with an equal share of loading templates.
         """
         timed = [arm for arm in groups.by_arm if arm in self.step_s]
         round_s = sum(self._taken_s(arm) for arm in timed) or WINDOW_S
@@ -371,10 +380,10 @@ class Sessions:
 
         The clock alone decides that, and never what was seen of the arms.
         """
-        start = more = time.monotonic()
+        start = more = self._clock()
         retries = Retries()
         for number in range(blocks.MOST if units else 0):
-            now = time.monotonic()
+            now = self._clock()
             if number == self._blocks:
                 more = now
             if not groups.by_arm or (number >= self._blocks and now + (now - start) / max(1, number) > end_s):
@@ -392,8 +401,8 @@ class Sessions:
                         record.Window(**dict(tries[-1]), arm=arm.id, block=number, first=first)
                     )
             groups.session.conditions.append(self._meter.since(before))
-            groups.session.filling_s = time.monotonic() - more if number >= self._blocks else 0.0
-            groups.session.timing_s = time.monotonic() - start
+            groups.session.filling_s = self._clock() - more if number >= self._blocks else 0.0
+            groups.session.timing_s = self._clock() - start
 
     def _window(self, groups: Groups, arm: Arm) -> record.Timing | None:
         steps = self._run.steps[arm]

@@ -18,8 +18,8 @@ from suite.records.counters import Count, Counters
 from suite.records.record import CellRecord, Probe
 from suite.run import campaign, results
 from suite.run.attribution import Target
+from suite.run.groups import Groups
 from suite.run.observations import Observations, Session
-from suite.run.session import Groups
 from suite.verdict import Outcome
 from tests.support.measurements import BLOCKS, WOBBLE, add_session, arm, cell, forth_and_back, job, run_of
 
@@ -143,6 +143,12 @@ class PretendedSessions:
         groups = Groups(Session(-1))
         train(groups)
         self.world.run.lost |= groups.session.failures
+
+    def left_s(self) -> float:
+        return self.world.run.plan.config.budget_s - self.world.now
+
+    def lead_in(self, step_s: float, loaders: int) -> int:
+        return loaders
 
     def replan_blocks(self, training_s: float = 0.0) -> None:
         """The number of blocks is fixed."""

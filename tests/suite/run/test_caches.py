@@ -11,7 +11,8 @@ import pytest
 from suite.processes.answers import PeakMemory, Timed
 from suite.room.devices import Devices
 from suite.run.caches import Caches
-from suite.run.session import Groups, Session, Sessions
+from suite.run.groups import Groups
+from suite.run.session import Session, Sessions
 from tests.support.measurements import arm, cell, run_of, settings
 
 GB = 10**9

@@ -15,8 +15,9 @@ from suite.records.baselines import Baseline
 from suite.records.counters import Counters, merged
 from suite.records.record import CellRecord, CheckRecord
 from suite.run import counting, results
+from suite.run.groups import Groups
 from suite.run.observations import Comparison, Observations
-from suite.run.session import Groups, Sessions
+from suite.run.session import Sessions
 from suite.verdict import Outcome
 from tests.support.measurements import (
     AGAINST,

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import itertools
 import random
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,97 +14,19 @@ import pytest
 from suite.base.sides import SidePool
 from suite.checks.bench import Bench
 from suite.plan.cells import Arm
-from suite.processes.answers import Connected, PeakMemory, SetUp, Timed
+from suite.processes.answers import Connected, SetUp, Timed
 from suite.processes.failure import LauncherEnded, WorkerFailure
 from suite.records.memory import RankMemory
 from suite.records.record import Window
 from suite.room.devices import Devices
 from suite.run.blocks import LEAST, MOST
-from suite.run.observations import Observations, Session
+from suite.run.groups import Groups
+from suite.run.observations import Session
 from suite.run.plan import FIRST_STEP_TIMEOUT_S
-from suite.run.session import MAX_STEPS, WINDOW_S, Groups, Sessions
+from suite.run.session import MAX_STEPS, WINDOW_S, Sessions
 from tests.support import learners
+from tests.support.answering import BASE, ONE, OWN, Answering, Pool, Still, sessions, time_blocks, warm_up
 from tests.support.measurements import FED, LENET, arm, cell, job, run_of, settings, trained
-
-OWN, BASE, ONE = arm(2), arm(2, side="base"), arm(1)
-
-
-class Answering:
-    """A group whose steps take as long as it is told; an arm's first window loses `cold_s`."""
-
-    def __init__(self, step_s: dict[str, float], gradient_bytes: int = 8, cold_s: float = 0.0) -> None:
-        self.step_s, self.gradient_bytes, self.cold_s = step_s, gradient_bytes, cold_s
-        self.asked: list[tuple[str, int, int]] = []
-        self.resident = iter(range(1, 1000))  # bytes at the peak of each window
-        self.start_timeout_s = 0.0
-        self.deadlines: list[float] = []
-
-    def close(self) -> None: ...
-
-    kill = close
-
-    def post(self, command: str, **told: Any) -> None: ...
-
-    def collect(self, kind: type[SetUp], command: str, timeout_s: float) -> list[SetUp]:
-        self.deadlines.append(timeout_s)
-        return [kind(gradient_bytes=self.gradient_bytes, sample_flop=10 * self.gradient_bytes)]
-
-    def request(
-        self, kind: type[Timed], command: str, timeout_s: float, *, name: str, steps: int, lead_in: int = 0
-    ) -> list[Timed]:
-        self.asked.append((name, steps, lead_in))
-        self.deadlines.append(timeout_s)
-        lost_s = self.cold_s if [name] == [asked[0] for asked in self.asked if asked[0] == name] else 0.0
-        held = PeakMemory(resident_bytes=next(self.resident))
-        return [kind(duration_ns=round((self.step_s[name] * steps + lost_s) * 1e9), memory=held)]
-
-
-class Still:
-    """A meter that reads nothing."""
-
-    def watch(self) -> None: ...
-
-    def worked(self, names: object) -> None: ...
-
-    def read(self) -> None: ...
-
-    def since(self, before: None) -> None: ...
-
-
-class Pool:
-    """Launches one answering group for everything."""
-
-    def __init__(self, group: Answering) -> None:
-        self.group, self.pool = group, self
-        self.groups: dict[str, Answering] = {}
-        self.names: list[str] = []
-        self.launchers, self.forks = SimpleNamespace(loading_s=2.5), True
-
-    def wait_for_templates(self, timeout_s: float) -> None:
-        """Wait for a moment."""
-        time.sleep(0.01)
-
-    def launch(self, name: str, size: int) -> Answering:
-        self.names.append(name)
-        return self.group
-
-
-def sessions(run: Observations, group: Answering) -> Sessions:
-    pools = {"candidate": Pool(group), "base": Pool(group)}
-    return Sessions(run, pools, random.Random(1), None, lambda: 100.0, lambda line: None)  # type: ignore[arg-type]
-
-
-def warm_up(run: Observations, group: Answering, *arms: Arm) -> tuple[Sessions, Groups]:
-    """Warm these arms up in one group, by default the candidate alone."""
-    several, groups = sessions(run, group), Groups(Session(0), dict.fromkeys(arms or (OWN,), group))  # type: ignore[arg-type]
-    several._warm_up(groups, list(groups.by_arm))
-    return several, groups
-
-
-def time_blocks(count: int, several: Sessions, groups: Groups, *, more_s: float = 0.0) -> None:
-    """Time this many blocks of the candidate, and as many more as take `more_s`."""
-    several._blocks, several._meter = count, Still()  # type: ignore[assignment]
-    several._time(groups, [(OWN,)], time.monotonic() + more_s)
 
 
 def test_arms_that_are_compared_run_windows_of_equal_work() -> None:
@@ -268,7 +188,7 @@ def test_a_window_that_others_disturbed_is_timed_again_at_once(
     """Up to twice, and by two for every five windows of the session so far; the first times are kept."""
     several, groups = warm_up(run_of(cell(2)), Answering({OWN.id: 0.01}))
     group = Disturbed(pattern)
-    groups.by_arm[OWN] = group  # type: ignore[assignment]
+    groups.by_arm[OWN], several._clock = group, lambda: group.now  # type: ignore[assignment]
     time_blocks(5, several, groups)
     windows = groups.session.windows
     assert (len(windows), len(group.asked)) == (10, asked)
@@ -286,7 +206,7 @@ def test_the_clocks_of_the_devices_that_worked_are_read_when_their_window_ends()
     seen = list[tuple[str, ...]]()
     several._blocks, several._meter = 1, Still()  # type: ignore[assignment]
     several._meter.worked = seen.append  # type: ignore[method-assign, assignment]
-    several._time(groups, [(OWN,), (ONE,)], time.monotonic())
+    several._time(groups, [(OWN,), (ONE,)], several._clock())
     worked = {OWN.id: names, ONE.id: names[:1]}
     assert seen == [worked[window.arm] for window in groups.session.windows]
     assert set(seen) == set(worked.values())
@@ -306,7 +226,8 @@ def test_a_session_whose_launcher_ends_leaves_no_time_and_no_memory() -> None:
     assert (run.sessions, len(run.discarded)) == ([], 1)
     [discarded] = run.discarded
     assert discarded.windows
-    assert 0.02 <= discarded.waiting_s < discarded.loading_s == 2.5, "for the templates of both pools"
+    assert discarded.waiting_s == pytest.approx(0.02), "for the templates of both pools"
+    assert discarded.loading_s == 2.5
     assert run.memory == {OWN: (RankMemory(resident_bytes=1),)}
 
 
@@ -397,22 +318,13 @@ class TestRounds:
         group: Any = Answering({})
         assert measured._plan_blocks(Groups(Session(0), {OWN: group, BASE: group}), 60.0) == blocks
 
-    @pytest.mark.parametrize(("more_s", "fewest", "most"), [(-5.0, 3, 3), (0.25, 3, 12), (1e6, MOST, MOST)])
-    def test_time_left_is_for_more_blocks_and_not_for_fewer(self, more_s: float, fewest: int, most: int) -> None:
-        """A block takes 20 ms, and longer on a busy machine."""
-
-        class Slow(Answering):
-            def request(self, *asked: Any, **told: Any) -> list[Timed]:
-                time.sleep(0.01 if more_s < 1 else 0.0)
-                return super().request(*asked, **told)
-
-        several, groups = warm_up(run_of(cell(2)), Slow({OWN.id: 0.01}))
-        start = time.monotonic()
+    @pytest.mark.parametrize(("more_s", "blocks"), [(-5.0, 3), (2.5, 10), (1e6, MOST)])
+    def test_time_left_is_for_more_blocks_and_not_for_fewer(self, more_s: float, blocks: int) -> None:
+        """A block takes 240 ms."""
+        several, groups = warm_up(run_of(cell(2)), Answering({OWN.id: 0.01}))
         time_blocks(3, several, groups, more_s=more_s)
-        blocks = len({window.block for window in groups.session.windows})
-        assert fewest <= blocks <= most
-        assert bool(groups.session.filling_s) == (blocks > 3)
-        assert groups.session.filling_s <= time.monotonic() - start
+        assert len({window.block for window in groups.session.windows}) == blocks
+        assert groups.session.filling_s == pytest.approx((blocks - 3) * 0.24)
 
     def test_more_blocks_are_not_what_a_session_costs(self) -> None:
         run, window = run_of(cell(2)), Window(arm=OWN.id, block=0, duration_ns=(1,))

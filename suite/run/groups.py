@@ -1,0 +1,67 @@
+"""The live groups of workers of a session, and how one that fails is taken out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from operator import methodcaller
+
+from suite.plan.cells import Arm
+from suite.processes.failure import WorkerFailure
+from suite.processes.group import Group
+from suite.processes.messages import Value
+from suite.run.observations import Session
+
+
+@dataclass
+class Groups:
+    """The live groups of a session, by arm. A trainer's modes at one world size share their processes."""
+
+    session: Session
+    by_arm: dict[Arm, Group] = field(default_factory=dict)
+
+    def attempt(self, arm: Arm, act: Callable[[Group], Value]) -> Value | None:
+        """Return what `act` returns for an arm's group; None where the group is gone, or fails now.
+
+        The arms that share a failed group are without processes for this session; only `arm` is lost for the run.
+        """
+        if arm not in self.by_arm:
+            return None
+        try:
+            return act(self.by_arm[arm])
+        except WorkerFailure as failure:
+            self.session.failures[arm] = failure
+            self.drop(self.by_arm[arm])
+            return None
+
+    def drop(self, failed: Group) -> None:
+        """Remove a failed group, and with it all arms that share it."""
+        self.by_arm = {arm: group for arm, group in self.by_arm.items() if group is not failed}
+
+    def request_at_once(
+        self,
+        arms: Sequence[Arm],
+        kind: type[Value],
+        command: str,
+        timeout_s: Callable[[Arm], float],
+        **arguments: Callable[[Arm], object],
+    ) -> dict[Arm, list[Value]]:
+        """Ask the groups of these arms, all of them different, at the same time; return the answers of those that work.
+
+        Args:
+            arms: of which each is named to its group.
+            kind, command: as `suite.processes.group.Group.request` has them.
+            timeout_s: returns an arm's when it is waited for.
+            arguments: return an arm's own.
+        """
+        for arm in arms:
+            told = {name: of(arm) for name, of in arguments.items()}
+            self.attempt(arm, methodcaller("post", command, name=arm.id, **told))
+        answers = {arm: self.attempt(arm, methodcaller("collect", kind, command, timeout_s(arm))) for arm in arms}
+        return {arm: answered for arm, answered in answers.items() if answered is not None}
+
+    def request(
+        self, arm: Arm, kind: type[Value], command: str, timeout_s: float, /, **arguments: object
+    ) -> list[Value] | None:
+        """Return the answers of an arm's ranks; None where the group is gone, or fails now."""
+        return self.attempt(arm, lambda group: group.request(kind, command, timeout_s, **arguments))
