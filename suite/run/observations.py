@@ -54,7 +54,8 @@ class Session:
     Attributes:
         training_s, counting_s, explaining_s, filling_s: wall seconds that were training, counting what a step does,
             timing the parts of cells that look slower, and more blocks than a session needs.
-        timing_s: wall seconds of all blocks.
+        starting_s, warming_s, timing_s: wall seconds until all processes have started (on GPUs: and taken a step), with
+            its share of loading templates; of the warm-up; of all blocks.
         waiting_s: wall seconds that it waited for templates; those of several sessions are loaded at the same time.
         loading_s: its equal share of that loading.
         windows: in the order they were timed.
@@ -70,6 +71,8 @@ class Session:
     counting_s: float = 0.0
     explaining_s: float = 0.0
     filling_s: float = 0.0
+    starting_s: float = 0.0
+    warming_s: float = 0.0
     timing_s: float = 0.0
     waiting_s: float = 0.0
     loading_s: float = 0.0
@@ -247,6 +250,26 @@ class Observations:
     def sessions_lacking(self) -> int:
         """How many more sessions that takes, at least the next one."""
         return max(1, self.sessions_needed - len(self.sessions))
+
+    def has_base(self, cell: Cell) -> bool:
+        """Return whether a cell is compared with a commit that could be had."""
+        compared = cell in self.comparison.cells
+        return compared and any(arm.side != "candidate" and arm not in self.lost for arm in self.arms(cell).values())
+
+    def never_timed(self, unit: tuple[Arm, ...]) -> bool:
+        """Return whether an arm has no sample: another arm broke their processes, and one more session is due to it."""
+        timed = {window.arm for session in self.sessions for window in session.windows}
+        return any(arm.id not in timed for arm in unit)
+
+    def for_slower_cells_s(self, of_figures: int) -> float:
+        """Return how long cells were taken apart that look slower, beyond the waterfalls that figures need anyway.
+
+        Args:
+            of_figures: the number of sessions with these, which are the first ones.
+        """
+        first, *later = self.sessions
+        of_figures_s = [first.explaining_s if each.number < of_figures else 0.0 for each in later]
+        return math.fsum(max(0.0, each.explaining_s - s) for each, s in zip(later, of_figures_s, strict=True))
 
     def block_count(self, start_s: float, round_s: float, budget_s: float, spare: float = MORE_SHARE) -> int:
         """Return how many blocks each session to come has; arguments as in `blocks.count`."""

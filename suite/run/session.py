@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,6 +24,7 @@ from suite.processes.messages import Value
 from suite.processes.pool import dismiss
 from suite.records import memory, record
 from suite.room.meter import Meter
+from suite.room.quiet import available_cores
 from suite.run import blocks
 from suite.run.observations import Observations, Session
 from suite.run.retries import Retries, timing
@@ -45,6 +45,8 @@ MOST_WARM_UPS = 8
 MAX_STEPS = 200
 LEAD_IN_S = 0.05  # of untimed steps or calls before a window on GPUs
 MAX_LEAD_IN = 1000
+AT_ONCE = 8  # groups that take their first steps at the same time
+MEMORY_SHARE = 0.5  # of a GPU for these steps: contexts, parameters and data sets of all groups are there as well
 CLOSE_TIMEOUT_S = 60.0
 
 Say = Callable[[str], None]
@@ -123,6 +125,28 @@ class Groups:
         """Remove a failed group, and with it all arms that share it."""
         self.by_arm = {arm: group for arm, group in self.by_arm.items() if group is not failed}
 
+    def request_at_once(
+        self,
+        arms: Sequence[Arm],
+        kind: type[Value],
+        command: str,
+        timeout_s: Callable[[Arm], float],
+        **arguments: Callable[[Arm], object],
+    ) -> dict[Arm, list[Value]]:
+        """Ask the groups of these arms, all of them different, at the same time; return the answers of those that work.
+
+        Args:
+            arms: of which each is named to its group.
+            kind, command: as `suite.processes.group.Group.request` has them.
+            timeout_s: returns an arm's when it is waited for.
+            arguments: return an arm's own.
+        """
+        for arm in arms:
+            told = {name: of(arm) for name, of in arguments.items()}
+            self.attempt(arm, methodcaller("post", command, name=arm.id, **told))
+        answers = {arm: self.attempt(arm, methodcaller("collect", kind, command, timeout_s(arm))) for arm in arms}
+        return {arm: answered for arm, answered in answers.items() if answered is not None}
+
     def request(
         self, arm: Arm, kind: type[Value], command: str, timeout_s: float, /, **arguments: object
     ) -> list[Value] | None:
@@ -147,9 +171,10 @@ class Sessions:
     ) -> None:
         """Keep what every session needs; `left_s` returns how much of the budget is left."""
         self.step_s: dict[Arm, float] = {}
-        self._cold_s: dict[Arm, float] = {}  # an arm's first step in fresh processes
+        self._cold_s: dict[Arm, float] = {}  # what an arm's first window takes of a session, whatever its clock shows
+        self._step_bytes: dict[str, int] = {}  # the most that a step has reserved of a GPU, by workload
         self._run, self._pools, self._rng = run, pools, rng
-        self._meter, self.left_s, self._say = meter, left_s, say
+        self._meter, self.left_s, self._say, self._clock = meter, left_s, say, run.plan.clock
         self._blocks, self._training_s = 0, 0.0
 
     def run(
@@ -171,23 +196,27 @@ class Sessions:
         """
         started = datetime.now(UTC).isoformat(timespec="seconds")
         session = Session(len(self._run.sessions), started)
-        start = time.monotonic()
+        start = self._clock()
         groups = Groups(session)
         kept, memory, nets = self._run.sessions, dict(self._run.memory), len(self._run.accuracies)
         try:
             timed = list(dict.fromkeys(arm for unit in units for arm in unit))
             self._wait_for_templates(session)
-            begun = time.monotonic()
+            begun = self._clock()
             self._start(groups, list(dict.fromkeys((*timed, *untimed))), f"session {session.number + 1}")
-            starting_s = session.loading_s + time.monotonic() - begun
+            self._take_first_steps(groups)
+            session.starting_s = session.loading_s + self._clock() - begun
+            warm = self._clock()
             self._warm_up(groups, timed)
+            session.warming_s = self._clock() - warm
             self._meter.watch()
             if not self._blocks and timed:
-                self._blocks = self._plan_blocks(groups, starting_s)
+                self._blocks = self._plan_blocks(groups, session.starting_s)
             self._time(groups, units, begun + KEPT * (share_s - max(session.loading_s, session.waiting_s)))
             self._check_parameters(groups, timed)
             self._ask_transports(groups, timed)
             for act in afterwards:
+                session.wall_s = self._clock() - start
                 act(groups)
             self._close(groups, timed)
             dismiss(side.pool for side in self._pools.values())
@@ -196,7 +225,7 @@ class Sessions:
             del self._run.accuracies[nets:]
             dismiss(side.pool for side in self._pools.values())
         finally:  # where it was interrupted, the pools end what is left
-            session.wall_s = time.monotonic() - start
+            session.wall_s = self._clock() - start
             kept.append(session)
 
     def train_apart(self, arms: Sequence[Arm], train: Callable[[Groups], None]) -> None:
@@ -255,10 +284,10 @@ class Sessions:
         return max(lead_in(self._run.plan.config.devices.kind, step_s), loaders)
 
     def _wait_for_templates(self, session: Session) -> None:
-        begun, pools = time.monotonic(), [side.pool for side in self._pools.values()]
+        begun, pools = self._clock(), [side.pool for side in self._pools.values()]
         for pool in pools:
             pool.wait_for_templates(self._run.plan.deadline_s(START_TIMEOUT_S))
-        session.waiting_s = time.monotonic() - begun
+        session.waiting_s = self._clock() - begun
         session.loading_s = max(pool.launchers.loading_s for pool in pools)
 
     def _start(self, groups: Groups, arms: list[Arm], what: str) -> None:
@@ -279,15 +308,50 @@ class Sessions:
         # All start at the same time, because importing torch is most of it, and nothing is timed yet.
         for turn in range(max(map(len, shared.values()))):
             now = [sharing[turn] for sharing in shared.values() if turn < len(sharing)]
-            for arm in now:
-                groups.attempt(arm, methodcaller("post", "setup", name=arm.id, arm=self._run.jobs[arm]))
-            for arm in now:
-                timeout_s = self._run.plan.deadline_s(START_TIMEOUT_S)
-                answers = groups.attempt(arm, methodcaller("collect", SetUp, "setup", timeout_s))
-                if answers is not None:
-                    # A trainer may build another model in every session; the first one stands for all.
-                    self._run.gradient_bytes.setdefault(arm, answers[0].gradient_bytes)
-                    self._run.sample_flop.setdefault(arm, answers[0].sample_flop)
+            set_up = groups.request_at_once(now, SetUp, "setup", self._start_timeout_s, arm=self._run.jobs.__getitem__)
+            for arm, answers in set_up.items():
+                # A trainer may build another model in every session; the first one stands for all.
+                self._run.gradient_bytes.setdefault(arm, answers[0].gradient_bytes)
+                self._run.sample_flop.setdefault(arm, answers[0].sample_flop)
+
+    def _start_timeout_s(self, arm: Arm) -> float:
+        return self._run.plan.deadline_s(START_TIMEOUT_S)
+
+    def _take_first_steps(self, groups: Groups) -> None:
+        """Let every arm take a step before anything is timed, those of several groups at the same time.
+
+        On GPUs a process loads libraries and kernels in its first steps, which is seconds of work of one core. Ranks on
+        CPUs are pinned to the same cores, so that they would only wait for each other.
+        """
+        if self._run.plan.config.devices.kind == "cpu":
+            return
+        drawn = self._rng.sample(list(groups.by_arm), len(groups.by_arm))
+        # On one device first, where steps need the most memory; and groups with two modes come again when all are warm.
+        waiting = sorted(drawn, key=lambda arm: (arm.mode, arm.world_size))
+        while waiting := [arm for arm in waiting if arm in groups.by_arm]:
+            self._say(f"session {groups.session.number + 1}: first steps of {len(waiting)} arm(s)")
+            now = self._at_once(groups, waiting)
+            stepped = groups.request_at_once(now, Timed, "window", self._run.plan.first_step_s, steps=lambda _: 1)
+            for arm, answers in stepped.items():
+                held = memory.most_reserved(memory.largest((), [answer.memory for answer in answers]))
+                self._step_bytes[arm.workload] = max(held, self._step_bytes.get(arm.workload, 0))
+            waiting = [arm for arm in waiting if arm not in now]
+
+    def _at_once(self, groups: Groups, waiting: Sequence[Arm]) -> list[Arm]:
+        """Return arms whose first steps may be taken now: of different groups, with a core a rank, and with memory.
+
+        What a step of a workload needs is known when one of its arms has stepped alone. Where the memory of the GPUs is
+        not known, every arm steps alone.
+        """
+        jobs, known, now = self._run.jobs, self._step_bytes, list(waiting[:1])
+        room = MEMORY_SHARE * min((card.memory_bytes or 0 for card in self._run.plan.machine.cards), default=0)
+        for arm in waiting[1:]:
+            more = [*now, arm]
+            apart = len({id(groups.by_arm[each]) for each in more}) == len(more) <= AT_ONCE
+            cores = sum(jobs[each].size for each in more) <= len(available_cores())
+            if apart and cores and math.fsum(known.get(each.workload, math.inf) for each in more) <= room:
+                now = more
+        return now
 
     def _warm_up(self, groups: Groups, timed: Sequence[Arm]) -> None:
         known, new = self._run.steps, dict[Arm, int]()
@@ -307,19 +371,19 @@ class Sessions:
         if steps > 1 and (loaders := self._run.plan.loaders(arm.workload)):
             lead_in = self.lead_in(loaders=loaders)
             timeout_s = max(timeout_s, hang_timeout_s((steps + lead_in) * self._cold_s[arm]))
+        begun = self._clock()
         answers = groups.request(arm, Timed, "window", timeout_s, name=arm.id, steps=steps, lead_in=lead_in)
         if answers is None:
             return None
-        step_s = max(answer.duration_ns for answer in answers) / steps / 1e9
-        self._cold_s.setdefault(arm, step_s)
-        return step_s
+        self._cold_s.setdefault(arm, self._clock() - begun)
+        return max(answer.duration_ns for answer in answers) / steps / 1e9
 
     def _plan_blocks(self, groups: Groups, starting_s: float) -> int:
         """Return how many blocks every session has, from what the first one shows.
 
         Args:
             groups: of the session.
-            starting_s: seconds from its beginning to the warm-up, with an equal share of loading templates.
+            starting_s: of it, until all processes have started, with an equal share of loading templates.
         """
         timed = [arm for arm in groups.by_arm if arm in self.step_s]
         round_s = sum(self._taken_s(arm) for arm in timed) or WINDOW_S
@@ -337,10 +401,10 @@ class Sessions:
 
         The clock alone decides that, and never what was seen of the arms.
         """
-        start = more = time.monotonic()
+        start = more = self._clock()
         retries = Retries()
         for number in range(blocks.MOST if units else 0):
-            now = time.monotonic()
+            now = self._clock()
             if number == self._blocks:
                 more = now
             if not groups.by_arm or (number >= self._blocks and now + (now - start) / max(1, number) > end_s):
@@ -358,8 +422,8 @@ class Sessions:
                         record.Window(**dict(tries[-1]), arm=arm.id, block=number, first=first)
                     )
             groups.session.conditions.append(self._meter.since(before))
-            groups.session.filling_s = time.monotonic() - more if number >= self._blocks else 0.0
-            groups.session.timing_s = time.monotonic() - start
+            groups.session.filling_s = self._clock() - more if number >= self._blocks else 0.0
+            groups.session.timing_s = self._clock() - start
 
     def _window(self, groups: Groups, arm: Arm) -> record.Timing | None:
         steps = self._run.steps[arm]

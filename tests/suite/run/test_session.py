@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -21,18 +21,22 @@ from suite.processes.failure import LauncherEnded, WorkerFailure
 from suite.records.memory import RankMemory
 from suite.records.record import Window
 from suite.room.devices import Devices
+from suite.room.hardware import Card
 from suite.run.blocks import LEAST, MOST
 from suite.run.observations import Observations, Session
 from suite.run.plan import FIRST_STEP_TIMEOUT_S
 from suite.run.session import MAX_STEPS, WINDOW_S, Groups, Sessions
 from tests.support import learners
-from tests.support.measurements import FED, LENET, arm, cell, job, run_of, settings, trained
+from tests.support.measurements import FED, LENET, MACHINE, arm, cell, job, run_of, settings, trained
 
 OWN, BASE, ONE = arm(2), arm(2, side="base"), arm(1)
 
 
 class Answering:
-    """A group whose steps take as long as it is told; an arm's first window loses `cold_s`."""
+    """A group whose steps take as long as it is told, by a clock of its own; an arm's first step takes `cold_s` more.
+
+    Untimed steps come first, and what they take is in no answer.
+    """
 
     def __init__(self, step_s: dict[str, float], gradient_bytes: int = 8, cold_s: float = 0.0) -> None:
         self.step_s, self.gradient_bytes, self.cold_s = step_s, gradient_bytes, cold_s
@@ -40,14 +44,18 @@ class Answering:
         self.resident = iter(range(1, 1000))  # bytes at the peak of each window
         self.start_timeout_s = 0.0
         self.deadlines: list[float] = []
+        self.now = 0.0
 
     def close(self) -> None: ...
 
     kill = close
 
-    def post(self, command: str, **told: Any) -> None: ...
+    def post(self, command: str, **told: Any) -> None:
+        self.told = told
 
-    def collect(self, kind: type[SetUp], command: str, timeout_s: float) -> list[SetUp]:
+    def collect(self, kind: type[Any], command: str, timeout_s: float) -> list[Any]:
+        if command == "window":
+            return self.request(kind, command, timeout_s, **self.told)
         self.deadlines.append(timeout_s)
         return [kind(gradient_bytes=self.gradient_bytes, sample_flop=10 * self.gradient_bytes)]
 
@@ -58,7 +66,9 @@ class Answering:
         self.deadlines.append(timeout_s)
         lost_s = self.cold_s if [name] == [asked[0] for asked in self.asked if asked[0] == name] else 0.0
         held = PeakMemory(resident_bytes=next(self.resident))
-        return [kind(duration_ns=round((self.step_s[name] * steps + lost_s) * 1e9), memory=held)]
+        self.now += self.step_s[name] * (lead_in + steps) + lost_s
+        clocked_s = self.step_s[name] * steps + (0.0 if lead_in else lost_s)
+        return [kind(duration_ns=round(clocked_s * 1e9), memory=held)]
 
 
 class Still:
@@ -84,7 +94,7 @@ class Pool:
 
     def wait_for_templates(self, timeout_s: float) -> None:
         """Wait for a moment."""
-        time.sleep(0.01)
+        self.group.now += 0.01
 
     def launch(self, name: str, size: int) -> Answering:
         self.names.append(name)
@@ -92,6 +102,9 @@ class Pool:
 
 
 def sessions(run: Observations, group: Answering) -> Sessions:
+    """Return sessions of one group, by its clock unless the run has another."""
+    if run.plan.clock is time.monotonic:
+        run.plan = replace(run.plan, clock=lambda: group.now, begun_s=0.0)
     pools = {"candidate": Pool(group), "base": Pool(group)}
     return Sessions(run, pools, random.Random(1), None, lambda: 100.0, lambda line: None)  # type: ignore[arg-type]
 
@@ -106,7 +119,7 @@ def warm_up(run: Observations, group: Answering, *arms: Arm) -> tuple[Sessions, 
 def time_blocks(count: int, several: Sessions, groups: Groups, *, more_s: float = 0.0) -> None:
     """Time this many blocks of the candidate, and as many more as take `more_s`."""
     several._blocks, several._meter = count, Still()  # type: ignore[assignment]
-    several._time(groups, [(OWN,)], time.monotonic() + more_s)
+    several._time(groups, [(OWN,)], several._clock() + more_s)
 
 
 def test_arms_that_are_compared_run_windows_of_equal_work() -> None:
@@ -173,6 +186,119 @@ def test_windows_on_gpus_follow_untimed_steps(kind: str, lead_in: int) -> None:
     assert [asked[1:] for asked in group.asked if asked[1] == 60] == [(60, lead_in)] * 2
     warm_ups = {untimed for _, steps, untimed in group.asked if steps != 60}
     assert warm_ups == {min(lead_in, 1)}, "a window on a GPU begins with memory that its first step asks for anew"
+
+
+def on_gpus(count: int = 2, **changes: Any) -> Observations:
+    """Return a run of the candidate, its base and one device on so many GPUs of 80 GB."""
+    devices = Devices("cuda", tuple(f"cuda:{index}" for index in range(count)), ())
+    cards = tuple(Card(index=index, name="GPU", id=str(index), memory_bytes=80 * 10**9) for index in range(count))
+    jobs = {each: job(each) for each in (OWN, BASE, ONE)}
+    machine = MACHINE.model_copy(update={"cards": changes.pop("cards", cards)})
+    return run_of(cell(2), config=settings(devices=devices), jobs=jobs, machine=machine, **changes)
+
+
+def test_first_steps_on_gpus_count_as_a_part_of_every_session_and_not_of_a_window() -> None:
+    """They come before the clock of a first window is read. How many blocks there are depends on what a start takes."""
+
+    class Whole(Answering):
+        def request(self, kind: type[Any], command: str, *rest: Any, **told: Any) -> list[Any]:
+            if kind is Timed:
+                return super().request(kind, command, *rest, **told)
+            answers = {"parameters": {"not_finite": ""}, "connections": {"transports": ()}}
+            return [kind(**answers.get(command, {}))]
+
+    run, told = on_gpus(), list[float]()
+    run.block_count = lambda start_s, *_: told.append(start_s) or LEAST  # type: ignore[method-assign]
+    measured = sessions(run, Whole({OWN.id: 0.01, BASE.id: 0.01}, cold_s=6.0))
+    measured._meter = Still()  # type: ignore[assignment]
+    measured.run([(OWN, BASE)])
+    [session] = run.sessions
+    assert session.starting_s == pytest.approx(2.5 + 2 * 6.0, abs=0.1)
+    assert session.warming_s < 1.0
+    assert run.steps[OWN] == 12
+    assert told == [pytest.approx(session.starting_s + session.warming_s, abs=1.0)]
+
+
+class AtOnce(Answering):
+    """A group that tells which others take their first steps at the same time."""
+
+    stepping: ClassVar[list[AtOnce]] = []
+    waves: ClassVar[list[list[str]]] = []
+
+    def __init__(self, name: str, reserved_bytes: int) -> None:
+        super().__init__({})
+        self.name, self.reserved_bytes = name, reserved_bytes
+
+    def post(self, command: str, **told: Any) -> None:
+        assert (command, told) == ("window", {"name": self.name, "steps": 1})
+        self.stepping.append(self)
+
+    def collect(self, kind: type[Any], command: str, timeout_s: float) -> list[Any]:
+        if self.stepping:
+            self.waves.append([group.name for group in self.stepping])
+            self.stepping.clear()
+        return [kind(duration_ns=1, memory=PeakMemory(reserved_bytes=(self.reserved_bytes,)))]
+
+
+@pytest.mark.parametrize(
+    ("reserved_gb", "cores", "cards", "waves"),
+    [
+        (10, 8, None, [1, 2]),
+        (30, 8, None, [1, 1, 1]),
+        (10, 1, None, [1, 1, 1]),
+        (10, 8, (), [1, 1, 1]),
+    ],
+    ids=["the first alone", "no memory for two", "no core for two", "memory not known"],
+)
+def test_first_steps_are_taken_at_the_same_time_where_they_have_cores_and_memory(
+    reserved_gb: int, cores: int, cards: tuple[()] | None, waves: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On one device first, whose batch is the largest; in the next session all three may step at once."""
+    monkeypatch.setattr("suite.run.session.available_cores", lambda: range(cores))
+    run = on_gpus(**({} if cards is None else {"cards": cards}))
+    AtOnce.waves.clear()
+    groups = Groups(Session(0), {each: AtOnce(each.id, reserved_gb * 10**9) for each in (OWN, BASE, ONE)})  # type: ignore[misc]
+    several = sessions(run, next(iter(groups.by_arm.values())))  # type: ignore[arg-type]
+    several._take_first_steps(groups)
+    assert [len(wave) for wave in AtOnce.waves] == waves
+    assert AtOnce.waves[0] == [ONE.id]
+    several._take_first_steps(groups)
+    assert [len(wave) for wave in AtOnce.waves[len(waves) :]] == ([3] if waves == [1, 2] else waves)
+
+
+def test_modes_that_share_processes_take_their_first_steps_one_after_the_other() -> None:
+    weak, run = arm(2, mode="weak"), on_gpus()
+    run.jobs[weak] = job(weak)
+    AtOnce.waves.clear()
+
+    class Both(AtOnce):
+        def post(self, command: str, **told: Any) -> None:
+            self.name = told["name"]
+            super().post(command, **told)
+
+    group = Both("", 1)
+    groups = Groups(Session(0), {weak: group, OWN: group})  # type: ignore[dict-item]
+    sessions(run, group)._take_first_steps(groups)
+    assert AtOnce.waves == [[OWN.id], [weak.id]]
+
+
+def test_a_group_that_fails_in_its_first_step_is_lost_alone() -> None:
+    class Fails(AtOnce):
+        def collect(self, kind: type[Any], command: str, timeout_s: float) -> list[Any]:
+            raise WorkerFailure("group", "rank 0: out of memory")
+
+    AtOnce.waves.clear()
+    groups = Groups(Session(0), {OWN: Fails(OWN.id, 1), ONE: AtOnce(ONE.id, 1)})  # type: ignore[dict-item]
+    sessions(on_gpus(), groups.by_arm[ONE])._take_first_steps(groups)  # type: ignore[arg-type]
+    assert list(groups.by_arm) == [ONE]
+    assert groups.session.failures[OWN].cause == "rank 0: out of memory"
+
+
+def test_ranks_on_cpus_take_no_first_steps_together() -> None:
+    """They are pinned to the same cores."""
+    group = Answering({OWN.id: 0.01})
+    sessions(run_of(cell(2)), group)._take_first_steps(Groups(Session(0), {OWN: group}))  # type: ignore[dict-item]
+    assert group.asked == []
 
 
 @pytest.mark.parametrize(("step_s", "steps"), [(0.0005, MAX_STEPS), (0.011, 12), (0.02, 8), (0.5, 4)])
@@ -268,7 +394,7 @@ def test_a_window_that_others_disturbed_is_timed_again_at_once(
     """Up to twice, and by two for every five windows of the session so far; the first times are kept."""
     several, groups = warm_up(run_of(cell(2)), Answering({OWN.id: 0.01}))
     group = Disturbed(pattern)
-    groups.by_arm[OWN] = group  # type: ignore[assignment]
+    groups.by_arm[OWN], several._clock = group, lambda: group.now  # type: ignore[assignment]
     time_blocks(5, several, groups)
     windows = groups.session.windows
     assert (len(windows), len(group.asked)) == (10, asked)
@@ -286,7 +412,7 @@ def test_the_clocks_of_the_devices_that_worked_are_read_when_their_window_ends()
     seen = list[tuple[str, ...]]()
     several._blocks, several._meter = 1, Still()  # type: ignore[assignment]
     several._meter.worked = seen.append  # type: ignore[method-assign, assignment]
-    several._time(groups, [(OWN,), (ONE,)], time.monotonic())
+    several._time(groups, [(OWN,), (ONE,)], several._clock())
     worked = {OWN.id: names, ONE.id: names[:1]}
     assert seen == [worked[window.arm] for window in groups.session.windows]
     assert set(seen) == set(worked.values())
@@ -306,7 +432,8 @@ def test_a_session_whose_launcher_ends_leaves_no_time_and_no_memory() -> None:
     assert (run.sessions, len(run.discarded)) == ([], 1)
     [discarded] = run.discarded
     assert discarded.windows
-    assert 0.02 <= discarded.waiting_s < discarded.loading_s == 2.5, "for the templates of both pools"
+    assert discarded.waiting_s == pytest.approx(0.02), "for the templates of both pools"
+    assert discarded.loading_s == 2.5
     assert run.memory == {OWN: (RankMemory(resident_bytes=1),)}
 
 
@@ -397,22 +524,13 @@ class TestRounds:
         group: Any = Answering({})
         assert measured._plan_blocks(Groups(Session(0), {OWN: group, BASE: group}), 60.0) == blocks
 
-    @pytest.mark.parametrize(("more_s", "fewest", "most"), [(-5.0, 3, 3), (0.25, 3, 12), (1e6, MOST, MOST)])
-    def test_time_left_is_for_more_blocks_and_not_for_fewer(self, more_s: float, fewest: int, most: int) -> None:
-        """A block takes 20 ms, and longer on a busy machine."""
-
-        class Slow(Answering):
-            def request(self, *asked: Any, **told: Any) -> list[Timed]:
-                time.sleep(0.01 if more_s < 1 else 0.0)
-                return super().request(*asked, **told)
-
-        several, groups = warm_up(run_of(cell(2)), Slow({OWN.id: 0.01}))
-        start = time.monotonic()
+    @pytest.mark.parametrize(("more_s", "blocks"), [(-5.0, 3), (2.5, 10), (1e6, MOST)])
+    def test_time_left_is_for_more_blocks_and_not_for_fewer(self, more_s: float, blocks: int) -> None:
+        """A block takes 240 ms."""
+        several, groups = warm_up(run_of(cell(2)), Answering({OWN.id: 0.01}))
         time_blocks(3, several, groups, more_s=more_s)
-        blocks = len({window.block for window in groups.session.windows})
-        assert fewest <= blocks <= most
-        assert bool(groups.session.filling_s) == (blocks > 3)
-        assert groups.session.filling_s <= time.monotonic() - start
+        assert len({window.block for window in groups.session.windows}) == blocks
+        assert groups.session.filling_s == pytest.approx((blocks - 3) * 0.24)
 
     def test_more_blocks_are_not_what_a_session_costs(self) -> None:
         run, window = run_of(cell(2)), Window(arm=OWN.id, block=0, duration_ns=(1,))
